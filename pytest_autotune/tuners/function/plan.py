@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -11,6 +12,7 @@ from typing import Any, TypeAlias
 
 from pytest_autotune import devices
 from pytest_autotune.cache.model import Device
+from pytest_autotune.tuners.function import MEMORIES
 from pytest_autotune.tuners.function.space import Configuration, InvalidConfiguration, Space, TuningError
 from pytest_autotune.tuners.measuring.how import Measuring
 
@@ -157,16 +159,12 @@ def processor_of(device: object) -> Processor:
 
 @dataclass(frozen=True)
 class Plan:
-    """How a space is searched, and what the caller does with one configuration: the arguments of ``tune()``.
-
-    :param workers: how many configurations may be compiled at a time.
-    """
+    """How a space is searched, and what the caller does with one configuration: the arguments of ``tune()``."""
 
     space: Space
     strategy: Strategy
     measuring: Measuring
     processor: Processor
-    workers: int
     run: Callable[..., object]
     invalid: tuple[type[BaseException], ...] = ()
     compile: Callable[[Any], object] | None = None
@@ -174,6 +172,12 @@ class Plan:
     reset: Callable[[Any], object] | None = None
     verify: Callable[[Any, Any], object] | None = None
     strict: bool = True
+
+    @property
+    def workers(self) -> int:
+        """How many configurations may be compiled at a time."""
+        session = MEMORIES[-1].session
+        return (os.cpu_count() or 1) if session is None else session.policy.compile_threads
 
     @property
     def expected(self) -> tuple[type[BaseException], ...]:

@@ -6,7 +6,6 @@ what a library ships, or from a search.
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
@@ -150,10 +149,8 @@ def _plan(
     classes = invalid if isinstance(invalid, tuple) else (invalid,)
     if not all(isinstance(one, type) and issubclass(one, BaseException) for one in classes):
         raise TypeError(f"invalid= takes classes of errors, not {invalid!r}")
-    session = MEMORIES[-1].session
-    workers = (os.cpu_count() or 1) if session is None else session.policy.compile_threads
     how = as_strategy(strategy), measuring or Measuring(), processor_of(device)
-    return Plan(as_space(space), *how, workers, run, classes, **others)
+    return Plan(as_space(space), *how, run, classes, **others)
 
 
 def _kernel_name(kernel: object) -> str:
@@ -253,6 +250,8 @@ def _choice(kernel: str, key: object, plan: Plan, version: object, source: objec
             hold = partial(session.measuring, plan.processor.lock)
         return _search(plan, problem, hold).best.configuration
     identity = Identity(request.problem, request.fingerprint)
+    if (chosen := memory.chosen.get(identity)) is not None:
+        return chosen
     lock = memory.searches.setdefault(identity, threading.RLock())
     is_mine = lock.acquire(timeout=WAIT_S if memory.session is None else memory.session.coordinator.timeout_s)
     try:
