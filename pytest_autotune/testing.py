@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from pytest_autotune.cache.codec.mapping import entry_from_mapping, entry_to_mapping
+from pytest_autotune.cache.codec import Format, decode, encode
 from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.model import Cache, Entry
 from pytest_autotune.run.lookup import Lookup, Outcome, Policy
@@ -134,7 +134,8 @@ class AdapterConformance(ABC):
 
     def test_an_entry_is_the_same_after_files_and_processes(self, library: ModuleType) -> None:
         _, entry = self._tuned(library)
-        assert entry_from_mapping(entry_to_mapping(entry)) == entry
+        for form in Format:
+            assert decode(encode(Cache((entry,)), form), form, "a file").entries == (entry,)
         lookup = Lookup(entry.problem, entry.fingerprint, entry=entry, tuned=True)
         assert Lookup.of(Event.decode(lookup.event.encode())) == lookup
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_autotune.cache.model import Candidate, Device, Entry, Identity, Problem, Value
+from pytest_autotune.cache.model import Candidate, Device, Entry, Problem, Value
 from pytest_autotune.run.lookup import Lookup
 from pytest_autotune.workers.coordinator import Coordinator
 from pytest_autotune.workers.events import Log
@@ -27,7 +27,7 @@ from pytest_autotune.workers.locks import Locks
 from tests.test_coordination import LOOKUP
 kind, folder = sys.argv[1:]
 gpu = Locks(5.0, lambda: folder)
-held = gpu.measuring() if kind == "gpu" else Coordinator(gpu, Path(folder)).claim(LOOKUP.identity, wait=True)
+held = gpu.measuring() if kind == "gpu" else Coordinator(gpu, Path(folder)).claim(LOOKUP.identity.digest, tuple)
 with held:
     print("held", flush=True)
     time.sleep(60)
@@ -69,7 +69,7 @@ def test_a_claimed_problem_is_recovered_as_soon_as_its_claimant_is_killed(holder
     process = holder("claim")
     threading.Timer(0.3, process.kill).start()
 
-    with workers(tmp_path, 30).claim(LOOKUP.identity, wait=True) as claim:
+    with workers(tmp_path, 30).claim(LOOKUP.identity.digest, tuple) as claim:
         assert claim.result is None
         assert not claim.timed_out
 
@@ -78,7 +78,7 @@ def test_who_waits_for_a_tuning_first_helps_with_it(holder, tmp_path: Path) -> N
     holder("claim")
     helped: list[bool] = []
 
-    with workers(tmp_path, 0.1).claim(LOOKUP.identity, wait=True, meanwhile=lambda: helped.append(True)):
+    with workers(tmp_path, 0.1).claim(LOOKUP.identity.digest, lambda: helped.append(True)):
         assert helped == [True]
 
 
@@ -101,9 +101,9 @@ def test_what_one_worker_compiles_another_one_leaves_to_it_or_waits_for(tmp_path
 def test_who_need_not_wait_helps_nobody(tmp_path: Path) -> None:
     helped: list[bool] = []
 
-    with workers(tmp_path, 1).claim(LOOKUP.identity, wait=True, meanwhile=lambda: helped.append(True)):
+    with workers(tmp_path, 1).claim(LOOKUP.identity.digest, lambda: helped.append(True)):
         Log(tmp_path, "another").append(LOOKUP.event)
-    with workers(tmp_path, 1).claim(LOOKUP.identity, wait=True, meanwhile=lambda: helped.append(True)):
+    with workers(tmp_path, 1).claim(LOOKUP.identity.digest, lambda: helped.append(True)):
         pass
 
     assert helped == []
@@ -125,22 +125,22 @@ def test_nobody_waits_for_a_claim(holder, tmp_path: Path, why: str) -> None:
     started = time.monotonic()
 
     if why == "inside a tuning":
-        with mine.claim(LOOKUP.identity, wait=False) as claim:
+        with mine.claim(LOOKUP.identity.digest, None) as claim:
             assert not claim.timed_out
     else:
-        with mine.measuring(), mine.claim(LOOKUP.identity, wait=True) as claim:
+        with mine.measuring(), mine.claim(LOOKUP.identity.digest, tuple) as claim:
             assert not claim.timed_out
 
     assert time.monotonic() - started < 5
 
 
 def test_what_was_written_down_is_taken_by_the_others(tmp_path: Path) -> None:
-    with workers(tmp_path, 1).claim(LOOKUP.identity, wait=True):
+    with workers(tmp_path, 1).claim(LOOKUP.identity.digest, tuple):
         Log(tmp_path, "another").append(LOOKUP.event)
 
-    with workers(tmp_path, 1).claim(LOOKUP.identity, wait=True) as other:
+    with workers(tmp_path, 1).claim(LOOKUP.identity.digest, tuple) as other:
         assert other.result == LOOKUP.event
-    with workers(tmp_path, 1).claim(Identity(PROBLEM, (Value("source", "other"),)), wait=True) as other:
+    with workers(tmp_path, 1).claim("another", tuple) as other:
         assert other.result is None
 
 
@@ -157,6 +157,6 @@ def test_ranks_take_no_claims_and_no_locks(holder, tmp_path: Path, monkeypatch) 
     monkeypatch.setenv("WORLD_SIZE", "2")
     rank = workers(tmp_path, 30, uuid=str(tmp_path))
 
-    with rank.claim(LOOKUP.identity, wait=True) as claim, rank.measuring() as undisturbed:
+    with rank.claim(LOOKUP.identity.digest, tuple) as claim, rank.measuring() as undisturbed:
         assert claim.result is None
         assert undisturbed

@@ -12,7 +12,7 @@ import pytest
 from pytest_autotune.cache.model import Candidate, Device, Entry, Problem, Value, Versions
 from pytest_autotune.run.collected import Collected, collect
 from pytest_autotune.run.lookup import Lookup, Outcome
-from pytest_autotune.workers.events import END, RACED, Event, Log, Others, RunFolder, race_of
+from pytest_autotune.workers.events import END, Event, Log, Others, RunFolder
 
 
 def lookup(kernel: str = "k") -> Lookup:
@@ -205,7 +205,7 @@ def test_a_worker_on_another_host_has_a_file_for_those_beside_it_and_sends_all_l
     log = Log(tmp_path, "gw0", sends=True)
     log.append(lookup().event)
 
-    assert Others(tmp_path, "gw1").find(lookup().identity) == lookup().event
+    assert Others(tmp_path, "gw1").find(lookup().identity.digest) == lookup().event
     assert log.unwritten == [lookup().event.encode()]
 
 
@@ -215,22 +215,22 @@ def test_a_worker_finds_what_others_have_tuned_and_not_what_they_only_asked_for(
     folder.log("gw0").append(lookup("own").event)
     folder.log("gw1").append(Lookup(*lookup("asked").identity, outcome=Outcome.MISS).event)
     folder.log("gw1").append(lookup("tuned").event)
-    assert mine.find(lookup("tuned").identity) == lookup("tuned").event
+    assert mine.find(lookup("tuned").identity.digest) == lookup("tuned").event
     folder.log("gw2").append(lookup("later").event)
 
-    assert mine.find(lookup("later").identity) == lookup("later").event
-    assert mine.find(lookup("asked").identity) is None
-    assert mine.find(lookup("own").identity) is None
+    assert mine.find(lookup("later").identity.digest) == lookup("later").event
+    assert mine.find(lookup("asked").identity.digest) is None
+    assert mine.find(lookup("own").identity.digest) is None
 
 
-def test_the_race_of_a_choice_is_found_by_other_workers_and_is_no_tuning(run: Callable[..., RunFolder]) -> None:
-    folder, asked = run(), lookup().identity
-    folder.log("gw1").append(Event(RACED, race_of(asked)))
+def test_what_came_of_another_claim_is_found_by_other_workers_and_is_no_tuning(run: Callable[..., RunFolder]) -> None:
+    folder, raced = run(), Event("raced", lookup().identity, claim="verify-1")
+    folder.log("gw1").append(raced)
 
     others = Others(folder.path, "gw0")
 
-    assert others.find(asked) is None
-    assert others.find(race_of(asked)) == Event(RACED, race_of(asked))
+    assert others.find(lookup().identity.digest) is None
+    assert others.find("verify-1") == raced
     assert asked_in(folder) == []
 
 

@@ -12,7 +12,6 @@ from pathlib import PurePath
 import pytest
 
 from pytest_autotune.cache.codec import Format, decode, encode, format_of, mapping
-from pytest_autotune.cache.codec.mapping import entry_from_mapping, entry_to_mapping
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Value, Versions
 
@@ -148,12 +147,6 @@ def test_of_two_entries_in_a_merged_file_the_faster_stays_in_any_order():
 )
 def test_text_written_by_hand_says_the_same(edit):
     assert decode(edit(MATMUL_TEXT).encode(), Format.TEXT, "cache") == Cache((MATMUL,))
-
-
-def test_a_journal_line_is_an_entry_with_its_device_inside():
-    for entry in CACHE.entries:
-        line = json.dumps(entry_to_mapping(entry))
-        assert entry_from_mapping(json.loads(line)) == entry
 
 
 @pytest.mark.parametrize("written", TEXTS, ids=lambda format: format.value.name)

@@ -190,8 +190,8 @@ class Claims:
         self.waits: list[bool] = []
 
     @contextmanager
-    def claim(self, identity: Any, *, wait: bool, meanwhile: Any = None) -> Iterator[Claim]:
-        self.waits.append(wait)
+    def claim(self, name: str, meanwhile: Any) -> Iterator[Claim]:
+        self.waits.append(meanwhile is not None)
         yield Claim()
 
     @contextmanager

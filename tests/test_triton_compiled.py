@@ -333,7 +333,7 @@ class Holder(threading.Thread):
         assert self.claimed.wait(10)
 
     def run(self) -> None:
-        with self.worker.claim(self.lookup.identity, wait=True):
+        with self.worker.claim(self.lookup.identity.digest, tuple):
             self.claimed.set()
             self.may_end.wait(30)
             Log(self.folder, "another").append(self.lookup.event)

@@ -37,13 +37,13 @@ def elapsed():
 
 def test_one_that_hangs_costs_a_tuning_of_many_candidates_one_time_out(tmp_path: Path, elapsed) -> None:
     other = worker(tmp_path, 1)
-    with other.claim(Identity(problem(), ()), wait=True), ExitStack() as held:
+    with other.claim(Identity(problem(), ()).digest, tuple), ExitStack() as held:
         held.enter_context(other.measuring())
         for piece in range(20):
             held.enter_context(other.compiling(str(piece), wait=True))
         mine = worker(tmp_path, 0.4)
 
-        with mine.claim(Identity(problem(), ()), wait=True) as claim:
+        with mine.claim(Identity(problem(), ()).digest, tuple) as claim:
             assert claim.timed_out
             for piece in range(20):
                 with mine.compiling(str(piece), wait=True) as is_mine:
@@ -60,14 +60,12 @@ def test_waiters_of_one_tuning_all_go_when_its_result_is_there(tmp_path: Path) -
     ready = threading.Barrier(5)
 
     def wait() -> None:
-        with worker(tmp_path, 20).claim(
-            Identity(problem(), ()), wait=True, meanwhile=lambda: ready.wait(10) and None
-        ) as c:
+        with worker(tmp_path, 20).claim(Identity(problem(), ()).digest, lambda: ready.wait(10) and None) as c:
             assert c.result is not None
             gone.append(time.monotonic())
             time.sleep(0.3)
 
-    with worker(tmp_path, 20).claim(Identity(problem(), ()), wait=True):
+    with worker(tmp_path, 20).claim(Identity(problem(), ()).digest, tuple):
         waiters = [threading.Thread(target=wait) for _ in range(4)]
         for thread in waiters:
             thread.start()
@@ -84,11 +82,11 @@ def test_waiters_of_one_tuning_all_go_when_its_result_is_there(tmp_path: Path) -
 def test_a_child_that_is_forked_while_its_parent_tunes_waits_for_nobody(tmp_path: Path, elapsed) -> None:
     mine = worker(tmp_path, 20)
 
-    with mine.claim(Identity(problem(), ()), wait=True), mine.compiling("k", wait=True):
+    with mine.claim(Identity(problem(), ()).digest, tuple), mine.compiling("k", wait=True):
         child = os.fork()
         if child == 0:
             with (
-                mine.claim(Identity(problem(), ()), wait=True) as claim,
+                mine.claim(Identity(problem(), ()).digest, tuple) as claim,
                 mine.measuring(),
                 mine.compiling("k", wait=True),
             ):
@@ -100,13 +98,13 @@ def test_a_child_that_is_forked_while_its_parent_tunes_waits_for_nobody(tmp_path
 
 def test_a_child_that_is_forked_between_tunings_takes_what_another_worker_tunes(tmp_path: Path) -> None:
     mine, other = worker(tmp_path, 20), worker(tmp_path, 20)
-    with mine.claim(Identity(problem(1), ()), wait=True):
+    with mine.claim(Identity(problem(1), ()).digest, tuple):
         pass
 
-    with other.claim(Identity(problem(), ()), wait=True):
+    with other.claim(Identity(problem(), ()).digest, tuple):
         child = os.fork()
         if child == 0:
-            with mine.claim(Identity(problem(), ()), wait=True) as taken:
+            with mine.claim(Identity(problem(), ()).digest, tuple) as taken:
                 os._exit(int(taken.result is not None))
         time.sleep(0.1)
         Log(tmp_path / "run", "another").append(lookup().event)
@@ -120,7 +118,7 @@ def test_a_worker_without_a_place_to_share_in_tunes_alone_and_says_so_once(tmp_p
     alone = Coordinator(Locks(1, lambda: ""), folder)
 
     for number in range(2):
-        with alone.claim(Identity(problem(number), ()), wait=True) as claim, alone.compiling("k", True) as mine:
+        with alone.claim(Identity(problem(number), ()).digest, tuple) as claim, alone.compiling("k", True) as mine:
             assert claim.is_mine
             assert mine
             assert claim.result is None

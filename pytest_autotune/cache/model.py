@@ -76,7 +76,11 @@ class Value:
         return self.name, float(value) if is_number and value is not None else 0.0, self.encoded
 
     def __eq__(self, other: object) -> bool:
-        return self is other or (isinstance(other, Value) and self.encoded == other.encoded)
+        if not isinstance(other, Value) or self.value.__class__ is not other.value.__class__:
+            return False
+        mine, theirs = self.value, other.value
+        is_same = repr(mine) == repr(theirs) if mine.__class__ is float else mine == theirs
+        return is_same and self.name == other.name and self.type == other.type
 
     def __hash__(self) -> int:
         # Coarser than equality, and much cheaper: a problem is hashed at every lookup.
@@ -137,6 +141,13 @@ def _check_names(what: str, values: tuple[Value, ...]) -> None:
     if len(set(names)) < len(names):
         ((name, _),) = Counter(names).most_common(1)
         raise UncacheableError(f'the name "{name}" is used twice in its {what}')
+
+
+def _check_type(what: str, parts: Iterable[object], of: type) -> None:
+    """Refuse what an adapter that mypy has not seen may give."""
+    for part in parts:
+        if not isinstance(part, of):
+            raise UncacheableError(f"{what} is a {_type_name(part)}, and not a {of.__name__}")
 
 
 def _noted(text: str) -> str:
@@ -206,6 +217,7 @@ class Candidate:
 
     def __post_init__(self) -> None:
         check_name(self.id)
+        _check_type("a parameter", self.params, Value)
         if not isinstance(self.time_us, (float, int, type(None))):
             raise UncacheableError(f"the time of {self} is a {_type_name(self.time_us)}")
         for name in ("failed", "label"):
@@ -253,6 +265,7 @@ class Problem:
             check_name(name)
             if not name:
                 raise UncacheableError(f"its {part} is empty")
+        _check_type("its device", [self.device], Device)
         object.__setattr__(self, "key", tuple(self.key))
         _check_names("key", self.key)
         object.__setattr__(self, "sorted_key", tuple(sorted(self.key, key=_BY_NAME)))
@@ -387,8 +400,9 @@ class Entry:
         _check_names("fingerprint", self.fingerprint)
         object.__setattr__(self, "compiled", tuple(sorted({_noted(text) for text in self.compiled})))
         object.__setattr__(self, "label", _noted(self.label))
-        if not isinstance(self.native, bytes):
-            raise UncacheableError(f"what the tuner itself wrote is a {_type_name(self.native)}, and not bytes")
+        _check_type("what the tuner itself wrote", [self.native], bytes)
+        _check_type("its choice", [] if self.choice is None else [self.choice], Candidate)
+        _check_type("a candidate", self.candidates, Candidate)
 
     @property
     def identity(self) -> Identity:

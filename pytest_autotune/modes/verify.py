@@ -33,13 +33,14 @@ from pytest_autotune.tuners.measuring.launching import Result as Launched
 from pytest_autotune.tuners.measuring.race import Contest, Limits, OwnRace, Race, Raced
 from pytest_autotune.tuners.shared.candidates import rounded_us
 from pytest_autotune.workers.coordinator import Claim
-from pytest_autotune.workers.events import RACED, Event, race_of
+from pytest_autotune.workers.events import Event
 from pytest_autotune.workers.locks import in_distributed_run
 
 #: A choice is slower where another candidate saves this share of the other's time, or more.
 WORTH = 0.05
 ALL = "all"
-#: The kind of event that says why a choice was not raced.
+#: The kinds of events: a loaded choice was raced, or why it was not.
+RACED = "raced"
 NOT_RACED = "not raced"
 #: Why not, of a tuner whose adapter does not ask for it,
 NO_WAY_IN = "its tuner cannot race it"
@@ -94,9 +95,9 @@ class Verdict:
 
     def event(self, lookup: Lookup) -> Event:
         """The verdict on the choice of a lookup, as it is written down."""
-        kind = NOT_RACED if self.not_raced else RACED
+        kind, claim = (NOT_RACED, "") if self.not_raced else (RACED, _claim_of(lookup))
         data = {name: value for name, value in self.data.items() if value}
-        return Event(kind, race_of(lookup.identity), self.entry, lookup.test, data)
+        return Event(kind, lookup.identity, self.entry, lookup.test, data, claim)
 
     @property
     def data(self) -> dict[str, Any]:
@@ -162,7 +163,7 @@ class Verify(Mode):
             session.append(Verdict(why).event(lookup))
             return
         assert not isinstance(brought, str)
-        claiming = session.coordinator.claim(race_of(lookup.identity), wait=False)
+        claiming = session.coordinator.claim(_claim_of(lookup), None)
         with session.guarded(lookup.problem.tuner, claiming, Claim()) as claim:
             if not claim.is_mine:  # another worker races it, or has
                 return
@@ -190,7 +191,7 @@ class Verify(Mode):
 
     def replacing(self, events: Sequence[Event], lookups: Sequence[Lookup]) -> Iterable[Entry]:
         """What is faster than the loaded choice; of several for one problem, the one that is so by most."""
-        asked = {(race_of(lookup.identity), lookup.test) for lookup in lookups}
+        asked = {(lookup.identity, lookup.test) for lookup in lookups}
         found: dict[Identity, Entry] = {}
         for event, verdict in sorted(verdicts(events), key=lambda one: (one[1].slower, repr(one[1].entry))):
             if verdict.entry is not None and (event.asked, event.test) in asked:
@@ -282,6 +283,11 @@ def parse(text: str) -> Share:
 def make(verify: Share, max_drift: Limit | None, verify_seconds: float) -> Verify:
     """The mode, by its options."""
     return Verify(verify, verify_seconds, max_drift)
+
+
+def _claim_of(lookup: Lookup) -> str:
+    """What a race is claimed by: another thing than the tuning of its problem."""
+    return f"verify-{lookup.identity.digest}"
 
 
 def verdicts(events: Iterable[Event]) -> Iterator[tuple[Event, Verdict]]:

@@ -78,7 +78,8 @@ class Lookup:
     def event(self) -> Event:
         """The lookup as it is written down."""
         data = {name: value for name in _DATA if (value := getattr(self, name))}
-        return Event(TUNED if self.tuned else _ASKED, self.identity, self.entry, self.test, data)
+        kind, claim = (TUNED, self.identity.digest) if self.tuned else (_ASKED, "")
+        return Event(kind, self.identity, self.entry, self.test, data, claim)
 
     @staticmethod
     def of(event: Event) -> Lookup | None:

@@ -155,7 +155,7 @@ class Session(Notes):
         label: str = "",
         candidates: Callable[[], Iterable[Candidate]] | None = None,
         digests: Callable[[], Iterable[Digest]] = tuple,
-        meanwhile: Callable[[], None] | None = None,
+        meanwhile: Callable[[], object] = tuple,
         moves: bool = False,
     ) -> Iterator[Tuning]:
         """Ask for the choice of one problem.
@@ -230,12 +230,12 @@ class Session(Notes):
         if not self._is_isolated:
             yield of_other_worker(claim(), lookup, loaded.offered)
 
-    def _claim(self, lookup: Lookup, held: ExitStack, meanwhile: Callable[[], None] | None) -> Claim:
+    def _claim(self, lookup: Lookup, held: ExitStack, meanwhile: Callable[[], object]) -> Claim:
         """Claim a problem until ``held`` is left; waits for a worker that tunes it now, unless inside of a tuning."""
         # Waiting inside a tuning could wait for a worker that waits for this one.
         is_nested = bool(self.progress.open)
         self.progress.begin(lookup.problem, WAITING_FOR_WORKER)
-        claiming = self.coordinator.claim(lookup.identity, wait=not is_nested, meanwhile=meanwhile)
+        claiming = self.coordinator.claim(lookup.identity.digest, None if is_nested else meanwhile)
         return held.enter_context(self.guarded(lookup.problem.tuner, claiming, Claim()))
 
     def _parts(self, tuner: str, digests: Callable[[], Iterable[Digest]]) -> tuple[Digest, ...]:
@@ -283,19 +283,11 @@ class Session(Notes):
             self.refuse_errors(lookup)
 
     def report(self, lookup: Lookup) -> None:
-        """Write down what became of a lookup; an error in doing so is a line of the summary.
-
-        An adapter of another package may record what is no entry, or ask for what is no problem.
-        """
+        """Write down what became of a lookup; an error in doing so is a line of the summary."""
         try:
             self._log.append(lookup.event)
         except Exception as error:
-            has_searched = lookup.searched and lookup.entry is not None
-            where = "record()" if has_searched else "tuning()"
-            self.error(lookup.problem.tuner, where, error, is_counted=has_searched)
-            if has_searched:
-                bare = replace(lookup, entry=None, tuned=False, shared=False, label="")
-                self.report(replace(bare, unrecorded=error_line(error)))
+            self.error(lookup.problem.tuner, "tuning()", error, is_counted=False)
         else:
             self.lookups.append(lookup)
 

@@ -12,17 +12,16 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from pytest_autotune.cache.model import Identity
 from pytest_autotune.workers.events import Event, Others
 from pytest_autotune.workers.locks import Locks, Membership, in_distributed_run
 
 
 class Claim(NamedTuple):
-    """The right to tune one problem in this run, or what another worker has made of it.
+    """The right to make something once in this run, such as a tuning, or what another worker has made of it.
 
-    :param result: what another worker has made of this problem in this run.
-    :param is_mine: nobody else has claimed the problem, or is done with it.
-    :param timed_out: another worker has claimed the problem and did not finish in time.
+    :param result: what another worker has made of it.
+    :param is_mine: nobody else has claimed it, or is done with it.
+    :param timed_out: another worker has claimed it and did not finish in time.
     """
 
     result: Event | None = None
@@ -65,44 +64,39 @@ class Coordinator:
         return self._locks.notes
 
     @contextmanager
-    def claim(self, asked: Identity, *, wait: bool, meanwhile: Callable[[], None] | None = None) -> Iterator[Claim]:
-        """Claim a problem with a fingerprint; with ``wait``, first wait for a worker that tunes it now.
+    def claim(self, name: str, meanwhile: Callable[[], object] | None) -> Iterator[Claim]:
+        """Claim what has this name in all workers.
 
-        :param meanwhile: called before such a wait, to help with that tuning.
+        :param name: of a file; the event that says what came of it has it, too.
+        :param meanwhile: called before it waits for a worker that makes it now, to help; None where it does not wait.
         """
         with self._locks.one_tuning(), ExitStack() as held:
             # A kernel with a collective needs every rank: none may wait for, or skip, a tuning.
             if self._others is None or self._folder is None or in_distributed_run() or not self._joined():
                 yield Claim()
             else:
-                path = self._folder / f"{asked.digest}.lock"
-                yield self._take(asked, path, self._others, wait and not self._locks.held, meanwhile, held)
+                meanwhile = None if self._locks.held else meanwhile
+                yield self._take(name, self._folder / f"{name}.lock", self._others, meanwhile, held)
 
     def _take(
-        self,
-        asked: Identity,
-        path: Path,
-        others: Others,
-        may_wait: bool,
-        meanwhile: Callable[[], None] | None,
-        held: ExitStack,
+        self, name: str, path: Path, others: Others, meanwhile: Callable[[], object] | None, held: ExitStack
     ) -> Claim:
-        """Claim a problem, unless another worker has made it, until ``held`` is left."""
-        if result := others.find(asked):
+        """Claim something until ``held`` is left, unless another worker has made it."""
+        if result := others.find(name):
             return Claim(result, is_mine=False)
         lock = self._locks.acquire(path, wait=False)
-        if lock is None and may_wait:
-            if meanwhile is not None:
-                meanwhile()
+        if lock is None and meanwhile is not None:
+            meanwhile()
             started = time.monotonic()
-            lock = self._locks.acquire(path, unless=lambda: others.find(asked) is not None)
+            lock = self._locks.acquire(path, unless=lambda: others.find(name) is not None)
             self.waited_s += time.monotonic() - started
-        result = others.find(asked)
-        if lock is not None:
-            held.callback(lock.release)
-            if result is not None:
-                held.close()  # all who wait have what they waited for: none waits for the next one to be done with it
-        return Claim(result, lock is not None and result is None, may_wait and lock is None and result is None)
+        result = others.find(name)
+        if lock is None:
+            return Claim(result, is_mine=False, timed_out=meanwhile is not None and result is None)
+        held.callback(lock.release)
+        if result is not None:
+            held.close()  # all who wait have what they waited for: none waits for the next one to be done with it
+        return Claim(result, is_mine=result is None)
 
     def _joined(self) -> bool:
         """Whether this process can share tunings with the other workers."""

@@ -8,55 +8,51 @@ on another host, keeps its lines, and xdist brings them when it ends.
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 import os
 import stat
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytest_autotune.cache.codec.mapping import entry_from_mapping, entry_to_mapping
-from pytest_autotune.cache.errors import CacheError
-from pytest_autotune.cache.model import Entry, Identity, Value
+from pytest_autotune.cache.model import Candidate, Device, Digest, Entry, Identity, Problem, Value, Versions
 
 if TYPE_CHECKING:
     from filelock import FileLock
 
 #: A search took place, and an entry came of it.
 TUNED = "tuned"
-#: A loaded choice was raced.
-RACED = "raced"
 #: What an entry's choice was compiled for.
 SPECIALISATION = "specialisation"
 #: The process has ended, and this is what it reports of itself.
 END = "end"
 
 _SUFFIX = ".jsonl"
+#: How a line begins that another worker may wait for.
+_CLAIM = b'{"claim":"'
 _LOCK = "lock"
 #: How long a run waits for another one that begins or ends beside it, in seconds.
 _BESIDE_S = 10.0
-
-
-def race_of(asked: Identity) -> Identity:
-    """What the race of a loaded choice is claimed by: another thing than the tuning of its problem."""
-    return Identity(asked.problem, (*asked.fingerprint, Value("verify", True)))
 
 
 @dataclass(frozen=True)
 class Event:
     """One thing that happened in a process.
 
-    :param kind: a lookup's outcome, or one of the constants above; modes have kinds of their own.
+    :param kind: one of the constants above, a lookup's or a mode's own.
     :param asked: what was asked for; None where the event is of no problem.
     :param entry: what was used, or what a search came to.
     :param test: the node id of the test in which it happened; empty outside tests.
     :param data: whatever else is to be known of it, as values of JSON.
+    :param claim: the name of the claim that it answers; empty where no other worker waits for it.
     """
 
     kind: str
@@ -64,21 +60,16 @@ class Event:
     entry: Entry | None = None
     test: str = ""
     data: Mapping[str, Any] = field(default_factory=dict)
+    claim: str = ""
 
     def encode(self) -> str:
-        """The event as a line of JSON, without the line's end.
+        """The event as a line of JSON, without the line's end; a claim stands first.
 
         :raises TypeError: where an adapter has put something into it that is no value of a cache.
         """
-        line: dict[str, Any] = {"kind": self.kind}
-        if self.asked is not None:
-            line["id"] = self.asked.digest
-            if self.entry is None or self.entry.identity != self.asked:
-                line["asked"] = entry_to_mapping(Entry(*self.asked))
-        if self.entry is not None:
-            line["entry"] = entry_to_mapping(self.entry)
-        line.update((name, value) for name, value in (("test", self.test), ("data", self.data)) if value)
-        return json.dumps(line, separators=(",", ":"))
+        names = ("claim", "kind", "asked", "entry", "test", "data")
+        line = {name: found for name in names if (found := getattr(self, name))}
+        return json.dumps(line, default=_parts, separators=(",", ":"))
 
     @staticmethod
     def decode(line: str | bytes) -> Event:
@@ -88,16 +79,68 @@ class Event:
         """
         try:
             found = json.loads(line)
-            entry = entry_from_mapping(found["entry"]) if "entry" in found else None
-            asked = entry_from_mapping(found["asked"]).identity if "asked" in found else None
-            if asked is None and "id" in found and entry is not None:
-                asked = entry.identity
-            kind, test, data = found["kind"], found.get("test", ""), found.get("data", {})
-            if not (isinstance(kind, str) and isinstance(test, str) and isinstance(data, dict)):
+            for name, made in (("asked", _identity), ("entry", _entry)):
+                if name in found:
+                    found[name] = made(*found[name])
+            event = Event(**found)
+            texts = (event.kind, event.test, event.claim)
+            if not (all(isinstance(text, str) for text in texts) and isinstance(event.data, dict)):
                 raise TypeError("a field of another type")
-            return Event(kind, asked, entry, test, data)
-        except (KeyError, TypeError, AttributeError, RecursionError, CacheError) as error:
+            return event
+        except (TypeError, AttributeError, RecursionError) as error:
             raise ValueError(f"not an event: {error!r}") from None
+
+
+# The model as JSON: of each object its parts in the order of its class, and back.
+
+_PARTS: Mapping[type, Callable[[Any], object]] = {
+    Value: attrgetter("name", "value", "type"),
+    Device: attrgetter("name", "arch", "multiprocessors"),
+    Problem: attrgetter("tuner", "kernel", "key", "device"),
+    Candidate: attrgetter(*Candidate.__match_args__),
+    Digest: attrgetter("id", "parts"),
+    Entry: attrgetter(*Entry.__match_args__),
+    Versions: str,
+    bytes: lambda native: base64.b64encode(native).decode(),
+}
+
+
+def _parts(one: object) -> object:
+    if type(one) not in _PARTS:
+        raise TypeError(f"a {type(one).__qualname__} is no part of an event")
+    return _PARTS[type(one)](one)
+
+
+def _values(plain: Iterable[Any]) -> tuple[Value, ...]:
+    return tuple([Value(*parts) for parts in plain])
+
+
+def _problem(tuner: str, kernel: str, key: Any, device: Any) -> Problem:
+    return Problem(tuner, kernel, _values(key), Device(*device))
+
+
+def _identity(problem: Any, fingerprint: Any) -> Identity:
+    return Identity(_problem(*problem), _values(fingerprint))
+
+
+def _candidate(name: str, params: Any, *others: Any) -> Candidate:
+    return Candidate(name, _values(params), *others)
+
+
+def _entry(problem: Any, fingerprint: Any, choice: Any, candidates: Any, native: str, *others: Any) -> Entry:
+    label, seconds, versions, compiled, digests, generation = others
+    return Entry(
+        *_identity(problem, fingerprint),
+        None if choice is None else _candidate(*choice),
+        tuple([_candidate(*one) for one in candidates]),
+        base64.b64decode(native),
+        label,
+        float(seconds),
+        Versions.of(versions),
+        compiled,
+        tuple([Digest(*one) for one in digests]),
+        generation,
+    )
 
 
 def events_in(lines: Iterable[tuple[str, str | bytes]]) -> tuple[list[tuple[str, Event]], int]:
@@ -200,24 +243,23 @@ class Reader:
 
 
 class Others:
-    """What the other workers of a run have made of problems, as far as their files tell.
+    """What the other workers of a run have made of what they claimed, as far as their files tell.
 
     :param process: the name of this one.
     """
-
-    _OF_INTEREST = tuple(f'{{"kind":"{kind}","id":'.encode() for kind in (TUNED, RACED))
 
     def __init__(self, folder: Path, process: str) -> None:
         self._reader = Reader(folder)
         self._process = process
         self._found: dict[str, bytes] = {}
 
-    def find(self, asked: Identity) -> Event | None:
-        """The first worker's search for a problem, or race of its choice; None where there is none yet."""
+    def find(self, claim: str) -> Event | None:
+        """What the first worker has made of a claim; None where none has yet."""
         for process, line in self._reader.lines():
-            if process != self._process and line.startswith(self._OF_INTEREST):
-                self._found.setdefault(json.loads(line)["id"], line)
-        found, _ = events_in([("", self._found[asked.digest])] if asked.digest in self._found else [])
+            if process != self._process and line.startswith(_CLAIM):
+                name, _, _ = line.removeprefix(_CLAIM).partition(b'"')
+                self._found.setdefault(name.decode(errors="replace"), line)
+        found, _ = events_in([("", self._found[claim])] if claim in self._found else [])
         return found[0][1] if found else None
 
 

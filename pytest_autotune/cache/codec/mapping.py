@@ -199,11 +199,6 @@ def for_json(plain: Any) -> Any:
     return str(plain) if isinstance(plain, float) and not math.isfinite(plain) else plain
 
 
-def entry_to_mapping(entry: Entry) -> Plain:
-    """The entry as JSON holds it outside a file: a cache of that alone."""
-    return dict(for_json(to_mapping((entry,))))
-
-
 # From a mapping
 
 
@@ -376,13 +371,3 @@ def from_mapping(plain: object, where: str, text: str = "", unknown: tuple[str, 
     if wrong is not None:
         raise wrong
     return cache
-
-
-def entry_from_mapping(mapping: object) -> Entry:
-    """The entry that :func:`entry_to_mapping` gave; unknown fields are passed over.
-
-    :raises CacheError: for anything that is not an entry.
-    """
-    for entry in from_mapping(mapping, "entry").entries:
-        return entry
-    raise CacheError("entry", "there is none")
