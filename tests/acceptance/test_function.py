@@ -66,13 +66,13 @@ def test_a_dump_run_tunes_every_problem_once_and_a_load_run_chooses_the_same_and
     assert section(result)[0].startswith("3 hits")
 
 
-def test_a_new_key_is_a_miss_that_fails_the_limit_and_is_mended_by_an_update(suite: Suite, section: Any) -> None:
-    a_suite(suite).serial.dump()
-    a_suite(suite, SUITE.replace("64", "128"))
+def test_a_new_key_is_a_miss_that_fails_the_limit_and_is_mended_by_an_update(serial_suite: Suite, section: Any) -> None:
+    a_suite(serial_suite).dump()
+    a_suite(serial_suite, SUITE.replace("64", "128"))
 
-    result = suite.load("--autotune-max-misses=0")
-    updated = suite.load("--autotune-update=prune")
-    covered = suite.load("--autotune-max-misses=0")
+    result = serial_suite.load("--autotune-max-misses=0")
+    updated = serial_suite.load("--autotune-update=prune")
+    covered = serial_suite.load("--autotune-max-misses=0")
 
     assert result.ret == 1
     row = "MISS test_lib.py::test_gemm[128] - function:lib.gemm (m=128, dtype=fp16): no entry; the nearest has m"
@@ -81,13 +81,13 @@ def test_a_new_key_is_a_miss_that_fails_the_limit_and_is_mended_by_an_update(sui
     assert covered.ret == 0
 
 
-def test_a_changed_space_is_stale_and_so_is_a_changed_source(suite: Suite, section: Any) -> None:
-    a_suite(suite).serial.dump()
-    suite.pytester.makepyfile(times=TIMES.replace("64: 20.0", "64: 20.0, 128: 5.0"))
+def test_a_changed_space_is_stale_and_so_is_a_changed_source(serial_suite: Suite, section: Any) -> None:
+    a_suite(serial_suite).dump()
+    serial_suite.pytester.makepyfile(times=TIMES.replace("64: 20.0", "64: 20.0, 128: 5.0"))
 
-    space = suite.load()
-    suite.pytester.makepyfile(times=TIMES.replace('"a"', '"at"'))
-    source = suite.load()
+    space = serial_suite.load()
+    serial_suite.pytester.makepyfile(times=TIMES.replace('"a"', '"at"'))
+    source = serial_suite.load()
 
     assert "STALE" in section(space)[0]
     assert section(space)[0].endswith(": space changed (BLOCK=128 came)")
@@ -123,9 +123,9 @@ def test_the_first_configuration_that_works_is_used_where_the_user_wants_no_tuni
     assert set(serial_suite.tunings) <= {"32"}, "16 was refused, and 64 never tried"
 
 
-def test_the_report_has_every_candidate_with_its_time_or_why_it_failed(suite: Suite) -> None:
+def test_the_report_has_every_candidate_with_its_time_or_why_it_failed(serial_suite: Suite) -> None:
     a_suite(
-        suite,
+        serial_suite,
         """
         from pytest_autotune import InvalidConfiguration, Measuring, tune
 
@@ -145,7 +145,7 @@ def test_the_report_has_every_candidate_with_its_time_or_why_it_failed(suite: Su
         """,
     )
 
-    report = suite.report("--autotune-dump=cache.textproto")
+    report = serial_suite.report("--autotune-dump=cache.textproto")
 
     row = report["lookups"][0]
     assert report["counts"]["tuned"] == 1
@@ -183,13 +183,13 @@ def test_when_every_candidate_fails_the_test_is_told_three_reasons_and_nothing_i
     loaded.stdout.fnmatch_lines(["E *TuningError: function:lib.k (n=1): all 5 candidates failed: *", "1 hit"])
 
 
-def test_an_edit_of_what_a_lambda_calls_makes_its_choices_stale(suite: Suite, section: Any) -> None:
-    a_suite(suite, SUITE.replace("run=run", "run=lambda config: run(config)"))
-    report = suite.report("--autotune-dump=cache.textproto")
+def test_an_edit_of_what_a_lambda_calls_makes_its_choices_stale(serial_suite: Suite, section: Any) -> None:
+    a_suite(serial_suite, SUITE.replace("run=run", "run=lambda config: run(config)"))
+    report = serial_suite.report("--autotune-dump=cache.textproto")
     assert {row["label"] for row in report["lookups"]} == {""}
 
-    suite.pytester.makepyfile(times=TIMES.replace('return config["BLOCK"]', 'return +config["BLOCK"]'))
-    result = suite.load("--autotune-max-misses=0")
+    serial_suite.pytester.makepyfile(times=TIMES.replace('return config["BLOCK"]', 'return +config["BLOCK"]'))
+    result = serial_suite.load("--autotune-max-misses=0")
 
     assert result.ret == 1
     assert "source changed (run)" in "\n".join(section(result))

@@ -40,7 +40,7 @@ class Benchmarks(Part):
     module = _OWNER
 
     def __init__(self, make_clock: Callable[[], Clock] = lambda: torch_clock(flush_l2=True)) -> None:
-        self._make_clock = make_clock
+        self.make_clock = make_clock
         self._module: Any = None
         self._clock: Clock | None = None
         #: The searches that measure now, each inside the one before it.
@@ -79,10 +79,6 @@ class Benchmarks(Part):
     def held(self) -> AbstractContextManager[None]:
         """Have the device to oneself for a measurement of the search that goes on."""
         return self._searches[-1].measuring()
-
-    def clock(self) -> Clock:
-        """A clock for a race outside of a search."""
-        return self._make_clock()
 
     @property
     def is_used(self) -> bool:
@@ -128,7 +124,7 @@ class Benchmarks(Part):
 
     def _clock_now(self) -> Clock:
         if self._clock is None:
-            self._clock = self._make_clock()
+            self._clock = self.make_clock()
         return self._clock
 
 

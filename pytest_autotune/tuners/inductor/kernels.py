@@ -268,7 +268,7 @@ class Kernels(Part):
             return dict(zip(candidates, runners(autotuner, some, args, given), strict=True))
 
         candidates = [Candidate(params=params) for params in launchers]
-        return Contest(candidates, ready, self._timed.clock, spent_s=search.compiled_s)
+        return Contest(candidates, ready, self._timed.make_clock, spent_s=search.compiled_s)
 
     def _tune(self, search: Search, tuning: Tuning, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         autotuner = search.autotuner
