@@ -72,33 +72,32 @@ def tune(
 ) -> Any:
     """Choose the fastest configuration for a kernel, or take what was chosen before.
 
-    What was chosen is remembered in the process. With pytest-autotune active it is taken from
-    the loaded cache, shared with the other workers, reported, and dumped.
+    What was chosen is remembered in the process. With pytest-autotune active it is taken from the loaded cache, shared
+    with the other workers, reported, and dumped.
 
     :param kernel: its name, the same in every process.
-    :param key: names and values of what one problem of the kernel differs from another in: sizes, dtypes.
-        A value without a stable form makes it one that cannot be kept.
-    :param space: the configurations: a list or another iterable, axes by name, or a :func:`product`.
-        A configuration is a mapping, a dataclass, a named tuple or a plain value.
-    :param run: runs the kernel once with a configuration; this is measured. With ``compile`` it
-        also gets what that returned.
+    :param key: names and values of what one problem of the kernel differs from another in: sizes, dtypes. A value
+        without a stable form makes it one that cannot be kept.
+    :param space: the configurations: a list or another iterable, axes by name, or a :func:`product`. A configuration is
+        a mapping, a dataclass, a named tuple or a plain value.
+    :param run: runs the kernel once with a configuration; this is measured. With ``compile`` it also gets what that
+        returned.
     :param compile: compiles the kernel for a configuration; called in threads, ahead of measuring.
     :param setup: called with a configuration before it is tried.
-    :param reset: called with a configuration before each run and not timed: for kernels that
-        change their inputs.
-    :param verify: gets a configuration and what ``run`` returned for it; a wrong result, for which it
-        raises AssertionError or returns False, disqualifies the configuration.
+    :param reset: called with a configuration before each run and not timed: for kernels that change their inputs.
+    :param verify: gets a configuration and what ``run`` returned for it; a wrong result, for which it raises
+        AssertionError or returns False, disqualifies the configuration.
     :param invalid: errors of your callbacks that mean that a configuration cannot be used.
         :class:`InvalidConfiguration` always does.
     :param strict: False takes any error for one of the configuration alone.
-    :param strategy: ``"exhaustive"``, ``"random"``, ``"optuna"``, or a :class:`Random` or :class:`Optuna` with
-        settings of its own.
+    :param strategy: ``"exhaustive"``, ``"random"``, ``"optuna"``, or a :class:`Random` or :class:`Optuna` with settings
+        of its own.
     :param measuring: how to measure; times are in microseconds.
     :param version: changes when choices made before are no longer good: a number, text, or a tuple.
-    :param source: what the choice rests on: a function, text, the path of a file, a module, or
-        several. Left out, it is ``run`` and ``compile`` where they are functions with a name.
-    :param device: ``"cpu"``, ``"cuda"`` or a :class:`Device`. Left out, it is the current GPU
-        where this process uses one, else the CPU: say it where both are in use.
+    :param source: what the choice rests on: a function, text, the path of a file, a module, or several. Left out, it is
+        ``run`` and ``compile`` where they are functions with a name.
+    :param device: ``"cpu"``, ``"cuda"`` or a :class:`Device`. Left out, it is the current GPU where this process uses
+        one, else the CPU: say it where both are in use.
     :returns: the configuration, as the space holds it.
     :raises TuningError: when every configuration failed.
     :raises ValueError: for an empty space, or one whose ``where`` fails; it names the kernel and the cause.

@@ -1,10 +1,9 @@
 """Inductor's caches of compiled graphs, kept apart from what this run chooses.
 
-A graph from a cache is not lowered again: its template choices, fusions and
-paddings would be hidden from a dump, and one compiled with injected choices would
-be served to later runs without the plugin. So while the adapter acts these caches
-are off, and everything else that Inductor caches by its tag has a tag of this
-process. The user's own cache folder keeps what was in it.
+A graph from a cache is not lowered again: its template choices, fusions and paddings would be hidden from a dump, and
+one compiled with injected choices would be served to later runs without the plugin. So while the adapter acts these
+caches are off, and everything else that Inductor caches by its tag has a tag of this process. The user's own cache
+folder keeps what was in it.
 """
 
 from __future__ import annotations

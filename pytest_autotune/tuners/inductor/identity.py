@@ -1,8 +1,7 @@
 """What Inductor's problems are called, and what makes two of them the same.
 
-The numbering of kernels, the index of a device, cache folders and cache switches
-change the text that Inductor generates, and not the problem. Shapes, dtypes and
-the body of a kernel do change it.
+The numbering of kernels, the index of a device, cache folders and cache switches change the text that Inductor
+generates, and not the problem. Shapes, dtypes and the body of a kernel do change it.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 """``inductor.config``: block sizes and warps of the Triton kernels that Inductor generates.
 
-``CachingAutotuner.precompile``, which compiles the candidates, is replaced, so that on a
-hit only the choice is compiled. A kernel for which a search is still to be made gets its
-``run`` wrapped, in the instance, for one call: Inductor tunes inside the first one. Later
-launches are its own. In a search its list of candidates races; what else it measures, as in
-a descent by coordinates, is only noted.
+``CachingAutotuner.precompile``, which compiles the candidates, is replaced, so that on a hit only the choice is
+compiled. A kernel for which a search is still to be made gets its ``run`` wrapped, in the instance, for one call:
+Inductor tunes inside the first one. Later launches are its own. In a search its list of candidates races; what else it
+measures, as in a descent by coordinates, is only noted.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """``inductor.template``: which template, or library call, computes a matrix product or a convolution.
 
-``AlgorithmSelectorCache.lookup`` is replaced. It is the only place where Inductor
-measures them. What is recorded, and handed back on a hit, are the times of all
-candidates and not the fastest: whether Inductor fuses something into a template
-depends on the times.
+``AlgorithmSelectorCache.lookup`` is replaced. It is the only place where Inductor measures them. What is recorded, and
+handed back on a hit, are the times of all candidates and not the fastest: whether Inductor fuses something into a
+template depends on the times.
 """
 
 from __future__ import annotations

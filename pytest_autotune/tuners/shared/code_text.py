@@ -1,7 +1,6 @@
 """What Python's parser sees of source, as text that is equal on every Python: ``ast.dump`` and ``ast.unparse`` are not.
 
-How source is laid out is nothing that it sees: comments, line breaks, quotes, redundant parentheses,
-trailing commas.
+How source is laid out is nothing that it sees: comments, line breaks, quotes, redundant parentheses, trailing commas.
 What Inductor generates is laid out in one way, and digested by its tokens (:func:`code_text`).
 
 Source is read once for each function and class: it does not change while they live.

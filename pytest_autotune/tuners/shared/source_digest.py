@@ -290,9 +290,8 @@ def _given(options: Iterable[tuple[str, Any]]) -> Iterator[str]:
 def stable_value(name: str, value: object, dtype_apart: bool = False, carried: bool = True) -> Value:
     """Encode a value so that it means the same in another process.
 
-    Takes plain scalars, those of numpy too, dtypes of any library, members of an
-    enum, functions with a name and what they took from the functions around them,
-    and tuples and lists of these.
+    Takes plain scalars, those of numpy too, dtypes of any library, members of an enum, functions with a name and what
+    they took from the functions around them, and tuples and lists of these.
 
     :param dtype_apart: whether ``torch.float16`` and ``tl.float16`` are two values. As the dtype of data they are one.
     :param carried: whether what functions carry in closures and defaults belongs to them.

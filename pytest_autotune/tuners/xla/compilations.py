@@ -1,8 +1,7 @@
 """The compilations of one process: what XLA is offered, and what it looked up and chose.
 
-XLA keeps one memory of choices for the process. Around each compilation it is given
-where the loaded entries are and where to write that memory; what is new in it
-afterwards is what this compilation looked up.
+XLA keeps one memory of choices for the process. Around each compilation it is given where the loaded entries are and
+where to write that memory; what is new in it afterwards is what this compilation looked up.
 
 XLA's flags are fields of the options that JAX hands to a compilation. Set there they reach exactly the compilations of
 this process: ``XLA_FLAGS`` stays as the user has it, no child process inherits anything, a flag that the installed XLA

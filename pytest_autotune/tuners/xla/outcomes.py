@@ -1,9 +1,8 @@
 """What became of the entries that XLA was offered: hit, stale, mismatch or miss, and why.
 
-XLA looks up inside itself and reports to nobody. But what it was offered in a folder it
-only takes into its memory where it uses it, and it writes its memory down after
-each compilation. So an entry of that memory that is, value and all, one that was
-loaded is a hit; every other one XLA chose itself.
+XLA looks up inside itself and reports to nobody. But what it was offered in a folder it only takes into its memory
+where it uses it, and it writes its memory down after each compilation. So an entry of that memory that is, value and
+all, one that was loaded is a hit; every other one XLA chose itself.
 """
 
 from __future__ import annotations
