@@ -22,10 +22,7 @@ active_runs: set[Hooks] = set()
 
 
 class Hooks:
-    """The hooked tuners of one process.
-
-    :param wanted: the tuners to act on, matched by prefix; None for all.
-    """
+    """The hooked tuners of one process; ``wanted`` are those to act on, matched by prefix, or None for all."""
 
     def __init__(self, session: Session, wanted: tuple[str, ...] | None) -> None:
         self._session = session

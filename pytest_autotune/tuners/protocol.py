@@ -35,16 +35,10 @@ class Adapter(Protocol):
 
     @property
     def acts_without_entries(self) -> bool:
-        """Whether to act in a run that only loads, and loads no entry of this tuner.
-
-        False where acting costs something even if nothing is tuned.
-        """
+        """Whether to act in a run that loads no entry of this tuner: not where that costs something by itself."""
 
     def hook(self, module: ModuleType, session: Session) -> None:
-        """Hook the tuner; ``module`` has just been imported, or had been before.
-
-        :raises HookError: when this version's internals are not the ones known here.
-        """
+        """Hook the tuner, whose module is there now; a HookError where its internals are not the ones known here."""
 
     def unhook(self) -> None:
         """Restore what :meth:`hook` replaced."""

@@ -50,10 +50,7 @@ def _called_by(function: FunctionType) -> tuple[object, ...]:
 
 
 def source_text(source: object) -> str | None:
-    """What stands for a source in a fingerprint; None where it has none of its own.
-
-    :param source: a function or kernel, text, the path of a file, or a module; a TypeError else.
-    """
+    """What stands for a source (a function or kernel, text, the path of a file, a module), if anything can."""
     if isinstance(source, str):
         return digest(source)
     if isinstance(source, Path):
@@ -114,10 +111,7 @@ def multiple_of(n: int, k: int) -> int:
 
 
 def key_values(key: object, only_stable: bool = False) -> tuple[Value, ...]:
-    """A caller's ``key=``, in its order.
-
-    :param only_stable: leave out what has no stable form: the others tell problems apart that cannot be kept.
-    """
+    """A caller's ``key=``, in its order; ``only_stable`` leaves out what has no stable form."""
     parts = {} if key is None else key
     if not isinstance(parts, Mapping) or not all(isinstance(name, str) for name in parts):
         raise TypeError(f"key= takes a mapping of names to values, not a {type(key).__name__}")

@@ -42,11 +42,8 @@ class Random:
 
 @dataclass(frozen=True)
 class Optuna:
-    """A search by Optuna, for spaces that are too large to measure as a whole.
+    """A search by Optuna for spaces that are larger than ``trials``, which is how many are measured at most.
 
-    A space of no more configurations than ``trials`` is measured as a whole, without Optuna.
-
-    :param trials: how many configurations are measured at most.
     :param seed: of the default sampler, which draws the same for the same times.
     :param sampler: an ``optuna.samplers.BaseSampler``; None: ``TPESampler`` (a tree-structured Parzen
         estimator: J. Bergstra et al., Algorithms for Hyper-Parameter Optimization, NIPS 2011).

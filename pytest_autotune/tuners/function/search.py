@@ -85,14 +85,12 @@ class Loss:
 
 
 def search(plan: Plan, hold: Hold, tries: Tells = tells_nobody, races: Tells = tells_nobody) -> Found:
-    """Search a space for the fastest configuration.
+    """Search a space for the fastest configuration, while ``hold`` keeps other pytest processes off the device.
 
     Compiling and the first run of a candidate, which may compile as well, come before anything is measured. Then all
     candidates race, or are measured by a benchmark of the caller's own.
 
-    :param hold: has the device to itself, as far as other pytest processes go.
     :param tries: called for each candidate of a batch, with its number from 1 and how many there are.
-    :raises TuningError: when no candidate could be used, or the device no longer works.
     """
     bench = Bench(plan, hold, races)
     # With a benchmark of the caller's own it is run only to look at its result.
@@ -110,10 +108,7 @@ def search(plan: Plan, hold: Hold, tries: Tells = tells_nobody, races: Tells = t
 
 
 def compare(plan: Plan, config: object, hold: Hold) -> Loss:
-    """Compare one configuration of a space with the fastest; takes what :func:`search` takes.
-
-    :raises TuningError: when the configuration cannot be used.
-    """
+    """Compare one configuration of a space, if it can be used, with the fastest; see :func:`search`."""
     wanted = plan.space.find(params_of(config))
     if wanted is None:
         raise ValueError(f"not in the space: {config!r}")
@@ -152,10 +147,7 @@ def random_state_kept() -> Iterator[None]:
 
 
 class Bench:
-    """Where the candidates of one search are checked, and measured while the device is held.
-
-    :param races: called with how many candidates are still in a race, and how many there are.
-    """
+    """Where the candidates of one search are checked, and measured while the device is held."""
 
     def __init__(self, plan: Plan, hold: Hold = nullcontext, races: Tells = tells_nobody) -> None:
         how = plan.measuring

@@ -164,11 +164,7 @@ def _kernel_name(kernel: object) -> str:
 
 @dataclass(frozen=True)
 class Request:
-    """What one call asks for.
-
-    :param sources: what the digest of the source is of.
-    :param label: what the fingerprint, sorted by name, leaves out.
-    """
+    """What one call asks for: ``sources`` is what its digest is of, ``label`` what the fingerprint leaves out."""
 
     problem: Problem
     fingerprint: tuple[Value, ...]
@@ -211,10 +207,7 @@ class Request:
 
 
 def _how(plan: Plan) -> Iterator[Value]:
-    """What is measured, and which part of a space, where it is not the usual.
-
-    How often and how long decides how exact the times are, and is left out.
-    """
+    """What is measured, and which part of a space, where it is not the usual; how exactly, is left out."""
     clock, strategy = plan.measuring.clock, plan.strategy
     if plan.measuring.flush_l2:
         yield Value("flush_l2", True)

@@ -31,10 +31,7 @@ _AROUND = ("copy_args_to_cpu_if_needed", "maybe_clone_args", "reset_to_zero_args
 
 
 class Benchmarks(Part):
-    """The part of the adapter that times.
-
-    :param make_clock: of the current GPU, with its L2 cache flushed before each launch, as Inductor does.
-    """
+    """The part of the adapter that times, with the L2 cache flushed before each launch, as Inductor does."""
 
     tuner = "inductor"
     module = _OWNER

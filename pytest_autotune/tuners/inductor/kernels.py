@@ -151,9 +151,8 @@ class Kernels(Part):
     def _is_compiled_ahead(self, original: Any, autotuner: Any, finish: Callable[[], object]) -> bool:
         """Whether a thread compiles now what is left; if so, the first ``run`` begins with ``finish``.
 
-        A hit leaves one candidate of each kernel. A graph has many kernels, and Inductor compiles them one after the
-        other where it has no pool of processes, which take longer to start than a few candidates take to compile. What
-        fails in the thread fails again where ``finish`` compiles what is missing.
+        Inductor compiles the many kernels of a graph one after the other where it has no pool of processes, which
+        take longer to start than a hit's few candidates to compile. What fails here fails again in ``finish``.
         """
         if not self._uses_threads or autotuner.compile_results:
             return False

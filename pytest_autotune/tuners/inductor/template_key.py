@@ -1,8 +1,7 @@
 """What makes two decisions among templates the same: all that Inductor's own cache tells apart.
 
-Inductor finds times by the operation, its inputs, and the digest of every candidate's code.
-That digest changes with every torch, so it is in the key only where nothing readable says the
-same: where a call of a library is among the candidates, its arguments do, and the sizes.
+Inductor finds times by the operation, its inputs, and the digest of every candidate's code. That digest changes with
+every torch, so it is in the key only where no call of a library, by its arguments, and no sizes say the same.
 """
 
 from __future__ import annotations
@@ -48,12 +47,7 @@ _SYMBOL = re.compile(r"\b([a-z])(\d+)\b")
 
 
 def template_key(torch: Any, choices: Sequence[Any], op: str, inputs: str, hint: int | None) -> tuple[Value, ...]:
-    """The key of one decision.
-
-    :param torch: the module.
-    :param inputs: Inductor's own key of the inputs.
-    :param hint: the size that is compiled for, where there are several.
-    """
+    """The key of one decision; ``hint`` is the size that is compiled for, where there are several."""
     key = [*inputs_key(inputs), Value("precision", torch.get_float32_matmul_precision())]
     if hint is not None:
         key.append(plain_value("hint", hint))

@@ -101,10 +101,7 @@ class Launching:
         self.busy_us = 0.0
 
     def timed(self, candidates: Sequence[Racing], rounds: int, busy_us: float) -> list[Launched]:
-        """The launches of some rounds, in which each candidate is launched once, without those of candidates that fail.
-
-        :raises DeviceLostError: when a candidate failed and left the device broken.
-        """
+        """The launches of some rounds, of each candidate once in each round, without those of candidates that fail."""
         turns = list(self._turns(candidates, rounds))
         made: list[Launched] = []
         for first in range(0, len(turns), QUEUED):

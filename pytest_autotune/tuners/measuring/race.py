@@ -68,7 +68,6 @@ class Contest:
 
     :param candidates: all that are on offer now, without times.
     :param ready: makes some of them ready to be launched, without holding the device, and leaves out what cannot be.
-    :param make_clock: what times them.
     :param expected: errors that are a candidate's own.
     :param on: names the processor where it is not the current GPU.
     :param spent_s: seconds that were spent before on making candidates ready.
@@ -109,10 +108,8 @@ OwnRace = Callable[[float], Raced | str]
 
 
 class Race:
-    """A race between candidates that are compiled and loaded.
+    """A race between candidates that are compiled and loaded; see :class:`Launching`.
 
-    :param expected: errors that are a candidate's own: it fails, and the others go on.
-    :param seed: of the order in which candidates take turns, which touches no random state but its own.
     :param worth: the first candidate holds the choice, until another one saves this share of that one's time; None
         where none holds it.
     :param now_s: tells the time, in seconds.

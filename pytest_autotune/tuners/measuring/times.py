@@ -25,11 +25,7 @@ class UnusableTimesError(ValueError):
 
 @dataclass(frozen=True)
 class Measurement:
-    """The times of one candidate, in microseconds.
-
-    :param spread_us: half the interquartile range of the runs that were kept.
-    :param kept: how many runs are left of ``runs`` without outliers.
-    """
+    """Times of one candidate, in microseconds: the median and half the interquartile range of those ``kept``."""
 
     median_us: float
     spread_us: float
@@ -155,11 +151,9 @@ def scores(rounds: Sequence[Round], numbers: Sequence[int]) -> dict[int, Score]:
 
 
 def disagree(before: Sequence[Round], after: Sequence[Round], numbers: Sequence[int]) -> str:
-    """Which of two parts of a race was disturbed, if one was: the slower one, ``"old"`` or ``"new"``.
+    """Which of two parts of a race of the same candidates was disturbed, if any: the slower, ``"old"`` or ``"new"``.
 
     They disagree where all candidates became slower or faster, or some more than others.
-
-    :param numbers: of the candidates that both have; one at least.
     """
     shifts, errors = [], []
     for number in numbers:

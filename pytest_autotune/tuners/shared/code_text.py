@@ -31,10 +31,7 @@ _UNSEEN = {"ctx", "kind", "simple", "type_comment", "type_ignores"}
 
 
 def syntax_text(node: ast.AST, without: Iterable[str] = ()) -> str:
-    """The text of a tree of the parser, without docstrings and other statements that are only a string.
-
-    :param without: fields of this node itself that are left out, such as ``"decorator_list"``.
-    """
+    """The text of a tree of the parser, without statements that are only a string and some fields of its top."""
     return _tree_text(node, frozenset(without))
 
 
@@ -87,10 +84,7 @@ def _joined(parts: list[Any]) -> Iterator[Any]:
 
 
 def code_text(source: str) -> str:
-    """The tokens of Python source that a compiler generates, one per line.
-
-    Nothing of f-strings, which are only messages there: Pythons differ in their tokens.
-    """
+    """The tokens of generated Python source, one per line, without f-strings: Pythons differ in their tokens."""
     words: list[str] = []
     inside = 0
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
@@ -123,10 +117,7 @@ _FAR = 1 << 24
 
 
 def function_text(function: FunctionType, kept: str = "") -> FunctionText:
-    """What is read of a function.
-
-    :param kept: its source, where whoever made a kernel of it has kept that.
-    """
+    """What is read of a function; ``kept`` is its source, where whoever made a kernel of it has kept that."""
     found = _functions.get(function)
     if found is None or found.code is not function.__code__ or found.kept != kept:
         if function.__name__ == "<lambda>":

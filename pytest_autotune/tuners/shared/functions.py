@@ -88,10 +88,7 @@ def names_in(code: CodeType) -> Iterator[str]:
 
 
 def of_library(value: FunctionType | type | ModuleType) -> bool:
-    """Whether a function, class or module belongs to Python's own library or to a known package.
-
-    A module of the suite that is named like one of those, ``queue.py`` or ``cuda.py``, does not.
-    """
+    """Whether code is of Python's own library or a known package; the suite's ``queue.py`` or ``cuda.py`` is not."""
     if isinstance(value, FunctionType):
         return _is_library(value.__module__ or "", value.__code__.co_filename)
     if isinstance(value, ModuleType):

@@ -130,10 +130,7 @@ def guarded(
 
 
 class Patches:
-    """Functions of a library that were replaced, by their signature; an error of a replacement leaves it to itself.
-
-    :param tuner: who replaces them.
-    """
+    """A tuner's functions that were replaced, by their signature; an error of a replacement leaves them to it."""
 
     def __init__(self, session: Session, tuner: str) -> None:
         self._session = session
@@ -192,10 +189,7 @@ class Replaced:
                 yield owner, name, before, now
 
     def guard(self, session: Session, tuner: str) -> None:
-        """Put the guard around each function that was replaced by another one.
-
-        :raises TypeError: where one was replaced by what cannot be called.
-        """
+        """Put the guard around each function that was replaced by another one, if that can be called."""
         for owner, name, before, now in self._changed():
             if not callable(now):
                 raise TypeError(f"{name}() was replaced by {type(now).__name__}, which cannot be called")

@@ -97,10 +97,7 @@ def class_digest(cls: type) -> str:
 
 
 def immutable_text(value: object) -> str | None:
-    """The text of a value that cannot change, the same in every process; None for any other.
-
-    Members of an enum, named tuples and dataclasses stand there with their values, functions with their source.
-    """
+    """The text of a value that cannot change, and of those in it, the same in every process; None for any other."""
     return _Digests(True).constant(value)
 
 
@@ -216,10 +213,7 @@ class _Digests:
 
 
 def used_by(function: FunctionType, names: tuple[tuple[str, ...], ...]) -> list[tuple[str, object]]:
-    """What a function takes from outside, by the name it uses, sorted by name; nothing of Python's own or a library.
-
-    :param names: see :class:`~pytest_autotune.tuners.shared.code_text.FunctionText`.
-    """
+    """What a function takes from outside by these names, sorted; nothing of Python's own or of a library."""
     outside: tuple[Mapping[str, object], ...] = (closure_cells(function), function.__globals__)
     found: dict[str, object] = {}
     for name, *attributes in names:

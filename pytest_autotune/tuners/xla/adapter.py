@@ -1,9 +1,4 @@
-"""The adapter for XLA under JAX.
-
-It replaces two functions of JAX: ``jax._src.compiler.backend_compile_and_load``, which every compilation passes that
-JAX does not take from a cache of its own, and ``jax._src.compilation_cache.is_cache_used``, which is asked before, so
-that where XLA tunes no program comes from there.
-"""
+"""The adapter for XLA under JAX: it replaces two functions of JAX; see :mod:`.internals`."""
 
 from __future__ import annotations
 

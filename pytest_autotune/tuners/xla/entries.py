@@ -128,11 +128,7 @@ def to_entry(
     label: str = "",
     versions: Versions = NO_VERSIONS,
 ) -> Entry:
-    """Our entry for an entry of XLA.
-
-    :param candidates: what XLA measured, where it says so.
-    :param label: op names and shapes; a legacy entry has them in itself.
-    """
+    """Our entry for an entry of XLA, with what XLA measured where it says so; a legacy entry labels itself."""
     choice = choice_of(entry)
     measured = next((one for one in candidates if one.same_configuration(choice)), choice)
     return Entry(

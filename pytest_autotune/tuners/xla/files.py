@@ -155,10 +155,7 @@ def _as_in_cpp(message: messages.Message, indent: int, as_one_line: bool) -> str
 
 
 def write_folder(folder: Path, entries: Iterable[XlaEntry]) -> int:
-    """Write entries, of two for one fusion the first, as XLA's folder of one file each, of either format.
-
-    :returns: how many such a folder cannot hold.
-    """
+    """Write XLA's folder of one file per fusion, from the first entry of each; how many have no place there."""
     left_out = 0
     for entry in entries:
         try:

@@ -12,9 +12,8 @@ from pytest_autotune.tuners.shared.library import Patches
 
 
 def replace(patches: Patches, compiles: Callable[..., Any], is_cache_used: Callable[..., Any]) -> None:
-    """Replace what every compilation passes that JAX does not take from a cache of its own, and what is asked before.
-
-    :raises HookError: when one is not there, or takes other parameters.
+    """Replace what every compilation passes that JAX takes from no cache of its own, and what is asked before, so
+    that where XLA tunes no program comes from there; a HookError where one is not there, or takes other parameters.
     """
     parameters = ["backend", "module", "executable_devices", "options", "host_callbacks"]
     compiler = importlib.import_module("jax._src.compiler")

@@ -37,10 +37,7 @@ class LoadedEntries:
             self._of.setdefault((loaded.xla.layout, loaded.xla.hlo), []).append(loaded)
 
     def judge(self, chosen: XlaEntry, device: Device, versions: Mapping[str, str]) -> tuple[Outcome, str, Entry | None]:
-        """What the entries that were offered say about one that XLA now has in its memory.
-
-        :returns: the outcome, the reason, and the loaded entry for this HLO and device.
-        """
+        """The outcome of what XLA has chosen, by what it was offered; the reason; our entry for its HLO and device."""
         same_hlo = self._of.get((chosen.layout, chosen.hlo), [])
         here = [loaded for loaded in same_hlo if same_device(loaded.xla, chosen)]
         for loaded in here:
