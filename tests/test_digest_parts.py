@@ -10,9 +10,7 @@ import pytest
 from pytest_autotune.cache import stores
 from pytest_autotune.cache.digest_parts import MOST, difference, of_candidates, of_parts
 from pytest_autotune.cache.locations import Location
-from pytest_autotune.cache.merge import merge
 from pytest_autotune.cache.model import Cache, Candidate, Device, Digest, Entry, Problem, Value
-from pytest_autotune.cache.ties import Measured
 
 GPU = Device("GPU", "arch", 1)
 
@@ -108,12 +106,3 @@ def test_it_stands_once_in_a_file_and_every_entry_has_it(tmp_path: Path, name: s
     }
     if not alone:
         assert path.path.read_bytes().count(b"BLOCK num_warps") == 1
-
-
-def test_a_merge_tells_every_entry_and_what_the_file_said_stays() -> None:
-    first = merge(Cache(), [Measured(entry(n, SOURCE)) for n in (5, 6)]).cache
-    other = source(renamed="a")
-    later = merge(first, [Measured(entry(1, other)), Measured(entry(2))]).cache
-    without = merge(later, drop=lambda one: one.problem.key[0].value == 5).cache
-
-    assert {one.digests for one in later.entries} == {one.digests for one in without.entries} == {(SOURCE,)}

@@ -10,9 +10,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
 
-from pytest_autotune.cache.codec.mapping import digests_of, known_digests
 from pytest_autotune.cache.diff import ChangeKind, Diff, diff
-from pytest_autotune.cache.model import Cache, Digest, Entry, Identity, Problem, before_pruning
+from pytest_autotune.cache.model import Cache, Entry, Identity, Problem, before_pruning
 from pytest_autotune.cache.ties import Measured, keeps, ranked
 
 #: An entry has so many texts of what its choice was compiled for: the first in their order, whoever met them when.
@@ -96,20 +95,12 @@ def merge(
         learned[identity] = _of_tuned(measurements[0].entry, known, before.get(identity), rules)
     learned = {identity: _replacing(entry, before.get(identity)) for identity, entry in learned.items()}
     after = _staying(before, learned, {problem for problem, _ in rivals}, drop, rules) | learned
-    measured_now = [one.entry for each in rivals.values() for one in each]
-    digests = known_digests([*measured_now, *after.values()]) | known_digests(base.entries)
-    entries = [_with_digests(entry, digests) for entry in sorted(after.values(), key=attrgetter("sort_key"))]
-    cache = replace(base, entries=tuple(entries))
+    cache = replace(base, entries=tuple(sorted(after.values(), key=attrgetter("sort_key"))))
     return Merged(
         cache,
         diff(base, cache),
         best={identity: measurements[0].entry for identity, measurements in rivals.items()},
     )
-
-
-def _with_digests(entry: Entry, known: Mapping[str, Digest]) -> Entry:
-    digests = digests_of(entry.fingerprint, known)
-    return entry if digests == entry.digests else replace(entry, digests=digests)
 
 
 def _rivals(measured: Iterable[Measured]) -> dict[Identity, list[Measured]]:
