@@ -253,21 +253,6 @@ def test_merge_writes_the_entries_of_all_shards_and_devices_into_one_cache(run: 
     assert held("out.yaml") == {entry(1), entry(1, device=A100), entry(2), entry(3)}
 
 
-def test_merge_replaces_the_file_in_which_git_left_both_sides(run: Run) -> None:
-    write("ours.textproto", entry(1))
-    write("theirs.textproto", entry(2))
-    Path("out.textproto").write_text("<<<<<<< HEAD\nformat_version: 1\n=======\nformat_version: 1\n>>>>>>> topic\n")
-
-    status, lines, errors = run("merge", "ours.textproto", "theirs.textproto", "-o", "out.textproto")
-
-    assert (status, lines, errors) == (
-        0,
-        ["2 entries of 2 caches written to out.textproto; then: git add out.textproto"],
-        "",
-    )
-    assert set(stores.read("out.textproto").entries) == {entry(1), entry(2)}
-
-
 def test_merge_says_which_fingerprints_of_one_problem_both_stay(run: Run) -> None:
     write("1.textproto", entry(source="old"), entry(1))
     write("2.textproto.new", entry(source="new"), entry(1))

@@ -35,7 +35,3 @@ class ReportError(CacheError):
 
     def __init__(self, where: str) -> None:
         super().__init__(where, "is the report of a run, not a cache", "name the cache that the run loaded or dumped")
-
-
-class UnresolvedConflictError(CacheError):
-    """A text has the lines of both sides of a merge in it, as git leaves them."""

@@ -1,7 +1,4 @@
-"""Merging: caches and new measurements in, one cache out; and caches that were written apart.
-
-Pure, and the same result for the same inputs in any order.
-"""
+"""Merging a cache with new measurements, and caches that were written apart. Pure, and the same in any order."""
 
 from __future__ import annotations
 
@@ -73,12 +70,10 @@ def merge(
     """Bring what a run has learned into the cache that is there.
 
     - An entry that was used is added, or replaces the one with its fingerprint.
-    - A problem that was tuned again keeps, to the byte, the entry that was there
-      with the same fingerprint, while the old choice is within the noise of the
-      best time in the new measurement, or where the tuner reports no times, which is
-      no reason to change, or where none worked then or now; under another minor version
-      of the library its versions become those of now. Otherwise the new entry replaces
-      it. Entries of that problem with other fingerprints go, unless they were used.
+    - A problem that was tuned again keeps, to the byte, the entry that was there with the same fingerprint, where that
+      is still as good (:func:`~.ties.keeps`); under another minor version of the library its versions become those of
+      now. Otherwise the new entry replaces it. Entries of that problem with other fingerprints go, unless they were
+      used.
     - What an entry's choice was compiled for is all that any of these say who chose the same.
     - Everything else stays.
 
@@ -104,12 +99,11 @@ def merge(
 
 
 def _rivals(measured: Iterable[Measured]) -> dict[Identity, list[Measured]]:
-    """The measurements of each problem and fingerprint, the one to keep first; in the order of entries."""
+    """The measurements of each problem and fingerprint, the one to keep first."""
     found: defaultdict[Identity, list[Measured]] = defaultdict(list)
     for one in measured:
         found[one.entry.identity].append(one)
-    ordered = sorted(found, key=lambda identity: found[identity][0].entry.sort_key)
-    return {identity: ranked(found[identity]) for identity in ordered}
+    return {identity: ranked(measurements) for identity, measurements in found.items()}
 
 
 def _of_used(used: Iterable[Entry], before: Mapping[Identity, Entry], rules: Rules) -> dict[Identity, Entry]:
@@ -124,11 +118,7 @@ def _of_used(used: Iterable[Entry], before: Mapping[Identity, Entry], rules: Rul
 
 
 def _of_tuned(best: Entry, known: Sequence[Entry], old: Entry | None, rules: Rules) -> Entry:
-    """What the cache holds of a problem that was tuned.
-
-    :param best: the measurement that counts.
-    :param known: all that the run has learned of it.
-    """
+    """What the cache holds of a problem that was tuned, of which the best measurement counts."""
     # The file holds no candidates but where they are the result: keep what was there as it was.
     if old is not None and keeps(old, best):
         # Confirmed under another version it is of that one: else every later run would hint at the old one.
@@ -186,11 +176,7 @@ def without_candidates(entry: Entry) -> Entry:
 
 @dataclass(frozen=True, slots=True)
 class Conflict:
-    """Several caches have different entries of one problem and fingerprint.
-
-    :param kept: the entry that stays.
-    :param rivals: (which cache, its entry), in the order of the caches.
-    """
+    """Several caches have different entries of one identity: the one that stays, and (cache, entry) of each."""
 
     kept: Entry
     rivals: tuple[tuple[str, Entry], ...]
@@ -205,7 +191,6 @@ class Conflict:
 class Combined:
     """Several caches as one.
 
-    :param conflicts: in the order of the entries.
     :param removed: entries that the caches' ancestor had and one of them removed.
     :param replaced: those of them whose problem has an entry with another fingerprint now.
     :param several: entries of problems of which different caches have different fingerprints, so that all stay: which
@@ -222,9 +207,8 @@ class Combined:
 def combine(sides: Mapping[str, Cache], ancestor: Cache | None = None) -> Combined:
     """All entries of all caches; of the entries of one problem and fingerprint, the one that a run would keep.
 
-    With an ancestor, what only one side changed or removed is changed or
-    removed, and what one side removed and another changed stays. Without one,
-    nothing is ever removed. The entries come in no order.
+    With an ancestor, what only one side changed or removed is changed or removed, and what one side removed and another
+    changed stays. Without one, nothing is ever removed. The entries come in no order.
 
     :param sides: by a name for each.
     """

@@ -1,8 +1,4 @@
-"""What a cache holds: devices, problems, candidates and entries, as immutable data.
-
-Everything here is plain data with value equality. Times are in microseconds
-(``*_us``) or seconds (``*_seconds``), and say so in their names.
-"""
+"""What a cache holds: devices, problems, candidates and entries, as immutable data with value equality."""
 
 from __future__ import annotations
 
@@ -38,13 +34,11 @@ class UncacheableError(ValueError):
 class Value:
     """A named value: a part of a key, of a fingerprint or of a candidate's params.
 
-    ``type`` says what the value was where it is more than the plain scalar:
-    ``"dtype"``, ``"function"``, ``"digest"`` … A value of ``None`` is written
-    without a scalar. Values are compared as they are encoded, so ``True``,
-    ``1`` and ``1.0`` are three different values.
+    Values are compared as they are encoded, so ``True``, ``1`` and ``1.0`` are three different ones.
 
-    :raises UncacheableError: for what no file or process could hand on: a scalar that is none of Python's own, such as
-        one of numpy, an integer beyond 64 bits, text that UTF-8 cannot encode. :func:`plain_value` takes more.
+    :param type: what it was where it is more than the plain scalar: ``"dtype"``, ``"function"``, ``"digest"`` …
+    :raises UncacheableError: for what no file or process could hand on, such as a scalar of numpy's, an integer beyond
+        64 bits, text that UTF-8 cannot encode. :func:`plain_value` takes more.
     """
 
     name: str
@@ -97,13 +91,10 @@ class Value:
 
 
 def plain_value(name: str, value: object) -> Value:
-    """Encode a scalar of Python as a :class:`Value`.
+    """Encode a scalar of Python; an integer beyond 64 bits as text of type ``"int"``.
 
-    Integers beyond 64 bits are kept as text of type ``"int"``.
-
-    :raises UncacheableError: for anything but None, bool, int, float (not NaN:
-        it never equals itself, so it could never be found again) and text that
-        UTF-8 can encode; and for a name that it cannot.
+    :raises UncacheableError: for all but None, bool, int, float (not NaN: it never equals itself, so it could never be
+        found again) and text that UTF-8 can encode.
     """
     check_name(name)
     if isinstance(value, str):
@@ -119,10 +110,7 @@ def plain_value(name: str, value: object) -> Value:
 
 
 def check_name(name: str) -> None:
-    """Refuse a name that no file could hold.
-
-    :raises UncacheableError: for one that is no text, or that UTF-8 cannot encode.
-    """
+    """Refuse, by an :class:`UncacheableError`, a name that is no text, or that UTF-8 cannot encode."""
     _check_text(f"the name {name!r}", name)
 
 
@@ -166,8 +154,7 @@ class Device:
 
     :param name: what its maker calls it, ``"NVIDIA H200"``.
     :param arch: the architecture it is compiled for, ``"sm_90"``.
-    :param multiprocessors: how many it has (threads, for a CPU), 0 where the
-        number means nothing. Slices and power variants differ in it.
+    :param multiprocessors: or threads, for a CPU; 0 where the number means nothing. Slices differ in it.
     """
 
     name: str
@@ -182,7 +169,7 @@ class Device:
 
     @property
     def id(self) -> str:
-        """The identity as one readable word; links entries to devices inside a file."""
+        """The identity as one readable word."""
         arch = self.arch.replace("_", "")
         words = [self.name, arch, str(self.multiprocessors) if self.multiprocessors else ""]
         return "-".join(re.sub(r"[^a-z0-9.]+", "-", word.lower()).strip("-") for word in words if word)
@@ -203,8 +190,7 @@ class Candidate:
     """One configuration that a tuner may choose.
 
     :param id: the tuner's own stable name for it, where it has one.
-    :param params: what is configured.
-    :param time_us: measured time in microseconds; None where it was not measured.
+    :param time_us: None where it was not measured.
     :param failed: why it cannot be used; empty where it can.
     :param label: readable words about it, never compared.
     """
@@ -277,7 +263,7 @@ class Problem:
 
     @property
     def library(self) -> str:
-        """The library whose tuner it is: :func:`library_of` its tuner."""
+        """The library whose tuner it is."""
         return library_of(self.tuner)
 
     @property
@@ -313,8 +299,6 @@ class Identity(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Versions:
     """Of libraries at tuning time; noted, and compared only to say what is unused or was tuned under another version.
-
-    Files hold them as the text that :meth:`of` reads and ``str`` gives back.
 
     :param each: (library, version), the tuner's own library first; the version is empty where none is known.
     """
@@ -371,16 +355,14 @@ class Digest:
 class Entry:
     """A problem, what its choice rests on, the result, and what is noted about it.
 
-    The result is a ``choice``, and where the tuner needs them every candidate's
-    measurement in ``candidates``, or the tuner's own bytes in ``native``.
-    ``label``, ``tuning_seconds`` and ``versions`` are noted; the first two are never compared.
+    The result is a ``choice``, and where the tuner needs them every candidate's measurement in ``candidates``, or the
+    tuner's own bytes in ``native``. ``label``, ``tuning_seconds`` and ``versions`` are noted. What is told
+    of below is no part of what makes entries equal.
 
-    :param compiled: what the choice was compiled for, one text for each specialisation, sorted; noted, and not even
-        a part of what makes entries equal.
-    :param digests: what digests of the fingerprint are made of, where it is known; told, and not a part of what makes
-        entries equal either. In a file they stand once for all entries.
+    :param compiled: what the choice was compiled for, one text for each specialisation, sorted.
+    :param digests: what digests of the fingerprint are made of, where it is known. A file has them once for all.
     :param generation: how often the entry was replaced, or removed in a store that many share; where caches meet, the
-        higher one stays, whatever the times. Not a part of what makes entries equal.
+        higher one stays, whatever the times.
     """
 
     problem: Problem
@@ -435,9 +417,8 @@ def before_pruning(fingerprint: tuple[Value, ...]) -> tuple[Value, ...]:
 class Cache:
     """A set of entries, at most one for each problem and fingerprint.
 
-    :param lossy: it was read from a file with a field that this version does not
-        know, so that file must not be rewritten: the place, the field and what to
-        do, as of a :class:`CacheError`. Else empty.
+    :param lossy: why what it was read from must not be rewritten, as a field that this version does not know: the
+        place, what was found and what to do, as of a :class:`CacheError`. Else empty.
     """
 
     entries: tuple[Entry, ...] = ()

@@ -19,8 +19,7 @@ TIE = 0.01
 #: each candidate still differ by 0.02 us between processes. With 0.1 us, two dumps of 94 problems with up to 64
 #: candidates close to each other chose differently for 9.
 TIE_US = 0.15
-#: A choice that is kept stays while it is within this share of the best. It is about what two measurements
-#: of one kernel on an otherwise idle GPU differ by.
+#: A choice that is kept stays while it is within this share of the best: two measurements on an idle GPU differ by it.
 NOISE = 0.03
 #: The same for a processor that does other things, too.
 NOISE_ON_CPU = 0.10
@@ -58,7 +57,7 @@ def settle(
 ) -> int:
     """Which candidate to choose.
 
-    :param times: of the candidates that may be chosen, by their position in the list; one at least. Any unit.
+    :param times: of the candidates that may be chosen, by their position in the list; one at least.
     :param noise: a share of the best time, see :func:`noise_of` and :func:`hysteresis`.
     :param kept: the position of the choice that is kept already. It stays while it is within the noise.
     :param error: by which share of the best time the difference between two candidates may be wrong. What it
@@ -95,9 +94,8 @@ class Measured:
 
 
 def ranked(rivals: Sequence[Measured]) -> list[Measured]:
-    """Measurements of one problem, the one to keep first; the same for every order of them.
-
-    The higher generation, then undisturbed before disturbed, then the lower time, then the encoding.
+    """Measurements of one problem, the one to keep first, whatever their order: the higher generation, undisturbed
+    before disturbed, the lower time; else by the encoding.
     """
     if len(rivals) == 1:
         return list(rivals)

@@ -118,10 +118,8 @@ def _program() -> str:
 
     Not ``python -m``: that would import from the folder that git merges in.
     """
-    for path in (Path(sys.argv[0]), Path(sys.executable).with_name(NAME)):
-        if path.name == NAME and path.is_file():
-            return str(path.absolute())
-    return NAME
+    path = Path(sys.executable).with_name(NAME)
+    return str(path) if path.is_file() else NAME
 
 
 @click.command("git-merge", short_help="git's merge driver; git-setup installs it")

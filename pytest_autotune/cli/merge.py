@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import shlex
 from collections.abc import Iterator
-from pathlib import Path
 
 import click
 
 from pytest_autotune.cache import stores
-from pytest_autotune.cache.codec import encode, format_of
 from pytest_autotune.cache.counted import counted
-from pytest_autotune.cache.errors import CacheError, UnresolvedConflictError
+from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.locations import is_url
 from pytest_autotune.cache.merge import Combined, combine
 from pytest_autotune.cache.model import Cache
@@ -51,18 +47,10 @@ def command(files: tuple[str, ...], output: str, base: str | None) -> None:
             combined = combine({**sides, output: now}, ancestor)
         return combined.cache
 
-    in_git = ""
-    try:
-        stores.check_writable(output)
-        output = stores.update(output, change).written_to
-    except UnresolvedConflictError:
-        if os.path.isdir(output):
-            raise
-        # The FILEs are its sides, and git has them, too.
-        stores.replace_file(output, encode(combined.cache, format_of(Path(output), output)))
-        in_git = f"; then: git add {shlex.quote(output)}"
+    stores.check_writable(output)
+    written_to = stores.update(output, change).written_to
     written = f"{counted(len(combined.cache.entries), 'entry')} of {counted(len(files), 'cache')}"
-    print_lines([f"{written} written to {safe(output)}{safe(in_git)}", *settled(combined)])
+    print_lines([f"{written} written to {safe(written_to)}", *settled(combined)])
 
 
 def settled(combined: Combined) -> Iterator[str]:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
 import click
@@ -86,21 +85,20 @@ def command(
         unused_in = [reported in report.unused for report in saw]
         return reported[:3] in kernels or any(unused_in) if together else bool(saw) and all(unused_in)
 
+    def without_unused(now: Cache) -> Cache:
+        return replace(now, entries=tuple(entry for entry in now.entries if not is_unused(entry)))
+
     cache, elsewhere = stores.read(file), ""
     dropped = [entry for entry in cache.entries if is_unused(entry)]
     if dropped and not dry_run:
         stores.check_writable(file)
-        updated = stores.update(file, partial(_without, is_unused), removing=True)
+        updated = stores.update(file, without_unused, removing=True)
         elsewhere = f", written to {safe(updated.written_to)}" if updated.beside else ""
     would = "would be dropped" if dry_run else "dropped"
     kept = len(cache.entries) - len(dropped)
     counts = f"{counted(len(dropped), 'entry')} {would}, {kept} kept{elsewhere}"
     print_lines([counts, *(on_device(entry.problem) for entry in dropped)])
     return FOUND if exit_code and dropped else OK
-
-
-def _without(is_unused: Callable[[Entry], bool], cache: Cache) -> Cache:
-    return replace(cache, entries=tuple(entry for entry in cache.entries if not is_unused(entry)))
 
 
 def _reported(row: Mapping[str, Any]) -> _Reported:

@@ -10,7 +10,7 @@ from pathlib import PurePath
 
 from pytest_autotune.cache.codec import binary, json_text, text, yaml_text
 from pytest_autotune.cache.codec.mapping import LARGEST_FOREIGN, in_order, one_of_each
-from pytest_autotune.cache.errors import CacheError, ReportError, UnresolvedConflictError
+from pytest_autotune.cache.errors import CacheError, ReportError
 from pytest_autotune.cache.model import Cache
 
 
@@ -108,4 +108,4 @@ def _check_conflict(data: bytes, where: str) -> None:
         line = data.count(b"\n", 0, conflict.start()) + 1
         file = shlex.quote(where)
         remedy = f"in git: pytest-autotune git-setup {file} && git checkout --merge -- {file} && git add {file}"
-        raise UnresolvedConflictError(f"{where}:{line}", "an unresolved merge conflict", remedy)
+        raise CacheError(f"{where}:{line}", "an unresolved merge conflict", remedy)

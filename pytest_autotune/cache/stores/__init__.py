@@ -53,8 +53,7 @@ def check_writable(location: AnyLocation) -> Cache:
     """Find out before a run what would keep its end from writing there; leaves nothing behind.
 
     :returns: what is there now; an empty cache where there is nothing.
-    :raises CacheError: where it could not be written, or what is there must not
-        be overwritten.
+    :raises CacheError: where it could not be written, or what is there must not be overwritten.
     """
     return _store_of(location).check()
 
@@ -88,10 +87,7 @@ def compact(url: str) -> tuple[int, int]:
 
 
 def file_bytes(path: str) -> bytes:
-    """What a file of another kind holds.
-
-    :raises CacheError: where it cannot be read.
-    """
+    """What a file of another kind holds; a :class:`CacheError` where it cannot be read."""
     try:
         return bytes_of(Path(path), path)
     except CacheError as error:
@@ -99,10 +95,7 @@ def file_bytes(path: str) -> bytes:
 
 
 def replace_file(path: str, data: bytes) -> None:
-    """Put data in the place of a file of another kind, as a whole or not at all; missing folders are made.
-
-    :raises CacheError: where it cannot be written.
-    """
+    """Put data in the place of a file of another kind, as a whole or, with a :class:`CacheError`, not at all."""
     with os_errors(path):
         file = Path(os.path.realpath(os.path.expanduser(path)))
         if file.is_dir():

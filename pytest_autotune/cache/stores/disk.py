@@ -35,11 +35,6 @@ class FileStore:
         return self._where
 
     def read(self, missing_ok: bool = False) -> Cache:
-        """The cache that is kept there.
-
-        :param missing_ok: where there is nothing, or an empty file, it is an empty cache.
-        :raises CacheError: where there is none, or none that can be read.
-        """
         return self._read(missing_ok)
 
     def _read(self, missing_ok: bool) -> Cache:
@@ -62,16 +57,9 @@ class FileStore:
         return True
 
     def _check_ours(self) -> None:
-        """Refuse to put a cache in the place of something else; of a file, what cannot be read is kept in any case.
-
-        :raises CacheError: then.
-        """
+        """Refuse to put a cache in the place of something else; of a file, what cannot be read is kept in any case."""
 
     def check(self) -> Cache:
-        """What is there now, where it could be replaced; leaves nothing behind.
-
-        :raises CacheError: where it could not be.
-        """
         self._check_ours()
         cache = self.read(missing_ok=True)
         if os.path.lexists(self._target) and not os.access(self._target, os.W_OK):
@@ -82,11 +70,6 @@ class FileStore:
         return cache
 
     def update(self, change: Change, removing: bool = False) -> Updated:
-        """Put ``change(what is there now)`` in its place, under a lock, as a whole or not at all.
-
-        :param removing: is so in any case.
-        :raises CacheError: where nothing could be written.
-        """
         with os_errors(self._where):
             self._lock.parent.mkdir(parents=True, exist_ok=True)
             with locked(self._lock) as held:
@@ -107,10 +90,9 @@ class FileStore:
 
 
 def bytes_of(path: Path, where: str, missing_ok: bool = False) -> bytes:
-    """What a file holds.
+    """What a file holds; a missing one, where that is ok, nothing.
 
     :param where: its name, for the error.
-    :param missing_ok: a missing file holds nothing.
     :raises CacheError: for what is no file, cannot be read, or is too large.
     """
     try:
@@ -131,10 +113,7 @@ def bytes_of(path: Path, where: str, missing_ok: bool = False) -> bytes:
 
 
 def _encoded(cache: Cache, form: Format, where: str) -> bytes:
-    """A cache as a file is to have it.
-
-    :raises CacheError: where it is too large to be read again.
-    """
+    """A cache as a file is to have it; a :class:`CacheError` where that is too large to be read again."""
     data = encode(cache, form)
     if len(data) > MAX_BYTES:
         found = f"would have a file of more than {MAX_BYTES // 2**20} MiB, which is not read, and is left as it was"

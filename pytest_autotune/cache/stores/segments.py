@@ -56,10 +56,7 @@ _CREDENTIALS = {
 
 
 class SegmentStore:
-    """A cache at a URL.
-
-    :raises CacheError: where the library for it is not installed, or the URL makes no sense to that.
-    """
+    """A cache at a URL."""
 
     def __init__(self, location: Location) -> None:
         self._location = location
@@ -93,8 +90,7 @@ class SegmentStore:
         return self._held
 
     def check(self) -> Cache:
-        """What is there now. Whether it can be written to is found out when it is: what cannot be is kept as a file."""
-        return self.read(missing_ok=True)
+        return self.read(missing_ok=True)  # whether it can be written to is found out when it is
 
     def update(self, change: Change, removing: bool = False) -> Updated:
         """Add what ``change`` adds to, or has replaced in, what was there; what it leaves out stays for others' runs.
@@ -122,9 +118,6 @@ class SegmentStore:
         """Write all segments as one for each device, then remove them; what others add meanwhile stays as it is.
 
         Whoever reads meanwhile finds every entry in some segment. Tombstones go last, after what they remove.
-
-        :returns: how many segments there were, and how many there are.
-        :raises CacheError: where it cannot be done. Nothing is lost then.
         """
         segments = self._segments()
         mergeable = {name: cache for name, cache in segments.items() if not cache.lossy}
@@ -138,10 +131,7 @@ class SegmentStore:
         return len(segments), len(segments) - len(old) + len([name for name in new if name not in segments])
 
     def _segments(self) -> dict[str, Cache]:
-        """The segments by their names.
-
-        :raises CacheError: where they cannot be read.
-        """
+        """The segments by their names."""
         found: dict[str, bytes] = {}
         pool = ThreadPoolExecutor(_REQUESTS_AT_ONCE)
         try:
@@ -198,11 +188,7 @@ class SegmentStore:
                     file.unlink()
 
     def _put(self, entries: Iterable[Entry], there: Iterable[str] = ()) -> set[str]:
-        """Write entries as segments, one for each device.
-
-        :param there: names that need not be written, since they are there.
-        :returns: the names.
-        """
+        """Write entries as segments, one for each device, but those that are there; returns the names of all."""
         names = set(there)
         new = {f"v1/{device}/{_name_of(data)}.pb": data for device, data in _encoded(entries)}
         with self._errors("cannot be written"):
@@ -214,10 +200,7 @@ class SegmentStore:
 
     @contextmanager
     def _errors(self, what: str) -> Iterator[None]:
-        """Turn the errors of the library into one line.
-
-        :raises CacheError: then.
-        """
+        """Turn the errors of the library into a :class:`CacheError`."""
         try:
             yield
         except BaseException as error:

@@ -19,10 +19,7 @@ _TIMEOUT_S = 60.0
 
 @contextmanager
 def os_errors(where: str) -> Iterator[None]:
-    """Turn the errors of the operating system into one line.
-
-    :raises CacheError: then.
-    """
+    """Turn the errors of the operating system into a :class:`CacheError`."""
     try:
         yield
     except OSError as error:
@@ -30,10 +27,7 @@ def os_errors(where: str) -> Iterator[None]:
 
 
 def check_creatable(lock: Path, where: str) -> None:
-    """Refuse a folder in which, or in the nearest one above it that is there, no lock can be made; leaves none behind.
-
-    :raises CacheError: then.
-    """
+    """Refuse a folder in which, or in the nearest above it that is there, no lock can be made; leaves none there."""
     folder = lock.parent
     while not os.path.lexists(folder):
         folder = folder.parent
