@@ -75,11 +75,11 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def third_party(suite: Suite, installed: Path, monkeypatch: pytest.MonkeyPatch) -> Suite:
+def third_party(serial_suite: Suite, installed: Path, monkeypatch: pytest.MonkeyPatch) -> Suite:
     """A suite that uses that package."""
     monkeypatch.syspath_prepend(installed)
-    suite.pytester.makepyfile(test_lib=SUITE)
-    return suite
+    serial_suite.pytester.makepyfile(test_lib=SUITE)
+    return serial_suite
 
 
 def add_entry_point(folder: Path, name: str, value: str, module: str = "") -> None:
@@ -95,6 +95,8 @@ def add_entry_point(folder: Path, name: str, value: str, module: str = "") -> No
 def test_an_installed_adapter_dumps_and_loads_like_the_others(third_party: Suite, section: Any) -> None:
     dumped = third_party.dump()
     loaded = third_party.load("--autotune-max-misses=0")
+    pytest.importorskip("xdist")
+    shared = third_party.load("-pxdist", "-n2", "--autotune-max-misses=0")
 
     dumped.assert_outcomes(passed=2)
     text = third_party.cache.read_text()
@@ -102,6 +104,7 @@ def test_an_installed_adapter_dumps_and_loads_like_the_others(third_party: Suite
     assert 'environment: "handrolled 1.2.0"' in text
     assert loaded.ret == 0
     assert section(loaded)[0].startswith("2 hits")
+    assert section(shared)[0].startswith("2 hits")
 
 
 def test_the_conformance_tests_pass_for_it(installed: Path, pytester: pytest.Pytester, monkeypatch: Any) -> None:
@@ -205,7 +208,7 @@ def test_an_adapter_that_is_not_wanted_is_not_loaded(
 
 
 def test_a_version_of_the_library_that_the_adapter_does_not_know_is_bypassed(third_party: Suite, section: Any) -> None:
-    third_party.serial.dump()
+    third_party.dump()
     third_party.pytester.makeconftest("import handrolled\nhandrolled.Tuned.choose = lambda self, these: 1\n")
 
     result = third_party.load()
