@@ -101,6 +101,11 @@ def test_a_miss_may_be_an_error_and_a_first_candidate_that_fails_is_passed_over(
     assert "MissError: mylib: autotune.textproto, digest" in done.stderr
     assert "nothing is tuned for function:mylib.scale (n=65, kind=a) on Here" in done.stderr
 
+    script = "import mylib\nmylib.scale(64, key={'n': 64, 'kind': 'a', 'x': object()})"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=shipped.folder)
+    assert "MissError: mylib: autotune.textproto, digest" in done.stderr
+    assert "(n=64, kind=a, uncacheable=x is a object, which has no stable form)" in done.stderr
+
     library.ships(entry(64, 4))
     failing = "mylib.pytest_autotune.tune('mylib.f', space=[0, 1, 2], run=lambda n: 1 / n, strict=False)"
     assert library.run(failing)[0] == 1
@@ -157,7 +162,10 @@ def made(ACTIVATION):
 def left(kernel):
     os.environ["TRITON_INTERPRET"] = "1"  # says which device it is
     kernel.nargs = {"n": 5}
-    return [config.kwargs["BLOCK"] for config in kernel.prune_configs({})]
+    try:
+        return [config.kwargs["BLOCK"] for config in kernel.prune_configs({})]
+    except LookupError as error:
+        return str(error)
 """
 
 
@@ -167,14 +175,19 @@ def test_kernels_of_a_factory_are_told_apart_by_what_they_took_from_it(library: 
     problem = Problem("triton", "mylib.factory.made.<locals>.kernel", key, Device("Triton interpreter", "interpreter"))
     params = {"BLOCK": 32, "num_warps": 4, "num_ctas": 1, "num_stages": 3}
     choice = Candidate(params=tuple(Value(name, value) for name, value in params.items()))
-    shipped = library.ships(Entry(problem, choice=choice), options="on_miss='tune'")
+    shipped = library.ships(Entry(problem, choice=choice), options="on_miss='error'")
     (shipped.folder / "mylib" / "factory.py").write_text(FACTORY)
 
     made = (
-        "[(f := __import__('mylib.factory').factory).left(f.made(f.tl.constexpr(name))) for name in ('relu', 'gelu')]"
+        "[(f := __import__('mylib.factory').factory).left(f.made(f.tl.constexpr(one)))"
+        " for one in ('relu', 'gelu', sys)]"
     )
 
-    assert shipped.run(made)[0] == [[32], [16, 32]]
+    found, gelu, without_form = shipped.run(made)[0]
+
+    assert found == [32]
+    assert "closure.ACTIVATION=gelu) on Triton interpreter" in gelu
+    assert "closure.ACTIVATION is a module, which has no stable form) on Triton interpreter" in without_form
 
 
 def test_a_script_and_a_folder_without_init_have_no_resource_and_a_line_says_so(library: Library) -> None:

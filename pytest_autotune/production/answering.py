@@ -13,7 +13,7 @@ from functools import cached_property, partial
 from types import ModuleType
 from typing import Any
 
-from pytest_autotune.cache.model import Value
+from pytest_autotune.cache.model import UncacheableError, Value
 from pytest_autotune.production import picker
 from pytest_autotune.production.choices import Plain, plain, plain_key
 from pytest_autotune.production.use import Asked, MissError, loaded_for
@@ -81,12 +81,18 @@ def _choice(autotuner: Any, kwargs: Any, configs: Any) -> Any:
 
 
 def _part(name: str, value: object) -> tuple[str, Plain]:
-    """A part of a key as exports have it: a function by its name, whose source is for the tests."""
+    """A part of a key as exports have it: a function by its name, whose source is for the tests.
+
+    What has no stable form is in no cache: there it is a miss.
+    """
     from pytest_autotune.tuners.triton.identity import key_value
 
     if (function := python_function(unwrapped(value))) is not None:
         return name, plain(Value(name, qualified_name(function), "function"))
-    return name, plain(key_value(name, value))
+    try:
+        return name, plain(key_value(name, value))
+    except UncacheableError as error:
+        return name, str(error)
 
 
 def _fits(call: Any, config: Any) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial, wraps
 from pathlib import Path
 from typing import Any
@@ -240,6 +240,10 @@ def _choice(kernel: str, key: object, plan: Plan, version: object, source: objec
         if session is not None:
             session.uncacheable(problem, str(error))
             hold = partial(session.measuring, plan.processor.lock)
+        elif memory.session is None and shipped is not None:  # in no cache is a key with such a part
+            unstable = replace(problem, key=(*problem.key, Value("uncacheable", str(error))))
+            if (chosen := shipped(Request(unstable, (), plan, (), ""))) is not None:
+                return chosen
         return _search(plan, problem, hold).best.configuration
     identity = Identity(request.problem, request.fingerprint)
     if (chosen := memory.chosen.get(identity)) is not None:
