@@ -242,12 +242,8 @@ class TestProcess:
         self.hooks.install()
 
     @pytest.hookimpl(wrapper=True)
-    def pytest_runtest_makereport(
-        self, item: pytest.Item, call: pytest.CallInfo[None]
-    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    def pytest_runtest_makereport(self, item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         report = yield
-        if call.excinfo is not None:
-            self.hooks.explain(call.excinfo.value)
         if self._refused and report.outcome != "failed":
             report.outcome = "failed"  # the library under test has swallowed the error
             report.longrepr = self._refused

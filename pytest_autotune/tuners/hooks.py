@@ -90,12 +90,6 @@ class Hooks:
         """What the adapters can do beside the tests."""
         return [job for _, jobs in self._ask("prepare", suite) for job in jobs]
 
-    def explain(self, error: BaseException) -> None:
-        """Note what adapters know to do about an error that a test has ended with."""
-        for _, advice in self._ask("explain", error):
-            if advice:
-                self._session.note(advice)
-
     def untracked(self) -> list[str]:
         """``tuner:kernel`` of what was tuned without asking the session."""
         return [f"{name}:{kernel}" for name, kernels in self._ask("untracked") for kernel in kernels]
@@ -106,8 +100,7 @@ class Hooks:
         for name, adapter in self._adapters.items():
             if (callback := getattr(adapter, method, None)) is not None:
                 with self._session.guard(name, f"{method}()"):
-                    found = callback(*given)
-                    said.append((name, found if method == "explain" else list(found)))
+                    said.append((name, list(callback(*given))))
         return said
 
     def uninstall(self) -> None:

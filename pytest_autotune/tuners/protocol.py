@@ -26,7 +26,6 @@ class Adapter(Protocol):
     - ``prepare(suite)``: what can be done beside the tests, such as compiling what they will launch: functions without
       arguments, what the tests need first in front. Each is called in a thread and returns whether there was anything
       to do. Called once in a process, before its first test, in a run that loads something, where cores are left.
-    - ``explain(error)``: what can be done about an error that a test has ended with; empty where nothing is known.
     """
 
     @property

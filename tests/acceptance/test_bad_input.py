@@ -154,43 +154,6 @@ def test_a_run_in_which_nothing_was_tuned_writes_no_empty_cache(serial_suite: Su
     assert not serial_suite.cache.exists()
 
 
-WITHOUT_GPU = """
-import triton
-import triton.language as tl
-
-@triton.autotune([triton.Config({"BLOCK": 16}), triton.Config({"BLOCK": 32})], key=["n"])
-@triton.jit
-def kernel(n, BLOCK: tl.constexpr):
-    pass
-
-def test_kernel():
-    kernel[(1,)](3)
-"""
-
-
-def test_without_a_gpu_the_way_out_is_told(
-    serial_suite: Suite, section, monkeypatch: pytest.MonkeyPatch, forget_choices: None
-) -> None:
-    pytest.importorskip("triton")
-    from triton.runtime import driver
-
-    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
-    try:
-        driver.active.get_current_device()
-        pytest.skip("needs a machine on which Triton finds no GPU")
-    except RuntimeError:
-        pass
-
-    result = serial_suite.write(test_kernel=WITHOUT_GPU).dump()
-
-    result.assert_outcomes(failed=1)
-    assert section(result) == [
-        "Triton finds no GPU: set TRITON_INTERPRET=1 to run and tune its kernels on the CPU",
-        "no lookups: no autotuned kernel was called",
-        "nothing was tuned: cache.textproto was not written",
-    ]
-
-
 def test_an_error_whose_words_cannot_be_had_fails_its_test_alone(suite: Suite) -> None:
     suite.write(
         test_bad="""

@@ -13,21 +13,21 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from functools import partial
 from types import ModuleType
 from typing import Any
 
-from pytest_autotune.cache.foreign_text import words_of
 from pytest_autotune.run.mode import Job, Suite
 from pytest_autotune.run.session import Session
 from pytest_autotune.tuners.shared.functions import python_function, qualified_name
-from pytest_autotune.tuners.shared.library import guarded
+from pytest_autotune.tuners.shared.library import Patches, guarded
 from pytest_autotune.tuners.triton.ahead import Ahead
 from pytest_autotune.tuners.triton.choosing import Choices
 from pytest_autotune.tuners.triton.compilations import Compilations
 from pytest_autotune.tuners.triton.identity import NAME
 from pytest_autotune.tuners.triton.internals import autotuners, environment
 from pytest_autotune.tuners.triton.internals.autotuners import pruned_alone
+
+_SWITCH = "cache_results"
 
 
 class _AlwaysAsk:
@@ -46,13 +46,13 @@ class _AlwaysAsk:
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         if instance is None or getattr(type(instance), autotuners.DISK_CACHE) is self._check:
             return True
-        is_on = instance.__dict__.get("cache_results", False)
+        is_on = instance.__dict__.get(_SWITCH, False)
         if not is_on:
             self._passed_by(instance)
         return is_on
 
     def __set__(self, instance: Any, value: object) -> None:
-        instance.__dict__["cache_results"] = value
+        instance.__dict__[_SWITCH] = value
 
 
 class Adapter:
@@ -74,10 +74,11 @@ class Adapter:
     def hook(self, module: ModuleType, session: Session) -> None:
         """See :class:`~pytest_autotune.tuners.protocol.Adapter`."""
         autotuner_class: Any = module.Autotuner
-        own_check = autotuners.method_of(autotuner_class, autotuners.DISK_CACHE)
-        prune = autotuners.method_of(autotuner_class, autotuners.PRUNE)
-        heuristics = autotuners.HeuristicsOver(module)
-        self._hooked.callback(heuristics.unhook)
+        patches = Patches(session, NAME)
+        self._hooked.callback(patches.undo)
+        own_check = autotuners.method_of(autotuner_class, autotuners.DISK_CACHE, patches)
+        prune = autotuners.method_of(autotuner_class, autotuners.PRUNE, patches)
+        heuristics = autotuners.HeuristicsOver(module, patches)
         compilations = Compilations(session)
         self._hooked.callback(compilations.unhook)
         choices = Choices(session, compilations, heuristics, own_check)
@@ -96,21 +97,11 @@ class Adapter:
         original = choices.check_disk_cache
         # A hit calls a hook of the user's.
         check = guarded(check_disk_cache, original, session, NAME, NAME, lambda autotuner, *_: (autotuner.pre_hook,))
-        self._replace(autotuners.DISK_CACHE, check)
-        self._replace(autotuners.PRUNE, prune_configs)
-        self._replace("cache_results", _AlwaysAsk(check, self._pass_by))
-
-    def explain(self, error: BaseException) -> str:
-        """See :class:`~pytest_autotune.tuners.protocol.Adapter`."""
-        if "0 active drivers" not in words_of(error):  # Triton's words for it; they name no way out
-            return ""
-        return "Triton finds no GPU: set TRITON_INTERPRET=1 to run and tune its kernels on the CPU"
-
-    def _replace(self, name: str, replacement: object) -> None:
-        held = vars(self._autotuner_class)
-        undo = partial(setattr, self._autotuner_class, name, held[name]) if name in held else None
-        self._hooked.callback(undo or partial(delattr, self._autotuner_class, name))
-        setattr(self._autotuner_class, name, replacement)
+        setattr(autotuner_class, autotuners.DISK_CACHE, check)
+        setattr(autotuner_class, autotuners.PRUNE, prune_configs)
+        outer = [held[_SWITCH]] if _SWITCH in (held := vars(autotuner_class)) else []  # of a run around this one
+        self._hooked.callback(setattr if outer else delattr, autotuner_class, _SWITCH, *outer)
+        setattr(autotuner_class, _SWITCH, _AlwaysAsk(check, self._pass_by))
 
     def prepare(self, suite: Suite) -> list[Job]:
         """Compile loaded choices ahead of the tests; see :class:`~pytest_autotune.tuners.protocol.Adapter`."""

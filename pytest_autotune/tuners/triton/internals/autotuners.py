@@ -10,7 +10,7 @@ from types import ModuleType
 from typing import Any
 
 from pytest_autotune.tuners.shared.functions import closure_cells, layers
-from pytest_autotune.tuners.shared.library import known
+from pytest_autotune.tuners.shared.library import Patches
 from pytest_autotune.tuners.triton.internals.environment import AUTOTUNER_MODULE, JIT_MODULE, module, triton_driver
 
 DISK_CACHE, PRUNE = "check_disk_cache", "prune_configs"
@@ -20,17 +20,15 @@ _BENCH_PARAMETERS = ["self", "args", "config", "meta"]
 _BENCHMARK_NEEDS = ("get_device_interface", "get_empty_cache_for_benchmark", "clear_cache")
 
 
-def method_of(autotuner_class: Any, name: str) -> Callable[..., Any]:
-    """A method of ``Autotuner`` that is hooked.
+def method_of(autotuner_class: Any, name: str, patches: Patches) -> Any:
+    """A method of ``Autotuner`` that is hooked, until these patches are undone.
 
     ``check_disk_cache`` is called with the candidates that pruning left, and what benchmarks them; ``prune_configs``
     where a search begins, with the keyword arguments of the call.
 
     :raises HookError: where there is none, or it is called otherwise.
     """
-    found = vars(autotuner_class).get(name)
-    needed = "triton >= 3.4 is needed"
-    return known(found, f"Autotuner.{name}", "triton", _PARAMETERS[name], needed=needed)
+    return patches.known(autotuner_class, name, _PARAMETERS[name], needed="triton >= 3.4 is needed")
 
 
 def was_tuned(autotuner: Any, autotuner_class: Any) -> bool:
@@ -59,27 +57,22 @@ class HeuristicsOver:
     """The ``triton.heuristics`` over autotuners, which these know nothing of: noted where they are made.
 
     :param module: ``triton.runtime.autotuner``.
+    :param patches: until these are undone, new ones are noted.
     :raises HookError: where they are made otherwise.
     """
 
-    def __init__(self, module: ModuleType) -> None:
-        self._class: Any = module.Heuristics
-        self._original = known(
-            vars(self._class).get("__init__"), "Heuristics.__init__", "triton", ["self", "fn", "arg_names", "values"]
-        )
+    def __init__(self, module: ModuleType, patches: Patches) -> None:
+        heuristics: Any = module.Heuristics
+        original = patches.known(heuristics, "__init__", ["self", "fn", "arg_names", "values"])
         self._all: weakref.WeakKeyDictionary[Any, None] = weakref.WeakKeyDictionary()  # in their order
-        original, all_of_them = self._original, self._all
-        all_of_them.update(dict.fromkeys(live_objects(self._class)))
+        all_of_them = self._all
+        all_of_them.update(dict.fromkeys(live_objects(heuristics)))
 
         def __init__(self: Any, fn: Any, arg_names: Any, values: Any) -> None:
             original(self, fn, arg_names, values)
             all_of_them[self] = None
 
-        self._class.__init__ = __init__
-
-    def unhook(self) -> None:
-        """Note no more."""
-        self._class.__init__ = self._original
+        heuristics.__init__ = __init__
 
     def over(self, autotuner: Any) -> list[Any]:
         """Those over an autotuner, from the inside out; all of them, where several stand side by side."""
