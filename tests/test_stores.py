@@ -249,7 +249,7 @@ def test_what_could_not_be_written_is_told_before(tmp_path):
     assert "is a folder, not a cache" in refusal(check_writable, tmp_path / "a.pb")
     assert "Not a directory" in refusal(check_writable, tmp_path / "file" / "sub" / "a.pb")
     assert "Not a directory" in refusal(check_writable, f"{tmp_path}/file/")
-    assert "the suffix" in refusal(check_writable, tmp_path / "a.toml")
+    assert "the suffix" in refusal(check_writable, tmp_path / "a.docx")
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 
 from pytest_autotune.cache import stores
-from pytest_autotune.cache.codec import Format, encode, format_of
+from pytest_autotune.cache.codec import encode, format_of
 from pytest_autotune.cache.counted import counted
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.locations import Location, is_url
@@ -64,7 +64,7 @@ def _defects(path: str, cache: Cache) -> Iterator[str]:
     form = format_of(Path(path), path)
     data, as_written = stores.file_bytes(path), encode(cache, form)
     if data != as_written:
-        line = "" if form is Format.BINARY else f":{first_difference(data.decode(), as_written.decode())}"
+        line = f":{first_difference(data.decode(), as_written.decode())}" if form.value.is_text else ""
         yield (
             f"{path}{line}: is not as pytest-autotune writes it: not sorted, "
             "laid out otherwise, or with something twice, of which only the faster one is used (--fix writes it again)"

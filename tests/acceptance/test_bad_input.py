@@ -76,7 +76,7 @@ LOADS = [
         id="folder",
     ),
     pytest.param(lambda folder: "cache/", "cache/: no such folder (create one with *=cache/)", id="no such folder"),
-    pytest.param(write("cache.toml", WHOLE), "cache.toml: the suffix*", id="unknown suffix"),
+    pytest.param(write("cache.docx", WHOLE), "cache.docx: the suffix*", id="unknown suffix"),
     pytest.param(
         lambda folder: "x" * 300 + ".textproto", "xxx*.textproto: cannot be read: File name too long", id="long name"
     ),
@@ -109,7 +109,7 @@ DUMPS = [
     pytest.param(
         lambda folder: write("file", "")(folder) + "/cache.pb", "file/cache.pb: *Not a directory", id="below a file"
     ),
-    pytest.param(lambda folder: "cache.toml", "cache.toml: the suffix*", id="unknown suffix"),
+    pytest.param(lambda folder: "cache.docx", "cache.docx: the suffix*", id="unknown suffix"),
     pytest.param(lambda folder: "cache", "cache: has no suffix*", id="no suffix"),
     pytest.param(write("cache.textproto", "what is this"), "cache.textproto:1*", id="corrupt"),
     pytest.param(write("cache.json", '{"format_version": 99}'), "cache.json*99*upgrade*", id="newer"),
@@ -310,7 +310,7 @@ def test_markers_tell_of_ours(serial_suite: Suite) -> None:
 
 
 def test_an_empty_load_on_the_command_line_switches_the_ini_off(serial_suite: Suite) -> None:
-    serial_suite.write().pytester.makeini("[pytest]\nautotune_load = none.textproto\nautotune_dump = none/none.toml\n")
+    serial_suite.write().pytester.makeini("[pytest]\nautotune_load = none.textproto\nautotune_dump = none/none.docx\n")
 
     result = serial_suite.run("--autotune-load=", "--autotune-dump=")
 
@@ -380,7 +380,7 @@ BROKEN = {
     "empty.textproto": "",
     "torn.textproto": WHOLE[:-20],
     "newer.json": '{"format_version": 99}',
-    "cache.toml": WHOLE,
+    "cache.docx": WHOLE,
 }
 
 
