@@ -10,7 +10,7 @@ A part whose hook points are not the ones known here is bypassed; the others act
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from types import ModuleType
 
 from pytest_autotune.run.session import Session
@@ -47,11 +47,13 @@ class Adapter:
             Fusions(timed),
             Paddings(timed),
         ]
-        self._patches: list[Patches] = []
+        self._hooked = ExitStack()
 
     def hook(self, module: ModuleType, session: Session) -> None:
         """Hook the modules in which Inductor tunes when they are imported: in the first call of a compiled function."""
         self._session = session
+        self._hooked.callback(self._caches.change_back)
+        self._hooked.callback(self._workers.end)
         self._caches.keep_apart(module, session)
         for part in self._parts:
             when_imported(part.module, self.hook_part, part)
@@ -68,16 +70,12 @@ class Adapter:
             reason = str(error) if isinstance(error, HookError) else f"{type(error).__name__}: {error}"
             self._session.bypassed(part.tuner, reason)
         else:
-            self._patches.append(patches)
+            self._hooked.callback(patches.undo)
 
     def unhook(self) -> None:
         """See :class:`~pytest_autotune.tuners.protocol.Adapter`."""
         self._session = None
-        for patches in reversed(self._patches):
-            patches.undo()
-        self._patches.clear()
-        self._workers.end()
-        self._caches.change_back()
+        self._hooked.close()
 
     @contextmanager
     def isolated(self) -> Iterator[None]:

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pytest_autotune.run.session import Session
 from pytest_autotune.tuners.shared.library import Patches
 from pytest_autotune.tuners.xla import internals
-
-if TYPE_CHECKING:
-    from pytest_autotune.tuners.xla.compilations import Compilations
 
 
 class Adapter:
@@ -24,15 +21,17 @@ class Adapter:
     acts_without_entries = False
 
     def __init__(self) -> None:
-        self._patches: Patches | None = None
-        self._compilations: Compilations | None = None
+        self._hooked = ExitStack()
+        self._bypassed: Iterable[str] = ()
 
     def hook(self, module: ModuleType, session: Session) -> None:
         """See :class:`~pytest_autotune.tuners.protocol.Adapter`."""
         # Most runs never import JAX: until then nothing of this package is needed but this module.
         from pytest_autotune.tuners.xla.compilations import Compilations
 
-        compilations = self._compilations = Compilations(session)
+        compilations = Compilations(session)
+        self._hooked.callback(compilations.close)
+        self._bypassed = compilations.bypassed
         process = os.getpid()
 
         def compiles(original: Any, backend: Any, module: Any, devices: Any, options: Any, callbacks: Any) -> Any:
@@ -44,8 +43,9 @@ class Adapter:
         def is_cache_used(original: Any, backend: Any) -> Any:
             return False if compilations.tunes_on(backend) else original(backend)
 
-        self._patches = Patches(session, "xla")
-        internals.replace(self._patches, compiles, is_cache_used)
+        patches = Patches(session, "xla")
+        self._hooked.callback(patches.undo)
+        internals.replace(patches, compiles, is_cache_used)
         if internals.is_in_use():
             session.note(
                 "xla: JAX was in use before the tests ran (by a conftest.py or a plugin): what was compiled by then "
@@ -54,10 +54,7 @@ class Adapter:
 
     def unhook(self) -> None:
         """See :class:`~pytest_autotune.tuners.protocol.Adapter`."""
-        if self._patches is not None:
-            self._patches.undo()
-        if self._compilations is not None:
-            self._compilations.close()
+        self._hooked.close()
 
     @contextmanager
     def isolated(self) -> Iterator[None]:
@@ -66,5 +63,4 @@ class Adapter:
 
     def untracked(self) -> list[str]:
         """Why compilations that may have tuned were bypassed."""
-        bypassed = self._compilations.bypassed if self._compilations is not None else ()
-        return [f"JAX programs ({reason})" for reason in bypassed]
+        return [f"JAX programs ({reason})" for reason in self._bypassed]
