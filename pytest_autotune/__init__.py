@@ -1,7 +1,4 @@
-"""Persisted autotuning for test suites, and a tuner for hand-written kernels.
-
-Everything here is imported when it is first used, so that ``import pytest_autotune`` costs nothing.
-"""
+"""Persisted autotuning for test suites, and a tuner for hand-written kernels; imported when it is first used."""
 
 from __future__ import annotations
 

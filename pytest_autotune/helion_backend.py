@@ -24,10 +24,7 @@ VARIABLE = "PYTEST_AUTOTUNE_STORE"
 
 
 class Store(RemoteCacheBackend):  # type: ignore[misc]
-    """Keeps what Helion tuned at a URL.
-
-    :raises CacheError: where the variable names no URL that can be opened.
-    """
+    """Keeps what Helion tuned at a URL."""
 
     def __init__(self) -> None:
         url = os.environ.get(VARIABLE, "")

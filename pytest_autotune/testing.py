@@ -1,8 +1,4 @@
-"""Tests that an adapter must pass, for those who write one.
-
-Subclass :class:`AdapterConformance` in a test module and say how the library is used; pytest
-collects the tests. They need the library, and no GPU unless the library does.
-"""
+"""Tests that an adapter must pass: subclass :class:`AdapterConformance` and say how the library is used."""
 
 from __future__ import annotations
 

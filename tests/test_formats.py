@@ -362,9 +362,13 @@ def test_importing_the_cache_modules_imports_neither_protobuf_nor_yaml():
 @pytest.mark.parametrize(
     ("old", "new", "expected"),
     [
-        ("  kernel:", "  kernle:", 'cache:7: the field "kernle" is unknown (is it "kernel"?)'),
-        ("entries {", "entires {", 'cache:5: the field "entires" is unknown (is it "entries"?)'),
-        ("fingerprint {", "fingreprint {", 'cache:11: the field "fingreprint" is unknown (is it "fingerprint"?)'),
+        ("  kernel:", "  kernle:", 'cache:7: the field "kernle" is unknown (mend it first: is it "kernel"?)'),
+        ("entries {", "entires {", 'cache:5: the field "entires" is unknown (mend it first: is it "entries"?)'),
+        (
+            "fingerprint {",
+            "fingreprint {",
+            'cache:11: the field "fingreprint" is unknown (mend it first: is it "fingerprint"?)',
+        ),
         ("time_us", "colour", 'cache:13: the field "colour" is unknown (upgrade pytest-autotune)'),
     ],
 )

@@ -57,7 +57,7 @@ def test_it_names_the_options_that_mend_what_is_wrong(summary: Result, told: lis
 def test_a_cache_of_other_devices_is_to_be_updated_on_the_device_that_asked(outcome: Outcome) -> None:
     (told,) = hints(replace(LOADED, rows=(row(outcome, OTHER), row(Outcome.HIT))))
 
-    assert told == "Re-run on Other GPU with --autotune-update to update the cache."
+    assert told == "Re-run on Other GPU (arch, 8 multiprocessors) with --autotune-update to update the cache."
 
 
 def test_a_cache_that_is_of_no_device_yet_is_updated_anywhere() -> None:
@@ -86,6 +86,12 @@ def test_who_cannot_have_a_tuner_hooked_is_told_how_to_go_on_without_it() -> Non
     without = "autotune_ignore (ini) for toy:* goes on without."
     assert list(hints(failed)) == [f"Upgrade pytest-autotune, or report why toy was bypassed; {without}"]
     assert list(hints(replace(failed, gate=Gate("0")))) == []
+
+
+def test_where_an_adapter_is_missing_it_is_to_be_installed_or_left_out() -> None:
+    gone = replace(LOADED, covered={"gone": frozenset([GPU])}, request=Request(adapters=()), gate=Gate("0", "gone"))
+
+    assert list(hints(gone)) == ["Install the adapter of gone; autotune_ignore (ini) for gone:* goes on without."]
 
 
 def test_of_problems_that_are_drawn_anew_it_names_what_helps_and_no_update() -> None:

@@ -1,8 +1,7 @@
 """Modes: what a run may do beside loading and dumping. Each is a module here, and a row of :data:`MODES`.
 
 Without both it is gone. The module has what :class:`Registered` calls, and a subclass of
-:class:`pytest_autotune.run.mode.Mode` with all that the mode does: where its choices come from, what its events are,
-what it judges and what it says in the end. It is imported where a run asks for it.
+:class:`pytest_autotune.run.mode.Mode` with all that the mode does. It is imported where a run asks for it.
 """
 
 from __future__ import annotations

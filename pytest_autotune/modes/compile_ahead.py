@@ -28,10 +28,7 @@ MOST_THREADS = 8
 
 
 class CompileAhead(Mode):
-    """What one process compiles beside its tests.
-
-    :param always: whatever else runs on the machine.
-    """
+    """What one process compiles beside its tests; ``always``, whatever else runs on the machine."""
 
     name = "compile_ahead"
     needs_loaded = True
@@ -93,10 +90,9 @@ def make(compile_ahead: str) -> CompileAhead | None:
 
 
 def cores(affinity: int, quota: Path = Path("/sys/fs/cgroup/cpu.max")) -> int:
-    """The cores that this process may use: a container may have less time of them than there are.
+    """The cores that this process may use: of those that it may run on, a container may have less time than there is.
 
-    :param affinity: those that it may run on.
-    :param quota: where the time of a container stands, ``MICROSECONDS PERIOD``.
+    :param quota: where that stands, ``MICROSECONDS PERIOD``.
     """
     with suppress(OSError, ValueError, ZeroDivisionError):
         time_us, period_us = map(int, quota.read_text(encoding="ascii").split())

@@ -35,10 +35,7 @@ class Wanted:
 
 
 class Problems(Mode):
-    """See above.
-
-    :param files: each path, and as it was typed; they are read where the run comes together.
-    """
+    """See above; of each file the path, and how it was typed. They are read where the run comes together."""
 
     name = "problems"
 
@@ -49,7 +46,6 @@ class Problems(Mode):
         return " ".join(typed for _, typed in self._files)
 
     def section(self, result: Result) -> Section:
-        """See :class:`Mode`."""
         wanted: Counter[Wanted] = Counter()
         try:
             for path, typed in self._files:
@@ -77,10 +73,7 @@ def make(problems: Sequence[Any]) -> Problems:
 
 
 def _read(path: str, where: str) -> list[Wanted]:
-    """The problems in a file, each as often as it stands there.
-
-    :raises CacheError: for a line that tells of none.
-    """
+    """The problems in a file, each as often as it stands there."""
     found = []
     try:
         lines = stores.file_bytes(path).decode("utf-8", "replace").splitlines()

@@ -50,7 +50,7 @@ class Sweep(Mode):
         return f"{self.part}/{self.parts}" if self.parts else self.seed
 
     def ordered(self, problem: Problem, candidates: Iterable[Candidate]) -> list[Candidate]:
-        """The candidates in the order in which a problem tries them; the order in which they are given does not matter.
+        """The candidates in the order in which a problem tries them, in whatever order they are given.
 
         Where several sweeps belong together, the first ones of all sweeps are different candidates.
         """
@@ -128,10 +128,7 @@ class Sweep(Mode):
 
 
 def parse(text: str) -> Sweep:
-    """Parse a seed such as ``"7"``, ``"2/5"`` for the second of five sweeps.
-
-    :raises ValueError: for anything else.
-    """
+    """Parse a seed such as ``"7"``, or ``"2/5"`` for the second of five sweeps."""
     if part := part_of(text):
         return Sweep("", *part)
     if not text or "/" in text:

@@ -42,9 +42,8 @@ ALL = "all"
 #: The kinds of events: a loaded choice was raced, or why it was not.
 RACED = "raced"
 NOT_RACED = "not raced"
-#: Why not, of a tuner whose adapter does not ask for it,
+#: Why not.
 NO_WAY_IN = "its tuner cannot race it"
-#: and of what came too late.
 TIME_OVER = "the time for it was over"
 DISTURBED = "something else may have run on the device"
 #: What one race may cost. Long kernels differ less from launch to launch.
@@ -52,10 +51,7 @@ LIMITS = Limits(each_us=50_000.0, all_us=300_000.0)
 
 
 class Share(NamedTuple):
-    """The problems whose turn it is: one of several parts that together are all of them.
-
-    :param part: the number of this part, from 1.
-    """
+    """The problems whose turn it is: one of several parts, from 1, that together are all of them."""
 
     part: int = 1
     parts: int = 1
@@ -71,8 +67,6 @@ class Share(NamedTuple):
 @dataclass(frozen=True)
 class Verdict:
     """What became of a loaded choice whose turn it was.
-
-    Times are in microseconds and seconds.
 
     :param not_raced: why it was not raced; empty where it was.
     :param raced: how many candidates raced, the choice among them.
@@ -94,7 +88,7 @@ class Verdict:
     entry: Entry | None = None
 
     def event(self, lookup: Lookup) -> Event:
-        """The verdict on the choice of a lookup, as it is written down."""
+        """The verdict as it is written down."""
         kind, claim = (NOT_RACED, "") if self.not_raced else (RACED, _claim_of(lookup))
         data = {name: value for name, value in self.data.items() if value}
         return Event(kind, lookup.identity, self.entry, lookup.test, data, claim)
@@ -127,7 +121,7 @@ class Verify(Mode):
     """Whose choices are raced again.
 
     :param seconds: each process spends no more than that, and what it has begun.
-    :param limit: how many choices may be slower; None where that is not judged.
+    :param limit: how many choices may be slower.
     """
 
     name = "verify"
@@ -269,10 +263,7 @@ class Verify(Mode):
 
 
 def parse(text: str) -> Share:
-    """Parse ``"all"``, or ``"2/7"`` for the second of seven parts.
-
-    :raises ValueError: for anything else.
-    """
+    """Parse ``"all"``, or ``"2/7"`` for the second of seven parts."""
     if text == ALL:
         return Share()
     if (part := part_of(text)) is None:
@@ -370,7 +361,6 @@ def races(
     """Race a choice, which is the first of the runners, against the others; and again against the one that beats it.
 
     :returns: the number of the one that beats it, what became of each in the first race, and what both came to.
-    :raises Exception: what the choice failed with.
     """
     race = Race(clock, LIMITS, expected, worth=worth)
     race.probe(runners)

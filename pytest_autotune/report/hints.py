@@ -43,8 +43,8 @@ def _update(result: Result, has_missed: bool) -> Iterator[str]:
 
 def _on(result: Result) -> str:
     """Where to run the update, if the cache is of other devices: one that was made elsewhere would change nothing."""
-    devices = {device.name for tuner, device in result.without_any_entry if result.covered.get(tuner)}
-    devices.update(row.problem.device.name for row in result.to_update if row.outcome is Outcome.MISMATCH)
+    devices = {str(device) for tuner, device in result.without_any_entry if result.covered.get(tuner)}
+    devices.update(str(row.problem.device) for row in result.to_update if row.outcome is Outcome.MISMATCH)
     return f" on {' and '.join(sorted(devices))}" if devices else ""
 
 
@@ -57,6 +57,10 @@ def _go_without(result: Result) -> Iterator[str]:
             f"Upgrade pytest-autotune, or report why {' and '.join(sorted(missing))} was bypassed; "
             f"autotune_ignore (ini) for {ignored} goes on without."
         )
+    if result.without_adapter and result.gate.failure:
+        ignored = ", ".join(f"{tuner}:*" for tuner in result.without_adapter)
+        tuners = " and ".join(result.without_adapter)
+        yield f"Install the adapter of {tuners}; autotune_ignore (ini) for {ignored} goes on without."
 
 
 def _bypass(result: Result) -> Iterator[str]:

@@ -25,15 +25,12 @@ class Collected:
     :param crashed: the workers that could not say anything when they ended.
     :param incomplete: the first reason why the run was not complete; empty when it was.
     :param only_skipped: that reason is a skipped test, in a run of the whole suite.
-    :param interrupted: the run was ended before its tests were.
-    :param notes: lines for the summary, each once.
     :param untracked: kernels whose tuning never passed the session.
-    :param unhooked: (tuner, why it could not be hooked).
+    :param unhooked: (tuner, why).
     :param versions: tuner -> those of the libraries that it ran under.
     :param imported: loaded kernels, as ``tuner:kernel``, whose module was imported.
     :param drawn: the tests, by node id, whose arguments Hypothesis draws.
     :param disabled: the tests that a marker let run without the tuners' being hooked.
-    :param deselected: how many of the collected tests no process was to run.
     :param waited_s: worker -> seconds that it waited for others' tunings.
     """
 
@@ -56,11 +53,7 @@ class Collected:
 
 
 def collect(events: Iterable[tuple[str, Event]], recovered: Iterable[tuple[str, Event]] = ()) -> Collected:
-    """What the events of a run tell; what only looks like one, as in a damaged file, is left out.
-
-    :param events: (process, what happened there).
-    :param recovered: those of killed runs with this dump path.
-    """
+    """What the events of a run tell, and those of killed runs; what only looks like one, in a damaged file, is none."""
     lookups: list[tuple[str, Lookup]] = []
     others: list[Event] = []
     texts: dict[str, dict[str, None]] = {name: {} for name in ("notes", "untracked", "imported", "drawn", "disabled")}

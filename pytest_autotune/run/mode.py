@@ -28,11 +28,9 @@ class Finding:
 
     :param word: what it is, as rows begin: ``"FAILED"``.
     :param problem: in words; what several that are one row have in common.
-    :param what: what is to be known of it.
     :param test: the node id of the test that it is of, or of the first one; empty where it is of none.
     :param fails: a test or the run fails for it.
     :param count: of how many problems it is.
-    :param more_tests: how many other tests it is of.
     """
 
     word: str
@@ -51,7 +49,6 @@ class Finding:
 class OfProblem:
     """What a mode says of one problem.
 
-    :param text: in words.
     :param data: for the JSON report, by key beside those of the lookup.
     :param word: by which such problems are counted and filtered, where they stand out: ``"slower"``.
     """
@@ -65,13 +62,11 @@ class OfProblem:
 class Section:
     """What a mode says at the end of a run.
 
-    :param name: of the mode.
     :param about: as a user types it again.
     :param lines: what it came to.
     :param stands_for_counts: the lines stand in the place of the counts; else they follow those.
     :param notes: lines in front of the counts.
-    :param details: more of these, for who wants to know more.
-    :param of_problems: what it says of problems, by these.
+    :param details: more of these, with ``-v``.
     :param data: for the JSON report, by key beside those of the run.
     :param gate: what it has judged; None where it judges nothing.
     """

@@ -1,8 +1,4 @@
-"""How a problem without an entry differs from those that its kernel has entries for.
-
-Nobody's choice depends on it, and it looks at all entries of a kernel: for a row of the
-summary, and for a lookup that is an error.
-"""
+"""How a problem without an entry differs from those that its kernel has entries for."""
 
 from __future__ import annotations
 
@@ -37,6 +33,8 @@ class Near(NamedTuple):
 def nearest(indexes: Sequence[EntryIndex], problem: Problem, alias: str = "") -> Near:
     """How the nearest entry of a problem's kernel differs, or which key names its entries have.
 
+    It looks at all entries of a kernel: for a row of the summary, and for a lookup that is an error.
+
     :param alias: name of another device whose entries it may use.
     """
     of_kernel = [(entry.problem.device, entry) for entry in entries_of(indexes, problem)]
@@ -67,9 +65,7 @@ def entries_of(indexes: Sequence[EntryIndex], problem: Problem) -> list[Entry]:
 def nearest_entries(entries: Iterable[Entry], problem: Problem, alias: str = "") -> list[Entry]:
     """The entries whose keys can be compared with a problem's part by part, the nearest first.
 
-    Their names may differ by :data:`OPTIONAL` ones. First come those of its own device, then those of other ones.
-
-    :param alias: name of a device whose entries it may use: they are as its own.
+    Their names may differ by :data:`OPTIONAL` ones. First come those of its own device and of its alias.
     """
     wanted = {value.name: value for value in problem.key}
     found: list[tuple[bool, float, Entry]] = []

@@ -1,7 +1,6 @@
-"""What a process has to say to the user, and the guard: an error of ours costs a line of it, never a test.
+"""What a process has to say to the user: notes, what is tuned now, and the guard.
 
-The ini value ``autotune_debug`` has the guard write the traceback of each error to standard error, too. And what is
-tuned now, for whoever waits for it: a line on the terminal, or the controller of this worker.
+An error of ours costs a line, never a test; ``autotune_debug`` has its traceback written to standard error, too.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ class Notes:
         self._debug_to = os.dup(2) if debug else None
 
     def note(self, text: str) -> None:
-        """Show the user something, once, in the summary."""
+        """Show the user something in the summary."""
         if text not in self.notes:
             self.notes.append(text)
 
@@ -61,11 +60,7 @@ class Notes:
 
     @contextmanager
     def guard(self, tuner: str, where: str) -> Iterator[None]:
-        """Note an error of ours that is raised inside, and go on after it.
-
-        :param where: names what is done inside, for the line.
-        :raises BaseException: what ends the test or the run: Ctrl-C, a time-out.
-        """
+        """Note an error of ours that is raised inside, and go on after it; Ctrl-C and time-outs pass."""
         try:
             yield
         except Exception as error:
@@ -101,7 +96,7 @@ class Stage:
 
     :param kernel: ``triton:lib.matmul``.
     :param since: when it began, in seconds of :func:`time.time`, which processes of one machine share.
-    :param doing: which candidates it tries now, or for what it waits; empty where that is not known.
+    :param doing: which candidates it tries now, or for what it waits.
     """
 
     kernel: str
@@ -140,12 +135,10 @@ class Progress:
         self._tell_innermost()
 
     def begin_search(self, problem: Problem) -> None:
-        """This process searches."""
         self.searches += 1
         self.begin(problem)
 
     def at(self, problem: Problem, doing: str) -> None:
-        """How far a tuning has come."""
         if problem in self._stages:
             self.begin(problem, doing)
 

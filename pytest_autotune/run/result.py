@@ -1,7 +1,4 @@
-"""What a run came to, as data: the one thing that every renderer shows. Pure.
-
-Whatever one renderer knows stands here, so that all of them can show it.
-"""
+"""What a run came to, as data: the one thing that every renderer shows. Pure."""
 
 from __future__ import annotations
 
@@ -35,7 +32,6 @@ class Gate:
     """Whether a run is within a limit: on its misses and unused entries, or what a mode judges.
 
     :param limit: how many are allowed, as the user wrote it; empty where they are not to be judged.
-    :param fail_on_unused: whether unused entries are to be judged.
     :param failure: why the run fails; empty when it passes.
     :param skipped: why nothing was judged; empty when it was.
     :param is_usage_error: the failure is one of what was asked for, not of what was found.
@@ -52,14 +48,11 @@ class Gate:
 class Request:
     """What the user asked for, as far as the end of a run goes by it.
 
-    :param dumps: what was chosen is to be written.
-    :param shared: into a store at a URL, that others add to as well: only what this run has tuned.
-    :param prune: the unused entries are to be dropped.
+    :param shared: it dumps into a store at a URL, that others add to as well: only what this run has tuned.
     :param new_only: leave the entries of every problem that the dump path holds as they are.
     :param keep_candidates: keep every candidate of a new entry that has a choice.
     :param updates: the dump path was loaded, too.
     :param update: the options that bring the cache up to date, as a user would type them; empty where nothing does.
-    :param policy: what the processes did with their lookups.
     :param tuners_named_by: how the user named them, as spelt.
     :param adapters: the tuners that there are adapters for; None where that is not known.
     :param tells: what would tell whether choices of other versions are still good.
@@ -84,9 +77,9 @@ class Dump:
 
     :param path: as the user wrote it.
     :param written_to: where it was written; another path where the file was locked, empty where it was not.
-    :param beside: why that is another path, and what to do with it; empty where it is the same.
+    :param beside: why that is another path, and what to do with it.
     :param rewritten: its bytes have changed.
-    :param error: why it could not be written; empty if it was.
+    :param error: why it could not be written.
     """
 
     path: str
@@ -100,7 +93,6 @@ class Dump:
 class Result:
     """What a run came to.
 
-    :param collected: what its processes have reported.
     :param merged: what the dump path is to hold, and what changes there.
     :param loaded: (path as the user wrote it, number of entries) of each loaded cache.
     :param covered: tuner -> the devices that the loaded caches have entries for; of tuners that are not ignored.
@@ -110,7 +102,6 @@ class Result:
     :param errors: what the user asked for and did not get; any fails the run.
     :param places: node id of a test that asked -> where it is defined.
     :param about: when, where and by which command it ran, as (word, text); for people, and in no cache.
-    :param sections: what modes have to say.
     """
 
     rows: tuple[Row, ...] = ()
@@ -170,10 +161,7 @@ class Result:
 
     @property
     def counts(self) -> dict[str, int]:
-        """The number of problems by outcome, and by what became of them; of entries, how many are unused.
-
-        Tuned are those of which something was chosen, failed those of which no candidate can be used.
-        """
+        """The number of problems by outcome, and by what became of them; of entries, how many are unused."""
         by_outcome = Counter(row.outcome for row in self.rows)
         counts = {outcome.value: by_outcome[outcome] for outcome in (Outcome.HIT, Outcome.MISS, Outcome.STALE)}
         counts["mismatch"] = by_outcome[Outcome.MISMATCH]
@@ -267,10 +255,7 @@ class Result:
 
     @property
     def without_any_entry(self) -> dict[tuple[str, Device], tuple[Row, ...]]:
-        """The rows of each tuner and device for which the loaded caches have no entry at all.
-
-        A device that takes another's entries has some, and so has one that a test's own cache serves.
-        """
+        """The rows of each tuner and device for which the loaded caches have no entry at all, nor those of an alias."""
         by_device: defaultdict[tuple[str, Device], list[Row]] = defaultdict(list)
         for row in self.rows:
             by_device[row.problem.tuner, row.problem.device].append(row)

@@ -28,13 +28,10 @@ class Row:
     :param tests: the node ids of the tests that asked, first in their process or with another fingerprint;
         the one with the worst outcome comes first.
     :param searches: (node id of the test in which a search took place that came to something, its seconds).
-    :param failed: what was recorded is that no candidate can be used.
     :param unrecorded: why all searches came to nothing that could be recorded; empty where one did, or none took place.
-    :param fallback: what was used in place of a tuning, as :class:`Lookup` says it.
     :param nearest: of a miss, the parts of the key in which the nearest entry differs, as name and what that has.
     :param entry: what is kept: of several searches by the rule of a merge, or what the file had all the time.
     :param candidates: the measurement that counts.
-    :param disturbed: something else may have run on the device in the measurement that counts.
     """
 
     problem: Problem

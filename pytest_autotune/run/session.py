@@ -36,10 +36,7 @@ _OUTERMOST = ContextVar("outermost", default="")
 
 
 def raise_refusal(message: str) -> NoReturn:
-    """Refuse a lookup where no test runs that could be failed.
-
-    :raises Refusal: always.
-    """
+    """Refuse a lookup where no test runs that could be failed."""
     raise Refusal(message)
 
 
@@ -79,7 +76,6 @@ class Session(Notes):
         self.versions: dict[str, Versions] = {}
         #: (entry, text) of what choices were compiled for.
         self._specialisations: set[tuple[str, str]] = set()
-        #: What is tuned now.
         self.progress = progress or Progress()
         #: What the run itself loaded, without the caches of a single test; None when nothing is.
         self.index = index
@@ -99,18 +95,12 @@ class Session(Notes):
     # What is loaded and known.
 
     def add_cache(self, index: EntryIndex, name: str = "") -> None:
-        """Load one more cache for a test, before all others, until :meth:`isolated` ends.
-
-        :param name: of the cache, where what the test is not served with belongs into it.
-        """
+        """Load one more cache for a test, before all others; with a name, what it lacks belongs into it."""
         self.indexes, self._own_cache = (index, *self.indexes), name
 
     @contextmanager
     def isolated(self) -> Iterator[None]:
-        """Know nothing of what was chosen before, by any worker.
-
-        Afterwards nothing is known of what was chosen inside, and the caches that were added inside are forgotten.
-        """
+        """Know nothing of what was chosen before, by any worker; nor afterwards of what was chosen or added inside."""
         before = self._known, self._is_isolated, self.indexes, self._own_cache
         self._known, self._is_isolated = {}, True
         try:
@@ -121,10 +111,7 @@ class Session(Notes):
     # The tests.
 
     def begin_test(self, test: str) -> None:
-        """A test begins.
-
-        :param test: its node id.
-        """
+        """The test with this node id begins."""
         self.current_test = test
         for mode in self.policy.modes:
             mode.begin_test()
@@ -272,10 +259,7 @@ class Session(Notes):
             self._refuse(f"autotune: MISS {tuner}: {words}")
 
     def observed(self, *lookups: Lookup) -> None:
-        """Report lookups that a tuner made inside itself.
-
-        All of them are reported before the first one that the policy calls an error is.
-        """
+        """Report lookups that a tuner made inside itself, before the first one that is an error is refused."""
         for lookup in lookups:
             lookup = replace(lookup, test=lookup.test or self.current_test, inside=_OUTERMOST.get())
             self.report(lookup)
@@ -292,20 +276,14 @@ class Session(Notes):
             self.lookups.append(lookup)
 
     def refuse_errors(self, lookup: Lookup) -> None:
-        """Refuse a lookup that the policy calls an error: here, and nowhere else.
-
-        :raises BaseException: what the run raises then.
-        """
+        """Refuse a lookup that the policy calls an error: here, and nowhere else."""
         if self.policy.is_error(lookup.outcome):
             self._refuse(f"autotune: {lookup}")
 
     # What tuners may have or say beside a tuning.
 
     def racer(self, problem: Problem, *, now: bool = False) -> Mode | None:
-        """The mode that races the loaded choice of a problem before it is used.
-
-        :param now: it has time left for that.
-        """
+        """The mode that races the loaded choice of a problem before it is used, and with ``now`` has time for that."""
         return next((mode for mode in self.policy.modes if mode.has_turn(problem, now=now)), None)
 
     def may_race(self, problem: Problem, fingerprint: tuple[Value, ...] = ()) -> bool:

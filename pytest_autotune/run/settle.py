@@ -1,7 +1,6 @@
 """The end of a run: what was collected and loaded in, its result out. Pure.
 
-:mod:`pytest_autotune.run.dumping` calls it while the dump path is locked, with what that holds then; a run that dumps
-nothing ends in the same way, with an empty cache: what its reports hold is settled by the rules of a merge, too.
+A run that dumps nothing ends in the same way, with an empty cache: its reports go by the rules of a merge, too.
 """
 
 from __future__ import annotations
@@ -139,11 +138,9 @@ def _left_out(beginning: Beginning, after: Cache, dropped: Set[Identity], asked:
 def _unused(beginning: Beginning, lookups: Sequence[Lookup], collected: Collected) -> tuple[Entry, ...]:
     """The entries that a complete run should have asked for and did not.
 
-    Such an entry is of a device seen in this run, of a tuner active in it, tuned under
-    the same minor version of that tuner's library, and its kernel was asked for or
-    its module imported. An entry of a problem that no entry could serve is not
-    unused: it is stale, and reported as that. Nor is one for candidates that pruning
-    left elsewhere: which list a test asks for may depend on those before it. Nothing is said of a tuner that was
+    Such an entry is of a device seen in this run, of a tuner active in it, tuned under the same minor version of that
+    tuner's library, and its kernel was asked for or its module imported. An entry of a problem that no entry could
+    serve is stale. Which list pruning leaves may depend on the tests before. Nothing is said of a tuner that was
     bypassed, if only in one call; nor of what only another tuning has asked for, where that one was asked for.
     """
     known = {entry.identity: entry for entry in (*beginning.held.entries, *beginning.entries)}

@@ -51,7 +51,6 @@ class Loaded:
     :param asked: (tuner, kernel) of what this process has looked up while something was loaded.
     :param of_one_test: a test has loaded some of them for itself: what they lack, nobody else can say later.
     :param offered: whether an entry's choice is among the candidates now.
-    :param digest_parts: what the digests of the fingerprint stand for.
     :param moves: entries of its source under another name may be the kernel's own.
     """
 

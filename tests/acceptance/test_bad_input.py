@@ -429,4 +429,4 @@ def test_a_misspelt_field_is_said_even_with_q(serial_suite: Suite, section) -> N
 
     lines = section(serial_suite.load("-q"))
 
-    assert any('the field "fingreprint" is unknown (is it "fingerprint"?)' in line for line in lines)
+    assert any('the field "fingreprint" is unknown (mend it first: is it "fingerprint"?)' in line for line in lines)

@@ -363,7 +363,7 @@ def from_mapping(plain: object, where: str, text: str = "", unknown: tuple[str, 
         there = re.search(rf"""["']?\b{re.escape(name)}["']?\s*[:{{<]""", text)
         line = f":{text.count(chr(10), 0, there.start()) + 1}" if there else ""
         meant = get_close_matches(name[:40], list(MESSAGES[message]), 1, 0.7)
-        remedy = f'is it "{meant[0]}"?' if meant else _UPGRADE
+        remedy = f'mend it first: is it "{meant[0]}"?' if meant else _UPGRADE
         lossy = CacheError(f"{where}{line}", f'the field "{name}" is unknown', remedy)
         if wrong is not None and meant:
             raise lossy

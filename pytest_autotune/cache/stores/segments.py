@@ -135,7 +135,7 @@ class SegmentStore:
         found: dict[str, bytes] = {}
         pool = ThreadPoolExecutor(_REQUESTS_AT_ONCE)
         try:
-            with self._errors("cannot be read"):
+            with self._errors("cannot be read", "with ?optional a run goes on without it"):
                 for _ in range(_TRIES):
                     names = self._names()
                     read = zip(names, pool.map(self._bytes, names), strict=True)
@@ -199,7 +199,7 @@ class SegmentStore:
         return set(new)
 
     @contextmanager
-    def _errors(self, what: str) -> Iterator[None]:
+    def _errors(self, what: str, remedy: str = "") -> Iterator[None]:
         """Turn the errors of the library into a :class:`CacheError`."""
         try:
             yield
@@ -209,7 +209,7 @@ class SegmentStore:
             if not (is_panic or isinstance(error, (self._library.exceptions.BaseError, OSError, ValueError))):
                 raise
             hint = "" if self.has_credentials else ", asked without credentials: none are in the environment"
-            raise CacheError(self._where, f"{what}: {_words(error)}{hint}") from None
+            raise CacheError(self._where, f"{what}: {_words(error)}{hint}", remedy) from None
 
 
 def open_url(location: Location) -> tuple[Any, Any, bool]:
