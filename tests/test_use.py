@@ -150,7 +150,9 @@ def test_a_cache_that_cannot_be_read_costs_a_line_and_the_kernels_are_tuned(libr
 
 
 FACTORY = """
-import os, triton, triton.language as tl
+import os
+os.environ["TRITON_INTERPRET"] = "1"  # says which device it is
+import triton, triton.language as tl
 
 def made(ACTIVATION):
     @triton.jit
@@ -160,7 +162,6 @@ def made(ACTIVATION):
     return triton.autotune(configs, key=["n"])(kernel)
 
 def left(kernel):
-    os.environ["TRITON_INTERPRET"] = "1"  # says which device it is
     kernel.nargs = {"n": 5}
     try:
         return [config.kwargs["BLOCK"] for config in kernel.prune_configs({})]

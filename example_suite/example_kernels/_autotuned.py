@@ -1,138 +1,119 @@
 """Tuned choices of Triton kernels, and what picks them where a kernel is launched; needs nothing but Triton and torch.
 
 Of a problem that is known, one candidate is left: Triton 3.8 and later then measures nothing, earlier versions time it
-once. What is not known is tuned by Triton, as without this file.
+once, or not with ``do_bench=picked.do_bench``. What is not known is tuned by Triton, as without this file.
 
 pytest-autotune wrote it. Edit nothing here: COMMAND writes it anew.
 """
 
-from __future__ import annotations
-
 import functools
 import math
-import os
 import sys
+import threading
 import warnings
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:  # importing it takes as long as all else here
-    from typing import Any
+from typing import Any
 
 
-def pick(kernel: str, prune: Any = None, nearest: Any = (), other_devices: bool = False, also: Any = ()) -> Any:
+def pick(kernel: str, prune: Any = None, nearest: Any = (), other_devices: bool = False) -> Any:
     """An ``early_config_prune`` for ``triton.autotune`` that leaves the candidate that was tuned, where it knows one.
+
+    Its attribute ``do_bench`` is Triton's own benchmark, but for what is left alone, which it does not time.
 
     :param kernel: its module and name, as they stand below.
     :param prune: the pruner that the kernel has otherwise.
     :param nearest: the names of numbers in the key that may differ: where no choice is exact, the nearest one is taken.
     :param other_devices: the choices of the GPU of the same architecture that is the nearest in size may be taken.
-    :param also: parts of the key that are no arguments: ``{"closure.ACTIVATION": "relu"}``.
     """
+    left = threading.local()
 
     def early_config_prune(configs: Any, named_args: Any, **kwargs: Any) -> Any:
-        left = configs if prune is None else list(prune(configs, named_args, **kwargs))
-        if getattr(sys.modules.get("pytest_autotune.tuners.hooks"), "active_runs", 0):  # it is to see all candidates
-            return left
-        try:
-            choices, names, remark = choices_here(kernel, other_devices)
-            parts = key_parts({**named_args, **kwargs, **dict(also)}, names)
-            for params, away in ranked(choices, parts, nearest):
-                live = [one for one in left if one.kwargs.items() <= params.items() and one.all_kwargs() == params]
-                if live and all(one == live[0] for one in live[1:]):
-                    if away or remark:
-                        warn(f"{kernel}: the choice{remark}{away} is used for {parts}")
-                    return live[:1]
-            warn(f"{kernel}: no candidate is known as the choice for {parts}, so Triton tunes")
-        except Exception as error:  # no GPU, or somebody has edited the file
-            warn(f"{kernel}: its choices cannot be read, so Triton tunes: {error!r}")
-        return left
+        left.over = configs if prune is None else list(prune(configs, named_args, **kwargs))
+        if not getattr(sys.modules.get("pytest_autotune.tuners.hooks"), "active_runs", 0):  # it is to see all of them
+            try:
+                names, choices, remark = choices_here(kernel, other_devices)
+                here = tuple(sorted(parts({**named_args, **kwargs, "grid": None}, names)))
+                known = here if here in choices else closest(choices, here, nearest)
+                best = choices[known]
+                live = [one for one in left.over if one.kwargs.items() <= best.items() and one.all_kwargs() == best]
+                left.over = live[:1] if live.count(live[0]) == len(live) else live
+                if remark or known != here:
+                    warn(f"{kernel}: what was tuned for {dict(known)}{remark} is used for {dict(here)}", remark)
+            except Exception as error:  # it is not known, there is no GPU, or somebody has edited the file
+                warn(f"{kernel}: no candidate is known as the choice, so Triton tunes: {error!r}")
+        return left.over
 
-    # By which pytest-autotune knows that no arguments beside the key decide.
-    early_config_prune.autotune_pruner = prune  # type: ignore[attr-defined]
+    def do_bench(kernel_call: Any, quantiles: Any) -> Any:
+        driver = sys.modules["triton"].runtime.driver
+        return [0.0] * 3 if len(left.over) == 1 else driver.active.get_benchmarker()(kernel_call, quantiles=quantiles)
+
+    # By the first one pytest-autotune knows that no arguments beside the key decide.
+    vars(early_config_prune).update(autotune_pruner=prune, do_bench=do_bench)
     return early_config_prune
 
 
-def warn(what: str, kind: str = "inexact") -> None:
+def closest(choices: Any, here: Any, nearest: Any) -> Any:
+    """Of the known problems that differ in these numbers alone, the one that is the fewest doublings away."""
+    away, ours = {}, dict(here)
+    for known in choices:
+        apart = [(name in nearest, a, ours.get(name, ...)) for name, a in known if ours.get(name, ...) != a]
+        if len(known) == len(here) and all(may and {type(a), type(b)} <= {int, float} for may, a, b in apart):
+            away[known] = math.hypot(*(math.log2(max(a, 0.5)) - math.log2(max(b, 0.5)) for _, a, b in apart))
+    return min(away, key=away.__getitem__, default=here)
+
+
+def parts(named: Any, names: Any) -> Any:
+    """What selects a problem: arguments that keys name, functions, and the dtypes of all, in tuples too."""
+    for name, arg in named.items():
+        arg = arg.value if type(arg).__name__ == "constexpr" else arg
+        if name in names or callable(arg):  # functions are in no key of an export, so nothing is known with them
+            yield name, arg
+        if hasattr(arg, "dtype"):
+            yield f"{name}.dtype", str(arg.dtype).rpartition(".")[2]
+        inner = enumerate(arg) if isinstance(arg, tuple) else [("base", arg.base)] if hasattr(arg, "base") else ()
+        for at, part in inner:
+            yield from parts({f"{name}.{at}": part}, ())  # a tensor's descriptor has it as its base
+
+
+@functools.cache
+def choices_here(kernel: str, other_devices: bool) -> Any:
+    """The arguments in the keys of a kernel, its choices for this GPU by key, and how they were tuned if not here."""
+    now = device()
+    by_device = CHOICES.get(kernel, {})
+    near = [one for one in by_device if one[1] == now[1] and (one[2] == now[2] or other_devices)]
+    then = min(near, key=lambda one: (one[:3] != now[:3], abs(one[2] - now[2])), default=now)
+    remark = "" if then[:3] == now[:3] and now[3].startswith(then[3]) else f" on {then} and not on {now}"
+    return KEYS.get(kernel, ()), {tuple(sorted(key.items())): best for key, best in by_device.get(then, [])}, remark
+
+
+def device() -> Any:
+    """This process's GPU by name, architecture and multiprocessors, and Triton's version."""
+    on = sys.modules["torch"].cuda.get_device_properties(None)
+    arch = on.gcnArchName.split(":")[0] if sys.modules["torch"].version.hip else f"sm_{on.major}{on.minor}"
+    return *ALIASES.get((on.name, arch), (on.name, arch, on.multi_processor_count)), sys.modules["triton"].__version__
+
+
+def warn(what: str, kind: str = "") -> None:
     """Say once in a process that choices are not used as they were tuned, and what mends it."""
-    torch = sys.modules.get("torch")
-    if kind not in _warned and not (torch and torch.compiler.is_compiling()):  # torch.compile cannot trace a warning
-        _warned.add(kind)
+    if not sys.modules["torch"].compiler.is_compiling() and vars(warn).setdefault(kind, what) is what:
         warnings.warn(f"{what} (cover it in the tests, then: {COMMAND})", stacklevel=3)
 
 
-@functools.cache
-def device() -> tuple[str, str, int]:
-    """This process's GPU: name, architecture, multiprocessors."""
-    if os.environ.get("TRITON_INTERPRET", "").lower() in ("1", "true", "on", "yes", "y"):
-        return "Triton interpreter", "interpreter", 0
-    found = sys.modules["torch"].cuda.get_device_properties(None)
-    arch = getattr(found, "gcnArchName", "").split(":")[0]
-    return found.name, arch if arch.startswith("gfx") else f"sm_{found.major}{found.minor}", found.multi_processor_count
-
-
-@functools.cache
-def choices_here(kernel: str, other_devices: bool = False) -> tuple[dict[Any, Any], set[str], str]:
-    """The choices of a kernel for this GPU by key, the names in the keys, and of which other GPU they are."""
-    now = device()
-    same_arch = {id: then for id, then in DEVICES.items() if then[1] == now[1] and id in CHOICES.get(kernel, ())}
-    exact = [id for id, then in same_arch.items() if then == now or then[0] == ALIASES.get(now[0])]
-    similar = [id for id, then in same_arch.items() if then[2] == now[2] or other_devices]
-    if not (exact or similar):
-        return {}, set(), ""
-    id = min(exact or similar, key=lambda one: (same_arch[one] != now, abs(same_arch[one][2] - now[2])))
-    version = ".".join(getattr(sys.modules.get("triton"), "__version__", "").split(".")[:2])
-    if VERSIONS[id] and version not in VERSIONS[id]:
-        warn(f"{kernel}: tuned with Triton {' and '.join(VERSIONS[id])}, and this is {version}", "version")
-    by_key = {frozenset(key.items()): params for key, params in CHOICES[kernel][id]}
-    names = {name for key in by_key for name, _ in key}
-    return by_key, names, "" if exact else f" of {same_arch[id][0]}"
-
-
-def ranked(choices: Any, parts: Any, nearest: Any) -> Any:
-    """What was chosen for a problem, then for those that differ in these numbers alone, with how, the nearest first."""
-    if (key := frozenset(parts.items())) in choices:
-        yield choices[key], ""
-    found = []
-    for number, (other, params) in enumerate(choices.items() if nearest else ()):
-        differing = {name: (value, parts.get(name)) for name, value in other - key}
-        sizes = [size for pair in differing.values() for size in pair if isinstance(size, (int, float)) and size >= 0]
-        if len(other) == len(key) and len(sizes) == 2 * len(differing) and differing.keys() <= set(nearest):
-            away = sum((math.log2(max(a, 0.5)) - math.log2(max(b, 0.5))) ** 2 for a, b in differing.values())
-            words = ", ".join(f"{name}={differing[name][0]}" for name in sorted(differing))
-            found.append((away, number, params, f" for {words}"))
-    yield from ((params, words) for _, _, params, words in sorted(found, key=lambda one: one[:2]))
-
-
-def key_parts(named: Any, names: Any) -> dict[str, Any]:
-    """What selects a problem: arguments by name where keys have them, and the dtypes of all."""
-    parts: dict[str, Any] = {}
-    for name, value in named.items():
-        value = value.value if type(value).__name__ == "constexpr" else value
-        typed: Any = value if hasattr(value, "dtype") else getattr(value, "base", None)  # of a tensor's descriptor
-        if hasattr(typed, "dtype"):
-            parts[f"{name}.dtype" if typed is value else f"{name}.base.dtype"] = str(typed.dtype).rpartition(".")[2]
-        elif isinstance(value, tuple):
-            parts.update(key_parts({f"{name}.{number}": part for number, part in enumerate(value)}, ()))
-        if name in names or (name != "grid" and callable(value)):
-            parts[name] = value  # functions are in no key of an export, so nothing is known with them
-    return parts
-
-
-_warned: set[str] = set()
 # What follows is data.
 # ruff: noqa: E501
 # fmt: off
 COMMAND = "pytest-autotune export autotune.textproto --to=python '--device=NVIDIA*' --output=example_kernels/_autotuned.py"
-VERSIONS: Any = {  # of Triton, by device
-    "nvidia-h200-sm90-132": ["3.6"],
-}
-DEVICES: Any = {
-    "nvidia-h200-sm90-132": ("NVIDIA H200", "sm_90", 132),  # triton 3.6.0, torch 2.11.0, cuda 13.0
-}
 ALIASES: Any = {}
+KEYS: Any = {  # the arguments that keys name, beside dtypes
+    "example_kernels.add.add_kernel": ["n_elements"],
+    "example_kernels.attention.attention_kernel": ["n_heads", "n_tokens", "HEAD_DIM", "CAUSAL"],
+    "example_kernels.layer_norm.layer_norm_backward_kernel": ["n_rows", "n_cols"],
+    "example_kernels.layer_norm.layer_norm_forward_kernel": ["n_rows", "n_cols"],
+    "example_kernels.matmul.matmul_kernel": ["M", "N", "K"],
+    "example_kernels.softmax.softmax_kernel": ["n_rows", "n_cols"],
+}
 CHOICES: Any = {
     "example_kernels.add.add_kernel": {
-        "nvidia-h200-sm90-132": [
+        ("NVIDIA H200", "sm_90", 132, "3.6"): [  # triton 3.6.0, torch 2.11.0, cuda 13.0
             ({"n_elements": 1, "x_ptr.dtype": "float16", "y_ptr.dtype": "float16", "out_ptr.dtype": "float16"}, {"BLOCK": 2048, "num_warps": 8, "num_ctas": 1, "num_stages": 3}),  # 4.8 us
             ({"n_elements": 1, "x_ptr.dtype": "float32", "y_ptr.dtype": "float32", "out_ptr.dtype": "float32"}, {"BLOCK": 512, "num_warps": 4, "num_ctas": 1, "num_stages": 3}),  # 4.8 us
             ({"n_elements": 98432, "x_ptr.dtype": "float16", "y_ptr.dtype": "float16", "out_ptr.dtype": "float16"}, {"BLOCK": 512, "num_warps": 4, "num_ctas": 1, "num_stages": 3}),  # 5.408 us
@@ -142,7 +123,7 @@ CHOICES: Any = {
         ],
     },
     "example_kernels.attention.attention_kernel": {
-        "nvidia-h200-sm90-132": [
+        ("NVIDIA H200", "sm_90", 132, "3.6"): [  # triton 3.6.0, torch 2.11.0, cuda 13.0
             ({"n_heads": 8, "n_tokens": 1000, "HEAD_DIM": 128, "CAUSAL": 0, "q_ptr.dtype": "bfloat16", "k_ptr.dtype": "bfloat16", "v_ptr.dtype": "bfloat16", "out_ptr.dtype": "bfloat16"}, {"BLOCK_M": 64, "BLOCK_N": 64, "num_warps": 4, "num_ctas": 1, "num_stages": 3}),  # 20.64 us
             ({"n_heads": 8, "n_tokens": 1000, "HEAD_DIM": 128, "CAUSAL": 0, "q_ptr.dtype": "float16", "k_ptr.dtype": "float16", "v_ptr.dtype": "float16", "out_ptr.dtype": "float16"}, {"BLOCK_M": 64, "BLOCK_N": 64, "num_warps": 4, "num_ctas": 1, "num_stages": 3}),  # 20.7 us
             ({"n_heads": 8, "n_tokens": 1000, "HEAD_DIM": 128, "CAUSAL": 1, "q_ptr.dtype": "bfloat16", "k_ptr.dtype": "bfloat16", "v_ptr.dtype": "bfloat16", "out_ptr.dtype": "bfloat16"}, {"BLOCK_M": 64, "BLOCK_N": 64, "num_warps": 4, "num_ctas": 1, "num_stages": 3}),  # 24.22 us
@@ -154,7 +135,7 @@ CHOICES: Any = {
         ],
     },
     "example_kernels.layer_norm.layer_norm_backward_kernel": {
-        "nvidia-h200-sm90-132": [
+        ("NVIDIA H200", "sm_90", 132, "3.6"): [  # triton 3.6.0, torch 2.11.0, cuda 13.0
             ({"n_rows": 1500, "n_cols": 1999, "dy_ptr.dtype": "float16", "x_ptr.dtype": "float16", "w_ptr.dtype": "float16", "mean_ptr.dtype": "float32", "rstd_ptr.dtype": "float32", "dx_ptr.dtype": "float16", "dw_ptr.dtype": "float32", "db_ptr.dtype": "float32"}, {"ROWS": 16, "num_warps": 8, "num_ctas": 1, "num_stages": 3}),  # 45.06 us
             ({"n_rows": 1500, "n_cols": 1999, "dy_ptr.dtype": "float32", "x_ptr.dtype": "float32", "w_ptr.dtype": "float32", "mean_ptr.dtype": "float32", "rstd_ptr.dtype": "float32", "dx_ptr.dtype": "float32", "dw_ptr.dtype": "float32", "db_ptr.dtype": "float32"}, {"ROWS": 16, "num_warps": 8, "num_ctas": 1, "num_stages": 3}),  # 50.08 us
             ({"n_rows": 4096, "n_cols": 1024, "dy_ptr.dtype": "float16", "x_ptr.dtype": "float16", "w_ptr.dtype": "float16", "mean_ptr.dtype": "float32", "rstd_ptr.dtype": "float32", "dx_ptr.dtype": "float16", "dw_ptr.dtype": "float32", "db_ptr.dtype": "float32"}, {"ROWS": 16, "num_warps": 8, "num_ctas": 1, "num_stages": 3}),  # 29.38 us
@@ -162,7 +143,7 @@ CHOICES: Any = {
         ],
     },
     "example_kernels.layer_norm.layer_norm_forward_kernel": {
-        "nvidia-h200-sm90-132": [
+        ("NVIDIA H200", "sm_90", 132, "3.6"): [  # triton 3.6.0, torch 2.11.0, cuda 13.0
             ({"n_rows": 1500, "n_cols": 1999, "x_ptr.dtype": "float16", "w_ptr.dtype": "float16", "b_ptr.dtype": "float16", "y_ptr.dtype": "float16", "mean_ptr.dtype": "float32", "rstd_ptr.dtype": "float32"}, {"BLOCK": 512, "num_warps": 4, "num_ctas": 1, "num_stages": 3}),  # 13.82 us
             ({"n_rows": 1500, "n_cols": 1999, "x_ptr.dtype": "float32", "w_ptr.dtype": "float32", "b_ptr.dtype": "float32", "y_ptr.dtype": "float32", "mean_ptr.dtype": "float32", "rstd_ptr.dtype": "float32"}, {"BLOCK": 2048, "num_warps": 8, "num_ctas": 1, "num_stages": 3}),  # 17.92 us
             ({"n_rows": 4096, "n_cols": 1024, "x_ptr.dtype": "float16", "w_ptr.dtype": "float16", "b_ptr.dtype": "float16", "y_ptr.dtype": "float16", "mean_ptr.dtype": "float32", "rstd_ptr.dtype": "float32"}, {"BLOCK": 1024, "num_warps": 4, "num_ctas": 1, "num_stages": 3}),  # 12.35 us
@@ -170,7 +151,7 @@ CHOICES: Any = {
         ],
     },
     "example_kernels.matmul.matmul_kernel": {
-        "nvidia-h200-sm90-132": [
+        ("NVIDIA H200", "sm_90", 132, "3.6"): [  # triton 3.6.0, torch 2.11.0, cuda 13.0
             ({"M": 1000, "N": 720, "K": 336, "a_ptr.dtype": "bfloat16", "b_ptr.dtype": "bfloat16", "c_ptr.dtype": "bfloat16"}, {"BLOCK_M": 32, "BLOCK_N": 64, "BLOCK_K": 64, "GROUP_M": 8, "num_warps": 4, "num_ctas": 1, "num_stages": 4}),  # 10.24 us
             ({"M": 1000, "N": 720, "K": 336, "a_ptr.dtype": "float16", "b_ptr.dtype": "float16", "c_ptr.dtype": "float16"}, {"BLOCK_M": 64, "BLOCK_N": 64, "BLOCK_K": 32, "GROUP_M": 8, "num_warps": 4, "num_ctas": 1, "num_stages": 5}),  # 8.64 us
             ({"M": 1000, "N": 720, "K": 336, "a_ptr.dtype": "float32", "b_ptr.dtype": "float32", "c_ptr.dtype": "float32"}, {"BLOCK_M": 64, "BLOCK_N": 64, "BLOCK_K": 32, "GROUP_M": 8, "num_warps": 4, "num_ctas": 1, "num_stages": 5}),  # 25.76 us
@@ -183,7 +164,7 @@ CHOICES: Any = {
         ],
     },
     "example_kernels.softmax.softmax_kernel": {
-        "nvidia-h200-sm90-132": [
+        ("NVIDIA H200", "sm_90", 132, "3.6"): [  # triton 3.6.0, torch 2.11.0, cuda 13.0
             ({"n_rows": 1823, "n_cols": 781, "x_ptr.dtype": "float16", "out_ptr.dtype": "float16"}, {"ROWS": 1, "num_warps": 4, "num_ctas": 1, "num_stages": 3}),  # 8.64 us
             ({"n_rows": 1823, "n_cols": 781, "x_ptr.dtype": "float32", "out_ptr.dtype": "float32"}, {"ROWS": 1, "num_warps": 4, "num_ctas": 1, "num_stages": 3}),  # 9.344 us
             ({"n_rows": 8192, "n_cols": 4096, "x_ptr.dtype": "float16", "out_ptr.dtype": "float16"}, {"ROWS": 1, "num_warps": 8, "num_ctas": 1, "num_stages": 3}),  # 38.26 us

@@ -14,8 +14,7 @@ from types import ModuleType
 from typing import Any
 
 from pytest_autotune.cache.model import UncacheableError, Value
-from pytest_autotune.production import picker
-from pytest_autotune.production.choices import Plain, plain, plain_key
+from pytest_autotune.production.choices import Plain, identity, plain, plain_key
 from pytest_autotune.production.use import Asked, MissError, loaded_for
 from pytest_autotune.tuners.shared.functions import python_function, qualified_name
 from pytest_autotune.tuners.shared.source_digest import unwrapped
@@ -62,8 +61,9 @@ def hook_triton(module: ModuleType) -> None:
 
 def _choice(autotuner: Any, kwargs: Any, configs: Any) -> Any:
     """The candidate to launch; None where Triton is to tune."""
-    from pytest_autotune.tuners.triton.identity import Call, distinct_params, key_values
-    from pytest_autotune.tuners.triton.internals.autotuners import heuristics_under
+    from pytest_autotune.devices import INTERPRETER, current_gpu
+    from pytest_autotune.tuners.triton.identity import Call, distinct_params, key_values, target_device
+    from pytest_autotune.tuners.triton.internals.autotuners import heuristics_under, interprets
 
     kernel = qualified_name(autotuner.base_fn)
     loaded = loaded_for(kernel)
@@ -72,8 +72,9 @@ def _choice(autotuner: Any, kwargs: Any, configs: Any) -> Any:
     heuristics = [pair for one in heuristics_under(autotuner) for pair in one.values.items()]
     call = Call(autotuner, None, tuple(autotuner.nargs.values()), kwargs, heuristics)
     key = dict(_part(name, value) for name, value in key_values(call, autotuner.base_fn))
+    on = INTERPRETER if interprets(autotuner) else current_gpu() or target_device()
     return loaded.choice(
-        Asked("triton", kernel, key, picker.device()),
+        Asked("triton", kernel, key, identity(on)),
         lambda choice: dict(zip(distinct_params(configs), configs, strict=True)).get(choice.params),
         configs,
         partial(_fits, call),
@@ -122,9 +123,8 @@ def hook_function(module: ModuleType) -> None:
         loaded = loaded_for(problem.kernel)
         if loaded is None:
             return None
-        on = problem.device.name, problem.device.arch, problem.device.multiprocessors
         return loaded.choice(
-            Asked("function", problem.kernel, plain_key(problem.key), on),
+            Asked("function", problem.kernel, plain_key(problem.key), identity(problem.device)),
             lambda choice: space.find(choice.params),
             space,
             lambda configuration: not tuner.why_unusable(request, configuration),

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from fnmatch import fnmatchcase
 from typing import TypeAlias
 
 from pytest_autotune.cache.codec.mapping import in_order
-from pytest_autotune.cache.model import Cache, Entry, Scalar, Value, before_pruning
+from pytest_autotune.cache.model import Cache, Device, Entry, Scalar, Value, before_pruning
 
 #: What torch calls the dtypes of arguments.
 _DTYPES = {"fp16": "float16", "bf16": "bfloat16", "fp32": "float32", "fp64": "float64"}
@@ -18,6 +18,8 @@ _DTYPES = {"fp16": "float16", "bf16": "bfloat16", "fp32": "float32", "fp64": "fl
 
 #: A scalar, or a tuple of such.
 Plain: TypeAlias = "Scalar | tuple[Plain, ...]"
+#: name, architecture, multiprocessors
+On: TypeAlias = "tuple[str, str, int]"
 
 
 def plain(value: Value) -> Plain:
@@ -62,6 +64,17 @@ def chosen(entries: Iterable[Entry]) -> tuple[list[Entry], list[Entry]]:
         configurations = {(one.choice.id, one.choice.params) for one in whole if one.choice is not None}
         (found if len(configurations) == 1 else ambiguous).append(whole[0])
     return found, ambiguous
+
+
+def identity(device: Device) -> On:
+    """A device as pickers know it."""
+    return device.name, device.arch, device.multiprocessors
+
+
+def aliased(devices: Iterable[Device], aliases: Mapping[str, str]) -> dict[tuple[str, str], On]:
+    """The device whose choices others take, which have its architecture, by their name and architecture."""
+    of = sorted(map(identity, devices))
+    return {(name, one[1]): one for name, other in sorted(aliases.items()) for one in of if one[0] == other}
 
 
 def triton_versions(entries: Iterable[Entry]) -> list[str]:

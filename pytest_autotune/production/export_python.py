@@ -7,15 +7,14 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from operator import attrgetter
 from pathlib import Path
-from typing import Any
 
-from pytest_autotune.cache.codec.mapping import device_ids
 from pytest_autotune.cache.counted import counted, duration
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.foreign_text import one_line
-from pytest_autotune.cache.model import Cache, Entry, Value
-from pytest_autotune.production.choices import chosen, plain_key, selected, triton_versions
+from pytest_autotune.cache.model import Cache, Device, Entry
+from pytest_autotune.production.choices import aliased, chosen, identity, plain_key, selected, triton_versions
 
 _DATA = "# What follows is data.\n"
 _PICKER = Path(__file__).parent / "picker.py"
@@ -36,12 +35,15 @@ def module_text(
     entries, ambiguous = chosen(filter(_is_plain, of_triton))
     if not entries:
         raise CacheError("--to=python", "no choice of a Triton kernel is to be written", "is it the right cache?")
-    head = _PICKER.read_text(encoding="utf-8").partition(_DATA)[0]
-    text = "".join(line + "\n" for line in [head + _DATA.strip(), *_data(entries, command, aliases)])
     names = {entry.problem.kernel for entry in entries}
     on = sorted({entry.problem.device.name for entry in entries})
-    for other in sorted(set(aliases.values()).difference(on)):
-        raise CacheError("--alias", f"no choice is of the device {other}", f"there are those of {', '.join(on)}")
+    for name, other in sorted(aliases.items()):
+        if other not in on:
+            raise CacheError("--alias", f"no choice is of the device {other}", f"there are those of {', '.join(on)}")
+        if name in on:
+            raise CacheError("--alias", f"the device {name} has choices of its own", "leave out one or the other")
+    head = _PICKER.read_text(encoding="utf-8").partition(_DATA)[0]
+    text = "".join(line + "\n" for line in [head + _DATA.strip(), *_data(entries, command, aliases)])
     words = f"{counted(len(entries), 'choice')} of {counted(len(names), 'kernel')} for {', '.join(on)}"
     if others := len(wanted) - len(of_triton):
         words += f"; {counted(others, 'entry')} of other tuners left out"
@@ -53,37 +55,39 @@ def module_text(
 
 
 def _is_plain(entry: Entry) -> bool:
-    """Whether the picker can tell it: functions, tuples, enums and dtypes as values only a launch's tuner can."""
+    """Whether a launch shows it to the picker: not what kernels took from a factory, functions, enums and tuples."""
     values = (*entry.problem.key, *(entry.choice.params if entry.choice else ()))
-    return all(value.type in ("", "int") or value.name.endswith(".dtype") for value in values)
+    return not any(
+        value.name.startswith(("closure.", "heuristics."))
+        or (value.type not in ("", "int") and not value.name.endswith(".dtype"))
+        for value in values
+    )
 
 
 def _data(entries: Sequence[Entry], command: str, aliases: Mapping[str, str]) -> Iterator[str]:
-    ids = device_ids(entry.problem.device for entry in entries)
+    by_kernel: dict[str, dict[Device, list[Entry]]] = {}
+    for entry in entries:
+        by_kernel.setdefault(entry.problem.kernel, {}).setdefault(entry.problem.device, []).append(entry)
     yield "# ruff: noqa: E501"
     yield "# fmt: off"
     yield f"COMMAND = {_literal(command)}"
-    yield "VERSIONS: Any = {  # of Triton, by device"
-    for device, id in ids.items():
-        versions = triton_versions(entry for entry in entries if entry.problem.device == device)
-        yield f"    {_literal(id)}: [{', '.join(map(_literal, versions))}],"
+    yield f"ALIASES: Any = {_literal(aliased({entry.problem.device for entry in entries}, aliases))}"
+    yield "KEYS: Any = {  # the arguments that keys name, beside dtypes"
+    for kernel, by_device in by_kernel.items():
+        named = (value.name for of_device in by_device.values() for entry in of_device for value in entry.problem.key)
+        yield f"    {_literal(kernel)}: {_literal([name for name in dict.fromkeys(named) if '.' not in name])},"
     yield "}"
-    yield "DEVICES: Any = {"
-    for device, id in ids.items():
-        tuned_with = sorted({str(entry.versions) for entry in entries if entry.problem.device == device})
-        device_literal = f"({_literal(device.name)}, {_literal(device.arch)}, {device.multiprocessors})"
-        yield f"    {_literal(id)}: {device_literal},  # {one_line('; '.join(tuned_with))}"
-    yield "}"
-    yield f"ALIASES: Any = {_mapping(aliases)}"
     yield "CHOICES: Any = {"
-    for kernel in dict.fromkeys(entry.problem.kernel for entry in entries):
+    for kernel, by_device in by_kernel.items():
         yield f"    {_literal(kernel)}: {{"
-        of_kernel = [entry for entry in entries if entry.problem.kernel == kernel]
-        for device, id in ids.items():
-            if of_device := [entry for entry in of_kernel if entry.problem.device == device]:
-                yield f"        {_literal(id)}: ["
-                yield from map(_choice, of_device)
-                yield "        ],"
+        for device in sorted(by_device, key=attrgetter("sort_key")):
+            of_device = by_device[device]
+            tuned_with = sorted({str(entry.versions) for entry in of_device})
+            versions = triton_versions(of_device)
+            on = *identity(device), tuple(versions) if len(versions) > 1 else "".join(versions)
+            yield f"        {_literal(on)}: [  # {one_line('; '.join(tuned_with))}"
+            yield from map(_choice, of_device)
+            yield "        ],"
         yield "    },"
     yield "}"
 
@@ -91,18 +95,15 @@ def _data(entries: Sequence[Entry], command: str, aliases: Mapping[str, str]) ->
 def _choice(entry: Entry) -> str:
     assert entry.choice is not None
     time = f"  # {duration(entry.choice.time_us)}" if entry.choice.time_us is not None else ""
-    return f"            ({_values(entry.problem.key)}, {_values(entry.choice.params)}),{time}"
-
-
-def _values(values: Sequence[Value]) -> str:
-    return _mapping(plain_key(values))
-
-
-def _mapping(values: Mapping[str, Any]) -> str:
-    return f"{{{', '.join(f'{_literal(name)}: {_literal(value)}' for name, value in values.items())}}}"
+    return f"            ({_literal(plain_key(entry.problem.key))}, {_literal(plain_key(entry.choice.params))}),{time}"
 
 
 def _literal(value: object) -> str:
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{_literal(name)}: {_literal(one)}' for name, one in value.items())}}}"
+    if isinstance(value, (list, tuple)):
+        text = ", ".join(map(_literal, value))
+        return f"({text})" if isinstance(value, tuple) else f"[{text}]"
     if isinstance(value, float) and math.isinf(value):
         return "1e999" if value > 0 else "-1e999"
     text = ascii(value)

@@ -7,25 +7,23 @@ tests need is imported; the cache is read when the first kernel asks.
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import json
 import os
 import pkgutil
+import runpy
 import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import PurePath
 from typing import Any
 
-from pytest_autotune.cache.model import Cache, Candidate
+from pytest_autotune.cache.model import Cache, Candidate, Entry
 
 #: What becomes of a problem that was not tuned, the default first.
 ON_MISS = ("first", "nearest", "tune", "error")
-#: name, architecture, multiprocessors
-On = tuple[str, str, int]
 
 
 @dataclass(frozen=True)
@@ -34,25 +32,18 @@ class Asked:
 
     :param key: as :func:`~pytest_autotune.production.choices.plain_key` has it.
     :param device: name, architecture, multiprocessors.
+    :param used: where no exact choice is shipped, what it ran with: the ``"first"`` candidate, the ``"nearest"``
+        choice, or what it was to ``"tune"``.
     """
 
     tuner: str
     kernel: str
     key: Mapping[str, Any]
-    device: On
+    device: tuple[str, str, int]
+    used: str = ""
 
     def __str__(self) -> str:
         return f"{self.tuner}:{self.kernel} ({', '.join(f'{name}={value}' for name, value in self.key.items())})"
-
-
-@dataclass(frozen=True)
-class Miss(Asked):
-    """One for which no exact choice is shipped.
-
-    :param used: what it ran with: the ``"first"`` candidate, the ``"nearest"`` choice, or what it was to ``"tune"``.
-    """
-
-    used: str = ""
 
 
 class MissError(LookupError):
@@ -60,37 +51,52 @@ class MissError(LookupError):
 
 
 class Loaded:
-    """A library's choices in this process.
+    """A cache that a library ships, which answers for its kernels: of Triton, and of :func:`pytest_autotune.tune`.
 
-    ``str()`` of it is one line with a digest of the cache's bytes: equal on all ranks that choose alike.
+    To be made in the library's ``__init__``, as ``pytest_autotune.use(…)``. In a run of pytest with the plugin it does
+    nothing. ``str()`` of it is one line with a digest of the cache's bytes: equal on all ranks that choose alike.
 
-    :param data: of the cache; None where there is none.
+    :param package: the library's; those of others are bypassed.
+    :param resource: the cache, a file in the package, or an absolute path.
+    :param on_miss: for what was not tuned. ``"first"``: the tuner's first candidate that works. ``"nearest"``: the
+        choice of the nearest problem, else the first. ``"tune"``: as without this. ``"error"``: LookupError.
+    :param nearest: numbers of keys that may differ from those of the nearest problem; left out, those that are sizes.
+    :param other_devices: the choices of the GPU of the same architecture that is the nearest in size may be taken.
+    :param aliases: name of a device -> name of one whose choices it takes, of the same architecture.
+    :param report: a file to which each miss is added, as a line of JSON, for ``pytest --autotune-problems``.
+    :raises ValueError: for another ``on_miss``.
     """
 
     def __init__(
         self,
         package: str,
-        resource: str,
-        data: bytes | None,
+        resource: str | os.PathLike[str],
         on_miss: str = ON_MISS[0],
+        *,
         nearest: Sequence[str] = (),
         other_devices: bool = False,
         aliases: Mapping[str, str] | None = None,
         report: str | os.PathLike[str] | None = None,
     ) -> None:
+        if on_miss not in ON_MISS:
+            raise ValueError(f"use(): on_miss takes {', '.join(ON_MISS)}, not {on_miss!r}")
         self.package = package
         self.on_miss = on_miss
-        self.digest = hashlib.sha256(data or b"").hexdigest()[:16]
         #: What was asked for, and was not tuned: each problem once.
-        self.misses: list[Miss] = []
-        self._resource = resource
-        self._data = data
-        self._nearest = tuple(nearest)
+        self.misses: list[Asked] = []
+        self._resource = os.fspath(resource)
+        self._data = self._bytes()
+        self.digest = hashlib.sha256(self._data or b"").hexdigest()[:16]
+        self._nearest = nearest
         self._other_devices = other_devices
-        self._aliases = dict(aliases or {})
+        self._aliases = aliases or {}
         self._report = report
-        self._pickers: dict[tuple[str, On], Any] = {}
+        self._pickers: dict[tuple[str, tuple[str, str, int]], dict[str, Any]] = {}
         self._lock = threading.Lock()
+        self._told: set[str] = set()
+        # A package that says it twice means the last one.
+        _loaded[:] = [self, *(other for other in _loaded if other.package != package)]
+        _hook()
 
     def __str__(self) -> str:
         return f"{self.package}: {self._resource}, digest {self.digest}"
@@ -98,6 +104,20 @@ class Loaded:
     def holds(self, kernel: str) -> bool:
         """Whether a kernel, by its module and name, is one of this library."""
         return self._data is not None and f"{kernel}.".startswith(f"{self.package}.")
+
+    def _bytes(self) -> bytes | None:
+        try:
+            if os.path.isabs(self._resource):
+                with open(self._resource, "rb") as file:
+                    return file.read()
+            data = pkgutil.get_data(self.package, self._resource)
+            if data is None:
+                raise ImportError(f"{self.package} is no package with files")
+            return data
+        except (OSError, ImportError, ValueError) as error:  # the last one for a script, __main__
+            what = f"{self._resource} cannot be read, so its kernels are tuned (is it in package-data?): {error}"
+            _warn(f"{self.package}: {what}")
+            return None
 
     @cached_property
     def _cache(self) -> Cache:
@@ -111,34 +131,23 @@ class Loaded:
             self._data = None
             return Cache()
 
-    def _picker(self, tuner: str, on: On) -> Any:
+    def _picker(self, tuner: str, on: tuple[str, str, int]) -> dict[str, Any]:
         """The code of an exported module, with the choices of a tuner, for a device."""
+        from pytest_autotune.production.choices import aliased, chosen, identity, plain_key
+
         with self._lock:
             if (tuner, on) not in self._pickers:
-                self._pickers[tuner, on] = self._made_picker(tuner, on)
+                entries, _ = chosen(entry for entry in self._cache.entries if entry.problem.tuner == tuner)
+                choices: dict[str, dict[object, list[tuple[object, Entry]]]] = {}
+                for entry in entries:
+                    device = *identity(entry.problem.device), ""  # of which Triton, each choice says itself
+                    of_kernel = choices.setdefault(entry.problem.kernel, {})
+                    of_kernel.setdefault(device, []).append((plain_key(entry.problem.key), entry))
+                taken = aliased({entry.problem.device for entry in entries}, self._aliases).get(on[:2], on)
+                picker = runpy.run_module("pytest_autotune.production.picker")
+                picker.update(CHOICES=choices, device=lambda: (*taken, ""))
+                self._pickers[tuner, on] = picker
             return self._pickers[tuner, on]
-
-    def _made_picker(self, tuner: str, on: On) -> Any:
-        from pytest_autotune.cache.codec.mapping import device_ids
-        from pytest_autotune.production.choices import chosen, plain_key, triton_versions
-
-        entries, _ = chosen(entry for entry in self._cache.entries if entry.problem.tuner == tuner)
-        ids = device_ids(entry.problem.device for entry in entries)
-        picker = new_picker()
-        path = os.path.join(*self.package.split("."), self._resource)  # as a library's folder usually has it
-        picker.COMMAND = f"pytest --autotune-load={path} --autotune-update"
-        picker.DEVICES = {id: (one.name, one.arch, one.multiprocessors) for one, id in ids.items()}
-        of_devices = {id: [entry for entry in entries if entry.problem.device == one] for one, id in ids.items()}
-        picker.VERSIONS = {id: triton_versions(some) for id, some in of_devices.items()}
-        picker.ALIASES = self._aliases
-        choices: dict[str, dict[str, list[Any]]] = {}
-        for entry in entries:
-            of_kernel = choices.setdefault(entry.problem.kernel, {})
-            known = plain_key(entry.problem.key), entry.choice
-            of_kernel.setdefault(ids[entry.problem.device], []).append(known)
-        picker.CHOICES = choices
-        picker.device = lambda: on
-        return picker
 
     def choice(
         self,
@@ -155,44 +164,57 @@ class Loaded:
         :raises MissError: where nothing was tuned, and that is to be an error.
         """
         try:
-            found, used = self._found(asked, find, candidates, works)
+            found, is_exact = self._shipped(asked, find, works)
+            if is_exact or self._data is None:
+                return found
+            used = "nearest" if found is not None else self.on_miss
+            if found is None and self.on_miss in ("first", "nearest"):
+                found = next(filter(works, candidates), None)
+                used = "first" if found is not None else "tune"
         except Exception as error:
             _warn(f"{self.package}: no choice for {asked}, so it is tuned: {error!r}")
             return None
-        if used:
-            self._missed(Miss(asked.tuner, asked.kernel, asked.key, asked.device, used))
+        if used == "first":
+            self._tell("inexact", f"nothing is tuned for {asked}: its first candidate that works is used")
+        self._missed(replace(asked, used=used))
         if used == "error":
             raise MissError(f"{self}: nothing is tuned for {asked} on {asked.device[0]}")
         return found
 
-    def _found(
-        self,
-        asked: Asked,
-        find: Callable[[Candidate], Any],
-        candidates: Iterable[Any],
-        works: Callable[[Any], bool],
-    ) -> tuple[Any, str]:
-        """The candidate, and what it is used for where it was not tuned for this problem."""
+    def _shipped(
+        self, asked: Asked, find: Callable[[Candidate], Any], works: Callable[[Any], bool]
+    ) -> tuple[Any, bool]:
+        """The candidate that was tuned for a problem, or for the nearest, and whether it was for this one, here."""
         picker = self._picker(asked.tuner, asked.device)
-        if self._data is None:
-            return None, ""
-        choices, _, remark = picker.choices_here(asked.kernel, self._other_devices)
-        nearest = (self._nearest or _sizes(choices)) if self.on_miss == "nearest" else ()
-        for choice, away in picker.ranked(choices, asked.key, nearest):
-            found = find(choice)
-            if found is not None and not (away or remark):
-                return found, ""
-            if found is not None and works(found):
-                picker.warn(f"the choice{remark}{away} is used for {asked}")
-                return found, "nearest"
-        if self.on_miss in ("first", "nearest"):
-            found = next(filter(works, candidates), None)
-            if found is not None:
-                picker.warn(f"nothing is tuned for {asked}: its first candidate that works is used")
-                return found, "first"
-        return None, "error" if self.on_miss == "error" else "tune"
+        _, choices, remark = picker["choices_here"](asked.kernel, self._other_devices)
+        here = known = tuple(sorted(asked.key.items()))
+        if here not in choices and self.on_miss == "nearest":
+            sizes = {name for key in choices for name, value in key if isinstance(value, (int, float)) and value > 1}
+            known = picker["closest"](choices, here, self._nearest or sizes)
+        entry = choices.get(known)
+        found = None if entry is None else find(entry.choice)
+        if found is None:
+            return None, False
+        library, version = entry.versions.minor
+        running = getattr(sys.modules.get(library), "__version__", version)
+        if not running.startswith(version):
+            self._tell("version", f"{asked.kernel} was tuned with {library} {version}, and this is {running}")
+        if known == here and not remark:
+            return found, True
+        if not works(found):
+            return None, False
+        self._tell("inexact", f"what was tuned for {entry.problem} on {entry.problem.device.name} is used for {asked}")
+        return found, False
 
-    def _missed(self, miss: Miss) -> None:
+    def _tell(self, kind: str, what: str) -> None:
+        """Say once what is not as it was tuned, and what mends it."""
+        if kind not in self._told:
+            self._told.add(kind)
+            path = os.path.join(*self.package.split("."), self._resource)  # as a library's folder usually has it
+            mends = f"pytest --autotune-load={path} --autotune-update"
+            _warn(f"{self.package}: {what} (cover it in the tests, then: {mends})")
+
+    def _missed(self, miss: Asked) -> None:
         if miss in self.misses:
             return
         self.misses.append(miss)
@@ -208,48 +230,8 @@ _loaded: list[Loaded] = []
 _is_hooked = False
 
 
-def use(
-    package: str,
-    resource: str | os.PathLike[str],
-    on_miss: str = ON_MISS[0],
-    *,
-    nearest: Sequence[str] = (),
-    other_devices: bool = False,
-    aliases: Mapping[str, str] | None = None,
-    report: str | os.PathLike[str] | None = None,
-) -> Loaded:
-    """Let a cache that a library ships answer for its kernels, those of Triton and of :func:`pytest_autotune.tune`.
-
-    To be called in the library's ``__init__``. In a run of pytest with the plugin it does nothing.
-
-    :param package: the library's; those of others are bypassed.
-    :param resource: the cache, a file in the package, or an absolute path.
-    :param on_miss: for what was not tuned. ``"first"``: the tuner's first candidate that works. ``"nearest"``: the
-        choice of the nearest problem, else the first. ``"tune"``: as without this. ``"error"``: LookupError.
-    :param nearest: numbers of keys that may differ from those of the nearest problem; left out, those that are sizes.
-    :param other_devices: the choices of the GPU of the same architecture that is the nearest in size may be taken.
-    :param aliases: name of a device -> name of one whose choices it takes, of the same architecture.
-    :param report: a file to which each miss is added, as a line of JSON, for ``pytest --autotune-problems``.
-    :raises ValueError: for another ``on_miss``.
-    """
-    if on_miss not in ON_MISS:
-        raise ValueError(f"use(): on_miss takes {', '.join(ON_MISS)}, not {on_miss!r}")
-    resource, data = os.fspath(resource), None
-    try:
-        if os.path.isabs(resource):
-            with open(resource, "rb") as file:
-                data = file.read()
-        else:
-            data = pkgutil.get_data(package, resource)
-            if data is None:
-                raise ImportError(f"{package} is no package with files")
-    except (OSError, ImportError, ValueError) as error:  # the last one for a script, __main__
-        _warn(f"{package}: {resource} cannot be read, so its kernels are tuned (is it in package-data?): {error}")
-    loaded = Loaded(package, resource, data, on_miss, nearest, other_devices, aliases, report)
-    # A package that says it twice means the last one.
-    _loaded[:] = [loaded, *(other for other in _loaded if other.package != package)]
-    _hook()
-    return loaded
+#: As libraries call it.
+use = Loaded
 
 
 def loaded_for(kernel: str) -> Loaded | None:
@@ -270,21 +252,6 @@ def _hook() -> None:
 
         wrapt.register_post_import_hook(answering.hook_triton, "triton.runtime.autotuner")
         wrapt.register_post_import_hook(answering.hook_function, "pytest_autotune.tuners.function.tuner")
-
-
-def new_picker() -> Any:
-    """The code of an exported module, without its data."""
-    spec = importlib.util.find_spec("pytest_autotune.production.picker")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def _sizes(choices: Mapping[Any, Any]) -> set[str]:
-    """The names of numbers in keys that are no flags."""
-    return {name for key in choices for name, value in key if isinstance(value, (int, float)) and value > 1}
 
 
 def _warn(text: str) -> None:

@@ -37,6 +37,7 @@ def at_least_32(configs, named_args, **kwargs):
     yield from [config for config in configs if config.kwargs["BLOCK"] >= 32]
 
 PRUNE = {prune}
+DO_BENCH = {do_bench}
 BENCHED = []
 
 def bench(kernel_call, quantiles=None):
@@ -48,7 +49,7 @@ def bench(kernel_call, quantiles=None):
 
 CONFIGS = [triton.Config({{"BLOCK": block}}) for block in (16, 32, 64, 128)]
 
-@triton.autotune(CONFIGS, key=["n", "FLAG", "KIND", "MODE"], do_bench=bench, prune_configs_by=PRUNE)
+@triton.autotune(CONFIGS, key=["n", "FLAG", "KIND", "MODE"], do_bench=DO_BENCH or bench, prune_configs_by=PRUNE)
 @triton.jit
 def copy_kernel(
     x, {y}, n, FLAG: tl.constexpr, KIND: tl.constexpr, MODE: tl.constexpr, FN: tl.constexpr, BLOCK: tl.constexpr
@@ -75,7 +76,8 @@ def test_copy(n):
     assert lib.copy(n) in (16, 32, 64, 128)
 """
 IN_PRODUCTION = """
-import sys, warnings, lib
+import sys, warnings, triton, lib, _tuned
+_tuned.device = lambda: ("Triton interpreter", "interpreter", 0, triton.__version__)  # no GPU is there to be asked
 warnings.simplefilter("error")
 lib.copy(100), lib.copy(100)
 assert lib.copy_kernel.best_config.kwargs["BLOCK"] == 64
@@ -83,8 +85,8 @@ print(lib.BENCHED, sorted({"pytest", "pytest_autotune"} & set(sys.modules)))
 """
 
 
-def write(suite: Suite, prune: str, arguments: dict[str, str] = PLAIN) -> None:
-    suite.pytester.makepyfile(lib=LIBRARY.format(prune=prune, **arguments), test_lib=TESTS)
+def write(suite: Suite, prune: str, arguments: dict[str, str] = PLAIN, do_bench: str = "None") -> None:
+    suite.pytester.makepyfile(lib=LIBRARY.format(prune=prune, do_bench=do_bench, **arguments), test_lib=TESTS)
 
 
 def in_production(suite: Suite, script: str = IN_PRODUCTION) -> str:
@@ -121,16 +123,20 @@ BOTH = '{"early_config_prune": __import__("_tuned").pick("lib.copy_kernel", prun
 OWN = '{"early_config_prune": at_least_32}'
 
 
+UNTIMED = 'PRUNE["early_config_prune"].do_bench'
+
+
 @pytest.mark.parametrize(
-    ("plain", "with_pick", "all_blocks", "n2"),
-    [("None", PICK, 4, []), (OWN, BOTH, 3, ["-pxdist", "-n2"])],
-    ids=["alone", "composed, with workers"],
+    ("plain", "with_pick", "do_bench", "all_blocks", "n2"),
+    [("None", PICK, "None", 4, []), (OWN, BOTH, "None", 3, ["-pxdist", "-n2"]), ("None", PICK, UNTIMED, 4, [])],
+    ids=["alone", "composed, with workers", "untimed"],
 )
 def test_an_export_picks_in_production_and_a_run_of_the_suite_does_not_see_it(
     serial_suite: Suite,
     monkeypatch: pytest.MonkeyPatch,
     plain: str,
     with_pick: str,
+    do_bench: str,
     all_blocks: int,
     n2: list[str],
 ) -> None:
@@ -142,8 +148,8 @@ def test_an_export_picks_in_production_and_a_run_of_the_suite_does_not_see_it(
     suite.dump()
     assert cli.main(["export", "cache.textproto", "--to=python", "-o", "_tuned.py"]) == 0
 
-    once = [int(part) for part in triton.__version__.split(".")[:2]] < [3, 8]
-    write(suite, with_pick)
+    once = [int(part) for part in triton.__version__.split(".")[:2]] < [3, 8] and do_bench == "None"
+    write(suite, with_pick, do_bench=do_bench)
     assert in_production(suite) == ("[64] []" if once else "[] []")
 
     suite.load("--autotune-dump=again.textproto", "--autotune-on-miss=error", *n2).assert_outcomes(passed=3)
@@ -153,6 +159,22 @@ def test_an_export_picks_in_production_and_a_run_of_the_suite_does_not_see_it(
     assert digests(suite.folder / "anew.textproto") == digests(suite.cache)
     swept = [suite.report(f"--autotune-sweep={part}/3")["lookups"] for part in (1, 2)]
     assert len({json.dumps(row["choice"]) for lookups in swept for row in lookups}) > 1
+
+
+def test_what_is_not_known_is_measured_with_tritons_own_benchmark_though_one_candidate_alone_is_not(
+    serial_suite: Suite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    suite = serial_suite
+    write(suite, "None")
+    suite.dump()
+    assert cli.main(["export", "cache.textproto", "--to=python", "-o", "_tuned.py"]) == 0
+    write(suite, PICK, do_bench=UNTIMED)
+
+    driver = "type('Driver', (), {'get_benchmarker': lambda self: lib.bench})()"
+    unknown = f"{IN_PRODUCTION}\nwarnings.simplefilter('ignore')\ntriton.runtime.driver.set_active({driver})\n"
+    told = in_production(suite, f"{unknown}print(lib.copy(77), lib.BENCHED, lib.copy(50), lib.BENCHED)")
+    assert told.splitlines()[1] == "64 [16, 32, 64, 128] 64 [16, 32, 64, 128]"
 
 
 def digests(path: Path) -> list[str]:
@@ -165,7 +187,7 @@ import _tuned, pytest_autotune.tuners.hooks
 from torch._higher_order_ops.triton_kernel_wrap import kernel_side_table
 
 torch.utils._triton.has_triton = lambda: True  # as where there is a GPU
-_tuned.device = lambda: ("NVIDIA H200", "sm_90", 132)
+_tuned.device = lambda: ("NVIDIA H200", "sm_90", 132, "3.7.1")
 
 @triton.autotune(
     [triton.Config({"BLOCK": block}, num_stages=None, num_ctas=None) for block in (16, 32, 64)],

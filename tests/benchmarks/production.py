@@ -21,7 +21,7 @@ from typing import Any
 from common import REPOSITORY, machine, median, table
 
 EXAMPLE = REPOSITORY / "example_suite"
-WAYS = ("plain", "exported", "use", "alone")
+WAYS = ("plain", "exported", "untimed", "use", "alone")
 
 
 def first_calls() -> Iterator[tuple[str, Any, Callable[[], object]]]:
@@ -77,9 +77,11 @@ def child(way: str, folder: str) -> None:
     for name, autotuner, call in first_calls():
         kernel = f"{autotuner.base_fn.__module__}.{autotuner.base_fn.__qualname__}"
         prune = _autotuned.pick(kernel)
-        if way == "exported":
+        if way in ("exported", "untimed"):
             autotuner.early_config_prune = prune
-        elif way == "alone":
+        if way == "untimed":  # as with do_bench=picked.do_bench
+            autotuner._do_bench = prune.do_bench
+        if way == "alone":
             with_only_the_best(autotuner, prune)
         torch.cuda.synchronize()
         started = time.perf_counter()
@@ -140,15 +142,14 @@ import sys, time
 sys.path.insert(0, {folder!r})
 import torch, triton
 import _autotuned
-_autotuned.device = lambda: ("NVIDIA H200", "sm_90", 132)
-_autotuned.VERSIONS = dict.fromkeys(_autotuned.DEVICES)
+_autotuned.device = lambda: ("NVIDIA H200", "sm_90", 132, "3.6")
 prune = _autotuned.pick("example_kernels.matmul.matmul_kernel")
 a = torch.zeros(4, dtype=torch.float16)
 configs = []
 for m, n, k in [(128, 256, 32), (128, 128, 64), (128, 128, 32), (128, 64, 64), (64, 128, 64), (64, 64, 64)]:
     params = dict(BLOCK_M=m, BLOCK_N=n, BLOCK_K=k, GROUP_M=8)
     configs += [triton.Config(params, num_warps=w, num_stages=s) for w in (2, 4, 8) for s in (3, 4, 5)]
-choices = _autotuned.choices_here("example_kernels.matmul.matmul_kernel")[0]
+choices = _autotuned.choices_here("example_kernels.matmul.matmul_kernel", False)[1]
 M, N, K = 1024, 1024, 1024
 known = next(params for key, params in choices.items() if dict(key)["M"] == M and dict(key)["a_ptr.dtype"] == "float16")
 configs = [one for one in configs if one.all_kwargs() != known][:9]

@@ -110,6 +110,10 @@ def pruned_alone(autotuner: Any, prune: Callable[[], Any]) -> Any:
     :param prune: the ``prune_configs`` of the autotuner's class.
     :returns: where there is a pruner, :class:`Pruned`: the autotuner's own, but for those that the pruner changed.
     """
+    bench = getattr(getattr(autotuner, "early_config_prune", None), "do_bench", None)
+    if bench is not None and bench is autotuner._do_bench:  # an export's: Triton's own, where more than one is left
+        autotuner._do_bench = None
+        vars(autotuner).pop("do_bench", None)
     if pruner_of(autotuner) is None:
         return prune()
     own, pruner = autotuner.configs, autotuner.early_config_prune
