@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Value
+from pytest_autotune.cache.plain import entry_of, to_json
 
 H200 = Device("NVIDIA H200", "sm_90", 132)
 MI300 = Device("AMD Instinct MI300X", "gfx942", 304)
@@ -22,7 +25,7 @@ CACHE = Cache(
 
 
 def crossed(index: EntryIndex) -> EntryIndex:
-    return EntryIndex(index.encoded)
+    return EntryIndex(entry_of(*parts) for parts in json.loads(to_json(tuple(index))))
 
 
 @pytest.fixture(params=["caches", "encoded"])

@@ -15,35 +15,19 @@ _Key = tuple[Value, ...]
 class EntryIndex:
     """The entries of some caches; those of one key come in precedence order.
 
-    :param entries: in that order, or as :attr:`encoded` has them, which are decoded at the first question.
+    :param entries: in that order.
     """
 
-    def __init__(self, entries: Iterable[Entry] | bytes) -> None:
-        self._given = entries if isinstance(entries, bytes) else tuple(entries)
+    def __init__(self, entries: Iterable[Entry]) -> None:
+        found: defaultdict[tuple[str, str], list[Entry]] = defaultdict(list)
+        for entry in entries:
+            found[entry.problem.tuner, entry.problem.kernel].append(entry)
+        self._kernels = dict(found)
 
     @classmethod
     def of(cls, caches: Sequence[Cache]) -> EntryIndex:
         """The index of caches; the last one precedes."""
         return cls(chain.from_iterable(cache.entries for cache in reversed(caches)))
-
-    @cached_property
-    def encoded(self) -> bytes:
-        """The entries as plain data, for another process."""
-        from pytest_autotune.cache.codec import binary
-
-        return binary.encode(tuple(self))
-
-    @cached_property
-    def _kernels(self) -> dict[tuple[str, str], list[Entry]]:
-        given = self._given
-        if isinstance(given, bytes):
-            from pytest_autotune.cache.codec import binary  # protobuf is imported at the first question
-
-            given = binary.decode(given, "what was loaded").entries
-        found: defaultdict[tuple[str, str], list[Entry]] = defaultdict(list)
-        for entry in given:
-            found[entry.problem.tuner, entry.problem.kernel].append(entry)
-        return dict(found)
 
     @cached_property
     def _by_key(self) -> dict[tuple[str, str, _Key], list[Entry]]:

@@ -21,6 +21,7 @@ from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.locations import Location
 from pytest_autotune.cache.merge import merge
 from pytest_autotune.cache.model import Cache
+from pytest_autotune.cache.plain import to_json
 from pytest_autotune.devices import visible_nvidia_gpus
 from pytest_autotune.modes import MODES
 from pytest_autotune.report import ci_log, terminal
@@ -138,7 +139,7 @@ class Controller:
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: Any) -> None:
         task = Task(
-            entries=index.encoded if (index := self._beginning.index) is not None else None,
+            entries=to_json(tuple(index)) if (index := self._beginning.index) is not None else None,
             run_folder=str(self._folder.path or ""),
             host=socket.gethostname(),
             run_id=self._run_id,

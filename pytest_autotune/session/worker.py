@@ -15,6 +15,7 @@ All else is in the files of the run's folder, :mod:`pytest_autotune.workers.even
 from __future__ import annotations
 
 import functools
+import json
 import os
 import shlex
 import socket
@@ -33,6 +34,7 @@ from pytest_autotune.cache import stores
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.foreign_text import one_line
 from pytest_autotune.cache.index import EntryIndex
+from pytest_autotune.cache.plain import entry_of
 from pytest_autotune.run.lookup import NO_ENTRY, Lookup, Outcome
 from pytest_autotune.run.mode import Job, Suite
 from pytest_autotune.run.nearest import nearest
@@ -68,12 +70,12 @@ class WorkerContext:
 class Task:
     """What the controller sends a worker when it starts.
 
-    :param entries: what is loaded, as an index has it encoded, or None when nothing is.
+    :param entries: what is loaded, in the order of an index, as JSON; None when nothing is.
     :param run_folder: where the processes of this run write down what they do; empty where there is no place.
     :param host: the controller's; its paths mean nothing on another one.
     """
 
-    entries: bytes | None = None
+    entries: str | None = None
     run_folder: str = ""
     host: str = ""
     run_id: str = ""
@@ -91,7 +93,7 @@ def context_of_worker(workerinput: Mapping[str, Any], options: Options) -> Worke
     log = Log(in_reach or folder, worker, sends=in_reach is None)
     others = Others(log.folder, worker) if folder is not None and log.folder is not None else None
     return WorkerContext(
-        EntryIndex(task.entries) if task.entries is not None else None,
+        EntryIndex(entry_of(*parts) for parts in json.loads(task.entries)) if task.entries is not None else None,
         Coordinator(Locks(options.wait_timeout, shared=shared), folder, others),
         log,
         workers=task.workers,

@@ -8,22 +8,21 @@ on another host, keeps its lines, and xdist brings them when it ends.
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import json
 import os
 import stat
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain
-from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytest_autotune.cache.model import Candidate, Device, Digest, Entry, Identity, Problem, Value, Versions
+from pytest_autotune.cache.model import Entry, Identity
+from pytest_autotune.cache.plain import entry_of, identity_of, to_json
 
 if TYPE_CHECKING:
     from filelock import FileLock
@@ -69,7 +68,7 @@ class Event:
         """
         names = ("claim", "kind", "asked", "entry", "test", "data")
         line = {name: found for name in names if (found := getattr(self, name))}
-        return json.dumps(line, default=_parts, separators=(",", ":"))
+        return to_json(line)
 
     @staticmethod
     def decode(line: str | bytes) -> Event:
@@ -79,68 +78,12 @@ class Event:
         """
         try:
             found = json.loads(line)
-            for name, made in (("asked", _identity), ("entry", _entry)):
+            for name, made in (("asked", identity_of), ("entry", entry_of)):
                 if name in found:
                     found[name] = made(*found[name])
-            event = Event(**found)
-            texts = (event.kind, event.test, event.claim)
-            if not (all(isinstance(text, str) for text in texts) and isinstance(event.data, dict)):
-                raise TypeError("a field of another type")
-            return event
+            return Event(**found)
         except (TypeError, AttributeError, RecursionError) as error:
             raise ValueError(f"not an event: {error!r}") from None
-
-
-# The model as JSON: of each object its parts in the order of its class, and back.
-
-_PARTS: Mapping[type, Callable[[Any], object]] = {
-    Value: attrgetter("name", "value", "type"),
-    Device: attrgetter("name", "arch", "multiprocessors"),
-    Problem: attrgetter("tuner", "kernel", "key", "device"),
-    Candidate: attrgetter(*Candidate.__match_args__),
-    Digest: attrgetter("id", "parts"),
-    Entry: attrgetter(*Entry.__match_args__),
-    Versions: str,
-    bytes: lambda native: base64.b64encode(native).decode(),
-}
-
-
-def _parts(one: object) -> object:
-    if type(one) not in _PARTS:
-        raise TypeError(f"a {type(one).__qualname__} is no part of an event")
-    return _PARTS[type(one)](one)
-
-
-def _values(plain: Iterable[Any]) -> tuple[Value, ...]:
-    return tuple([Value(*parts) for parts in plain])
-
-
-def _problem(tuner: str, kernel: str, key: Any, device: Any) -> Problem:
-    return Problem(tuner, kernel, _values(key), Device(*device))
-
-
-def _identity(problem: Any, fingerprint: Any) -> Identity:
-    return Identity(_problem(*problem), _values(fingerprint))
-
-
-def _candidate(name: str, params: Any, *others: Any) -> Candidate:
-    return Candidate(name, _values(params), *others)
-
-
-def _entry(problem: Any, fingerprint: Any, choice: Any, candidates: Any, native: str, *others: Any) -> Entry:
-    label, seconds, versions, compiled, digests, generation = others
-    return Entry(
-        *_identity(problem, fingerprint),
-        None if choice is None else _candidate(*choice),
-        tuple([_candidate(*one) for one in candidates]),
-        base64.b64decode(native),
-        label,
-        float(seconds),
-        Versions.of(versions),
-        compiled,
-        tuple([Digest(*one) for one in digests]),
-        generation,
-    )
 
 
 def events_in(lines: Iterable[tuple[str, str | bytes]]) -> tuple[list[tuple[str, Event]], int]:

@@ -77,7 +77,7 @@ def measure_files(count: int, limit_s: float) -> None:
 def measure_lookups(count: int) -> None:
     """Print what a lookup costs in an index, where one kernel has so many entries."""
     entries = some_entries(count, ["lib.ops.kernel"])
-    index = EntryIndex(EntryIndex.of([Cache(entries)]).encoded)
+    index = EntryIndex.of([decode(encode(Cache(entries), Format.TEXT), Format.TEXT, "cache")])
     hits = [entry.problem for entry in entries]
     known = set(hits)
     misses = [entry.problem for entry in some_entries(count + 500, ["lib.ops.kernel"]) if entry.problem not in known]
