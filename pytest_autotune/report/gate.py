@@ -60,7 +60,9 @@ def judge(result: Result, limit: Limit | None, fail_on_unused: bool = False, unl
     if judged and why_not:
         gate = replace(gate, skipped=f"autotune cache {' and '.join(judged)} not judged: {why_not}")
     elif judged:
-        failures += [(_misses(result, limit) if limit is not None else "") or asked_nothing(result)]
+        exceeded = limit.exceeded_by(result.misses, result.problems) if limit is not None else ""
+        misses = f"maximum allowed autotune cache misses exceeded: {exceeded}" if exceeded else ""
+        failures += [_out_of_reach(result) or misses or asked_nothing(result)]
         if fail_on_unused and result.collected.incomplete:
             gate = replace(gate, skipped=f"unused autotune cache entries not judged: {result.collected.incomplete}")
         elif fail_on_unused and result.unused:
@@ -84,8 +86,8 @@ def asked_nothing(result: Result) -> str:
     return f"{_entries_were(result.entries)} loaded and not one was asked for{f' ({why})' if why else ''}"
 
 
-def _misses(result: Result, limit: Limit) -> str:
-    # Who loads a tuner's entries wants it hooked; else the gate would pass for want of lookups.
+def _out_of_reach(result: Result) -> str:
+    """Which loaded entries no lookup of this run could reach, so that a gate would be green for nothing."""
     wanted = {library_of(name) for name in result.request.policy.tuners or result.covered}
     if unhooked := [tuner for tuner, _ in result.collected.unhooked if library_of(tuner) in wanted]:
         return f"requested tuner could not be hooked: {', '.join(unhooked)}"
@@ -94,8 +96,7 @@ def _misses(result: Result, limit: Limit) -> str:
     if result.not_named:
         named_by = result.request.tuners_named_by
         return f"entries of {', '.join(result.not_named)} are loaded, which {named_by} leaves out: name them, too"
-    exceeded = limit.exceeded_by(result.misses, result.problems)
-    return f"maximum allowed autotune cache misses exceeded: {exceeded}" if exceeded else ""
+    return ""
 
 
 def _entries_were(number: int) -> str:

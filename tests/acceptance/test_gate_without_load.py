@@ -128,12 +128,14 @@ def test_a_gate_names_the_option_that_leaves_out_the_tuner_of_what_is_loaded(ser
     result.stdout.fnmatch_lines([f"!* {told} !*"])
 
 
-def test_a_gate_is_not_green_beside_entries_of_a_tuner_that_is_left_out_or_has_no_adapter(serial_suite: Suite) -> None:
+@pytest.mark.parametrize("gate", [*GATES, "--autotune-fail-on-unused"])
+def test_a_gate_is_not_green_beside_entries_of_a_tuner_that_is_left_out_or_has_no_adapter(
+    serial_suite: Suite, gate: str
+) -> None:
     serial_suite.write().dump()
     for tuner in ("gone", "xla"):
         more = serial_suite.cache.read_text().replace('tuner: "toy"', f'tuner: "{tuner}"')
         (serial_suite.folder / f"{tuner}.textproto").write_text(more)
-    gate = "--autotune-max-misses=0"
 
     result = serial_suite.load("--autotune-load=xla.textproto", "--autotune-tuners=toy", gate)
     assert result.ret == pytest.ExitCode.TESTS_FAILED

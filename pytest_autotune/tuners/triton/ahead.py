@@ -14,6 +14,7 @@ from typing import Any
 
 from pytest_autotune import devices
 from pytest_autotune.cache.index import EntryIndex
+from pytest_autotune.cache.merge import MOST_COMPILED
 from pytest_autotune.cache.model import Device, before_pruning
 from pytest_autotune.run.mode import Job, Suite
 from pytest_autotune.run.session import Session
@@ -24,9 +25,6 @@ from pytest_autotune.tuners.triton.identity import NAME, distinct_params, finger
 from pytest_autotune.tuners.triton.internals import apart, autotuners, environment
 from pytest_autotune.tuners.triton.internals.autotuners import HeuristicsOver
 from pytest_autotune.tuners.triton.specialisation_text import CONSTANT, NoText, parsed
-
-#: So many texts of one entry are compiled for.
-MOST_OF_ENTRY = 64
 
 
 class Ahead:
@@ -102,7 +100,7 @@ class Ahead:
         for entry in entries:
             config = offered.get(entry.choice.params) if entry.choice is not None else None
             if config is not None and before_pruning(entry.fingerprint) == now:
-                for text in entry.compiled[:MOST_OF_ENTRY]:
+                for text in entry.compiled[:MOST_COMPILED]:
                     yield kernel, config, text
 
 

@@ -60,13 +60,7 @@ class Choices:
         function = python_function(autotuner)
         if session.paused or function is None or session.ignores(NAME, qualified_name(function)):
             return self.check_disk_cache(autotuner, tuning_key, configs, bench_fn)
-        try:
-            call = Call.of(autotuner, tuning_key, bench_fn, self._heuristics.over(autotuner))
-        except LookupError:
-            session.note(
-                f"triton: {qualified_name(function)} is tuned in a way that is not known here; it was bypassed"
-            )
-            return self.check_disk_cache(autotuner, tuning_key, configs, bench_fn)
+        call = Call.of(autotuner, tuning_key, bench_fn, self._heuristics.over(autotuner))
         if len(configs) == 1:
             call.adopt(configs[0], {configs[0]: 0.0})
             self._forget_before_the_next_test(call)

@@ -98,8 +98,6 @@ def tune(
             # Triton keeps the arguments of a call in the autotuner, where another thread's call puts its own.
             if fails_again(error) and autotuner.nargs is arguments:
                 tuning.record_failure([failure_text(error)])
-            else:
-                tuning.not_recorded(failure_text(error))
             raise
         if raced is not None:
             failed = {config: result.failed for config, result in raced.items() if result.failed}

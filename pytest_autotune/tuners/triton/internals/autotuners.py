@@ -190,9 +190,9 @@ def arguments_of(bench_fn: Callable[[], None]) -> tuple[tuple[Any, ...], dict[st
     :raises LookupError: when it is not the function that Triton is known to pass.
     """
     cells = closure_cells(bench_fn) if inspect.isfunction(bench_fn) else {}
-    args, kwargs = cells["args"], cells["kwargs"]
+    args, kwargs = cells.get("args"), cells.get("kwargs")
     if not (isinstance(args, tuple) and isinstance(kwargs, dict)):
-        raise LookupError("args")
+        raise LookupError("its benchmark is not the one that is known here")
     return args, kwargs
 
 
