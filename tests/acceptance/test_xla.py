@@ -205,6 +205,22 @@ def test_settings_that_rule_a_cache_out_leave_xla_alone_and_fail_the_gate(
     assert result.ret == pytest.ExitCode.TESTS_FAILED
 
 
+def test_what_xla_wrote_in_another_form_costs_a_line_and_fails_the_gate(serial: Suite) -> None:
+    serial.dump()
+    conftest = serial.folder / "conftest.py"
+    unread = "def read(data, where): raise OSError('unread')"
+    conftest.write_text(
+        f"{conftest.read_text()}\nfrom pytest_autotune.tuners.xla import files\n{unread}\nfiles.read = read\n"
+    )
+    serial.pytester._method = "subprocess"
+
+    result = serial.load("--autotune-max-misses=0")
+
+    result.stdout.fnmatch_lines(["*3 passed*"])
+    assert "xla: error in what XLA wrote: OSError: unread; that call was left to xla" in result.stdout.str()
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+
+
 def test_jax_distributed_leaves_xla_alone_with_the_reason(serial: Suite) -> None:
     result = serial.dump(TOY_JAX_DISTRIBUTED="1")
 
