@@ -14,7 +14,6 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable
-from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -63,7 +62,8 @@ class Compilations:
         self._session = session
         #: Why compilations were bypassed, each reason once.
         self.bypassed: dict[str, None] = {}
-        self._closing = ExitStack()
+        self._folder = tempfile.TemporaryDirectory(prefix="pytest-autotune-xla-", ignore_cleanup_errors=True)
+        self._temporary = Path(self._folder.name)
         self._number = 0
         self._in_memory: set[bytes] = set()
         self._versions: dict[str, str] = {}
@@ -71,7 +71,7 @@ class Compilations:
 
     def close(self) -> None:
         """Remove what was written for XLA."""
-        self._closing.close()
+        self._folder.cleanup()
 
     def watch(self, compile_it: Callable[[], Any], backend: Any, devices: Any, options: Any, program: str) -> Any:
         """Do one compilation, of what JAX calls ``program``, with its options changed; report what it looked up."""
@@ -137,11 +137,6 @@ class Compilations:
         setattr(debug_options, _MODE, internals.read_mode())
         on = next(iter(devices), all_devices[0]) if devices is not None else all_devices[0]
         return _Compilation(program, dump, log, of_jax(on), reported)
-
-    @cached_property
-    def _temporary(self) -> Path:
-        folder = tempfile.TemporaryDirectory(prefix="pytest-autotune-xla-", ignore_cleanup_errors=True)
-        return Path(self._closing.enter_context(folder))
 
     @cached_property
     def _loaded(self) -> LoadedEntries | None:
