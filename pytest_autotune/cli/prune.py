@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import replace
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import click
 
@@ -16,23 +16,8 @@ from pytest_autotune.cache.model import Cache, Entry
 from pytest_autotune.cli.output import FOUND, OK, PATH, matches, on_device, print_lines, safe
 from pytest_autotune.report.json_report import problem_mapping
 
-# A problem as a report names it: tuner, kernel, device and key.
+#: A problem as a report names it: tuner, kernel, device and key.
 _Reported: TypeAlias = "tuple[str, ...]"
-
-
-class Report(NamedTuple):
-    """What a JSON report of a run says about entries that were not asked for.
-
-    :param incomplete: why nothing is known of them; empty where it is.
-    :param devices: the ids of the devices that the run asked for problems of.
-    :param asked: the problems that it asked for.
-    """
-
-    path: str
-    incomplete: str
-    devices: frozenset[str]
-    asked: frozenset[_Reported]
-    unused: frozenset[_Reported]
 
 
 @click.command("prune", short_help="drop entries that no run asked for")
@@ -44,7 +29,7 @@ class Report(NamedTuple):
     type=PATH,
     multiple=True,
     required=True,
-    help="A report that --autotune-report wrote. Repeatable: only what is unused in all of them is dropped.",
+    help="A report that --autotune-report wrote. Repeatable: what one of them has asked for stays.",
 )
 @click.option(
     "--together",
@@ -58,32 +43,25 @@ class Report(NamedTuple):
 def command(
     file: str, paths: tuple[str, ...], together: bool, dry_run: bool, device: str | None, exit_code: bool
 ) -> int:
-    """Drop the entries of the cache FILE that are unused in all of the reports.
+    """Drop the entries of the cache FILE that a report calls unused, and none of them asked for.
 
-    A report of a run that was not complete is refused, unless --together says that all of them make one. What a
-    run's device has nothing to do with stays.
+    A report of a run that was not complete is refused, unless --together says that all of them make one. What is of
+    another device stays.
     """
-    reports = [_report(path) for path in paths]
-    shard = next((report for report in reports if report.incomplete), None)
-    if shard and not together:
-        raise CacheError(
-            shard.path,
-            f"of a run that was not complete ({shard.incomplete}), so nothing is known to be unused",
-            "with all shards' reports: --together",
-        )
-    kernels = {asked[:3] for report in reports for asked in report.asked}  # with their device
+    asked, unused = set[_Reported](), set[_Reported]()
+    for path in paths:
+        of_report = _report(path, together)
+        asked |= of_report[0]
+        unused |= of_report[1]
+    kernels = {problem[:3] for problem in asked} if together else set()  # with their device
 
     def is_unused(entry: Entry) -> bool:
-        problem = entry.problem
-        if not matches(device, problem.device.id, problem.device.name):
+        device_of = entry.problem.device
+        if not matches(device, device_of.id, device_of.name):
             return False
-        reported = _reported(problem_mapping(problem))
-        saw = reports if together else [report for report in reports if problem.device.id in report.devices]
         # A report names problems: of several entries of one, it does not say which was asked for.
-        if any(reported in report.asked for report in saw):
-            return False
-        unused_in = [reported in report.unused for report in saw]
-        return reported[:3] in kernels or any(unused_in) if together else bool(saw) and all(unused_in)
+        reported = _reported(problem_mapping(entry.problem))
+        return reported not in asked and (reported in unused or reported[:3] in kernels)
 
     def without_unused(now: Cache) -> Cache:
         return replace(now, entries=tuple(entry for entry in now.entries if not is_unused(entry)))
@@ -105,16 +83,19 @@ def _reported(row: Mapping[str, Any]) -> _Reported:
     return str(row["tuner"]), str(row["kernel"]), str(row["device"]), json.dumps(row["key"], sort_keys=True)
 
 
-def _report(path: str) -> Report:
-    """The report that a path holds.
+def _report(path: str, together: bool) -> tuple[Set[_Reported], Set[_Reported]]:
+    """The problems that the run of a report asked for, and those of entries that it calls unused.
 
-    :raises CacheError: where it holds none.
+    :param together: the run need not be complete.
+    :raises CacheError: where the path holds no such report.
     """
     try:
         plain = json.loads(stores.file_bytes(path))
         asked, unused = (frozenset(map(_reported, plain[name])) for name in ("lookups", "unused"))
-        devices = frozenset(str(device["id"]) for device in plain["devices"]) | {reported[2] for reported in unused}
         incomplete = "" if plain["complete"] else str(plain.get("incomplete_reason") or "it does not say why")
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise CacheError(path, "is no JSON report of a run", "write one with --autotune-report=REPORT.json") from None
-    return Report(path, incomplete, devices, asked, unused)
+    if incomplete and not together:
+        found = f"of a run that was not complete ({incomplete}), so nothing is known to be unused"
+        raise CacheError(path, found, "with all shards' reports: --together")
+    return asked, unused
