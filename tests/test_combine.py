@@ -34,8 +34,8 @@ def test_of_several_choices_the_fastest_stays_and_all_are_told() -> None:
     combined = of_two(cache(slow), cache(fast))
 
     assert held(combined) == {fast}
-    (conflict,) = combined.conflicts
-    assert (conflict.origin, conflict.rivals) == ("theirs", (("ours", slow), ("theirs", fast)))
+    ((kept, other),) = combined.conflicts
+    assert ((kept.origin, kept.entry), (other.origin, other.entry)) == (("theirs", fast), ("ours", slow))
 
 
 def test_the_order_of_the_caches_does_not_matter() -> None:

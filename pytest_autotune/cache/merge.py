@@ -175,32 +175,19 @@ def without_candidates(entry: Entry) -> Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class Conflict:
-    """Several caches have different entries of one identity: the one that stays, and (cache, entry) of each."""
-
-    kept: Entry
-    rivals: tuple[tuple[str, Entry], ...]
-
-    @property
-    def origin(self) -> str:
-        """The first cache that has the entry which stays."""
-        return next(origin for origin, entry in self.rivals if entry == self.kept)
-
-
-@dataclass(frozen=True, slots=True)
 class Combined:
     """Several caches as one.
 
-    :param removed: entries that the caches' ancestor had and one of them removed.
-    :param replaced: those of them whose problem has an entry with another fingerprint now.
+    :param conflicts: the entries of each identity of which caches have different ones; the first one stays.
+    :param removed: entries that the caches' ancestor had and one of them removed, or replaced by one with another
+        fingerprint.
     :param several: entries of problems of which different caches have different fingerprints, so that all stay: which
         of them the code has now, only a run can say.
     """
 
     cache: Cache
-    conflicts: tuple[Conflict, ...] = ()
+    conflicts: tuple[Sequence[Measured], ...] = ()
     removed: tuple[Entry, ...] = ()
-    replaced: tuple[Entry, ...] = ()
     several: tuple[Entry, ...] = ()
 
 
@@ -219,17 +206,17 @@ def combine(sides: Mapping[str, Cache], ancestor: Cache | None = None) -> Combin
             found.setdefault(entry.identity, {})[origin] = entry
     kept: list[Entry] = []
     removed = [entry for identity, entry in before.items() if identity not in found]
-    conflicts: list[Conflict] = []
+    conflicts: list[Sequence[Measured]] = []
     for identity, rivals in found.items():
         changed = {origin: entry for origin, entry in rivals.items() if entry != before.get(identity)}
         if not changed and len(rivals) < len(sides):
             removed.append(before[identity])
             continue
-        best, *others = ranked([Measured(entry, origin) for origin, entry in (changed or rivals).items()])
-        if any(other.entry != best.entry for other in others):
-            conflicts.append(Conflict(best.entry, tuple(changed.items())))
-        kept.append(united(best.entry, rivals.values()))
-    removed.sort(key=attrgetter("sort_key"))
+        several = ranked([Measured(entry, origin) for origin, entry in (changed or rivals).items()])
+        best = several[0].entry
+        if any(one.entry != best for one in several):
+            conflicts.append(several)
+        kept.append(united(best, rivals.values()))
     of_problem: defaultdict[Problem, list[Entry]] = defaultdict(list)
     for entry in kept:
         of_problem[entry.problem].append(entry)
@@ -242,9 +229,8 @@ def combine(sides: Mapping[str, Cache], ancestor: Cache | None = None) -> Combin
     ]
     return Combined(
         Cache(tuple(kept), next((side.lossy for side in sides.values() if side.lossy), ())),
-        tuple(sorted(conflicts, key=lambda conflict: conflict.kept.sort_key)),
-        tuple(entry for entry in removed if entry.problem not in of_problem),
-        tuple(entry for entry in removed if entry.problem in of_problem),
+        tuple(sorted(conflicts, key=lambda several: several[0].entry.sort_key)),
+        tuple(sorted(removed, key=attrgetter("sort_key"))),
         tuple(sorted(apart, key=attrgetter("sort_key"))),
     )
 

@@ -21,7 +21,7 @@ from pytest_autotune.cache.locations import Location
 from pytest_autotune.cache.merge import combine
 from pytest_autotune.cache.model import Cache, Entry
 from pytest_autotune.cli.merge import settled
-from pytest_autotune.cli.output import FOUND, OK, PATH, choice_and_time, print_lines, problem_text, safe, whole
+from pytest_autotune.cli.output import FOUND, OK, PATH, choice_and_time, print_lines, safe, whole
 
 NAME = "pytest-autotune"
 _ATTRIBUTES = f"merge={NAME} diff={NAME}"
@@ -159,7 +159,7 @@ def textconv(file: str) -> None:
 
 
 def _line(entry: Entry) -> str:
-    on = f"{problem_text(entry.problem)} on {safe(entry.problem.device.id)}: {choice_and_time(entry)}"
+    on = f"{safe(str(entry.problem))} on {safe(entry.problem.device.id)}: {choice_and_time(entry)}"
     noted = [*map(str, entry.fingerprint), str(entry.versions), entry.label]
     noted += [f"{seconds(entry.tuning_seconds)} of tuning"] if entry.tuning_seconds else []
     # What fills lines of the file and is nothing to read: that it is another has to show all the same.

@@ -56,11 +56,10 @@ def command(files: tuple[str, ...], output: str, base: str | None) -> None:
 def settled(combined: Combined) -> Iterator[str]:
     """What a reader may want to look at again: what was removed, and which of several entries stayed."""
     if combined.removed:
-        yield f"{counted(len(combined.removed), 'entry')} left out, which one side removed:"
-        yield from (on_device(entry.problem) for entry in combined.removed)
-    if combined.replaced:
-        yield f"{counted(len(combined.replaced), 'entry')} replaced by an entry with another fingerprint:"
-        yield from (on_device(entry.problem) for entry in combined.replaced)
+        yield f"{counted(len(combined.removed), 'entry')} left out, which one side removed or replaced:"
+        there = {entry.problem for entry in combined.cache.entries}
+        for problem in (entry.problem for entry in combined.removed):
+            yield on_device(problem) + (": replaced by an entry with another fingerprint" if problem in there else "")
     if combined.several:
         yield f"{counted(len(combined.several), 'entry')} of one problem and several fingerprints, all of which stay:"
         for entry in combined.several:
@@ -70,10 +69,11 @@ def settled(combined: Combined) -> Iterator[str]:
     if combined.conflicts:
         several = counted(len(combined.conflicts), "problem")
         yield f"{several} with several entries, of which the one stays that a run would keep:"
-    for conflict in combined.conflicts:
-        yield on_device(conflict.kept.problem)
-        for origin, entry in conflict.rivals:
-            yield f"    {'kept' if origin == conflict.origin else 'dropped'} {safe(origin)}: {choice_and_time(entry)}"
+    for kept, *others in combined.conflicts:
+        yield on_device(kept.entry.problem)
+        for one in (kept, *others):
+            what = "kept" if one.entry == kept.entry else "dropped"
+            yield f"    {what} {safe(one.origin)}: {choice_and_time(one.entry)}"
 
 
 @click.command("compact", short_help="fewer and larger segments in a store at a URL")

@@ -56,14 +56,9 @@ def table(title: str, rows: Sequence[Sequence[str]], right: Collection[int] = ()
     yield from (line.format(*row).rstrip() for row in rows)
 
 
-def problem_text(problem: Problem) -> str:
-    """A problem without its device, for a row."""
-    return safe(str(problem))
-
-
 def on_device(problem: Problem) -> str:
     """A problem with its device, for a line of its own."""
-    return f"  {problem_text(problem)} on {safe(problem.device.name)}"
+    return f"  {safe(str(problem))} on {safe(problem.device.name)}"
 
 
 def keys_of(problems: Sequence[Problem]) -> tuple[list[dict[str, Value]], list[str], list[Value]]:

@@ -124,7 +124,7 @@ def test_what_one_side_pruned_stays_away(registered: Git) -> None:
     told = registered("merge", "other").stderr
 
     assert held() == {*BASE[1:], entry(3)}
-    assert "1 entry left out, which one side removed:" in told
+    assert "1 entry left out, which one side removed or replaced:" in told
 
 
 @pytest.mark.parametrize("path", ["tests/autotune.pb", "tests/a b[1].json", "tests/autotune.yaml", "tests/cache/"])
