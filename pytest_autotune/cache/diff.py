@@ -32,11 +32,7 @@ class ChangeKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One entry that differs.
-
-    :param old: None for one that was added.
-    :param new: None for one that was removed.
-    """
+    """One entry that differs; there is no old one where it was added, and no new one where it was removed."""
 
     kind: ChangeKind
     old: Entry | None
@@ -52,10 +48,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Diff:
-    """All that differs, in the order of :class:`ChangeKind`, then of the entries.
-
-    :param unchanged: how many entries are the same in both.
-    """
+    """All that differs, in the order of :class:`ChangeKind`, then of the entries; and how many are the same in both."""
 
     changes: tuple[Change, ...]
     unchanged: int

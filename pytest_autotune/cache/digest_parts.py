@@ -24,10 +24,7 @@ _PLAIN = re.compile(r"[\s|,=]+")
 
 
 def of_parts(digest: str, parts: Mapping[str, str]) -> Digest:
-    """What a digest of source is made of.
-
-    :param parts: the name of each function and constant -> a digest of that alone.
-    """
+    """What a digest of source is made of: the name of each function and constant -> a digest of that alone."""
     return Digest(digest, tuple(f"{_plain(part)} {parts[part][:4]}" for part in sorted(parts)))
 
 

@@ -1,8 +1,7 @@
 """The one place that makes foreign text fit to be shown: what a cache, a kernel or a device is called, and messages.
 
-Such text may hold anything: newlines that forge rows, sequences that move a
-terminal's cursor or set its title, characters that nobody sees or that turn the
-order of those around them, and words that a CI system takes for commands.
+Such text may hold newlines that forge rows, sequences that act upon a terminal, characters that nobody sees or that
+turn the order of others, and words that a CI system takes for commands.
 """
 
 from __future__ import annotations
@@ -26,12 +25,10 @@ _TUPLE = re.compile(rf"\[(?:{_PART.pattern}(?:, {_PART.pattern})*)?\]")
 
 
 def one_line(text: str, longest: int = LONGEST_LINE) -> str:
-    """The text as a part of one line of a terminal, a log or a message; what is plain stays as it is.
+    """The text as a part of one line of a terminal, a log or a message; of one that is too long, start and end stay.
 
-    Line breaks become spaces. What is not seen, or has an effect, is written as
-    Python escapes it. What looks like a command of a CI system is no longer one.
-
-    :param longest: in characters; of a longer text, start and end stay.
+    Line breaks become spaces. What is not seen, or has an effect, is written as Python escapes it. What looks like a
+    command of a CI system is no longer one.
     """
     if len(text) > longest:
         half = (longest - 1) // 2

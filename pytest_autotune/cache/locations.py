@@ -33,8 +33,7 @@ class Location:
     :param shown: the path as the user wrote it, for messages.
     :param url: of object storage, without options and a slash at its end; empty for a path.
     :param options: some of :data:`OPTIONS`, which stand behind a URL.
-    :param keep: the folder on this machine for what a URL holds and what could not be sent there; None where
-        nothing is kept.
+    :param keep: the folder on this machine for what a URL holds and what could not be sent there, if any.
     """
 
     path: Path
@@ -46,10 +45,8 @@ class Location:
 
     @classmethod
     def of(cls, written: str | os.PathLike[str], base: Path, shown: str = "") -> Location:
-        """The location that a user wrote.
+        """The location that a user wrote, relative to a folder, and as messages are to call it.
 
-        :param base: the folder that it is relative to.
-        :param shown: how to call it in messages; empty: as it was written.
         :raises CacheError: for a URL of another kind, or with other options; for a path that no report could hold.
         """
         text = os.fspath(written)

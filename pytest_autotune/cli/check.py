@@ -1,7 +1,4 @@
-"""``pytest-autotune check``: whether caches are whole, and as they are written.
-
-It reads files and nothing else: no GPU, no library that tunes.
-"""
+"""``pytest-autotune check``: whether caches are whole, and as they are written. It needs no library that tunes."""
 
 from __future__ import annotations
 

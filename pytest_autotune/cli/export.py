@@ -91,10 +91,7 @@ def _layout(preset: str | None, path: str | None, row: str | None, values: str) 
 
 
 def exported_defect(cache: Cache, path: str, file: str) -> str:
-    """In what an exported module is not what its command would write; empty where it is.
-
-    :param file: of the cache.
-    """
+    """In what an exported module is not what its command would write; empty where it is."""
     text = _text(file)
     line = export_python.command_of(text, file)
     expected, _ = _module(cache, line, file)
@@ -110,10 +107,7 @@ def _line(file: str, kernels: Sequence[str], devices: Sequence[str], aliases: Se
 
 
 def _module(cache: Cache, line: str, where: str = "export") -> tuple[str, str]:
-    """The module that a command writes, and what it holds in words.
-
-    :raises CacheError: where it is no such command.
-    """
+    """The module that a command writes, and what it holds in words; a :class:`CacheError` where it is no command."""
     try:
         given = command.make_context("export", shlex.split(line)[2:]).params
         # It is told to users as what to run, so nothing else may stand there.

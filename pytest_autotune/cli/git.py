@@ -56,10 +56,7 @@ def setup(files: tuple[str, ...], globally: bool) -> None:
 
 
 def _git(*arguments: str) -> str:
-    """What git prints.
-
-    :raises CacheError: where it fails.
-    """
+    """What git prints; a :class:`CacheError` where it fails."""
     try:
         done = subprocess.run(["git", *arguments], capture_output=True, text=True, errors="surrogateescape")
     except OSError as error:
@@ -73,9 +70,7 @@ def _git(*arguments: str) -> str:
 def _pattern(file: str, root: Path) -> str:
     """The line of .gitattributes begins with it: the path of a cache from the root on, of a folder all files in it.
 
-    It is meant literally but for its last star.
-
-    :raises CacheError: for a name that a line cannot hold, and that would be more than one.
+    It is meant literally but for its last star. A name that would be more than one line is refused.
     """
     path = Path(os.path.realpath(file))
     folder = Location.of(file, Path()).is_folder
@@ -98,10 +93,9 @@ def _literal(text: str) -> str:
 
 
 def _append(file: Path, wanted: Sequence[str]) -> list[str]:
-    """Add lines to a file.
+    """Add lines to a file; returns those that it did not have.
 
-    :returns: those that it did not have.
-    :raises CacheError: where it is a link: git does not follow it, and whoever committed it chose where it leads.
+    A link is refused: git does not follow it, and whoever committed it chose where it leads.
     """
     if file.is_symlink():
         raise CacheError(str(file), "is a link, which git does not follow", "put a file in its place")
@@ -114,10 +108,7 @@ def _append(file: Path, wanted: Sequence[str]) -> list[str]:
 
 
 def _program() -> str:
-    """This command, by a path that holds outside of its virtual environment.
-
-    Not ``python -m``: that would import from the folder that git merges in.
-    """
+    """This command, wherever git runs; not ``python -m``, which would import from the folder that git merges in."""
     path = Path(sys.executable).with_name(NAME)
     return str(path) if path.is_file() else NAME
 

@@ -35,11 +35,7 @@ for command in (*(part.command for part in parts), merge.compact, git.setup, git
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command.
-
-    :param arguments: None for those of this process, which then is the command's own.
-    :returns: its exit status.
-    """
+    """Run the command, by default with the arguments of this process, which is its own then; returns its status."""
     if arguments is None:
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # a reader that has had enough, such as `head`, is no error
     try:

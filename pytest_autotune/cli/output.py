@@ -81,10 +81,7 @@ def first_difference(text: str, other: str) -> int:
 
 
 def whole(cache: Cache) -> Cache:
-    """The cache itself, which is to be written.
-
-    :raises CacheError: where it has fields that this version does not know, and would lose.
-    """
+    """The cache itself; a :class:`CacheError` where it has fields that this version does not know, and would lose."""
     if cache.lossy:
         raise CacheError(*cache.lossy)
     return cache

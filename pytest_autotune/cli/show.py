@@ -52,10 +52,7 @@ def _none_of(wanted: str, names: Mapping[str, object]) -> str:
 
 
 def _totals(groups: _Groups, number: int) -> str:
-    """What is shown, in one line.
-
-    :param number: of all entries of the cache.
-    """
+    """What is shown of the entries of the cache, in one line."""
     entries = [entry for members in groups.values() for entry in members]
     counts = [
         counted(len(entries), "entry"),

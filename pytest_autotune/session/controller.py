@@ -330,15 +330,16 @@ def _begin(config: pytest.Config, options: Options, shared: SharedFolder) -> tup
 
 def _reading_at_once(options: Options) -> dict[Location, Callable[[], Cache]]:
     """What waits for each of several stores at URLs: one that is down takes seconds to say nothing."""
-    dump = options.dump
-    urls = {one.location: False for one in options.load if one.location.url}
-    urls |= {dump.location: True} if dump is not None and dump.location.url else {}
-    if len(urls) < 2:
+    reads: dict[Location, Callable[[Location], Cache]]
+    reads = {one.location: stores.read for one in options.load if one.location.url}
+    if options.dump is not None and options.dump.location.url:
+        reads[options.dump.location] = stores.check_writable
+    if len(reads) < 2:
         return {}
     from concurrent.futures import ThreadPoolExecutor
 
-    pool = ThreadPoolExecutor(len(urls))
-    return {url: pool.submit(stores.read, url, missing_ok).result for url, missing_ok in urls.items()}
+    pool = ThreadPoolExecutor(len(reads))
+    return {url: pool.submit(read, url).result for url, read in reads.items()}
 
 
 @contextmanager
