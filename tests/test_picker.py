@@ -219,6 +219,20 @@ def test_another_minor_version_of_triton_and_an_edited_module_are_told_once(expo
     assert told[0].startswith("lib.add: no candidate is known as the choice, so Triton tunes: IndexError(")
 
 
+def test_on_an_unknown_gpu_and_without_one_triton_tunes_and_a_line_says_why(
+    export: Export, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left, told = export(entry(64, 32), on=A100).pick(64)
+    assert left == [16, 32, 64, 128]
+    assert "so Triton tunes: KeyError(('NVIDIA A100', 'sm_80', 108, '3.7.1'))" in told[0]
+
+    exported = export(entry(64, 32))
+    monkeypatch.delitem(sys.modules, "torch")
+    left, told = exported.pick(64)
+    assert left == [16, 32, 64, 128]
+    assert "so Triton tunes: KeyError('torch')" in told[0]
+
+
 def test_what_a_key_does_not_tell_apart_is_left_out_and_told(export: Export, capsys: Any) -> None:
     exported = export(entry(64, 32), entry(64, 64, source="other"), entry(128, 64), entry(128, 64, source="other"))
 
@@ -279,6 +293,8 @@ def test_what_is_no_export_is_not_overwritten_and_an_alias_of_nothing_is_refused
     assert "mine.py: is no export of pytest-autotune" in capsys.readouterr().err
     assert cli.main(["export", "c.textproto", "--to=python", "-o", "_tuned.py", "--alias=OEM = NVIDIA H20O"]) == 4
     assert "no choice is of the device NVIDIA H20O (there are those of NVIDIA H200)" in capsys.readouterr().err
+    assert cli.main(["export", "c.textproto", "--to=python", "-o", "_tuned.py", "--alias=NVIDIA H200=NVIDIA H200"]) == 4
+    assert "the device NVIDIA H200 has choices of its own" in capsys.readouterr().err
 
 
 def check(capsys: Any) -> tuple[int, list[str]]:

@@ -78,11 +78,10 @@ def parts(named: Any, names: Any) -> Any:
 def choices_here(kernel: str, other_devices: bool) -> Any:
     """The arguments in the keys of a kernel, its choices for this GPU by key, and how they were tuned if not here."""
     now = device()
-    by_device = CHOICES.get(kernel, {})
-    near = [one for one in by_device if one[1] == now[1] and (one[2] == now[2] or other_devices)]
+    near = [one for one in CHOICES[kernel] if one[1] == now[1] and (one[2] == now[2] or other_devices)]
     then = min(near, key=lambda one: (one[:3] != now[:3], abs(one[2] - now[2])), default=now)
     remark = "" if then[:3] == now[:3] and now[3].startswith(then[3]) else f" on {then} and not on {now}"
-    return KEYS.get(kernel, ()), {tuple(sorted(key.items())): best for key, best in by_device.get(then, [])}, remark
+    return KEYS[kernel], {tuple(sorted(key.items())): best for key, best in CHOICES[kernel][then]}, remark
 
 
 def device() -> Any:
@@ -94,7 +93,8 @@ def device() -> Any:
 
 def warn(what: str, kind: str = "") -> None:
     """Say once in a process that choices are not used as they were tuned, and what mends it."""
-    if not sys.modules["torch"].compiler.is_compiling() and vars(warn).setdefault(kind, what) is what:
+    torch = sys.modules.get("torch")
+    if not (torch and torch.compiler.is_compiling()) and vars(warn).setdefault(kind, what) is what:  # it traces none
         warnings.warn(f"{what} (cover it in the tests, then: {COMMAND})", stacklevel=3)
 
 

@@ -14,13 +14,14 @@ import runpy
 import sys
 import threading
 import warnings
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import PurePath
 from typing import Any
 
-from pytest_autotune.cache.model import Cache, Candidate, Entry
+from pytest_autotune.cache.model import Cache, Candidate
 
 #: What becomes of a problem that was not tuned, the default first.
 ON_MISS = ("first", "nearest", "tune", "error")
@@ -138,14 +139,13 @@ class Loaded:
         with self._lock:
             if (tuner, on) not in self._pickers:
                 entries, _ = chosen(entry for entry in self._cache.entries if entry.problem.tuner == tuner)
-                choices: dict[str, dict[object, list[tuple[object, Entry]]]] = {}
+                choices: Any = defaultdict(lambda: defaultdict(list))
                 for entry in entries:
                     device = *identity(entry.problem.device), ""  # of which Triton, each choice says itself
-                    of_kernel = choices.setdefault(entry.problem.kernel, {})
-                    of_kernel.setdefault(device, []).append((plain_key(entry.problem.key), entry))
+                    choices[entry.problem.kernel][device].append((plain_key(entry.problem.key), entry))
                 taken = aliased({entry.problem.device for entry in entries}, self._aliases).get(on[:2], on)
                 picker = runpy.run_module("pytest_autotune.production.picker")
-                picker.update(CHOICES=choices, device=lambda: (*taken, ""))
+                picker.update(CHOICES=choices, KEYS=defaultdict(tuple), device=lambda: (*taken, ""))
                 self._pickers[tuner, on] = picker
             return self._pickers[tuner, on]
 

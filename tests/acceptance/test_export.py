@@ -225,3 +225,40 @@ def test_torch_compile_captures_the_one_candidate_and_in_a_run_of_the_suite_all(
     )
 
     assert done.stdout.splitlines() == ["[32]", "[16, 32, 64]", "[16, 32, 64]"], done.stderr
+
+
+EXAMPLE = """
+import sys, types, torch, triton
+from importlib import import_module
+from example_kernels import _autotuned, add
+
+picked = []
+for kernel, by_device in _autotuned.CHOICES.items():
+    module, _, name = kernel.rpartition(".")
+    autotuner = getattr(import_module(module), name)
+    for on, rows in by_device.items():
+        _autotuned.device = lambda: on
+        for key, choice in rows:
+            launch = {name: value for name, value in key.items() if "." not in name}
+            dtypes = {name.partition(".")[0]: getattr(torch, value) for name, value in key.items() if "." in name}
+            launch |= {name: types.SimpleNamespace(dtype=dtype) for name, dtype in dtypes.items()}
+            left = _autotuned.pick(kernel)(autotuner.configs, launch)
+            picked.append([one.all_kwargs() for one in left] == [choice])
+print(len(picked), all(picked))
+
+add.add_kernel.early_config_prune = prune = _autotuned.pick("example_kernels.add.add_kernel")
+add.add_kernel._do_bench = prune.do_bench
+print(add.add(torch.ones(1), torch.ones(1)).item(), add.add_kernel.best_config.kwargs)
+print({"pytest", "pytest_autotune"} & set(sys.modules))
+"""
+
+
+def test_each_choice_of_the_examples_export_is_a_candidate_of_its_kernel_and_picked_without_pytest() -> None:
+    done = subprocess.run(
+        [sys.executable, "-Werror::UserWarning:example_kernels", "-c", EXAMPLE],
+        cwd=Path(__file__).parent.parent.parent / "example_suite",
+        env={**os.environ, "TRITON_INTERPRET": "1"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.stdout.splitlines() == ["35 True", "2.0 {'BLOCK': 512}", "set()"], done.stderr
