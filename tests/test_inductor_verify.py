@@ -96,7 +96,7 @@ def test_a_loaded_decision_among_templates_is_measured_again_and_used_all_the_sa
     timed = Benchmarks(lambda: Gpu())
     timed.hook(inductor, session, Patches(session, "inductor"))
     part = Templates(timed)
-    part._session, part._torch = session, None
+    part._session, part._module = session, SimpleNamespace(torch=None)
     monkeypatch.setattr("pytest_autotune.tuners.inductor.templates.template_key", lambda *asked: ())
     monkeypatch.setattr("pytest_autotune.tuners.inductor.templates.device_of", lambda *asked: GPU)
     monkeypatch.setattr("pytest_autotune.tuners.inductor.templates._does_not_compile", lambda *asked: "")

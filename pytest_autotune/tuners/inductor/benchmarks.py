@@ -38,7 +38,6 @@ class Benchmarks(Part):
 
     def __init__(self, make_clock: Callable[[], Clock] = lambda: torch_clock(flush_l2=True)) -> None:
         self.make_clock = make_clock
-        self._module: Any = None
         self._clock: Clock | None = None
         #: The searches that measure now, each inside the one before it.
         self._searches: list[Tuning] = []

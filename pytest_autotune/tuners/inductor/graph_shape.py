@@ -38,14 +38,12 @@ class Fusions(Part):
 
     def __init__(self, timed: Benchmarks) -> None:
         self._timed = timed
-        self._module: Any = None
         #: Digest of a generated module's text -> the name that the kernel would have in a graph.
         self._names: dict[str, str] = {}
 
     def hook(self, module: ModuleType, session: Session, patches: Patches) -> None:
         """See :class:`~pytest_autotune.tuners.inductor.hooking.Part`."""
-        self._session = session
-        self._module = module
+        self._session, self._module = session, module
         owner = module.TritonScheduling
         measured = ["self", "mod", "n_spills_threshold", "node_names"]
         patches.replace(owner, "benchmark_codegened_module", measured, self._benchmark, and_others=True)
@@ -130,12 +128,10 @@ class Paddings(Part):
         self._open: list[_Decision] = []
         #: Times of products without padding, which Inductor measures once for several decisions.
         self._base_times_ms: dict[str, float] = {}
-        self._torch: Any = None
 
     def hook(self, module: ModuleType, session: Session, patches: Patches) -> None:
         """See :class:`~pytest_autotune.tuners.inductor.hooking.Part`."""
-        self._session = session
-        self._torch = module.torch
+        self._session, self._module = session, module
         patches.replace(module, "should_pad", ["match", "mat1", "mat2", "op", "input"], self._should_pad)
         patches.replace(module, "get_cached_should_pad", ["key"], self._get)
         patches.replace(module, "set_cached_should_pad", ["key", "value"], self._set)
@@ -161,11 +157,11 @@ class Paddings(Part):
         """Stand in for Inductor's cache of decisions."""
         if not self._open:
             return original(key)
-        session, decision = self._session, self._open[-1]
-        if self._torch._inductor.config.deterministic:  # Inductor does not measure then
+        session, decision, torch = self._session, self._open[-1], self._module.torch
+        if torch._inductor.config.deterministic:  # Inductor does not measure then
             return None
         on = device_of(decision.device.type, decision.device.index)
-        beside = {"sizes": decision.sizes, "settings": ", ".join(product_settings(self._torch))}
+        beside = {"sizes": decision.sizes, "settings": ", ".join(product_settings(torch))}
         others = [Value(name, text, "settings" if name == "settings" else "") for name, text in beside.items() if text]
         problem = Problem(self.tuner, decision.op, (Value("inputs", key), *others), on)
         asked = session.tuning(problem, (), lambda entry: _is_padded(entry) is not None, versions(), "whether to pad")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from types import ModuleType
+from typing import Any
 
 from pytest_autotune.run.session import Session
 from pytest_autotune.tuners.shared.library import Patches
@@ -19,6 +20,7 @@ class Part:
     module: str
     #: Set when it is hooked.
     _session: Session
+    _module: Any = None
 
     def hook(self, module: ModuleType, session: Session, patches: Patches) -> None:
         """Hook it; a HookError where this version's internals are not the ones known here."""

@@ -63,8 +63,6 @@ class Kernels(Part):
 
     def __init__(self, timed: Benchmarks) -> None:
         self._timed = timed
-        self._hash_configs: Callable[[Sequence[Any]], str] = str
-        self._config: Any = None
         self._threads: CompilePool | None = None
         #: What the search for an autotuner is known by: once it is narrowed to the choice, its list is gone.
         self._list_digests: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
@@ -77,9 +75,7 @@ class Kernels(Part):
 
     def hook(self, module: ModuleType, session: Session, patches: Patches) -> None:
         """See :class:`~pytest_autotune.tuners.inductor.hooking.Part`."""
-        self._session = session
-        self._hash_configs = module.hash_configs
-        self._config = module.torch._inductor.config
+        self._session, self._module = session, module
         owner = module.CachingAutotuner
         compiled = ["self", "warm_cache_only", "reload_kernel", "static_triton_bundle_key"]
         patches.replace(owner, "precompile", compiled, self._precompile)
@@ -175,15 +171,15 @@ class Kernels(Part):
 
         Not where the user says how, nor where a kernel has to be there with its graph: for a cache, or C++.
         """
-        policy = self._session.policy
+        policy, config = self._session.policy, self._module.torch._inductor.config
         return (
             bool(self._session.indexes)
             and not policy.dumping
             and policy.compile_threads > 1
             and "TORCHINDUCTOR_COMPILE_THREADS" not in os.environ
-            and self._config.compile_threads == 1
-            and not self._config.fx_graph_cache
-            and not self._config.cpp_wrapper
+            and config.compile_threads == 1
+            and not config.fx_graph_cache
+            and not config.cpp_wrapper
         )
 
     def _search(self, autotuner: Any, reload: Callable[[], Any] | None) -> Search | None:
@@ -206,7 +202,7 @@ class Kernels(Part):
         # What Inductor's own cache knows of the list is of the whole one; compile workers drop what fails.
         own_cache = getattr(autotuner.save_cache_hook, "__self__", None)
         list_digest = self._list_digests.get(autotuner) or getattr(own_cache, "configs_hash", None)
-        list_digest = self._list_digests[autotuner] = list_digest or self._hash_configs(configs)
+        list_digest = self._list_digests[autotuner] = list_digest or self._module.hash_configs(configs)
         autotuner.save_cache_hook = None
         on = device_of(autotuner.device_props.type, autotuner.device_props.index)
         problem = Problem(self.tuner, kernel_name(autotuner), kernel_key(autotuner, list_digest), on)

@@ -52,12 +52,10 @@ class Templates(Part):
 
     def __init__(self, timed: Benchmarks) -> None:
         self._timed = timed
-        self._torch: Any = None
 
     def hook(self, module: ModuleType, session: Session, patches: Patches) -> None:
         """See :class:`~pytest_autotune.tuners.inductor.hooking.Part`."""
-        self._session = session
-        self._torch = module.torch
+        self._session, self._module = session, module
         base = next(cls for cls in module.AlgorithmSelectorCache.__mro__ if "lookup" in vars(cls))
         parameters = ["self", "choices", "op", "inputs", "benchmark", "hint_override"]
         patches.replace(base, "lookup", parameters, self._lookup)
@@ -77,7 +75,7 @@ class Templates(Part):
             return original(cache, choices, op, inputs, benchmark, hint_override=hint_override)
         offered = _Offered(choices)
         on = choices[0].layout.device
-        key = template_key(self._torch, choices, op, inputs, hint_override)
+        key = template_key(self._module.torch, choices, op, inputs, hint_override)
         problem = Problem(self.tuner, op, key, device_of(on.type, on.index))
         if session.policy.picks:  # the next test asks again what it runs with
             session.at_next_test(forget_compiled)
@@ -142,7 +140,7 @@ class Templates(Part):
         offered: _Offered,
         tuning: Tuning,
     ) -> Mapping[Any, float]:
-        in_subprocess = getattr(self._torch._inductor.config, "autotune_in_subproc", False)
+        in_subprocess = getattr(self._module.torch._inductor.config, "autotune_in_subproc", False)
         if choices[0].layout.device.type != "cpu" and not in_subprocess:
             for choice in choices:
                 _load(choice)
