@@ -105,12 +105,6 @@ def test_candidates_that_measuring_cannot_tell_apart_are_a_tie(device: Device, s
     assert page_data(result(rows=(row,)))["lookups"][0]["tie"] == share
 
 
-def test_without_a_cache_no_problem_was_judged() -> None:
-    uncacheable = replace(summary(1).rows[0], outcome=Outcome.UNCACHEABLE)
-    assert page_data(result(rows=(uncacheable,)))["judged"] is False
-    assert page_data(summary())["judged"] is True
-
-
 def test_a_key_is_told_as_in_the_terminal_without_digests_and_settings() -> None:
     key = (Value("M", 64), Value("code", "a1b2", "digest"), Value("settings", "deterministic", "settings"))
     row = replace(summary(1).rows[0], problem=Problem("toy", "lib.ops.kernel", key, GPU))

@@ -98,11 +98,3 @@ def test_a_copy_of_a_kernel_that_is_still_there_is_a_miss_and_takes_nothing_from
         ("old.copy", "hit"),
     ]
     assert sorted(kernels(a_suite)) == ["new.copy", "old.copy", "old.copy"]
-
-
-def test_a_kernel_with_other_source_has_not_moved(a_suite: Suite) -> None:
-    rewritten(a_suite, {**MOVED_FILE, "new": LIBRARY.replace("o < n)", "o < n + 0)")}, "old.py")
-
-    report = a_suite.report("--autotune-load=cache.textproto")
-
-    assert {row["outcome"] for row in report["lookups"]} == {"miss"}

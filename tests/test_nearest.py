@@ -67,14 +67,6 @@ def test_keys_whose_names_differ_by_optional_parts_are_compared_part_by_part() -
     assert reason(problem(M=1, K=1), plain).endswith("the entries of this kernel have M")
 
 
-def test_a_row_tells_the_nearest_entry_though_the_lookup_did_not_look_for_it() -> None:
-    asked = problem(M=3)
-    (row,) = rows_of(
-        [Lookup(asked, (), Outcome.MISS, NO_ENTRY)], partial(nearest, [index(problem(M=1))]), Merged(Cache())
-    )
-    assert row.reason == "no entry; the nearest has M 1 instead of 3"
-
-
 def test_the_test_with_the_worst_outcome_stands_first_in_its_row() -> None:
     asked = problem(M=1)
     met = [

@@ -41,12 +41,6 @@ def of_many_kernels(number: int) -> Result:
 FAILED = Gate("0", "maximum allowed autotune cache misses exceeded: 2 > 0")
 
 
-def test_github_shows_each_miss_at_the_file_and_line_of_its_test() -> None:
-    assert ci_log.github_annotations(missed(1)) == [
-        "::warning file=test_a.py,line=1,title=autotune cache%3A stale::STALE toy:lib.op (M=0): source changed"
-    ]
-
-
 def test_what_fails_the_run_is_an_error_and_comes_first_with_what_mends_it() -> None:
     summary = missed(2, gate=FAILED, update="--autotune-load=c --autotune-dump=c", errors=("100% full\nsecond, line",))
 
@@ -122,10 +116,6 @@ def test_a_lookup_outside_of_tests_and_untracked_kernels_have_no_place_and_unuse
         "::warning title=autotune cache%3A miss%2C untracked::MISS toy:lib.op (M=1): source changed"
         "%0AUNTRACKED lib.hidden: tuned behind pytest-autotune's back; neither loaded nor dumped",
     ]
-
-
-def test_a_run_without_misses_says_nothing_to_github() -> None:
-    assert ci_log.github_annotations(result(rows=(row(Outcome.HIT),))) == []
 
 
 def changed() -> Result:

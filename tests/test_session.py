@@ -291,11 +291,6 @@ def an_entry(kernel: str, choice: Candidate = FAST, source: str = "s", device: D
     return Entry(problem(kernel, device), (Value("source", source),), choice)
 
 
-def test_the_entry_of_a_kernel_that_is_gone_serves_the_one_with_its_source_key_and_device() -> None:
-    (lookup,) = after_a_move(an_entry("old"), an_entry("new", device=Device("Other", "arch")))
-    assert (lookup.outcome, lookup.reason, lookup.tuned) == (Outcome.HIT, "moved from old", False)
-
-
 @pytest.mark.parametrize(
     "others",
     [

@@ -6,10 +6,8 @@ import itertools
 
 import pytest
 
-from pytest_autotune.cache.model import Candidate, Device, Entry, Problem, Value
+from pytest_autotune.cache.model import Candidate, Device, Problem, Value
 from pytest_autotune.modes.sweep import Sweep, parse
-from pytest_autotune.run.lookup import Lookup
-from pytest_autotune.run.notes import Notes
 
 GPU = Device("GPU", "arch", 1)
 
@@ -52,17 +50,3 @@ def test_of_more_candidates_than_sweeps_each_sweep_has_another_one_first() -> No
 def test_what_is_no_seed_and_no_part_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="expected a seed such as 7, or a part such as 2/5, not"):
         parse(text)
-
-
-def test_a_candidate_that_cannot_be_used_is_noted_and_the_next_ones_turn_comes() -> None:
-    offers = Sweep("7").offers(Notes(), Lookup(problem()), lambda: candidates(3))
-    order = Sweep("7").ordered(problem(), candidates(3))
-
-    offered = next(offers)
-    answer = offers.send("does not compile")
-
-    assert offered.entry == Entry(problem(), (), order[0], tuple(order))
-    assert answer.entry is not None
-    assert answer.lookup.entry == answer.entry
-    assert answer.entry.choice == order[1]
-    assert [one.failed for one in answer.entry.candidates] == ["does not compile", "", ""]

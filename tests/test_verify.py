@@ -16,7 +16,7 @@ from pytest_autotune.run.lookup import Lookup, Outcome, Policy
 from pytest_autotune.run.rows import Row
 from pytest_autotune.run.session import Session
 from pytest_autotune.tuners.measuring.clocks import Runner
-from pytest_autotune.tuners.measuring.race import Contest, Limits
+from pytest_autotune.tuners.measuring.race import Contest
 from pytest_autotune.workers.coordinator import Coordinator
 from pytest_autotune.workers.events import Event, Log
 from pytest_autotune.workers.locks import Locks
@@ -171,18 +171,6 @@ def test_a_candidate_that_fails_drops_out_and_a_choice_that_fails_is_told() -> N
     assert own.not_raced == "OutOfResources: shared memory"
 
 
-def test_a_problem_whose_turn_it_is_not_is_not_raced() -> None:
-    turns = [raced(Gpu(), [50.0, 40.0], share=Share(part, 7)) for part in range(1, 8)]
-
-    assert sum(verdict is not None for verdict in turns) == 1
-
-
-def test_a_process_that_has_spent_its_time_races_no_more() -> None:
-    verdict = raced(Gpu(), [50.0, 40.0], seconds=0.0)
-
-    assert verdict == Verdict(TIME_OVER)
-
-
 def test_on_a_processor_that_is_noisier_a_choice_has_to_be_slower_by_more(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tests.test_verify.PROBLEMS", [Problem("toy", "k", (), Device("CPU", "avx2", 8))])
 
@@ -190,16 +178,6 @@ def test_on_a_processor_that_is_noisier_a_choice_has_to_be_slower_by_more(monkey
 
     assert not seven.is_slower
     assert twelve.is_slower
-
-
-def test_long_kernels_are_raced_for_a_fraction_of_a_second() -> None:
-    gpu = Gpu()
-
-    verdict = raced(gpu, [20_000.0, 21_000.0, 25_000.0, 18_000.0])
-
-    assert verdict.is_slower
-    assert gpu.now_s < 1.0
-    assert Limits().least <= 3
 
 
 # The gate

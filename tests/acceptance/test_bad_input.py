@@ -98,6 +98,7 @@ def test_a_cache_is_refused_before_workers_start(bad: Suite, distribution: str) 
     bad.distribution = ALL_DISTRIBUTIONS[distribution]
 
     assert "no such file" in refused(bad, bad.load())
+    assert "write --autotune-update=prune" in refused(bad, bad.run("--autotune-load=c.pb", "--autotune-prune"))
     assert "expected tune or first or nearest or error" in refused(bad, bad.run("--autotune-on-miss=perhaps"))
 
 
@@ -211,19 +212,14 @@ OLD_FLAGS = [
     ("--autotune-plain-kernels=c/", "leave it out: a kernel without an autotuner has nothing to tune"),
 ]
 INI = [
-    ("autotune_on_miss = perhaps", "autotune_on_miss (ini): expected tune or first or nearest or error, not 'perhaps'"),
     ("autotune_max_misses = many", "autotune_max_misses (ini): expected a count such as 0, or *, not 'many'"),
-    ("autotune_report = out.pdf", "autotune_report (ini): out.pdf: unknown kind of report (*)"),
     ("autotune_fail_on_unused = perhaps", "autotune_fail_on_unused (ini): *perhaps*"),
-    ("autotune_dump = ftp://tune/x", "autotune_dump (ini): ftp://tune/x: is a URL of no store *"),
     ("autotune_keep_candidates = 7", "autotune_keep_candidates (ini): *7*"),
     ("autotune_tuners = tritn", "autotune_tuners (ini): unknown tuner 'tritn' (known: triton*)"),
     ("autotune_load = 'unclosed", "autotune_load (ini): *"),
     ("autotune_load = none.pb", "autotune_load (ini): none.pb: no such file (create it with --autotune-dump=none.pb)"),
     ("autotune_device_alias = H100", "autotune_device_alias (ini): expected 'DEVICE = OTHER DEVICE', not 'H100'"),
-    ("autotune_device_alias = A =", "autotune_device_alias (ini): expected 'DEVICE = OTHER DEVICE', not 'A ='"),
     ("autotune_wait_timeout = long", "autotune_wait_timeout (ini): expected a number of seconds, not 'long'"),
-    ("autotune_wait_timeout = -1", "autotune_wait_timeout (ini): expected a number of seconds, not '-1'"),
     ("autotune_wait_timeout = nan", "autotune_wait_timeout (ini): expected a number of seconds, not 'nan'"),
 ]
 
@@ -244,10 +240,8 @@ def test_an_option_that_makes_no_sense_is_refused(in_the_way: Suite, args: list[
 
 
 @pytest.mark.parametrize(("flag", "instead"), OLD_FLAGS)
-def test_a_flag_of_an_earlier_version_says_what_replaced_it(suite: Suite, flag: str, instead: str) -> None:
-    suite.write(test_runs=RUNS)
-
-    told = refused(suite, suite.run("--autotune-load=c.pb", flag))
+def test_a_flag_of_an_earlier_version_says_what_replaced_it(bad: Suite, flag: str, instead: str) -> None:
+    told = refused(bad, bad.run("--autotune-load=c.pb", flag))
 
     assert told == f"{flag.partition('=')[0]}: there is no such option ({instead})"
 
@@ -261,11 +255,7 @@ def test_an_ini_value_that_makes_no_sense_is_refused(in_the_way: Suite, ini: str
 
 NATIVE = [
     "autotune_max_misses = true",
-    "autotune_max_misses = 1.5",
-    "autotune_max_misses = [1]",
     'autotune_load = "none.pb"',
-    "autotune_load = [1]",
-    "autotune_dump = 1",
     'autotune_fail_on_unused = "yes"',
     "autotune_wait_timeout = false",
     "autotune_on_miss = 1",
@@ -282,14 +272,11 @@ def test_a_native_toml_value_of_the_wrong_type_is_refused(bad: Suite, line: str)
     assert refused(bad, bad.run()).startswith(f"{line.split()[0]} (ini): ")
 
 
-@pytest.mark.parametrize("args", [["--help"], ["-h"], ["--version"]])
-@pytest.mark.parametrize(
-    "ini", ["autotune_max_misses = many", "autotune_load = none.pb", "autotune_fail_on_unused = perhaps"]
-)
-def test_help_works_with_a_broken_ini(bad: Suite, ini: str, args: list[str]) -> None:
-    bad.pytester.makeini(f"[pytest]\n{ini}\n")
+@pytest.mark.parametrize("flag", ["--help", "--version"])
+def test_help_works_with_a_broken_ini(bad: Suite, flag: str) -> None:
+    bad.pytester.makeini("[pytest]\nautotune_max_misses = many\nautotune_load = none.pb\n")
 
-    assert bad.run(*args).ret == 0
+    assert bad.run(flag).ret == 0
 
 
 def test_help_tells_of_every_option_and_ini_value(serial_suite: Suite) -> None:

@@ -350,17 +350,6 @@ def test_of_a_part_of_the_suite_only_what_its_tests_reach_is_compiled(suite: Sui
     assert suite.compiled == 0
 
 
-def test_a_kernel_that_was_edited_is_not_compiled_for_what_it_was(suite: Suite) -> None:
-    suite.dump()
-    suite.pytester.makepyfile(lib=LIBRARY.replace("2 * tl.load", "3 * tl.load"))
-    suite.wants(2)
-
-    report = suite.run("--autotune-load=cache.textproto")
-
-    assert report["counts"]["stale"] == 2
-    assert report["compiled_ahead"]["kernels"] == 2
-
-
 WAITS = """
 
 def test_waits():

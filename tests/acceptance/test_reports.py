@@ -118,31 +118,11 @@ def test_the_json_report_tells_all_of_a_lookup_and_what_fails_the_run(changed: S
     assert report["dump"] is None
 
 
-def test_an_incomplete_run_says_so_in_its_json_report(serial_suite: Suite) -> None:
-    report = serial_suite.write().report("-k", "matmul")
-
-    assert report["complete"] is False
-    assert report["incomplete_reason"] == "-k selects tests"
-    assert report["unused"] == []
-
-
 def test_a_run_that_only_reports_tells_what_was_tuned(suite: Suite) -> None:
     report = suite.write().report()
 
     assert report["counts"]["tuned"] == len(suite.tunings) == 4
     assert {row["outcome"] for row in report["lookups"]} == {None}
-
-
-def test_the_report_of_an_update_shows_the_choice_that_the_file_keeps(serial_suite: Suite) -> None:
-    test = "def test_op(tune): tune('lib.op', times={'a': %s, 'b': %s})"
-    serial_suite.write(test_op=test % (10.0, 10.1)).dump()
-    serial_suite.write(test_op=test % (10.1, 10.0))
-
-    (row,) = serial_suite.report("--autotune-dump=cache.textproto")["lookups"]
-
-    assert 'text: "a"' in serial_suite.cache.read_text()
-    assert row["choice"]["params"] == {"config": "a"}
-    assert [candidate["time_us"] for candidate in row["candidates"]] == [10.1, 10.0]
 
 
 def test_several_reports_are_written_and_folders_are_made_for_them(serial_suite: Suite) -> None:

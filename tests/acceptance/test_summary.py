@@ -27,10 +27,6 @@ def hit() -> str:
     return "def test_hit(tune): tune('lib.hit')"
 
 
-def words(lines: list[str]) -> list[str]:
-    return [line.split()[0] for line in lines]
-
-
 def without_seconds(lines: list[str]) -> list[str]:
     return [line.partition(" in 0.")[0] for line in lines]
 
@@ -55,23 +51,6 @@ def test_what_was_tuned_and_what_was_written_is_one_line_of_counts(serial_suite:
         assert line.startswith("4 problems tuned")
         assert line.endswith("; 4 entries written to cache.textproto: 4 added") == (not args)
         assert line.endswith("; cache.textproto is up to date (4 entries)") == bool(args)
-
-
-def test_rows_are_capped_at_ten_of_a_kind(outdated: Suite, section) -> None:
-    lines = without_seconds(section(outdated.load()))
-
-    assert words(lines) == ["MISS"] * 10 + ["(2"] + ["STALE"] * 10 + ["(2"] + ["1", "Re-run"]
-    assert lines[10] == "(2 more misses hidden.  Use -v to show them.)"
-    assert lines[21] == "(2 more stale hidden.  Use -v to show them.)"
-    assert lines[22] == "1 hit, 12 misses, 12 stale; 24 tuned"
-    assert lines[23] == f"{UPDATE} to update the cache."
-
-
-def test_one_hidden_row_is_it(serial_suite: Suite) -> None:
-    serial_suite.write(test_hit=hit()).dump()
-    serial_suite.write(test_miss=MANY.format(more="").replace("12", "11"))
-
-    serial_suite.load().stdout.fnmatch_lines(["(1 more miss hidden.  Use -v to show it.)"])
 
 
 def test_q_shows_counts_and_what_mends_them(outdated: Suite, section) -> None:
@@ -227,13 +206,6 @@ def test_the_hint_of_a_folder_keeps_its_slash(serial_suite: Suite, monkeypatch: 
     result = serial_suite.run("..", "--autotune-load=../cache/")
 
     result.stdout.fnmatch_lines(["Re-run with --autotune-load=../cache/ --autotune-update to update the cache."])
-
-
-def test_a_run_that_updates_needs_no_hint(outdated: Suite, section) -> None:
-    lines = section(outdated.load("--autotune-dump=cache.textproto"))
-
-    assert not [line for line in lines if line.startswith("Re-run")]
-    assert any("; 25 entries written to cache.textproto: 12 added, 12 changed, 1 unchanged" in line for line in lines)
 
 
 @pytest.mark.parametrize(

@@ -158,11 +158,3 @@ def test_no_entry_is_called_unused_of_a_tuner_of_which_a_call_was_not_seen(seria
     serial_suite.write(test_lib="def test(tune): tune('lib.op', M=1); tune('lib.op', M=object())")
 
     assert serial_suite.report("--autotune-load=cache.textproto")["unused"] == []
-
-
-def test_every_report_says_what_was_not_recorded(serial_suite: Suite) -> None:
-    names = ["report.json", "report.md", "report.html"]
-    serial_suite.write(test_lib=STOOD_BACK).dump(*[f"--autotune-report={name}" for name in names])
-
-    texts = [(serial_suite.folder / name).read_text() for name in names]
-    assert all("start new thread" in text for text in texts)

@@ -98,15 +98,6 @@ def test_a_dump_replaces_what_is_slower_and_leaves_every_other_entry_as_it_is(
     assert serial_suite.cache.read_text() == again
 
 
-def test_a_dump_does_not_change_the_file_where_nothing_is_slower_by_enough(serial_suite: Suite) -> None:
-    serial_suite.write(test_lib=SUITE).dump()
-    before = serial_suite.cache.read_bytes()
-
-    serial_suite.load("--autotune-verify", "--autotune-dump=cache.textproto", TOY_TIMES="a=10.3 b=10.0 x=3.0 y=2.0")
-
-    assert serial_suite.cache.read_bytes() == before
-
-
 def test_three_parts_race_every_choice_once(serial_suite: Suite) -> None:
     serial_suite.write(test_lib=SUITE).dump()
 
