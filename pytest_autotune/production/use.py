@@ -16,8 +16,8 @@ import threading
 import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import KW_ONLY, dataclass, field, replace
+from functools import cache, cached_property
 from pathlib import PurePath
 from typing import Any
 
@@ -51,6 +51,7 @@ class MissError(LookupError):
     """A kernel was launched for which nothing is shipped, and that is to be an error."""
 
 
+@dataclass(eq=False)
 class Loaded:
     """A cache that a library ships, which answers for its kernels: of Triton, and of :func:`pytest_autotune.tune`.
 
@@ -68,55 +69,48 @@ class Loaded:
     :raises ValueError: for another ``on_miss``.
     """
 
-    def __init__(
-        self,
-        package: str,
-        resource: str | os.PathLike[str],
-        on_miss: str = ON_MISS[0],
-        *,
-        nearest: Sequence[str] = (),
-        other_devices: bool = False,
-        aliases: Mapping[str, str] | None = None,
-        report: str | os.PathLike[str] | None = None,
-    ) -> None:
-        if on_miss not in ON_MISS:
-            raise ValueError(f"use(): on_miss takes {', '.join(ON_MISS)}, not {on_miss!r}")
-        self.package = package
-        self.on_miss = on_miss
-        #: What was asked for, and was not tuned: each problem once.
-        self.misses: list[Asked] = []
-        self._resource = os.fspath(resource)
+    package: str
+    resource: str | os.PathLike[str]
+    on_miss: str = ON_MISS[0]
+    _: KW_ONLY
+    nearest: Sequence[str] = ()
+    other_devices: bool = False
+    aliases: Mapping[str, str] | None = None
+    report: str | os.PathLike[str] | None = None
+    #: What was asked for, and was not tuned: each problem once.
+    misses: list[Asked] = field(default_factory=list, init=False)
+
+    def __post_init__(self) -> None:
+        if self.on_miss not in ON_MISS:
+            raise ValueError(f"use(): on_miss takes {', '.join(ON_MISS)}, not {self.on_miss!r}")
         self._data = self._bytes()
         self.digest = hashlib.sha256(self._data or b"").hexdigest()[:16]
-        self._nearest = nearest
-        self._other_devices = other_devices
-        self._aliases = aliases or {}
-        self._report = report
         self._pickers: dict[tuple[str, tuple[str, str, int]], dict[str, Any]] = {}
         self._lock = threading.Lock()
         self._told: set[str] = set()
         # A package that says it twice means the last one.
-        _loaded[:] = [self, *(other for other in _loaded if other.package != package)]
+        _loaded[:] = [self, *(other for other in _loaded if other.package != self.package)]
         _hook()
 
     def __str__(self) -> str:
-        return f"{self.package}: {self._resource}, digest {self.digest}"
+        return f"{self.package}: {os.fspath(self.resource)}, digest {self.digest}"
 
     def holds(self, kernel: str) -> bool:
         """Whether a kernel, by its module and name, is one of this library."""
         return self._data is not None and f"{kernel}.".startswith(f"{self.package}.")
 
     def _bytes(self) -> bytes | None:
+        resource = os.fspath(self.resource)
         try:
-            if os.path.isabs(self._resource):
-                with open(self._resource, "rb") as file:
+            if os.path.isabs(resource):
+                with open(resource, "rb") as file:
                     return file.read()
-            data = pkgutil.get_data(self.package, self._resource)
+            data = pkgutil.get_data(self.package, resource)
             if data is None:
                 raise ImportError(f"{self.package} is no package with files")
             return data
         except (OSError, ImportError, ValueError) as error:  # the last one for a script, __main__
-            what = f"{self._resource} cannot be read, so its kernels are tuned (is it in package-data?): {error}"
+            what = f"{resource} cannot be read, so its kernels are tuned (is it in package-data?): {error}"
             _warn(f"{self.package}: {what}")
             return None
 
@@ -126,7 +120,7 @@ class Loaded:
         from pytest_autotune.cache.errors import CacheError
 
         try:
-            return decode(self._data or b"", format_of(PurePath(self._resource)), self._resource)
+            return decode(self._data or b"", format_of(PurePath(self.resource)), os.fspath(self.resource))
         except CacheError as error:
             _warn(f"{self.package}: {error}; its kernels are tuned")
             self._data = None
@@ -143,7 +137,7 @@ class Loaded:
                 for entry in entries:
                     device = *identity(entry.problem.device), ""  # of which Triton, each choice says itself
                     choices[entry.problem.kernel][device].append((plain_key(entry.problem.key), entry))
-                taken = aliased({entry.problem.device for entry in entries}, self._aliases).get(on[:2], on)
+                taken = aliased({entry.problem.device for entry in entries}, self.aliases or {}).get(on[:2], on)
                 picker = runpy.run_module("pytest_autotune.production.picker")
                 picker.update(CHOICES=choices, KEYS=defaultdict(tuple), device=lambda: (*taken, ""))
                 self._pickers[tuner, on] = picker
@@ -186,11 +180,11 @@ class Loaded:
     ) -> tuple[Any, bool]:
         """The candidate that was tuned for a problem, or for the nearest, and whether it was for this one, here."""
         picker = self._picker(asked.tuner, asked.device)
-        _, choices, remark = picker["choices_here"](asked.kernel, self._other_devices)
+        _, choices, remark = picker["choices_here"](asked.kernel, self.other_devices)
         here = known = tuple(sorted(asked.key.items()))
         if here not in choices and self.on_miss == "nearest":
             sizes = {name for key in choices for name, value in key if isinstance(value, (int, float)) and value > 1}
-            known = picker["closest"](choices, here, self._nearest or sizes)
+            known = picker["closest"](choices, here, self.nearest or sizes)
         entry = choices.get(known)
         found = None if entry is None else find(entry.choice)
         if found is None:
@@ -210,7 +204,7 @@ class Loaded:
         """Say once what is not as it was tuned, and what mends it."""
         if kind not in self._told:
             self._told.add(kind)
-            path = os.path.join(*self.package.split("."), self._resource)  # as a library's folder usually has it
+            path = os.path.join(*self.package.split("."), self.resource)  # as a library's folder usually has it
             mends = f"pytest --autotune-load={path} --autotune-update"
             _warn(f"{self.package}: {what} (cover it in the tests, then: {mends})")
 
@@ -218,16 +212,15 @@ class Loaded:
         if miss in self.misses:
             return
         self.misses.append(miss)
-        if self._report is not None:
+        if self.report is not None:
             try:
-                with open(self._report, "a", encoding="utf-8") as file:
+                with open(self.report, "a", encoding="utf-8") as file:
                     file.write(json.dumps(vars(miss), default=str) + "\n")
             except OSError as error:
-                _warn(f"{self._report}: {error.strerror}")
+                _warn(f"{self.report}: {error.strerror}")
 
 
 _loaded: list[Loaded] = []
-_is_hooked = False
 
 
 #: As libraries call it.
@@ -242,16 +235,14 @@ def loaded_for(kernel: str) -> Loaded | None:
     return max(found, key=lambda one: len(one.package), default=None)
 
 
+@cache
 def _hook() -> None:
-    global _is_hooked
-    if not _is_hooked:
-        _is_hooked = True
-        import wrapt
+    import wrapt
 
-        from pytest_autotune.production import answering
+    from pytest_autotune.production import answering
 
-        wrapt.register_post_import_hook(answering.hook_triton, "triton.runtime.autotuner")
-        wrapt.register_post_import_hook(answering.hook_function, "pytest_autotune.tuners.function.tuner")
+    wrapt.register_post_import_hook(answering.hook_triton, "triton.runtime.autotuner")
+    wrapt.register_post_import_hook(answering.hook_function, "pytest_autotune.tuners.function.tuner")
 
 
 def _warn(text: str) -> None:
