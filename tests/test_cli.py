@@ -17,6 +17,7 @@ from pytest_autotune import cli
 from pytest_autotune.cache import stores
 from pytest_autotune.cache.codec import Format
 from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Scalar, Value, Versions
+from pytest_autotune.cache.stores.store import Store
 
 H200 = Device("NVIDIA H200", "sm_90", 132)
 A100 = Device("NVIDIA A100", "sm_80", 108)
@@ -61,7 +62,7 @@ def run(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.
 
 
 def write(path: str, *entries: Entry) -> None:
-    stores.update(path, lambda now: Cache(entries))
+    stores.store_of(path).update(lambda now: Cache(entries))
 
 
 def held(path: str) -> set[Entry]:
@@ -363,13 +364,13 @@ def test_a_fix_keeps_what_a_dump_writes_meanwhile(run: Run, monkeypatch: pytest.
     write("a.textproto", entry(1), entry(2))
     head, (one, two) = blocks("a.textproto")
     Path("a.textproto").write_text(head + two + one)
-    check_writable = stores.check_writable
+    store_of = stores.store_of
 
-    def dump_meanwhile(path: str) -> Cache:
-        stores.update(path, lambda now: replace(now, entries=(*now.entries, entry(3))))
-        return check_writable(path)
+    def after_a_dump(path: str) -> Store:
+        store_of(path).update(lambda now: replace(now, entries=(*now.entries, entry(3))))
+        return store_of(path)
 
-    monkeypatch.setattr(stores, "check_writable", dump_meanwhile)
+    monkeypatch.setattr(stores, "store_of", after_a_dump)
 
     assert run("check", "--fix", "a.textproto")[0] == 0
     assert held("a.textproto") == {entry(1), entry(2), entry(3)}
@@ -510,7 +511,7 @@ def test_what_cannot_be_done_is_one_line_and_exit_status_4(run: Run, arguments: 
 
 
 def test_a_reader_that_has_had_enough_is_no_error(tmp_path: Path) -> None:
-    stores.update(tmp_path / "a.textproto", lambda now: Cache(tuple(entry(m) for m in range(3000))))
+    stores.store_of(tmp_path / "a.textproto").update(lambda now: Cache(tuple(entry(m) for m in range(3000))))
 
     command = [sys.executable, "-m", "pytest_autotune.cli", "show", "a.textproto"]
     with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
@@ -522,7 +523,7 @@ def test_a_reader_that_has_had_enough_is_no_error(tmp_path: Path) -> None:
 
 
 def test_output_that_cannot_be_written_is_told_in_one_line_and_a_closed_one_is_no_error(tmp_path: Path) -> None:
-    stores.update(tmp_path / "a.textproto", lambda now: Cache((entry(),)))
+    stores.store_of(tmp_path / "a.textproto").update(lambda now: Cache((entry(),)))
     command = f"{sys.executable} -m pytest_autotune.cli show a.textproto"
 
     full = subprocess.run(f"{command} >/dev/full", shell=True, cwd=tmp_path, capture_output=True, text=True)

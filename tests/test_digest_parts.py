@@ -95,7 +95,7 @@ SOURCE, SEARCH = source(relu="a"), search(*blocks(1))
 def test_it_stands_once_in_a_file_and_every_entry_has_it(tmp_path: Path, name: str) -> None:
     path = Location.of(f"{tmp_path}/{name}", tmp_path)
 
-    stores.update(path, lambda now: Cache((entry(1, SOURCE, SEARCH), entry(2), entry(3, source="other"))))
+    stores.store_of(path).update(lambda now: Cache((entry(1, SOURCE, SEARCH), entry(2), entry(3, source="other"))))
 
     found = {str(one.problem): set(one.digests) for one in stores.read(path).entries}
     alone = name == "c/"

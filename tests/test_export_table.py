@@ -41,7 +41,7 @@ class Export:
 
     def __call__(self, *entries: Entry, options: tuple[str, ...]) -> tuple[int, list[str], str]:
         cache = str(self.folder / "c.textproto")
-        stores.update(cache, lambda now: Cache(entries))
+        stores.store_of(cache).update(lambda now: Cache(entries))
         status = cli.main(["export", cache, "--to=table", f"--output={self.folder / 'configs'}", *options])
         captured = self.capsys.readouterr()
         return status, captured.out.splitlines(), captured.err

@@ -100,7 +100,7 @@ def export(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> Expo
         torch = SimpleNamespace(cuda=cuda, compiler=compiler, version=SimpleNamespace(hip=None))
         monkeypatch.setitem(sys.modules, "torch", torch)
         monkeypatch.setitem(sys.modules, "triton", SimpleNamespace(__version__=triton))
-        stores.update("c.textproto", lambda now: Cache(entries))
+        stores.store_of("c.textproto").update(lambda now: Cache(entries))
         assert cli.main(["export", "c.textproto", "--to=python", "-o", "_tuned.py", *options]) == 0, capsys.readouterr()
         return Exported(tmp_path, imported(tmp_path / "_tuned.py"))
 
@@ -307,7 +307,8 @@ def test_check_is_red_where_a_module_is_not_what_the_cache_says(export: Export, 
     module = export(entry(64, 32), entry(128, 64), options=("--kernel=lib.*",)).folder / "_tuned.py"
     assert check(capsys) == (0, ["1 cache, 2 entries: fine"])
 
-    stores.update("c.textproto", lambda now: Cache((entry(64, 16), entry(128, 64), entry(8, 8, kernel="other"))))
+    changed = Cache((entry(64, 16), entry(128, 64), entry(8, 8, kernel="other")))
+    stores.store_of("c.textproto").update(lambda now: changed)
     status, lines = check(capsys)
     assert status == 1
     command = "pytest-autotune export c.textproto --to=python '--kernel=lib.*' --output=_tuned.py"

@@ -73,8 +73,7 @@ def both(url: str) -> list[str]:
 
 
 def add(url: str, *entries: Entry) -> None:
-    stores.check_writable(url)
-    stores.update(url, lambda now: Cache((*now.entries, *entries)))
+    stores.store_of(url).update(lambda now: Cache((*now.entries, *entries)))
 
 
 def held(url: str) -> set[Entry]:
@@ -330,7 +329,7 @@ def test_a_run_that_is_killed_while_its_answer_is_on_the_way_has_lost_nothing(
 
 def test_the_commands_take_urls(url: str, tmp_path: Path, capsys, proxy) -> None:
     file, report = str(tmp_path / "c.textproto"), tmp_path / "r.json"
-    stores.update(file, lambda now: Cache((entry(1), entry(2))))
+    stores.store_of(file).update(lambda now: Cache((entry(1), entry(2))))
 
     assert cli.main(["convert", file, url]) == 0
     assert cli.main(["check", url]) == 0
@@ -398,8 +397,7 @@ def test_a_run_without_a_url_imports_nothing_of_it(pytester: pytest.Pytester) ->
 def test_of_two_choices_the_higher_generation_stays_though_it_is_slower(url: str, tmp_path: Path) -> None:
     fast, slow = entry(block=32, time_us=10.0), entry(block=64, time_us=11.0)
     add(url, fast)
-    stores.check_writable(url)
-    stores.update(url, lambda now: Cache((slow,)))
+    stores.store_of(url).update(lambda now: Cache((slow,)))
 
     assert held(url) == {slow}
     sides = {str(number): Cache((replace(fast, generation=number),)) for number in range(3)}
@@ -420,8 +418,7 @@ def test_each_device_has_a_folder_and_what_others_put_there_is_left_alone(url: s
 
 def test_a_removed_entry_stays_removed_through_a_compaction(url: str) -> None:
     add(url, entry(1), entry(2))
-    stores.check_writable(url)
-    stores.update(url, lambda now: Cache((entry(2),)), removing=True)
+    stores.store_of(url).update(lambda now: Cache((entry(2),)), removing=True)
     assert held(url) == {entry(2)}
 
     assert stores.compact(url) == (2, 1)

@@ -17,7 +17,7 @@ from pytest_autotune.cache.codec import Format, encode
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.locations import MARKER
 from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Value
-from pytest_autotune.cache.stores import check_writable, read, update
+from pytest_autotune.cache.stores import read, store_of
 from pytest_autotune.cache.stores.writing import locked
 
 H200 = Device("NVIDIA H200", "sm_90", 132)
@@ -25,6 +25,14 @@ H200 = Device("NVIDIA H200", "sm_90", 132)
 
 def entry(kernel: str, time_us: float = 1.0) -> Entry:
     return Entry(Problem("triton", kernel, (Value("M", 1),), H200), choice=Candidate(time_us=time_us))
+
+
+def check_writable(path) -> Cache:
+    return store_of(path).check()
+
+
+def update(path, change):
+    return store_of(path).update(change)
 
 
 def adding(*entries: Entry):
@@ -317,7 +325,7 @@ def test_a_process_killed_while_writing_leaves_the_old_file(tmp_path, name):
         print("half", flush=True)
         time.sleep(60)
     os.fsync = stuck
-    stores.update(sys.argv[1], lambda cache: Cache((*cache.entries, *entries("new", 100))))
+    stores.store_of(sys.argv[1]).update(lambda cache: Cache((*cache.entries, *entries("new", 100))))
     """,
         path,
     )
@@ -337,7 +345,7 @@ def test_processes_that_update_one_path_lose_nothing(tmp_path, name):
     program = """
     for i in range(15):
         new = entries(f"{sys.argv[2]}_{i}", 1)
-        updated = stores.update(sys.argv[1], lambda cache: Cache(cache.entries + new))
+        updated = stores.store_of(sys.argv[1]).update(lambda cache: Cache(cache.entries + new))
         assert not updated.beside
     """
     processes = [writer(program, path, number) for number in range(3)]
@@ -351,10 +359,10 @@ def test_a_folder_is_read_as_a_whole_while_another_process_replaces_its_files(tm
     update(path, lambda now: Cache(tuple(many)))
     program = f"""
 from pytest_autotune.cache.model import Cache
-from pytest_autotune.cache.stores import read, update
+from pytest_autotune.cache.stores import read, store_of
 many = read({path!r})
 for number in range(40):
-    update({path!r}, lambda now: Cache(many.entries[: 1 if number % 2 else 20]))
+    store_of({path!r}).update(lambda now: Cache(many.entries[: 1 if number % 2 else 20]))
 """
     writer = subprocess.Popen([sys.executable, "-c", program])
     seen = set()

@@ -43,7 +43,7 @@ class Library:
         package.mkdir(exist_ok=True)
         used = f"\nloaded = pytest_autotune.use(__name__, {resource!r}, {options})\n"
         (package / "__init__.py").write_text(LIBRARY + used)
-        stores.update(str(package / "autotune.textproto"), lambda now: Cache(entries))
+        stores.store_of(str(package / "autotune.textproto")).update(lambda now: Cache(entries))
         return self
 
     def run(self, script: str) -> tuple[Any, str]:

@@ -148,7 +148,7 @@ def legacy_entry(device: str, hlo: str, version: int) -> XlaEntry:
 
 def cache(path: Path, found: Sequence[XlaEntry]) -> str:
     """Writes a cache of ours with these entries; returns the option that loads it."""
-    stores.update(path, lambda now: Cache(tuple(entries.to_entry(entry, H200) for entry in found)))
+    stores.store_of(path).update(lambda now: Cache(tuple(entries.to_entry(entry, H200) for entry in found)))
     return f"--autotune-load={path}"
 
 

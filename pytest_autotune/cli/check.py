@@ -37,8 +37,9 @@ def command(files: tuple[str, ...], fix: bool, exported: tuple[str, ...]) -> int
         try:
             cache = whole(stores.read(path))
             if fix:
-                stores.check_writable(path)
-                stores.update(path, lambda now: now)  # read again under the lock, so that nothing new is lost
+                store = stores.store_of(path)
+                store.check()
+                store.update(lambda now: now)  # read again under the lock, so that nothing new is lost
                 cache = whole(stores.read(path))
             entries += len(cache.entries)
             defects = [safe(line) for line in _defects(path, cache)]

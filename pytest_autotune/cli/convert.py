@@ -44,8 +44,9 @@ def command(
     if to:
         print_lines([safe(_write_xla(cache, source, output, xla_format))])
         return
-    stores.check_writable(output)
-    updated = stores.update(output, lambda now: cache)
+    store = stores.store_of(output)
+    store.check()
+    updated = store.update(lambda now: cache)
     print_lines([f"{counted(len(cache.entries), 'entry')} written to {safe(updated.written_to)}"])
 
 

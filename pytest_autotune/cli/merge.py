@@ -47,8 +47,9 @@ def command(files: tuple[str, ...], output: str, base: str | None) -> None:
             combined = combine({**sides, output: now}, ancestor)
         return combined.cache
 
-    stores.check_writable(output)
-    written_to = stores.update(output, change).written_to
+    store = stores.store_of(output)
+    store.check()
+    written_to = store.update(change).written_to
     written = f"{counted(len(combined.cache.entries), 'entry')} of {counted(len(files), 'cache')}"
     print_lines([f"{written} written to {safe(written_to)}", *settled(combined)])
 

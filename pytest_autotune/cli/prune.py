@@ -66,11 +66,12 @@ def command(
     def without_unused(now: Cache) -> Cache:
         return replace(now, entries=tuple(entry for entry in now.entries if not is_unused(entry)))
 
-    cache, elsewhere = stores.read(file), ""
+    store = stores.store_of(file)
+    cache, elsewhere = store.read(), ""
     dropped = [entry for entry in cache.entries if is_unused(entry)]
     if dropped and not dry_run:
-        stores.check_writable(file)
-        updated = stores.update(file, without_unused, removing=True)
+        store.check()
+        updated = store.update(without_unused, removing=True)
         elsewhere = f", written to {safe(updated.written_to)}" if updated.beside else ""
     would = "would be dropped" if dry_run else "dropped"
     kept = len(cache.entries) - len(dropped)

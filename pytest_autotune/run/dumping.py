@@ -6,28 +6,27 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 
-from pytest_autotune.cache import stores
 from pytest_autotune.cache.errors import CacheError
-from pytest_autotune.cache.locations import Location
+from pytest_autotune.cache.locations import is_url
 from pytest_autotune.cache.model import Cache
+from pytest_autotune.cache.stores.store import Store
 from pytest_autotune.run.collected import Collected
 from pytest_autotune.run.result import Dump, Request, Result
 from pytest_autotune.run.settle import Beginning, settle
 from pytest_autotune.workers.events import TUNED, Log, events_in
 
 
-def dump(
-    location: Location, given: str, beginning: Beginning, collected: Collected, request: Request, log: Log
-) -> Result:
+def dump(store: Store, given: str, beginning: Beginning, collected: Collected, request: Request, log: Log) -> Result:
     """Write what the run comes to; a run that comes to nothing makes no file.
 
-    :param given: the option that named the location.
+    :param given: the option that named the store.
     :param log: keeps, for the next run, what is in no file where the dump cannot be written.
     """
-    request = replace(request, shared=bool(location.url))
+    path = str(store)
+    request = replace(request, shared=is_url(path))
     result = settle(beginning, collected, beginning.held, request)
     if not (beginning.held.entries or result.merged.cache.entries):
-        return result.dumped(Dump(str(location)))
+        return result.dumped(Dump(path))
 
     def change(now: Cache) -> Cache:
         nonlocal result
@@ -36,29 +35,29 @@ def dump(
         return result.merged.cache
 
     try:
-        updated = stores.update(location, change, removing=request.prune)
+        updated = store.update(change, removing=request.prune)
     except CacheError as error:
         message = f"{given}: {error}; {_keep_for_next_run(log, collected)}"
-        return result.dumped(Dump(str(location), error=message))
-    return result.dumped(Dump(str(location), updated.written_to, updated.changed, beside=updated.beside))
+        return result.dumped(Dump(path, error=message))
+    return result.dumped(Dump(path, updated.written_to, updated.changed, beside=updated.beside))
 
 
 def dump_for_tests(
-    place: Callable[[str], Location], given: str, collected: Collected, request: Request, log: Log
+    place: Callable[[str], Store], given: str, collected: Collected, request: Request, log: Log
 ) -> list[Result]:
     """Write the caches that tests load for themselves: any run that dumps creates those that are missing.
 
     An update brings what was missing or stale in one of them into that one.
 
-    :param place: says where a cache is, by its name in lookups.
+    :param place: the store of a cache, by its name in lookups.
     :param given: what has named them.
     """
     results = []
     for name in sorted({lookup.cache for _, lookup in collected.lookups if lookup.cache}):
-        location = place(name)
+        store = place(name)
         held = set()
         with suppress(CacheError):  # said when it is to be written
-            held = {entry.identity for entry in stores.read(location, missing_ok=True).entries}
+            held = {entry.identity for entry in store.read(missing_ok=True).entries}
         lookups = tuple(
             (process, replace(lookup, cache=""))
             for process, lookup in collected.lookups
@@ -69,7 +68,7 @@ def dump_for_tests(
             recovered = tuple(replace(one, cache="") for one in collected.recovered if one.cache == name)
             part = replace(collected, lookups=lookups, recovered=recovered)
             asked = replace(request, dumps=True, updates=False, prune=False)
-            results.append(dump(location, given, Beginning(), part, asked, log))
+            results.append(dump(store, given, Beginning(), part, asked, log))
     return results
 
 

@@ -22,6 +22,7 @@ from pytest_autotune.cache.locations import Location
 from pytest_autotune.cache.merge import merge
 from pytest_autotune.cache.model import Cache
 from pytest_autotune.cache.plain import to_json
+from pytest_autotune.cache.stores.store import Store
 from pytest_autotune.devices import visible_nvidia_gpus
 from pytest_autotune.modes import MODES
 from pytest_autotune.report import ci_log, terminal
@@ -77,7 +78,7 @@ class Controller:
         self._run_id = uuid.uuid4().hex
         self._shared = shared_folder()
         reports.check(options)
-        self._beginning, self._folder = _begin(config, options, self._shared)
+        self._beginning, self._folder, self._store = _begin(config, options, self._shared)
         caches = [*(cache for _, cache in self._beginning.loaded), self._beginning.held]
         self._notes = list(dict.fromkeys(str(CacheError(*cache.lossy)) for cache in caches if cache.lossy))
         #: Of what was sent, the lines that the next run is to have where the dump cannot be written.
@@ -245,11 +246,10 @@ class Controller:
             if one.dump is not None and one.dump.rewritten
         ]
         collected = replace(collected, notes=(*written, *collected.notes))
-        if options.dump is None:
+        if options.dump is None or self._store is None:
             result = settle(self._beginning, collected, Cache(), request)
         else:
-            to, given = options.dump.location, options.dump.given
-            result = dump(to, given, self._beginning, collected, request, self._unwritten)
+            result = dump(self._store, options.dump.given, self._beginning, collected, request, self._unwritten)
         errors = (*result.errors, *(error for one in of_tests for error in one.errors))
         result = replace(result, errors=errors, places=reports.places(self._locations, self._config.rootpath))
         # Workers cannot refuse the run, and a test that may load a cache need not: by now it is clear whether one did.
@@ -257,8 +257,8 @@ class Controller:
         result = replace(result, gate=gate)
         return replace(result, sections=tuple(mode.section(result) for mode in options.modes))
 
-    def _cache_of_tests(self, name: str) -> Location:
-        return path_argument(name, self._config.invocation_params.dir, MARKER, self._config).location
+    def _cache_of_tests(self, name: str) -> Store:
+        return stores.store_of(path_argument(name, self._config.invocation_params.dir, MARKER, self._config).location)
 
     def _request(self, update: str) -> Request:
         options, names = self._options, self._config.getoption("autotune_tuners")
@@ -289,15 +289,19 @@ class Controller:
         remove_run_folders(self._shared)
 
 
-def _begin(config: pytest.Config, options: Options, shared: SharedFolder) -> tuple[Beginning, RunFolder]:
+def _begin(config: pytest.Config, options: Options, shared: SharedFolder) -> tuple[Beginning, RunFolder, Store | None]:
     """Read the caches of a run, and make the folder of its log, where the next one finds what a killed one has tuned.
 
     :raises pytest.UsageError: when a cache cannot be read, or the dump not be written.
     """
-    dump, held, reading = options.dump, Cache(), _reading_at_once(options)
+    dump, held, store = options.dump, Cache(), None
     if dump is not None:
         with _refusing(f"{dump.given}: "):
-            held = reading.get(dump.location, partial(stores.check_writable, dump.location))()
+            store = stores.store_of(dump.location)
+    reading = _reading_at_once(options, store)
+    if dump is not None and store is not None:
+        with _refusing(f"{dump.given}: "):
+            held = reading.get(dump.location, store.check)()
     purpose = "\0".join([str(config.rootpath), dump.location.real if dump is not None else options.update])
     bases = (cache_folder(config), shared.path and shared.path / "runs")
     folder = RunFolder(filter(None, bases), purpose)
@@ -325,21 +329,21 @@ def _begin(config: pytest.Config, options: Options, shared: SharedFolder) -> tup
     # Without any cache, too, the first candidate may stand in for a tuning: then every lookup is a miss.
     is_judged = bool(loaded) or (options.on_miss == "first" and dump is None)
     index = EntryIndex.of([cache for _, cache in loaded]) if is_judged else None
-    return Beginning(tuple(loaded), held, index), folder
+    return Beginning(tuple(loaded), held, index), folder, store
 
 
-def _reading_at_once(options: Options) -> dict[Location, Callable[[], Cache]]:
+def _reading_at_once(options: Options, store: Store | None) -> dict[Location, Callable[[], Cache]]:
     """What waits for each of several stores at URLs: one that is down takes seconds to say nothing."""
-    reads: dict[Location, Callable[[Location], Cache]]
-    reads = {one.location: stores.read for one in options.load if one.location.url}
-    if options.dump is not None and options.dump.location.url:
-        reads[options.dump.location] = stores.check_writable
+    reads: dict[Location, Callable[[], Cache]]
+    reads = {one.location: partial(stores.read, one.location) for one in options.load if one.location.url}
+    if options.dump is not None and store is not None and options.dump.location.url:
+        reads[options.dump.location] = store.check
     if len(reads) < 2:
         return {}
     from concurrent.futures import ThreadPoolExecutor
 
     pool = ThreadPoolExecutor(len(reads))
-    return {url: pool.submit(read, url).result for url, read in reads.items()}
+    return {url: pool.submit(read).result for url, read in reads.items()}
 
 
 @contextmanager

@@ -57,7 +57,7 @@ PATH = "tests/autotune.textproto"
 
 
 def commit(git: Git, *entries: Entry, path: str = PATH) -> None:
-    stores.update(path, lambda now: Cache(entries))
+    stores.store_of(path).update(lambda now: Cache(entries))
     git("add", "-A")
     git("commit", "-q", "-m", "x")
 
@@ -278,7 +278,7 @@ def test_an_empty_side_is_no_cache_in_which_everything_was_removed(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     for side in ("ancestor", "ours", "theirs"):
-        stores.update(f"{side}.textproto", lambda now: Cache((*BASE, entry(7))))
+        stores.store_of(f"{side}.textproto").update(lambda now: Cache((*BASE, entry(7))))
     Path(f"{empty}.textproto").write_bytes(b"")
     before = Path("ours.textproto").read_bytes()
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from common import machine, median, table
 
 from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Value, Versions
-from pytest_autotune.cache.stores import update
+from pytest_autotune.cache.stores import store_of
 
 REPETITIONS = int(sys.argv[1]) if len(sys.argv) > 1 else 3
 DEVICES = [Device("NVIDIA H200", "sm_90", 132), Device("AMD Instinct MI300X", "gfx942", 304)]
@@ -90,7 +90,7 @@ def main() -> None:
             folder = Path(name)
             entries = some_entries(count)
             for path, held in (("old.pb", entries), ("new.pb", with_changes(entries))):
-                update(folder / path, lambda now, held=held: Cache(tuple(held)))  # type: ignore[misc]
+                store_of(folder / path).update(lambda now, held=held: Cache(tuple(held)))  # type: ignore[misc]
             for command, arguments in commands.items():
                 times = []
                 for _ in range(REPETITIONS):

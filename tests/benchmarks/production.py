@@ -179,7 +179,7 @@ def thousand_entries(path: Path) -> None:
         for number in range(1000 // len(entries) + 1)
         for one in entries
     ]
-    stores.update(str(path), lambda now: Cache(tuple(many[:1000])))
+    stores.store_of(str(path)).update(lambda now: Cache(tuple(many[:1000])))
 
 
 def main() -> None:

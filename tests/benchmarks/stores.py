@@ -55,7 +55,7 @@ def reading(proxy: object_storage.Proxy, folder: Path) -> None:
         add(store("many", folder / "writer"), entries[number::SEGMENTS])
     files = {suffix: str(folder / f"cache.{suffix}") for suffix in ("pb", "textproto")}
     for path in files.values():
-        stores.update(path, lambda now: Cache(entries))
+        stores.store_of(path).update(lambda now: Cache(entries))
     print("| 10,000 entries | s | requests |\n| --- | --- | --- |")
 
     def row(what: str, action: object) -> None:

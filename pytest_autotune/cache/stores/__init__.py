@@ -13,17 +13,18 @@ from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.locations import OPTIONAL, READ_ONLY, Location
 from pytest_autotune.cache.model import Cache
 from pytest_autotune.cache.stores.disk import FileStore, FolderStore, bytes_of
-from pytest_autotune.cache.stores.store import Change, Keeping, Optional, ReadOnly, Store, Updated
+from pytest_autotune.cache.stores.store import Keeping, Optional, ReadOnly, Store
 from pytest_autotune.cache.stores.writing import lock_of, locked, os_errors, replace
 
 #: A text is relative to the current folder.
 AnyLocation: TypeAlias = "Location | str | os.PathLike[str]"
-#: The stores at URLs that were read in this process, each with what it found: what a run adds is told from that.
-_SHARED: dict[str, Store] = {}
 
 
-def _store_of(location: AnyLocation) -> Store:
-    """The store of a location, which knows nothing yet of what it keeps."""
+def store_of(location: AnyLocation) -> Store:
+    """The store at a location.
+
+    :raises CacheError: for a URL that makes no sense, or whose library is not installed.
+    """
     if not isinstance(location, Location):
         location = Location.of(location, Path())
     if not location.url:
@@ -36,40 +37,12 @@ def _store_of(location: AnyLocation) -> Store:
         store = Optional(shared)
     elif not shared.has_credentials:  # as in the pull request of a fork
         store = Keeping(shared)
-    _SHARED[str(location)] = store = ReadOnly(store) if READ_ONLY in location.options else store
-    return store
+    return ReadOnly(store) if READ_ONLY in location.options else store
 
 
 def read(location: AnyLocation, missing_ok: bool = False) -> Cache:
-    """The cache that is kept there.
-
-    :param missing_ok: a missing or empty file is an empty cache.
-    :raises CacheError: where there is none, or none that can be read.
-    """
-    return _store_of(location).read(missing_ok)
-
-
-def check_writable(location: AnyLocation) -> Cache:
-    """Find out before a run what would keep its end from writing there; leaves nothing behind.
-
-    :returns: what is there now; an empty cache where there is nothing.
-    :raises CacheError: where it could not be written, or what is there must not be overwritten.
-    """
-    return _store_of(location).check()
-
-
-def update(location: AnyLocation, change: Change, *, removing: bool = False) -> Updated:
-    """Put ``change(what is there now)`` in the place of what is there now.
-
-    Other processes that update the same path wait meanwhile; where that takes too long, or what is there became
-    unreadable, the cache is written beside the path. What is there is replaced as a whole or, on any error, left as it
-    is. A missing or empty file is an empty cache; missing folders are made.
-
-    :param removing: from a store at a URL, too, what ``change`` leaves out is removed: it may be of others' runs.
-    :raises CacheError: where nothing could be written.
-    """
-    store = _SHARED.get(str(location)) or _store_of(location)
-    return store.update(change, removing)
+    """The cache that is kept there: see :meth:`Store.read`."""
+    return store_of(location).read(missing_ok)
 
 
 def compact(url: str) -> tuple[int, int]:

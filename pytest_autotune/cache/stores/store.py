@@ -40,19 +40,35 @@ class NotTakenError(CacheError):
 
 
 class Store(Protocol):
-    """Keeps a cache. What the methods promise is said of the functions of this package that are called so."""
+    """Keeps a cache, with a path or without. One at a URL is read once: what is added is told from that."""
 
     def __str__(self) -> str:
         """Where, as messages name it."""
 
     def read(self, missing_ok: bool = False) -> Cache:
-        """See :func:`~pytest_autotune.cache.stores.read`."""
+        """The cache that is kept there.
+
+        :param missing_ok: a missing or empty one is an empty cache.
+        :raises CacheError: where there is none, or none that can be read.
+        """
 
     def check(self) -> Cache:
-        """See :func:`~pytest_autotune.cache.stores.check_writable`."""
+        """Find out before a run what would keep its end from writing there; leaves nothing behind.
+
+        :returns: what is there now; an empty cache where there is nothing.
+        :raises CacheError: where it could not be written, or what is there must not be overwritten.
+        """
 
     def update(self, change: Change, removing: bool = False) -> Updated:
-        """See :func:`~pytest_autotune.cache.stores.update`."""
+        """Put ``change(what is there now)`` in the place of what is there now.
+
+        Other processes that update the same path wait meanwhile; where that takes too long, or what is there became
+        unreadable, the cache is written beside it. What is there is replaced as a whole or, on any error, left as it
+        is. A missing or empty file is an empty cache; missing folders are made.
+
+        :param removing: from a store at a URL, too, what ``change`` leaves out is removed: it may be of others' runs.
+        :raises CacheError: where nothing could be written.
+        """
 
 
 class Around:
