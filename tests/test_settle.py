@@ -144,7 +144,7 @@ def test_loaded_entries_that_the_dump_does_not_hold_are_named_by_device(capsys: 
     assert set(finished(beginning(asked, stale, *gone, held=tuple(gone)), found, dumps=True).left_out) == set()
     assert finished(beginning(asked, *gone), found).left_out == ()
     told = [line.text for line in terminal.section(summary, 0)]
-    assert f"8 loaded entries are not in new.textproto: no test asked for them (1 for {GPU}; 7 for {OTHER})" in told
+    assert f"8 loaded entries are not in new.textproto, which no test asked for (1 for {GPU}; 7 for {OTHER})" in told
     assert len(json_report.to_mapping(summary)["left_out"]) == 8
 
 

@@ -70,7 +70,7 @@ def test_the_first_ten_untracked_kernels_are_named_and_a_run_of_only_them_did_lo
     lines = shown(summary)
 
     assert len([line for line in lines if line.startswith("UNTRACKED")]) == 10
-    assert "(2 more untracked hidden.  Use -v to show them.)" in lines
+    assert "(2 more untracked hidden.  Use -v to show all.)" in lines
     assert lines[-1].startswith("12 untracked; ")
     assert len([line for line in shown(summary, 1) if line.startswith("UNTRACKED")]) == 12
 

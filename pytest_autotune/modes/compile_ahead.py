@@ -1,8 +1,6 @@
-"""Loaded choices are compiled beside the tests, in threads, so that a launch finds its kernel compiled.
+"""Loaded choices are compiled beside the tests, in threads, as tuners say (``prepare`` of an adapter).
 
-What can be compiled is known to the tuners (``prepare`` of :class:`pytest_autotune.tuners.protocol.Adapter`). A test
-that launches what is being compiled waits for it; what has not begun it compiles itself. What fails here is left to the
-test.
+A test that launches what is being compiled waits for it; what has not begun, or fails, it compiles itself.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""Problems that production asked for, and whether the suite covers them: the way back from what a library ships.
+"""Problems that production asked for, as ``pytest_autotune.use(…, report=…)`` wrote them down: does a test, too?
 
-They stand in files that ``pytest_autotune.use(…, report=…)`` wrote, a line of JSON for each. A problem is covered where
-a test of this run asks for its kernel with its key, on whatever device.
+One is covered where a test of this run asks for its kernel with its key, on whatever device.
 """
 
 from __future__ import annotations

@@ -52,11 +52,6 @@ def to_mapping(result: Result) -> dict[str, Any]:
         "other_versions": [
             {"tuned_with": then, "running": now, "hits": hits} for (then, now), hits in result.other_versions.items()
         ],
-        "moved": [{"from": old, "to": new, "hits": hits} for (old, new), hits in result.moved.items()],
-        "aliases": [
-            {"device": device, "used": other, "problems": problems}
-            for (device, other), problems in result.aliases.items()
-        ],
         "update": result.request.update,
         "notes": list(result.collected.notes),
         "changes": [_change(change) for change in result.changes.changes],

@@ -1,7 +1,6 @@
 """A result as Markdown: for the summary page of a CI job, a comment, a mail.
 
-Foreign text stands in code spans, where Markdown gives nothing else than their end a meaning: no link, no picture, no
-mention of a user.
+Foreign text stands in code spans, where only their end has a meaning.
 """
 
 from __future__ import annotations

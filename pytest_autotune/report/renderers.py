@@ -1,9 +1,4 @@
-"""The renderers of a result that write files, by their suffix.
-
-What the terminal shows is :mod:`pytest_autotune.report.terminal`: pytest has to colour it; what CI systems read from
-the log is :mod:`pytest_autotune.report.ci_log`. To add a renderer that writes a file: a module with a function from a
-result to text, and a row in :data:`FILES`.
-"""
+"""The renderers of a result that write files: each a module with a function, and a row of :data:`FILES`."""
 
 from __future__ import annotations
 
@@ -16,11 +11,9 @@ if TYPE_CHECKING:
 
 
 class FileRenderer(NamedTuple):
-    """A renderer that is a file.
+    """A renderer that is a file: a function of a module of this package, from a result to the whole file.
 
     :param beginning: how each of them begins, as a regular expression: nothing else may be replaced by one.
-    :param module: in this package; imported when a report is written, which most runs do not do.
-    :param function: of that module, from a result to the whole file.
     """
 
     beginning: str

@@ -69,8 +69,7 @@ def _rows(found: Sequence[Finding], verbosity: int) -> Iterator[Line]:
         for row in shown:
             yield Line(f" {row}", word, "red" if row.fails else "yellow")
         if hidden := sum(row.count for row in rows[len(shown) :]):
-            them = "it" if hidden == 1 else "them"
-            yield Line(f"({noun(hidden, word, 'more ')} hidden.  Use -v to show {them}.)")
+            yield Line(f"({noun(hidden, word, 'more ')} hidden.  Use -v to show all.)")
 
 
 def _modes(result: Result) -> Iterator[Line]:
@@ -120,8 +119,7 @@ def _of_entries(result: Result) -> Iterator[Line]:
         of = Counter(str(entry.problem.device) for entry in result.left_out)
         devices = "; ".join(f"{number} for {device}" for device, number in sorted(of.items()))
         are = counted(len(result.left_out), "loaded entry is", "loaded entries are")
-        them = "it" if len(result.left_out) == 1 else "them"
-        yield Line(f"{are} not in {result.dump.path}: no test asked for {them} ({devices})")
+        yield Line(f"{are} not in {result.dump.path}, which no test asked for ({devices})")
 
 
 def notes(result: Result) -> list[str]:

@@ -1,13 +1,12 @@
 """The hooks of a process that runs tests: a worker, or the only process of a run.
 
-Between the controller and its workers under xdist pass two messages for each worker, of primitives only, under the key
-``autotune``:
+Under xdist two messages pass for each worker, of primitives only, under the key ``autotune``:
 
-1. ``workerinput``, when the worker is configured (``pytest_configure_node``): a :class:`Task`. Where the controller has
-   none to send, since no option asks for a run, the worker begins one if a test's marker or fixture does.
-2. ``workeroutput``, at the worker's end (``pytest_testnodedown``): the lines of its log that stand in no file which the
-   controller can read, often none. That the key is there says that the worker has ended; a worker that crashed sends
-   nothing. The first one of a run that only tests have asked for begins that run on the controller.
+1. ``workerinput``, when the worker is configured: a :class:`Task`. Where no option asks for a run, there is none, and
+   the worker begins one if a test's marker or fixture does.
+2. ``workeroutput``, at its end: the lines of its log that stand in no file which the controller can read. That the key
+   is there says that the worker has ended; one that crashed sends nothing. The first one of a run that only tests have
+   asked for begins that run on the controller.
 
 All else is in the files of the run's folder, :mod:`pytest_autotune.workers.events`.
 """
@@ -330,10 +329,7 @@ class CacheFixture:
 
 def _enabled(item: pytest.Item) -> bool:
     """Whether the tuners may act in a test; the nearest marker that says so decides."""
-    for mark in item.iter_markers(MARKER):
-        if "enabled" in mark.kwargs:
-            return bool(mark.kwargs["enabled"])
-    return True
+    return next((bool(mark.kwargs["enabled"]) for mark in item.iter_markers(MARKER) if "enabled" in mark.kwargs), True)
 
 
 def _caches(item: pytest.Item) -> Iterator[str]:

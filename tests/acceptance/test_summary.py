@@ -105,7 +105,7 @@ def test_the_same_section_however_tests_are_distributed(suite: Suite, section) -
     shown = (0, 1, 10, 11, *range(2, 8))
     assert lines == [
         *(f"STALE test_op.py::test_op[{m}] - toy:lib.op{m} (M={m}): source changed" for m in shown),
-        "(2 more stale hidden.  Use -v to show them.)",
+        "(2 more stale hidden.  Use -v to show all.)",
         "0 hits, 12 stale; 12 tuned",
         f"{UPDATE} to update the cache.",
     ]

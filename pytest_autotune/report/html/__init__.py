@@ -1,8 +1,7 @@
-"""A result as HTML: one file that needs nothing else, to be read by people.
+"""A result as HTML: one file, put together of ``page.html``, its style, its script and the data.
 
-``page.html`` is put together with its style, its script and the data: the JSON report with what else people want to
-know. Foreign text is only in the data, and the script shows it as text. The page may load nothing and run no other
-script: its policy names the digests of these two.
+Foreign text is only in the data, and the script shows it as text. The page may load nothing and run no other script:
+its policy names the digests of these two.
 """
 
 from __future__ import annotations
