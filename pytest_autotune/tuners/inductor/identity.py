@@ -21,8 +21,6 @@ from pytest_autotune.tuners.shared.code_text import code_text
 from pytest_autotune.tuners.shared.library import versions_of
 from pytest_autotune.tuners.shared.source_digest import digest
 
-#: What stands in place of a kernel's name in a module that is made only to be measured.
-PLACEHOLDER = "Placeholder."
 #: The settings in ``inductor_meta`` that decide which candidates there are and how they are searched: those
 #: that are off unless a suite sets them, which may leave them on for the tests that follow; and the others.
 _SWITCHES = (
@@ -85,7 +83,7 @@ def kernel_name(autotuner: Any) -> str:
 
 def is_placeholder(autotuner: Any) -> bool:
     """Whether the kernel was made only to be measured, for a decision about fusion."""
-    return str(autotuner.inductor_meta.get("kernel_name", "")).startswith(PLACEHOLDER)
+    return str(autotuner.inductor_meta.get("kernel_name", "")).startswith("Placeholder.")
 
 
 def kernel_key(autotuner: Any, list_digest: str) -> tuple[Value, ...]:
