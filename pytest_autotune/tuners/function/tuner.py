@@ -44,10 +44,8 @@ from pytest_autotune.tuners.shared.source_digest import FORM, digest, stable_val
 NAME = "function"
 #: How long a thread waits for another one that tunes the same problem, in seconds, where no run says so.
 WAIT_S = 120.0
-#: So many configurations of a space that is too large to be listed are candidates of a sweep.
-SWEPT = 1000
-#: A larger space is not raced as a whole.
-MOST_RACED = 1000
+#: A larger space is not raced as a whole; of one that is too large to be listed so many are candidates of a sweep.
+MOST = 1000
 #: Libraries whose versions a hand-written kernel's choice may depend on, if they are imported.
 _LIBRARIES = ("torch", "triton", "cupy", "numba", "pyopencl", "pycuda", "cutlass", "cuda.tile")
 
@@ -199,7 +197,7 @@ class Request:
 
     def candidates(self) -> list[Candidate]:
         """All configurations; of a space that is too large to be listed some, the same in every run."""
-        return [Candidate(params=one.params) for one in self.plan.space.sample(SWEPT, self.problem.digest)]
+        return [Candidate(params=one.params) for one in self.plan.space.sample(MOST, self.problem.digest)]
 
     def on_offer(self, entry: Entry) -> bool:
         """Whether an entry's choice is in the space."""
@@ -332,7 +330,7 @@ def _contest(plan: Plan) -> Contest | str:
     """What is raced where a loaded choice is, or why it cannot be."""
     if stream_is_capturing():
         return CAPTURED
-    if plan.strategy is not None or plan.space.size > MOST_RACED:
+    if plan.strategy is not None or plan.space.size > MOST:
         return "its space is too large to be raced as a whole"
     how, offered = plan.measuring, {Candidate(params=one.params): one for one in plan.space}
 
