@@ -111,7 +111,8 @@ def plain_value(name: str, value: object) -> Value:
 
 def check_name(name: str) -> None:
     """Refuse, by an :class:`UncacheableError`, a name that is no text, or that UTF-8 cannot encode."""
-    _check_text(f"the name {name!r}", name)
+    if not isinstance(name, str) or not name.isascii():
+        _check_text(f"the name {name!r}", name)
 
 
 def _check_text(what: str, text: object) -> None:
