@@ -6,8 +6,10 @@ import enum
 import importlib.util
 import subprocess
 import sys
+import threading
 import warnings
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -150,6 +152,23 @@ def test_an_own_pruner_goes_before_and_a_choice_that_it_drops_is_never_used(expo
     left, told = exported.pick(128, prune=small)
     assert left == [16, 32, 64]
     assert len(told) == 1
+
+
+def test_one_candidate_alone_is_not_timed_and_what_another_thread_tunes_is(
+    export: Export, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    picked = export(entry(64, 32)).module.pick("lib.add")
+    driver = SimpleNamespace(active=SimpleNamespace(get_benchmarker=lambda: lambda call, quantiles: [5.0] * 3))
+    monkeypatch.setattr(sys.modules["triton"], "runtime", SimpleNamespace(driver=driver), raising=False)
+
+    def first_time(m: int) -> float:
+        picked(CONFIGS, {"a": SimpleNamespace(dtype="torch.float16"), "M": m}, CAUSAL=True)
+        picks.wait()
+        return float(picked.do_bench(lambda: None, quantiles=(0.5, 0.2, 0.8))[0])
+
+    picks = threading.Barrier(2)
+    with ThreadPoolExecutor(2) as threads, pytest.warns(UserWarning, match="so Triton tunes"):
+        assert list(threads.map(first_time, (64, 65))) == [0.0, 5.0]
 
 
 def test_the_nearest_is_by_the_named_numbers_in_log2_and_all_else_is_the_same(export: Export) -> None:

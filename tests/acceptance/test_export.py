@@ -188,10 +188,11 @@ from torch._higher_order_ops.triton_kernel_wrap import kernel_side_table
 
 torch.utils._triton.has_triton = lambda: True  # as where there is a GPU
 _tuned.device = lambda: ("NVIDIA H200", "sm_90", 132, "3.7.1")
+picked = _tuned.pick("lib.add")
 
 @triton.autotune(
     [triton.Config({"BLOCK": block}, num_stages=None, num_ctas=None) for block in (16, 32, 64)],
-    key=["M"], prune_configs_by={"early_config_prune": _tuned.pick("lib.add")},
+    key=["M"], prune_configs_by={"early_config_prune": picked}, do_bench=picked.do_bench,
 )
 @triton.jit
 def add_kernel(a, M, CAUSAL: tl.constexpr, BLOCK: tl.constexpr):
