@@ -73,14 +73,17 @@ class Exported:
         self.module = module
 
     def pick(
-        self, m: object, dtype: str = "torch.float16", ACTIVATION: object = None, **options: Any
+        self, m: object, dtype: str = "torch.float16", ACTIVATION: object = None, DTYPE: object = ..., **options: Any
     ) -> tuple[list[int], list[str]]:
         """The blocks that are left of a launch, and what is said."""
         prune = self.module.pick("lib.add", **options)
+        more = {} if DTYPE is ... else {"DTYPE": DTYPE}
         a = SimpleNamespace(dtype=type("dtype", (), {"__str__": lambda self: dtype})())
         with warnings.catch_warnings(record=True) as told:
             warnings.simplefilter("always")
-            left = prune(CONFIGS, {"a": a, "M": m, "ACTIVATION": ACTIVATION}, CAUSAL=True, grid=lambda meta: (1,))
+            left = prune(
+                CONFIGS, {"a": a, "M": m, "ACTIVATION": ACTIVATION, **more}, CAUSAL=True, grid=lambda meta: (1,)
+            )
         return [config.BLOCK for config in left], [str(one.message) for one in told]
 
 
@@ -269,12 +272,13 @@ def test_what_an_export_cannot_hold_is_left_out_and_no_launch_is_taken_for_anoth
         keyed(("9" * 5000, "int"), 128),
         keyed((float("nan"),), 128),
         keyed(("[('int', '1', '')]", "tuple"), 128),
-        keyed((5,), 128, Value("closure.ACTIVATION", "relu")),
         keyed((3,), 16),
         keyed(("3",), 32),
         keyed((4,), 64, Value("ACTIVATION", f"{__name__}.check@0", "function")),
         keyed((6,), 32, Value("ACTIVATION.1.dtype", "int64")),
         keyed((6,), 64, Value("M.dtype", "int64")),
+        keyed((7,), 64),
+        keyed((7,), 32, Value("DTYPE", "fp16", "dtype")),
     )
     constexpr = type("constexpr", (), {"__init__": lambda self, value: setattr(self, "value", value)})
 
@@ -283,9 +287,21 @@ def test_what_an_export_cannot_hold_is_left_out_and_no_launch_is_taken_for_anoth
     assert exported.pick("3")[0] == [32]
     assert exported.pick(6, ACTIVATION=(1, Int64()))[0] == [32]
     assert exported.pick(Int64(6))[0] == [64]
-    unknown = [(3, constexpr(check)), (3, (check,)), (4, check), (4, None), ((1,), None), (5, None), (Color.RED, None)]
+    unknown = [(3, constexpr(check)), (3, (check,)), (4, check), (4, None), ((1,), None), (Color.RED, None)]
     for m, activation in unknown:
         assert exported.pick(m, ACTIVATION=activation)[0] == [16, 32, 64, 128]
+    assert exported.pick(7)[0] == [64]
+    assert exported.pick(7, DTYPE="fp16")[0] == [16, 32, 64, 128]
+
+
+def test_a_kernel_of_a_factory_is_left_out_as_no_launch_shows_which_it_is(export: Export, capsys: Any) -> None:
+    known = entry(64, 32, kernel="lib.made")
+    of_none = replace(known, problem=replace(known.problem, key=(*known.problem.key, Value("closure.FN", None))))
+
+    exported = export(known, of_none, entry(64, 32))
+
+    assert "1 choice of 1 kernel for NVIDIA H200; 2 entries left out, whose values" in capsys.readouterr().out
+    assert list(exported.module.CHOICES) == ["lib.add"]
 
 
 def test_the_same_cache_gives_the_same_bytes_and_foreign_text_is_only_text(export: Export, capsys: Any) -> None:

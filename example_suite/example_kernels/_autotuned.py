@@ -105,11 +105,11 @@ COMMAND = "pytest-autotune export autotune.textproto --to=python '--device=NVIDI
 ALIASES: Any = {}
 KEYS: Any = {  # the arguments that keys name, beside dtypes
     "example_kernels.add.add_kernel": ["n_elements"],
-    "example_kernels.attention.attention_kernel": ["n_heads", "n_tokens", "HEAD_DIM", "CAUSAL"],
-    "example_kernels.layer_norm.layer_norm_backward_kernel": ["n_rows", "n_cols"],
-    "example_kernels.layer_norm.layer_norm_forward_kernel": ["n_rows", "n_cols"],
-    "example_kernels.matmul.matmul_kernel": ["M", "N", "K"],
-    "example_kernels.softmax.softmax_kernel": ["n_rows", "n_cols"],
+    "example_kernels.attention.attention_kernel": ["CAUSAL", "HEAD_DIM", "n_heads", "n_tokens"],
+    "example_kernels.layer_norm.layer_norm_backward_kernel": ["n_cols", "n_rows"],
+    "example_kernels.layer_norm.layer_norm_forward_kernel": ["n_cols", "n_rows"],
+    "example_kernels.matmul.matmul_kernel": ["K", "M", "N"],
+    "example_kernels.softmax.softmax_kernel": ["n_cols", "n_rows"],
 }
 CHOICES: Any = {
     "example_kernels.add.add_kernel": {

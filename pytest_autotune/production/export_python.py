@@ -13,9 +13,11 @@ from pathlib import Path
 from pytest_autotune.cache.counted import counted, duration
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.foreign_text import one_line
-from pytest_autotune.cache.model import Cache, Device, Entry
+from pytest_autotune.cache.model import Cache, Device, Entry, Problem
 from pytest_autotune.production.choices import aliased, chosen, identity, plain_key, selected, triton_versions
 
+#: How parts of keys are named that no launch shows: what a kernel took from the factory that made it.
+_CELLS = ("closure.", "heuristics.")
 _DATA = "# What follows is data.\n"
 _PICKER = Path(__file__).parent / "picker.py"
 
@@ -32,7 +34,10 @@ def module_text(
     """
     wanted = selected(cache, kernels, devices)
     of_triton = [entry for entry in wanted if entry.problem.tuner == "triton"]
-    entries, ambiguous = chosen(filter(_is_plain, of_triton))
+    known = [entry.problem for entry in cache.entries if entry.problem.tuner == "triton"]
+    cells = {problem.kernel for problem in known if any(value.name.startswith(_CELLS) for value in problem.key)}
+    plain = [entry for entry in of_triton if entry.problem.kernel not in cells and _is_plain(entry)]
+    entries, ambiguous = chosen(plain)
     if not entries:
         raise CacheError("--to=python", "no choice of a Triton kernel is to be written", "is it the right cache?")
     names = {entry.problem.kernel for entry in entries}
@@ -43,11 +48,11 @@ def module_text(
         if name in on:
             raise CacheError("--alias", f"the device {name} has choices of its own", "leave out one or the other")
     head = _PICKER.read_text(encoding="utf-8").partition(_DATA)[0]
-    text = "".join(line + "\n" for line in [head + _DATA.strip(), *_data(entries, command, aliases)])
+    text = "".join(line + "\n" for line in [head + _DATA.strip(), *_data(entries, known, command, aliases)])
     words = f"{counted(len(entries), 'choice')} of {counted(len(names), 'kernel')} for {', '.join(on)}"
     if others := len(wanted) - len(of_triton):
         words += f"; {counted(others, 'entry')} of other tuners left out"
-    if others := sum(not _is_plain(entry) for entry in of_triton):
+    if others := len(of_triton) - len(plain):
         words += f"; {counted(others, 'entry')} left out, whose values an export cannot hold"
     if ambiguous:
         words += f"; {counted(len(ambiguous), 'problem')} left out, with several choices each: {ambiguous[0].problem} …"
@@ -55,16 +60,14 @@ def module_text(
 
 
 def _is_plain(entry: Entry) -> bool:
-    """Whether a launch shows it to the picker: not what kernels took from a factory, functions, enums and tuples."""
+    """Whether the picker can tell it: not functions, tuples, enums and dtypes as values."""
     values = (*entry.problem.key, *(entry.choice.params if entry.choice else ()))
-    return not any(
-        value.name.startswith(("closure.", "heuristics."))
-        or (value.type not in ("", "int") and not value.name.endswith(".dtype"))
-        for value in values
-    )
+    return all(value.type in ("", "int") or value.name.endswith(".dtype") for value in values)
 
 
-def _data(entries: Sequence[Entry], command: str, aliases: Mapping[str, str]) -> Iterator[str]:
+def _data(
+    entries: Sequence[Entry], known: Sequence[Problem], command: str, aliases: Mapping[str, str]
+) -> Iterator[str]:
     by_kernel: dict[str, dict[Device, list[Entry]]] = {}
     for entry in entries:
         by_kernel.setdefault(entry.problem.kernel, {}).setdefault(entry.problem.device, []).append(entry)
@@ -73,9 +76,10 @@ def _data(entries: Sequence[Entry], command: str, aliases: Mapping[str, str]) ->
     yield f"COMMAND = {_literal(command)}"
     yield f"ALIASES: Any = {_literal(aliased({entry.problem.device for entry in entries}, aliases))}"
     yield "KEYS: Any = {  # the arguments that keys name, beside dtypes"
-    for kernel, by_device in by_kernel.items():
-        named = (value.name for of_device in by_device.values() for entry in of_device for value in entry.problem.key)
-        yield f"    {_literal(kernel)}: {_literal([name for name in dict.fromkeys(named) if '.' not in name])},"
+    for kernel in by_kernel:  # those of what is left out, too: launches with them are other ones
+        values = [value for problem in known if problem.kernel == kernel for value in problem.key]
+        names = {value.name for value in values if "." not in value.name and value.type != "function"}
+        yield f"    {_literal(kernel)}: {_literal(sorted(names))},"
     yield "}"
     yield "CHOICES: Any = {"
     for kernel, by_device in by_kernel.items():
