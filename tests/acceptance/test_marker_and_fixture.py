@@ -51,21 +51,21 @@ def test_after(tune): assert op(tune) == "a"
     assert section(result)[-1].startswith("1 hit")
 
 
-def test_the_cache_of_a_marker_is_created_and_updated_as_the_hint_says(suite: Suite, section) -> None:
+def test_the_cache_of_a_marker_is_created_and_updated_as_the_hint_says(serial_suite: Suite, section) -> None:
     def with_source(source: str) -> Suite:
-        return write(suite, f"@load('own.textproto')\ndef test_own(tune): tune('lib.own', source='{source}')")
+        return write(serial_suite, f"@load('own.textproto')\ndef test_own(tune): tune('lib.own', source='{source}')")
 
     hint = "*own.textproto: no such file (create it with --autotune-update)"
     with_source("one").run().stdout.fnmatch_lines([hint])
-    suite.run("--autotune-update").assert_outcomes(passed=1)
-    assert section(suite.run()) == ["1 hit"]
+    serial_suite.run("--autotune-update").assert_outcomes(passed=1)
+    assert section(serial_suite.run()) == ["1 hit"]
 
     stale = section(with_source("two").run())
     assert stale[-1] == "Re-run with --autotune-update to update the cache."
-    updated = section(suite.run("--autotune-update"))
+    updated = section(serial_suite.run("--autotune-update"))
 
     assert "1 entry written to own.textproto: 1 changed" in updated
-    assert section(suite.run()) == ["1 hit"]
+    assert section(serial_suite.run()) == ["1 hit"]
 
 
 OWN_AND_OTHERS = """
@@ -112,13 +112,13 @@ def test_a_cache_of_a_test_that_cannot_be_written_fails_the_update_in_one_line(s
     result.stdout.fnmatch_lines(["ERROR autotune_cache: own.textproto: cannot be written: *"])
 
 
-def test_the_path_of_a_marker_is_relative_to_the_file_of_the_test(suite: Suite) -> None:
-    write(caches(suite, "b", "below/c"), "")
+def test_the_path_of_a_marker_is_relative_to_the_file_of_the_test(serial_suite: Suite) -> None:
+    write(caches(serial_suite, "b", "below/c"), "")
     test = HEAD + "@load('c.textproto')\ndef test_c(tune): assert op(tune) == 'c'\n"
     test += "@load('../b.textproto')\ndef test_b(tune): assert op(tune) == 'b'\n"
-    (suite.folder / "below" / "test_below.py").write_text(test)
+    (serial_suite.folder / "below" / "test_below.py").write_text(test)
 
-    suite.run().assert_outcomes(passed=2)
+    serial_suite.run().assert_outcomes(passed=2)
 
 
 NEAREST = """

@@ -48,11 +48,11 @@ def test_the_hint_prunes(suite: Suite) -> None:
     result.stdout.fnmatch_lines(["2 hits; 2 entries written to cache.textproto*: 2 unchanged, 1 removed"])
 
 
-def test_a_dump_keeps_unused_entries_and_names_them(suite: Suite, section) -> None:
-    lines = section(shrunk(suite).dump())
+def test_a_dump_keeps_unused_entries_and_names_them(serial_suite: Suite, section) -> None:
+    lines = section(shrunk(serial_suite).dump())
 
     assert unused(lines) == ["UNUSED toy:lib.op (M=2): not requested by any test"]
-    assert entries(suite) == 3
+    assert entries(serial_suite) == 3
 
 
 KEPT = {
@@ -92,11 +92,11 @@ def test_a_kernel_whose_module_was_imported_and_that_nobody_calls_is_unused(suit
     assert unused(lines) == ["UNUSED toy:library.gone: not requested by any test"]
 
 
-def test_a_stale_entry_is_told_as_stale_and_not_as_unused(suite: Suite, section) -> None:
-    suite.write(test_op=OPS.format(ms="1")).serial.dump()
-    suite.write(test_op=OPS.format(ms="1").replace("M=m", "M=m, source='two'"))
+def test_a_stale_entry_is_told_as_stale_and_not_as_unused(serial_suite: Suite, section) -> None:
+    serial_suite.write(test_op=OPS.format(ms="1")).serial.dump()
+    serial_suite.write(test_op=OPS.format(ms="1").replace("M=m", "M=m, source='two'"))
 
-    lines = section(suite.load())
+    lines = section(serial_suite.load())
 
     assert unused(lines) == []
     assert lines[0].startswith("STALE")
@@ -173,28 +173,28 @@ def test_workers_tell_why_a_run_was_incomplete(serial_suite: Suite, kind: str) -
     assert entries(serial_suite) == 3
 
 
-def test_an_incomplete_run_that_only_loads_is_quiet_about_it_but_with_v(suite: Suite, section) -> None:
-    args, reason = incomplete(suite, "-k")
+def test_an_incomplete_run_that_only_loads_is_quiet_about_it_but_with_v(serial_suite: Suite, section) -> None:
+    args, reason = incomplete(serial_suite, "-k")
 
-    assert section(suite.load(*args)) == ["1 hit"]
-    suite.load("-v", *args).stdout.fnmatch_lines([f"unused entries not checked: {reason}"])
-
-
-def test_an_incomplete_run_still_dumps(suite: Suite) -> None:
-    shrunk(suite).write(test_new="def test_new(tune): tune('lib.new')\ndef test_fails(): assert 0")
-
-    suite.run(*PRUNE)
-
-    assert entries(suite) == 4
+    assert section(serial_suite.load(*args)) == ["1 hit"]
+    serial_suite.load("-v", *args).stdout.fnmatch_lines([f"unused entries not checked: {reason}"])
 
 
-def test_only_collecting_tests_leaves_the_cache_alone(suite: Suite) -> None:
-    before = shrunk(suite).cache.read_bytes()
+def test_an_incomplete_run_still_dumps(serial_suite: Suite) -> None:
+    shrunk(serial_suite).write(test_new="def test_new(tune): tune('lib.new')\ndef test_fails(): assert 0")
 
-    result = suite.run(*PRUNE, "--collect-only")
+    serial_suite.run(*PRUNE)
+
+    assert entries(serial_suite) == 4
+
+
+def test_only_collecting_tests_leaves_the_cache_alone(serial_suite: Suite) -> None:
+    before = shrunk(serial_suite).cache.read_bytes()
+
+    result = serial_suite.run(*PRUNE, "--collect-only")
 
     assert result.ret == 0
-    assert suite.cache.read_bytes() == before
+    assert serial_suite.cache.read_bytes() == before
 
 
 def test_a_run_from_a_folder_below_is_incomplete(serial_suite: Suite, monkeypatch: pytest.MonkeyPatch) -> None:
