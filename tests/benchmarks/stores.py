@@ -132,8 +132,8 @@ def faults(proxy: object_storage.Proxy) -> None:
 
 def run(number: int) -> tuple[set[Entry], int]:
     chance, acknowledged, refused = random.Random(number), set[Entry](), 0
-    subject = store("fleet", Path(os.environ["MIRRORS"]) / str(number % 8))
     for _ in range(6):
+        subject = store("fleet", Path(os.environ["MIRRORS"]) / str(number % 8))
         mine = {entry(chance.randrange(400)) for _ in range(10)}
         try:
             add(subject, mine)
