@@ -10,13 +10,13 @@ import pytest
 from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.model import Cache, Entry
 from pytest_autotune.run.lookup import Lookup, Policy
-from pytest_autotune.run.session import Session, raise_refusal
+from pytest_autotune.run.session import Session
 from pytest_autotune.workers.coordinator import Coordinator
 from pytest_autotune.workers.locks import Locks
 
 
 def a_session(
-    entries: tuple[Entry, ...] | None = None, coordination: Any = None, refuse: Any = raise_refusal, **policy: Any
+    entries: tuple[Entry, ...] | None = None, coordination: Any = None, refuse: Any = pytest.fail, **policy: Any
 ) -> tuple[Session, list[Lookup]]:
     """A run that has loaded these entries, if any, and the lookups that it is told of."""
     index = None if entries is None else EntryIndex.of([Cache(entries)])

@@ -55,7 +55,7 @@ def process(absent_gpu: AbsentGpu) -> Iterator[Process]:
 
     def run(calls: Sequence[Callable[[Any], object]], entries: Sequence[Entry] = (), dumping: bool = True) -> Any:
         index, log = EntryIndex.of([Cache(tuple(entries))]) if entries else None, Log(None, "main")
-        session = Session(Policy(dumping=dumping), index, Coordinator(Locks(1.0)), log=log)
+        session = Session(Policy(dumping=dumping), index, Coordinator(Locks(1.0)), pytest.fail, log=log)
         adapter = Adapter()
         adapter.hook(autotuner_module, session)
         adapters.append(adapter)

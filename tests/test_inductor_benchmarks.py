@@ -61,7 +61,7 @@ class Search:
 
 
 def hooked(inductor: Any, gpu: Gpu) -> tuple[Benchmarks, Session]:
-    session = Session(Policy(), None, Coordinator(Locks(1.0)))
+    session = Session(Policy(), None, Coordinator(Locks(1.0)), pytest.fail)
     part = Benchmarks(lambda: gpu)
     part.hook(inductor, session, Patches(session, part.tuner))
     return part, session

@@ -64,7 +64,7 @@ def raced(
     entry = Entry(PROBLEMS[0], (), candidate(choice), tuple(kept))
     log, policy = Log(None, "main"), Policy(modes=(Verify(share, seconds),))
     index = EntryIndex.of([Cache((entry,))])
-    session = Session(policy, index, Coordinator(Locks(1.0)), log=log)
+    session = Session(policy, index, Coordinator(Locks(1.0)), pytest.fail, log=log)
 
     def ready(some: Sequence[Candidate]) -> dict[Candidate, Runner]:
         numbers = {one: one.params[0].value for one in some}

@@ -115,10 +115,6 @@ class Lookup:
         return self.entry
 
 
-class Refusal(LookupError):
-    """A lookup that the policy calls an error; no guard holds it back."""
-
-
 @dataclass(frozen=True)
 class Policy:
     """What a run does with its lookups.

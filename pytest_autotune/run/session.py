@@ -23,7 +23,7 @@ from pytest_autotune.cache.model import (
     Versions,
     is_named,
 )
-from pytest_autotune.run.lookup import Lookup, Outcome, Policy, Refusal
+from pytest_autotune.run.lookup import Lookup, Outcome, Policy
 from pytest_autotune.run.mode import Mode
 from pytest_autotune.run.notes import WAITING_FOR_WORKER, Notes, Progress
 from pytest_autotune.run.sources import Answer, Answers, Loaded, fallbacks, of_other_worker
@@ -33,11 +33,6 @@ from pytest_autotune.workers.events import SPECIALISATION, Event, Log
 
 #: The tuning inside of which this thread is, as ``tuner:kernel``; of several inside each other the first.
 _OUTERMOST = ContextVar("outermost", default="")
-
-
-def raise_refusal(message: str) -> NoReturn:
-    """Refuse a lookup where no test runs that could be failed."""
-    raise Refusal(message)
 
 
 class Session(Notes):
@@ -53,7 +48,7 @@ class Session(Notes):
     threads; one inside another waits for nobody. Within one memory of the tuners a problem is reported once.
 
     :param index: the loaded caches, or None in a run that loads nothing.
-    :param refuse: raises, when the policy says that a lookup is an error.
+    :param refuse: raises what no guard holds back, when the policy says that a lookup is an error.
     :param progress: is told what is tuned.
     :param log: where lookups are written down.
     """
@@ -63,7 +58,7 @@ class Session(Notes):
         policy: Policy,
         index: EntryIndex | None,
         coordinator: Coordinator,
-        refuse: Callable[[str], NoReturn] = raise_refusal,
+        refuse: Callable[[str], NoReturn],
         progress: Progress | None = None,
         log: Log | None = None,
     ) -> None:
@@ -178,8 +173,6 @@ class Session(Notes):
                 tuning.ask()
                 _OUTERMOST.set(inside or problem.name)
                 yield tuning
-            except Refusal:
-                raise
             except BaseException as error:
                 if not self.policy.is_error(tuning.lookup.outcome):  # else it is our own refusal that ends the test
                     tuning.not_recorded(error_line(error), is_over=True)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from pytest_autotune.cache.counted import significant
 from pytest_autotune.cache.model import Candidate, Digest, Entry, Versions
-from pytest_autotune.run.lookup import Lookup, Outcome, Refusal
+from pytest_autotune.run.lookup import Lookup, Outcome
 from pytest_autotune.run.notes import WAITING_FOR_GPU
 from pytest_autotune.run.sources import Answers
 
@@ -73,8 +73,6 @@ class Tuning:
                     self.lookup, self.entry, self.is_remembered = answer
                     if self.entry is None:
                         self._session.refuse_errors(self.lookup)
-        except Refusal:
-            raise
         except Exception as error:  # the tuner goes on without
             self._session.error(self.lookup.problem.tuner, "the session", error)
             if self._session.indexes and self.lookup.outcome is None:

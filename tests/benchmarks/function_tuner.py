@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 from common import machine, median, table
 
 from pytest_autotune.run.lookup import Policy
@@ -66,7 +67,7 @@ def cached_calls() -> list[tuple[str, str]]:
     rows = []
     for name, space in spaces.items():
         for where in ("outside pytest", "in a run"):
-            run_of = Session(Policy(), None, Coordinator(Locks(1.0)))
+            run_of = Session(Policy(), None, Coordinator(Locks(1.0)), pytest.fail)
             function.MEMORIES.append(function.Memory(run_of if where == "in a run" else None))
 
             def call(space: Any = space) -> Any:

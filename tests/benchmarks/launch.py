@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
+import pytest
 import torch
 import triton
 import triton.language as tl
@@ -64,7 +65,7 @@ def main() -> None:
         return (time.perf_counter() - started) / LAUNCHES * 1e6
 
     adapter = Adapter()
-    run = Session(Policy(dumping=True), EntryIndex.of([Cache()]), Coordinator(Locks(1.0)))
+    run = Session(Policy(dumping=True), EntryIndex.of([Cache()]), Coordinator(Locks(1.0)), pytest.fail)
     stock, hooked = make_kernel(gpu), make_kernel(gpu)
     if not gpu:
         import pytest_autotune.tuners.triton.identity as ours

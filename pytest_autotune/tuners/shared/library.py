@@ -16,7 +16,6 @@ from types import FunctionType, ModuleType
 from typing import Any
 
 from pytest_autotune.cache.model import Versions
-from pytest_autotune.run.lookup import Refusal
 from pytest_autotune.run.notes import code_of
 from pytest_autotune.run.session import Session
 from pytest_autotune.tuners.protocol import HookError
@@ -112,8 +111,6 @@ def guarded(
         searches = session.progress.searches
         try:
             return replacement(*args, **kwargs)
-        except Refusal:
-            raise
         except Exception as error:
             frames = [frame for frame, _ in walk_tb(error.__traceback__)][1:]
             theirs = {code_of(one) for one in (original, *calls(*args, **kwargs), *args, *kwargs.values())} - {None}

@@ -11,7 +11,7 @@ from typing import Any
 from pytest_autotune import devices
 from pytest_autotune.cache.model import Candidate, Device, Entry
 from pytest_autotune.devices import stream_is_capturing
-from pytest_autotune.run.lookup import Lookup, Refusal
+from pytest_autotune.run.lookup import Lookup
 from pytest_autotune.run.session import Session
 from pytest_autotune.run.tuning import Tuning
 from pytest_autotune.tuners.shared.candidates import does_not_compile
@@ -82,7 +82,7 @@ class Choices:
                     self._note_tuned(call, tuning.lookup)
                 self._forget_before_the_next_test(call)
                 return is_taken
-        except Refusal:
+        except BaseException:
             autotuner.nargs = None  # Triton's run lets go of the arguments only where it returns
             raise
 
