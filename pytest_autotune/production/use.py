@@ -87,7 +87,6 @@ class Loaded:
         self.digest = hashlib.sha256(self._data or b"").hexdigest()[:16]
         self._pickers: dict[tuple[str, tuple[str, str, int]], dict[str, Any]] = {}
         self._lock = threading.Lock()
-        self._told: set[str] = set()
         # A package that says it twice means the last one.
         _loaded[:] = [self, *(other for other in _loaded if other.package != self.package)]
         _hook()
@@ -138,9 +137,10 @@ class Loaded:
                     device = *identity(entry.problem.device), ""  # of which Triton, each choice says itself
                     choices[entry.problem.kernel][device].append((plain_key(entry.problem.key), entry))
                 taken = aliased({entry.problem.device for entry in entries}, self.aliases or {}).get(on[:2], on)
-                picker = runpy.run_module("pytest_autotune.production.picker")
-                picker.update(CHOICES=choices, KEYS=defaultdict(tuple), device=lambda: (*taken, ""))
-                self._pickers[tuner, on] = picker
+                path = os.path.join(*self.package.split("."), self.resource)  # as a library's folder usually has it
+                command = f"pytest --autotune-load={path} --autotune-update"
+                picker = self._pickers[tuner, on] = runpy.run_module("pytest_autotune.production.picker")
+                picker.update(COMMAND=command, CHOICES=choices, KEYS=defaultdict(tuple), device=lambda: (*taken, ""))
             return self._pickers[tuner, on]
 
     def choice(
@@ -169,7 +169,8 @@ class Loaded:
             _warn(f"{self.package}: no choice for {asked}, so it is tuned: {error!r}")
             return None
         if used == "first":
-            self._tell("inexact", f"nothing is tuned for {asked}: its first candidate that works is used")
+            warn = self._picker(asked.tuner, asked.device)["warn"]
+            warn(f"{self.package}: nothing is tuned for {asked}: its first candidate that works is used")
         self._missed(replace(asked, used=used))
         if used == "error":
             raise MissError(f"{self}: nothing is tuned for {asked} on {asked.device[0]}")
@@ -192,21 +193,14 @@ class Loaded:
         library, version = entry.versions.minor
         running = getattr(sys.modules.get(library), "__version__", version)
         if not running.startswith(version):
-            self._tell("version", f"{asked.kernel} was tuned with {library} {version}, and this is {running}")
+            picker["warn"](f"{asked.kernel} was tuned with {library} {version}, and this is {running}", "version")
         if known == here and not remark:
             return found, True
         if not works(found):
             return None, False
-        self._tell("inexact", f"what was tuned for {entry.problem} on {entry.problem.device.name} is used for {asked}")
+        tuned_on = entry.problem.device.name
+        picker["warn"](f"{self.package}: what was tuned for {entry.problem} on {tuned_on} is used for {asked}")
         return found, False
-
-    def _tell(self, kind: str, what: str) -> None:
-        """Say once what is not as it was tuned, and what mends it."""
-        if kind not in self._told:
-            self._told.add(kind)
-            path = os.path.join(*self.package.split("."), self.resource)  # as a library's folder usually has it
-            mends = f"pytest --autotune-load={path} --autotune-update"
-            _warn(f"{self.package}: {what} (cover it in the tests, then: {mends})")
 
     def _missed(self, miss: Asked) -> None:
         if miss in self.misses:
