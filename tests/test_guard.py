@@ -112,6 +112,24 @@ def test_an_error_of_another_packages_adapter_leaves_its_tuner_alone(
     ]
 
 
+@pytest.mark.parametrize("choice", ["a", 7, ("BLOCK", 32)], ids=repr)
+def test_an_adapter_that_records_what_is_no_candidate_is_told_and_nothing_is_kept(
+    library: Any, monkeypatch: pytest.MonkeyPatch, choice: Any
+) -> None:
+    def choose(self: Any, session: Session, original: Any) -> Any:
+        with session.tuning(PROBLEM, (), lambda entry: True) as tuning:
+            tuning.record(choice)
+
+    with hooked(monkeypatch, replacing_choose(choose)) as session:
+        assert library.Tuner(abs).choose() == 32
+
+    assert [(lookup.tuned, lookup.entry) for lookup in session.lookups] == [(False, None)]
+    words = f"its choice is a {type(choice).__name__}, and not a Candidate"
+    assert session.notes == [
+        f"toy: error in choose(): UncacheableError: {words}; that call was left to toy, and not recorded"
+    ]
+
+
 @pytest.mark.parametrize("error", [ValueError("block"), LookupError("block"), KeyboardInterrupt(), SystemExit(2)])
 @pytest.mark.parametrize("way", ["tuner's own function", "tuner's benchmark through the session"])
 def test_an_error_of_the_users_kernel_passes_unchanged(
