@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from pytest_autotune.cache.model import Candidate, Device, Entry, Problem, Value, Versions
-from pytest_autotune.run.collected import Collected, collect
+from pytest_autotune.run.collected import END, Collected, collect
 from pytest_autotune.run.lookup import Lookup, Outcome
-from pytest_autotune.workers.events import END, Event, Log, Others, RunFolder
+from pytest_autotune.workers.events import Event, Log, Others, RunFolder
 
 
 def lookup(kernel: str = "k") -> Lookup:

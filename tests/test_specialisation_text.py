@@ -13,7 +13,7 @@ from pytest_autotune.cache.merge import combine, merge
 from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Value
 from pytest_autotune.cache.ties import Measured
 from pytest_autotune.run.collected import collect
-from pytest_autotune.run.lookup import Lookup, Outcome
+from pytest_autotune.run.lookup import SPECIALISATION, Lookup, Outcome
 from pytest_autotune.run.result import Request
 from pytest_autotune.run.settle import Beginning, settle
 from pytest_autotune.tuners.triton.specialisation_text import (
@@ -23,7 +23,7 @@ from pytest_autotune.tuners.triton.specialisation_text import (
     parsed,
     text_of,
 )
-from pytest_autotune.workers.events import SPECIALISATION, Event
+from pytest_autotune.workers.events import Event
 
 H200 = Device("NVIDIA H200", "sm_90", 132)
 

@@ -9,8 +9,10 @@ from typing import Any
 
 from pytest_autotune.cache.model import Versions
 from pytest_autotune.run.lookup import Lookup
-from pytest_autotune.workers.events import END, Event
+from pytest_autotune.workers.events import Event
 
+#: The kind of event by which a process that has ended reports what is to be known of itself.
+END = "end"
 #: The only process of a run without workers.
 ALONE = "main"
 

@@ -11,9 +11,10 @@ from pytest_autotune.cache.locations import is_url
 from pytest_autotune.cache.model import Cache
 from pytest_autotune.cache.stores.store import Store
 from pytest_autotune.run.collected import Collected
+from pytest_autotune.run.lookup import TUNED
 from pytest_autotune.run.result import Dump, Request, Result
 from pytest_autotune.run.settle import Beginning, settle
-from pytest_autotune.workers.events import TUNED, Log, events_in
+from pytest_autotune.workers.events import Log, events_in
 
 
 def dump(store: Store, given: str, beginning: Beginning, collected: Collected, request: Request, log: Log) -> Result:

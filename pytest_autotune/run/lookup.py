@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 from pytest_autotune.cache.model import Entry, Identity, Problem, Value, library_of
-from pytest_autotune.workers.events import TUNED, Event
+from pytest_autotune.workers.events import Event
 
 if TYPE_CHECKING:
     from pytest_autotune.run.mode import Mode
@@ -28,8 +28,11 @@ class Outcome(str, Enum):
     UNCACHEABLE = "uncacheable"
 
 
-#: The kind of event of a lookup for which nothing was searched in its process.
+#: The kinds of events: a search took place, and an entry came of it; a lookup for which its process searched nothing;
+TUNED = "tuned"
 _ASKED = "asked"
+#: and what an entry's choice was compiled for.
+SPECIALISATION = "specialisation"
 #: The fields that an event holds beside what was asked, entry and test.
 _DATA = ("outcome", "reason", "label", "shared", "disturbed", "fallback", "inside", "failed", "unrecorded", "cache")
 

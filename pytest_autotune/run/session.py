@@ -23,13 +23,13 @@ from pytest_autotune.cache.model import (
     Versions,
     is_named,
 )
-from pytest_autotune.run.lookup import Lookup, Outcome, Policy
+from pytest_autotune.run.lookup import SPECIALISATION, Lookup, Outcome, Policy
 from pytest_autotune.run.mode import Mode
 from pytest_autotune.run.notes import WAITING_FOR_WORKER, Notes, Progress
 from pytest_autotune.run.sources import Answer, Answers, Loaded, fallbacks, of_other_worker
 from pytest_autotune.run.tuning import Tuning
 from pytest_autotune.workers.coordinator import Claim, Coordinator
-from pytest_autotune.workers.events import SPECIALISATION, Event, Log
+from pytest_autotune.workers.events import Event, Log
 
 #: The tuning inside of which this thread is, as ``tuner:kernel``; of several inside each other the first.
 _OUTERMOST = ContextVar("outermost", default="")

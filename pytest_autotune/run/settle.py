@@ -16,11 +16,11 @@ from pytest_autotune.cache.merge import MOST_COMPILED, Rules, merge, without_can
 from pytest_autotune.cache.model import Cache, Entry, Identity, Problem, before_pruning, library_of
 from pytest_autotune.cache.ties import Measured
 from pytest_autotune.run.collected import Collected
-from pytest_autotune.run.lookup import Lookup, Outcome
+from pytest_autotune.run.lookup import SPECIALISATION, Lookup, Outcome
 from pytest_autotune.run.nearest import nearest
 from pytest_autotune.run.result import Request, Result
 from pytest_autotune.run.rows import rows_of
-from pytest_autotune.workers.events import SPECIALISATION, Event
+from pytest_autotune.workers.events import Event
 
 #: Who has measured what was recovered.
 INTERRUPTED_RUN = "an earlier run"

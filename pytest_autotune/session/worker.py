@@ -34,6 +34,7 @@ from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.foreign_text import one_line
 from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.plain import entry_of
+from pytest_autotune.run.collected import END
 from pytest_autotune.run.lookup import NO_ENTRY, Lookup, Outcome
 from pytest_autotune.run.mode import Job, Suite
 from pytest_autotune.run.nearest import nearest
@@ -44,7 +45,7 @@ from pytest_autotune.session.progress import file_of_worker
 from pytest_autotune.session.values import Options, path_argument
 from pytest_autotune.tuners.hooks import Hooks
 from pytest_autotune.workers.coordinator import Coordinator
-from pytest_autotune.workers.events import END, Event, Log, Others
+from pytest_autotune.workers.events import Event, Log, Others
 from pytest_autotune.workers.locks import Locks, shared_folder
 
 

@@ -27,13 +27,6 @@ from pytest_autotune.cache.plain import entry_of, identity_of, to_json
 if TYPE_CHECKING:
     from filelock import FileLock
 
-#: A search took place, and an entry came of it.
-TUNED = "tuned"
-#: What an entry's choice was compiled for.
-SPECIALISATION = "specialisation"
-#: The process has ended, and this is what it reports of itself.
-END = "end"
-
 _SUFFIX = ".jsonl"
 #: How a line begins that another worker may wait for.
 _CLAIM = b'{"claim":"'
@@ -46,7 +39,7 @@ _BESIDE_S = 10.0
 class Event:
     """One thing that happened in a process.
 
-    :param kind: one of the constants above, a lookup's or a mode's own.
+    :param kind: a word of who writes and reads such events: a lookup, a mode, the end of a process.
     :param asked: what was asked for; None where the event is of no problem.
     :param entry: what was used, or what a search came to.
     :param test: the node id of the test in which it happened; empty outside tests.
