@@ -54,7 +54,7 @@ def test_a_lookup_comes_back_from_its_line_as_it_was() -> None:
 def test_what_a_process_reports_at_its_end_comes_back_as_it_was_unless_its_line_is_damaged() -> None:
     data = {
         "notes": ["note"], "untracked": ["triton:k"], "imported": ["t:k"], "drawn": ["t::t"], "disabled": [],
-        "unhooked": {"triton": "why"}, "versions": {"triton": "triton 3.6"}, "deselected": 3, "waited_s": 1.5,
+        "unhooked": {"triton": "why"}, "versions": {"triton": "triton 3.6"}, "deselected": 3,
     }  # fmt: skip
     ends = [("gw1", Event.decode(Event(END, data=said).encode())) for said in (data, {"notes": 5})]
 
@@ -62,7 +62,7 @@ def test_what_a_process_reports_at_its_end_comes_back_as_it_was_unless_its_line_
 
     assert (found.notes, found.untracked, found.imported) == (("note",), ("triton:k",), ("t:k",))
     assert (found.unhooked, found.versions) == ((("triton", "why"),), {"triton": Versions.of("triton 3.6")})
-    assert (found.drawn, found.deselected, found.waited_s) == (("t::t",), 3, {"gw1": 1.5})
+    assert (found.drawn, found.deselected) == (("t::t",), 3)
 
 
 @pytest.mark.parametrize(

@@ -188,8 +188,6 @@ def test_a_hook_that_fails_half_way_leaves_nothing_replaced(library: Any, monkey
 class Broken:
     """A coordination that cannot lock, claim or give a core."""
 
-    waited_s = 0.0
-
     @contextmanager
     def _broken(self) -> Iterator[Any]:
         raise PermissionError(13, "Permission denied: '/dev/shm'")

@@ -234,7 +234,6 @@ def test_a_crashed_worker_and_other_versions_are_in_the_json_report_as_in_the_te
         ("gw1", searched(entry(problem(M=2), "a", a=1.0))),
         recovered=(searched(entry(problem(M=3), a=1.0)),),
         crashed=("gw3",),
-        waited_s={"gw1": 1.5},
     )
 
     summary = finished(beginning(old), found, dumps=True, tells=("another run tells",))
@@ -247,8 +246,6 @@ def test_a_crashed_worker_and_other_versions_are_in_the_json_report_as_in_the_te
     assert report["recovered"] == 1
     assert "1 hit, tuned with toy 0.9; this run has toy 1.0 (another run tells)" in told
     assert report["other_versions"] == [{"tuned_with": "toy 0.9", "running": "toy 1.0", "hits": 1}]
-    assert "gw1 waited 1.5s" in told
-    assert report["waited_seconds"] == {"gw1": 1.5}
 
 
 def test_the_json_report_tells_the_spread_of_a_measurement_and_that_it_was_disturbed() -> None:

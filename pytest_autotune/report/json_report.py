@@ -48,7 +48,6 @@ def to_mapping(result: Result) -> dict[str, Any]:
         "untracked": list(result.collected.untracked),
         "crashed": list(result.collected.crashed),
         "recovered": result.recovered,
-        "waited_seconds": dict(sorted(result.collected.waited_s.items())),
         "other_versions": [
             {"tuned_with": then, "running": now, "hits": hits} for (then, now), hits in result.other_versions.items()
         ],

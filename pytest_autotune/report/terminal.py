@@ -88,10 +88,6 @@ def _notes(result: Result, verbosity: int) -> Iterator[Line]:
     yield from _noted(result)
     if verbosity >= 0:
         yield from _of_entries(result)
-    if verbosity > 0:
-        for worker, seconds in result.collected.waited_s.items():
-            if seconds >= 0.1:
-                yield Line(f"{worker} waited {seconds:.1f}s for other workers' tunings")
     if result.collected.incomplete and result.request.prune:
         yield Line(f"nothing was pruned, the run was not complete: {result.collected.incomplete}", color="yellow")
     elif result.collected.incomplete and verbosity > 0 and (result.loaded or result.dump):
@@ -217,7 +213,6 @@ def _dump(result: Result) -> tuple[str, bool]:
         return "", False
     merged = result.merged
     entries = counted(len(merged.cache.entries), "entry")
-    workers = f", {len(result.collected.waited_s)} workers" if len(result.collected.waited_s) > 1 else ""
     if dump.beside:
         return f"{dump.path} {dump.beside}", True
     if not dump.written_to:
@@ -227,8 +222,8 @@ def _dump(result: Result) -> tuple[str, bool]:
     if not dump.rewritten:
         is_left = result.request.new_only or result.to_update or result.counts["unrecorded"] or not result.problems
         state = "left as it was" if is_left else "up to date"
-        return f"{dump.path} is {state} ({entries}{workers})", False
+        return f"{dump.path} is {state} ({entries})", False
     what = f": {merged.counts_in_words}" if merged.counts_in_words else ""
     if result.request.new_only and (stale := result.counts["stale"]):
         what += f"; {stale} stale left as they were"
-    return f"{entries} written to {dump.path}{workers.replace(', ', ' from ')}{what}", False
+    return f"{entries} written to {dump.path}{what}", False

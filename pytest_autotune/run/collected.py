@@ -33,7 +33,6 @@ class Collected:
     :param imported: loaded kernels, as ``tuner:kernel``, whose module was imported.
     :param drawn: the tests, by node id, whose arguments Hypothesis draws.
     :param disabled: the tests that a marker let run without the tuners' being hooked.
-    :param waited_s: worker -> seconds that it waited for others' tunings.
     """
 
     lookups: tuple[tuple[str, Lookup], ...] = ()
@@ -51,7 +50,6 @@ class Collected:
     drawn: tuple[str, ...] = ()
     disabled: tuple[str, ...] = ()
     deselected: int = 0
-    waited_s: Mapping[str, float] = field(default_factory=dict)
 
 
 def collect(events: Iterable[tuple[str, Event]], recovered: Iterable[tuple[str, Event]] = ()) -> Collected:
@@ -61,7 +59,6 @@ def collect(events: Iterable[tuple[str, Event]], recovered: Iterable[tuple[str, 
     texts: dict[str, dict[str, None]] = {name: {} for name in ("notes", "untracked", "imported", "drawn", "disabled")}
     unhooked: set[tuple[str, str]] = set()
     versions: dict[str, Versions] = {}
-    waited_s: dict[str, float] = {}
     deselected = 0
     for process, event in sorted(events, key=lambda pair: pair[0]):
         with suppress(ValueError, TypeError, KeyError, AttributeError):
@@ -71,8 +68,6 @@ def collect(events: Iterable[tuple[str, Event]], recovered: Iterable[tuple[str, 
                 unhooked.update((tuner, str(why)) for tuner, why in event.data["unhooked"].items())
                 versions.update((tuner, Versions.of(text)) for tuner, text in event.data["versions"].items())
                 deselected = max(deselected, event.data["deselected"])
-                if process != ALONE:
-                    waited_s[process] = float(event.data["waited_s"])
             elif (lookup := Lookup.of(event)) is not None:
                 lookups.append(("" if process == ALONE else process, lookup))
             else:
@@ -87,5 +82,4 @@ def collect(events: Iterable[tuple[str, Event]], recovered: Iterable[tuple[str, 
         versions=versions,
         **said,
         deselected=deselected,
-        waited_s=waited_s,
     )

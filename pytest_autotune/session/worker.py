@@ -165,7 +165,6 @@ class TestProcess:
             "drawn": sorted(self._drawn),
             "disabled": sorted(self._disabled),
             "deselected": self._deselected,
-            "waited_s": self._context.coordination.waited_s,
         }
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)

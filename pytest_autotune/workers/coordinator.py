@@ -6,7 +6,6 @@ a worker that is killed never leaves another one waiting. Every wait is bounded.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
@@ -32,8 +31,7 @@ class Claim(NamedTuple):
 class Coordinator:
     """How this process goes together with others: with all of this user's by the GPU, with its run's by claims.
 
-    Attributes: ``waited_s``, seconds in which others tuned what this process asked for; ``notes``, for the summary;
-    ``timeout_s``, how long one tuning waits.
+    Attributes: ``notes``, for the summary; ``timeout_s``, how long one tuning waits.
 
     The order of a tuning: :meth:`claim` it; unless another worker has made it meanwhile, compile, alone by name
     (:meth:`compiling`), then measure, alone on the GPU (:meth:`measuring`), and write the event down while the claim is
@@ -55,8 +53,6 @@ class Coordinator:
         self._membership: Membership | None = None
         #: Where it is seen who compiles what; None where nobody else does.
         self._compiles_in: Path | None = None
-        #: Seconds spent waiting for other workers' tunings.
-        self.waited_s = 0.0
 
     @property
     def notes(self) -> list[str]:
@@ -87,9 +83,7 @@ class Coordinator:
         lock = self._locks.acquire(path, wait=False)
         if lock is None and meanwhile is not None:
             meanwhile()
-            started = time.monotonic()
             lock = self._locks.acquire(path, unless=lambda: others.find(name) is not None)
-            self.waited_s += time.monotonic() - started
         result = others.find(name)
         if lock is None:
             return Claim(result, is_mine=False, timed_out=meanwhile is not None and result is None)

@@ -115,14 +115,6 @@ def test_measurements_on_several_gpus_do_not_wait_for_each_other(suite: Suite) -
     assert _overlaps(suite.log) > 0
 
 
-def test_a_worker_that_waits_says_so_with_v(suite: Suite, section) -> None:
-    suite.write(test_shared=SHARED.replace("0.1", "0.5"))
-
-    result = suite.dump("-v")
-
-    assert any(re.fullmatch(r"gw\d waited [\d.]+s for other workers' tunings", line) for line in section(result))
-
-
 def test_a_worker_that_is_stopped_is_waited_for_no_longer_than_the_time_out(suite: Suite) -> None:
     stopped = """
         import os, signal, pytest, time
