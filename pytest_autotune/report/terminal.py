@@ -93,7 +93,7 @@ def _notes(result: Result, verbosity: int) -> Iterator[Line]:
     elif result.collected.incomplete and verbosity > 0 and (result.loaded or result.dump):
         yield Line(f"unused entries not checked: {result.collected.incomplete}")
     for mode in result.sections:
-        yield from map(Line, [*(mode.notes if verbosity >= 0 else ()), *(mode.details if verbosity > 0 else ())])
+        yield from map(Line, mode.notes if verbosity >= 0 else ())
 
 
 def _noted(result: Result) -> Iterator[Line]:

@@ -66,7 +66,6 @@ class Section:
     :param lines: what it came to.
     :param stands_for_counts: the lines stand in the place of the counts; else they follow those.
     :param notes: lines in front of the counts.
-    :param details: more of these, with ``-v``.
     :param data: for the JSON report, by key beside those of the run.
     :param gate: what it has judged; None where it judges nothing.
     """
@@ -77,7 +76,6 @@ class Section:
     findings: tuple[Finding, ...] = ()
     stands_for_counts: bool = False
     notes: tuple[str, ...] = ()
-    details: tuple[str, ...] = ()
     of_problems: Mapping[Problem, OfProblem] = field(default_factory=dict)
     data: Mapping[str, Any] = field(default_factory=dict)
     gate: Gate | None = None

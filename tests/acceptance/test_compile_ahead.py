@@ -442,13 +442,12 @@ def test_what_cannot_be_compiled_is_left_to_the_tests(suite: Suite, monkeypatch:
 
     monkeypatch.setattr("pytest_autotune.tuners.triton.internals.apart.compile_apart", refuse)
 
-    report = suite.run("--autotune-load=cache.textproto", "-v")
+    report = suite.run("--autotune-load=cache.textproto")
 
     suite.result.assert_outcomes(passed=3)
     assert suite.compiled == 5
     ahead = report["compiled_ahead"]
     assert (ahead["kernels"], ahead["seconds"], ahead["reason"]) == (0, 0, "ValueError: no")
-    suite.result.stdout.fnmatch_lines([f"{ahead['failed']} kernels not compiled ahead: ValueError: no"])
 
 
 def test_a_test_waits_for_what_is_being_compiled_and_does_not_compile_it_again(
