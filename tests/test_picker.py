@@ -192,7 +192,9 @@ def test_the_nearest_is_by_the_named_numbers_in_log2_and_all_else_is_the_same(ex
     assert [len(odd.pick(m, nearest=["M"])[0]) for m in ("15", None)] == [4, 4]
 
     is_gone = export(entry(64, 999), entry(256, 64))
-    assert len(is_gone.pick(65, nearest=["M"])[0]) == 4
+    left, told = is_gone.pick(65, nearest=["M"])
+    assert len(left) == 4
+    assert "{'BLOCK': 999, 'num_warps': 4} is no candidate any more" in told[0]
 
 
 @pytest.mark.parametrize(
@@ -279,6 +281,7 @@ def test_what_an_export_cannot_hold_is_left_out_and_no_launch_is_taken_for_anoth
         keyed((6,), 64, Value("M.dtype", "int64")),
         keyed((7,), 64),
         keyed((7,), 32, Value("DTYPE", "fp16", "dtype")),
+        keyed((8,), 32, Value("ACTIVATION.dtype", "fp8e5", "dtype")),
     )
     constexpr = type("constexpr", (), {"__init__": lambda self, value: setattr(self, "value", value)})
 
@@ -287,6 +290,8 @@ def test_what_an_export_cannot_hold_is_left_out_and_no_launch_is_taken_for_anoth
     assert exported.pick("3")[0] == [32]
     assert exported.pick(6, ACTIVATION=(1, Int64()))[0] == [32]
     assert exported.pick(Int64(6))[0] == [64]
+    reinterpreted = SimpleNamespace(dtype="fp8e5", base=SimpleNamespace(dtype="torch.int8"))
+    assert exported.pick(8, ACTIVATION=reinterpreted)[0] == [32]
     unknown = [(3, constexpr(check)), (3, (check,)), (4, check), (4, None), ((1,), None), (Color.RED, None)]
     for m, activation in unknown:
         assert exported.pick(m, ACTIVATION=activation)[0] == [16, 32, 64, 128]

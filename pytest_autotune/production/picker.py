@@ -35,6 +35,7 @@ def pick(kernel: str, prune: Any = None, nearest: Any = (), other_devices: bool 
                 known = here if here in choices else closest(choices, here, nearest)
                 best = choices[known]
                 live = [one for one in left.over if one.kwargs.items() <= best.items() and one.all_kwargs() == best]
+                assert live, f"{best} is no candidate any more"
                 left.over = live[:1] if live.count(live[0]) == len(live) else live
                 if remark or known != here:
                     warn(f"{kernel}: what was tuned for {dict(known)}{remark} is used for {dict(here)}", remark)
@@ -67,11 +68,10 @@ def parts(named: Any, names: Any) -> Any:
         arg = arg.value if type(arg).__name__ == "constexpr" else arg
         if name in names or callable(arg):  # functions are in no key of an export, so nothing is known with them
             yield name, arg
-        if hasattr(arg, "dtype"):
+        if hasattr(arg, "dtype"):  # of a reinterpreted tensor, which has a base, too
             yield f"{name}.dtype", str(arg.dtype).rpartition(".")[2]
-        inner = enumerate(arg) if isinstance(arg, tuple) else [("base", arg.base)] if hasattr(arg, "base") else ()
-        for at, part in inner:
-            yield from parts({f"{name}.{at}": part}, ())  # a tensor's descriptor has it as its base
+        elif inner := [*enumerate(arg)] if isinstance(arg, tuple) else hasattr(arg, "base") and [("base", arg.base)]:
+            yield from parts({f"{name}.{at}": part for at, part in inner}, ())  # a tensor's descriptor has a base
 
 
 @functools.cache
