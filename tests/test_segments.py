@@ -433,12 +433,15 @@ def test_what_is_only_read_is_neither_written_nor_compacted(serial_suite: Suite,
     proxy.requests.clear()
 
     dump = suite.run(f"--autotune-dump={url}?readonly")
+    load = suite.run(f"--autotune-load={url}?readonly")
     marker = f"import pytest\n@pytest.mark.autotune_cache(load='{url}?readonly')\ndef test(tune): tune('k', m=1)"
     update = suite.write(test_one=marker).run("test_one.py", "--autotune-update")
 
     assert dump.ret == pytest.ExitCode.USAGE_ERROR
     (line,) = filter(None, dump.errlines)
     assert line.startswith(f"ERROR: --autotune-dump: {url}?readonly: is only read (?readonly) (")
+    assert "--autotune-update" not in load.stdout.str(), "it would be refused"
+    assert f"{url}?readonly is only read (?readonly): nothing was written there" in section(update)
     assert (update.ret, len(suite.tunings), "PUT" in proxy.requests) == (0, 1, False)
     with pytest.raises(CacheError, match="is no store that could be compacted"):
         stores.compact(f"{url}?readonly")

@@ -240,10 +240,12 @@ class Controller:
         if options.writes:
             of_tests = dump_for_tests(self._cache_of_tests, MARKER, collected, request, self._unwritten)
         written = [
-            f"{counted(len(one.merged.cache.entries), 'entry')} written to {one.dump.written_to}: "
+            f"{one.dump.path} {one.dump.beside}"
+            if one.dump.beside
+            else f"{counted(len(one.merged.cache.entries), 'entry')} written to {one.dump.path}: "
             f"{one.merged.counts_in_words}"
             for one in of_tests
-            if one.dump is not None and one.dump.rewritten
+            if one.dump is not None and (one.dump.beside or one.dump.rewritten)
         ]
         collected = replace(collected, notes=(*written, *collected.notes))
         if options.dump is None or self._store is None:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from pytest_autotune.cache.errors import CacheError
-from pytest_autotune.cache.locations import Location, is_url
+from pytest_autotune.cache.locations import READ_ONLY, Location, is_url
 from pytest_autotune.cache.model import library_of
 from pytest_autotune.modes import MODES, Option
 from pytest_autotune.report.gate import Limit
@@ -127,8 +127,8 @@ class Options:
 
     @property
     def update_arguments(self) -> str:
-        """What to type for a run that tunes what is missing and keeps the rest; empty where nothing is loaded."""
-        if not self.load:
+        """What to type for a run that tunes what is missing and keeps the rest; empty where nothing could keep it."""
+        if not self.load or (self.dump is None and READ_ONLY in self.load[-1].location.options):
             return ""
         typed = [f"--autotune-load={load.typed}" for load in self.load if load.given.startswith("--")]
         if self.dump is None or self.dump.is_same_as(self.load[-1]):
