@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -31,6 +32,7 @@ from pytest_autotune.cache.model import Entry
 from pytest_autotune.run.lookup import Outcome
 from pytest_autotune.testing import AdapterConformance
 from pytest_autotune.tuners.protocol import HookError
+from pytest_autotune.tuners.shared.functions import python_function
 from pytest_autotune.tuners.triton.adapter import Adapter
 from pytest_autotune.tuners.triton.interpreter import supply_interpreter_benchmark
 from tests.conftest import REPOSITORY
@@ -655,6 +657,17 @@ def test_a_search_that_a_hook_of_the_test_looks_on_at_takes_place_in_every_run(s
     assert loaded.outcomes == ["hit", "uncacheable"], "the second one is remembered"
     assert len(seen) == len(CONFIGS)
     assert loaded.lookups[-1].reason == "its post_hook sees each search, so there is one"
+
+
+def test_a_hook_of_a_kernel_that_no_test_has_made_is_no_obstacle(session) -> None:
+    """Libraries give theirs a ``partial``, a method, or what a decorator has wrapped."""
+    first = session(dumping=True)
+    kernel = copy_kernel(Bench(), post_hook=partial(restores))
+    python_function(kernel).__qualname__ = "copy"
+
+    call(kernel)
+
+    assert [lookup.tuned for lookup in first.lookups] == [True]
 
 
 def test_a_call_that_sets_what_is_tuned_fails_as_without_us_and_is_no_lookup(session) -> None:

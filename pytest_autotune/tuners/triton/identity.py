@@ -157,7 +157,7 @@ def identity_of(call: Call, function: FunctionType, configs: Sequence[Any], on: 
     """
     key: list[Value] = []
     reason = "a lambda has no name" if function.__name__ == "<lambda>" else ""
-    if watcher := autotuners.watched_by(call.autotuner):
+    if watcher := autotuners.watched_by(call.autotuner, function):
         reason = f"{watcher} sees each search, so there is one"
     arguments = list(key_values(call, function))
     for name, value in arguments:

@@ -6,7 +6,7 @@ import gc
 import inspect
 import weakref
 from collections.abc import Callable, Iterable
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any
 
 from pytest_autotune.tuners.shared.functions import closure_cells, layers
@@ -164,15 +164,17 @@ def jit_function(layer: Any) -> Any:
     return next((one for one in layers(layer) if (type(one).__module__, type(one).__name__) == _JIT_FUNCTION), None)
 
 
-def watched_by(autotuner: Any) -> str:
+def watched_by(autotuner: Any, function: FunctionType) -> str:
     """What looks on at the searches of an autotuner and can remember it, in words; empty where nothing does.
 
     That is a ``post_hook`` of the user's, or Triton's listener (since 3.8), which is a closure or a method: a test that
-    has made it asks whether there was a search. What is a function of its own restores a tensor, or writes a log.
+    has made it asks whether there was a search. What is a function of its own restores a tensor, or writes a log, and
+    so does what a library has given a kernel that no test has made.
     """
     settings = getattr(module("knobs"), "autotuning", None)
+    is_made_inside = "<locals>" in function.__qualname__ and getattr(autotuner, "user_defined_post_hook", False)
     lookers = {
-        "its post_hook": autotuner.post_hook if getattr(autotuner, "user_defined_post_hook", False) else None,
+        "its post_hook": autotuner.post_hook if is_made_inside else None,
         "knobs.autotuning.listener": getattr(settings, "listener", None),
     }
     found = (name for name, one in lookers.items() if one and (not inspect.isfunction(one) or one.__closure__))
