@@ -352,6 +352,10 @@ def test_the_commands_take_urls(url: str, tmp_path: Path, capsys, proxy) -> None
     output = capsys.readouterr()
     assert "1 entry, 1 kernel, 1 device" in output.out
     assert f"pytest-autotune: {url}: cannot be compacted: the store answers 403" in output.err
+    proxy.faults["LIST"] = "403"
+    for arguments in (["show"], ["diff", file], ["prune", f"--unused-in={report}"]):
+        assert cli.main([*arguments, f"{url}?optional"]) == 0
+        assert f"{url}?optional: cannot be read: the store answers 403" in capsys.readouterr().err, "not empty"
 
 
 def test_an_address_that_is_none_is_one_line_and_an_empty_store_may_be_optional(

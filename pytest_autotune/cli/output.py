@@ -80,6 +80,13 @@ def first_difference(text: str, other: str) -> int:
     return next((number for number, (one, two) in enumerate(pairs, 1) if one != two), 1)
 
 
+def told(cache: Cache) -> Cache:
+    """The cache itself; says what could not be read of it."""
+    if cache.lossy:
+        print_lines([safe(str(CacheError(*cache.lossy)))], err=True)
+    return cache
+
+
 def whole(cache: Cache) -> Cache:
     """The cache itself; a :class:`CacheError` where it has fields that this version does not know, and would lose."""
     if cache.lossy:

@@ -11,9 +11,8 @@ import click
 
 from pytest_autotune.cache import stores
 from pytest_autotune.cache.counted import counted, seconds
-from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.model import Device, Entry
-from pytest_autotune.cli.output import FOUND, OK, PATH, keys_of, matches, print_lines, safe, table
+from pytest_autotune.cli.output import FOUND, OK, PATH, keys_of, matches, print_lines, safe, table, told
 from pytest_autotune.report.naming import choice_text, time_text
 
 _Groups: TypeAlias = "Mapping[tuple[str, Device], list[Entry]]"
@@ -28,7 +27,7 @@ _NEAREST = 5
 @click.option("--summary", is_flag=True, help="A row for each kernel and device instead of their tables.")
 def command(file: str, kernel: str | None, device: str | None, summary: bool) -> int:
     """Tables of what the cache FILE holds: one for each kernel and device, with a row for each problem."""
-    cache = stores.read(file)
+    cache = told(stores.read(file))
     of_kernel = [entry for entry in cache.entries if matches(kernel, entry.problem.name)]
     entries = [one for one in of_kernel if matches(device, one.problem.device.id, one.problem.device.name)]
     if cache.entries and not entries:
@@ -39,8 +38,6 @@ def command(file: str, kernel: str | None, device: str | None, summary: bool) ->
     for entry in sorted(entries, key=lambda entry: entry.sort_key):
         groups[entry.problem.name, entry.problem.device].append(entry)
     print_lines([*(_summary if summary else _tables)(groups), "", _totals(groups, len(cache.entries))])
-    if cache.lossy:
-        print_lines([safe(str(CacheError(*cache.lossy)))], err=True)
     return OK
 
 

@@ -79,10 +79,10 @@ def main() -> int:
         started = time.perf_counter()
         wrong = problem(data, format)
         slowest = max(slowest, time.perf_counter() - started)
-        found[format.value] += 1
+        found[format.value.name] += 1
         if wrong:
             found["wrong"] += 1
-            print(f"--seed {options.seed}, file {number}, {format.value}: {wrong}")
+            print(f"--seed {options.seed}, file {number}, {format.value.name}: {wrong}")
     counts = ", ".join(f"{count} {name}" for name, count in found.items())
     print(f"{options.files} damaged files ({counts}); the slowest took {slowest * 1e3:.0f} ms; {found['wrong']} wrong")
     return 1 if found["wrong"] else 0
