@@ -118,6 +118,8 @@ def test_the_device_is_the_same_or_of_one_size_or_an_alias_and_never_of_another_
     found, _ = shipped.run(f"[mylib.scale(64, Device(*one))[0] for one in {devices}]")
 
     assert found == [4, 4, 1, 1]
+    library.ships(entry(64, 4), entry(64, 2, device=Device("Small", "chip", 2)), options="aliases={'Small': 'Here'}")
+    assert library.run("mylib.scale(64, Device('Small', 'chip', 2))[0]")[0] == 2
 
 
 def test_kernels_of_other_packages_are_bypassed(library: Library) -> None:

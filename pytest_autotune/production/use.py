@@ -137,10 +137,13 @@ class Loaded:
                     device = *identity(entry.problem.device), ""  # of which Triton, each choice says itself
                     choices[entry.problem.kernel][device].append((plain_key(entry.problem.key), entry))
                 taken = aliased({entry.problem.device for entry in entries}, self.aliases or {}).get(on[:2], on)
+                for here in choices.values():
+                    if theirs := here.get((*taken, "")):
+                        here.setdefault((*on, ""), theirs)  # its own go before those of an alias
                 path = os.path.join(*self.package.split("."), self.resource)  # as a library's folder usually has it
                 command = f"pytest --autotune-load={path} --autotune-update"
                 picker = self._pickers[tuner, on] = runpy.run_module("pytest_autotune.production.picker")
-                picker.update(COMMAND=command, CHOICES=choices, KEYS=defaultdict(tuple), device=lambda: (*taken, ""))
+                picker.update(COMMAND=command, CHOICES=choices, KEYS=defaultdict(tuple), device=lambda: (*on, ""))
             return self._pickers[tuner, on]
 
     def choice(
