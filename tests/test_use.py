@@ -67,6 +67,13 @@ def test_a_shipped_choice_is_taken_and_nothing_is_run_to_find_it(library: Librar
     assert told == ""
 
 
+def test_it_is_taken_in_the_librarys_own_tests_too(library: Library) -> None:
+    test = "import mylib\ndef test(): assert mylib.scale(64) == (4, 0)"
+    (library.ships(entry(64, 4)).folder / "test_mylib.py").write_text(test)
+
+    assert subprocess.run([sys.executable, "-m", "pytest", "-Werror"], cwd=library.folder).returncode == 0
+
+
 @pytest.mark.parametrize(
     ("on_miss", "chosen", "used"), [("first", 1, "first"), ("nearest", 4, "nearest"), ("tune", None, "tune")]
 )

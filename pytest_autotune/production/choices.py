@@ -7,15 +7,16 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from fnmatch import fnmatchcase
+from pathlib import Path
 from typing import TypeAlias
 
 from pytest_autotune.cache.codec.mapping import in_order
 from pytest_autotune.cache.model import Cache, Device, Entry, Scalar, Value, before_pruning
 
+#: What picks in an exported module, and in ``use()``; run as a file, since pytest rewrites it as a module of a plugin.
+PICKER = Path(__file__).with_name("picker.py")
 #: What torch calls the dtypes of arguments.
 _DTYPES = {"fp16": "float16", "bf16": "bfloat16", "fp32": "float32", "fp64": "float64"}
-
-
 #: A scalar, or a tuple of such.
 Plain: TypeAlias = "Scalar | tuple[Plain, ...]"
 #: name, architecture, multiprocessors

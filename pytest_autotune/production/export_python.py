@@ -8,18 +8,16 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from operator import attrgetter
-from pathlib import Path
 
 from pytest_autotune.cache.counted import counted, duration
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.foreign_text import one_line
 from pytest_autotune.cache.model import Cache, Device, Entry, Problem
-from pytest_autotune.production.choices import aliased, chosen, identity, plain_key, selected, triton_versions
+from pytest_autotune.production.choices import PICKER, aliased, chosen, identity, plain_key, selected, triton_versions
 
 #: How parts of keys are named that no launch shows: what a kernel took from the factory that made it.
 _CELLS = ("closure.", "heuristics.")
 _DATA = "# What follows is data.\n"
-_PICKER = Path(__file__).parent / "picker.py"
 
 
 def module_text(
@@ -47,7 +45,7 @@ def module_text(
             raise CacheError("--alias", f"no choice is of the device {other}", f"there are those of {', '.join(on)}")
         if name in on:
             raise CacheError("--alias", f"the device {name} has choices of its own", "leave out one or the other")
-    head = _PICKER.read_text(encoding="utf-8").partition(_DATA)[0]
+    head = PICKER.read_text(encoding="utf-8").partition(_DATA)[0]
     text = "".join(line + "\n" for line in [head + _DATA.strip(), *_data(entries, known, command, aliases)])
     words = f"{counted(len(entries), 'choice')} of {counted(len(names), 'kernel')} for {', '.join(on)}"
     if others := len(wanted) - len(of_triton):

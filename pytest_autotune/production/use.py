@@ -10,7 +10,6 @@ import hashlib
 import json
 import os
 import pkgutil
-import runpy
 import sys
 import threading
 import warnings
@@ -127,7 +126,7 @@ class Loaded:
 
     def _picker(self, tuner: str, on: tuple[str, str, int]) -> dict[str, Any]:
         """The code of an exported module, with the choices of a tuner, for a device."""
-        from pytest_autotune.production.choices import aliased, chosen, identity, plain_key
+        from pytest_autotune.production.choices import PICKER, aliased, chosen, identity, plain_key
 
         with self._lock:
             if (tuner, on) not in self._pickers:
@@ -142,8 +141,10 @@ class Loaded:
                         here.setdefault((*on, ""), theirs)  # its own go before those of an alias
                 path = os.path.join(*self.package.split("."), self.resource)  # as a library's folder usually has it
                 command = f"pytest --autotune-load={path} --autotune-update"
-                picker = self._pickers[tuner, on] = runpy.run_module("pytest_autotune.production.picker")
+                picker: dict[str, Any] = {}
+                exec(compile(PICKER.read_bytes(), PICKER, "exec"), picker)
                 picker.update(COMMAND=command, CHOICES=choices, KEYS=defaultdict(tuple), device=lambda: (*on, ""))
+                self._pickers[tuner, on] = picker
             return self._pickers[tuner, on]
 
     def choice(
