@@ -234,6 +234,9 @@ def test_another_minor_version_of_triton_and_an_edited_module_are_told_once(expo
         "lib.add: what was tuned for {'CAUSAL': True, 'M': 64, 'a.dtype': 'float16'} on " + tuned_on
     )
     assert exported.pick(64) == ([32], [])
+    left, told = exported.pick(65, nearest=["M"])
+    assert left == [32]
+    assert len(told) == 1
     assert len(exported.pick(65)[1]) == 1
 
     edited = export(entry(64, 32))

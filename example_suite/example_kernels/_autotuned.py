@@ -37,8 +37,8 @@ def pick(kernel: str, prune: Any = None, nearest: Any = (), other_devices: bool 
                 live = [one for one in left.over if one.kwargs.items() <= best.items() and one.all_kwargs() == best]
                 assert live, f"{best} is no candidate any more"
                 left.over = live[:1] if live.count(live[0]) == len(live) else live
-                if remark or known != here:
-                    warn(f"{kernel}: what was tuned for {dict(known)}{remark} is used for {dict(here)}", remark)
+                if inexact := remark if known == here else "nearest":
+                    warn(f"{kernel}: what was tuned for {dict(known)}{remark} is used for {dict(here)}", inexact)
             except Exception as error:  # it is not known, there is no GPU, or somebody has edited the file
                 warn(f"{kernel}: no candidate is known as the choice, so Triton tunes: {error!r}")
         return left.over
