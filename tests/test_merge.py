@@ -95,8 +95,9 @@ def test_a_committed_choice_that_failed_this_time_is_replaced() -> None:
 
 
 def test_a_choice_that_worked_stays_where_nothing_works_this_time() -> None:
-    committed = kept(entry(times={"a": 9.0}))
-    failed = replace(entry(), choice=None, candidates=(Candidate(failed="ValueError: a test has patched it"),))
+    committed = replace(kept(entry(times={"a": 9.0})), versions=Versions.of("triton 3.6.0"))
+    failed = replace(committed, choice=None, candidates=(Candidate(failed="ValueError: a test has patched it"),))
+    failed = replace(failed, versions=Versions.of("triton 3.7.1"))
 
     merged = merge(Cache((committed,)), [Measured(failed)])
 

@@ -62,6 +62,16 @@ def finished(began: Beginning, found: Collected, **request: Any) -> Result:
     return settled.dumped(DUMP) if settled.request.dumps else settled
 
 
+def test_a_search_in_which_nothing_works_is_none_that_tuned_where_the_file_keeps_its_choice() -> None:
+    old = entry(problem())
+    failed = replace(old, choice=None, candidates=(Candidate(failed="boo"),))
+
+    summary = finished(beginning(held=(old,)), collected(searched(failed, failed=True)), dumps=True)
+
+    assert (summary.counts["tuned"], summary.counts["failed"]) == (0, 1)
+    assert summary.rows[0].choice == old.choice
+
+
 def test_the_report_shows_the_choice_that_the_file_keeps_where_it_is_as_good_as_the_new_one() -> None:
     old = entry(problem(), "b")
     new = entry(problem(), "a", a=10.0, b=10.1)

@@ -122,7 +122,8 @@ def _of_tuned(best: Entry, known: Sequence[Entry], old: Entry | None, rules: Rul
     # The file holds no candidates but where they are the result: keep what was there as it was.
     if old is not None and keeps(old, best):
         # Confirmed under another version it is of that one: else every later run would hint at the old one.
-        is_of_another = best.versions and old.versions.minor != best.versions.minor
+        is_confirmed = best.every_failed == old.every_failed
+        is_of_another = is_confirmed and best.versions and old.versions.minor != best.versions.minor
         return _with_compiled(replace(old, versions=best.versions) if is_of_another else old, known, old, rules)
     return _with_compiled(best if rules.keep_candidates else without_candidates(best), known, old, rules)
 

@@ -138,7 +138,7 @@ def _row(
         label=worst.label or (entry.label if entry else ""),
         tests=tuple(dict.fromkeys(lookup.test for lookup in met if lookup.test)),
         searches=_each_search(searches),
-        failed=any(lookup.failed for lookup in searches) and entry is not None and entry.every_failed,
+        failed=any(lookup.failed for lookup in searches) and best is not None and best.every_failed,
         entry=entry,
         candidates=best.candidates if best else (),
         disturbed=any(lookup.disturbed for lookup in searches if lookup.entry == best),
