@@ -151,8 +151,10 @@ def test_text_of_which_one_side_cannot_be_read_is_merged_as_lines_with_markers_i
     assert "cannot be merged as a cache" in told.stderr
     assert "upgrade pytest-autotune" in told.stderr
     assert "CONFLICT" in told.stdout
-    with pytest.raises(CacheError, match="an unresolved merge conflict"):
+    with pytest.raises(CacheError, match="an unresolved merge conflict") as refused:
         stores.read(PATH)
+    assert subprocess.run(refused.value.remedy.removeprefix("in git: "), shell=True).returncode == 1
+    assert registered("ls-files", "--unmerged").stdout, "markers are not added"
 
 
 def test_without_the_driver_git_merges_lines_and_a_conflict_can_be_merged_again_once_it_is_there(git: Git) -> None:

@@ -107,5 +107,6 @@ def _check_conflict(data: bytes, where: str) -> None:
     if conflict := _CONFLICT.search(data):
         line = data.count(b"\n", 0, conflict.start()) + 1
         file = shlex.quote(where)
-        remedy = f"in git: pytest-autotune git-setup {file} && git checkout --merge -- {file} && git add {file}"
+        commands = "pytest-autotune git-setup", "git checkout --merge --", "pytest-autotune check", "git add"
+        remedy = f"in git: {' && '.join(f'{command} {file}' for command in commands)}"
         raise CacheError(f"{where}:{line}", "an unresolved merge conflict", remedy)
