@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -137,7 +138,9 @@ def test_every_form_of_a_cache_merges(git: Git, path: str) -> None:
     assert held(path) == {entry(1, 16, 8.0), *BASE[1:], entry(2), entry(3)}
 
 
-def test_text_of_which_one_side_cannot_be_read_is_merged_as_lines_with_markers_in_a_conflict(registered: Git) -> None:
+def test_text_of_which_one_side_cannot_be_read_is_merged_as_lines_with_markers_in_a_conflict(
+    registered: Git, monkeypatch: pytest.MonkeyPatch
+) -> None:
     commit(registered, *BASE)
     registered("checkout", "-q", "-b", "other")
     commit(registered, *BASE, entry(10))
@@ -153,6 +156,7 @@ def test_text_of_which_one_side_cannot_be_read_is_merged_as_lines_with_markers_i
     assert "CONFLICT" in told.stdout
     with pytest.raises(CacheError, match="an unresolved merge conflict") as refused:
         stores.read(PATH)
+    monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=os.pathsep)
     assert subprocess.run(refused.value.remedy.removeprefix("in git: "), shell=True).returncode == 1
     assert registered("ls-files", "--unmerged").stdout, "markers are not added"
 
