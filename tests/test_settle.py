@@ -72,6 +72,17 @@ def test_a_search_in_which_nothing_works_is_none_that_tuned_where_the_file_keeps
     assert summary.rows[0].choice == old.choice
 
 
+def test_a_choice_that_works_no_more_is_replaced_by_what_says_that_nothing_does() -> None:
+    old = entry(problem())
+    failed = replace(old, choice=None, candidates=(Candidate(failed="boo"),))
+    tried = searched(failed, failed=True, outcome=Outcome.STALE)
+
+    summary = finished(beginning(old, held=(old,)), collected(tried), dumps=True)
+
+    assert summary.merged is not None
+    assert summary.merged.cache.entries[0].every_failed
+
+
 def test_the_report_shows_the_choice_that_the_file_keeps_where_it_is_as_good_as_the_new_one() -> None:
     old = entry(problem(), "b")
     new = entry(problem(), "a", a=10.0, b=10.1)

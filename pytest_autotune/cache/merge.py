@@ -87,7 +87,7 @@ def merge(
     learned = _of_used(used, before, rules)
     for identity, measurements in rivals.items():
         known = [*([learned[identity]] if identity in learned else []), *(one.entry for one in measurements)]
-        learned[identity] = _of_tuned(measurements[0].entry, known, before.get(identity), rules)
+        learned[identity] = _of_tuned(measurements[0], known, before.get(identity), rules)
     learned = {identity: _replacing(entry, before.get(identity)) for identity, entry in learned.items()}
     after = _staying(before, learned, {problem for problem, _ in rivals}, drop, rules) | learned
     cache = replace(base, entries=tuple(sorted(after.values(), key=attrgetter("sort_key"))))
@@ -117,10 +117,11 @@ def _of_used(used: Iterable[Entry], before: Mapping[Identity, Entry], rules: Rul
     return found
 
 
-def _of_tuned(best: Entry, known: Sequence[Entry], old: Entry | None, rules: Rules) -> Entry:
+def _of_tuned(measured: Measured, known: Sequence[Entry], old: Entry | None, rules: Rules) -> Entry:
     """What the cache holds of a problem that was tuned, of which the best measurement counts."""
+    best = measured.entry
     # The file holds no candidates but where they are the result: keep what was there as it was.
-    if old is not None and keeps(old, best):
+    if old is not None and keeps(old, measured):
         # Confirmed under another version it is of that one: else every later run would hint at the old one.
         is_confirmed = best.every_failed == old.every_failed
         is_of_another = is_confirmed and best.versions and old.versions.minor != best.versions.minor

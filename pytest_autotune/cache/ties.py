@@ -86,11 +86,13 @@ class Measured:
 
     :param origin: who measured it.
     :param disturbed: something else may have run on the device meanwhile.
+    :param rejected: the choice that was loaded was tried, and could not be used.
     """
 
     entry: Entry
     origin: str = ""
     disturbed: bool = False
+    rejected: bool = False
 
 
 def ranked(rivals: Sequence[Measured]) -> list[Measured]:
@@ -106,10 +108,11 @@ def ranked(rivals: Sequence[Measured]) -> list[Measured]:
     return sorted(rivals, key=quality)
 
 
-def keeps(old: Entry, new: Entry) -> bool:
+def keeps(old: Entry, measured: Measured) -> bool:
     """Whether a file keeps its entry: the choice is as good as the new one, by the new measurement."""
-    if new.every_failed:
-        return True  # the cause may pass, and its words may hold what a test drew at random
+    new = measured.entry
+    if new.every_failed:  # the cause may pass, and its words may hold what a test drew at random
+        return old.every_failed or not measured.rejected
     if old.choice is None or new.choice is None:
         return (old.choice, old.candidates, old.native) == (new.choice, new.candidates, new.native)
     best_us = best_time_us(new)

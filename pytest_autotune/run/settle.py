@@ -122,7 +122,7 @@ def measurements(lookups: Iterable[tuple[str, Lookup]]) -> list[Measured]:
     found: dict[Entry, Measured] = {}
     for process, lookup in lookups:
         if lookup.entry is not None and lookup.searched:
-            one = Measured(lookup.entry, process, lookup.disturbed)
+            one = Measured(lookup.entry, process, lookup.disturbed, lookup.outcome is Outcome.STALE)
             if lookup.tuned or lookup.entry not in found:
                 found[lookup.entry] = one
     return list(found.values())
