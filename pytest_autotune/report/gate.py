@@ -44,8 +44,8 @@ def judge(result: Result, limit: Limit | None, fail_on_unused: bool = False, unl
     :param limit: None where the user has set none.
     :param unloaded: what is wrong with judging a run that loads nothing; nothing is where a test has loaded something.
     """
-    # Where each miss fails its test, a run without one is judged by that as well.
-    refuses = result.request.policy.is_error(Outcome.MISS) and not result.request.updates
+    # Where each miss or stale problem fails its test, a run without one is judged by that as well.
+    refuses = result.request.policy.is_error(Outcome.STALE) and not result.request.updates
     judged = ["misses"] if limit is not None or refuses else []
     judged += ["unused entries"] if fail_on_unused else []
     why_not = ""

@@ -86,6 +86,7 @@ def test_so_does_an_error_on_each_miss_but_not_in_a_part_of_the_suite(serial_sui
     skip_all(serial_suite)
 
     assert serial_suite.load("--autotune-on-miss=error").ret == pytest.ExitCode.TESTS_FAILED
+    assert serial_suite.load("--autotune-on-stale=error").ret == pytest.ExitCode.TESTS_FAILED
     assert serial_suite.load("--autotune-on-miss=error", "-k", "test_").ret == 0
     assert serial_suite.load().ret == 0, "without a gate"
 
