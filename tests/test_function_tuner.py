@@ -615,7 +615,7 @@ def test_a_loaded_choice_is_raced_by_the_clock_of_the_host_and_used_all_the_same
         now_ns[0] += int(milliseconds * 1e6)
 
     monkeypatch.setattr(
-        "pytest_autotune.tuners.measuring.clocks.time", SimpleNamespace(perf_counter_ns=lambda: now_ns[0])
+        "pytest_autotune.tuners.measuring.clocks.HostTime", SimpleNamespace(perf_counter_ns=lambda: now_ns[0])
     )
     request = {"space": [0.5, 1.0], "run": run, "measuring": Measuring(measure_ms=5)}
 

@@ -5,13 +5,13 @@ A test that launches what is being compiled waits for it; what has not begun, or
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from pytest_autotune import devices
 from pytest_autotune.cache.counted import counted
+from pytest_autotune.cache.host_time import HostTime
 from pytest_autotune.run.mode import Job, Mode, Section
 from pytest_autotune.run.result import Result
 from pytest_autotune.run.session import Session
@@ -51,10 +51,10 @@ class CompileAhead(Mode):
             self._pool.submit(self._do, job)
 
     def _do(self, job: Job) -> None:
-        started = time.perf_counter()
+        started = HostTime.perf_counter()
         try:
             if job():
-                self._seconds.append(time.perf_counter() - started)
+                self._seconds.append(HostTime.perf_counter() - started)
         except Exception as error:  # the test that launches it, if any does, gets the error
             self._failures.append(f"{type(error).__name__}: {error}")
 

@@ -7,7 +7,6 @@ one race; times in a file are never compared with new ones.
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -17,6 +16,7 @@ from typing import Any, NamedTuple
 from pytest_autotune.cache.counted import counted, duration, significant
 from pytest_autotune.cache.diff import winner
 from pytest_autotune.cache.foreign_text import error_line
+from pytest_autotune.cache.host_time import HostTime
 from pytest_autotune.cache.model import Candidate, Entry, Identity, Problem
 from pytest_autotune.cache.ties import noise_of
 from pytest_autotune.modes import part_of
@@ -161,9 +161,9 @@ class Verify(Mode):
         with session.guarded(lookup.problem.tuner, claiming, Claim()) as claim:
             if not claim.is_mine:  # another worker races it, or has
                 return
-            started = time.perf_counter()
+            started = HostTime.perf_counter()
             verdict = self._verdict(tuning, brought)
-            took_s = time.perf_counter() - started
+            took_s = HostTime.perf_counter() - started
             self._left_s -= took_s
             took_s += brought.spent_s if isinstance(brought, Contest) else 0.0
             session.append(replace(verdict, seconds=significant(took_s)).event(lookup))
@@ -336,9 +336,9 @@ def _race(contest: Contest, tuning: Tuning, worth: float) -> Raced | str:
     if len(racing) < 2:
         return "no other candidate can be launched"
     with tuning.measuring(contest.on):
-        began = time.perf_counter()
+        began = HostTime.perf_counter()
         winner, results, raced = races(contest.make_clock(), [runners[one] for one in racing], worth, contest.expected)
-        raced = replace(raced, measured_s=time.perf_counter() - began)
+        raced = replace(raced, measured_s=HostTime.perf_counter() - began)
     if winner is None:
         return raced
     timed = [_timed(candidate, result) for candidate, result in zip(racing, results, strict=True)]

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pytest_autotune.cache.counted import significant
+from pytest_autotune.cache.host_time import HostTime
 from pytest_autotune.cache.model import Candidate, Digest, Entry, Versions
 from pytest_autotune.run.lookup import Lookup, Outcome
 from pytest_autotune.run.notes import WAITING_FOR_GPU
@@ -81,7 +81,7 @@ class Tuning:
             self._session.refuse_errors(self.lookup)
         if self.entry is None:
             self._session.progress.begin_search(self.lookup.problem)
-        self._started, self._waited_s = time.perf_counter(), 0.0
+        self._started, self._waited_s = HostTime.perf_counter(), 0.0
 
     def reject(self, reason: str) -> None:
         """Say why ``entry`` cannot be used; afterwards ``entry`` is another one or None.
@@ -114,11 +114,11 @@ class Tuning:
 
         :param on: names the processor where it is not the current GPU.
         """
-        asked, progress, problem = time.perf_counter(), self._session.progress, self.lookup.problem
+        asked, progress, problem = HostTime.perf_counter(), self._session.progress, self.lookup.problem
         progress.at(problem, WAITING_FOR_GPU)
         with self._session.measuring(on) as undisturbed:
             progress.at(problem, "")
-            self._waited_s += time.perf_counter() - asked
+            self._waited_s += HostTime.perf_counter() - asked
             if not undisturbed:
                 self.was_disturbed()
             yield
@@ -149,7 +149,7 @@ class Tuning:
             :attr:`known_to_fail` and did not.
         """
         known_to_fail = self.known_to_fail
-        seconds = time.perf_counter() - self._started - self._waited_s
+        seconds = HostTime.perf_counter() - self._started - self._waited_s
         entry = Entry(
             self.lookup.problem,
             self.lookup.fingerprint,

@@ -15,13 +15,13 @@ import stat
 import sys
 import tempfile
 import threading
-import time
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from pytest_autotune.cache.host_time import HostTime
 from pytest_autotune.devices import current_gpu_uuid
 
 if TYPE_CHECKING:
@@ -175,13 +175,13 @@ class Locks:
     @contextmanager
     def _waiting(self) -> Iterator[float]:
         """How long this thread may wait, in seconds; what it waits inside is over for its tuning."""
-        thread, started = threading.get_ident(), time.monotonic()
+        thread, started = threading.get_ident(), HostTime.monotonic()
         left_s = self._left_s.get(thread, self.timeout_s)
         try:
             yield left_s if self._may_wait else 0.0
         finally:
             if thread in self._left_s:
-                self._left_s[thread] = max(left_s - (time.monotonic() - started), 0.0)
+                self._left_s[thread] = max(left_s - (HostTime.monotonic() - started), 0.0)
 
     def acquire(self, path: Path, unless: Callable[[], bool] | None = None, *, wait: bool = True) -> FileLock | None:
         """Take a lock; None when it could not be had in time, or need not be had any more.

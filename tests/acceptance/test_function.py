@@ -246,6 +246,25 @@ def test_a_test_that_fails_inside_run_leaves_the_problem_to_the_next_one(suite: 
     assert suite.cache.read_text().count("entries {") == 1
 
 
+def test_a_test_that_freezes_time_freezes_no_measurement(serial_suite: Suite) -> None:
+    frozen = """
+    import time
+
+    def run(count):
+        return sum(range(count))
+
+    def test_sum(autotune_cache, monkeypatch):
+        for clock in ("time", "monotonic", "perf_counter", "perf_counter_ns"):
+            monkeypatch.setattr(time, clock, lambda: 0)
+        assert autotune_cache.tune("lib.sum", space=[100_000, 10], run=run, device="cpu") == 10
+    """
+    serial_suite.pytester.makepyfile(test_lib=frozen)
+
+    result = serial_suite.dump()
+
+    result.assert_outcomes(passed=1)
+
+
 def test_workers_that_ask_at_once_measure_one_at_a_time(serial_suite: Suite) -> None:
     pytest.importorskip("xdist")
     a_suite(

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 import os
-import time
 from collections.abc import Callable, Sequence
 from concurrent import futures
 from contextlib import nullcontext, suppress
@@ -21,6 +20,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from pytest_autotune.cache.foreign_text import error_line
+from pytest_autotune.cache.host_time import HostTime
 from pytest_autotune.cache.model import Candidate, Problem, UncacheableError
 from pytest_autotune.devices import stream_is_capturing
 from pytest_autotune.run.session import Session
@@ -138,9 +138,9 @@ class Kernels(Part):
                         tuning.reject(does_not_compile(error_line(error)))
                 tuning.postpone()  # to the first launch, if there is one
         search.widen()
-        began = time.perf_counter()
+        began = HostTime.perf_counter()
         compile_it()
-        search.compiled_s = time.perf_counter() - began
+        search.compiled_s = HostTime.perf_counter() - began
         if search.compiles_all or len(autotuner.launchers) > 1 or descends(autotuner):
             autotuner.run = partial(self._first_run, search)
 

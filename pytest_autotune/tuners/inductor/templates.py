@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 import re
-import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -19,6 +18,7 @@ from types import ModuleType
 from typing import Any
 
 from pytest_autotune.cache.foreign_text import error_line
+from pytest_autotune.cache.host_time import HostTime
 from pytest_autotune.cache.model import Candidate, Entry, Problem
 from pytest_autotune.run.session import Session
 from pytest_autotune.run.tuning import Tuning
@@ -116,14 +116,14 @@ class Templates(Part):
         assert entry is not None
         winner = offered.winner(entry)
         with self._timed.during(tuning):
-            began = time.perf_counter()
+            began = HostTime.perf_counter()
             first = benchmark(choices)
             if not math.isfinite(first[winner]):
                 return "it did not run"
             best = min(first, key=first.__getitem__)
             found = first[winner] / first[best] - 1
             again = benchmark([best, winner]) if found >= worth - ALLOWANCE else first
-            raced = Raced(len(choices), measured_s=time.perf_counter() - began)
+            raced = Raced(len(choices), measured_s=HostTime.perf_counter() - began)
         once_more = again[winner] / again[best] - 1
         slower = Comparison((found + once_more) / 2, abs(found - once_more) / 2)
         if not slower.is_slower(worth):

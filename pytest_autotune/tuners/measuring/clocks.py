@@ -7,12 +7,13 @@ would time the host. So the GPU is kept busy while a launch is prepared.
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Callable, Hashable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any, Protocol
+
+from pytest_autotune.cache.host_time import HostTime
 
 #: What triton.testing writes to empty the L2 cache of any GPU (that of an H200 has 50 MB); less where memory is full.
 FLUSHED_BYTES = (256 << 20, 128 << 20, 64 << 20, 32 << 20)
@@ -97,9 +98,9 @@ class HostClock:
 
     def launch(self, runner: Runner, busy_us: float) -> Launch:
         runner.before()
-        started = time.perf_counter_ns()
+        started = HostTime.perf_counter_ns()
         called(runner)
-        time_us = (time.perf_counter_ns() - started) / 1000
+        time_us = (HostTime.perf_counter_ns() - started) / 1000
         runner.after(None)
         return Launch(time_us, lambda: time_us)
 
@@ -134,13 +135,13 @@ class EventClock:
         if self.flush is not None:
             self.flush()
         runner.before()
-        began = time.perf_counter_ns()
+        began = HostTime.perf_counter_ns()
         if busy_us and self.spin is not None:
             self.spin(int(busy_us * self._cycles_per_us))
         start.record()
         called(runner)
         end.record()
-        prepared_us = (time.perf_counter_ns() - began) / 1000
+        prepared_us = (HostTime.perf_counter_ns() - began) / 1000
         runner.after(None)
         return Launch(prepared_us, lambda: self._elapsed_us(start, end))
 

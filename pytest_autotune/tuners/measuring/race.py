@@ -12,11 +12,11 @@ The stages were found by measuring 61 problems of public suites on an H200, kern
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 
+from pytest_autotune.cache.host_time import HostTime
 from pytest_autotune.cache.model import Candidate, Entry
 from pytest_autotune.cache.ties import NOISE, NOISE_ON_CPU, TIE, preferred, settle, tie_on_gpu
 from pytest_autotune.tuners.measuring.clocks import Clock, Runner
@@ -123,7 +123,7 @@ class Race:
         expected: tuple[type[BaseException], ...] = (),
         seed: int = 0,
         worth: float | None = None,
-        now_s: Callable[[], float] = time.perf_counter,
+        now_s: Callable[[], float] = HostTime.perf_counter,
         progress: Callable[[int, int], object] = lambda left, of: None,
     ) -> None:
         self._limits = limits or Limits()

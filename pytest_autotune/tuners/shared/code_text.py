@@ -12,7 +12,6 @@ import ast
 import inspect
 import io
 import os
-import time
 import tokenize
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from types import CodeType, FunctionType
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from pytest_autotune.cache.host_time import HostTime
 from pytest_autotune.cache.model import UncacheableError
 from pytest_autotune.tuners.shared.functions import qualified_name
 
@@ -111,7 +111,7 @@ class FunctionText:
 _functions: WeakKeyDictionary[FunctionType, FunctionText] = WeakKeyDictionary()
 _classes: WeakKeyDictionary[type, str] = WeakKeyDictionary()
 #: A file that is older has not been edited since it was imported.
-_STARTED = time.time()
+_STARTED = HostTime.time()
 #: No file has so many lines.
 _FAR = 1 << 24
 

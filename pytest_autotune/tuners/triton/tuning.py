@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import sys
-import time
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -13,6 +12,7 @@ from itertools import count
 from typing import Any
 
 from pytest_autotune.cache.foreign_text import error_line
+from pytest_autotune.cache.host_time import HostTime
 from pytest_autotune.cache.model import Candidate, Value
 from pytest_autotune.cache.ties import NOISE_OF_INTERPRETER, settle
 from pytest_autotune.devices import stream_is_capturing
@@ -135,7 +135,7 @@ def _race(
     make_clock = None if stream_is_capturing() else clock_for(call.autotuner)
     if make_clock is None:
         return None
-    started = time.time()
+    started = HostTime.time()
     running = Race(make_clock(), expected=autotuners.expected_failures(), progress=tuning.races)
     running.probe([runner(call, config, codes.get(config)) for config in configs])
     raced = running.finish()
@@ -146,7 +146,7 @@ def _race(
     results = {config: outcomes[config] for config in configs}
     best = configs[running.choice] if any(result.measured for result in raced) else configs[0]
     times_ms = {config: result.time_us / 1000 for config, result in results.items()}
-    call.adopt(best, times_ms, time.time() - started)
+    call.adopt(best, times_ms, HostTime.time() - started)
     return results
 
 
