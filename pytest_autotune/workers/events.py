@@ -117,8 +117,6 @@ class Log:
         self._mutex = threading.Lock()
         self._owner = os.getpid()
         self._is_closed = False
-        #: What is in the file of this process, unless that was removed.
-        self._written = bytearray()
         #: Lines that the controller finds in no file.
         self.unwritten: list[str] = []
         #: Why the first of them is in none.
@@ -131,7 +129,7 @@ class Log:
         """
         line = event.encode()
         if os.getpid() != self._owner:  # what a thread of the parent held, no thread of this child lets go
-            self._mutex, self._owner, self.unwritten, self._written = threading.Lock(), os.getpid(), [], bytearray()
+            self._mutex, self._owner, self.unwritten = threading.Lock(), os.getpid(), []
         with self._mutex:
             if self._is_closed:
                 return
@@ -146,12 +144,11 @@ class Log:
                 self.unwritten.append(line)
 
     def _write(self, folder: Path, line: str) -> None:
-        # Opened for each line: a test, or another run, may have cleared pytest's cache meanwhile. Then all is written.
-        text = f"\n{line}\n".encode()  # a full disk takes a part of a line, and that must not take the next one with it
+        # Opened for each line: another run may have cleared pytest's cache meanwhile.
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         with _Files.open(folder / f"{self._process}-{self._owner}{_SUFFIX}", "ab") as file:
-            file.write(text if file.tell() >= len(self._written) else self._written + text)
-        self._written += text
+            # A full disk takes a part of a line, and that must not take the next one with it.
+            file.write(f"\n{line}\n".encode())
 
     def close(self, last: Event) -> None:
         """Write the last event down: what a thread does after that is nobody's, not even the next run's."""
