@@ -6,7 +6,7 @@ import time
 
 
 class HostTime:
-    """What was there when pytest loaded the plugin; a tool that freezes time replaces names of modules, not of this."""
+    """What was there when the run began; a tool that freezes time replaces names of modules, not of this."""
 
     monotonic = staticmethod(time.monotonic)
     perf_counter = staticmethod(time.perf_counter)

@@ -6,8 +6,6 @@ import sys
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-import pytest_autotune.cache.host_time  # noqa: F401 - before a test can freeze time
-
 if TYPE_CHECKING:
     from collections.abc import Callable
 
