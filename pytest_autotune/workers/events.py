@@ -35,12 +35,6 @@ _LOCK = "lock"
 _BESIDE_S = 10.0
 
 
-class _Files:
-    """What is not found where a test mocks ``open``, or has a file system of its own: it would swallow its log."""
-
-    open: Any = staticmethod(open)
-
-
 @dataclass(frozen=True)
 class Event:
     """One thing that happened in a process.
@@ -146,7 +140,7 @@ class Log:
     def _write(self, folder: Path, line: str) -> None:
         # Opened for each line: another run may have cleared pytest's cache meanwhile.
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with _Files.open(folder / f"{self._process}-{self._owner}{_SUFFIX}", "ab") as file:
+        with open(folder / f"{self._process}-{self._owner}{_SUFFIX}", "ab") as file:
             # A full disk takes a part of a line, and that must not take the next one with it.
             file.write(f"\n{line}\n".encode())
 
@@ -177,7 +171,7 @@ class Reader:
     def lines(self) -> Iterator[tuple[str, bytes]]:
         """What is new: (process, line)."""
         for process, path in self.logs():
-            with suppress(OSError), _Files.open(path, "rb") as file:
+            with suppress(OSError), open(path, "rb") as file:
                 file.seek(self._read.get(path, 0))
                 whole, end, _ = file.read().rpartition(b"\n")
                 self._read[path] = self._read.get(path, 0) + len(whole + end)
