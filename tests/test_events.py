@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
+import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -192,6 +193,19 @@ def test_a_full_disk_takes_one_line_and_leaves_those_around_it(run: Callable[...
 
     assert [found.problem.kernel for _, found in asked_in(folder)] == ["torn"]
     assert log.unwritten == []
+
+
+def test_a_log_that_was_removed_meanwhile_is_written_anew_as_a_whole(run: Callable[..., RunFolder]) -> None:
+    folder = run()
+    assert folder.path is not None
+    log = folder.log("main")
+
+    log.append(lookup("before").event)
+    shutil.rmtree(folder.path)
+    log.append(lookup("after").event)
+    log.append(lookup("last").event)
+
+    assert [one.problem.kernel for _, one in asked_in(folder)] == ["before", "after", "last"]
 
 
 def test_a_process_that_knows_no_folder_keeps_its_lines(tmp_path: Path) -> None:

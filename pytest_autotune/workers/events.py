@@ -17,6 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
+from io import BufferedWriter, FileIO
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -111,6 +112,8 @@ class Log:
         self._mutex = threading.Lock()
         self._owner = os.getpid()
         self._is_closed = False
+        #: What is in the file of this process, unless that was removed.
+        self._written = bytearray()
         #: Lines that the controller finds in no file.
         self.unwritten: list[str] = []
         #: Why the first of them is in none.
@@ -123,7 +126,7 @@ class Log:
         """
         line = event.encode()
         if os.getpid() != self._owner:  # what a thread of the parent held, no thread of this child lets go
-            self._mutex, self._owner, self.unwritten = threading.Lock(), os.getpid(), []
+            self._mutex, self._owner, self.unwritten, self._written = threading.Lock(), os.getpid(), [], bytearray()
         with self._mutex:
             if self._is_closed:
                 return
@@ -138,11 +141,13 @@ class Log:
                 self.unwritten.append(line)
 
     def _write(self, folder: Path, line: str) -> None:
-        # Opened for each line: another run may have cleared pytest's cache meanwhile.
+        # Opened for each line: a test, or another run, may have cleared pytest's cache meanwhile. Then all is written.
+        text = f"\n{line}\n".encode()  # a full disk takes a part of a line, and that must not take the next one with it
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with open(folder / f"{self._process}-{self._owner}{_SUFFIX}", "ab") as file:
-            # A full disk takes a part of a line, and that must not take the next one with it.
-            file.write(f"\n{line}\n".encode())
+        # Not by open(), which a test may mock: it would swallow its log.
+        with BufferedWriter(FileIO(folder / f"{self._process}-{self._owner}{_SUFFIX}", "ab")) as file:
+            file.write(text if file.tell() >= len(self._written) else self._written + text)
+        self._written += text
 
     def close(self, last: Event) -> None:
         """Write the last event down: what a thread does after that is nobody's, not even the next run's."""
@@ -171,7 +176,7 @@ class Reader:
     def lines(self) -> Iterator[tuple[str, bytes]]:
         """What is new: (process, line)."""
         for process, path in self.logs():
-            with suppress(OSError), open(path, "rb") as file:
+            with suppress(OSError), FileIO(path) as file:
                 file.seek(self._read.get(path, 0))
                 whole, end, _ = file.read().rpartition(b"\n")
                 self._read[path] = self._read.get(path, 0) + len(whole + end)

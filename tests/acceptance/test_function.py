@@ -265,6 +265,23 @@ def test_a_test_that_freezes_time_freezes_no_measurement(serial_suite: Suite) ->
     result.assert_outcomes(passed=1)
 
 
+def test_what_is_tuned_in_a_test_that_mocks_open_is_counted_and_written(serial_suite: Suite, section: Any) -> None:
+    mocked = """
+    from unittest.mock import mock_open, patch
+
+    def test_sum(autotune_cache):
+        with patch("builtins.open", mock_open()):
+            autotune_cache.tune("lib.sum", space=[10, 20], run=range, device="cpu")
+    """
+    serial_suite.pytester.makepyfile(test_lib=mocked)
+
+    dumped = serial_suite.dump()
+    loaded = serial_suite.load("--autotune-max-misses=0")
+
+    dumped.assert_outcomes(passed=1)
+    assert section(loaded)[0].startswith("1 hit")
+
+
 def test_workers_that_ask_at_once_measure_one_at_a_time(serial_suite: Suite) -> None:
     pytest.importorskip("xdist")
     a_suite(

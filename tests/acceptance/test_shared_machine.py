@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import builtins
 import os
 import shutil
 import signal
@@ -13,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from pytest_autotune.workers import events
 from tests.conftest import Suite
 
 #: Nobody has it: what is at the place of this user's folder is the tests' own, in each process of theirs.
@@ -125,29 +125,20 @@ def test_a_project_does_not_take_over_what_another_one_in_the_same_place_had_tun
 
 
 FULL = """
-import builtins, errno, os
-_open, _room = open, [int(os.environ.get("ROOM", 10**9))]
+import errno, os
+from pytest_autotune.workers import events
 
-class Full:
-    def __init__(self, file):
-        self.file = file
+room = [int(os.environ.get("ROOM", 10**9))]
 
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *error):
-        self.file.close()
-
+class Full(events.FileIO):
     def write(self, data):
-        _room[0] -= self.file.write(data[:_room[0]])
-        if not _room[0]:
+        taken = super().write(data[:room[0]])
+        room[0] -= taken
+        if not room[0]:
             raise OSError(errno.ENOSPC, "No space left on device")
+        return taken
 
-def open_full(path, mode="r", *args, **kwargs):
-    file = _open(path, mode, *args, **kwargs)
-    return Full(file) if mode == "ab" and str(path).endswith(".jsonl") else file
-
-builtins.open = open_full
+events.FileIO = Full
 """
 
 
@@ -155,7 +146,7 @@ builtins.open = open_full
 def test_what_is_told_to_be_kept_for_the_next_run_is_what_it_takes_over(
     serial_suite: Suite, section, monkeypatch: pytest.MonkeyPatch, room: int
 ) -> None:
-    monkeypatch.setattr(builtins, "open", open)
+    monkeypatch.setattr(events, "FileIO", events.FileIO)
     suite = serial_suite.write(
         test_it="""
         import os
