@@ -9,6 +9,7 @@ included, summed over the processes: where one compilation waits for another, th
 from __future__ import annotations
 
 import json
+import os
 import re
 import statistics
 import sys
@@ -117,8 +118,9 @@ def measured(folder: Path, run: str, options: list[str]) -> tuple[float, float, 
     report.unlink(missing_ok=True)
     if "-pno:autotune" not in options:
         options = [*options, f"--autotune-report={report}"]
+    path = os.pathsep.join([".", os.environ.get("PYTHONPATH", "")])
     wall, _ = pytest_seconds(
-        folder, "-q", *options, SPENT=str(spent), PYTHONPATH=".", XLA_PYTHON_CLIENT_PREALLOCATE="false"
+        folder, "-q", *options, SPENT=str(spent), PYTHONPATH=path, XLA_PYTHON_CLIENT_PREALLOCATE="false"
     )
     seconds = sum(map(float, re.findall(r"\S+", spent.read_text())))
     if not report.exists():
