@@ -5,14 +5,12 @@ An error of ours costs a line, never a test; ``autotune_debug`` has its tracebac
 
 from __future__ import annotations
 
-import inspect
 import os
 import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from types import CodeType, FunctionType, MethodType
 from typing import TypeVar
 
 from pytest_autotune.cache.foreign_text import words_of
@@ -77,13 +75,6 @@ class Notes:
     def _debug(self, error: BaseException | None) -> None:
         if self._debug_to is not None and error is not None:
             os.write(self._debug_to, "".join(traceback.format_exception(error)).encode(errors="backslashreplace"))
-
-
-def code_of(value: object) -> CodeType | None:
-    """The code of a function; None for anything else."""
-    # Not isinstance: it asks proxies for their class, which may run code of theirs.
-    function = value.__func__ if type(value) is MethodType else value
-    return inspect.unwrap(function).__code__ if type(function) is FunctionType else None
 
 
 WAITING_FOR_GPU = "waiting for the GPU"

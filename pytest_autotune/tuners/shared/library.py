@@ -12,11 +12,10 @@ from contextlib import suppress
 from functools import wraps
 from importlib.metadata import PackageNotFoundError, version
 from traceback import walk_tb
-from types import FunctionType, ModuleType
+from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 from pytest_autotune.cache.model import Versions
-from pytest_autotune.run.notes import code_of
 from pytest_autotune.run.session import Session
 from pytest_autotune.tuners.protocol import HookError
 
@@ -113,7 +112,7 @@ def guarded(
             return replacement(*args, **kwargs)
         except Exception as error:
             frames = [frame for frame, _ in walk_tb(error.__traceback__)][1:]
-            theirs = {code_of(one) for one in (original, *calls(*args, **kwargs), *args, *kwargs.values())} - {None}
+            theirs = {_code_of(one) for one in (original, *calls(*args, **kwargs), *args, *kwargs.values())} - {None}
             if any(frame.f_code in theirs for frame in frames):
                 raise
             modules = {str(frame.f_globals.get("__name__", "")) for frame in frames} - {own}
@@ -124,6 +123,13 @@ def guarded(
 
     setattr(call, _IS_GUARDED, True)
     return call
+
+
+def _code_of(value: object) -> CodeType | None:
+    """The code of a function; None for anything else."""
+    # Not isinstance: it asks proxies for their class, which may run code of theirs.
+    function = value.__func__ if type(value) is MethodType else value
+    return inspect.unwrap(function).__code__ if type(function) is FunctionType else None
 
 
 class Patches:
