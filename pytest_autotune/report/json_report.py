@@ -11,8 +11,6 @@ from pytest_autotune.cache.model import Candidate, Problem, Value
 from pytest_autotune.run.result import Dump, Result
 from pytest_autotune.run.rows import Row
 
-#: Lists of entries, of which the problems are told.
-_ENTRIES = ("unused", "left_out")
 #: Of a row.
 _AS_THEY_ARE = (
     "label", "reason", "moved_from", "tuned", "failed", "unrecorded", "fallback", "disturbed", "tuning_seconds",
@@ -44,7 +42,8 @@ def to_mapping(result: Result) -> dict[str, Any]:
         },
         "errors": list(result.errors),
         "lookups": [_lookup(result, row) for row in result.rows],
-        **{name: [problem_mapping(entry.problem) for entry in getattr(result, name)] for name in _ENTRIES},
+        "unused": [problem_mapping(entry.problem) for entry in result.unused],
+        "left_out": [problem_mapping(entry.problem) for entry in result.left_out],
         "untracked": list(result.collected.untracked),
         "crashed": list(result.collected.crashed),
         "recovered": result.recovered,
