@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
 from pytest_autotune.cache.counted import counted, seconds
@@ -109,12 +109,8 @@ def _part(
     if not rows:
         return
     yield f"\n### {title} ({sum(map(size, rows))})\n"
-    yield from _table(head, map(cells, rows[:SHOWN]))
-    if hidden := sum(map(size, rows[SHOWN:])):
-        yield f"\n{counted(hidden, 'more is', 'more are')} in the JSON report."
-
-
-def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
     yield f"| {' | '.join(head)} |"
     yield "|" + " --- |" * len(head)
-    yield from (f"| {' | '.join(row)} |" for row in rows)
+    yield from (f"| {' | '.join(cells(row))} |" for row in rows[:SHOWN])
+    if hidden := sum(map(size, rows[SHOWN:])):
+        yield f"\n{counted(hidden, 'more is', 'more are')} in the JSON report."
