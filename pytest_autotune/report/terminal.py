@@ -160,7 +160,7 @@ def settled(result: Result, *, with_counts: bool = True) -> Iterator[Line]:
             yield from (Line(line, color=color) for line in one.lines)
         return
     counts = _counts(result) if with_counts else ""
-    written, is_bad = _dump(result)
+    dump, is_bad = _dump(result)
     color = "yellow" if result.misses or result.unused else "green"
     if result.failures:
         color = "red"
@@ -169,9 +169,9 @@ def settled(result: Result, *, with_counts: bool = True) -> Iterator[Line]:
     if is_bad:  # a line of its own: something is to be done
         if counts:
             yield Line(counts, color=color)
-        yield Line(written, color="yellow")
-    elif counts or written:
-        yield Line("; ".join(filter(None, [counts, written])), color=color if counts else "")
+        yield Line(dump, color="yellow")
+    elif counts or dump:
+        yield Line("; ".join(filter(None, [counts, dump])), color=color if counts else "")
 
 
 def _counts(result: Result) -> str:
@@ -211,19 +211,24 @@ def _dump(result: Result) -> tuple[str, bool]:
     dump = result.dump
     if dump is None or dump.error:
         return "", False
-    merged = result.merged
-    entries = counted(len(merged.cache.entries), "entry")
-    if dump.beside:
-        return f"{dump.path} {dump.beside}", True
+    if what := written(result):
+        stale = result.counts["stale"] if result.request.new_only and not dump.beside else 0
+        return what + (f"; {stale} stale left as they were" if stale else ""), bool(dump.beside)
     if not dump.written_to:
         # Who asked, was bypassed or tuned elsewhere has tuned all the same.
         what = "recorded" if result.problems or result.collected.unhooked else "tuned"
         return f"nothing was {what}: {dump.path} was not written", True
-    if not dump.rewritten:
-        is_left = result.request.new_only or result.to_update or result.counts["unrecorded"] or not result.problems
-        state = "left as it was" if is_left else "up to date"
-        return f"{dump.path} is {state} ({entries})", False
-    what = f": {merged.counts_in_words}" if merged.counts_in_words else ""
-    if result.request.new_only and (stale := result.counts["stale"]):
-        what += f"; {stale} stale left as they were"
-    return f"{entries} written to {dump.path}{what}", False
+    is_left = result.request.new_only or result.to_update or result.counts["unrecorded"] or not result.problems
+    state = "left as it was" if is_left else "up to date"
+    return f"{dump.path} is {state} ({counted(len(result.merged.cache.entries), 'entry')})", False
+
+
+def written(result: Result) -> str:
+    """What a dump has written, and where; empty where there is none, or nothing had to be."""
+    dump, merged = result.dump, result.merged
+    if dump is None or not (dump.beside or dump.rewritten):
+        return ""
+    if dump.beside:
+        return f"{dump.path} {dump.beside}"
+    changed = f": {merged.counts_in_words}" if merged.counts_in_words else ""
+    return f"{counted(len(merged.cache.entries), 'entry')} written to {dump.path}{changed}"

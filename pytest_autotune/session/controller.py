@@ -239,14 +239,7 @@ class Controller:
         of_tests = []
         if options.writes:
             of_tests = dump_for_tests(self._cache_of_tests, MARKER, collected, request, self._unwritten)
-        written = [
-            f"{one.dump.path} {one.dump.beside}"
-            if one.dump.beside
-            else f"{counted(len(one.merged.cache.entries), 'entry')} written to {one.dump.path}: "
-            f"{one.merged.counts_in_words}"
-            for one in of_tests
-            if one.dump is not None and (one.dump.beside or one.dump.rewritten)
-        ]
+        written = filter(None, map(terminal.written, of_tests))
         collected = replace(collected, notes=(*written, *collected.notes))
         if options.dump is None or self._store is None:
             result = settle(self._beginning, collected, Cache(), request)
