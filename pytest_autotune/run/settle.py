@@ -51,6 +51,7 @@ def settle(beginning: Beginning, collected: Collected, held: Cache, request: Req
 
     :param held: what the dump path holds now; another run may have written to it meanwhile.
     """
+    index, policy = beginning.index or EntryIndex(()), request.policy
     is_complete = not collected.incomplete
     prunes = request.prune and is_complete
     lookups = settled([lookup for _, lookup in collected.lookups], collected.others, anew=prunes)
@@ -69,8 +70,7 @@ def settle(beginning: Beginning, collected: Collected, held: Cache, request: Req
     of_run = [(process, lookup) for process, lookup in asked_by if is_of_run(lookup) or not request.dumps]
     before = settled(collected.recovered) if request.dumps else []
     recovered = [lookup for lookup in before if lookup.problem not in asked and is_of_run(lookup)]
-    measured = measurements(of_run)
-    measured += measurements((INTERRUPTED_RUN, lookup) for lookup in recovered)
+    measured = measurements([*of_run, *((INTERRUPTED_RUN, lookup) for lookup in recovered)])
     kept = [lookup for _, lookup in of_run]
     used = [one.entry for one in kept if one.entry and one.outcome is Outcome.HIT and not one.searched]
     if request.shared:  # a choice of a file that is loaded, too, is the file's
@@ -79,15 +79,12 @@ def settle(beginning: Beginning, collected: Collected, held: Cache, request: Req
         used = [in_store[entry.identity] for entry in used if entry.identity in in_store]
     drop = {entry.identity for entry in unused} if request.prune else set()
     if not request.new_only:
-        renames = is_complete and not request.shared  # else another test may still ask for the old name
-        for lookup in lookups:
-            old = lookup.old_entry
-            if old is not None and (renames or lookup.outcome is not Outcome.HIT):
-                used.append(replace(old, problem=lookup.problem))
-                drop |= {old.identity} if lookup.outcome is Outcome.HIT else set()
+        moved = _moved(lookups, renames=is_complete and not request.shared)
+        drop |= {old.identity for old, lookup in moved if lookup.outcome is Outcome.HIT}
+        used += [replace(old, problem=lookup.problem) for old, lookup in moved]
         used = [entry for entry in used if entry.identity not in drop]
     if request.dumps:
-        for mode in request.policy.modes:
+        for mode in policy.modes:
             replacing = mode.replacing(collected.others, kept)
             used += replacing if request.keep_candidates else map(without_candidates, replacing)
     merged = merge(
@@ -97,20 +94,13 @@ def settle(beginning: Beginning, collected: Collected, held: Cache, request: Req
         lambda entry: entry.identity in drop,
         Rules(request.keep_candidates, not is_complete, keep_others=request.shared, forget_compiled=prunes),
     )
-    index = beginning.index
-    indexes, aliases = [index] if index is not None else [], request.policy.aliases
     return Result(
-        rows_of(lookups, lambda problem: nearest(indexes, problem, aliases.get(problem.device.name, "")), merged),
+        rows_of(lookups, lambda one: nearest([index], one, policy.aliases.get(one.device.name, "")), merged),
         collected,
         request,
         merged,
         loaded=tuple((path, len(cache.entries)) for path, cache in beginning.loaded),
-        covered={
-            tuner: index.devices(tuner)
-            for index in indexes
-            for tuner in sorted(index.tuners())
-            if not request.policy.ignores(tuner, "*")
-        },
+        covered={one: index.devices(one) for one in sorted(index.tuners()) if not policy.ignores(one, "*")},
         unused=unused,
         left_out=_left_out(beginning, merged.cache, drop, asked) if request.dumps else (),
         recovered=len(recovered),
@@ -126,6 +116,15 @@ def measurements(lookups: Iterable[tuple[str, Lookup]]) -> list[Measured]:
             if lookup.tuned or lookup.entry not in found:
                 found[lookup.entry] = one
     return list(found.values())
+
+
+def _moved(lookups: Iterable[Lookup], *, renames: bool) -> list[tuple[Entry, Lookup]]:
+    """What was served with the entry of another kernel, and is to have it under its own name: that entry, the lookup.
+
+    :param renames: no test asks for the old name any more: a hit is under the new one alone.
+    """
+    served = ((lookup.old_entry, lookup) for lookup in lookups if renames or lookup.outcome is not Outcome.HIT)
+    return [(old, lookup) for old, lookup in served if old is not None]
 
 
 def _left_out(beginning: Beginning, after: Cache, dropped: Set[Identity], asked: Set[Problem]) -> tuple[Entry, ...]:
