@@ -152,6 +152,7 @@ def test_an_own_pruner_goes_before_and_a_choice_that_it_drops_is_never_used(expo
         yield from (config for config in configs if largest >= config.BLOCK)
 
     assert exported.pick(64, prune=small) == ([32], [])
+    assert exported.pick(32, prune=small) == ([16], [])  # nothing is there to be tuned
     left, told = exported.pick(128, prune=small)
     assert left == [16, 32, 64]
     assert len(told) == 1

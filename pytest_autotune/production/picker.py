@@ -27,8 +27,8 @@ def pick(kernel: str, prune: Any = None, nearest: Any = (), other_devices: bool 
     left = threading.local()
 
     def early_config_prune(configs: Any, named_args: Any, **kwargs: Any) -> Any:
-        left.over = configs if prune is None else list(prune(configs, named_args, **kwargs))
-        if not getattr(sys.modules.get("pytest_autotune.tuners.hooks"), "active_runs", 0):  # it is to see all of them
+        left.over = configs if prune is None else list(prune(configs, named_args, **kwargs))  # all, in a run of tests
+        if left.over[1:] and not getattr(sys.modules.get("pytest_autotune.tuners.hooks"), "active_runs", 0):
             try:
                 names, choices, remark = choices_here(kernel, other_devices)
                 here = tuple(sorted(parts({**named_args, **kwargs, "grid": None}, names)))
