@@ -125,6 +125,8 @@ def test_the_device_is_the_same_or_of_one_size_or_an_alias_and_never_of_another_
     found, _ = shipped.run(f"[mylib.scale(64, Device(*one))[0] for one in {devices}]")
 
     assert found == [4, 4, 1, 1]
+    found, told = shipped.run("[mylib.scale(n, Device('OEM', 'chip', 4))[0] for n in (64, 65)]")
+    assert (found, told.count("UserWarning")) == ([4, 1], 2)
     library.ships(entry(64, 4), entry(64, 2, device=Device("Small", "chip", 2)), options="aliases={'Small': 'Here'}")
     assert library.run("mylib.scale(64, Device('Small', 'chip', 2))[0]")[0] == 2
 

@@ -202,8 +202,8 @@ class Loaded:
             return found, True
         if not works(found):
             return None, False
-        tuned_on = entry.problem.device.name
-        picker["warn"](f"{self.package}: what was tuned for {entry.problem} on {tuned_on} is used for {asked}")
+        what = f"{self.package}: what was tuned for {entry.problem} on {entry.problem.device.name} is used for {asked}"
+        picker["warn"](what, remark if known == here else "nearest")
         return found, False
 
     def _missed(self, miss: Asked) -> None:
