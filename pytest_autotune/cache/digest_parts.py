@@ -3,7 +3,7 @@
 The parts of a digest of source, ``relu 3f2a`` and ``helper 81cc``, name functions and constants, each with four digits
 of a digest of its own. Those of a list of candidates are the names of their params and then each by its values,
 ``BLOCK num_warps``, ``64 4`` and ``128 8``, or, where they are many, each param with its values: ``BLOCK=64,128`` and
-``num_warps=4,8``. They are told, no choice depends on them. Pure.
+``num_warps=4,8``. They are reported, no choice depends on them. Pure.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from pytest_autotune.cache.errors import CacheError
 MARKER = ".pytest-autotune"
 #: Object storage, by what its URLs begin with.
 SCHEMES = ("s3", "gs", "az")
-#: A store that is down is told and no error; it is never written to; credentials are those of the machine itself.
+#: A store that is down is reported and no error; it is never written to; credentials are those of the machine itself.
 OPTIONAL, READ_ONLY, INSTANCE = OPTIONS = ("optional", "readonly", "instance")
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 #: A bucket, and folders in it, none of which leads elsewhere: ``..`` would, and what follows a ``#`` is left out.

@@ -30,7 +30,7 @@ class Merged:
 
     @property
     def counts(self) -> dict[str, int]:
-        """The counts by what became of entries, in the order in which they are told; changed is what moved, too."""
+        """The counts by what became of entries, in the order in which they are reported; changed is what moved, too."""
         kinds = Counter(change.kind for change in self.changes.changes)
         added, removed = kinds[ChangeKind.ADDED], kinds[ChangeKind.REMOVED]
         changed = kinds.total() - added - removed

@@ -140,7 +140,7 @@ def _check_type(what: str, parts: Iterable[object], of: type) -> None:
 
 
 def _noted(text: str) -> str:
-    """Text that is told and never compared; what UTF-8 cannot encode, such as half a file name, is escaped."""
+    """Text that is reported and never compared; what UTF-8 cannot encode, such as half a file name, is escaped."""
     return text if text.isascii() else text.encode(errors="backslashreplace").decode()
 
 
@@ -339,7 +339,7 @@ NO_VERSIONS = Versions()
 
 @dataclass(frozen=True, slots=True)
 class Digest:
-    """What a digest of a fingerprint is made of, in short; told, never compared. See :mod:`~.cache.digest_parts`.
+    """What a digest of a fingerprint is made of, in short; reported, never compared. See :mod:`~.cache.digest_parts`.
 
     :param id: the digest itself, as it is the value of a part of a fingerprint.
     """
@@ -357,8 +357,8 @@ class Entry:
     """A problem, what its choice rests on, the result, and what is noted about it.
 
     The result is a ``choice``, and where the tuner needs them every candidate's measurement in ``candidates``, or the
-    tuner's own bytes in ``native``. ``label``, ``tuning_seconds`` and ``versions`` are noted. What is told
-    of below is no part of what makes entries equal.
+    tuner's own bytes in ``native``. ``label``, ``tuning_seconds`` and ``versions`` are reported. What is
+    said of below is no part of what makes entries equal.
 
     :param compiled: what the choice was compiled for, one text for each specialisation, sorted.
     :param digests: what digests of the fingerprint are made of, where it is known. A file has them once for all.

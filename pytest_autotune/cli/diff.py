@@ -13,7 +13,7 @@ from pytest_autotune.cache.counted import counted
 from pytest_autotune.cache.diff import Change, ChangeKind, Diff, diff
 from pytest_autotune.cache.foreign_text import one_line
 from pytest_autotune.cache.model import Cache, Device
-from pytest_autotune.cli.output import FOUND, OK, PATH, keys_of, print_lines, safe, table, told
+from pytest_autotune.cli.output import FOUND, OK, PATH, keys_of, print_lines, safe, table, warned
 from pytest_autotune.report.naming import arrow, changed
 
 #: A line of Markdown has at most so many characters: of these the choice, the time, and what stands between cells.
@@ -34,7 +34,7 @@ def command(old: str, new: str, exit_code: bool, markdown: bool) -> int:
     As git's difftool: git difftool --extcmd="pytest-autotune diff" -- FILE
     """
     # So git names a side that has no such file.
-    found = diff(*(Cache() if path == os.devnull else told(stores.read(path)) for path in (old, new)))
+    found = diff(*(Cache() if path == os.devnull else warned(stores.read(path)) for path in (old, new)))
     print_lines(_markdown(found) if markdown else _lines(found))
     return FOUND if exit_code and found.changes else OK
 

@@ -80,8 +80,8 @@ def first_difference(text: str, other: str) -> int:
     return next((number for number, (one, two) in enumerate(pairs, 1) if one != two), 1)
 
 
-def told(cache: Cache) -> Cache:
-    """The cache itself; says what could not be read of it."""
+def warned(cache: Cache) -> Cache:
+    """The cache itself; warns of what could not be read of it."""
     if cache.lossy:
         print_lines([safe(str(CacheError(*cache.lossy)))], err=True)
     return cache

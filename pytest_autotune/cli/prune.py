@@ -13,7 +13,7 @@ from pytest_autotune.cache import stores
 from pytest_autotune.cache.counted import counted
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.model import Cache, Entry
-from pytest_autotune.cli.output import FOUND, OK, PATH, matches, on_device, print_lines, safe, told
+from pytest_autotune.cli.output import FOUND, OK, PATH, matches, on_device, print_lines, safe, warned
 from pytest_autotune.report.json_report import problem_mapping
 
 #: A problem as a report names it: tuner, kernel, device and key.
@@ -67,7 +67,7 @@ def command(
         return replace(now, entries=tuple(entry for entry in now.entries if not is_unused(entry)))
 
     store = stores.store_of(file)
-    cache, elsewhere = told(store.read()), ""
+    cache, elsewhere = warned(store.read()), ""
     dropped = [entry for entry in cache.entries if is_unused(entry)]
     if dropped and not dry_run:
         store.check()

@@ -12,7 +12,7 @@ import click
 from pytest_autotune.cache import stores
 from pytest_autotune.cache.counted import counted, seconds
 from pytest_autotune.cache.model import Device, Entry
-from pytest_autotune.cli.output import FOUND, OK, PATH, keys_of, matches, print_lines, safe, table, told
+from pytest_autotune.cli.output import FOUND, OK, PATH, keys_of, matches, print_lines, safe, table, warned
 from pytest_autotune.report.naming import choice_text, time_text
 
 _Groups: TypeAlias = "Mapping[tuple[str, Device], list[Entry]]"
@@ -27,7 +27,7 @@ _NEAREST = 5
 @click.option("--summary", is_flag=True, help="A row for each kernel and device instead of their tables.")
 def command(file: str, kernel: str | None, device: str | None, summary: bool) -> int:
     """Tables of what the cache FILE holds: one for each kernel and device, with a row for each problem."""
-    cache = told(stores.read(file))
+    cache = warned(stores.read(file))
     of_kernel = [entry for entry in cache.entries if matches(kernel, entry.problem.name)]
     entries = [one for one in of_kernel if matches(device, one.problem.device.id, one.problem.device.name)]
     if cache.entries and not entries:

@@ -69,9 +69,9 @@ class CompileAhead(Mode):
         yield Event(COMPILED, data={**done, "reason": next(iter(self._failures), "")})
 
     def section(self, result: Result) -> Section:
-        told = [event.data for event in result.collected.others if event.kind == COMPILED]
-        done = {name: sum(one.get(name, 0) for one in told) for name in ("kernels", "seconds", "failed")}
-        reason = next(filter(None, (one.get("reason") for one in told)), "")
+        reported = [event.data for event in result.collected.others if event.kind == COMPILED]
+        done = {name: sum(one.get(name, 0) for one in reported) for name in ("kernels", "seconds", "failed")}
+        reason = next(filter(None, (one.get("reason") for one in reported)), "")
         kernels = counted(done["kernels"], "kernel")
         return Section(
             self.name,

@@ -230,10 +230,10 @@ class Verify(Mode):
     def _by_problem(self, result: Result) -> dict[Problem, Verdict]:
         """The verdict on each problem whose turn it was."""
         # Of several races, such as those of workers on two machines, the one that found most.
-        told = sorted(
+        reported = sorted(
             verdicts(result.collected.others), key=lambda one: (one[1].slower, not one[1].not_raced, one[1].seconds)
         )
-        found = {event.asked.problem: verdict for event, verdict in told if event.asked is not None}
+        found = {event.asked.problem: verdict for event, verdict in reported if event.asked is not None}
         for row in result.rows:
             is_used = row.outcome is Outcome.HIT and row.entry is not None and not row.entry.every_failed
             if is_used and self._share.has_turn(row.problem):

@@ -24,7 +24,7 @@ On: TypeAlias = "tuple[str, str, int]"
 
 
 def plain(value: Value) -> Plain:
-    """A value as ``picker.plain`` makes it of the live one; what a file says that nobody could mean, as its text."""
+    """A value as ``picker.parts`` finds it in a live launch; what a file says that nobody could mean, as its text."""
     text = str(value.value)
     if value.type == "dtype":
         text = text.rpartition(".")[2]
@@ -35,8 +35,8 @@ def plain(value: Value) -> Plain:
         if value.type == "int":
             return int(text)
         if value.type == "tuple":
-            parts = [(ast.literal_eval(scalar), type) for _, scalar, type in ast.literal_eval(text)]
-            return tuple(plain(Value("", scalar, type)) for scalar, type in parts)
+            parts = [(ast.literal_eval(scalar), kind) for _, scalar, kind in ast.literal_eval(text)]
+            return tuple(plain(Value("", scalar, kind)) for scalar, kind in parts)
     return value.value
 
 

@@ -47,7 +47,7 @@ def github_annotations(result: Result) -> list[str]:
 
 
 def _by_place(result: Result) -> Mapping[str, Mapping[Place, list[Finding]]]:
-    """Level -> place -> what is to be told there."""
+    """Level -> place -> what is to be reported there."""
     rows: defaultdict[Place, list[Row]] = defaultdict(list)
     for row in result.rows:
         # Of a test whose worker died, only its name is known.

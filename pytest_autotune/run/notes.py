@@ -100,7 +100,7 @@ class Stage:
 
 
 class Progress:
-    """The tunings of this process; of those inside others, the innermost is told.
+    """The tunings of this process; of those inside others, the innermost is reported.
 
     :param tell: called whenever something changes, with the stage of now, or None when nothing is tuned any more.
     """

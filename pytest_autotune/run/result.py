@@ -73,7 +73,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Dump:
-    """What became of the dump file; what changed there is told by :attr:`Result.merged`.
+    """What became of the dump file; what changed there is in :attr:`Result.merged`.
 
     :param path: as the user wrote it.
     :param written_to: where it was written; another path where the file was locked, empty where it was not.

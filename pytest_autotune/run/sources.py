@@ -139,12 +139,12 @@ def _changed(entry: Entry, fingerprint: tuple[Value, ...], digests: Iterable[Dig
     old, now = ({part.name: part for part in parts} for parts in (entry.fingerprint, fingerprint))
     names = sorted(name for name in old.keys() | now.keys() if old.get(name) != now.get(name))
     words = {name: text for name in names if (text := _difference(name, old.get(name), now.get(name), made_of))}
-    told = [text if len(names) == 1 else f"{name}: {text}" for name, text in words.items()]
-    return f"{', '.join(names)} changed" + (f" ({'; '.join(told)})" if told else "")
+    reported = [text if len(names) == 1 else f"{name}: {text}" for name, text in words.items()]
+    return f"{', '.join(names)} changed" + (f" ({'; '.join(reported)})" if reported else "")
 
 
 def _difference(name: str, old: Value | None, now: Value | None, made_of: Mapping[str, Digest]) -> str:
-    """How two parts of a fingerprint differ; empty where that cannot be told."""
+    """How two parts of a fingerprint differ; empty where that is not known."""
     if all(value is None or value.type in _PLAIN for value in (old, now)):  # such as a version
         return " -> ".join("none" if value is None else value.words[:LONGEST] for value in (old, now))
     before, after = (made_of.get(str(value.value)) if value is not None else None for value in (old, now))

@@ -1,7 +1,7 @@
 """A cache as a plain mapping that mirrors the protocol buffer, field by field, and back: what every format turns into.
 
 Of dicts, lists, text, bytes, integers, floats and booleans. What holds in every format stands here: its fields, its
-version, its order, and what is told of a fault.
+version, its order, and what is reported of a fault.
 """
 
 from __future__ import annotations
@@ -147,10 +147,10 @@ def to_mapping(entries: Sequence[Entry]) -> Plain:
     digests = known_digests(entries)
     plain: Plain = {
         "format_version": FORMAT_VERSION,
-        "devices": [_plain("device", device, id=id) for device, id in ids.items()],
+        "devices": [_plain("device", device, id=name) for device, name in ids.items()],
     }
     if digests:
-        plain["digests"] = [_plain("digest", digests[id]) for id in sorted(digests)]
+        plain["digests"] = [_plain("digest", digests[name]) for name in sorted(digests)]
     plain["entries"] = [_entry_to(entry, ids[entry.problem.device]) for entry in entries]
     return plain
 
@@ -184,8 +184,8 @@ def _value_to(value: Value) -> Plain:
 
 def _entry_to(entry: Entry, device: str) -> Plain:
     of_problem = {name: getattr(entry.problem, name) for name in ("tuner", "kernel", "key")}
-    told = {"tuning_seconds": float(entry.tuning_seconds), "environment": str(entry.versions)}
-    return _plain("entry", entry, device=device, **of_problem, **told)
+    noted = {"tuning_seconds": float(entry.tuning_seconds), "environment": str(entry.versions)}
+    return _plain("entry", entry, device=device, **of_problem, **noted)
 
 
 def for_json(plain: Any) -> Any:

@@ -72,7 +72,7 @@ class SegmentStore:
     def read(self, missing_ok: bool = False) -> Cache:
         """What was there when it was first asked for; of a store that was down then, nothing but once an error.
 
-        A segment that cannot be read is told: the others are what they were.
+        A segment that cannot be read is reported: the others are what they were.
         """
         held = self._read()
         if not (held.entries or missing_ok):

@@ -40,7 +40,7 @@ class NotTakenError(CacheError):
 
 
 class Store(Protocol):
-    """Keeps a cache, with a path or without. One at a URL is read once: what is added is told from that."""
+    """Keeps a cache, with a path or without. One at a URL is read once: what is added is found by that."""
 
     def __str__(self) -> str:
         """Where, as messages name it."""

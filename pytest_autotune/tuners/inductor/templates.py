@@ -163,14 +163,14 @@ class _Offered:
 
     def candidates(self) -> list[Candidate]:
         """All of them, without times."""
-        return [Candidate(id, label=self._labels[choice]) for choice, id in self._ids.items()]
+        return [Candidate(name, label=self._labels[choice]) for choice, name in self._ids.items()]
 
     def candidate(self, choice: Any, time_ms: float) -> Candidate:
         """What is recorded of a candidate; a time below zero, or none, means that it failed."""
-        id, label = self._ids[choice], self._labels[choice]
+        name, label = self._ids[choice], self._labels[choice]
         if not math.isfinite(time_ms):
-            return Candidate(id, failed="did not compile or run", label=label)
-        return Candidate(id, time_us=rounded_us(time_ms * 1000, DIGITS), label=label)
+            return Candidate(name, failed="did not compile or run", label=label)
+        return Candidate(name, time_us=rounded_us(time_ms * 1000, DIGITS), label=label)
 
     def winner(self, entry: Entry) -> Any:
         """The candidate now that was the fastest then; None where it is not on offer."""
@@ -181,12 +181,12 @@ class _Offered:
     def times_ms(self, entry: Entry) -> dict[Any, float]:
         """The time of every candidate now, in milliseconds; one that was not there then counts as infinitely slow."""
         if entry.choice is not None:
-            return {choice: _PICKED_MS if id == entry.choice.id else math.inf for choice, id in self._ids.items()}
+            return {choice: _PICKED_MS if name == entry.choice.id else math.inf for choice, name in self._ids.items()}
         by_id = {candidate.id: candidate for candidate in entry.candidates}
         by_label = {candidate.label: candidate for candidate in entry.candidates}
         times = {}
-        for choice, id in self._ids.items():
-            then = by_id.get(id)
+        for choice, name in self._ids.items():
+            then = by_id.get(name)
             if then is None and self._is_known_by_label(choice, entry):
                 then = by_label.get(self._labels[choice])
             times[choice] = then.time_us / 1000 if then is not None and then.time_us is not None else math.inf

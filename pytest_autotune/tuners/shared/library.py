@@ -161,11 +161,11 @@ class Patches:
 
         setattr(owner, name, guarded(call, original, self._session, self._tuner))
 
-    def known(self, owner: Any, name: str, parameters: Sequence[str], **told: Any) -> Any:
+    def known(self, owner: Any, name: str, parameters: Sequence[str], **more: Any) -> Any:
         """A function, or a class, that is about to be replaced, and is put back at the end; see :func:`known`."""
         where = f"{owner.__name__.rpartition('.')[2]}.{name}"
         library = getattr(owner, "__module__", owner.__name__).partition(".")[0]
-        original = known(vars(owner).get(name), where, library, parameters, **told)
+        original = known(vars(owner).get(name), where, library, parameters, **more)
         self._originals.append((owner, name, original))
         return original
 
