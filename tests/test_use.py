@@ -187,7 +187,8 @@ def test_kernels_of_a_factory_are_told_apart_by_what_they_took_from_it(library: 
     problem = Problem("triton", "mylib.factory.made.<locals>.kernel", key, Device("Triton interpreter", "interpreter"))
     params = {"BLOCK": 32, "num_warps": 4, "num_ctas": 1, "num_stages": 3}
     choice = Candidate(params=tuple(Value(name, value) for name, value in params.items()))
-    shipped = library.ships(Entry(problem, choice=choice), options="on_miss='error'")
+    tuned = Entry(problem, choice=choice, versions=Versions.of("triton 2.9.0"))
+    shipped = library.ships(tuned, options="on_miss='error'")
     (shipped.folder / "mylib" / "factory.py").write_text(FACTORY)
 
     made = (
@@ -195,11 +196,13 @@ def test_kernels_of_a_factory_are_told_apart_by_what_they_took_from_it(library: 
         " for one in ('relu', 'gelu', sys)]"
     )
 
-    found, gelu, without_form = shipped.run(made)[0]
+    (found, gelu, without_form), told = shipped.run(made)
 
     assert found == [32]
     assert "closure.ACTIVATION=gelu) on Triton interpreter" in gelu
     assert "closure.ACTIVATION is a module, which has no stable form) on Triton interpreter" in without_form
+    assert "was tuned with triton 2.9, and this is" in told
+    assert "pytest --autotune-load= --autotune-dump=mylib/autotune.textproto)" in told  # an update keeps what hits
 
 
 def test_a_script_and_a_folder_without_init_have_no_resource_and_a_line_says_so(library: Library) -> None:

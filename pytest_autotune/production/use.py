@@ -83,6 +83,7 @@ class Loaded:
         if self.on_miss not in ON_MISS:
             raise ValueError(f"use(): on_miss takes {', '.join(ON_MISS)}, not {self.on_miss!r}")
         self._data = self._bytes()
+        self._path = os.path.join(*self.package.split("."), self.resource)  # as a library's folder usually has it
         self.digest = hashlib.sha256(self._data or b"").hexdigest()[:16]
         self._pickers: dict[tuple[str, tuple[str, str, int]], dict[str, Any]] = {}
         self._lock = threading.Lock()
@@ -139,8 +140,7 @@ class Loaded:
                 for here in choices.values():
                     if theirs := here.get((*taken, "")):
                         here.setdefault((*on, ""), theirs)  # its own go before those of an alias
-                path = os.path.join(*self.package.split("."), self.resource)  # as a library's folder usually has it
-                command = f"pytest --autotune-load={path} --autotune-update"
+                command = f"pytest --autotune-load={self._path} --autotune-update"
                 picker: dict[str, Any] = {}
                 exec(compile(PICKER.read_bytes(), PICKER, "exec"), picker)
                 picker.update(COMMAND=command, CHOICES=choices, KEYS=defaultdict(tuple), device=lambda: (*on, ""))
@@ -197,7 +197,9 @@ class Loaded:
         library, version = entry.versions.minor
         running = getattr(sys.modules.get(library), "__version__", version)
         if not running.startswith(version):
-            picker["warn"](f"{asked.kernel} was tuned with {library} {version}, and this is {running}", "version")
+            what = f"{asked.kernel} was tuned with {library} {version}, and this is {running}"
+            if vars(picker["warn"]).setdefault("version", what) is what:  # which an update leaves as it is
+                _warn(f"{what} (retune where you can: pytest --autotune-load= --autotune-dump={self._path})")
         if known == here and not remark:
             return found, True
         if not works(found):
