@@ -158,16 +158,17 @@ class _Benchmark:
             return
         seconds, output = done
         mapping = json.loads(report.read_text())
+        ahead = mapping.get("compiled_ahead", {})  # none where it is off
         run.seconds[arm].append(seconds)
         if arm == "on":
-            run.told = mapping["compiled_ahead"]
+            run.told = ahead
         ended = next((line for line in reversed(output.splitlines()) if " passed" in line), "")
         run.tests = ended.strip("= ").split(" in ")[0] or run.tests
         of_pytest = re.search(r" in ([\d.]+)s", ended)
         counts = {name: number for name, number in mapping["counts"].items() if number}
         self.say(
             f"{suite.title}, {run.title}, {arm}: {seconds:.1f} s, pytest alone {of_pytest[1] if of_pytest else '?'} s; "
-            f"{counts}; {_told(mapping['compiled_ahead'])}{''.join(f'; {note}' for note in mapping['notes'])}"
+            f"{counts}; {_told(ahead)}{''.join(f'; {note}' for note in mapping['notes'])}"
         )
 
     def measure(self, suite: _Suite, run: _Run) -> None:
