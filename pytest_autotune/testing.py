@@ -198,7 +198,7 @@ class AdapterConformance(ABC):
             assert self.tune() == choice
         [lookup] = lookups
         assert (lookup.outcome, lookup.tuned) == (Outcome.HIT, False)
-        verdicts = [verdict for _, verdict in verify.verdicts(Event.decode(line) for line in self._log.unwritten)]
+        verdicts = [verdict for _, verdict in verify.verdicts(Event.decode(line) for line in self._log.lines)]
         assert len(verdicts) == 1, "tuning.race(…) has it raced, or says why not"
         assert self.searches() == before or verdicts[0].raced
 

@@ -76,7 +76,7 @@ def raced(
         tuning.race(lambda: Contest(candidates, make_clock=lambda: gpu, **given))  # type: ignore[arg-type]
         assert tuning.entry == entry
     assert [lookup.outcome for lookup in session.lookups] == [Outcome.HIT]
-    told = [verdict for _, verdict in verdicts(Event.decode(line) for line in log.unwritten)]
+    told = [verdict for _, verdict in verdicts(Event.decode(line) for line in log.lines)]
     assert len(told) <= 1
     return told[0] if told else None
 

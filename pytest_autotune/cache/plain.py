@@ -23,13 +23,17 @@ def to_json(plain: object) -> str:
 
     :raises TypeError: where it holds anything else that is no value of JSON.
     """
-    return json.dumps(plain, default=_parts, separators=(",", ":"))
+    return _ENCODER.encode(plain)
 
 
 def _parts(one: object) -> object:
     if type(one) not in _PARTS:
         raise TypeError(f"a {type(one).__qualname__} is no part of an entry")
     return _PARTS[type(one)](one)
+
+
+#: Not json.dumps(), which a test may mock.
+_ENCODER = json.JSONEncoder(default=_parts, separators=(",", ":"))
 
 
 def _values(plain: Iterable[Any]) -> tuple[Value, ...]:

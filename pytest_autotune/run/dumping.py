@@ -14,14 +14,16 @@ from pytest_autotune.run.collected import Collected
 from pytest_autotune.run.lookup import TUNED
 from pytest_autotune.run.result import Dump, Request, Result
 from pytest_autotune.run.settle import Beginning, settle
-from pytest_autotune.workers.events import Log, events_in
+from pytest_autotune.workers.events import RunFolder
 
 
-def dump(store: Store, given: str, beginning: Beginning, collected: Collected, request: Request, log: Log) -> Result:
+def dump(
+    store: Store, given: str, beginning: Beginning, collected: Collected, request: Request, folder: RunFolder
+) -> Result:
     """Write what the run comes to; a run that comes to nothing makes no file.
 
     :param given: the option that named the store.
-    :param log: keeps, for the next run, what is in no file where the dump cannot be written.
+    :param folder: keeps, for the next run, what is in no file where the dump cannot be written.
     """
     path = str(store)
     request = replace(request, shared=is_url(path))
@@ -38,13 +40,13 @@ def dump(store: Store, given: str, beginning: Beginning, collected: Collected, r
     try:
         updated = store.update(change, removing=request.prune)
     except CacheError as error:
-        message = f"{given}: {error}; {_keep_for_next_run(log, collected)}"
+        message = f"{given}: {error}; {_keep_for_next_run(folder, collected)}"
         return result.dumped(Dump(path, error=message))
     return result.dumped(Dump(path, updated.written_to, updated.changed, beside=updated.beside))
 
 
 def dump_for_tests(
-    place: Callable[[str], Store], given: str, collected: Collected, request: Request, log: Log
+    place: Callable[[str], Store], given: str, collected: Collected, request: Request, folder: RunFolder
 ) -> list[Result]:
     """Write the caches that tests load for themselves: any run that dumps creates those that are missing.
 
@@ -69,20 +71,18 @@ def dump_for_tests(
             recovered = tuple(replace(one, cache="") for one in collected.recovered if one.cache == name)
             part = replace(collected, lookups=lookups, recovered=recovered)
             asked = replace(request, dumps=True, updates=False, prune=False)
-            results.append(dump(store, given, Beginning(), part, asked, log))
+            results.append(dump(store, given, Beginning(), part, asked, folder))
     return results
 
 
-def _keep_for_next_run(log: Log, collected: Collected) -> str:
+def _keep_for_next_run(folder: RunFolder, collected: Collected) -> str:
     """Write down, where the dump could not be written, what is in no file yet; and say what is kept."""
     wanted = {lookup.entry for _, lookup in collected.lookups if lookup.entry is not None and lookup.searched}
     if not wanted:
         return "nothing was tuned"
-    if log.folder is not None:
-        log.save()
-    unwritten = events_in(("", line) for line in log.unwritten)[0]
-    lost = {event.entry for _, event in unwritten if event.kind == TUNED} & wanted
+    unwritten, error = folder.keep()
+    lost = {event.entry for event in unwritten if event.kind == TUNED} & wanted
     if not lost:
         return "what was tuned is kept for the next run with this dump path"
-    why = f"the log cannot be written: {log.error}" if log.error else "no log can be kept"
+    why = f"the log cannot be written: {error}" if error else "no log can be kept"
     return f"{len(lost)} of {len(wanted)} tunings are lost ({why}); the next run with this dump path has the rest"

@@ -38,7 +38,7 @@ from pytest_autotune.session.values import Options, cache_folder, is_distributed
 from pytest_autotune.session.worker import Task, TestProcess, WorkerContext
 from pytest_autotune.tuners import TUNERS, third_party_tuners
 from pytest_autotune.workers.coordinator import Coordinator
-from pytest_autotune.workers.events import Event, RunFolder, events_in
+from pytest_autotune.workers.events import RunFolder
 from pytest_autotune.workers.locks import Locks, Membership, SharedFolder, remove_run_folders, shared_folder
 
 #: How long a Ctrl-C waits for workers, which may be tuning, before xdist kills them, in seconds. What they have tuned
@@ -50,8 +50,8 @@ class Controller:
     """Reads what is loaded, collects what was looked up, writes the dump, judges and reports.
 
     Attributes: ``_folder``, the log of the run, and ``_meeting``, where the processes of this machine share what they
-    tune; ``_process``, what runs tests here (None under xdist); ``_sent``, events that stand in no file; ``_crashed``,
-    workers that ended without their message; ``_result``, from the end of the run on.
+    tune; ``_process``, what runs tests here (None under xdist); ``_sent``, (process, line) of those that have ended;
+    ``_crashed``, workers that ended without their message; ``_result``, from the end of the run on.
 
     In this order: caches and the folder of the run are read and made when the run is configured; each worker gets one
     :class:`~pytest_autotune.session.worker.Task` and sends one message at its end; once all have ended, the run is
@@ -68,7 +68,7 @@ class Controller:
         self._config = config
         self._options = options
         self._process: TestProcess | None = None
-        self._sent: list[tuple[str, Event]] = []
+        self._sent: list[tuple[str, str]] = []
         self._crashed: list[str] = []
         self._completeness = Completeness()
         self._has_begun = False
@@ -81,8 +81,6 @@ class Controller:
         self._beginning, self._folder, self._store = _begin(config, options, self._shared)
         caches = [*(cache for _, cache in self._beginning.loaded), self._beginning.held]
         self._notes = list(dict.fromkeys(str(CacheError(*cache.lossy)) for cache in caches if cache.lossy))
-        #: Of what was sent, the lines that the next run is to have where the dump cannot be written.
-        self._unwritten = self._folder.log("controller")
         self._notes += filter(None, [self._shared.note])
         #: Where they meet each other, and forked children keep what they look up.
         self._meeting, self._membership = self._shared.run(self._run_id), None
@@ -154,15 +152,11 @@ class Controller:
         lines: list[str] | None = getattr(node, "workeroutput", {}).get(INPUT_KEY)
         if lines is not None:
             self._has_begun = True  # where only a test has asked for this run
-            self._receive(worker, lines)
+            self._sent += ((worker, line) for line in lines)
         elif error and worker not in self._crashed:
             self._crashed.append(worker)
             if self._meeting is not None:
                 file_of_worker(self._meeting, worker)(None)
-
-    def _receive(self, process: str, lines: Sequence[str]) -> None:
-        self._sent += events_in((process, line) for line in lines)[0]
-        self._unwritten.unwritten += lines
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         self._completeness.saw(report)
@@ -197,7 +191,7 @@ class Controller:
             self._folder.close(written=False)
             return
         if self._process is not None:
-            self._receive(ALONE, self._process.end().unwritten)
+            self._sent += ((ALONE, line) for line in self._process.end().lines)
         result = replace(self._end(session, exitstatus), about=reports.about(self._config))
         is_written = not result.errors
         result = reports.write(self._options.report, result)
@@ -216,12 +210,11 @@ class Controller:
 
     def _end(self, session: pytest.Session, exitstatus: int) -> Result:
         options = self._options
-        events, damaged = self._folder.collect()
+        events, damaged = self._folder.collect(self._sent)
         recovered, damaged_before = self._folder.recovered
         for count, whose in ((damaged, "this run's log"), (damaged_before, "the logs of earlier runs")):
             if count:
                 self._notes.append(f"{counted(count, 'line')} of {whose} cannot be read")
-        events += self._sent
         collected = collect(events, recovered)
         incomplete = self._completeness.reason(session, exitstatus, self._crashed, collected.deselected)
         collected = replace(
@@ -238,13 +231,13 @@ class Controller:
         request = self._request(update)
         of_tests = []
         if options.writes:
-            of_tests = dump_for_tests(self._cache_of_tests, MARKER, collected, request, self._unwritten)
+            of_tests = dump_for_tests(self._cache_of_tests, MARKER, collected, request, self._folder)
         written = filter(None, map(terminal.written, of_tests))
         collected = replace(collected, notes=(*written, *collected.notes))
         if options.dump is None or self._store is None:
             result = settle(self._beginning, collected, Cache(), request)
         else:
-            result = dump(self._store, options.dump.given, self._beginning, collected, request, self._unwritten)
+            result = dump(self._store, options.dump.given, self._beginning, collected, request, self._folder)
         errors = (*result.errors, *(error for one in of_tests for error in one.errors))
         result = replace(result, errors=errors, places=reports.places(self._locations, self._config.rootpath))
         # Workers cannot refuse the run, and a test that may load a cache need not: by now it is clear whether one did.

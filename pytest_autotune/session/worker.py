@@ -4,9 +4,8 @@ Under xdist two messages pass for each worker, of primitives only, under the key
 
 1. ``workerinput``, when the worker is configured: a :class:`Task`. Where no option asks for a run, there is none, and
    the worker begins one if a test's marker or fixture does.
-2. ``workeroutput``, at its end: the lines of its log that stand in no file which the controller can read. That the key
-   is there says that the worker has ended; one that crashed sends nothing. The first one of a run that only tests have
-   asked for begins that run on the controller.
+2. ``workeroutput``, at its end: the lines of its log. That the key is there says that the worker has ended; one that
+   crashed sends nothing. The first one of a run that only tests have asked for begins that run on the controller.
 
 All else is in the files of the run's folder, :mod:`pytest_autotune.workers.events`.
 """
@@ -90,7 +89,7 @@ def context_of_worker(workerinput: Mapping[str, Any], options: Options) -> Worke
     is_local = task.host == socket.gethostname()
     in_reach = Path(task.run_folder) if is_local and task.run_folder else None
     # What the controller cannot read, the workers of one machine do.
-    log = Log(in_reach or folder, worker, sends=in_reach is None)
+    log = Log(in_reach or folder, worker)
     others = Others(log.folder, worker) if folder is not None and log.folder is not None else None
     return WorkerContext(
         EntryIndex(entry_of(*parts) for parts in json.loads(task.entries)) if task.entries is not None else None,
@@ -263,7 +262,7 @@ class TestProcess:
     def pytest_sessionfinish(self) -> None:
         workeroutput: dict[str, Any] | None = getattr(self._config, "workeroutput", None)
         if workeroutput is not None:
-            workeroutput[INPUT_KEY] = list(self.end().unwritten)  # what the controller finds in no file
+            workeroutput[INPUT_KEY] = self.end().lines
 
     def pytest_unconfigure(self) -> None:
         self._end_modes()

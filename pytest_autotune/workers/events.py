@@ -2,8 +2,8 @@
 
 Each process appends to a file of its own in the run's folder and hands every line to the operating system at once, so
 a killed run is its files: whoever finds them reads them as the run itself would have. A worker takes from another one's
-file what that has tuned. At the end the controller reads all files. A process that can write no file, such as a worker
-on another host, keeps its lines, and xdist brings them when it ends.
+file what that has tuned. A process that ends hands on all its lines, by xdist from a worker, whatever became of its
+file; at the end the controller reads the files for what else there is.
 """
 
 from __future__ import annotations
@@ -95,70 +95,64 @@ def events_in(lines: Iterable[tuple[str, str | bytes]]) -> tuple[list[tuple[str,
 class Log:
     """The events of one process; a forked child writes a file of its own.
 
-    Attributes: ``unwritten``, lines that the controller finds in no file, and ``error``, why.
+    Attributes: ``lines``, all of this process, and ``error``, why one of them did not get into the file at once.
 
-    Invariants: a line is in the file, whole, or in ``unwritten`` when :meth:`append` returns. The order is that of
-    the calls, and the event of :meth:`close` is the last one, whatever threads append after it.
+    Invariants: a line is in ``lines`` when :meth:`append` returns. The order is that of the calls, and the event of
+    :meth:`close` is the last one, whatever threads append after it.
 
     :param folder: the run's; None where this process knows none.
     :param process: its name in the run, ``gw0``.
-    :param sends: the controller cannot read the folder: all lines are sent.
     """
 
-    def __init__(self, folder: Path | None, process: str, *, sends: bool = False) -> None:
+    def __init__(self, folder: Path | None, process: str) -> None:
         self.folder = folder
-        self._sends = sends
         self._process = process
         self._mutex = threading.Lock()
         self._owner = os.getpid()
         self._is_closed = False
-        #: What is in the file of this process, unless that was removed.
-        self._written = bytearray()
-        #: Lines that the controller finds in no file.
-        self.unwritten: list[str] = []
-        #: Why the first of them is in none.
+        self.lines: list[str] = []
+        #: The bytes that they take in the file.
+        self._size = 0
         self.error = ""
 
-    def append(self, event: Event) -> None:
+    def append(self, event: Event) -> bool:
         """Write an event down; nothing, once the log is closed.
 
+        :returns: whether it is in the file.
         :raises TypeError: for one that cannot be written, as :meth:`Event.encode` does.
         """
         line = event.encode()
         if os.getpid() != self._owner:  # what a thread of the parent held, no thread of this child lets go
-            self._mutex, self._owner, self.unwritten, self._written = threading.Lock(), os.getpid(), [], bytearray()
+            self._mutex, self._owner, self.lines, self._size = threading.Lock(), os.getpid(), [], 0
         with self._mutex:
             if self._is_closed:
-                return
-            is_sent = self.folder is None or self._sends
+                return False
+            text = _in_file(line)
+            self.lines.append(line)
+            before, self._size = self._size, self._size + len(text)
             try:
                 if self.folder is not None:
-                    self._write(self.folder, line)
+                    self._write(self.folder, text, before)
             except OSError as error:
                 self.error = self.error or f"{error.strerror or error}"
-                is_sent = True
-            if is_sent:
-                self.unwritten.append(line)
+                return False
+            return self.folder is not None
 
-    def _write(self, folder: Path, line: str) -> None:
+    def _write(self, folder: Path, text: bytes, before: int) -> None:
         # Opened for each line: a test, or another run, may have cleared pytest's cache meanwhile. Then all is written.
-        text = f"\n{line}\n".encode()  # a full disk takes a part of a line, and that must not take the next one with it
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         # Not by open(), which a test may mock: it would swallow its log.
         with BufferedWriter(FileIO(folder / f"{self._process}-{self._owner}{_SUFFIX}", "ab")) as file:
-            file.write(text if file.tell() >= len(self._written) else self._written + text)
-        self._written += text
+            file.writelines([text] if file.tell() >= before else map(_in_file, self.lines))
 
     def close(self, last: Event) -> None:
         """Write the last event down: what a thread does after that is nobody's, not even the next run's."""
         self.append(last)
         self._is_closed = True
 
-    def save(self) -> None:
-        """Try once more to write down what is in no file."""
-        lines, self.unwritten = self.unwritten, []
-        for line in lines:
-            self.append(Event.decode(line))
+
+def _in_file(line: str) -> bytes:
+    return f"\n{line}\n".encode()  # a full disk takes a part of a line, and that must not take the next one with it
 
 
 class Reader:
@@ -218,6 +212,7 @@ class RunFolder:
     def __init__(self, bases: Iterable[Path], purpose: str = "") -> None:
         self.path: Path | None = None
         self._held: list[tuple[Reader, FileLock]] = []
+        self._unwritten: list[tuple[str, Event]] = []
         name = hashlib.sha256(purpose.encode()).hexdigest()[:16]
         for runs in (base / name for base in bases):
             if self.path is None or runs.is_dir():
@@ -250,16 +245,28 @@ class RunFolder:
         """The log of one process of this run."""
         return Log(self.path, process)
 
-    def collect(self) -> tuple[list[tuple[str, Event]], int]:
-        """What the processes of this run did, (process, event), and how many lines nobody can read."""
+    def collect(self, handed_on: Iterable[tuple[str, str]] = ()) -> tuple[list[tuple[str, Event]], int]:
+        """What the processes of this run did, (process, event), and how many lines nobody can read.
+
+        :param handed_on: (process, line) of processes that have ended: what was in their files may be there no more.
+        """
         mine = (reader.lines() for reader, _ in self._held if reader.folder == self.path)
-        return events_in(chain.from_iterable(mine))
+        found = dict.fromkeys(chain.from_iterable(mine))  # a file may have a line twice that it was written anew with
+        missing = [(process, line) for process, line in handed_on if (process, line.encode()) not in found]
+        events, damaged = events_in(found)
+        self._unwritten, _ = events_in(missing)
+        return events + self._unwritten, damaged
+
+    def keep(self) -> tuple[list[Event], str]:
+        """Write down for the next run what was handed on and is in no file: what cannot be written, and why."""
+        log = self.log("controller")
+        return [event for _, event in self._unwritten if not log.append(event)], log.error
 
     @cached_property
     def recovered(self) -> tuple[list[tuple[str, Event]], int]:
         """What the processes of killed runs did, (process, event), and how many of their lines nobody can read."""
         left = (reader.lines() for reader, _ in self._held if reader.folder != self.path)
-        return events_in(chain.from_iterable(left))
+        return events_in(dict.fromkeys(chain.from_iterable(left)))
 
     def close(self, *, written: bool) -> None:
         """Let go of the folders.
@@ -276,7 +283,8 @@ class RunFolder:
                 if not reader.logs():
                     (reader.folder / _LOCK).unlink()
                     reader.folder.rmdir()
-            lock.release()
+            with suppress(OSError):  # a test has closed descriptors that it never opened
+                lock.release()
         for runs in {reader.folder.parent for reader, _ in self._held}:
             with suppress(OSError), _beside(runs):
                 runs.rmdir()  # where no other run has a folder there

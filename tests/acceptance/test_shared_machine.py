@@ -219,3 +219,24 @@ def test_a_miss_in_a_forked_child_counts_against_the_limit(suite: Suite) -> None
     suite.write(test_forking=FORKING)
 
     assert suite.load("--autotune-max-misses=0").ret == pytest.ExitCode.TESTS_FAILED
+
+
+def test_nothing_is_lost_where_a_test_puts_something_else_in_the_place_of_pytests_cache(suite: Suite) -> None:
+    tests = """
+    import pathlib, shutil, time
+
+    def test_first(tune):
+        tune("lib.first")
+
+    def test_last(tune, pytestconfig):
+        tune("lib.last")
+        time.sleep(1)  # the worker of the first one ends
+        cache = pathlib.Path(pytestconfig.cache.mkdir("x")).parents[1]
+        shutil.rmtree(cache)
+        cache.touch()
+    """
+
+    result = suite.write(test_it=tests).dump()
+
+    result.assert_outcomes(passed=2, warnings=1)  # pytest's own
+    assert suite.cache.read_text().count("entries {") == 2
