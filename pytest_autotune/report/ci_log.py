@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 
 from pytest_autotune.cache.counted import counted
 from pytest_autotune.cache.foreign_text import one_line
-from pytest_autotune.report.findings import NOT_COVERED, findings, not_covered
+from pytest_autotune.report.findings import MISSES, findings, not_covered
 from pytest_autotune.report.hints import hints
 from pytest_autotune.run.mode import Finding
 from pytest_autotune.run.result import Place, Result
@@ -54,7 +54,7 @@ def _by_place(result: Result) -> Mapping[str, Mapping[Place, list[Finding]]]:
         known = [_place(result, test) for test in row.tests]
         rows[max(known, key=lambda one: one.line > 0, default=NOWHERE)].append(row)
     placed = [(place, one) for place, those in rows.items() for one in not_covered(result, those)]
-    others = (one for one in findings(result, each=True) if one.word not in NOT_COVERED)
+    others = (one for one in findings(result, each=True) if one.word not in MISSES)
     others = (one for one in others if one.test or one.fails or one.word == "UNTRACKED")
     placed += [(_place(result, one.test), one) for one in others]
     found: Mapping[str, defaultdict[Place, list[Finding]]] = {"error": defaultdict(list), "warning": defaultdict(list)}

@@ -11,7 +11,7 @@ from pytest_autotune.report.naming import described, noun, says_something
 from pytest_autotune.run.lookup import Outcome
 from pytest_autotune.run.mode import Finding
 from pytest_autotune.run.result import Result
-from pytest_autotune.run.rows import Row
+from pytest_autotune.run.rows import NOT_COVERED, Row
 
 #: So many rows that say the same are shown one by one all the same.
 FEW = 3
@@ -19,9 +19,8 @@ FEW = 3
 _KEYS = 6
 #: What is said of problems that an update covers until the next run.
 _DRAWN = "; drawn anew in each run by Hypothesis"
-_ORDER = (Outcome.MISS, Outcome.STALE, Outcome.MISMATCH, Outcome.UNCACHEABLE)
 #: The words of rows that count as misses.
-NOT_COVERED = tuple(outcome.value.upper() for outcome in _ORDER)
+MISSES = tuple(outcome.value.upper() for outcome in NOT_COVERED)
 #: Searches that no test asked for: at import, or in a fixture of the session.
 OUTSIDE = "outside of tests"
 
@@ -48,7 +47,7 @@ def findings(result: Result, *, each: bool = False) -> list[Finding]:
 def not_covered(result: Result, rows: Sequence[Row], *, each: bool = False) -> Iterator[Finding]:
     """Of these rows, what was asked for and was no hit."""
     drawn = set(result.drawn)
-    for outcome in _ORDER:
+    for outcome in NOT_COVERED:
         fails = bool(result.gate.failure) or result.request.policy.is_error(outcome)
         found = [row for row in rows if row.outcome is outcome]
         yield from _folded(outcome.value.upper(), found, each=each, fails=fails, drawn=drawn)

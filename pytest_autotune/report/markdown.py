@@ -13,7 +13,7 @@ from typing import TypeVar
 from pytest_autotune.cache.counted import counted, seconds
 from pytest_autotune.cache.diff import Change
 from pytest_autotune.cache.foreign_text import one_line
-from pytest_autotune.report.findings import NOT_COVERED, Cost, by_kernel, by_test, findings
+from pytest_autotune.report.findings import MISSES, Cost, by_kernel, by_test, findings
 from pytest_autotune.report.hints import hints
 from pytest_autotune.report.naming import changed, described
 from pytest_autotune.report.terminal import facts, notes, settled, verdict
@@ -22,7 +22,7 @@ from pytest_autotune.run.result import Result
 
 _SIGNS = {"failed": "❌", "passed": "✅", "unjudged": "❔"}
 #: The titles of tables, by the word of their rows, where they are not that word.
-_TITLES = dict.fromkeys(NOT_COVERED, "Not covered") | {
+_TITLES = dict.fromkeys(MISSES, "Not covered") | {
     "UNTRACKED": "Tuned without passing the plugin",
     "UNRECORDED": "Not recorded",
 }
