@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from decimal import Decimal
 
 from pytest_autotune.cache.counted import counted
-from pytest_autotune.cache.model import library_of
 from pytest_autotune.run.lookup import Outcome
 from pytest_autotune.run.result import Gate, Result
 
@@ -88,9 +87,8 @@ def asked_nothing(result: Result) -> str:
 
 def _out_of_reach(result: Result) -> str:
     """Which loaded entries no lookup of this run could reach, so that a gate would be green for nothing."""
-    wanted = {library_of(name) for name in result.request.policy.tuners or result.covered}
-    if unhooked := [tuner for tuner, _ in result.collected.unhooked if library_of(tuner) in wanted]:
-        return f"requested tuner could not be hooked: {', '.join(unhooked)}"
+    if result.not_hooked:
+        return f"requested tuner could not be hooked: {', '.join(result.not_hooked)}"
     if result.without_adapter:
         return f"entries are loaded, and no adapter is installed for {', '.join(result.without_adapter)}"
     if result.not_named:

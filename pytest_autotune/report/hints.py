@@ -49,18 +49,14 @@ def _on(result: Result) -> str:
 
 
 def _go_without(result: Result) -> Iterator[str]:
-    wanted = {library_of(name) for name in result.request.policy.tuners or result.covered}
-    missing = wanted & {library_of(tuner) for tuner, _ in result.collected.unhooked}
-    if missing and result.gate.failure:
-        ignored = ", ".join(f"{tuner}:*" for tuner in sorted(missing))
-        yield (
-            f"Upgrade pytest-autotune, or report why {' and '.join(sorted(missing))} was bypassed; "
-            f"autotune_ignore (ini) for {ignored} goes on without."
-        )
-    if result.without_adapter and result.gate.failure:
-        ignored = ", ".join(f"{tuner}:*" for tuner in result.without_adapter)
-        tuners = " and ".join(result.without_adapter)
-        yield f"Install the adapter of {tuners}; autotune_ignore (ini) for {ignored} goes on without."
+    missing = sorted({library_of(tuner) for tuner in result.not_hooked})
+    ways = (
+        (missing, f"Upgrade pytest-autotune, or report why {' and '.join(missing)} was bypassed"),
+        (result.without_adapter, f"Install the adapter of {' and '.join(result.without_adapter)}"),
+    )
+    for tuners, way in ways if result.gate.failure else ():
+        if tuners:
+            yield f"{way}; autotune_ignore (ini) for {', '.join(f'{one}:*' for one in tuners)} goes on without."
 
 
 def _bypass(result: Result) -> Iterator[str]:

@@ -142,6 +142,12 @@ class Result:
         return () if adapters is None else tuple(sorted(loaded - set(adapters)))
 
     @property
+    def not_hooked(self) -> tuple[str, ...]:
+        """The tuners that could not be hooked, and were asked for by name or by entries."""
+        wanted = {library_of(name) for name in self.request.policy.tuners or self.covered}
+        return tuple(tuner for tuner, _ in self.collected.unhooked if library_of(tuner) in wanted)
+
+    @property
     def not_named(self) -> tuple[str, ...]:
         """The tuners of loaded entries that the user has left out by naming others."""
         wanted = self.request.policy.tuners
