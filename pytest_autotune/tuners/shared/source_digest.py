@@ -27,7 +27,7 @@ from functools import cached_property, partial
 from types import FunctionType, ModuleType
 from typing import Any, Optional
 
-from pytest_autotune.cache.model import UncacheableError, Value, check_name, plain_value
+from pytest_autotune.cache.model import UncacheableError, Value, plain_value
 from pytest_autotune.tuners.shared.code_text import class_text, function_text
 from pytest_autotune.tuners.shared.functions import (
     closure_cells,
@@ -293,7 +293,6 @@ def stable_value(name: str, value: object, dtype_apart: bool = False, carried: b
     """
     if type(value) in PLAIN:
         return scalar_value(name, value)
-    check_name(name)
     inner = unwrapped(value)
     if isinstance(inner, (tuple, list)) and not isinstance(inner, enum.Enum):
         parts = [stable_value("", part, dtype_apart, carried).encoded[1:] for part in inner]
@@ -347,7 +346,6 @@ def scalar_value(name: str, value: object, dtype_apart: bool = False) -> Value:
     """Encode a plain value so that it means the same in another process; see :func:`stable_value`."""
     if type(value) in PLAIN:  # nearly all are, and a space has hundreds of them
         return plain_value(name, value)
-    check_name(name)
     value = unwrapped(value)
     if (dtype := _dtype_name(value, dtype_apart)) is not None:
         return Value(name, dtype, "dtype")
