@@ -279,9 +279,9 @@ class Session(Notes):
         """The mode that races the loaded choice of a problem before it is used, and with ``now`` has time for that."""
         return next((mode for mode in self.policy.modes if mode.has_turn(problem, now=now)), None)
 
-    def may_race(self, problem: Problem, fingerprint: tuple[Value, ...] = ()) -> bool:
-        """Whether a hit on a problem would be raced now: for tuners that have to get ready for it before they ask."""
-        if Identity(problem, fingerprint) in self._known or self.racer(problem, now=True) is None:
+    def may_race(self, problem: Problem) -> bool:
+        """Whether a hit on a problem without a fingerprint would be raced now: for tuners that get ready before they ask."""
+        if Identity(problem, ()) in self._known or self.racer(problem, now=True) is None:
             return False
         return any(entry.problem == problem for index in self.indexes for entry in index.same_key(problem))
 
