@@ -280,7 +280,7 @@ class Session(Notes):
         return next((mode for mode in self.policy.modes if mode.has_turn(problem, now=now)), None)
 
     def may_race(self, problem: Problem) -> bool:
-        """Whether a hit on a problem without a fingerprint would be raced now: for tuners that get ready before they ask."""
+        """Whether a hit on a problem without a fingerprint would be raced now, for who gets ready before it asks."""
         if Identity(problem, ()) in self._known or self.racer(problem, now=True) is None:
             return False
         return any(entry.problem == problem for index in self.indexes for entry in index.same_key(problem))
