@@ -433,6 +433,40 @@ def test_what_a_test_changes_while_it_is_compiled_is_not_kept(suite: Suite, monk
     assert report["compiled_ahead"]["kernels"] == 0
 
 
+AT_THE_FIRST_CHOICE = """
+import threading
+import lib
+import torch
+
+x = torch.zeros(4096)
+
+
+class CompilesMeanwhile(dict):
+    def __getitem__(self, key):
+        compiling = threading.Thread(target=lib.scale.fn.warmup, args=(x[1:], x, 64), kwargs=dict(BLOCK=16, grid=(1,)))
+        compiling.start()
+        compiling.join()
+        return super().__getitem__(key)
+
+
+def test_scale(monkeypatch):
+    monkeypatch.setattr(lib.scale, "cache", CompilesMeanwhile())
+    lib.scale[(1,)](x, x, 64)
+"""
+
+
+def test_a_thread_compiles_a_kernel_whose_first_choice_is_found_this_moment(suite: Suite) -> None:
+    suite.dump()
+    suite.wants(0)
+    suite.pytester.makepyfile(test_lib=AT_THE_FIRST_CHOICE)
+
+    report = suite.run("--autotune-load=cache.textproto")
+
+    suite.result.assert_outcomes(passed=1)
+    assert report["counts"]["hit"] == 1
+    assert report["notes"] == []
+
+
 def test_what_cannot_be_compiled_is_left_to_the_tests(suite: Suite, monkeypatch: pytest.MonkeyPatch) -> None:
     suite.dump()
     suite.wants(0)

@@ -158,7 +158,9 @@ class Compilations:
         autotuner = known.autotuner()
         if autotuner is None or id(autotuner) in self._choosing or autotuner.nargs is None:
             return False
-        return autotuner.best_config is known.config and autotuners.jit_function(autotuner) is kernel.src.fn
+        # It has none while its first choice is being found, and another thread compiles ahead.
+        is_chosen = getattr(autotuner, "best_config", None) is known.config
+        return is_chosen and autotuners.jit_function(autotuner) is kernel.src.fn
 
 
 def _text(known: _Chosen, kernel: Any) -> str:
