@@ -46,7 +46,7 @@ class Adapter:
         self._untracked: list[str] = []
 
     def hook(self, module: ModuleType, session: Session) -> None:
-        """See :class:`~pytest_autotune.tuners.protocol.Adapter`; what was chosen before is not remembered meanwhile."""
+        """Remember nothing that was chosen before, until it is unhooked."""
         before = module.MEMORIES[-1]
         if before.session is None:
             kernels = {problem.kernel for problem, _ in before.chosen}
@@ -55,12 +55,10 @@ class Adapter:
         MEMORIES.append(self._memory)
 
     def unhook(self) -> None:
-        """See :class:`~pytest_autotune.tuners.protocol.Adapter`."""
         MEMORIES[:] = [memory for memory in MEMORIES if memory is not self._memory]
 
     @contextmanager
     def isolated(self) -> Iterator[None]:
-        """See :class:`~pytest_autotune.tuners.protocol.Adapter`."""
         before = self._memory.chosen, self._untracked
         self._memory.chosen, self._untracked = {}, []
         try:

@@ -73,7 +73,6 @@ class Adapter:
             self._hooked.callback(patches.undo)
 
     def unhook(self) -> None:
-        """See :class:`~pytest_autotune.tuners.protocol.Adapter`."""
         self._session = None
         self._hooked.close()
 

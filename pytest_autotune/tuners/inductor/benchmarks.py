@@ -43,7 +43,6 @@ class Benchmarks(Part):
         self._searches: list[Tuning] = []
 
     def hook(self, module: ModuleType, session: Session, patches: Patches) -> None:
-        """See :class:`~pytest_autotune.tuners.inductor.hooking.Part`."""
         self._module = module
         try:
             asked = ["self", "_callable"]

@@ -48,7 +48,6 @@ class CompileWorkers(Part):
         self._pools: list[ForkedPool] = []
 
     def hook(self, module: ModuleType, session: Session, patches: Patches) -> None:
-        """See :class:`~pytest_autotune.tuners.inductor.hooking.Part`."""
         failed: Any = getattr(module, "SubprocException", None)
         if failed is None or not _may_fork(session):
             return

@@ -42,7 +42,6 @@ class Fusions(Part):
         self._names: dict[str, str] = {}
 
     def hook(self, module: ModuleType, session: Session, patches: Patches) -> None:
-        """See :class:`~pytest_autotune.tuners.inductor.hooking.Part`."""
         self._session, self._module = session, module
         owner = module.TritonScheduling
         measured = ["self", "mod", "n_spills_threshold", "node_names"]
@@ -130,7 +129,6 @@ class Paddings(Part):
         self._base_times_ms: dict[str, float] = {}
 
     def hook(self, module: ModuleType, session: Session, patches: Patches) -> None:
-        """See :class:`~pytest_autotune.tuners.inductor.hooking.Part`."""
         self._session, self._module = session, module
         patches.replace(module, "should_pad", ["match", "mat1", "mat2", "op", "input"], self._should_pad)
         patches.replace(module, "get_cached_should_pad", ["key"], self._get)

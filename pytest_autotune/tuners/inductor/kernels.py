@@ -74,7 +74,6 @@ class Kernels(Part):
         self.untracked: set[str] = set()
 
     def hook(self, module: ModuleType, session: Session, patches: Patches) -> None:
-        """See :class:`~pytest_autotune.tuners.inductor.hooking.Part`."""
         self._session, self._module = session, module
         owner = module.CachingAutotuner
         compiled = ["self", "warm_cache_only", "reload_kernel", "static_triton_bundle_key"]

@@ -54,7 +54,6 @@ class Templates(Part):
         self._timed = timed
 
     def hook(self, module: ModuleType, session: Session, patches: Patches) -> None:
-        """See :class:`~pytest_autotune.tuners.inductor.hooking.Part`."""
         self._session, self._module = session, module
         base = next(cls for cls in module.AlgorithmSelectorCache.__mro__ if "lookup" in vars(cls))
         parameters = ["self", "choices", "op", "inputs", "benchmark", "hint_override"]

@@ -56,7 +56,7 @@ class _AlwaysAsk:
 
 
 class Adapter:
-    """Hooks ``triton.autotune``."""
+    """Hooks ``triton.autotune``; see :class:`~pytest_autotune.tuners.protocol.Adapter`."""
 
     module = environment.AUTOTUNER_MODULE
     acts_without_entries = True
@@ -72,7 +72,6 @@ class Adapter:
         self._ahead: Ahead | None = None
 
     def hook(self, module: ModuleType, session: Session) -> None:
-        """See :class:`~pytest_autotune.tuners.protocol.Adapter`."""
         autotuner_class: Any = module.Autotuner
         patches = Patches(session, NAME)
         self._hooked.callback(patches.undo)
@@ -104,11 +103,10 @@ class Adapter:
         setattr(autotuner_class, _SWITCH, _AlwaysAsk(check, self._pass_by))
 
     def prepare(self, suite: Suite) -> list[Job]:
-        """Compile loaded choices ahead of the tests; see :class:`~pytest_autotune.tuners.protocol.Adapter`."""
+        """Compile loaded choices ahead of the tests."""
         return list(self._ahead.jobs(suite)) if self._ahead is not None else []
 
     def unhook(self) -> None:
-        """See :class:`~pytest_autotune.tuners.protocol.Adapter`."""
         self._hooked.close()
         self._autotuner_class = self._ahead = None
 

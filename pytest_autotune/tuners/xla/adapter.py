@@ -15,7 +15,7 @@ from pytest_autotune.tuners.xla import internals
 
 
 class Adapter:
-    """Hooks the compilations of JAX."""
+    """Hooks the compilations of JAX; see :class:`~pytest_autotune.tuners.protocol.Adapter`."""
 
     module = "jax"
     acts_without_entries = False
@@ -25,7 +25,6 @@ class Adapter:
         self._bypassed: Iterable[str] = ()
 
     def hook(self, module: ModuleType, session: Session) -> None:
-        """See :class:`~pytest_autotune.tuners.protocol.Adapter`."""
         # Most runs never import JAX: until then nothing of this package is needed but this module.
         from pytest_autotune.tuners.xla.compilations import Compilations
 
@@ -53,7 +52,6 @@ class Adapter:
             )
 
     def unhook(self) -> None:
-        """See :class:`~pytest_autotune.tuners.protocol.Adapter`."""
         self._hooked.close()
 
     @contextmanager
