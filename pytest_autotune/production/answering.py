@@ -62,15 +62,14 @@ def hook_triton(module: ModuleType) -> None:
 def _choice(autotuner: Any, kwargs: Any, configs: Any) -> Any:
     """The candidate to launch; None where Triton is to tune."""
     from pytest_autotune.devices import INTERPRETER, current_gpu
-    from pytest_autotune.tuners.triton.identity import Call, distinct_params, key_values, target_device
-    from pytest_autotune.tuners.triton.internals.autotuners import heuristics_under, interprets
+    from pytest_autotune.tuners.triton.identity import Call, distinct_params, heuristics_of, key_values, target_device
+    from pytest_autotune.tuners.triton.internals.autotuners import interprets
 
     kernel = qualified_name(autotuner.base_fn)
     loaded = loaded_for(kernel)
     if loaded is None or len(configs) < 2:
         return None
-    heuristics = [pair for one in heuristics_under(autotuner) for pair in one.values.items()]
-    call = Call(autotuner, None, tuple(autotuner.nargs.values()), kwargs, heuristics)
+    call = Call(autotuner, None, tuple(autotuner.nargs.values()), kwargs, heuristics_of(autotuner))
     key = dict(_part(name, value) for name, value in key_values(call, autotuner.base_fn))
     on = INTERPRETER if interprets(autotuner) else current_gpu() or target_device()
     return loaded.choice(

@@ -23,7 +23,7 @@ pytest.importorskip("triton.tools.tensor_descriptor")
 import triton
 
 from pytest_autotune.cache.model import Device
-from pytest_autotune.tuners.triton.ahead import Ahead
+from pytest_autotune.tuners.triton import ahead
 from pytest_autotune.tuners.triton.internals.apart import compile_apart
 from tests.conftest import autotuners
 
@@ -320,7 +320,7 @@ def test_what_is_compiled_ahead_is_what_a_launch_looks_for_whatever_its_argument
 def test_it_can_be_turned_off(suite: Suite, monkeypatch: pytest.MonkeyPatch, off: str) -> None:
     suite.dump()
     suite.wants(0)
-    monkeypatch.setattr(Ahead, "jobs", lambda *_: pytest.fail("started"))
+    monkeypatch.setattr(ahead, "jobs", lambda *_: pytest.fail("started"))
 
     suite.run("--autotune-load=cache.textproto", off)
 

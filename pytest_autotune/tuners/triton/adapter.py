@@ -13,6 +13,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from types import ModuleType
 from typing import Any
 
@@ -20,7 +21,7 @@ from pytest_autotune.run.mode import Job, Suite
 from pytest_autotune.run.session import Session
 from pytest_autotune.tuners.shared.functions import python_function, qualified_name
 from pytest_autotune.tuners.shared.library import Patches, guarded
-from pytest_autotune.tuners.triton.ahead import Ahead
+from pytest_autotune.tuners.triton import ahead
 from pytest_autotune.tuners.triton.choosing import Choices
 from pytest_autotune.tuners.triton.compilations import Compilations
 from pytest_autotune.tuners.triton.identity import NAME
@@ -69,7 +70,7 @@ class Adapter:
         self._seen: weakref.WeakSet[Any] = weakref.WeakSet()
         #: Kernels of autotuners that searched past us, which may be gone at the end.
         self._passed: set[str] = set()
-        self._ahead: Ahead | None = None
+        self._jobs: Callable[[Suite], Iterator[Job]] | None = None
 
     def hook(self, module: ModuleType, session: Session) -> None:
         autotuner_class: Any = module.Autotuner
@@ -92,7 +93,7 @@ class Adapter:
 
         self._session = session
         self._autotuner_class = autotuner_class
-        self._ahead = Ahead(session, autotuner_class, heuristics, compilations)
+        self._jobs = partial(ahead.jobs, session, autotuner_class, heuristics, compilations)
         original = choices.check_disk_cache
         # A hit calls a hook of the user's.
         check = guarded(check_disk_cache, original, session, NAME, NAME, lambda autotuner, *_: (autotuner.pre_hook,))
@@ -104,11 +105,11 @@ class Adapter:
 
     def prepare(self, suite: Suite) -> list[Job]:
         """Compile loaded choices ahead of the tests."""
-        return list(self._ahead.jobs(suite)) if self._ahead is not None else []
+        return list(self._jobs(suite)) if self._jobs is not None else []
 
     def unhook(self) -> None:
         self._hooked.close()
-        self._autotuner_class = self._ahead = None
+        self._autotuner_class = self._jobs = None
 
     @contextmanager
     def isolated(self) -> Iterator[None]:

@@ -7,7 +7,7 @@ on disk.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
 from operator import attrgetter
 from typing import Any
@@ -21,87 +21,83 @@ from pytest_autotune.run.session import Session
 from pytest_autotune.tuners.shared.functions import python_function, qualified_name
 from pytest_autotune.tuners.shared.reach import reached
 from pytest_autotune.tuners.triton.compilations import Compilations, CompiledElsewhere, leave_to_others
-from pytest_autotune.tuners.triton.identity import NAME, distinct_params, fingerprint_of
+from pytest_autotune.tuners.triton.identity import NAME, distinct_params, fingerprint_of, heuristics_of
 from pytest_autotune.tuners.triton.internals import apart, autotuners, environment
 from pytest_autotune.tuners.triton.internals.autotuners import HeuristicsOver
 from pytest_autotune.tuners.triton.specialisation_text import CONSTANT, NoText, parsed
 
 
-class Ahead:
-    """What of one process can be compiled beside its tests.
+def jobs(
+    session: Session, autotuner_class: Any, heuristics: HeuristicsOver, compilations: Compilations, suite: Suite
+) -> Iterator[Job]:
+    """What of this process can be compiled beside its tests; what these need first in front.
 
     :param autotuner_class: Triton's.
     :param heuristics: those over autotuners.
     :param compilations: has tests wait for what is being compiled.
+    :raises HookError: where this Triton is not known to compile so.
     """
+    index = session.index
+    if index is None or not any(entry.compiled for entry in index if entry.problem.tuner == NAME):
+        return
+    device = _known_device(index)
+    # What AMD's backend assumes of a buffer's size is in no text.
+    if device is None or not device.arch.startswith("sm_") or not environment.reads_what_others_compile():
+        return
+    apart.check_version()
+    compilations.watch()
+    cache_folder = environment.cache_folder()
+    for autotuner in _ordered(autotuner_class, suite):
+        try:
+            found = _choices(session, autotuner, heuristics.over(autotuner), index, device)
+            # By its number: whoever asks Triton's functions for a hash has them hash their source.
+            choices = {(id(one[0]), id(one[1]), one[2]): one for one in found}
+        except Exception as error:  # of this kernel nothing is compiled ahead
+            yield partial(_fail, error)
+            continue
+        for kernel, config, text in choices.values():
+            yield partial(_do, cache_folder, kernel, config, text, device.arch)
 
-    def __init__(
-        self, session: Session, autotuner_class: Any, heuristics: HeuristicsOver, compilations: Compilations
-    ) -> None:
-        self._session = session
-        self._class = autotuner_class
-        self._heuristics = heuristics
-        self._compilations = compilations
 
-    def jobs(self, suite: Suite) -> Iterator[Job]:
-        """What to compile; what the tests need first in front.
+def _ordered(autotuner_class: Any, suite: Suite) -> list[Any]:
+    live = {id(one): one for one in autotuners.live_objects(autotuner_class)}
+    ordered = [one for one in reached(suite.tests) if id(one) in live]
+    if not suite.is_part:
+        met = set(map(id, ordered))
+        ordered += [one for one in live.values() if id(one) not in met]
+    return ordered
 
-        :raises HookError: where this Triton is not known to compile so.
-        """
-        index = self._session.index
-        if index is None or not any(entry.compiled for entry in index if entry.problem.tuner == NAME):
-            return
-        device = _known_device(index)
-        # What AMD's backend assumes of a buffer's size is in no text.
-        if device is None or not device.arch.startswith("sm_") or not environment.reads_what_others_compile():
-            return
-        apart.check_version()
-        self._compilations.watch()
-        cache_folder = environment.cache_folder()
-        for autotuner in self._ordered(suite):
-            try:
-                # By its number: whoever asks Triton's functions for a hash has them hash their source.
-                choices = {(id(one[0]), id(one[1]), one[2]): one for one in self._choices(autotuner, index, device)}
-            except Exception as error:  # of this kernel nothing is compiled ahead
-                yield partial(_fail, error)
-                continue
-            for kernel, config, text in choices.values():
-                yield partial(_do, cache_folder, kernel, config, text, device.arch)
 
-    def _ordered(self, suite: Suite) -> list[Any]:
-        live = {id(one): one for one in autotuners.live_objects(self._class)}
-        ordered = [one for one in reached(suite.tests) if id(one) in live]
-        if not suite.is_part:
-            met = set(map(id, ordered))
-            ordered += [one for one in live.values() if id(one) not in met]
-        return ordered
+def _choices(
+    session: Session, autotuner: Any, over: Iterable[Any], index: EntryIndex, device: Device
+) -> Iterator[tuple[Any, Any, str]]:
+    """The choices of one autotuner that hold here, with what to compile them for.
 
-    def _choices(self, autotuner: Any, index: EntryIndex, device: Device) -> Iterator[tuple[Any, Any, str]]:
-        """The choices of one autotuner that hold here, with what to compile them for."""
-        function = python_function(autotuner)
-        if function is None or autotuners.interprets(autotuner):
-            return
-        if function.__globals__ is not vars(sys.modules.get(function.__module__, sys)):  # its module was loaded anew
-            return
-        name = qualified_name(function)
-        names = {device.name, self._session.policy.aliases.get(device.name, device.name)}
-        entries = [
-            entry
-            for entry in index.of_kernel(NAME, name)
-            if entry.compiled and entry.problem.device.name in names and entry.problem.device.arch == device.arch
-        ]
-        if not entries or self._session.ignores(NAME, name):
-            return
-        around = (*autotuners.heuristics_under(autotuner), *self._heuristics.over(autotuner))
-        heuristics = [pair for layer in around for pair in layer.values.items()]
-        offered = dict(zip(distinct_params(autotuner.configs), autotuner.configs, strict=True))
-        kernel = autotuners.jit_function(autotuner)
-        now = tuple(sorted(fingerprint_of(autotuner, heuristics), key=attrgetter("name")))
-        for entry in entries:
-            config = offered.get(entry.choice.params) if entry.choice is not None else None
-            if config is not None and before_pruning(entry.fingerprint) == now:
-                for text in entry.compiled[:MOST_COMPILED]:
-                    yield kernel, config, text
+    :param over: the ``triton.heuristics`` over it.
+    """
+    function = python_function(autotuner)
+    if function is None or autotuners.interprets(autotuner):
+        return
+    if function.__globals__ is not vars(sys.modules.get(function.__module__, sys)):  # its module was loaded anew
+        return
+    name = qualified_name(function)
+    names = {device.name, session.policy.aliases.get(device.name, device.name)}
+    entries = [
+        entry
+        for entry in index.of_kernel(NAME, name)
+        if entry.compiled and entry.problem.device.name in names and entry.problem.device.arch == device.arch
+    ]
+    if not entries or session.ignores(NAME, name):
+        return
+    heuristics = heuristics_of(autotuner, over)
+    offered = dict(zip(distinct_params(autotuner.configs), autotuner.configs, strict=True))
+    kernel = autotuners.jit_function(autotuner)
+    now = tuple(sorted(fingerprint_of(autotuner, heuristics), key=attrgetter("name")))
+    for entry in entries:
+        config = offered.get(entry.choice.params) if entry.choice is not None else None
+        if config is not None and before_pruning(entry.fingerprint) == now:
+            for text in entry.compiled[:MOST_COMPILED]:
+                yield kernel, config, text
 
 
 def _fail(error: Exception) -> bool:

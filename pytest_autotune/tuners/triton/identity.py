@@ -65,9 +65,7 @@ class Call:
         :param over: the ``triton.heuristics`` over the autotuner.
         :raises LookupError: when it is not the function that Triton is known to pass.
         """
-        found = [*autotuners.heuristics_under(autotuner), *over]
-        heuristics = [pair for one in found for pair in one.values.items()]
-        return cls(autotuner, tuning_key, *autotuners.arguments_of(bench_fn), heuristics)
+        return cls(autotuner, tuning_key, *autotuners.arguments_of(bench_fn), heuristics_of(autotuner, over))
 
     @property
     def named(self) -> dict[str, Any]:
@@ -88,6 +86,11 @@ class Call:
         self.autotuner.cache[self.tuning_key] = config
         self.autotuner.configs_timings = {one: [time_ms] * 3 for one, time_ms in times_ms.items()}
         self.autotuner.bench_time = seconds
+
+
+def heuristics_of(autotuner: Any, over: Iterable[Any] = ()) -> Heuristics:
+    """The functions of the ``triton.heuristics`` under an autotuner, and of those ``over`` it."""
+    return [pair for one in (*autotuners.heuristics_under(autotuner), *over) for pair in one.values.items()]
 
 
 def key_values(call: Call, function: FunctionType) -> Iterator[tuple[str, object]]:
