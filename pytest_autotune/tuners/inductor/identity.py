@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pytest_autotune import devices as device
+from pytest_autotune import devices
 from pytest_autotune.cache.model import Device, Value, Versions
 from pytest_autotune.tuners.shared.code_text import code_text
 from pytest_autotune.tuners.shared.library import versions_of
@@ -70,10 +70,10 @@ def device_of(kind: str, index: int | None) -> Device:
     """The device that torch knows by this kind and index; of a CPU, with as many threads as torch uses."""
     torch: Any = sys.modules["torch"]
     if kind == "cpu":
-        return device.cpu(torch.get_num_threads())
+        return devices.cpu(torch.get_num_threads())
     if kind in ("cuda", "hip"):
-        return device.gpu(torch.cuda.current_device() if index is None else index)
-    return device.current_gpu() or Device(kind, "")
+        return devices.gpu(torch.cuda.current_device() if index is None else index)
+    return devices.current_gpu() or Device(kind, "")
 
 
 def kernel_name(autotuner: Any) -> str:

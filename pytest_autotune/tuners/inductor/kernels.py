@@ -26,14 +26,7 @@ from pytest_autotune.devices import stream_is_capturing
 from pytest_autotune.run.session import Session
 from pytest_autotune.run.tuning import Tuning
 from pytest_autotune.tuners.inductor.benchmarks import Benchmarks, runners
-from pytest_autotune.tuners.inductor.candidates import (
-    Params,
-    Search,
-    candidate,
-    descends,
-    may_win,
-    params_of,
-)
+from pytest_autotune.tuners.inductor.candidates import Params, Search, candidate, descends, may_win, params_of
 from pytest_autotune.tuners.inductor.graph_caches import forget_compiled
 from pytest_autotune.tuners.inductor.hooking import Part
 from pytest_autotune.tuners.inductor.identity import (

@@ -29,11 +29,7 @@ from pytest_autotune.tuners.inductor.identity import device_of, versions
 from pytest_autotune.tuners.inductor.template_key import inner, kind, template_key
 from pytest_autotune.tuners.measuring.race import Raced
 from pytest_autotune.tuners.measuring.times import ALLOWANCE, Comparison
-from pytest_autotune.tuners.shared.candidates import (
-    EVERY_CANDIDATE_FAILED,
-    does_not_compile,
-    rounded_us,
-)
+from pytest_autotune.tuners.shared.candidates import EVERY_CANDIDATE_FAILED, does_not_compile, rounded_us
 from pytest_autotune.tuners.shared.library import Patches
 
 #: Digits of a time that are kept. Those handed to Inductor in a dump run are the kept ones, so a load decides alike.
@@ -133,11 +129,7 @@ class Templates(Part):
         return replace(raced, slower=slower, best_us=again[best] * 1000, entry=new)
 
     def _measure(
-        self,
-        choices: Sequence[Any],
-        benchmark: _Benchmark,
-        offered: _Offered,
-        tuning: Tuning,
+        self, choices: Sequence[Any], benchmark: _Benchmark, offered: _Offered, tuning: Tuning
     ) -> Mapping[Any, float]:
         in_subprocess = getattr(self._module.torch._inductor.config, "autotune_in_subproc", False)
         if choices[0].layout.device.type != "cpu" and not in_subprocess:

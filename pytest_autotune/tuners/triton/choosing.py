@@ -17,16 +17,9 @@ from pytest_autotune.run.tuning import Tuning
 from pytest_autotune.tuners.shared.candidates import does_not_compile
 from pytest_autotune.tuners.shared.functions import python_function, qualified_name
 from pytest_autotune.tuners.shared.library import versions_of
-from pytest_autotune.tuners.triton import identity as identities
 from pytest_autotune.tuners.triton.compilations import Compilations
 from pytest_autotune.tuners.triton.compiling import compile_and_load, help_to_compile
-from pytest_autotune.tuners.triton.identity import (
-    NAME,
-    Call,
-    CallIdentity,
-    digest_parts,
-    identity_of,
-)
+from pytest_autotune.tuners.triton.identity import NAME, Call, CallIdentity, digest_parts, identity_of, target_device
 from pytest_autotune.tuners.triton.internals import autotuners, compiler
 from pytest_autotune.tuners.triton.internals.autotuners import HeuristicsOver, pruner_of
 from pytest_autotune.tuners.triton.tuning import contest_of, failure_text, tune
@@ -108,7 +101,7 @@ class Choices:
     def _device(self, autotuner: Any) -> Device:
         if autotuners.interprets(autotuner):
             return devices.INTERPRETER
-        on = devices.current_gpu() or identities.target_device()
+        on = devices.current_gpu() or target_device()
         self._devices.add(on)
         if len(self._devices) == 2:
             self._session.note(
