@@ -279,6 +279,17 @@ def test_the_seconds_of_a_tuning_leave_out_the_wait_for_the_gpu() -> None:
     assert lookups[0].disturbed
 
 
+def test_the_seconds_of_a_tuning_leave_out_the_tunings_inside_which_count_themselves() -> None:
+    session, _ = a_session()
+    with open_tuning(session, problem("outer")) as outer:
+        with open_tuning(session, problem("inner")) as inner:
+            threading.Event().wait(0.3)
+            assert inner.record(FAST).tuning_seconds >= 0.3
+        entry = outer.record(FAST)
+
+    assert entry.tuning_seconds < 0.25
+
+
 def after_a_move(*entries: Entry) -> list[Lookup]:
     session, lookups = a_session(entries)
     with open_tuning(session, problem("new")) as tuning:

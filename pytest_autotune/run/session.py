@@ -31,8 +31,8 @@ from pytest_autotune.run.tuning import Tuning
 from pytest_autotune.workers.coordinator import Claim, Coordinator
 from pytest_autotune.workers.events import Event, Log
 
-#: The tuning inside of which this thread is, as ``tuner:kernel``; of several inside each other the first.
-_OUTERMOST = ContextVar("outermost", default="")
+#: The tunings inside of which this thread is: the first one as ``tuner:kernel``, and the last one.
+_OUTER: ContextVar[tuple[str, Tuning | None]] = ContextVar("outer", default=("", None))
 
 
 class Session(Notes):
@@ -161,24 +161,24 @@ class Session(Notes):
         if self.indexes:
             self._asked.add((problem.tuner, problem.kernel))
         sorted_fingerprint = tuple(sorted(fingerprint, key=attrgetter("name")))
-        inside, own = _OUTERMOST.get(), self._own_cache
+        (inside, outer), own = _OUTER.get(), self._own_cache
         lookup = Lookup(problem, sorted_fingerprint, test=self.current_test, label=str(label), inside=inside, cache=own)
         digest_parts = partial(self._parts, problem.tuner, digests)
         with ExitStack() as held:
             is_own = len(self.indexes) > (self.index is not None)
             loaded = Loaded(self.indexes, self.policy, self._asked, is_own, offered, digest_parts, moves)
             answers = self._answers(lookup, loaded, candidates, lambda: self._claim(lookup, held, meanwhile))
-            tuning = Tuning(self, lookup, versions, digest_parts, answers)
+            tuning = Tuning(self, lookup, versions, digest_parts, answers, outer)
             try:
                 tuning.ask()
-                _OUTERMOST.set(inside or problem.name)
+                _OUTER.set((inside or problem.name, tuning))
                 yield tuning
             except BaseException as error:
                 if not self.policy.is_error(tuning.lookup.outcome):  # else it is our own refusal that ends the test
                     tuning.not_recorded(error_line(error), is_over=True)
                 raise
             finally:
-                _OUTERMOST.set(inside)
+                _OUTER.set((inside, outer))
                 self._close(tuning)
 
     def _answers(
@@ -254,7 +254,7 @@ class Session(Notes):
     def observed(self, *lookups: Lookup) -> None:
         """Report lookups that a tuner made inside itself, before the first one that is an error is refused."""
         for lookup in lookups:
-            lookup = replace(lookup, test=lookup.test or self.current_test, inside=_OUTERMOST.get())
+            lookup = replace(lookup, test=lookup.test or self.current_test, inside=_OUTER.get()[0])
             self.report(lookup)
         for lookup in lookups:
             self.refuse_errors(lookup)

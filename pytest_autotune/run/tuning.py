@@ -33,6 +33,7 @@ class Tuning:
     :param versions: of the libraries that matter to the tuner, now.
     :param digests: what the digests of the fingerprint are made of.
     :param answers: of the sources, one after another.
+    :param outer: the tuning inside of which this one is, and which does not count its seconds once more.
     """
 
     def __init__(
@@ -42,6 +43,7 @@ class Tuning:
         versions: Versions,
         digests: Callable[[], tuple[Digest, ...]],
         answers: Answers,
+        outer: Tuning | None = None,
     ) -> None:
         #: The entry to use; None where the tuner must search.
         self.entry: Entry | None = None
@@ -55,7 +57,9 @@ class Tuning:
         #: The lookup before ``entry`` was offered.
         self._before = lookup
         self._started = 0.0
-        self._waited_s = 0.0
+        #: What is not its own: waiting, and the tunings inside.
+        self._other_s = 0.0
+        self._outer = outer
         self._is_reported = False
 
     def ask(self, rejected: str | None = None) -> None:
@@ -81,7 +85,7 @@ class Tuning:
             self._session.refuse_errors(self.lookup)
         if self.entry is None:
             self._session.progress.begin_search(self.lookup.problem)
-        self._started, self._waited_s = HostTime.perf_counter(), 0.0
+        self._started, self._other_s = HostTime.perf_counter(), 0.0
 
     def reject(self, reason: str) -> None:
         """Say why ``entry`` cannot be used; afterwards ``entry`` is another one or None.
@@ -118,7 +122,7 @@ class Tuning:
         progress.at(problem, WAITING_FOR_GPU)
         with self._session.measuring(on) as undisturbed:
             progress.at(problem, "")
-            self._waited_s += HostTime.perf_counter() - asked
+            self._other_s += HostTime.perf_counter() - asked
             if not undisturbed:
                 self.was_disturbed()
             yield
@@ -149,7 +153,9 @@ class Tuning:
             :attr:`known_to_fail` and did not.
         """
         known_to_fail = self.known_to_fail
-        seconds = HostTime.perf_counter() - self._started - self._waited_s
+        seconds = HostTime.perf_counter() - self._started
+        if self._outer is not None:
+            self._outer._other_s += seconds
         entry = Entry(
             self.lookup.problem,
             self.lookup.fingerprint,
@@ -157,7 +163,7 @@ class Tuning:
             tuple(candidates),
             native,
             label or self.lookup.label,
-            significant(seconds),
+            significant(seconds - self._other_s),
             self.versions,
             digests=self._digests(),
         )
