@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 
 def counted(number: int, one: str, several: str = "", separator: str = "") -> str:
     """``"1 entry"``, ``"2 entries"``; a separator stands between thousands.
@@ -11,6 +13,12 @@ def counted(number: int, one: str, several: str = "", separator: str = "") -> st
     if number != 1:
         one = several or (f"{one[:-1]}ies" if one.endswith("y") else f"{one}s")
     return f"{number:{separator}} {one}"
+
+
+def first_of(words: Sequence[str], most: int) -> str:
+    """Some of several words, and how many there are besides: ``"a, b and 3 more"``."""
+    more = len(words) - most
+    return ", ".join(words[:most]) + (f" and {more} more" if more > 0 else "")
 
 
 def duration(time_us: float) -> str:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
+from pytest_autotune.cache.counted import first_of
 from pytest_autotune.cache.model import Digest, Value
 
 #: A list of candidates is kept whole up to this many characters.
@@ -79,12 +80,7 @@ def _of_lists(old: Sequence[str], new: Sequence[str]) -> str:
 
 def _came_and_went(came: Iterable[str], went: Iterable[str], changed: Iterable[str] = ()) -> str:
     kinds = [(sorted(each, key=_order), word) for each, word in ((changed, ""), (came, " came"), (went, " went"))]
-    return "; ".join(f"{_some(each)}{word}" for each, word in kinds if each)
-
-
-def _some(words: Sequence[str]) -> str:
-    more = f" and {len(words) - SAID} more" if len(words) > SAID else ""
-    return ", ".join(word[:LONGEST] for word in words[:SAID]) + more
+    return "; ".join(f"{first_of([one[:LONGEST] for one in each], SAID)}{word}" for each, word in kinds if each)
 
 
 def _pairs(parts: Iterable[str]) -> dict[str, str]:

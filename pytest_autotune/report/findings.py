@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, replace
 
+from pytest_autotune.cache.counted import first_of
 from pytest_autotune.cache.model import Value
 from pytest_autotune.report.naming import described, noun, says_something
 from pytest_autotune.run.lookup import Outcome
@@ -119,21 +120,16 @@ def _keys(rows: Sequence[Row]) -> Iterator[str]:
         yield f"{values[0].name} = {least} … {most}"
     elif numbers:
         keys = [_tuple([value.words for value in key]) for key in found]
-        yield f"{_tuple([part[0].name for part in numbers])} = {_some(keys)}"
+        yield f"{_tuple([part[0].name for part in numbers])} = {first_of(keys, _KEYS)}"
     names: defaultdict[tuple[str, ...], list[str]] = defaultdict(list)
     for part in parts:
         if part not in numbers:
             names[tuple(value.words for value in part)].append(part[0].name)
-    yield from (f"{', '.join(of)} = {_some(sorted(set(texts)))}" for texts, of in names.items())
+    yield from (f"{', '.join(of)} = {first_of(sorted(set(texts)), _KEYS)}" for texts, of in names.items())
 
 
 def _tuple(texts: Sequence[str]) -> str:
     return texts[0] if len(texts) == 1 else f"({', '.join(texts)})"
-
-
-def _some(texts: Sequence[str]) -> str:
-    more = len(texts) - _KEYS
-    return ", ".join(texts[:_KEYS]) + (f" and {more} more" if more > 0 else "")
 
 
 def _why(rows: Sequence[Row]) -> str:
