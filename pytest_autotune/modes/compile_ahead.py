@@ -46,7 +46,7 @@ class CompileAhead(Mode):
         if not (found := jobs()):
             return
         session.coordinator.compile_in(folder)
-        self._pool = CompilePool(min(threads, len(found))).__enter__()
+        self._pool = CompilePool(min(threads, len(found)))
         for job in found:
             self._pool.submit(self._do, job)
 
@@ -64,7 +64,6 @@ class CompileAhead(Mode):
         if pool is None:
             return
         pool.shutdown(cancel_futures=True)
-        pool.__exit__(None, None, None)
         done = {"kernels": len(self._seconds), "seconds": sum(self._seconds), "failed": len(self._failures)}
         yield Event(COMPILED, data={**done, "reason": next(iter(self._failures), "")})
 
