@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pytest_autotune.cache.model import Device as Device
+    from pytest_autotune.production.use import use as use
     from pytest_autotune.tuners.function.identity import multiple_of as multiple_of
     from pytest_autotune.tuners.function.identity import power_of_two as power_of_two
     from pytest_autotune.tuners.function.plan import Optuna as Optuna

@@ -38,3 +38,9 @@ def test_every_public_name_is_there() -> None:
         assert getattr(pytest_autotune, name) is not None or name.startswith("__")
     with pytest.raises(AttributeError, match="nothing"):
         pytest_autotune.nothing  # noqa: B018
+
+
+def test_type_checkers_see_every_public_name() -> None:
+    source = Path(pytest_autotune.__file__).read_text()
+
+    assert [name for name in pytest_autotune._PUBLIC if f" {name} as {name}\n" not in source] == []
