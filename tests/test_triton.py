@@ -57,7 +57,10 @@ class Process:
     @property
     def untracked(self) -> list[str]:
         gc.collect()
-        return [told for told in self.adapter.untracked() if told.startswith(f"{__name__}.")]
+        self.run.paused = True  # as it is at the end
+        told = [one for one in self.adapter.untracked() if one.startswith(f"{__name__}.")]
+        self.run.paused = False
+        return told
 
     @property
     def outcomes(self) -> list[str | None]:

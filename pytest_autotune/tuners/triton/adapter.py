@@ -101,7 +101,7 @@ class Adapter:
         setattr(autotuner_class, autotuners.PRUNE, prune_configs)
         outer = [held[_SWITCH]] if _SWITCH in (held := vars(autotuner_class)) else []  # of a run around this one
         self._hooked.callback(setattr if outer else delattr, autotuner_class, _SWITCH, *outer)
-        setattr(autotuner_class, _SWITCH, _AlwaysAsk(check, self._pass_by))
+        setattr(autotuner_class, _SWITCH, _AlwaysAsk(check, lambda one: None if session.paused else self._pass_by(one)))
 
     def prepare(self, suite: Suite) -> list[Job]:
         """Compile loaded choices ahead of the tests."""
@@ -135,7 +135,7 @@ class Adapter:
 
     def _pass_by(self, autotuner: Any) -> None:
         function = python_function(autotuner)
-        if function is None or self._session is None or self._session.paused:
+        if function is None or self._session is None:
             return
         kernel = qualified_name(function)
         if not self._session.ignores(NAME, kernel):
