@@ -32,6 +32,7 @@ from pytest_autotune.cache import stores
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.foreign_text import one_line
 from pytest_autotune.cache.index import EntryIndex
+from pytest_autotune.cache.model import Entry
 from pytest_autotune.cache.plain import entry_of
 from pytest_autotune.run.collected import END
 from pytest_autotune.run.lookup import NO_ENTRY, Lookup, Outcome
@@ -305,7 +306,7 @@ class CacheFixture:
         return self._with(Outcome.MISMATCH)
 
     @property
-    def entries(self) -> tuple[Any, ...]:
+    def entries(self) -> tuple[Entry, ...]:
         """The entries that are loaded now, the ones that take precedence first."""
         return tuple(entry for index in self._process.session.indexes for entry in index)
 

@@ -12,7 +12,7 @@ import math
 import os
 from collections.abc import Callable, Sequence
 from concurrent import futures
-from contextlib import nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from contextvars import copy_context
 from functools import partial
 from types import ModuleType
@@ -206,7 +206,7 @@ class Kernels(Part):
             return None
         return Search(autotuner, problem, configs, results, dtypes(autotuner))
 
-    def _tuning(self, search: Search) -> Any:
+    def _tuning(self, search: Search) -> AbstractContextManager[Tuning]:
         if self._session.policy.picks:  # the next test asks again what it runs with
             self._session.at_next_test(forget_compiled)
         return self._session.tuning(search.problem, (), search.offers, versions(), search.label, search.candidates)
