@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pytest_autotune.modes import MODES, Option
-from pytest_autotune.report.renderers import FILES
+from pytest_autotune.report import FILES
 from pytest_autotune.tuners import TUNERS
 
 #: Of a value that may also be a number in TOML.

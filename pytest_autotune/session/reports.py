@@ -17,8 +17,7 @@ from typing import Any
 import pytest
 
 from pytest_autotune.cache.foreign_text import one_line
-from pytest_autotune.report import ci_log, markdown, terminal
-from pytest_autotune.report.renderers import FILES
+from pytest_autotune.report import FILES, ci_log, markdown, terminal
 from pytest_autotune.run.result import Place, Result
 from pytest_autotune.session.values import CacheArgument, Options
 
