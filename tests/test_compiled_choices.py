@@ -64,7 +64,7 @@ def process(absent_gpu: AbsentGpu) -> Iterator[Process]:
             one(kernel)
         adapter.unhook()
         assert session.notes == []
-        return collect(events_in(("main", line) for line in log.lines)[0])
+        return collect(events_in((log.name, line) for line in log.lines)[0])
 
     yield run
     for adapter in adapters:

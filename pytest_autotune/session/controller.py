@@ -50,7 +50,7 @@ class Controller:
     """Reads what is loaded, collects what was looked up, writes the dump, judges and reports.
 
     Attributes: ``_folder``, the log of the run, and ``_meeting``, where the processes of this machine share what they
-    tune; ``_process``, what runs tests here (None under xdist); ``_sent``, (process, line) of those that have ended;
+    tune; ``_process``, what runs tests here (None under xdist); ``_handed_on``, the logs of those that have ended;
     ``_crashed``, workers that ended without their message; ``_result``, from the end of the run on.
 
     In this order: caches and the folder of the run are read and made when the run is configured; each worker gets one
@@ -68,7 +68,7 @@ class Controller:
         self._config = config
         self._options = options
         self._process: TestProcess | None = None
-        self._sent: list[tuple[str, str]] = []
+        self._handed_on: dict[str, list[str]] = {}
         self._crashed: list[str] = []
         self._completeness = Completeness()
         self._has_begun = False
@@ -149,10 +149,10 @@ class Controller:
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any, error: object) -> None:
         worker = node.gateway.id
-        lines: list[str] | None = getattr(node, "workeroutput", {}).get(INPUT_KEY)
-        if lines is not None:
+        log: dict[str, list[str]] | None = getattr(node, "workeroutput", {}).get(INPUT_KEY)
+        if log is not None:
             self._has_begun = True  # where only a test has asked for this run
-            self._sent += ((worker, line) for line in lines)
+            self._handed_on |= log
         elif error and worker not in self._crashed:
             self._crashed.append(worker)
             if self._meeting is not None:
@@ -191,7 +191,7 @@ class Controller:
             self._folder.close(written=False)
             return
         if self._process is not None:
-            self._sent += ((ALONE, line) for line in self._process.end().lines)
+            self._handed_on |= self._process.end()
         result = replace(self._end(session, exitstatus), about=reports.about(self._config))
         is_written = not result.errors
         result = reports.write(self._options.report, result)
@@ -210,7 +210,7 @@ class Controller:
 
     def _end(self, session: pytest.Session, exitstatus: int) -> Result:
         options = self._options
-        events, damaged = self._folder.collect(self._sent)
+        events, damaged = self._folder.collect(self._handed_on)
         recovered, damaged_before = self._folder.recovered
         for count, whose in ((damaged, "this run's log"), (damaged_before, "the logs of earlier runs")):
             if count:

@@ -141,13 +141,13 @@ class TestProcess:
         self._refused = one_line(message)
         pytest.fail(self._refused, pytrace=False)
 
-    def end(self) -> Log:
-        """Write down what this process reports of itself; returns all that it has written."""
+    def end(self) -> dict[str, list[str]]:
+        """Write down what this process reports of itself; returns its log's name and all lines."""
         self.session.paused = True
         log = self._context.log
         self._end_modes()
         log.close(Event(END, data=self._facts()))
-        return log
+        return {log.name: log.lines}
 
     def _facts(self) -> dict[str, Any]:
         index = self._context.index
@@ -263,7 +263,7 @@ class TestProcess:
     def pytest_sessionfinish(self) -> None:
         workeroutput: dict[str, Any] | None = getattr(self._config, "workeroutput", None)
         if workeroutput is not None:
-            workeroutput[INPUT_KEY] = self.end().lines
+            workeroutput[INPUT_KEY] = self.end()
 
     def pytest_unconfigure(self) -> None:
         self._end_modes()

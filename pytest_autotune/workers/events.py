@@ -20,6 +20,7 @@ from functools import cached_property
 from io import BufferedWriter, FileIO
 from itertools import chain
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from pytest_autotune.cache.model import Entry, Identity
@@ -80,22 +81,31 @@ class Event:
             raise ValueError(f"not an event: {error!r}") from None
 
 
-def events_in(lines: Iterable[tuple[str, str | bytes]]) -> tuple[list[tuple[str, Event]], int]:
-    """What lines of processes tell: (process, event); and how many of them nobody can read."""
-    found: list[tuple[str, Event]] = []
+#: An event, and the process in which it happened.
+Found = tuple[str, Event]
+
+
+def events_in(lines: Iterable[tuple[str, str | bytes]]) -> tuple[list[Found], int]:
+    """What lines of logs tell, given as (name of the log, line); and how many of them nobody can read."""
+    found: list[Found] = []
     damaged = 0
-    for process, line in lines:
+    for name, line in lines:
         try:
-            found.append((process, Event.decode(line)))
+            found.append((_process(name), Event.decode(line)))
         except ValueError:
             damaged += 1
     return found, damaged
 
 
+def _process(log: str) -> str:
+    return log.rpartition("-")[0]
+
+
 class Log:
     """The events of one process; a forked child writes a file of its own.
 
-    Attributes: ``lines``, all of this process, and ``error``, why one of them did not get into the file at once.
+    Attributes: ``name``, that of its file, without the suffix; ``lines``, all of this process; ``error``, why one of
+    them is not in the file.
 
     Invariants: a line is in ``lines`` when :meth:`append` returns. The order is that of the calls, and the event of
     :meth:`close` is the last one, whatever threads append after it.
@@ -111,9 +121,11 @@ class Log:
         self._owner = os.getpid()
         self._is_closed = False
         self.lines: list[str] = []
-        #: The bytes that they take in the file.
-        self._size = 0
         self.error = ""
+
+    @property
+    def name(self) -> str:
+        return f"{self._process}-{self._owner}"
 
     def append(self, event: Event) -> bool:
         """Write an event down; nothing, once the log is closed.
@@ -123,36 +135,30 @@ class Log:
         """
         line = event.encode()
         if os.getpid() != self._owner:  # what a thread of the parent held, no thread of this child lets go
-            self._mutex, self._owner, self.lines, self._size = threading.Lock(), os.getpid(), [], 0
+            self._mutex, self._owner, self.lines = threading.Lock(), os.getpid(), []
         with self._mutex:
             if self._is_closed:
                 return False
-            text = _in_file(line)
             self.lines.append(line)
-            before, self._size = self._size, self._size + len(text)
             try:
-                if self.folder is not None:
-                    self._write(self.folder, text, before)
+                return self.folder is not None and self._write(self.folder, line)
             except OSError as error:
                 self.error = self.error or f"{error.strerror or error}"
                 return False
-            return self.folder is not None
 
-    def _write(self, folder: Path, text: bytes, before: int) -> None:
-        # Opened for each line: a test, or another run, may have cleared pytest's cache meanwhile. Then all is written.
+    def _write(self, folder: Path, line: str) -> bool:
+        # Opened for each line: a test, or another run, may have cleared pytest's cache meanwhile.
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         # Not by open(), which a test may mock: it would swallow its log.
-        with BufferedWriter(FileIO(folder / f"{self._process}-{self._owner}{_SUFFIX}", "ab")) as file:
-            file.writelines([text] if file.tell() >= before else map(_in_file, self.lines))
+        with BufferedWriter(FileIO(folder / f"{self.name}{_SUFFIX}", "ab")) as file:
+            # A full disk takes a part of a line, and that must not take the next one with it.
+            file.write(f"\n{line}\n".encode())
+        return True
 
     def close(self, last: Event) -> None:
         """Write the last event down: what a thread does after that is nobody's, not even the next run's."""
         self.append(last)
         self._is_closed = True
-
-
-def _in_file(line: str) -> bytes:
-    return f"\n{line}\n".encode()  # a full disk takes a part of a line, and that must not take the next one with it
 
 
 class Reader:
@@ -164,17 +170,17 @@ class Reader:
         self._read: dict[Path, int] = {}
 
     def logs(self) -> list[tuple[str, Path]]:
-        """The files that are there: (process, file)."""
-        return [(file.stem.rpartition("-")[0], file) for file in sorted(self.folder.glob(f"*{_SUFFIX}"))]
+        """The files that are there: (name of the log, file)."""
+        return [(file.stem, file) for file in sorted(self.folder.glob(f"*{_SUFFIX}"))]
 
     def lines(self) -> Iterator[tuple[str, bytes]]:
-        """What is new: (process, line)."""
-        for process, path in self.logs():
+        """What is new: (name of the log, line)."""
+        for name, path in self.logs():
             with suppress(OSError), FileIO(path) as file:
                 file.seek(self._read.get(path, 0))
                 whole, end, _ = file.read().rpartition(b"\n")
                 self._read[path] = self._read.get(path, 0) + len(whole + end)
-                yield from ((process, line) for line in whole.split(b"\n") if line)
+                yield from ((name, line) for line in whole.split(b"\n") if line)
 
 
 class Others:
@@ -190,10 +196,10 @@ class Others:
 
     def find(self, claim: str) -> Event | None:
         """What the first worker has made of a claim; None where none has yet."""
-        for process, line in self._reader.lines():
-            if process != self._process and line.startswith(_CLAIM):
-                name, _, _ = line.removeprefix(_CLAIM).partition(b'"')
-                self._found.setdefault(name.decode(errors="replace"), line)
+        for name, line in self._reader.lines():
+            if _process(name) != self._process and line.startswith(_CLAIM):
+                claimed, _, _ = line.removeprefix(_CLAIM).partition(b'"')
+                self._found.setdefault(claimed.decode(errors="replace"), line)
         found, _ = events_in([("", self._found[claim])] if claim in self._found else [])
         return found[0][1] if found else None
 
@@ -212,7 +218,7 @@ class RunFolder:
     def __init__(self, bases: Iterable[Path], purpose: str = "") -> None:
         self.path: Path | None = None
         self._held: list[tuple[Reader, FileLock]] = []
-        self._unwritten: list[tuple[str, Event]] = []
+        self._unwritten: list[Found] = []
         name = hashlib.sha256(purpose.encode()).hexdigest()[:16]
         for runs in (base / name for base in bases):
             if self.path is None or runs.is_dir():
@@ -245,17 +251,16 @@ class RunFolder:
         """The log of one process of this run."""
         return Log(self.path, process)
 
-    def collect(self, handed_on: Iterable[tuple[str, str]] = ()) -> tuple[list[tuple[str, Event]], int]:
-        """What the processes of this run did, (process, event), and how many lines nobody can read.
+    def collect(self, handed_on: Mapping[str, Iterable[str]] = MappingProxyType({})) -> tuple[list[Found], int]:
+        """What the processes of this run did, and how many lines nobody can read.
 
-        :param handed_on: (process, line) of processes that have ended: what was in their files may be there no more.
+        :param handed_on: log -> lines, of processes that have ended: what was in their files may be there no more.
         """
-        mine = (reader.lines() for reader, _ in self._held if reader.folder == self.path)
-        found = dict.fromkeys(chain.from_iterable(mine))  # a file may have a line twice that it was written anew with
-        missing = [(process, line) for process, line in handed_on if (process, line.encode()) not in found]
-        events, damaged = events_in(found)
-        self._unwritten, _ = events_in(missing)
-        return events + self._unwritten, damaged
+        written = list(chain.from_iterable(one.lines() for one, _ in self._held if one.folder == self.path))
+        handed = [(name, line.encode()) for name, lines in handed_on.items() for line in lines]
+        in_files = set(written)
+        self._unwritten, _ = events_in(one for one in handed if one not in in_files)
+        return events_in([*(one for one in written if one[0] not in handed_on), *handed])
 
     def keep(self) -> tuple[list[Event], str]:
         """Write down for the next run what was handed on and is in no file: what cannot be written, and why."""
@@ -263,10 +268,10 @@ class RunFolder:
         return [event for _, event in self._unwritten if not log.append(event)], log.error
 
     @cached_property
-    def recovered(self) -> tuple[list[tuple[str, Event]], int]:
-        """What the processes of killed runs did, (process, event), and how many of their lines nobody can read."""
+    def recovered(self) -> tuple[list[Found], int]:
+        """What the processes of killed runs did, and how many of their lines nobody can read."""
         left = (reader.lines() for reader, _ in self._held if reader.folder != self.path)
-        return events_in(dict.fromkeys(chain.from_iterable(left)))
+        return events_in(chain.from_iterable(left))
 
     def close(self, *, written: bool) -> None:
         """Let go of the folders.
@@ -275,10 +280,10 @@ class RunFolder:
             have grown since, as a worker may outlive its controller.
         """
         for reader, lock in self._held:
-            late = {process for process, _ in reader.lines()}
+            late = {name for name, _ in reader.lines()}
             with suppress(OSError):
-                for process, file in reader.logs() if written else ():
-                    if process not in late:
+                for name, file in reader.logs() if written else ():
+                    if name not in late:
                         file.unlink()
                 if not reader.logs():
                     (reader.folder / _LOCK).unlink()
