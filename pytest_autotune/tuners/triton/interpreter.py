@@ -27,10 +27,12 @@ def supply_interpreter_benchmark(module: ModuleType) -> Callable[[], None]:
     benchmarker = original.func
 
     def do_bench(self: Any) -> Any:
+        if is_interpreted := autotuners.interprets(self):
+            autotuners.measure_as_triton(self)
         try:
             return benchmarker(self)
         except RuntimeError:
-            if not autotuners.interprets(self):
+            if not is_interpreted:
                 raise
             return interpreter_benchmark
 

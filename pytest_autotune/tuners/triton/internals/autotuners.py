@@ -90,6 +90,14 @@ def pruner_of(autotuner: Any) -> Any:
     return getattr(pruner, "autotune_pruner", pruner)
 
 
+def measure_as_triton(autotuner: Any) -> None:
+    """Take the ``do_bench`` of an export out of an autotuner: it is Triton's own, where more than one is left."""
+    bench = getattr(getattr(autotuner, "early_config_prune", None), "do_bench", None)
+    if bench is not None and bench is autotuner._do_bench:
+        autotuner._do_bench = None
+        vars(autotuner).pop("do_bench", None)
+
+
 class Pruned(list[Any]):
     """The candidates that pruning left.
 
@@ -110,10 +118,7 @@ def pruned_alone(autotuner: Any, prune: Callable[[], Any]) -> Any:
     :param prune: the ``prune_configs`` of the autotuner's class.
     :returns: where there is a pruner, :class:`Pruned`: the autotuner's own, but for those that the pruner changed.
     """
-    bench = getattr(getattr(autotuner, "early_config_prune", None), "do_bench", None)
-    if bench is not None and bench is autotuner._do_bench:  # an export's: Triton's own, where more than one is left
-        autotuner._do_bench = None
-        vars(autotuner).pop("do_bench", None)
+    measure_as_triton(autotuner)
     if pruner_of(autotuner) is None:
         return prune()
     own, pruner = autotuner.configs, autotuner.early_config_prune
