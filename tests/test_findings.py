@@ -52,6 +52,11 @@ def test_keys_that_differ_in_several_parts_are_told_as_they_belong_together() ->
     )
 
 
+def test_texts_with_commas_in_them_stand_apart() -> None:
+    (row,) = told(*misses(inputs=["f32[1, 2], f32[2]", "f32[3, 2], f32[2]", "(1, 2)", "f32[5]"]))
+    assert "4 misses, inputs = (1, 2), (f32[1, 2], f32[2]), (f32[3, 2], f32[2]), f32[5]; " in row
+
+
 def test_nearest_entries_that_differ_are_told_as_that() -> None:
     assert told(*misses(entries=[{"n": 100}, {"n": 900}], n=[101, 102, 901, 902])) == [
         "MISS toy:relu: 4 misses, n = 101, 102, 901, 902; the nearest differ in n"

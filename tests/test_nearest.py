@@ -39,6 +39,14 @@ def test_of_entries_with_as_many_differences_that_of_the_nearest_size_is_told() 
     assert reason(problem(M=64, N=128), *entries) == "no entry; the nearest has N 112 instead of 128"
 
 
+def test_of_texts_that_with_the_nearest_numbers_is_told_and_what_is_no_text_stays_apart() -> None:
+    entries = [problem(x=x) for x in ("bf16[2, 64]", "f32[2, 8]", "f32[2, 96]", "f32[2]", "f32[2, " + "9" * 5000 + "]")]
+    assert reason(problem(x="f32[2, 100]"), *entries) == "no entry; the nearest has x f32[2, 96] instead of f32[2, 100]"
+
+    entries = [problem(c=Value("c", digest, "digest"), n=n) for digest, n in (("a1", 4), ("a8", 2))]
+    assert "n 4 instead of 5" in reason(problem(c=Value("c", "a9", "digest"), n=5), *entries)
+
+
 def test_a_kernel_without_entries_for_the_device_has_no_nearest_one_but_for_an_alias() -> None:
     assert reason(problem(M=1), problem(OTHER, M=2)) == NO_ENTRY
     assert reason(problem(M=1), problem(OTHER, M=2), alias="Other") == "no entry; the nearest has M 2 instead of 1"

@@ -125,7 +125,9 @@ def _keys(rows: Sequence[Row]) -> Iterator[str]:
     for part in parts:
         if part not in numbers:
             names[tuple(value.words for value in part)].append(part[0].name)
-    yield from (f"{', '.join(of)} = {first_of(sorted(set(texts)), _KEYS)}" for texts, of in names.items())
+    for texts, of in names.items():
+        shown = [f"({text})" if ", " in text and text[0] != "(" else text for text in sorted(set(texts))]
+        yield f"{', '.join(of)} = {first_of(shown, _KEYS)}"
 
 
 def _tuple(texts: Sequence[str]) -> str:

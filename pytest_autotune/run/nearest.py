@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from itertools import starmap, zip_longest
 from operator import itemgetter
 from typing import NamedTuple
 
@@ -89,11 +92,24 @@ def _text(value: Value | None) -> str:
 
 
 def _distance(one: Value | None, other: Value | None) -> float:
-    """How far two values are apart: two numbers that differ by their difference as a share of the larger one, too."""
+    """How far two values are apart: of two that differ by how far their numbers are, of texts those place by place."""
     if one == other:
         return 0.0
-    if one is not None and other is not None:
-        a, b = one.value, other.value
-        if isinstance(a, (int, float)) and isinstance(b, (int, float)) and math.isfinite(a) and math.isfinite(b):
-            return _PART + abs(a - b) / max(abs(a), abs(b), 1)
-    return _PART + 1.0
+    if one is None or other is None or not one.type == other.type in ("", "tuple"):
+        return _PART + 1.0
+    ours, theirs = _pieces(one.value), _pieces(other.value)
+    differing = [(a, b) for a, b in zip_longest(ours, theirs) if a != b]
+    return _PART + sum(starmap(_share, differing)) / max(len(ours), len(theirs))
+
+
+@lru_cache(4096)
+def _pieces(value: object) -> list[object]:
+    """A value; of a text, such as ``cpu float32[4, 64]``, the words and the numbers in it."""
+    if not isinstance(value, str):
+        return [value]
+    return [float(piece) if piece.isdecimal() else piece for piece in re.split(r"(\d+)", value)]
+
+
+def _share(a: object, b: object) -> float:
+    numbers = isinstance(a, (int, float)) and isinstance(b, (int, float)) and math.isfinite(a) and math.isfinite(b)
+    return abs(a - b) / max(abs(a), abs(b), 1) if numbers else 1.0  # type: ignore[operator, arg-type]
