@@ -40,10 +40,12 @@ def pytest_configure(config: pytest.Config) -> None:
     )
     if config.option.help:
         return
-    if os.environ.get("TRITON_INTERPRET", "").lower() in ("1", "true", "on", "yes", "y"):  # as Triton reads it
-        supply_interpreter_benchmark(config.stash.setdefault(_undo, []))
     has_task = INPUT_KEY in getattr(config, "workerinput", ())
-    if has_task or anything_set(config):
+    is_asked = has_task or anything_set(config)
+    # As Triton reads it, when it is imported: a test's module may set it then.
+    if is_asked or os.environ.get("TRITON_INTERPRET", "").lower() in ("1", "true", "on", "yes", "y"):
+        supply_interpreter_benchmark(config.stash.setdefault(_undo, []))
+    if is_asked:
         _start(config, is_asked=has_task)
 
 

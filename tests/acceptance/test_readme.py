@@ -87,3 +87,8 @@ def test_the_kernel_of_the_first_minute_is_added_to_the_same_file(
     (serial_suite.folder / "test_double.py").write_text(TESTS[1])
     monkeypatch.setattr(serial_suite.pytester, "_method", "subprocess")
     shows(serial_suite, SHOWN[-1])
+
+    monkeypatch.delenv("TRITON_INTERPRET")
+    in_the_module = 'import os\nos.environ["TRITON_INTERPRET"] = "1"\n'
+    (serial_suite.folder / "test_double.py").write_text(in_the_module + TESTS[1])
+    serial_suite.dump("test_double.py").assert_outcomes(passed=1)
