@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 
-def counted(number: int, one: str, several: str = "", separator: str = "") -> str:
-    """``"1 entry"``, ``"2 entries"``; a separator stands between thousands.
+def counted(number: int, one: str, several: str = "") -> str:
+    """``"1 entry"``, ``"2 entries"``.
 
     :param several: for any other number than 1; empty: ``one`` with ``ies`` for a ``y`` at its end, or an ``s``.
     """
     if number != 1:
         one = several or (f"{one[:-1]}ies" if one.endswith("y") else f"{one}s")
-    return f"{number:{separator}} {one}"
+    return f"{number} {one}"
 
 
 def first_of(words: Sequence[str], most: int) -> str:

@@ -71,7 +71,3 @@ class EntryIndex:
     def __iter__(self) -> Iterator[Entry]:
         """The entries, those of one key in precedence order."""
         return chain.from_iterable(self._kernels.values())
-
-    def __len__(self) -> int:
-        """The number of entries."""
-        return sum(map(len, self._kernels.values()))
