@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from pytest_autotune.cache.counted import counted, duration, significant
@@ -20,12 +20,11 @@ from pytest_autotune.cache.host_time import HostTime
 from pytest_autotune.cache.model import Candidate, Entry, Identity, Problem
 from pytest_autotune.cache.ties import noise_of
 from pytest_autotune.modes import part_of
+from pytest_autotune.report.findings import of_row
 from pytest_autotune.report.gate import Limit, asked_nothing
-from pytest_autotune.report.naming import described
 from pytest_autotune.run.lookup import Lookup, Outcome
-from pytest_autotune.run.mode import Finding, Mode, OfProblem, Section
+from pytest_autotune.run.mode import Mode, OfProblem, Section
 from pytest_autotune.run.result import Gate, Result
-from pytest_autotune.run.rows import Row
 from pytest_autotune.run.session import Session
 from pytest_autotune.run.tuning import Tuning
 from pytest_autotune.tuners.measuring.clocks import Clock, Runner
@@ -96,7 +95,7 @@ class Verdict:
     @property
     def data(self) -> dict[str, Any]:
         """All but the entry."""
-        return {name: value for name, value in asdict(replace(self, entry=None)).items() if name != "entry"}
+        return {name: value for name, value in vars(self).items() if name != "entry"}
 
     @property
     def is_slower(self) -> bool:
@@ -221,7 +220,7 @@ class Verify(Mode):
             self.name,
             str(self),
             tuple(lines),
-            tuple(_finding(row, found[row.problem], fails=bool(gate.failure)) for row in slower),
+            tuple(of_row("SLOWER", row, str(found[row.problem]), fails=bool(gate.failure)) for row in slower),
             of_problems={row.problem: _of_problem(found.get(row.problem)) for row in result.rows},
             data={"verify": data},
             gate=gate,
@@ -287,11 +286,6 @@ def verdicts(events: Iterable[Event]) -> Iterator[tuple[Event, Verdict]]:
         if event.kind in (RACED, NOT_RACED) and event.asked is not None:
             with suppress(TypeError):
                 yield event, Verdict(**event.data, entry=event.entry)
-
-
-def _finding(row: Row, verdict: Verdict, *, fails: bool) -> Finding:
-    test = row.tests[0] if row.tests else ""
-    return Finding("SLOWER", described(row.problem, row.label), str(verdict), test, fails)
 
 
 def _of_problem(verdict: Verdict | None) -> OfProblem:

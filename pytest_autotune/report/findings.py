@@ -80,7 +80,7 @@ def _folded(
     for row in rows:
         together = same[_sameness(row)]
         if each or len(together) <= FEW:
-            yield _of_row(word, replace(row, reason=row.reason + _DRAWN) if row in drawn else row, fails)
+            yield of_row(word, row, row.reason + (_DRAWN if row in drawn else ""), fails=fails)
         elif together[0] is row:
             common = tuple(value for value, *others in _parts(together) if all(one == value for one in others))
             parts = [", ".join(filter(None, [noun(len(together), word), "; ".join(_keys(together))])), _why(together)]
@@ -90,9 +90,9 @@ def _folded(
             yield Finding(word, problem, what, test, fails, len(together), len(others))
 
 
-def _of_row(word: str, row: Row, fails: bool) -> Finding:
-    test = row.tests[0] if row.tests else ""
-    return Finding(word, described(row.problem, row.label), row.reason, test, fails)
+def of_row(word: str, row: Row, what: str, *, fails: bool) -> Finding:
+    """What is to be known of one problem."""
+    return Finding(word, described(row.problem, row.label), what, row.tests[0] if row.tests else "", fails)
 
 
 def _sameness(row: Row) -> tuple[object, ...]:
