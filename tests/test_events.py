@@ -218,6 +218,17 @@ def test_what_was_handed_on_is_there_once_and_kept_for_the_next_run_where_its_fi
     assert len(recovered_in(run())) == 2
 
 
+def test_a_test_that_mocks_the_number_of_its_process_loses_no_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = Log(None, "main")
+    log.append(lookup("before").event)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "getpid", lambda: 1)
+        log.append(lookup("meanwhile").event)
+    log.append(lookup("after").event)
+
+    assert len(log.lines) == 3
+
+
 def test_a_process_that_knows_no_folder_keeps_its_lines(tmp_path: Path) -> None:
     log = Log(None, "gw0")
 

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from io import BufferedWriter, FileIO
 from itertools import chain
+from os import getpid  # a test may mock that of os
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -118,7 +119,7 @@ class Log:
         self.folder = folder
         self._process = process
         self._mutex = threading.Lock()
-        self._owner = os.getpid()
+        self._owner = getpid()
         self._is_closed = False
         self.lines: list[str] = []
         self.error = ""
@@ -134,8 +135,8 @@ class Log:
         :raises TypeError: for one that cannot be written, as :meth:`Event.encode` does.
         """
         line = event.encode()
-        if os.getpid() != self._owner:  # what a thread of the parent held, no thread of this child lets go
-            self._mutex, self._owner, self.lines = threading.Lock(), os.getpid(), []
+        if getpid() != self._owner:  # what a thread of the parent held, no thread of this child lets go
+            self._mutex, self._owner, self.lines = threading.Lock(), getpid(), []
         with self._mutex:
             if self._is_closed:
                 return False
@@ -234,7 +235,7 @@ class RunFolder:
                     if stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid():
                         self._hold(path)
             if self.path is None:
-                path = runs / f"{os.getpid()}-{os.urandom(4).hex()}"
+                path = runs / f"{getpid()}-{os.urandom(4).hex()}"
                 runs.mkdir(mode=0o700, exist_ok=True)
                 path.mkdir(mode=0o700)
                 self._hold(path)
