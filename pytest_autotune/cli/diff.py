@@ -11,7 +11,6 @@ import click
 from pytest_autotune.cache import stores
 from pytest_autotune.cache.counted import counted
 from pytest_autotune.cache.diff import Change, ChangeKind, Diff, diff
-from pytest_autotune.cache.foreign_text import one_line
 from pytest_autotune.cache.model import Cache, Device
 from pytest_autotune.cli.output import FOUND, OK, PATH, keys_of, print_lines, safe, table, warned
 from pytest_autotune.report.naming import arrow, changed
@@ -66,9 +65,9 @@ def _markdown(found: Diff) -> Iterator[str]:
     """A table for each kernel and device: what all its rows have in common stands above it."""
     from pytest_autotune.report.markdown import code
 
-    yield f"**{one_line(str(found), _LONGEST_HEADING)}**"
+    yield f"**{safe(str(found), _LONGEST_HEADING)}**"
     for device, changes in _by_device(found):
-        yield from (f"\n{number}: {code(one_line(which, 90))}" for number, which in _versions(changes))
+        yield from (f"\n{number}: {code(safe(which, 90))}" for number, which in _versions(changes))
         kernels: defaultdict[str, list[Change]] = defaultdict(list)
         for change in changes:
             if change.kind is not ChangeKind.VERSIONS:
@@ -76,11 +75,11 @@ def _markdown(found: Diff) -> Iterator[str]:
         for name, of_kernel in kernels.items():
             keys, own, shared = keys_of([change.entry.problem for change in of_kernel])
             heading = ", ".join([name, *map(str, shared)])
-            yield f"\n{code(one_line(heading, _LONGEST_HEADING - len(device.name) - 6))} on {safe(device.name)}\n"
+            yield f"\n{code(safe(heading, _LONGEST_HEADING - len(device.name) - 6))} on {safe(device.name)}\n"
             yield "| | problem | choice | time |\n| --- | --- | --- | --- |"
             for change, key in zip(of_kernel, keys, strict=True):
                 problem = " ".join(f"{part}={key[part].words}" for part in own if part in key)
-                choice, time = map(one_line, changed(change), (_LONGEST_CHOICE, _LONGEST_TIME))
+                choice, time = map(safe, changed(change), (_LONGEST_CHOICE, _LONGEST_TIME))
                 left = _LONGEST_ROW - _BETWEEN_CELLS - len(change.kind.value + choice + time)
-                cells = change.kind.value, one_line(problem, left), choice, time
+                cells = change.kind.value, safe(problem, left), choice, time
                 yield f"| {' | '.join(code(cell) if cell else '' for cell in cells)} |"
