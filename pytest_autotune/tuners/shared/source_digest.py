@@ -55,7 +55,7 @@ _OPTIONS_OF_NUMBA = (
 )
 DIGEST_LENGTH = 12
 _DTYPES = {"float16": "fp16", "bfloat16": "bf16", "float32": "fp32", "float64": "fp64"}
-PLAIN = (int, str, bool, float, type(None))
+_PLAIN = (int, str, bool, float, type(None))
 #: Libraries whose classes of scalars stand for dtypes: ``numpy.float32``.
 _DTYPE_CLASSES = ("numpy", "ml_dtypes")
 
@@ -179,7 +179,7 @@ class _Digests:
         if (function := python_function(value)) is not None:
             text = "" if of_library(function) else self.of(value)
             return repr(("", "function", f"{qualified_name(function)}@{text}"))
-        return repr(scalar_value("", value, dtype_apart=True).encoded)
+        return repr(_scalar_value("", value, dtype_apart=True).encoded)
 
     def _items(self, items: Iterable[tuple[str, object]]) -> str:
         return ", ".join(f"{name}={self._constant(value)}" for name, value in items)
@@ -291,8 +291,8 @@ def stable_value(name: str, value: object, dtype_apart: bool = False, carried: b
     :param carried: whether what functions carry in closures and defaults belongs to them.
     :raises UncacheableError: for what has no stable form, such as a tensor, and for a name that UTF-8 cannot encode.
     """
-    if type(value) in PLAIN:
-        return scalar_value(name, value)
+    if type(value) in _PLAIN:  # nearly all are, and a space has hundreds of them
+        return plain_value(name, value)
     inner = unwrapped(value)
     if isinstance(inner, (tuple, list)) and not isinstance(inner, enum.Enum):
         parts = [stable_value("", part, dtype_apart, carried).encoded[1:] for part in inner]
@@ -302,7 +302,7 @@ def stable_value(name: str, value: object, dtype_apart: bool = False, carried: b
         return Value(
             name, f"{qualified_name(function)}@{source_digest(inner, own_cells=True, carried=carried)}", "function"
         )
-    return scalar_value(name, value, dtype_apart)
+    return _scalar_value(name, value, dtype_apart)
 
 
 def callable_text(value: object, carried: bool = True) -> str:
@@ -342,10 +342,8 @@ class DtypeName(str):
     """The name of a dtype, however its library spells it."""
 
 
-def scalar_value(name: str, value: object, dtype_apart: bool = False) -> Value:
+def _scalar_value(name: str, value: object, dtype_apart: bool = False) -> Value:
     """Encode a plain value so that it means the same in another process; see :func:`stable_value`."""
-    if type(value) in PLAIN:  # nearly all are, and a space has hundreds of them
-        return plain_value(name, value)
     value = unwrapped(value)
     if (dtype := _dtype_name(value, dtype_apart)) is not None:
         return Value(name, dtype, "dtype")
