@@ -213,6 +213,16 @@ def test_options_of_numba_that_are_compiled_in_belong_to_the_source(looked_up: l
     assert len(set(sources)) == len(looked_up) == 4
 
 
+def test_what_a_library_calls_an_object_by_is_no_source(looked_up: list[Lookup]) -> None:
+    torch = pytest.importorskip("torch")
+    with pytest.raises(TypeError, match="source= takes functions, texts, paths and Python modules, not Identity"):
+        chosen(lambda config: config, source=torch.nn.Identity())
+
+    chosen(torch.nn.Identity())
+    assert "source" not in [value.name for value in looked_up[0].fingerprint]
+    assert "without a source" in looked_up[0].label
+
+
 def told(call: Any) -> float:
     return float(call())
 

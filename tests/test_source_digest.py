@@ -268,6 +268,16 @@ def test_a_helper_in_a_module_named_like_a_library_is_part_of_the_kernel(load, n
     assert digest("x") != digest("x + 1")
 
 
+@pytest.mark.parametrize("name", ["jax", "jaxlib"])
+def test_what_a_library_makes_of_a_kernel_is_not_part_of_it_wherever_the_library_lies(load, name: str) -> None:
+    def digest(body: str) -> str:
+        wrapper = "class Jitted:\n    def __init__(self, fn):\n        self.fn = fn\n    def call(self):\n"
+        made = load(f"{wrapper}        {body}\n", name)
+        return source_digest(made.Jitted(load("def kernel(x):\n    return x\n").kernel))
+
+    assert digest("pass") == digest("return 1")
+
+
 LAMBDAS = """
 def make(a, b):
     return {"ONE": lambda n: n + a, "TWO": lambda n: n + b, "THREE": (lambda n: n - 1), "FOUR": lambda n: n - 2}

@@ -58,7 +58,7 @@ def source_text(source: object) -> str | None:
         return digest(source.read_bytes().replace(b"\r\n", b"\n").decode("utf-8", "surrogateescape"))
     kernel = _kernel_of(source)
     if not isinstance(kernel, ModuleType) and python_function(kernel) is None:
-        raise TypeError(f"source= takes functions, texts, paths and modules, not {source!r}")
+        raise TypeError(f"source= takes functions, texts, paths and Python modules, not {source!r}")
     try:
         if kernel not in _digests:
             _digests[kernel] = _digest_or_none(kernel)
@@ -93,7 +93,9 @@ def _kernel_of(source: object) -> object:
         source = source.func
     if inspect.ismethod(source):
         source = source.__func__
-    return type(source).__call__ if python_function(source) is None and callable(source) else source
+    call = type(source).__call__ if python_function(source) is None and callable(source) else source
+    inner = python_function(call)  # what calls a module of torch, whatever it is, is torch's
+    return source if inner is None or of_library(inner) else call
 
 
 def power_of_two(n: int) -> int:

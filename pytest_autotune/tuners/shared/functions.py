@@ -15,9 +15,9 @@ from typing import Any
 
 #: Packages whose functions are left out of a digest: their versions are not the kernel's.
 _PACKAGES = {"triton", "torch", "numpy", "cupy", "numba", "pyopencl", "jax", "cutlass", "cuda", "pytest"}
-_PACKAGES |= {"_pytest", "pytest_autotune"}
+_PACKAGES |= {"jaxlib", "_pytest", "pytest_autotune"}
 #: Nothing of a suite can stand in their place: they are what it is tuned with, wherever they lie.
-_UNMISTAKABLE = ("triton", "torch", "pytest_autotune")
+_UNMISTAKABLE = ("triton", "torch", "jax", "jaxlib", "pytest_autotune")
 _STANDARD = tuple({str(Path(sysconfig.get_path(name)).resolve()) for name in ("stdlib", "platstdlib")})
 _INSTALLED = {"site-packages", "dist-packages"}
 
