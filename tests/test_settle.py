@@ -13,10 +13,11 @@ from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem
 from pytest_autotune.report import json_report, terminal
 from pytest_autotune.report.gate import Limit, judge
 from pytest_autotune.run.collected import Collected
-from pytest_autotune.run.lookup import Lookup, Outcome
+from pytest_autotune.run.lookup import SPECIALISATION, Lookup, Outcome
 from pytest_autotune.run.result import Dump, Request, Result
 from pytest_autotune.run.rows import Row
 from pytest_autotune.run.settle import Beginning, settle
+from pytest_autotune.workers.events import Event
 from tests.results import result
 
 GPU = Device("GPU", "arch", 4)
@@ -278,3 +279,14 @@ def test_the_json_report_tells_the_spread_of_a_measurement_and_that_it_was_distu
     lookup = json_report.to_mapping(summary)["lookups"][0]
     assert lookup["disturbed"] is True
     assert lookup["candidates"][0]["label"] == "+-0.1 us, 9 of 9 runs"
+
+
+def test_a_pruning_update_alone_drops_what_a_choice_is_compiled_for_no_more() -> None:
+    old = replace(entry(problem()), compiled=("*fp16", "*fp32"))
+    met = Event(SPECIALISATION, data={"entry": old.identity.digest, "text": "*fp16"})
+
+    for prune, compiled in ((False, old.compiled), (True, ("*fp16",))):
+        found = collected(hit(old), others=(met,))
+        summary = finished(beginning(old, held=(old,)), found, dumps=True, updates=True, prune=prune)
+
+        assert [one.compiled for one in summary.merged.cache.entries] == [compiled]
