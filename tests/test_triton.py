@@ -391,6 +391,19 @@ def test_a_librarys_subclass_is_tuned_by_tritons_search_with_the_conftest_of_the
     assert bench.calls == 0
 
 
+def test_a_kernel_that_a_test_with_an_empty_memory_imports_is_asked_for_anew_after_it(session) -> None:
+    first = session(dumping=True)
+    first.run.paused = True
+    with first.adapter.isolated():
+        kernel = copy_kernel(Bench())
+        call(kernel)
+    first.run.paused = False
+
+    call(kernel)
+
+    assert len(first.entries) == 1
+
+
 def test_an_autotuner_tuned_before_the_hook_is_told_as_untracked_where_it_is_not_ignored(session) -> None:
     kernel = copy_kernel(Bench())
     call(kernel)

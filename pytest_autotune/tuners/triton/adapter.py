@@ -123,6 +123,9 @@ class Adapter:
         try:
             yield
         finally:
+            for autotuner in list(self._seen):  # some were made inside
+                if type(vars(autotuner).get("cache")) is dict:
+                    vars(autotuner)["cache"] = {}
             for held, cache in swapped:
                 held["cache"] = cache
 
