@@ -7,6 +7,7 @@ import itertools
 import os
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 
@@ -14,7 +15,7 @@ import pytest
 
 from pytest_autotune.cache.model import UncacheableError
 from pytest_autotune.tuners.shared.functions import closure_cells
-from pytest_autotune.tuners.shared.source_digest import source_digest, source_parts
+from pytest_autotune.tuners.shared.source_digest import callable_text, source_digest, source_parts
 from tests.conftest import REPOSITORY
 
 KERNEL = '''
@@ -130,7 +131,7 @@ CLASSES = """
 import enum
 from dataclasses import dataclass
 from collections import namedtuple
-from functools import lru_cache, partial
+from functools import cached_property, lru_cache, partial
 from types import SimpleNamespace
 
 VALUE = 1
@@ -157,6 +158,11 @@ SPACE = SimpleNamespace(block=VALUE, other="x")
 class Area:
     @property
     def twice(self):
+        return VALUE
+
+class Kept:
+    @cached_property
+    def once(self):
         return VALUE
 
 class Settings:
@@ -212,6 +218,7 @@ def kernel(x):
         "Sizes.area",
         "Colour.RED.twice",
         "TILE.twice",
+        "Kept().once",
         "PAIR.a",
         "scaled(x)",
         "remembered()",
@@ -255,6 +262,33 @@ def test_what_may_change_while_tests_run_is_no_part_of_a_digest(load) -> None:
     module.LOG.append(1)
 
     assert source_digest(module.kernel) == before
+
+
+HOOKS = """
+from dataclasses import dataclass
+
+def hook(number, args):
+    return number
+
+@dataclass(frozen=True)
+class Tile:
+    block: int
+    hook = hook
+
+class Log:
+    hook = hook
+"""
+
+
+def test_a_hook_may_be_a_partial_a_method_or_a_builtin_with_what_it_carries(load) -> None:
+    module = load(HOOKS)
+    hook, tile = module.hook, module.Tile
+    hooks = [partial(hook, 1), partial(hook, 2), tile(1).hook, tile(2).hook, min, max]
+
+    assert len(set(map(callable_text, hooks))) == len(hooks)
+    assert callable_text(partial(hook, 1)) == callable_text(hooks[0])
+    with pytest.raises(UncacheableError, match="a Log has no stable form"):
+        callable_text(module.Log().hook)
 
 
 @pytest.mark.parametrize("name", ["queue", "cuda", "numba"])
