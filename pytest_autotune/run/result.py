@@ -203,8 +203,8 @@ class Result:
 
     @property
     def aliases(self) -> dict[tuple[str, str], int]:
-        """(device, name of the device whose entries it took) -> how many problems."""
-        return _numbers((row.problem.device.name, row.alias) for row in self.rows if row.alias)
+        """(device, the device whose entries it took), in words -> how many problems."""
+        return _numbers((str(row.problem.device), row.alias) for row in self.rows if row.alias)
 
     @property
     def failures(self) -> tuple[str, ...]:

@@ -73,9 +73,9 @@ class Row:
 
     @property
     def alias(self) -> str:
-        """The name of the device whose entry it was served with; empty for its own."""
-        other = self.hit.problem.device.name if self.hit is not None else ""
-        return other if other != self.problem.device.name else ""
+        """The device whose entry it was served with, in words; empty for its own, not for another of its name."""
+        other = self.hit.problem.device if self.hit is not None else self.problem.device
+        return str(other) if other != self.problem.device else ""
 
     @property
     def moved_from(self) -> str:

@@ -242,7 +242,16 @@ def test_a_device_alias_uses_the_others_entries_and_says_so(suite: Suite, sectio
 
     assert result.ret == 0
     assert suite.tunings == []
-    assert section(result) == ["New GPU used entries of Old GPU (autotune_device_alias)", "4 hits"]
+    served = "New GPU (toy, 4 multiprocessors) used entries of Old GPU (toy, 4 multiprocessors) (autotune_device_alias)"
+    assert section(result) == [served, "4 hits"]
+
+
+def test_another_device_of_one_name_is_an_alias_too(suite: Suite, section) -> None:
+    suite.write().serial.dump()
+    suite.pytester.makeini("[pytest]\nautotune_device_alias = Toy GPU = Toy GPU\n")
+
+    served = "Toy GPU (toy, 7 multiprocessors) used entries of Toy GPU (toy, 4 multiprocessors) (autotune_device_alias)"
+    assert section(suite.load(TOY_MULTIPROCESSORS="7")) == [served, "4 hits"]
 
 
 def test_ignored_kernels_are_bypassed(suite: Suite, section) -> None:

@@ -64,7 +64,8 @@ class Adapter:
     def _choose(self, session, question):
         if session.paused or session.ignores(question.tuner, question.kernel):
             return self._original(question)
-        device = Device(os.environ.get("TOY_DEVICE", "Toy GPU"), "toy", 4)
+        multiprocessors = int(os.environ.get("TOY_MULTIPROCESSORS", "4"))
+        device = Device(os.environ.get("TOY_DEVICE", "Toy GPU"), "toy", multiprocessors)
         key = tuple(Value(name, value) for name, value in question.key.items())
         problem = Problem(question.tuner, question.kernel, key, device)
         fingerprint = [Value("source", question.source, "digest"), Value("search", ",".join(question.times), "digest")]
