@@ -43,6 +43,13 @@ PRUNE = "to drop the unused entries, unless another suite uses them."
         ),
         (replace(LOADED, unused=UNUSED), [f"Run with --autotune-update=prune {PRUNE}"]),
         (
+            replace(LOADED, unused=UNUSED, loaded=(("a.pb", 1), ("b.pb", 1))),
+            [
+                "Run with --autotune-report=r.json, then pytest-autotune prune --unused-in=r.json "
+                f"for each of these caches, {PRUNE}"
+            ],
+        ),
+        (
             replace(LOADED, unused=UNUSED, rows=(row(Outcome.MISS),)),
             [f"{UPDATE}.", f"Run with {PRUNED} {PRUNE}"],
         ),

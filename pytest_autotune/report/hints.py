@@ -32,6 +32,8 @@ def _update(result: Result, has_missed: bool) -> Iterator[str]:
     prune = ""
     if update.endswith("--autotune-update"):
         prune = f"{update}=prune"
+        if len(result.loaded) > 1:  # an update writes the last one alone
+            prune = "--autotune-report=r.json, then pytest-autotune prune --unused-in=r.json for each of these caches,"
     elif dump is not None and (update or is_dumped):
         prune = f"--autotune-load={dump.path} --autotune-update=prune"
     has_no_entries = bool(result.loaded and not result.entries and result.failures)
