@@ -16,7 +16,7 @@ from pytest_autotune.cache.merge import MOST_COMPILED, Rules, merge, without_can
 from pytest_autotune.cache.model import Cache, Entry, Identity, Problem, before_pruning, library_of
 from pytest_autotune.cache.ties import Measured
 from pytest_autotune.run.collected import Collected
-from pytest_autotune.run.lookup import SPECIALISATION, Lookup, Outcome
+from pytest_autotune.run.lookup import SPECIALISATION, Lookup, Outcome, Policy
 from pytest_autotune.run.nearest import nearest
 from pytest_autotune.run.result import Request, Result
 from pytest_autotune.run.rows import rows_of
@@ -56,7 +56,7 @@ def settle(beginning: Beginning, collected: Collected, held: Cache, request: Req
     prunes = request.prune and is_complete
     lookups = settled([lookup for _, lookup in collected.lookups], collected.others, anew=prunes)
     # What this run does not ask a shared store for, others may: only who prunes it has to know.
-    unused = _unused(beginning, lookups, collected) if is_complete and (prunes or not request.shared) else ()
+    unused = _unused(beginning, lookups, collected, policy) if is_complete and (prunes or not request.shared) else ()
     asked = {lookup.problem for lookup in lookups}
     there = {entry.problem for entry in held.entries} if request.new_only else set()
     known = {entry.identity for entry in (*beginning.entries, *held.entries)}
@@ -134,13 +134,13 @@ def _left_out(beginning: Beginning, after: Cache, dropped: Set[Identity], asked:
     return tuple(sorted((entry for entry in found if entry.problem not in written), key=attrgetter("sort_key")))
 
 
-def _unused(beginning: Beginning, lookups: Sequence[Lookup], collected: Collected) -> tuple[Entry, ...]:
+def _unused(beginning: Beginning, lookups: Sequence[Lookup], collected: Collected, policy: Policy) -> tuple[Entry, ...]:
     """The entries that a complete run should have asked for and did not.
 
     Such an entry is of a device seen in this run, of a tuner active in it, tuned under the same minor version of that
-    tuner's library, and its kernel was asked for or its module imported. An entry of a problem that no entry could
-    serve is stale. Which list pruning leaves may depend on the tests before. Nothing is said of a tuner that was
-    bypassed, if only in one call; nor of what only another tuning has asked for, where that one was asked for.
+    tuner's library, and its kernel is not ignored, and was asked for or its module imported. An entry of a problem that
+    no entry could serve is stale. Which list pruning leaves may depend on the tests before. Nothing is said of a tuner
+    that was bypassed, if only in one call; nor of what only another tuning has asked for, where that one was asked for.
     """
     known = {entry.identity: entry for entry in (*beginning.held.entries, *beginning.entries)}
     exact = {lookup.identity for lookup in lookups}
@@ -162,6 +162,7 @@ def _unused(beginning: Beginning, lookups: Sequence[Lookup], collected: Collecte
             and now is not None
             and now.minor == entry.versions.minor
             and problem.name in kernels
+            and not policy.ignores(problem.tuner, problem.kernel)
             and problem not in unserved
             and entry.identity not in exact
             and outer_of(entry) not in asked

@@ -92,6 +92,15 @@ def test_a_kernel_whose_module_was_imported_and_that_nobody_calls_is_unused(suit
     assert unused(lines) == ["UNUSED toy:library.gone: not requested by any test"]
 
 
+def test_an_entry_of_a_kernel_that_is_ignored_is_not_unused(serial_suite: Suite, section) -> None:
+    (serial_suite.folder / "library.py").write_text("")
+    tests = "import library\ndef test_op(tune):\n    tune('lib.op')\n    tune('library.op')"
+    serial_suite.write(test_op=tests).dump()
+    serial_suite.write(test_op=tests.replace("tune('library.op')", "pass"))
+
+    assert unused(section(serial_suite.load("-o", "autotune_ignore=toy:library.*"))) == []
+
+
 def test_a_stale_entry_is_told_as_stale_and_not_as_unused(serial_suite: Suite, section) -> None:
     serial_suite.write(test_op=OPS.format(ms="1")).serial.dump()
     serial_suite.write(test_op=OPS.format(ms="1").replace("M=m", "M=m, source='two'"))
