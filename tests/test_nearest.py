@@ -61,7 +61,7 @@ def test_other_key_names_are_told_where_no_entry_has_the_same() -> None:
     assert reason(problem(M=1), problem(N=1, K=1)).endswith("the entries of this kernel have N, K")
 
 
-def test_keys_whose_names_differ_by_optional_parts_are_compared_part_by_part() -> None:
+def test_keys_of_which_one_has_all_names_of_the_other_are_compared_part_by_part() -> None:
     settings = Value("settings", "max_autotune", "settings")
     asked, plain, set_up = problem(M=1), problem(M=2), problem(M=1, settings=settings)
 
@@ -72,7 +72,8 @@ def test_keys_whose_names_differ_by_optional_parts_are_compared_part_by_part() -
         "no entry; the nearest has M 2 instead of 1, sizes none instead of [s0, 8]"
     )
     assert reason(problem(M=1, code=Value("code", "a", "digest")), asked) == "no entry; new or changed code"
-    assert reason(problem(M=1, K=1), plain).endswith("the entries of this kernel have M")
+    assert reason(problem(M=1, K=1), plain) == "no entry; the nearest has M 2 instead of 1, K none instead of 1"
+    assert reason(problem(K=1, N=1), problem(K=1, M=1)).endswith("the entries of this kernel have K, M")
 
 
 def test_the_test_with_the_worst_outcome_stands_first_in_its_row() -> None:

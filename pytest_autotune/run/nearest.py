@@ -14,9 +14,6 @@ from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.model import Entry, Problem, Value
 from pytest_autotune.run.lookup import NO_ENTRY
 
-#: Parts of a key that Inductor's tuners give only where they are not as usual.
-OPTIONAL = frozenset({"code", "hint", "output", "settings", "sizes", "unaligned"})
-
 #: What a part that differs counts, beside how far it is apart: fewer parts are nearer, whatever their values are.
 _PART = 1000.0
 
@@ -68,13 +65,14 @@ def entries_of(indexes: Sequence[EntryIndex], problem: Problem) -> list[Entry]:
 def nearest_entries(entries: Iterable[Entry], problem: Problem, alias: str = "") -> list[Entry]:
     """The entries whose keys can be compared with a problem's part by part, the nearest first.
 
-    Their names may differ by :data:`OPTIONAL` ones. First come those of its own device and of its alias.
+    One may have parts that the other lacks: some tuners give only what is not as usual. First come those of its own
+    device and of its alias.
     """
     wanted = {value.name: value for value in problem.key}
     found: list[tuple[bool, float, Entry]] = []
     for entry in entries:
         has = {value.name: value for value in entry.problem.key}
-        if has.keys() ^ wanted.keys() <= OPTIONAL:
+        if has.keys() <= wanted.keys() or wanted.keys() <= has.keys():
             is_other = entry.problem.device != problem.device and entry.problem.device.name != alias
             apart = sum(_distance(has.get(name), wanted.get(name)) for name in has.keys() | wanted.keys())
             found.append((is_other, apart, entry))
