@@ -268,6 +268,10 @@ def test_merge_says_which_fingerprints_of_one_problem_both_stay(run: Run) -> Non
     lines = run("merge", "1.textproto", "2.textproto.new", "-o", "out.textproto", "--base=base.textproto")[1]
     assert lines[2].endswith(": replaced by an entry with another fingerprint")
 
+    write("base.textproto", entry(source="older"))
+    lines = run("merge", "1.textproto", "2.textproto.new", "-o", "out.textproto", "--base=base.textproto")[1]
+    assert lines[-1] == "  (a run with --autotune-update=prune drops those of code that is gone)"
+
 
 def test_merge_lists_what_was_settled(run: Run) -> None:
     write("1.textproto", entry(block=32, time_us=11.0))
@@ -395,10 +399,11 @@ def test_check_tells_what_cannot_be_read_with_line_and_column(run: Run) -> None:
 def test_check_tells_which_entries_have_no_result(run: Run) -> None:
     write("a.textproto", entry(1), replace(entry(2), choice=None))
 
-    assert run("check", "a.textproto")[:2] == (
-        1,
-        ["a.textproto: triton:lib.add (M=2, a.dtype=fp16) has no result", "1 cache, 2 entries: 1 to mend"],
-    )
+    status, lines, _ = run("check", "a.textproto")
+
+    which = "triton:lib.add (M=2, a.dtype=fp16) on NVIDIA H200"
+    what = f"a.textproto: {which} has no result (a run that updates tunes it)"
+    assert (status, lines) == (1, [what, "1 cache, 2 entries: 1 to mend"])
 
 
 # prune

@@ -196,6 +196,7 @@ def bad_inputs() -> list[tuple[tuple[str, ...], str]]:
         (("missing.pb", "b.pb", "--from=xla"), "missing.pb: no such file"),
         (("a.textproto", "b.docx"), 'b.docx: the suffix ".docx" is unknown'),
         (("a.textproto", "b.pb", "--from=xla"), "a.textproto: is not a file of XLA's autotuning results"),
+        (("empty.pb", "b.pb"), "empty.pb: is empty"),
         (("xla.textproto", "b.pb"), "xla.textproto: is a file of XLA's, not a cache (add --from=xla)"),
         (("noise.pb", "b.pb", "--from=xla"), "noise.pb: is not a file of XLA's autotuning results"),
         (("cut.pb", "b.pb", "--from=xla"), "cut.pb: is damaged"),
@@ -229,6 +230,7 @@ def test_a_bad_input_is_one_line_and_exit_status_4(
         "cut.pb": binary[:-5],
         "old.textproto": legacy.replace(b"version: 3", b"version: 2", 1),
         "file": b"",
+        "empty.pb": b"",
     }
     for name, data in inputs.items():
         (tmp_path / name).write_bytes(data)

@@ -56,7 +56,7 @@ def command(files: tuple[str, ...], fix: bool, exported: tuple[str, ...]) -> int
 def _defects(path: str, cache: Cache) -> Iterator[str]:
     for entry in cache.entries:
         if entry.choice is None and not entry.candidates and not entry.native:
-            yield f"{path}: {entry.problem} has no result"
+            yield f"{path}: {entry.problem} on {entry.problem.device.name} has no result (a run that updates tunes it)"
     if is_url(path) or Location.of(path, Path()).is_folder:
         return  # it is written file by file
     form = format_of(Path(path), path)

@@ -72,7 +72,7 @@ def _is_of_xla(path: str) -> bool:
         _read_xla(path)
     except CacheError:
         return False
-    return True
+    return bool(stores.file_bytes(path).strip())
 
 
 def _read_xla(path: str, device: Device | None = None) -> Cache:
@@ -95,7 +95,7 @@ def _write_xla(cache: Cache, source: str, output: str, wanted: str | None) -> st
         raise CacheError(
             source, "holds entries in both of XLA's formats", "add --xla-format=new or --xla-format=legacy"
         )
-    if os.path.exists(output) and stores.file_bytes(output) and not _is_of_xla(output):
+    if os.path.exists(output) and stores.file_bytes(output).strip() and not _is_of_xla(output):
         raise CacheError(output, "holds something else than XLA's autotuning results", "name a new file")
     stores.replace_file(output, files.write(chosen, layout, files.is_text(Path(output))))
     left_out = len(cache.entries) - len(chosen)

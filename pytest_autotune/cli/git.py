@@ -145,7 +145,7 @@ def textconv(file: str) -> None:
 
     Where a line of the file is another, so is a line of this.
     """
-    cache = stores.read(file, missing_ok=True)
+    cache = whole(stores.read(file, missing_ok=True))
     print_lines(_line(entry) for entry in sorted(cache.entries, key=lambda entry: entry.sort_key))
 
 

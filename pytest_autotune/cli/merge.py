@@ -51,10 +51,10 @@ def command(files: tuple[str, ...], output: str, base: str | None) -> None:
     store.check()
     written_to = store.update(change).written_to
     written = f"{counted(len(combined.cache.entries), 'entry')} of {counted(len(files), 'cache')}"
-    print_lines([f"{written} written to {safe(written_to)}", *settled(combined)])
+    print_lines([f"{written} written to {safe(written_to)}", *settled(combined, base is not None)])
 
 
-def settled(combined: Combined) -> Iterator[str]:
+def settled(combined: Combined, has_base: bool = True) -> Iterator[str]:
     """What a reader may want to look at again: what was removed, and which of several entries stayed."""
     if combined.removed:
         yield f"{counted(len(combined.removed), 'entry')} left out, which one side removed or replaced:"
@@ -66,7 +66,8 @@ def settled(combined: Combined) -> Iterator[str]:
         for entry in combined.several:
             rests_on = ", ".join(map(str, entry.fingerprint))
             yield f"{on_device(entry.problem)}: {choice_and_time(entry)}; {safe(rests_on)}"
-        yield "  (a run with --autotune-update=prune, or --base=FILE, drops those of code that is gone)"
+        or_base = "" if has_base else ", or --base=FILE,"
+        yield f"  (a run with --autotune-update=prune{or_base} drops those of code that is gone)"
     if combined.conflicts:
         several = counted(len(combined.conflicts), "problem")
         yield f"{several} with several entries, of which the one stays that a run would keep:"

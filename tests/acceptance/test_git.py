@@ -200,6 +200,11 @@ def test_git_shows_a_line_for_each_entry_that_differs(registered: Git) -> None:
     assert "+triton:lib.add (M=1) on nvidia-h200-sm90-132: BLOCK=64, 9 us; source=s" in changed
     assert re.fullmatch(r".*; source=s, triton 3.7.1, and more: [0-9a-f]{8}", changed[-1])
 
+    # What a newer version has written is shown as it stands.
+    Path(PATH).write_text(Path(PATH).read_text() + "something: new\n")
+    registered("commit", "-q", "-a", "-m", "newer")
+    assert "+something: new" in registered("show", "--format=", "HEAD").stdout
+
 
 def test_setup_writes_the_lines_of_what_it_is_given_once_and_registers_alone_without(git: Git) -> None:
     paths = ["a b.pb", PATH, "tests/folder/"]
