@@ -34,7 +34,7 @@ TRITON = (
 TORCH = ("tests/test_inductor.py tests/test_inductor_benchmarks.py tests/test_function_tuner.py",)
 JAX = ("tests/test_xla_deviceless.py tests/test_xla_files.py tests/acceptance/test_xla.py",)
 STORES = ("tests/test_segments.py",)
-FORMATS = ("tests/test_formats.py tests/test_formats_fuzz.py tests/test_binary.py tests/test_stores.py",)
+FORMATS = ("tests/test_formats.py tests/test_formats_fuzz.py tests/test_stores.py",)
 
 
 @dataclass(frozen=True)

@@ -211,6 +211,11 @@ def test_no_fault_loses_a_tuning_that_had_finished() -> None:
     pytest.importorskip("pytest_timeout")
     places = {label: PLACES[number % len(PLACES)] for number, label in enumerate(_SHORT)}
     faults = [fault for fault in FAULTS if fault.label in _SHORT and not fault.needs]
+    if pytest.version_tuple < (
+        9,
+        2,
+    ):  # ends with an error of its own, and says nothing, where its cache is on a full disk
+        faults = [fault for fault in faults if fault.disk != "."]
 
     with ThreadPoolExecutor(4) as pool:
         left = list(pool.map(lambda fault: strike(fault, places[fault.label], _SHORT[fault.label]), faults))

@@ -95,6 +95,8 @@ def test_the_command_line_replaces_the_ini_and_an_empty_value_switches_it_off(ou
 def test_a_failed_gate_shows_the_rows_that_failed_it_however_little_is_shown(
     outdated: Suite, section, args: list[str]
 ) -> None:
+    if "--no-summary" in args and pytest.version_tuple < (9, 2):
+        pytest.skip("no plugin writes anything there")
     result = outdated.load("--autotune-max-misses=10", *args)
     lines = section(result)
 

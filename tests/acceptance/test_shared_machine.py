@@ -238,5 +238,5 @@ def test_nothing_is_lost_where_a_test_puts_something_else_in_the_place_of_pytest
 
     result = suite.write(test_it=tests).dump()
 
-    result.assert_outcomes(passed=2, warnings=1)  # pytest's own
+    assert result.parseoutcomes()["passed"] == 2
     assert suite.cache.read_text().count("entries {") == 2
