@@ -230,8 +230,9 @@ def test_diff_for_a_pull_request_has_narrow_rows_of_what_changed(run: Run) -> No
 
     lines = run("diff", "--markdown", "old.textproto", "new.textproto")[1]
 
-    assert lines[:2] == ["**3 choices changed, 1 updated, same choice, 1 added**", ""]
+    assert lines[:2] == ["**`3 choices changed, 1 updated, same choice, 1 added`**", ""]
     assert "a.dtype=fp16" in lines[2]
+    assert lines[2].endswith(" on `NVIDIA H200`")
     rows = [line for line in lines if "BLOCK" in line]
     assert ["BLOCK 32 -> 64" in row for row in rows] == [True, True, True, False]
     assert [re.findall(r"M=(\d+)", row)[0] for row in rows] == ["1", "128", "1024", "4096"]

@@ -17,7 +17,7 @@ from pytest_autotune.report.naming import arrow, changed
 
 #: A line of Markdown has at most so many characters: of these the choice, the time, and what stands between cells.
 _LONGEST_ROW, _LONGEST_CHOICE, _LONGEST_TIME, _BETWEEN_CELLS = 119, 36, 20, 21
-_LONGEST_HEADING = 116
+_LONGEST_HEADING = 113
 
 
 @click.command("diff", short_help="how two caches differ")
@@ -65,7 +65,7 @@ def _markdown(found: Diff) -> Iterator[str]:
     """A table for each kernel and device: what all its rows have in common stands above it."""
     from pytest_autotune.report.markdown import code
 
-    yield f"**{safe(str(found), _LONGEST_HEADING)}**"
+    yield f"**{code(str(found), _LONGEST_HEADING)}**"
     for device, changes in _by_device(found):
         yield from (f"\n{number}: {code(safe(which, 90))}" for number, which in _versions(changes))
         kernels: defaultdict[str, list[Change]] = defaultdict(list)
@@ -75,7 +75,7 @@ def _markdown(found: Diff) -> Iterator[str]:
         for name, of_kernel in kernels.items():
             keys, own, shared = keys_of([change.entry.problem for change in of_kernel])
             heading = ", ".join([name, *map(str, shared)])
-            yield f"\n{code(safe(heading, _LONGEST_HEADING - len(device.name) - 6))} on {safe(device.name)}\n"
+            yield f"\n{code(safe(heading, _LONGEST_HEADING - len(device.name) - 6))} on {code(device.name)}\n"
             yield "| | problem | choice | time |\n| --- | --- | --- | --- |"
             for change, key in zip(of_kernel, keys, strict=True):
                 problem = " ".join(f"{part}={key[part].words}" for part in own if part in key)
