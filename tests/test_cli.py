@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -537,6 +538,18 @@ def test_output_that_cannot_be_written_is_told_in_one_line_and_a_closed_one_is_n
 
     assert (full.returncode, full.stderr) == (4, "pytest-autotune: standard output: No space left on device\n")
     assert (closed.returncode, closed.stderr) == (0, "")
+
+
+def test_a_name_that_the_encoding_of_the_output_lacks_is_escaped(tmp_path: Path) -> None:
+    named = replace(entry(), problem=replace(entry().problem, kernel="lib.\u6f22"))
+    stores.store_of(tmp_path / "a.textproto").update(lambda now: Cache((named,)))
+    command = [sys.executable, "-m", "pytest_autotune.cli", "show", "a.textproto"]
+
+    latin = {**os.environ, "PYTHONIOENCODING": "latin-1"}
+    done = subprocess.run(command, cwd=tmp_path, env=latin, capture_output=True, text=True)
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("triton:lib.\\u6f22 on ")
 
 
 def test_every_command_has_help_and_none_imports_a_library_that_tunes() -> None:

@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from io import TextIOWrapper
 
 import click
 
@@ -38,6 +39,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command, by default with the arguments of this process, which is its own then; returns its status."""
     if arguments is None:
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # a reader that has had enough, such as `head`, is no error
+        if isinstance(sys.stdout, TextIOWrapper):  # nor is a name that the terminal's encoding lacks
+            sys.stdout.reconfigure(errors="backslashreplace")
     try:
         status = commands.main(arguments, PROGRAM, standalone_mode=False)
         if sys.stdout is not None:  # it was closed before we began
