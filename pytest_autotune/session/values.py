@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import warnings
 from collections.abc import Callable, Sequence
@@ -24,6 +25,7 @@ from pytest_autotune.session.options import OPTIONS
 from pytest_autotune.tuners import TUNERS, third_party_tuners
 
 _GATES = ("max_misses", "fail_on_unused")
+_SHOWN_AFTER_NAME = re.compile(r" \([^()]*, \d+ (multiprocessor|thread)s?\)$")
 _AGAINST_UPDATE = ("dump", "on_miss", "on_stale")
 
 
@@ -241,7 +243,8 @@ def _names(value: str | Sequence[str] | None, option: Option) -> tuple[str, ...]
 
 
 def _pair(line: str) -> tuple[str, str]:
-    device, _, other = (part.strip() for part in line.partition("="))
+    # By name: what rows show after it is left out where it was copied, too.
+    device, _, other = (_SHOWN_AFTER_NAME.sub("", part.strip()) for part in line.partition("="))
     if not (device and other):
         raise ValueError(f"expected 'DEVICE = OTHER DEVICE', not {line!r}")
     return device, other

@@ -231,12 +231,13 @@ def test_on_miss_error_applies_to_stale_mismatch_and_uncacheable_too(suite: Suit
     assert suite.tunings == []
 
 
-ALIAS = "[pytest]\nautotune_device_alias =\n    New GPU = Old GPU\n"
+AS_SHOWN = "New GPU (toy, 4 multiprocessors) = Old GPU (toy, 4 multiprocessors)"
 
 
-def test_a_device_alias_uses_the_others_entries_and_says_so(suite: Suite, section) -> None:
+@pytest.mark.parametrize("alias", ["New GPU = Old GPU", AS_SHOWN])
+def test_a_device_alias_uses_the_others_entries_and_says_so(suite: Suite, section, alias: str) -> None:
     suite.write().serial.dump(TOY_DEVICE="Old GPU")
-    suite.pytester.makeini(ALIAS)
+    suite.pytester.makeini(f"[pytest]\nautotune_device_alias =\n    {alias}\n")
 
     result = suite.load("--autotune-max-misses=0", TOY_DEVICE="New GPU")
 
