@@ -21,7 +21,7 @@ from pytest_autotune.cache.model import Candidate, Entry, Identity, Problem
 from pytest_autotune.cache.ties import noise_of
 from pytest_autotune.modes import part_of
 from pytest_autotune.report.findings import of_row
-from pytest_autotune.report.gate import Limit, asked_nothing
+from pytest_autotune.report.gate import Limit, asked_nothing, out_of_reach
 from pytest_autotune.run.lookup import Lookup, Outcome
 from pytest_autotune.run.mode import Mode, OfProblem, Section
 from pytest_autotune.run.result import Gate, Result
@@ -249,7 +249,7 @@ class Verify(Mode):
         failure = skipped = ""
         if compared := limit.exceeded_by(slower, raced):
             failure = f"maximum allowed drift of autotune choices exceeded: {compared}"
-        elif not raced and not (failure := asked_nothing(result)):
+        elif not (failure := out_of_reach(result)) and not raced and not (failure := asked_nothing(result)):
             if late:
                 late_choices = counted(late, "choice")
                 failure = f"not one of {late_choices} was raced: {TIME_OVER} (raise autotune_verify_seconds)"

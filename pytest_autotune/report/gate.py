@@ -59,9 +59,10 @@ def judge(result: Result, limit: Limit | None, fail_on_unused: bool = False, unl
     if judged and why_not:
         gate = replace(gate, skipped=f"autotune cache {' and '.join(judged)} not judged: {why_not}")
     elif judged:
-        exceeded = limit.exceeded_by(result.misses, result.problems) if limit is not None else ""
+        of = sum(row.outcome is not None for row in result.rows) + len(result.collected.untracked)
+        exceeded = limit.exceeded_by(result.misses, of) if limit is not None else ""
         misses = f"maximum allowed autotune cache misses exceeded: {exceeded}" if exceeded else ""
-        failures += [_out_of_reach(result) or misses or asked_nothing(result)]
+        failures += [out_of_reach(result) or misses or asked_nothing(result)]
         if fail_on_unused and result.collected.incomplete:
             gate = replace(gate, skipped=f"unused autotune cache entries not judged: {result.collected.incomplete}")
         elif fail_on_unused and result.unused:
@@ -77,15 +78,17 @@ def asked_nothing(result: Result) -> str:
     """Why a run of the whole suite that asked for nothing fails; empty where it is none.
 
     Skipped tests are no excuse: where a GPU is lost, every test of it is skipped, and the gate would be green for ever.
+    Nor is what a test finds in a cache of its own, or what nothing came of.
     """
-    if result.problems or not result.loaded or (result.collected.incomplete and not result.collected.only_skipped):
+    asks = any(row.outcome and row.problem not in result.of_tests for row in result.rows)
+    if asks or not result.loaded or (result.collected.incomplete and not result.collected.only_skipped):
         return ""
     leaves = f"{' or '.join(result.bypassing)} may leave them out" if result.bypassing else ""
     why = "; ".join(filter(None, [leaves, result.collected.incomplete]))
     return f"{_entries_were(result.entries)} loaded and not one was asked for{f' ({why})' if why else ''}"
 
 
-def _out_of_reach(result: Result) -> str:
+def out_of_reach(result: Result) -> str:
     """Which loaded entries no lookup of this run could reach, so that a gate would be green for nothing."""
     if result.not_hooked:
         return f"requested tuner could not be hooked: {', '.join(result.not_hooked)}"

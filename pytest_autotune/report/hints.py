@@ -56,7 +56,7 @@ def _go_without(result: Result) -> Iterator[str]:
         (missing, f"Upgrade pytest-autotune, or report why {' and '.join(missing)} was bypassed"),
         (result.without_adapter, f"Install the adapter of {' and '.join(result.without_adapter)}"),
     )
-    for tuners, way in ways if result.gate.failure else ():
+    for tuners, way in ways if result.failures else ():
         if tuners:
             yield f"{way}; autotune_ignore (ini) for {', '.join(f'{one}:*' for one in tuners)} goes on without."
 

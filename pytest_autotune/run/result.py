@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from pytest_autotune.cache.diff import ChangeKind, Diff
 from pytest_autotune.cache.merge import Merged
-from pytest_autotune.cache.model import Cache, Device, Entry, is_named, library_of
+from pytest_autotune.cache.model import Cache, Device, Entry, Problem, is_named, library_of
 from pytest_autotune.run.collected import Collected
 from pytest_autotune.run.lookup import Outcome, Policy
 from pytest_autotune.run.mode import Finding, Section
@@ -97,6 +97,7 @@ class Result:
     :param loaded: (path as the user wrote it, number of entries) of each loaded cache.
     :param covered: tuner -> the devices that the loaded caches have entries for; of tuners that are not ignored.
     :param unused: entries that nobody asked for; those that were pruned are not among them.
+    :param of_tests: problems that only the caches which tests load for themselves could have had.
     :param left_out: loaded entries of problems that nobody asked for and the dump path does not hold.
     :param recovered: how many tunings of killed runs with this dump path count in this one.
     :param errors: what the user asked for and did not get; any fails the run.
@@ -111,6 +112,7 @@ class Result:
     loaded: tuple[tuple[str, int], ...] = ()
     covered: Mapping[str, frozenset[Device]] = field(default_factory=dict)
     unused: tuple[Entry, ...] = ()
+    of_tests: frozenset[Problem] = frozenset()
     left_out: tuple[Entry, ...] = ()
     recovered: int = 0
     errors: tuple[str, ...] = ()
@@ -209,7 +211,8 @@ class Result:
     @property
     def failures(self) -> tuple[str, ...]:
         """Why the run fails; empty when it passes."""
-        return (*filter(None, [self.gate.failure, *(gate.failure for gate in self.gates_of_modes)]), *self.errors)
+        gates = dict.fromkeys(gate.failure for gate in (self.gate, *self.gates_of_modes))  # two may say the same
+        return (*filter(None, gates), *self.errors)
 
     @property
     def gates_of_modes(self) -> tuple[Gate, ...]:

@@ -102,6 +102,9 @@ def settle(beginning: Beginning, collected: Collected, held: Cache, request: Req
         loaded=tuple((path, len(cache.entries)) for path, cache in beginning.loaded),
         covered={one: index.devices(one) for one in sorted(index.tuners()) if not policy.ignores(one, "*")},
         unused=unused,
+        of_tests=frozenset(
+            one.problem for one in lookups if one.cache and not index.same_key((one.old_entry or one).problem)
+        ),
         left_out=_left_out(beginning, merged.cache, drop, asked) if request.dumps else (),
         recovered=len(recovered),
     )

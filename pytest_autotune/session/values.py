@@ -196,8 +196,9 @@ def _read(config: pytest.Config, option: Option) -> Any:
         if option.kind not in ("path", "paths"):
             return READERS[option.kind](value, option)
         base = config.invocation_params.dir if is_typed or config.inipath is None else config.inipath.parent
-        texts = [value] if isinstance(value, str) else value or ()
-        paths = tuple(path_argument(text, base, where, config) for text in texts if text)
+        texts = ["", *([value] if isinstance(value, str) else value or ())]
+        given = texts[len(texts) - texts[::-1].index("") :]  # an empty one undoes those before it
+        paths = tuple(path_argument(text, base, where, config) for text in given)
         return paths if option.kind == "paths" else next(iter(paths), None)
     except (CacheError, TypeError, ValueError, pytest.UsageError) as error:
         # Such a flag may have taken the path after it for its value.

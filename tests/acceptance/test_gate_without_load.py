@@ -172,3 +172,45 @@ def test_a_gate_says_that_a_marker_leaves_all_tests_out(serial_suite: Suite) -> 
 
     told = "4 entries were loaded and not one was asked for (autotune_cache(enabled=False) may leave them out)"
     result.stdout.fnmatch_lines([f"!* {told} !*"])
+
+
+def test_a_gate_fails_where_only_a_cache_of_a_test_was_asked(serial_suite: Suite, section) -> None:
+    serial_suite.write().dump()
+    skip_all(serial_suite)
+    of_test = "format_version: 1\n"
+    (serial_suite.folder / "own.textproto").write_text(of_test)
+    asks = "autotune_cache.tune('own', key={'n': 1}, space=[1, 2], run=str)"
+    own = "import pytest\n@pytest.mark.autotune_cache(load='own.textproto')\n"
+    (serial_suite.folder / "test_own.py").write_text(f"{own}def test_own(autotune_cache): {asks}\n")
+    serial_suite.run("--autotune-update=all", "test_own.py")
+
+    result = serial_suite.load("--autotune-max-misses=0")
+
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    assert section(result)[0] == "1 hit"
+    result.stdout.fnmatch_lines(["!* entries were loaded and not one was asked for (test_*::test_gpu was skipped) !*"])
+    skips = asks.replace("run=str", "run=lambda n: pytest.skip('no GPU')")
+    (serial_suite.folder / "test_own.py").write_text(f"import pytest\ndef test_own(autotune_cache): {skips}\n")
+    assert serial_suite.load("--autotune-max-misses=0").ret == pytest.ExitCode.TESTS_FAILED, "nothing came of it"
+
+
+def test_a_share_of_misses_is_one_of_what_was_judged(serial_suite: Suite) -> None:
+    asks = "autotune_cache.tune('a', key={'n': 1}, space=[1, 2], run=str)"
+    own = "@pytest.mark.autotune_cache(load='own.textproto')\n"
+    lines = f"import pytest\ndef test_a(autotune_cache): {asks}\n{own}def test_own(autotune_cache): {asks}\n"
+    serial_suite.write(test_lib=lines.replace("'a'", "'b'", 1))
+    (serial_suite.folder / "own.textproto").write_text("format_version: 1\n")
+
+    result = serial_suite.run("--autotune-max-misses=50%")
+
+    result.stdout.fnmatch_lines(["!* maximum allowed autotune cache misses exceeded: 1 of 1 > 50% !*"])
+
+
+def test_an_empty_option_undoes_what_was_typed_before_it(serial_suite: Suite) -> None:
+    serial_suite.write().dump()
+    serial_suite.pytester.makeini("[pytest]\naddopts = --autotune-load=cache.textproto\n")
+
+    result = serial_suite.run("--autotune-load=", "--autotune-max-misses=0")
+
+    result.stdout.fnmatch_lines(["autotune cache misses not judged: nothing was loaded"])
+    serial_suite.run("--autotune-load=", "--autotune-load=cache.textproto").stdout.no_fnmatch_line("*tuned in*")

@@ -201,6 +201,21 @@ def test_a_limit_on_drift_is_not_green_where_no_entry_was_asked_for(serial_suite
     result.stdout.fnmatch_lines(["!* 4 entries were loaded and not one was asked for !*"])
 
 
+def test_a_limit_on_drift_is_not_green_where_a_tuner_of_entries_is_left_out(serial_suite: Suite) -> None:
+    serial_suite.write().dump()
+    asks = "autotune_cache.tune('a', key={'n': 1}, space=[1, 2], run=str)"
+    (serial_suite.folder / "test_more.py").write_text(f"def test_a(autotune_cache): {asks}\n")
+    serial_suite.load("--autotune-update")
+    limit = ["--autotune-verify=all", "--autotune-tuners=function", "--autotune-max-drift=99"]
+    told = "!* entries of toy are loaded, which --autotune-tuners=function leaves out: name them, too !*"
+
+    for more in ([], ["--autotune-max-misses=0"]):  # said once
+        result = serial_suite.load(*limit, *more)
+        assert result.ret == 1
+        result.stdout.fnmatch_lines([told])
+        assert result.stdout.str().count("entries of toy") == 1
+
+
 def test_a_limit_on_drift_is_not_green_where_no_entry_is_loaded(serial_suite: Suite) -> None:
     serial_suite.write().cache.write_text("format_version: 1\n")
 
