@@ -10,7 +10,6 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -19,6 +18,7 @@ from pytest_autotune.cache import stores
 from pytest_autotune.cache.codec import Format
 from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Scalar, Value, Versions
 from pytest_autotune.cache.stores.store import Store
+from pytest_autotune.report.json_report import entry_mapping, problem_mapping
 
 H200 = Device("NVIDIA H200", "sm_90", 132)
 A100 = Device("NVIDIA A100", "sm_80", 108)
@@ -412,16 +412,11 @@ def test_check_tells_which_entries_have_no_result(run: Run) -> None:
 
 
 def report(path: str, asked: Sequence[Entry], unused: Sequence[Entry] = (), incomplete: str = "") -> None:
-    def row(entry: Entry) -> dict[str, Any]:
-        problem = entry.problem
-        key = {value.name: value.value for value in problem.key}
-        return {"tuner": problem.tuner, "kernel": problem.kernel, "key": key, "device": problem.device.id}
-
     plain = {
         "complete": not incomplete,
         "incomplete_reason": incomplete,
-        "lookups": [row(entry) for entry in asked],
-        "unused": [row(entry) for entry in unused],
+        "lookups": [problem_mapping(entry.problem) for entry in asked],
+        "unused": [entry_mapping(entry) for entry in unused],
     }
     Path(path).write_text(json.dumps(plain))
 
@@ -440,15 +435,15 @@ def test_prune_drops_what_is_unused_and_no_report_asked_for(run: Run) -> None:
     assert held("a.textproto") == {entry(2), entry(3), entry(True)}
 
 
-def test_prune_keeps_every_entry_of_a_problem_that_a_run_asked_for(run: Run) -> None:
+def test_prune_drops_what_was_asked_for_with_other_code_only_unless_a_report_asks_for_it(run: Run) -> None:
     other = replace(entry(1), fingerprint=(Value("source", "of another branch", "digest"),))
     write("a.textproto", entry(1), other, entry(2))
-    report("1.json", [entry(1)], [other, entry(2)])  # a report says of neither what it rests on
+    report("1.json", [entry(1)], [other, entry(2)])
+    report("2.json", [other], [entry(1), entry(2)])
 
-    status, lines, _ = run("prune", "a.textproto", "--unused-in=1.json")
-
-    assert (status, lines[0]) == (0, "1 entry dropped, 2 kept")
-    assert held("a.textproto") == {entry(1), other}
+    assert run("prune", "a.textproto", "--unused-in=1.json", "--unused-in=2.json")[1][0] == "1 entry dropped, 2 kept"
+    assert run("prune", "a.textproto", "--unused-in=1.json")[1][0] == "1 entry dropped, 1 kept"
+    assert held("a.textproto") == {entry(1)}
 
 
 def test_prune_leaves_entries_of_devices_that_no_report_saw_and_takes_a_report_of_each(run: Run) -> None:

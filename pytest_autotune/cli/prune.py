@@ -14,9 +14,9 @@ from pytest_autotune.cache.counted import counted
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.model import Cache, Entry
 from pytest_autotune.cli.output import FOUND, OK, PATH, matches, on_device, print_lines, safe, warned
-from pytest_autotune.report.json_report import problem_mapping
+from pytest_autotune.report.json_report import entry_mapping, problem_mapping
 
-#: A problem as a report names it: tuner, kernel, device and key.
+#: A problem, or an entry, as a report names it: tuner, kernel, device, key, fingerprint; a problem has none of that.
 _Reported: TypeAlias = "tuple[str, ...]"
 
 
@@ -48,20 +48,17 @@ def command(
     A report of a run that was not complete is refused, unless --together says that all of them make one. What is of
     another device stays.
     """
-    asked, unused = set[_Reported](), set[_Reported]()
-    for path in paths:
-        of_report = _report(path, together)
-        asked |= of_report[0]
-        unused |= of_report[1]
-    kernels = {problem[:3] for problem in asked} if together else set()  # with their device
+    reports = [_report(path, together) for path in paths]
+    kernels = {problem[:3] for asked, _ in reports for problem in asked} if together else set()  # with their device
 
     def is_unused(entry: Entry) -> bool:
         device_of = entry.problem.device
         if not matches(device, device_of.id, device_of.name):
             return False
-        # A report names problems: of several entries of one, it does not say which was asked for.
-        reported = _reported(problem_mapping(entry.problem))
-        return reported not in asked and (reported in unused or reported[:3] in kernels)
+        reported, problem = _reported(entry_mapping(entry)), _reported(problem_mapping(entry.problem))
+        # Who calls it unused has asked for its problem with other code.
+        is_asked = any(problem in asked and reported not in unused for asked, unused in reports)
+        return not is_asked and (reported[:3] in kernels or any(reported in unused for _, unused in reports))
 
     def without_unused(now: Cache) -> Cache:
         return replace(now, entries=tuple(entry for entry in now.entries if not is_unused(entry)))
@@ -81,7 +78,8 @@ def command(
 
 
 def _reported(row: Mapping[str, Any]) -> _Reported:
-    return str(row["tuner"]), str(row["kernel"]), str(row["device"]), json.dumps(row["key"], sort_keys=True)
+    values = (json.dumps(row.get(name), sort_keys=True) for name in ("key", "fingerprint"))
+    return str(row["tuner"]), str(row["kernel"]), str(row["device"]), *values
 
 
 def _report(path: str, together: bool) -> tuple[Set[_Reported], Set[_Reported]]:

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from pytest_autotune.cache.diff import Change, winner
-from pytest_autotune.cache.model import Candidate, Problem, Value
+from pytest_autotune.cache.model import Candidate, Entry, Problem, Value
 from pytest_autotune.run.result import Dump, Result
 from pytest_autotune.run.rows import Row
 
@@ -42,7 +42,7 @@ def to_mapping(result: Result) -> dict[str, Any]:
         },
         "errors": list(result.errors),
         "lookups": [_lookup(result, row) for row in result.rows],
-        "unused": [problem_mapping(entry.problem) for entry in result.unused],
+        "unused": [entry_mapping(entry) for entry in result.unused],
         "left_out": [problem_mapping(entry.problem) for entry in result.left_out],
         "untracked": list(result.collected.untracked),
         "crashed": list(result.collected.crashed),
@@ -80,6 +80,11 @@ def problem_mapping(problem: Problem) -> dict[str, Any]:
         "key": plain_values(problem.key),
         "device": problem.device.id,
     }
+
+
+def entry_mapping(entry: Entry) -> dict[str, Any]:
+    """What an entry is of, as plain values."""
+    return {**problem_mapping(entry.problem), "fingerprint": plain_values(entry.fingerprint)}
 
 
 def _lookup(result: Result, row: Row) -> dict[str, Any]:
