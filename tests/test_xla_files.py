@@ -212,6 +212,7 @@ def bad_inputs() -> list[tuple[tuple[str, ...], str]]:
         ),
         (("a.textproto", "b.pb", "--xla-format=new"), "--xla-format: says what to write for XLA (add --to=xla)"),
         (("a.textproto", "file/b.pb"), "file/b.pb: cannot be written"),
+        (("xla.textproto", "x/", "--from=xla", "--to=xla"), "x/: is a folder"),
     ]
 
 

@@ -71,7 +71,7 @@ def replace_file(path: str, data: bytes) -> None:
     """Put data in the place of a file of another kind, as a whole or, with a :class:`CacheError`, not at all."""
     with os_errors(path):
         file = Path(os.path.realpath(os.path.expanduser(path)))
-        if file.is_dir():
+        if file.is_dir() or path.endswith("/"):
             raise CacheError(path, "is a folder")
         file.parent.mkdir(parents=True, exist_ok=True)
         with locked(lock_of(file)):
