@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -65,6 +66,20 @@ def test_what_several_workers_tune_is_one_line_with_the_longest() -> None:
 
     assert "toy:lib.op: candidate 3 of 12, 19s (and 1 more)" in Screen(younger, STAGE).after(19)
     assert "toy:lib.other: waiting for the GPU, 17s" in Screen(younger).after(19)
+
+
+def test_a_tuning_may_end_while_one_in_another_thread_begins(monkeypatch: pytest.MonkeyPatch) -> None:
+    line = Screen(STAGE).line
+
+    class Late(threading.Thread):
+        def start(self) -> None:
+            line.stop()
+            super().start()
+
+    monkeypatch.setattr(threading, "Thread", Late)
+    line.start()
+    line.stop()
+    assert not any(isinstance(thread, Late) for thread in threading.enumerate())
 
 
 def test_the_stages_of_a_tuning_are_told_and_an_inner_one_before_the_outer() -> None:

@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 import pytest
 
 from pytest_autotune.cache.index import EntryIndex
-from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Value
+from pytest_autotune.cache.model import Cache, Candidate, Device, Digest, Entry, Problem, Value
 from pytest_autotune.run.lookup import Lookup, Outcome
 from pytest_autotune.run.session import Session
 from pytest_autotune.run.settle import settled
@@ -164,6 +164,21 @@ def test_a_version_that_is_as_it_was_is_not_said_to_have_changed() -> None:
 
     assert stale(version=1) == "source changed"
     assert stale(version=2) == "source, version changed (version: 1 -> 2)"
+
+
+def test_a_stale_problem_is_compared_with_the_entry_that_differs_least() -> None:
+    """As where kernels that one factory made of ``relu`` and ``square`` are edited."""
+
+    def of(source: str, choice: Candidate, *parts: str) -> Entry:
+        return Entry(problem(), (Value("source", source, "digest"),), choice, digests=(Digest(source, parts),))
+
+    now = of("c", FAST, "kernel 2", "square 1")
+    entries = (of("a", FAST, "kernel 1", "relu 1"), of("b", SLOW, "kernel 1", "square 1"))
+    session, lookups = a_session(entries, on_stale="use")
+    with session.tuning(problem(), now.fingerprint, lambda entry: True, digests=lambda: now.digests) as tuning:
+        assert tuning.entry.choice == SLOW
+
+    assert lookups[0].reason == "source changed (kernel)"
 
 
 def test_threads_that_ask_at_once_are_all_served_and_told_of() -> None:

@@ -637,14 +637,20 @@ def test_what_another_run_may_not_see_is_not_kept(session, error: Exception) -> 
     assert [(lookup.tuned, lookup.entry) for lookup in first.lookups] == [(False, None)]
 
 
-def test_what_a_call_in_another_thread_may_have_caused_is_not_kept(session) -> None:
+@pytest.mark.parametrize("in_a_candidate", [True, False])
+def test_what_a_call_in_another_thread_may_have_caused_is_not_kept(session, in_a_candidate: bool) -> None:
     first = session(dumping=True)
 
+    def another_call_ends(*args: Any, **kwargs: Any) -> Any:
+        kernel.nargs = None
+        return kernel.configs
+
     def bench(kernel_call: Any, quantiles: Any) -> list[float]:
-        kernel.nargs = None  # as at the end of a call in another thread
+        another_call_ends()
         return [kernel_call() or 1.0] * 3
 
-    kernel = copy_kernel(bench)
+    pruned = {} if in_a_candidate else {"prune_configs_by": {"early_config_prune": another_call_ends}}
+    kernel = copy_kernel(bench, **pruned)
     with pytest.raises(TypeError, match="NoneType"):
         call(kernel)
 

@@ -139,4 +139,4 @@ class Progress:
             self._tell_innermost()
 
     def _tell_innermost(self) -> None:
-        self._tell(next(reversed(self._stages.values()), None))
+        self._tell([None, *self._stages.values()][-1])

@@ -104,12 +104,16 @@ class Loaded:
         exact = next((entry for entry in entries if entry.fingerprint == fingerprint), None)
         if exact is not None:
             return replace(stale, reason=f"{_choice_of(exact)} is no longer a candidate")
+        digests = tuple(self.digest_parts())
+        made_of = _made_of(fingerprint, digests)
+        # Of several, as of kernels of one factory, the one that differs least.
+        entries = sorted(entries, key=lambda entry: len(made_of ^ _made_of(entry.fingerprint, entry.digests)))
         usable = next((entry for entry in entries if not entry.every_failed and self.offered(entry)), None)
         closest = usable or entries[0]
         if not is_part(fingerprint) and closest.fingerprint == before_pruning(fingerprint):
             reason = "pruning makes candidates that are not in the list, which were not measured"
         else:
-            reason = _changed(closest, fingerprint, self.digest_parts())
+            reason = _changed(closest, fingerprint, digests)
         if usable is None and not closest.every_failed:
             reason += f", and {_choice_of(closest)} is no longer a candidate"
         stale = replace(stale, reason=reason)
@@ -131,6 +135,10 @@ class Loaded:
         free = [entry for kernel, entry in found.items() if (problem.tuner, kernel) not in self.asked]
         choices = [entry.choice for entry in free if entry.choice is not None]
         return free[0] if choices and all(one.same_configuration(choices[0]) for one in choices) else None
+
+
+def _made_of(fingerprint: Iterable[Value], digests: Iterable[Digest]) -> set[Value | str]:
+    return {*fingerprint, *(part for digest in digests for part in digest.parts)}
 
 
 def _changed(entry: Entry, fingerprint: tuple[Value, ...], digests: Iterable[Digest]) -> str:

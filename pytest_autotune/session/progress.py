@@ -48,15 +48,16 @@ class ProgressLine:
     def start(self) -> None:
         if self._thread is None:
             self._stop.clear()
-            self._thread = threading.Thread(target=self._watch, name="autotune-progress", daemon=True)
-            self._thread.start()
+            thread = threading.Thread(target=self._watch, name="autotune-progress", daemon=True)
+            thread.start()
+            self._thread = thread  # now: threads of a test tune at once, and one may end
 
     def stop(self) -> None:
         """No thread is left, which a test that forks would be warned of."""
-        if self._thread is not None:
+        thread, self._thread = self._thread, None
+        if thread is not None:
             self._stop.set()
-            self._thread.join()
-            self._thread = None
+            thread.join()
 
     pytest_sessionstart, pytest_sessionfinish = start, stop
 

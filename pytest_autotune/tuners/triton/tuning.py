@@ -96,7 +96,7 @@ def tune(
                     bench_fn()
         except Exception as error:
             # Triton keeps the arguments of a call in the autotuner, where another thread's call puts its own.
-            if fails_again(error) and autotuner.nargs is arguments:
+            if fails_again(error) and autotuner.nargs is arguments is not None:
                 tuning.record_failure([failure_text(error)])
             raise
         if raced is not None:
