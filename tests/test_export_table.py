@@ -117,7 +117,7 @@ def test_a_generic_table_has_the_named_params_in_order_and_rows_by_size(export: 
         (("--file={N}.json", "--row=m"), "its key has no integer m, by which rows are found"),
         (("--file={N}{topk}.json", "--row=M", "--values=SPLIT_K"), "its choice has no SPLIT_K (it has BLOCK_SIZE_M, "),
         (("--file={N}.json",), "takes --preset, or --file and --row"),
-        (("--preset=vllm", "--kernel=other"), "no entry with a choice is to be written"),
+        (("--preset=vllm", "--kernel=other"), "no entry with a choice to write (is it the right cache, or glob?)"),
     ],
 )
 def test_what_fits_no_table_is_said_in_a_line(export: Export, options: tuple[str, ...], said: str) -> None:

@@ -37,7 +37,7 @@ def module_text(
     plain = [entry for entry in of_triton if entry.problem.kernel not in cells and _is_plain(entry)]
     entries, ambiguous = chosen(plain)
     if not entries:
-        raise CacheError("--to=python", "no choice of a Triton kernel is to be written", "is it the right cache?")
+        raise CacheError("--to=python", "no choice of a Triton kernel to write", "is it the right cache, or glob?")
     names = {entry.problem.kernel for entry in entries}
     on = sorted({entry.problem.device.name for entry in entries})
     for name, other in sorted(aliases.items()):

@@ -108,7 +108,7 @@ def tables(cache: Cache, layout: Layout, kernels: Sequence[str], devices: Sequen
             raise CacheError("--to=table", what, "name in --file= what tells them apart, or one kernel with --kernel=")
         versions.setdefault(path, set()).add(_triton(entry))
     if not found:
-        raise CacheError("--to=table", "no entry with a choice is to be written", "is it the right cache?")
+        raise CacheError("--to=table", "no entry with a choice to write", "is it the right cache, or glob?")
     return {path: _text(rows, layout, versions[path]) for path, rows in sorted(found.items())}
 
 
