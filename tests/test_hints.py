@@ -91,7 +91,7 @@ def test_who_cannot_have_a_tuner_hooked_is_told_how_to_go_on_without_it() -> Non
     failed = result(LOADED, unhooked=(("toy", "other arguments"),), gate=Gate("0", "could not be hooked: toy"))
 
     without = "autotune_ignore (ini) for toy:* goes on without."
-    assert list(hints(failed)) == [f"Upgrade pytest-autotune, or report why toy was bypassed; {without}"]
+    assert list(hints(failed)) == [f"Upgrade pytest-autotune or its adapter, or report why toy was bypassed; {without}"]
     assert list(hints(replace(failed, gate=Gate("0")))) == []
 
 

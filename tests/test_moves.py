@@ -84,6 +84,9 @@ def test_a_run_of_one_test_renames_nothing_since_others_may_ask_for_the_old_name
     a_suite.load("--autotune-dump=cache.textproto", "-k", "ten").assert_outcomes(passed=1, deselected=1)
 
     assert a_suite.cache.read_text() == before
+    told = a_suite.load("-k", "ten").stdout
+    told.fnmatch_lines(["1 hit of new.copy moved from *old.copy; an update of a complete run renames the entries"])
+    told.no_fnmatch_line("Re-run with *")
 
 
 def test_a_copy_of_a_kernel_that_is_still_there_is_a_miss_and_takes_nothing_from_it(a_suite: Suite) -> None:

@@ -37,7 +37,8 @@ def _update(result: Result, has_missed: bool) -> Iterator[str]:
     elif dump is not None and (update or is_dumped):
         prune = f"--autotune-load={dump.path} --autotune-update=prune"
     has_no_entries = bool(result.loaded and not result.entries and result.failures)
-    if update and (has_missed or (not is_dumped and (result.moved or has_no_entries))):
+    has_moved = result.moved and not result.collected.incomplete
+    if update and (has_missed or (not is_dumped and (has_moved or has_no_entries))):
         yield f"Re-run{_on(result)} with {update} to update the cache."
     if prune and result.unused:
         yield f"Run with {prune} to drop the unused entries, unless another suite uses them."
@@ -53,7 +54,7 @@ def _on(result: Result) -> str:
 def _go_without(result: Result) -> Iterator[str]:
     missing = sorted({library_of(tuner) for tuner in result.not_hooked})
     ways = (
-        (missing, f"Upgrade pytest-autotune, or report why {' and '.join(missing)} was bypassed"),
+        (missing, f"Upgrade pytest-autotune or its adapter, or report why {' and '.join(missing)} was bypassed"),
         (result.without_adapter, f"Install the adapter of {' and '.join(result.without_adapter)}"),
     )
     for tuners, way in ways if result.failures else ():

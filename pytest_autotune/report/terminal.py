@@ -107,8 +107,9 @@ def _of_entries(result: Result) -> Iterator[Line]:
     for (then, now), hits in result.other_versions.items():
         tells = f" ({'; '.join(result.request.tells)})" if result.request.tells else ""
         yield Line(f"{counted(hits, 'hit')}, tuned with {then}; this run has {now}{tells}")
+    later = "; an update of a complete run renames the entries" if result.collected.incomplete else ""
     for (old, new), hits in result.moved.items():
-        yield Line(f"{counted(hits, 'hit')} of {new} moved from {old}")
+        yield Line(f"{counted(hits, 'hit')} of {new} moved from {old}{later}")
     for device, other in result.aliases:
         yield Line(f"{device} used entries of {other} (autotune_device_alias)")
     if result.left_out and result.dump is not None:
