@@ -275,6 +275,16 @@ def test_merge_says_which_fingerprints_of_one_problem_both_stay(run: Run) -> Non
     assert lines[-1] == "  (a run with --autotune-update=prune drops those of code that is gone)"
 
 
+def test_merge_says_what_it_replaced_that_no_shard_has(run: Run) -> None:
+    write("1.pb", entry(1, source="new"))
+    write("out.textproto", entry(1), entry(1, device=A100))
+
+    lines = run("merge", "1.pb", "-o", "out.textproto")[1]
+
+    told = "; 1 problem that it held gone: in no FILE (to keep such, name it as one)"
+    assert lines == [f"1 entry of 1 cache written to out.textproto{told}"]
+
+
 def test_merge_lists_what_was_settled(run: Run) -> None:
     write("1.textproto", entry(block=32, time_us=11.0))
     write("2.textproto", entry(block=64))

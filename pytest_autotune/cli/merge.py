@@ -11,7 +11,7 @@ from pytest_autotune.cache.counted import counted
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.locations import is_url
 from pytest_autotune.cache.merge import Combined, combine
-from pytest_autotune.cache.model import Cache
+from pytest_autotune.cache.model import Cache, Problem
 from pytest_autotune.cli.output import PATH, choice_and_time, on_device, print_lines, safe, whole
 
 
@@ -38,20 +38,24 @@ def command(files: tuple[str, ...], output: str, base: str | None) -> None:
         raise CacheError(next(path for path in files if files.count(path) > 1), "is named twice")
     sides = {path: whole(stores.read(path)) for path in files}
     ancestor = stores.read(base) if base is not None else None
-    combined = combine(sides, ancestor)
+    combined, gone = combine(sides, ancestor), set[Problem]()
 
     def change(now: Cache) -> Cache:
-        nonlocal combined
+        nonlocal combined, gone
         # A dump may have written to it meanwhile; and to what is at a URL, others add.
         if output in sides or is_url(output):
             combined = combine({**sides, output: now}, ancestor)
+        there = (*combined.cache.entries, *combined.removed)
+        gone = {entry.problem for entry in now.entries} - {entry.problem for entry in there}
         return combined.cache
 
     store = stores.store_of(output)
     store.check()
     written_to = store.update(change).written_to
     written = f"{counted(len(combined.cache.entries), 'entry')} of {counted(len(files), 'cache')}"
-    print_lines([f"{written} written to {safe(written_to)}", *settled(combined, base is not None)])
+    replaced = f"; {counted(len(gone), 'problem')} that it held gone: in no FILE (to keep such, name it as one)"
+    written = f"{written} written to {safe(written_to)}{replaced if gone else ''}"
+    print_lines([written, *settled(combined, base is not None)])
 
 
 def settled(combined: Combined, has_base: bool = True) -> Iterator[str]:
