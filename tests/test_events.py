@@ -54,7 +54,7 @@ def test_a_lookup_comes_back_from_its_line_as_it_was() -> None:
 def test_what_a_process_reports_at_its_end_comes_back_as_it_was_unless_its_line_is_damaged() -> None:
     data = {
         "notes": ["note"], "untracked": ["triton:k"], "imported": ["t:k"], "drawn": ["t::t"], "disabled": [],
-        "unhooked": {"triton": "why"}, "versions": {"triton": "triton 3.6"}, "deselected": 3,
+        "missing": [], "unhooked": {"triton": "why"}, "versions": {"triton": "triton 3.6"}, "deselected": 3,
     }  # fmt: skip
     ends = [("gw1", Event.decode(Event(END, data=said).encode())) for said in (data, {"notes": 5})]
 

@@ -33,6 +33,7 @@ class Collected:
     :param imported: loaded kernels, as ``tuner:kernel``, whose module was imported.
     :param drawn: the tests, by node id, whose arguments Hypothesis draws.
     :param disabled: the tests that a marker let run without the tuners' being hooked.
+    :param missing: the caches, as they are typed, that tests load and that had no entry; of a run that writes.
     """
 
     lookups: tuple[tuple[str, Lookup], ...] = ()
@@ -49,6 +50,7 @@ class Collected:
     imported: tuple[str, ...] = ()
     drawn: tuple[str, ...] = ()
     disabled: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
     deselected: int = 0
 
 
@@ -56,7 +58,8 @@ def collect(events: Iterable[tuple[str, Event]], recovered: Iterable[tuple[str, 
     """What the events of a run tell, and those of killed runs; what only looks like one, in a damaged file, is none."""
     lookups: list[tuple[str, Lookup]] = []
     others: list[Event] = []
-    texts: dict[str, dict[str, None]] = {name: {} for name in ("notes", "untracked", "imported", "drawn", "disabled")}
+    names = ("notes", "untracked", "imported", "drawn", "disabled", "missing")
+    texts: dict[str, dict[str, None]] = {name: {} for name in names}
     unhooked: set[tuple[str, str]] = set()
     versions: dict[str, Versions] = {}
     deselected = 0

@@ -28,7 +28,7 @@ def dump(
     path = str(store)
     request = replace(request, shared=is_url(path))
     result = settle(beginning, collected, beginning.held, request)
-    if not (beginning.held.entries or result.merged.cache.entries):
+    if not (beginning.held.entries or result.merged.cache.entries or path in collected.missing):
         return result.dumped(Dump(path))
 
     def change(now: Cache) -> Cache:
@@ -56,7 +56,8 @@ def dump_for_tests(
     :param given: what has named them.
     """
     results = []
-    for name in sorted({lookup.cache for _, lookup in collected.lookups if lookup.cache}):
+    # Of several that a test loads, what is tuned belongs into the last one; without the others, it could not run.
+    for name in sorted({*(one.cache for _, one in collected.lookups if one.cache), *collected.missing}):
         store = place(name)
         held = set()
         with suppress(CacheError):  # said when it is to be written
@@ -67,7 +68,7 @@ def dump_for_tests(
             if lookup.cache == name
             and (not held or lookup.searched or (lookup.entry is not None and lookup.entry.identity in held))
         )
-        if lookups and (request.updates or not held):
+        if (lookups or name in collected.missing) and (request.updates or not held):
             recovered = tuple(replace(one, cache="") for one in collected.recovered if one.cache == name)
             part = replace(collected, lookups=lookups, recovered=recovered)
             asked = replace(request, dumps=True, updates=False, prune=False)

@@ -125,6 +125,7 @@ class TestProcess:
         self._deselected = 0
         self._drawn: set[str] = set()
         self._disabled: set[str] = set()
+        self._missing: set[str] = set()
         self._refused = ""
         self._run_ends = ExitStack()
         self._test_ends = ExitStack()
@@ -164,6 +165,7 @@ class TestProcess:
             "imported": list(filter(_module_is_imported, index.kernels() if index is not None else ())),
             "drawn": sorted(self._drawn),
             "disabled": sorted(self._disabled),
+            "missing": sorted(self._missing),
             "deselected": self._deselected,
         }
 
@@ -239,6 +241,8 @@ class TestProcess:
             self.session.note(str(CacheError(*cache.lossy)))
         dump = self._options.dump
         is_dump = dump is not None and argument.is_same_as(dump)
+        if self._options.writes and not (cache.entries or is_dump or argument.location.url):
+            self._missing.add(argument.typed)
         self.session.add_cache(EntryIndex.of([cache]), "" if is_dump else argument.typed)
         self.hooks.install()
 

@@ -86,6 +86,17 @@ def test_a_dump_creates_every_cache_that_tests_load_for_themselves(suite: Suite,
     assert section(suite.run())[-1].startswith("3 hits")
 
 
+def test_so_it_does_with_those_that_nothing_belongs_into(suite: Suite, section) -> None:
+    """What is tuned belongs into the last of several, and a test may ask for nothing: without them it cannot run."""
+    tests = "@load(['first.textproto', 'own.textproto'])\ndef test_own(tune): tune('lib.own')\n"
+    write(suite, tests + "@load('idle.textproto')\ndef test_idle(tune): pass\n")
+
+    lines = section(suite.run("--autotune-update"))
+
+    assert {"0 entries written to first.textproto", "1 entry written to own.textproto: 1 added"} < {*lines}
+    suite.run("--autotune-max-misses=0").assert_outcomes(passed=2)
+
+
 def test_an_update_writes_each_problem_into_the_cache_that_its_test_loads(suite: Suite, section) -> None:
     write(suite, OWN_AND_OTHERS).dump()
     before = suite.cache.read_bytes()
