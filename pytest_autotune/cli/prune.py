@@ -71,8 +71,7 @@ def command(
         updated = store.update(without_unused, removing=True)
         elsewhere = f", written to {safe(updated.written_to)}" if updated.beside else ""
     would = "would be dropped" if dry_run else "dropped"
-    kept = len(cache.entries) - len(dropped)
-    counts = f"{counted(len(dropped), 'entry')} {would}, {kept} kept{elsewhere}"
+    counts = f"{counted(len(dropped), 'entry')} {would}, {len(cache.entries) - len(dropped)} kept{elsewhere}"
     print_lines([counts, *(on_device(entry.problem) for entry in dropped)])
     return FOUND if exit_code and dropped else OK
 

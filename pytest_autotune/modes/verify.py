@@ -251,8 +251,7 @@ class Verify(Mode):
             failure = f"maximum allowed drift of autotune choices exceeded: {compared}"
         elif not (failure := out_of_reach(result)) and not raced and not (failure := asked_nothing(result)):
             if late:
-                late_choices = counted(late, "choice")
-                failure = f"not one of {late_choices} was raced: {TIME_OVER} (raise autotune_verify_seconds)"
+                failure = f"not one of {counted(late, 'choice')} was raced: {TIME_OVER} (raise autotune_verify_seconds)"
             elif result.loaded and not result.entries:
                 failure = "no entry is loaded, so no choice was raced (add some with --autotune-update)"
             else:
