@@ -123,6 +123,7 @@ def test_the_conformance_tests_pass_for_it(installed: Path, pytester: pytest.Pyt
     [
         ("self._library.Tuned.choose = self._original", "pass", "test_after_unhooking_the_library_is_as_it_was"),
         ("tuned.best = {}", "pass", "test_inside_isolation_nothing_is_remembered_and_nothing_is_left"),
+        ("tuned.best = memory", "pass", "test_inside_isolation_nothing_is_remembered_and_nothing_is_left"),
         ("import gc", "import gc, handrolled", "test_making_the_adapter_imports_no_library"),
         (
             "entry.choice.params in on_offer",
@@ -132,7 +133,7 @@ def test_the_conformance_tests_pass_for_it(installed: Path, pytester: pytest.Pyt
         ("if session.paused or", "if", "test_paused_and_ignored_kernels_are_tuned_as_without_the_plugin"),
         ("len(items)),)", "id(items)),)", "test_a_problem_asked_for_again_is_the_same_problem"),
     ],
-    ids=["unhook", "isolated", "import", "offered", "paused", "key"],
+    ids=["unhook", "isolated", "restored", "import", "offered", "paused", "key"],
 )
 def test_the_conformance_tests_find_what_is_wrong(
     pytester: pytest.Pytester, monkeypatch: Any, right: str, wrong: str, failed: str
