@@ -172,13 +172,13 @@ def test_a_stale_problem_is_compared_with_the_entry_that_differs_least() -> None
     def of(source: str, choice: Candidate, *parts: str) -> Entry:
         return Entry(problem(), (Value("source", source, "digest"),), choice, digests=(Digest(source, parts),))
 
-    now = of("c", FAST, "kernel 2", "square 1")
+    now = of("c", FAST, "kernel 2", "square 2")
     entries = (of("a", FAST, "kernel 1", "relu 1"), of("b", SLOW, "kernel 1", "square 1"))
     session, lookups = a_session(entries, on_stale="use")
     with session.tuning(problem(), now.fingerprint, lambda entry: True, digests=lambda: now.digests) as tuning:
         assert tuning.entry.choice == SLOW
 
-    assert lookups[0].reason == "source changed (kernel)"
+    assert lookups[0].reason == "source changed (kernel, square)"
 
 
 def test_threads_that_ask_at_once_are_all_served_and_told_of() -> None:

@@ -138,7 +138,8 @@ class Loaded:
 
 
 def _made_of(fingerprint: Iterable[Value], digests: Iterable[Digest]) -> set[Value | str]:
-    return {*fingerprint, *(part for digest in digests for part in digest.parts)}
+    parts = [part for digest in digests for part in digest.parts]
+    return {*fingerprint, *parts, *(part.rpartition(" ")[0] for part in parts)}  # what has changed has still its name
 
 
 def _changed(entry: Entry, fingerprint: tuple[Value, ...], digests: Iterable[Digest]) -> str:
