@@ -46,7 +46,7 @@ class GitHub:
             (commands / name).write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m {module} "$@"\n')
             (commands / name).chmod(0o755)
         self.environment = {
-            **os.environ,
+            **{name: value for name, value in os.environ.items() if not name.startswith("GIT_")},
             "PATH": f"{commands}{os.pathsep}{os.environ['PATH']}",
             "PYTHONPATH": os.pathsep.join([str(REPOSITORY), os.environ.get("PYTHONPATH", "")]),
             "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
