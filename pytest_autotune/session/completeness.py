@@ -79,8 +79,8 @@ def selection(config: pytest.Config) -> str:
     here, root = config.invocation_params.dir, config.rootpath
     if config.args_source is pytest.Config.ArgsSource.ARGS:
         whole = config.getini("testpaths") or ["."]  # what pytest takes without arguments, which it does in its root
-        if here != root or {os.path.abspath(here / path) for path in config.args} != {
-            os.path.abspath(here / path) for path in whole
+        if (here != root and config.inipath is None) or {os.path.abspath(here / path) for path in config.args} != {
+            os.path.abspath(root / path) for path in whole
         }:
             return f"only {' '.join(config.args)} was asked for"
     if config.args_source is pytest.Config.ArgsSource.INVOCATION_DIR and here != root:

@@ -239,6 +239,23 @@ def test_who_types_nothing_or_what_pytest_would_take_runs_the_whole_suite(
     assert entries(serial_suite) == 2
 
 
+@pytest.mark.parametrize("has_ini_file", [True, False])
+def test_who_names_the_root_from_elsewhere_runs_the_whole_suite_where_a_file_says_what_the_root_is(
+    serial_suite: Suite, monkeypatch: pytest.MonkeyPatch, has_ini_file: bool
+) -> None:
+    shrunk(serial_suite)
+    if has_ini_file:
+        serial_suite.pytester.makeini("[pytest]\n")
+    monkeypatch.chdir(serial_suite.folder.parent)
+    folder = serial_suite.folder.name
+
+    serial_suite.run(
+        f"--autotune-load={folder}/cache.textproto", "--autotune-update=prune", f"--rootdir={folder}", folder
+    )
+
+    assert entries(serial_suite) == (2 if has_ini_file else 3)
+
+
 @pytest.mark.parametrize(
     ("testpaths", "typed"),
     [
