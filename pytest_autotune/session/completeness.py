@@ -79,9 +79,8 @@ def selection(config: pytest.Config) -> str:
     here, root = config.invocation_params.dir, config.rootpath
     if config.args_source is pytest.Config.ArgsSource.ARGS:
         whole = config.getini("testpaths") or ["."]  # what pytest takes without arguments, which it does in its root
-        if (here != root and config.inipath is None) or {os.path.abspath(here / path) for path in config.args} != {
-            os.path.abspath(root / path) for path in whole
-        }:
+        named, suite = ({os.path.abspath(at / path) for path in of} for at, of in ((here, config.args), (root, whole)))
+        if named != suite or (here != root and config.inipath is None):
             return f"only {' '.join(config.args)} was asked for"
     if config.args_source is pytest.Config.ArgsSource.INVOCATION_DIR and here != root:
         return f"only {os.path.relpath(here, root)} was asked for"
