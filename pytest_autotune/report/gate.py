@@ -80,7 +80,7 @@ def asked_nothing(result: Result) -> str:
     Skipped tests are no excuse: where a GPU is lost, every test of it is skipped, and the gate would be green for ever.
     Nor is what a test finds in a cache of its own, or what nothing came of.
     """
-    asks = any(row.outcome and row.problem not in result.of_tests for row in result.rows)
+    asks = any((row.outcome or row.entry) and row.problem not in result.of_tests for row in result.rows)
     if asks or not result.loaded or (result.collected.incomplete and not result.collected.only_skipped):
         return ""
     leaves = f"{' or '.join(result.bypassing)} may leave them out" if result.bypassing else ""
