@@ -44,6 +44,31 @@ def test_the_folder_of_locks_is_this_users_own_and_not_in_a_home() -> None:
     assert Path.home() not in folder.parents
 
 
+def test_no_folder_of_locks_is_made_in_a_home(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """TMPDIR names a folder in the home, and there is no memory to share."""
+    monkeypatch.setenv("HOME", str(base.parent))
+
+    folder = shared_folder().path
+
+    assert folder.parent in (Path("/tmp"), Path("/var/tmp"))
+    assert list(base.iterdir()) == []
+
+
+def test_where_all_places_are_in_the_home_one_line_says_so(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(base.parent))
+    monkeypatch.setattr(os, "access", lambda place, mode: place == base)
+
+    shared = shared_folder()
+
+    assert (shared.path, "home folder" in shared.note, list(base.iterdir())) == (None, True, [])
+
+
+def test_a_home_that_is_the_root_of_the_file_system_takes_no_place(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/")
+
+    assert shared_folder().path == base / name()
+
+
 @pytest.mark.parametrize("found", ["a plain file", "a dangling link", "a link to a folder", "a folder that is open"])
 def test_what_stands_in_place_of_the_folder_is_left_alone_and_told(base: Path, found: str) -> None:
     elsewhere = base / "elsewhere"

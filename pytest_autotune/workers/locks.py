@@ -51,9 +51,10 @@ def shared_folder() -> SharedFolder:
 
     In memory or on a local disk, never in a home folder: locks on network file systems hang or lie.
     """
-    memory = Path("/dev/shm")
-    base = memory if memory.is_dir() and os.access(memory, os.W_OK | os.X_OK) else Path(tempfile.gettempdir())
-    folder = base / f"pytest-autotune-{os.getuid()}"
+    places = [place for place in _places() if not _is_in_home(place)]
+    if not places:
+        return _no_folder(Path(tempfile.gettempdir()), "lies in the home folder")
+    folder = places[0] / f"pytest-autotune-{os.getuid()}"
     try:
         with suppress(FileExistsError):
             folder.mkdir(mode=0o700)
@@ -69,7 +70,25 @@ def shared_folder() -> SharedFolder:
             why = f"other users may enter it: chmod 700 {folder}"
         else:
             return SharedFolder(folder)
-    return SharedFolder(None, f"{folder}: {why}; workers do not wait for each other, and measurements may overlap")
+    return _no_folder(folder, why)
+
+
+def _places() -> Iterator[Path]:
+    """Yield the folders of this machine in which the folder for locks may be made, the best one first."""
+    for place in (Path("/dev/shm"), Path(tempfile.gettempdir()), Path("/tmp"), Path("/var/tmp")):
+        if place.is_dir() and os.access(place, os.W_OK | os.X_OK):
+            yield place
+
+
+def _is_in_home(place: Path) -> bool:
+    """Whether a folder is the user's home or lies in it."""
+    home = Path.home().resolve()
+    # Users of containers may have the root of the file system for a home.
+    return home != Path("/") and place.resolve().is_relative_to(home)
+
+
+def _no_folder(place: Path, why: str) -> SharedFolder:
+    return SharedFolder(None, f"{place}: {why}; workers do not wait for each other, and measurements may overlap")
 
 
 class Membership:

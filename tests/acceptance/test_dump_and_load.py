@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import stat
+
 import pytest
 
 from tests.conftest import TOY_TUNER, Suite, everywhere
@@ -48,6 +51,17 @@ def test_loading_never_changes_the_loaded_file(suite: Suite) -> None:
     suite.load()
 
     assert suite.cache.read_bytes() == before
+
+
+def test_a_test_that_leaves_a_umask_makes_no_unreadable_file(serial_suite: Suite) -> None:
+    serial_suite.write(test_lib="import os\n\ndef test_op(tune):\n    tune('lib.op')\n    os.umask(0o777)\n")
+    before = os.umask(0o022)
+    try:
+        serial_suite.dump()
+    finally:
+        os.umask(before)
+
+    assert stat.S_IMODE(serial_suite.cache.stat().st_mode) & 0o600 == 0o600
 
 
 @pytest.mark.parametrize("name", FORMATS)

@@ -56,6 +56,8 @@ def replace(file: Path, data: bytes) -> None:
         # Not tempfile: it makes files that only their owner can read, and the umask can only be asked by setting it.
         with temporary.open("xb") as stream:
             stream.write(data)
+            # A test may have left a umask by which not even the owner could read the new file.
+            os.fchmod(stream.fileno(), stat.S_IMODE(os.fstat(stream.fileno()).st_mode) | stat.S_IRUSR | stat.S_IWUSR)
             with suppress(FileNotFoundError):
                 old = file.stat()
                 os.fchmod(stream.fileno(), stat.S_IMODE(old.st_mode))
