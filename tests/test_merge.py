@@ -105,6 +105,44 @@ def test_a_choice_that_worked_stays_where_nothing_works_this_time() -> None:
     assert merged.counts_in_words == "1 unchanged"
 
 
+def failing(one: Entry) -> Entry:
+    return replace(one, choice=None, candidates=(Candidate(failed="no compiler was found"),))
+
+
+@pytest.mark.parametrize("is_rejected", [False, True])
+def test_a_choice_of_this_run_wins_over_a_failure(is_rejected: bool) -> None:
+    """What failed in one process has worked in another one."""
+    good, failed = entry(), Measured(failing(entry()), "gw0", rejected=is_rejected)
+
+    disturbed = merge(Cache(), [failed, Measured(good, "gw1", disturbed=True)])
+    used = merge(Cache(), [failed], [kept(good)])
+
+    assert chosen(disturbed.cache) == chosen(used.cache) == ["BLOCK=a"]
+
+
+def test_a_failure_that_another_cache_holds_replaces_no_choice() -> None:
+    """The loaded cache expects a failure, so the tuner was left alone; the file that is written knows better."""
+    there = kept(entry())
+
+    assert merge(Cache((there,)), used=[failing(entry())]).cache.entries == (there,)
+    retuned = merge(Cache((there,)), [Measured(entry(source="new"))], [failing(entry())])
+    assert there in retuned.cache.entries
+
+
+def test_candidates_are_kept_of_an_entry_that_is_there_already() -> None:
+    there = replace(kept(entry()), generation=2)
+
+    def merged(again: Entry, was: Entry = there) -> tuple[Entry, ...]:
+        return merge(Cache((was,)), [Measured(again)], rules=Rules(keep_candidates=True)).cache.entries
+
+    measured = entry(times={"a": 10.1, "b": 21.0})
+    with_candidates = replace(there, candidates=measured.candidates)
+    assert merged(measured) == (with_candidates,)
+    assert merged(measured)[0].generation == 2
+    assert merged(entry(times={"a": 10.2, "b": 22.0}), with_candidates) == (with_candidates,)
+    assert merged(failing(entry())) == (there,)
+
+
 def test_that_no_candidate_works_stays_to_the_byte_when_the_reasons_say_it_in_other_words() -> None:
     was, again = (
         replace(entry(), choice=None, candidates=(Candidate(failed=f"cannot convert [{drawn}]"),))

@@ -76,12 +76,13 @@ def test_a_search_in_which_nothing_works_is_none_that_tuned_where_the_file_keeps
 def test_a_choice_that_works_no_more_is_replaced_by_what_says_that_nothing_does() -> None:
     old = entry(problem())
     failed = replace(old, choice=None, candidates=(Candidate(failed="boo"),))
-    tried = searched(failed, failed=True, outcome=Outcome.STALE)
+    stale = searched(failed, failed=True, outcome=Outcome.STALE)
 
-    summary = finished(beginning(old, held=(old,)), collected(tried), dumps=True)
+    tried = finished(beginning(old, held=(old,)), collected(replace(stale, rejected=True)), dumps=True)
+    untried = finished(beginning(entry(problem(), source="old"), held=(old,)), collected(stale), dumps=True)
 
-    assert summary.merged is not None
-    assert summary.merged.cache.entries[0].every_failed
+    assert tried.merged.cache.entries[0].every_failed
+    assert untried.merged.cache.entries == (old,)
 
 
 def test_the_report_shows_the_choice_that_the_file_keeps_where_it_is_as_good_as_the_new_one() -> None:

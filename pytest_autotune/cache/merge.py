@@ -46,7 +46,7 @@ class Merged:
 class Rules:
     """What a merge does beside adding what a run has learned.
 
-    :param keep_candidates: keep every candidate of a new entry that has a choice.
+    :param keep_candidates: keep every candidate of an entry that was measured and has a choice.
     :param keep_pruned: keep entries of a re-tuned problem that differ only in which candidates pruning left: a run
         of a part of the tests may not have asked for them.
     :param keep_others: keep all entries of a re-tuned problem that have another fingerprint: they are of others' runs.
@@ -74,6 +74,8 @@ def merge(
       is still as good (:func:`~.ties.keeps`); under another minor version of the library its versions become those of
       now. Otherwise the new entry replaces it. Entries of that problem with other fingerprints go, unless they were
       used.
+    - "Every candidate failed" replaces no entry that was used, and no result in the file unless that was tried and
+      rejected: the cause may pass.
     - What an entry's choice was compiled for is all that any of these say who chose the same.
     - Everything else stays.
 
@@ -86,8 +88,11 @@ def merge(
     rivals = _rivals(measured)
     learned = _of_used(used, before, rules)
     for identity, measurements in rivals.items():
-        known = [*([learned[identity]] if identity in learned else []), *(one.entry for one in measurements)]
-        learned[identity] = _of_tuned(measurements[0], known, before.get(identity), rules)
+        entry_in_use = learned.get(identity)
+        if entry_in_use is not None and measurements[0].entry.every_failed:
+            continue
+        known = [*([entry_in_use] if entry_in_use is not None else []), *(one.entry for one in measurements)]
+        learned[identity] = _of_tuned(measurements, known, before.get(identity), rules)
     learned = {identity: _replacing(entry, before.get(identity)) for identity, entry in learned.items()}
     after = _staying(before, learned, {problem for problem, _ in rivals}, drop, rules) | learned
     cache = replace(base, entries=tuple(sorted(after.values(), key=attrgetter("sort_key"))))
@@ -112,20 +117,29 @@ def _of_used(used: Iterable[Entry], before: Mapping[Identity, Entry], rules: Rul
     for entry in sorted(used, key=attrgetter("sort_key")):
         identity = entry.identity
         old = before.get(identity)
+        better = found.get(identity, old)
+        if entry.every_failed and better is not None and not better.every_failed:
+            found[identity] = better
+            continue
         known = [entry, *([found[identity]] if identity in found else [])]
         found[identity] = _with_compiled(old if old is not None and old == entry else entry, known, old, rules)
     return found
 
 
-def _of_tuned(measured: Measured, known: Sequence[Entry], old: Entry | None, rules: Rules) -> Entry:
-    """What the cache holds of a problem that was tuned, of which the best measurement counts."""
-    best = measured.entry
+def _of_tuned(measurements: Sequence[Measured], known: Sequence[Entry], old: Entry | None, rules: Rules) -> Entry:
+    """What the cache holds of a problem that was tuned, of which the first measurement counts."""
+    best = measurements[0].entry
+    is_rejected = any(one.rejected for one in measurements)
     # The file holds no candidates but where they are the result: keep what was there as it was.
-    if old is not None and keeps(old, measured):
+    if old is not None and keeps(old, best, is_rejected):
+        kept = old
         # Confirmed under another version it is of that one: else every later run would hint at the old one.
         is_confirmed = best.every_failed == old.every_failed
-        is_of_another = is_confirmed and best.versions and old.versions.minor != best.versions.minor
-        return _with_compiled(replace(old, versions=best.versions) if is_of_another else old, known, old, rules)
+        if is_confirmed and best.versions and old.versions.minor != best.versions.minor:
+            kept = replace(kept, versions=best.versions)
+        if rules.keep_candidates and is_confirmed and not old.candidates:
+            kept = replace(kept, candidates=best.candidates)
+        return _with_compiled(kept, known, old, rules)
     return _with_compiled(best if rules.keep_candidates else without_candidates(best), known, old, rules)
 
 
@@ -133,7 +147,8 @@ def _replacing(entry: Entry, old: Entry | None) -> Entry:
     """An entry in the place of another: of the next generation where its result is another one."""
     if old is None:
         return entry
-    is_same = (entry.choice, entry.candidates, entry.native) == (old.choice, old.candidates, old.native)
+    result, old_result = without_candidates(entry), without_candidates(old)
+    is_same = (result.choice, result.candidates, result.native) == (old.choice, old_result.candidates, old.native)
     generation = max(entry.generation, old.generation if is_same else next_generation(old))
     return entry if generation == entry.generation else replace(entry, generation=generation)
 

@@ -86,7 +86,7 @@ class Measured:
 
     :param origin: who measured it.
     :param disturbed: something else may have run on the device meanwhile.
-    :param rejected: the choice that was loaded was tried, and could not be used.
+    :param rejected: the loaded entry of this problem and fingerprint was tried before, and could not be used.
     """
 
     entry: Entry
@@ -96,23 +96,26 @@ class Measured:
 
 
 def ranked(rivals: Sequence[Measured]) -> list[Measured]:
-    """Measurements of one problem, the one to keep first, whatever their order: the higher generation, undisturbed
-    before disturbed, the lower time; else by the encoding.
+    """Measurements of one problem, the one to keep first, whatever their order: the higher generation, a choice before
+    "every candidate failed", undisturbed before disturbed, the lower time; else by the encoding.
     """
     if len(rivals) == 1:
         return list(rivals)
 
     def quality(one: Measured) -> tuple[object, ...]:
-        return -one.entry.generation, one.disturbed, best_time_us(one.entry), repr(one.entry), one.origin
+        entry = one.entry
+        return -entry.generation, entry.every_failed, one.disturbed, best_time_us(entry), repr(entry), one.origin
 
     return sorted(rivals, key=quality)
 
 
-def keeps(old: Entry, measured: Measured) -> bool:
-    """Whether a file keeps its entry: the choice is as good as the new one, by the new measurement."""
-    new = measured.entry
+def keeps(old: Entry, new: Entry, is_rejected: bool = False) -> bool:
+    """Whether a file keeps its entry: the choice is as good as the new one, by the new measurement.
+
+    :param is_rejected: this run has tried the entry's choice, and could not use it.
+    """
     if new.every_failed:  # the cause may pass, and its words may hold what a test drew at random
-        return old.every_failed or not measured.rejected
+        return old.every_failed or not is_rejected
     if old.choice is None or new.choice is None:
         return (old.choice, old.candidates, old.native) == (new.choice, new.candidates, new.native)
     best_us = best_time_us(new)

@@ -34,7 +34,19 @@ _ASKED = "asked"
 #: and what an entry's choice was compiled for.
 SPECIALISATION = "specialisation"
 #: The fields that an event holds beside what was asked, entry and test.
-_DATA = ("outcome", "reason", "label", "shared", "disturbed", "fallback", "inside", "failed", "unrecorded", "cache")
+_DATA = (
+    "outcome",
+    "reason",
+    "rejected",
+    "label",
+    "shared",
+    "disturbed",
+    "fallback",
+    "inside",
+    "failed",
+    "unrecorded",
+    "cache",
+)
 
 
 @dataclass(frozen=True, repr=False)
@@ -43,6 +55,7 @@ class Lookup:
 
     :param outcome: None in a run that loaded nothing.
     :param reason: why it is not a hit, in words.
+    :param rejected: the loaded entry of this very problem and fingerprint was tried, and could not be used.
     :param test: the node id of the test that first asked; empty outside tests.
     :param entry: the entry that was used, or the new one where a search took place.
     :param tuned: a search took place in this process.
@@ -71,6 +84,7 @@ class Lookup:
     failed: bool = False
     unrecorded: str = ""
     cache: str = ""
+    rejected: bool = False
 
     def __repr__(self) -> str:
         """What a user reads where a test asserts that there are no misses, and where a lookup is an error."""

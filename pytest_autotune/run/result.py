@@ -50,7 +50,7 @@ class Request:
 
     :param shared: it dumps into a store at a URL, that others add to as well: only what this run has tuned.
     :param new_only: leave the entries of every problem that the dump path holds as they are.
-    :param keep_candidates: keep every candidate of a new entry that has a choice.
+    :param keep_candidates: keep every candidate of an entry that was measured and has a choice.
     :param updates: the dump path was loaded, too.
     :param update: the options that bring the cache up to date, as a user would type them; empty where nothing does.
     :param tuners_named_by: how the user named them, as spelt.

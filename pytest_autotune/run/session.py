@@ -202,7 +202,8 @@ class Session(Notes):
                 return
             rejected = yield Answer(judged, judged.entry)
             if judged.entry is not None:
-                judged = replace(lookup, outcome=Outcome.STALE, reason=rejected)
+                is_own = judged.entry.identity == lookup.identity
+                judged = replace(lookup, outcome=Outcome.STALE, reason=rejected, rejected=is_own)
                 yield Answer(judged)
             lookup = judged
             if candidates is not None and self.policy.on_miss in ("first", "nearest"):

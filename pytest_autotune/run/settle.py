@@ -72,7 +72,9 @@ def settle(beginning: Beginning, collected: Collected, held: Cache, request: Req
     recovered = [lookup for lookup in before if lookup.problem not in asked and is_of_run(lookup)]
     measured = measurements([*of_run, *((INTERRUPTED_RUN, lookup) for lookup in recovered)])
     kept = [lookup for _, lookup in of_run]
-    used = [one.entry for one in kept if one.entry and one.outcome is Outcome.HIT and not one.searched]
+    base = held if request.dumps else Cache(tuple(entry for _, cache in beginning.loaded for entry in cache.entries))
+    used = _searched_in_vain(kept, base)
+    used += [one.entry for one in kept if one.entry and one.outcome is Outcome.HIT and not one.searched]
     if request.shared:  # a choice of a file that is loaded, too, is the file's
         in_store = {entry.identity: entry for entry in held.entries}
         in_store |= {one.entry.identity: one.entry for one in collected.recovered if one.entry is not None}
@@ -88,7 +90,7 @@ def settle(beginning: Beginning, collected: Collected, held: Cache, request: Req
             replacing = mode.replacing(collected.others, kept)
             used += replacing if request.keep_candidates else map(without_candidates, replacing)
     merged = merge(
-        held if request.dumps else Cache(tuple(entry for _, cache in beginning.loaded for entry in cache.entries)),
+        base,
         measured,
         used,
         lambda entry: entry.identity in drop,
@@ -112,13 +114,24 @@ def settle(beginning: Beginning, collected: Collected, held: Cache, request: Req
 
 def measurements(lookups: Iterable[tuple[str, Lookup]]) -> list[Measured]:
     """What was measured, by process; a choice that was shared stands for the search of a worker that may have died."""
-    found: dict[Entry, Measured] = {}
+    found: dict[tuple[Entry, bool], Measured] = {}
     for process, lookup in lookups:
         if lookup.entry is not None and lookup.searched:
-            one = Measured(lookup.entry, process, lookup.disturbed, lookup.outcome is Outcome.STALE)
-            if lookup.tuned or lookup.entry not in found:
-                found[lookup.entry] = one
+            which = lookup.entry, lookup.rejected
+            if lookup.tuned or which not in found:
+                found[which] = Measured(lookup.entry, process, lookup.disturbed, lookup.rejected)
     return list(found.values())
+
+
+def _searched_in_vain(lookups: Iterable[Lookup], base: Cache) -> list[Entry]:
+    """Return the entries of the cache whose problems no search of this run could record: the cause may pass.
+
+    An entry of the same problem with another fingerprint, which was tuned, would otherwise replace them.
+    """
+    has_entry: dict[Identity, bool] = {}
+    for lookup in lookups:
+        has_entry[lookup.identity] = has_entry.get(lookup.identity, False) or lookup.entry is not None
+    return [entry for entry in base.entries if has_entry.get(entry.identity) is False]
 
 
 def _moved(lookups: Iterable[Lookup], *, renames: bool) -> list[tuple[Entry, Lookup]]:

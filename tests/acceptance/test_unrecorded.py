@@ -47,6 +47,40 @@ def test_cannot(session, tune):
         if not tuning.known_to_fail:
             tuning.record_failure([f"too large for {object()} at {time.time_ns()}"])
 """
+#: A hand-written tuning of each source; ``FAILS`` has those that lack something now, as a compiler, or memory.
+TUNED_BY_HAND = """
+import os, pytest
+from pytest_autotune import InvalidConfiguration, Measuring, TuningError, tune
+
+def run(config):
+    return float(config)
+
+def lacking(config):
+    raise {"compiler": InvalidConfiguration("no nvcc"), "memory": MemoryError("taken")}[os.environ["LACKS"]]
+
+@pytest.mark.parametrize("source", os.environ["SOURCES"].split())
+def test_op(source, monkeypatch):
+    if source in os.environ.get("FAILS", "").split():
+        monkeypatch.setitem(globals(), "run", lacking)
+    try:
+        tune("lib.op", space=[1, 2], run=run, source=source, strict=False, device="cpu",
+             measuring=Measuring(clock=lambda call: call()))
+    except TuningError:
+        assert run is lacking
+"""
+#: A loaded choice is tried, and can no longer be used; nor can any other candidate.
+REJECTED = """
+def test_op(session, tune):
+    from pytest_autotune.adapters import Candidate, Device, Problem, Value
+    tune("lib.other")  # which has the toy hooked
+    with session.tuning(Problem("toy", "lib.op", (), Device("Toy GPU", "toy", 4)), (), lambda entry: True) as tuning:
+        if tuning.entry is not None and {rejects}:
+            tuning.reject("it does not compile")
+        if tuning.entry is None and {rejects}:
+            tuning.record_failure(["it does not compile"])
+        elif tuning.entry is None:
+            tuning.record(Candidate(params=(Value("config", "a"),), time_us=1.0))
+"""
 LEFT = "; that call was left to toy, and not recorded"
 
 
@@ -158,3 +192,54 @@ def test_no_entry_is_called_unused_of_a_tuner_of_which_a_call_was_not_seen(seria
     serial_suite.write(test_lib="def test(tune): tune('lib.op', M=1); tune('lib.op', M=object())")
 
     assert serial_suite.report("--autotune-load=cache.textproto")["unused"] == []
+
+
+def test_a_cause_that_passes_takes_no_choice_from_a_file(serial_suite: Suite) -> None:
+    """The loaded file has another code's entry, so its choice was not tried."""
+    serial_suite.write(test_lib=TUNED_BY_HAND)
+    serial_suite.run("--autotune-dump=old.textproto", SOURCES="one")
+    serial_suite.dump(SOURCES="two")
+    before = serial_suite.cache.read_bytes()
+
+    for load in ([], ["--autotune-load=old.textproto"]):
+        failed = serial_suite.dump(*load, SOURCES="two", FAILS="two", LACKS="compiler")
+
+        failed.assert_outcomes(passed=1)
+        assert serial_suite.cache.read_bytes() == before
+    report = serial_suite.report("--autotune-load=cache.textproto", SOURCES="two")
+    assert (report["counts"]["hit"], report["counts"]["tuned"]) == (1, 0)
+
+
+@pytest.mark.parametrize("lacks", ["compiler", "memory"])
+def test_an_entry_stays_whose_search_failed_beside_one_that_did_not(serial_suite: Suite, lacks: str) -> None:
+    serial_suite.write(test_lib=TUNED_BY_HAND)
+    serial_suite.dump(SOURCES="one two")
+    before = serial_suite.cache.read_bytes()
+
+    serial_suite.dump(SOURCES="one two", FAILS="two", LACKS=lacks)
+
+    assert serial_suite.cache.read_bytes() == before
+
+
+def test_a_choice_that_was_tried_and_rejected_is_replaced(serial_suite: Suite) -> None:
+    serial_suite.write(test_lib=REJECTED.replace("{rejects}", "False")).dump()
+    serial_suite.write(test_lib=REJECTED.replace("{rejects}", "True")).load("--autotune-update")
+
+    report = serial_suite.report("--autotune-load=cache.textproto")
+
+    assert "it does not compile" in serial_suite.cache.read_text()
+    assert [row["outcome"] for row in report["lookups"]] == ["hit", "hit"]
+
+
+def test_candidates_come_into_a_file_that_has_the_choice(serial_suite: Suite) -> None:
+    serial_suite.write().dump()
+    before = serial_suite.cache.read_text()
+
+    serial_suite.dump("-oautotune_keep_candidates=true")
+    kept = serial_suite.cache.read_text()
+    serial_suite.dump("-oautotune_keep_candidates=true")
+
+    assert (before.count("candidates {"), kept.count("candidates {")) == (0, 8)
+    assert before.count("choice {") == kept.count("choice {")
+    assert "generation" not in kept
+    assert serial_suite.cache.read_text() == kept
