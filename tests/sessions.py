@@ -14,13 +14,16 @@ from pytest_autotune.run.session import Session
 from pytest_autotune.workers.coordinator import Coordinator
 from pytest_autotune.workers.locks import Locks
 
+#: How long one tuning waits.
+TIMEOUT_S = 1.0
+
 
 def a_session(
     entries: tuple[Entry, ...] | None = None, coordination: Any = None, refuse: Any = pytest.fail, **policy: Any
 ) -> tuple[Session, list[Lookup]]:
     """A run that has loaded these entries, if any, and the lookups that it is told of."""
     index = None if entries is None else EntryIndex.of([Cache(entries)])
-    alone = coordination or Coordinator(Locks(1.0))
+    alone = coordination or Coordinator(Locks(TIMEOUT_S))
     session = Session(Policy(**policy), index, alone, refuse)
     return session, session.lookups
 

@@ -15,7 +15,7 @@ import time
 import weakref
 from collections import namedtuple
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -32,7 +32,7 @@ from pytest_autotune.tuners.function.space import InvalidConfiguration, TuningEr
 from pytest_autotune.tuners.function.tuner import loss, tune
 from pytest_autotune.tuners.measuring.clocks import HostClock
 from pytest_autotune.tuners.measuring.how import Measuring
-from tests.sessions import a_session, verifying
+from tests.sessions import TIMEOUT_S, a_session, verifying
 
 #: A clock for kernels that return their own time in microseconds.
 AS_TOLD = Measuring(clock=lambda call: float(call()))  # type: ignore[arg-type]
@@ -517,6 +517,36 @@ def test_tunings_that_wait_for_each_other_in_other_threads_go_on_alone_in_time()
         for thread in [in_a_thread(kernel) for kernel in "ab"]:
             thread.join()
     assert {lookup.problem.kernel for lookup in lookups} == {"a", "b"}
+
+
+@pytest.mark.timeout(60)
+def test_waiting_costs_a_tuning_of_many_candidates_one_time_out() -> None:
+    """Each candidate asks for the other thread's problem, and no choice comes of that."""
+    both = threading.Barrier(2)
+    begun: list[str] = []
+
+    def ask(kernel: str, is_inner: bool = False) -> None:
+        def run(config: int) -> float:
+            if is_inner:
+                raise LookupError(kernel)
+            if kernel not in begun:
+                begun.append(kernel)
+                both.wait()
+            with suppress(LookupError):
+                ask({"a": "b", "b": "a"}[kernel], is_inner=True)
+            return float(config)
+
+        tune(kernel, space=range(8), run=run, measuring=AS_TOLD, source="", device="cpu")
+
+    threads = [threading.Thread(target=ask, args=(kernel,), daemon=True) for kernel in "ab"]
+    with a_session_of() as lookups:
+        began = time.monotonic()
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert time.monotonic() - began < 3 * TIMEOUT_S
+    assert sorted(lookup.problem.kernel for lookup in lookups if lookup.tuned) == ["a", "b"]
 
 
 def test_a_tuning_inside_a_tuning_works() -> None:

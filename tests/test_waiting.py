@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from contextvars import copy_context
 from pathlib import Path
 
 import pytest
@@ -52,6 +54,24 @@ def test_one_that_hangs_costs_a_tuning_of_many_candidates_one_time_out(tmp_path:
                 with mine.measuring() as undisturbed:
                     assert not undisturbed
 
+    assert 0.35 < elapsed() < 2
+
+
+def test_threads_that_work_for_a_tuning_share_its_time_out(tmp_path: Path, elapsed) -> None:
+    other, mine = worker(tmp_path, 9), worker(tmp_path, 0.4)
+    compile_one_after_the_other = ThreadPoolExecutor(1)
+
+    def compile_piece(piece: int) -> bool:
+        with mine.compiling(str(piece), wait=True) as is_mine:
+            return is_mine
+
+    with other.claim(Identity(problem(1), ()).digest, tuple), ExitStack() as held:
+        for piece in range(20):
+            held.enter_context(other.compiling(str(piece), wait=True))
+        with mine.claim(Identity(problem(2), ()).digest, tuple), compile_one_after_the_other as pool:
+            pieces = [pool.submit(copy_context().run, compile_piece, piece) for piece in range(20)]
+
+    assert not any(piece.result() for piece in pieces)
     assert 0.35 < elapsed() < 2
 
 

@@ -31,7 +31,7 @@ class Claim(NamedTuple):
 class Coordinator:
     """How this process goes together with others: with all of this user's by the GPU, with its run's by claims.
 
-    Attributes: ``notes``, for the summary; ``timeout_s``, how long one tuning waits.
+    Attributes: ``notes``, for the summary; ``budget``, how long one tuning waits.
 
     The order of a tuning: :meth:`claim` it; unless another worker has made it meanwhile, compile, alone by name
     (:meth:`compiling`), then measure, alone on the GPU (:meth:`measuring`), and write the event down while the claim is
@@ -47,7 +47,7 @@ class Coordinator:
 
     def __init__(self, locks: Locks, folder: Path | None = None, others: Others | None = None) -> None:
         self._locks = locks
-        self.timeout_s = locks.timeout_s
+        self.budget = locks.budget
         self._folder = folder
         self._others = others or (Others(folder, "") if folder is not None else None)
         self._membership: Membership | None = None
@@ -66,7 +66,7 @@ class Coordinator:
         :param name: of a file; the event that says what came of it has it, too.
         :param meanwhile: called before it waits for a worker that makes it now, to help; None where it does not wait.
         """
-        with self._locks.one_tuning(), ExitStack() as held:
+        with self.budget.one_tuning(), ExitStack() as held:
             # A kernel with a collective needs every rank: none may wait for, or skip, a tuning.
             if self._others is None or self._folder is None or in_distributed_run() or not self._joined():
                 yield Claim()

@@ -18,6 +18,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -128,6 +129,60 @@ def in_distributed_run() -> bool:
     return bool(distributed and distributed.is_available() and distributed.is_initialized())
 
 
+#: The tuning that this context is inside of; threads that compile for it have a copy of its context.
+_TUNING: ContextVar[object] = ContextVar("tuning", default=None)
+
+
+class WaitBudget:
+    """How long each tuning of a process may wait for others, all its waits together.
+
+    A tuning inside a tuning has the budget of the outer one.
+
+    :param timeout_s: of one tuning, or of a wait outside of one, in seconds.
+    """
+
+    def __init__(self, timeout_s: float) -> None:
+        self.timeout_s = timeout_s
+        #: Tuning -> what is left of its time-out, in seconds.
+        self._left_s: dict[object, float] = {}
+
+    @property
+    def is_used(self) -> bool:
+        """Whether any thread of this process is inside a tuning."""
+        return bool(self._left_s)
+
+    def forget(self) -> None:
+        """End all tunings: in a forked child, which has none of its parent's threads."""
+        self._left_s = {}
+
+    @contextmanager
+    def one_tuning(self) -> Iterator[None]:
+        """Let all waits inside share one time-out."""
+        outer = _TUNING.get()
+        if outer in self._left_s:
+            yield
+            return
+        tuning = object()
+        self._left_s[tuning] = self.timeout_s
+        _TUNING.set(tuning)
+        try:
+            yield
+        finally:  # in whatever thread, or process
+            self._left_s.pop(tuning, None)
+            _TUNING.set(outer)
+
+    @contextmanager
+    def waiting(self) -> Iterator[float]:
+        """Yield how long to wait at most, in seconds; the tuning has that much less what is waited inside."""
+        tuning, started = _TUNING.get(), HostTime.monotonic()
+        left_s = self._left_s.get(tuning, self.timeout_s)
+        try:
+            yield left_s
+        finally:
+            if tuning in self._left_s:
+                self._left_s[tuning] = max(left_s - (HostTime.monotonic() - started), 0.0)
+
+
 class _Processor:
     """What this process has of one processor: its lock file, for all threads together.
 
@@ -154,7 +209,7 @@ class Locks:
     ) -> None:
         #: Lines for the summary.
         self.notes: list[str] = []
-        self.timeout_s = timeout_s
+        self.budget = WaitBudget(timeout_s)
         self._uuid = uuid
         self._folder = (shared or shared_folder()).path
         self._may_wait = True
@@ -168,39 +223,20 @@ class Locks:
         os.register_at_fork(after_in_child=begin_child)
 
     def _forget(self) -> None:
-        #: Thread -> what is left of the time-out of its tuning, in seconds.
-        self._left_s: dict[int, float] = {}
+        self.budget.forget()
         self._processors: dict[str, _Processor] = {}
 
     def _begin_child(self) -> None:
         """In a forked child, which has none of its parent's threads: what the parent holds it may hold for good."""
-        if self._left_s or self.held:
+        if self.budget.is_used or self.held:
             self._may_wait = False
         self._forget()
 
     @contextmanager
-    def one_tuning(self) -> Iterator[None]:
-        """Let all waits of this thread inside share one time-out; a tuning inside a tuning has that one's."""
-        thread = threading.get_ident()
-        if thread in self._left_s:
-            yield
-            return
-        self._left_s[thread] = self.timeout_s
-        try:
-            yield
-        finally:  # in whatever thread, or process
-            self._left_s.pop(thread, None)
-
-    @contextmanager
     def _waiting(self) -> Iterator[float]:
-        """How long this thread may wait, in seconds; what it waits inside is over for its tuning."""
-        thread, started = threading.get_ident(), HostTime.monotonic()
-        left_s = self._left_s.get(thread, self.timeout_s)
-        try:
+        """Yield how long this thread may wait, in seconds."""
+        with self.budget.waiting() as left_s:
             yield left_s if self._may_wait else 0.0
-        finally:
-            if thread in self._left_s:
-                self._left_s[thread] = max(left_s - (HostTime.monotonic() - started), 0.0)
 
     def acquire(self, path: Path, unless: Callable[[], bool] | None = None, *, wait: bool = True) -> FileLock | None:
         """Take a lock; None when it could not be had in time, or need not be had any more.

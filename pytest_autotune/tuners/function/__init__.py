@@ -12,12 +12,19 @@ from dataclasses import dataclass, field
 from types import ModuleType
 from typing import TYPE_CHECKING
 
+from pytest_autotune.workers.locks import WaitBudget
+
 if TYPE_CHECKING:
     import threading
 
     from pytest_autotune.cache.model import Identity
     from pytest_autotune.run.session import Session
     from pytest_autotune.tuners.function.space import Configuration
+
+
+#: How long the threads of one tuning wait for those of others, in seconds, where no run says so.
+WAIT_S = 120.0
+_OUTSIDE_OF_RUNS = WaitBudget(WAIT_S)
 
 
 @dataclass(eq=False)
@@ -28,6 +35,11 @@ class Memory:
     chosen: dict[Identity, Configuration] = field(default_factory=dict)
     #: A lock for each problem, so that another thread waits for the one that tunes it.
     searches: dict[Identity, threading.RLock] = field(default_factory=dict)
+
+    @property
+    def budget(self) -> WaitBudget:
+        """How long a tuning may wait for one in another thread."""
+        return _OUTSIDE_OF_RUNS if self.session is None else self.session.coordinator.budget
 
 
 #: That of the process, then one for each run that is attached, like the layers of a stack, since one pytest may run

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial, wraps
 from pathlib import Path
@@ -29,7 +29,7 @@ from pytest_autotune.cache.model import (
 from pytest_autotune.devices import stream_is_capturing
 from pytest_autotune.run.session import Session
 from pytest_autotune.run.tuning import Tuning
-from pytest_autotune.tuners.function import MEMORIES
+from pytest_autotune.tuners.function import MEMORIES, Memory
 from pytest_autotune.tuners.function.identity import key_values, parts_of, source_text, sources_of
 from pytest_autotune.tuners.function.plan import Hold, Plan, as_strategy, processor_of
 from pytest_autotune.tuners.function.search import Bench, Found, Loss, compare, random_state_kept, search
@@ -42,8 +42,6 @@ from pytest_autotune.tuners.shared.library import version_of, versions_of
 from pytest_autotune.tuners.shared.source_digest import FORM, digest, stable_value
 
 NAME = "function"
-#: How long a thread waits for another one that tunes the same problem, in seconds, where no run says so.
-WAIT_S = 120.0
 #: A larger space is not raced as a whole; of one that is too large to be listed so many are candidates of a sweep.
 MOST = 1000
 #: Libraries whose versions a hand-written kernel's choice may depend on, if they are imported.
@@ -246,9 +244,7 @@ def _choice(kernel: str, key: object, plan: Plan, version: object, source: objec
     identity = Identity(request.problem, request.fingerprint)
     if (chosen := memory.chosen.get(identity)) is not None:
         return chosen
-    lock = memory.searches.setdefault(identity, threading.RLock())
-    is_mine = lock.acquire(timeout=WAIT_S if memory.session is None else memory.session.coordinator.timeout_s)
-    try:
+    with memory.budget.one_tuning(), _alone(memory, identity):
         chosen = memory.chosen.get(identity)
         if chosen is None and memory.session is None and shipped is not None:
             chosen = shipped(request)
@@ -258,6 +254,19 @@ def _choice(kernel: str, key: object, plan: Plan, version: object, source: objec
             chosen = _search(plan, request.problem).best.configuration
         memory.chosen[identity] = chosen
         return chosen
+
+
+@contextmanager
+def _alone(memory: Memory, identity: Identity) -> Iterator[None]:
+    """Let one thread at a time tune a problem; a thread goes on beside another one when its time-out is over.
+
+    Two threads wait for each other where the candidates of each ask for the other's problem.
+    """
+    lock = memory.searches.setdefault(identity, threading.RLock())
+    with memory.budget.waiting() as left_s:
+        is_mine = lock.acquire(timeout=left_s)
+    try:
+        yield
     finally:
         if is_mine:
             lock.release()
