@@ -310,6 +310,68 @@ def test_on_a_cpu_nothing_is_measured_while_the_compilers_run() -> None:
     assert beside == []
 
 
+@pytest.mark.parametrize("options", [{}, {"strategy": Random(trials=2)}], ids=["all", "random"])
+def test_with_one_thread_the_caller_compiles(options: dict[str, Any]) -> None:
+    """CuTe DSL aborts the process where another thread compiles."""
+    seen: list[tuple[str, int]] = []
+
+    def compile(config: int) -> int:
+        seen.append((threading.current_thread().name, config))
+        return config
+
+    def run(config: int, compiled: int) -> float:
+        seen.append(("run", compiled))
+        return float(compiled)
+
+    tune("k", space=[1, 2], run=run, compile=compile, compile_threads=1, measuring=AS_TOLD, **options)
+
+    compiled = [name for name, _ in seen if name != "run"]
+    assert compiled == [threading.current_thread().name] * 2
+
+
+def test_an_error_of_a_compiler_in_the_calling_thread_is_that_of_a_candidate() -> None:
+    compiled: list[int] = []
+
+    def compile(config: int) -> int:
+        compiled.append(config)
+        if config == 2:
+            raise InvalidConfiguration("too large")
+        if config == 4:
+            raise LookupError("no compiler")
+        return config
+
+    def ask(kernel: str, *space: int) -> Any:
+        how = {"compile": compile, "compile_threads": 1, "measuring": AS_TOLD}
+        return tune(kernel, space=space, run=lambda config, compiled: float(compiled), **how)
+
+    assert ask("k", 3, 2, 1) == 1
+    with pytest.raises(LookupError, match="no compiler"):
+        ask("other", 4, 5, 6)
+    assert compiled == [3, 2, 1, 4], "nothing is compiled after an error that ends the search"
+
+
+def test_only_so_many_threads_compile_at_a_time() -> None:
+    now: list[int] = []
+    most: list[int] = []
+
+    def compile(config: int) -> None:
+        now.append(config)
+        time.sleep(0.02)
+        most.append(len(now))
+        now.remove(config)
+
+    tune("k", space=range(9), run=lambda config, _: 1.0, compile=compile, compile_threads=3, measuring=AS_TOLD)
+
+    assert max(most) == 3
+
+
+@pytest.mark.parametrize("threads", [0, -1, True, 1.0, "2"])
+def test_a_number_of_threads_that_makes_no_sense_is_refused(threads: Any) -> None:
+    for call in (partial(tune, "k"), partial(loss, 1)):
+        with pytest.raises((TypeError, ValueError), match=r"\Acompile_threads=.*\Z"):
+            call(space=[1, 2], run=identity, compile_threads=threads)
+
+
 # Strategies
 
 

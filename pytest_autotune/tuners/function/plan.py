@@ -154,9 +154,24 @@ def processor_of(device: object) -> Processor:
     return Processor(devices.cpu(), "cpu")
 
 
+def as_compile_threads(number: object) -> int | None:
+    """Return what a caller passed as ``compile_threads=``; None for as many as this process has cores."""
+    if number is None:
+        return None
+    if not isinstance(number, int) or isinstance(number, bool):
+        raise TypeError(f"compile_threads= takes a number of threads, not {number!r}")
+    if number < 1:
+        raise ValueError(f"compile_threads={number}: expected 1 or more")
+    return number
+
+
 @dataclass(frozen=True)
 class Plan:
-    """How a space is searched, and what the caller does with one configuration: the arguments of ``tune()``."""
+    """How a space is searched, and what the caller does with one configuration: the arguments of ``tune()``.
+
+    :param compile_threads: how many configurations are compiled at a time; 1: in the thread that tunes. None: as many
+        as this process has cores.
+    """
 
     space: Space
     strategy: Strategy
@@ -169,10 +184,13 @@ class Plan:
     reset: Callable[[Any], object] | None = None
     verify: Callable[[Any, Any], object] | None = None
     strict: bool = True
+    compile_threads: int | None = None
 
     @property
     def workers(self) -> int:
         """How many configurations may be compiled at a time."""
+        if self.compile_threads is not None:
+            return self.compile_threads
         session = MEMORIES[-1].session
         return (os.cpu_count() or 1) if session is None else session.policy.compile_threads
 

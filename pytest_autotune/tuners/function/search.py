@@ -126,6 +126,18 @@ def compare(plan: Plan, config: object, hold: Hold) -> Loss:
     return Loss(choice.candidate, best.candidate)
 
 
+@dataclass(frozen=True)
+class _InThisThread:
+    """A candidate that is compiled in the thread that asks for the result."""
+
+    compile: Callable[[Any], object]
+    config: object
+
+    def result(self) -> object:
+        """Compile the candidate."""
+        return self.compile(self.config)
+
+
 @contextmanager
 def random_state_kept() -> Iterator[None]:
     """Give the generators of Python, numpy and torch (on the CPU and CUDA) their state back afterwards.
@@ -166,15 +178,24 @@ class Bench:
         compile = self._plan.compile
         trials: list[Trial] = []
         with CompilePool(self._plan.workers, self._clock.use_device()) as pool:
-            futures = [pool.submit(compile, one.config) if compile is not None else None for one in configurations]
-            for number, (one, future) in enumerate(zip(configurations, futures, strict=True), 1):
+            compilations: list[Future[object] | _InThisThread | None] = []
+            for configuration in configurations:
+                if compile is None:
+                    compilations.append(None)
+                elif self._plan.compile_threads == 1:
+                    compilations.append(_InThisThread(compile, configuration.config))
+                else:
+                    compilations.append(pool.submit(compile, configuration.config))
+            for number, (one, compilation) in enumerate(zip(configurations, compilations, strict=True), 1):
                 tries(number, len(configurations))
-                trials.append(self._check(one, future, run))
+                trials.append(self._check(one, compilation, run))
         return trials
 
-    def _check(self, configuration: Configuration, compiled: Future[object] | None, run: bool) -> Trial:
+    def _check(
+        self, configuration: Configuration, compilation: Future[object] | _InThisThread | None, run: bool
+    ) -> Trial:
         try:
-            trial = Trial(configuration, None if compiled is None else compiled.result())
+            trial = Trial(configuration, None if compilation is None else compilation.result())
             if run:
                 self._run(trial)
             return trial

@@ -31,7 +31,7 @@ from pytest_autotune.run.session import Session
 from pytest_autotune.run.tuning import Tuning
 from pytest_autotune.tuners.function import MEMORIES, Memory
 from pytest_autotune.tuners.function.identity import key_values, parts_of, source_text, sources_of
-from pytest_autotune.tuners.function.plan import Hold, Plan, as_strategy, processor_of
+from pytest_autotune.tuners.function.plan import Hold, Plan, as_compile_threads, as_strategy, processor_of
 from pytest_autotune.tuners.function.search import Bench, Found, Loss, compare, random_state_kept, search
 from pytest_autotune.tuners.function.space import Configuration, SpaceError, TuningError, as_space
 from pytest_autotune.tuners.measuring.clocks import Runner
@@ -65,6 +65,7 @@ def tune(
     version: object = None,
     source: object = None,
     device: object = None,
+    compile_threads: int | None = None,
 ) -> Any:
     """Choose the fastest configuration for a kernel, or take what was chosen before.
 
@@ -94,13 +95,15 @@ def tune(
         ``run`` and ``compile`` where they are functions with a name.
     :param device: ``"cpu"``, ``"cuda"`` or a :class:`Device`. Left out, it is the current GPU where this process uses
         one, else the CPU: say it where both are in use.
+    :param compile_threads: how many configurations are compiled at a time; left out, as many as this process has cores.
+        With 1 they are compiled in the thread that calls.
     :returns: the configuration, as the space holds it.
     :raises TuningError: when every configuration failed.
     :raises ValueError: for an empty space, or one whose ``where`` fails; it names the kernel and the cause.
     :raises TypeError: for an argument that makes no sense.
     """
     callbacks = {"compile": compile, "setup": setup, "reset": reset, "verify": verify}
-    plan = _plan(space, run, invalid, strategy, measuring, device, strict=strict, **callbacks)
+    plan = _plan(space, run, invalid, strategy, measuring, device, compile_threads, strict=strict, **callbacks)
     name = _kernel_name(kernel)
     try:
         if plan.space.only is not None:
@@ -138,6 +141,7 @@ def _plan(
     strategy: object = "exhaustive",
     measuring: Measuring | None = None,
     device: object = None,
+    compile_threads: object = None,
     **others: Any,
 ) -> Plan:
     """What is asked for by the arguments of ``tune()`` and ``loss()`` that say how to search."""
@@ -145,7 +149,8 @@ def _plan(
     if not all(isinstance(one, type) and issubclass(one, BaseException) for one in classes):
         raise TypeError(f"invalid= takes classes of errors, not {invalid!r}")
     how = as_strategy(strategy), measuring or Measuring(), processor_of(device)
-    return Plan(as_space(space), *how, run, classes, **others)
+    threads = as_compile_threads(compile_threads)
+    return Plan(as_space(space), *how, run, classes, compile_threads=threads, **others)
 
 
 def _kernel_name(kernel: object) -> str:
