@@ -171,7 +171,7 @@ def test_loaded_entries_that_the_dump_does_not_hold_are_named_by_device(capsys: 
     assert len(json_report.to_mapping(summary)["left_out"]) == 8
 
 
-def rows(*outcomes: Outcome) -> tuple[Row, ...]:
+def rows(*outcomes: Outcome | None) -> tuple[Row, ...]:
     return tuple(Row(problem(M=number), outcome) for number, outcome in enumerate(outcomes))
 
 
@@ -190,7 +190,18 @@ MISSED = Result(loaded=(("a", 1),), rows=rows(Outcome.HIT, Outcome.MISS, Outcome
         (result(MISSED, interrupted=True), "0", "", "the run was interrupted"),
         (Result(), "0", "", "nothing was loaded"),
         (replace(MISSED, rows=()), "9", "1 entry was loaded and not one was asked for", ""),
-        (result(MISSED, rows=(), incomplete="1 test deselected"), "0", "", ""),
+        (
+            result(MISSED, rows=(), incomplete="-k selects tests", test_counts={"skipped": 9, "passed": 3, "error": 1}),
+            "0",
+            "",
+            "no test asked for a tuned kernel (3 passed, 9 skipped, 1 error)",
+        ),
+        (
+            result(MISSED, rows=rows(None), incomplete="1 test deselected"),
+            "0",
+            "",
+            "nothing came of what the tests asked for",
+        ),
         (
             result(MISSED, rows=(), incomplete="t.py::t was skipped", only_skipped=True),
             "0",

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from decimal import Decimal
 
 from pytest_autotune.cache.counted import counted
 from pytest_autotune.run.lookup import Outcome
 from pytest_autotune.run.result import Gate, Result
+
+#: What becomes of tests, in pytest's words and order.
+_TEST_OUTCOMES = ("failed", "passed", "skipped", "xfailed", "xpassed")
 
 
 @dataclass(frozen=True)
@@ -63,15 +67,34 @@ def judge(result: Result, limit: Limit | None, fail_on_unused: bool = False, unl
         exceeded = limit.exceeded_by(result.misses, of) if limit is not None else ""
         misses = f"maximum allowed autotune cache misses exceeded: {exceeded}" if exceeded else ""
         failures += [out_of_reach(result) or misses or asked_nothing(result)]
+        skipped = []
+        if not of and not failures[0] and "misses" in judged:
+            skipped += [f"autotune cache misses not judged: {_nothing_to_judge(result)}"]
         if fail_on_unused and result.collected.incomplete:
-            gate = replace(gate, skipped=f"unused autotune cache entries not judged: {result.collected.incomplete}")
+            skipped += [f"unused autotune cache entries not judged: {result.collected.incomplete}"]
         elif fail_on_unused and result.unused:
             failures += [f"{_entries_were(len(result.unused))} loaded and not asked for (--autotune-fail-on-unused)"]
+        gate = replace(gate, skipped="; ".join(skipped))
     if any(failures):
         return replace(gate, failure="; ".join(filter(None, failures)))
     if unloaded and not result.is_judged:
         return replace(gate, failure=unloaded, skipped="", is_usage_error=True)
     return gate
+
+
+def _nothing_to_judge(result: Result) -> str:
+    """Return why a run has no problem that is a hit or a miss."""
+    if result.rows:
+        return "nothing came of what the tests asked for"
+    return f"no test asked for a tuned kernel ({_tests_in_words(result.collected.test_counts)})"
+
+
+def _tests_in_words(counts: Mapping[str, int]) -> str:
+    """Return how many tests passed, failed and so on, as pytest says it: ``"1 failed, 3 passed, 9 skipped"``."""
+    words = [f"{counts[outcome]} {outcome}" for outcome in _TEST_OUTCOMES if counts.get(outcome)]
+    if counts.get("error"):
+        words.append(counted(counts["error"], "error"))
+    return ", ".join(words) or "no test ran"
 
 
 def asked_nothing(result: Result) -> str:

@@ -27,6 +27,7 @@ class Collected:
     :param crashed: the workers that could not say anything when they ended.
     :param incomplete: the first reason why the run was not complete; empty when it was.
     :param only_skipped: that reason is a skipped test, in a run of the whole suite.
+    :param test_counts: outcome of tests, in pytest's words -> how many have it.
     :param untracked: kernels whose tuning never passed the session.
     :param unhooked: (tuner, why).
     :param versions: tuner -> those of the libraries that it ran under.
@@ -43,6 +44,7 @@ class Collected:
     incomplete: str = ""
     only_skipped: bool = False
     interrupted: bool = False
+    test_counts: Mapping[str, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     untracked: tuple[str, ...] = ()
     unhooked: tuple[tuple[str, str], ...] = ()

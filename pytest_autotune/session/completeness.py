@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Sequence
 
 import pytest
@@ -28,6 +29,8 @@ class Completeness:
     def __init__(self) -> None:
         self._ran: set[str] = set()
         self._first: dict[str, str] = {}
+        #: Node ids with what became of them, in pytest's words: a test can pass, and fail in its teardown.
+        self._outcomes: set[tuple[str, str]] = set()
         self.skipped = ""
 
     def saw(self, report: pytest.TestReport | pytest.CollectReport) -> None:
@@ -41,6 +44,13 @@ class Completeness:
         elif report.skipped:
             what = "failed as expected" if hasattr(report, "wasxfail") else "was skipped"
             self.skipped = self.skipped or f"{report.nodeid} {what}"
+        if outcome := _outcome_of(report):
+            self._outcomes.add((report.nodeid, outcome))
+
+    @property
+    def test_counts(self) -> Counter[str]:
+        """The number of tests by outcome, as pytest counts them."""
+        return Counter(outcome for _, outcome in self._outcomes)
 
     def reason(self, session: pytest.Session, exitstatus: int, crashed: Sequence[str], deselected: int) -> str:
         """The first reason why the run was not complete; empty when it was.
@@ -65,6 +75,19 @@ class Completeness:
             self.skipped,
         )
         return next(filter(None, reasons), "")
+
+
+def _outcome_of(report: pytest.TestReport | pytest.CollectReport) -> str:
+    """Return what pytest counts a report as; empty for a phase of a test that says nothing of it."""
+    phase = report.when if isinstance(report, pytest.TestReport) else "collect"
+    was_expected_to_fail = hasattr(report, "wasxfail")
+    if report.failed:
+        return "error" if phase in ("collect", "setup", "teardown") else "failed"
+    if report.skipped:
+        return "xfailed" if was_expected_to_fail else "skipped"
+    if report.passed and phase == "call":
+        return "xpassed" if was_expected_to_fail else "passed"
+    return ""
 
 
 def was_interrupted(session: pytest.Session, exitstatus: int) -> bool:

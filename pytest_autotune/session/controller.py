@@ -223,6 +223,7 @@ class Controller:
             incomplete=incomplete,
             only_skipped=bool(incomplete) and incomplete == self._completeness.skipped,
             interrupted=was_interrupted(session, exitstatus),
+            test_counts=self._completeness.test_counts,
             notes=(*self._notes, *collected.notes),
         )
         update = options.update_arguments

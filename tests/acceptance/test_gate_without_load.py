@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from xml.etree import ElementTree
+
 import pytest
 
 from tests.conftest import Suite
@@ -97,7 +100,39 @@ def test_a_run_of_fixtures_alone_is_a_part_of_the_suite(serial_suite: Suite) -> 
     result = serial_suite.load("--autotune-max-misses=0", "--autotune-fail-on-unused", "--setup-only")
 
     assert result.ret == 0
-    result.stdout.fnmatch_lines(["unused autotune cache entries not judged: --setup-only selects tests"])
+    result.stdout.fnmatch_lines(["*; unused autotune cache entries not judged: --setup-only selects tests"])
+
+
+NO_KERNEL = """
+import pytest
+
+@pytest.mark.parametrize("n", range(9))
+def test_cpu_skipped(n): pytest.skip("no GPU")
+
+@pytest.mark.parametrize("n", range(3))
+def test_cpu(n): pass
+"""
+
+
+def test_a_gate_that_nobody_asked_shows_no_tick(suite: Suite, section) -> None:
+    suite.write().serial.dump()
+    (suite.folder / "test_cpu.py").write_text(NO_KERNEL)
+    reports = [f"--autotune-report=r.{kind}" for kind in ("json", "html", "md")]
+    github = {"GITHUB_ACTIONS": "true", "GITHUB_STEP_SUMMARY": str(suite.folder / "step.md")}
+
+    result = suite.load("--autotune-max-misses=0", "-k", "cpu", *reports, "--junitxml=junit.xml", **github)
+
+    assert result.ret == 0
+    not_judged = "autotune cache misses not judged: no test asked for a tuned kernel (3 passed, 9 skipped)"
+    assert section(result)[1] == not_judged
+    text = {path.name: path.read_text() for path in suite.folder.iterdir() if path.is_file()}
+    assert json.loads(text["r.json"])["gate"]["skipped"] == not_judged
+    assert f'<p id="verdict" class="unjudged">{not_judged}' in text["r.html"]
+    for markdown in (text["r.md"], text["step.md"]):
+        assert f"❔ **`{not_judged}`**" in markdown
+        assert "✅" not in markdown
+    (case,) = (one for one in ElementTree.fromstring(text["junit.xml"]).iter("testcase") if one.get("name") == "gate")
+    assert [(one.tag, one.get("message")) for one in case] == [("skipped", not_judged)]
 
 
 @pytest.mark.parametrize("gate", [*GATES, "--autotune-fail-on-unused"])
