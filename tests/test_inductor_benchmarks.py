@@ -12,9 +12,11 @@ import pytest
 
 from pytest_autotune.run.session import Policy, Session
 from pytest_autotune.tuners.inductor.benchmarks import Benchmarks
+from pytest_autotune.tuners.inductor.kernels import Kernels
 from pytest_autotune.tuners.shared.library import Patches
 from pytest_autotune.workers.coordinator import Coordinator
 from pytest_autotune.workers.locks import Locks
+from tests.sessions import a_session
 from tests.test_race import Gpu
 
 OWN_MS = 7.0
@@ -104,6 +106,27 @@ def test_a_torch_that_measures_in_another_way_measures_by_itself_and_is_told() -
     assert session.notes == [
         "inductor: this torch measures in another way than those known here; it measures by itself"
     ]
+
+
+class CachingAutotuner:
+    """Inductor's autotuners of a torch that measures the list of a kernel in another way."""
+
+    def precompile(self, warm_cache_only: Any, reload_kernel: Any, static_triton_bundle_key: Any) -> None: ...
+
+    def bench(self, launcher: Any, args: Any, with_profiler: Any, kwargs: Any) -> None: ...
+
+
+def test_a_torch_whose_lists_cannot_race_is_noted_and_hooked() -> None:
+    session, _ = a_session()
+    patches = Patches(session, "inductor.config")
+
+    Kernels(Benchmarks()).hook(SimpleNamespace(CachingAutotuner=CachingAutotuner), session, patches)  # type: ignore[arg-type]
+    patches.undo()
+
+    (note,) = session.notes
+    assert note.startswith("inductor.config: configurations are measured one after the other and not raced: ")
+    assert "CachingAutotuner.benchmark_all_configs" in note
+    assert session.unhooked == {}
 
 
 class Kernel:

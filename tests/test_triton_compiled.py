@@ -662,6 +662,26 @@ def test_a_kernel_with_a_benchmark_of_its_own_is_not_raced_again(run, absent_gpu
     assert verdict.not_raced == "its kernel brings a benchmark of its own"
 
 
+def test_a_triton_whose_benchmark_is_renamed_is_noted_and_hits(run, absent_gpu, monkeypatch) -> None:
+    absent_gpu.times_us = {16: 10.0, 32: 20.0}
+    lookups = run(dumping=True)
+    hooked_kernel([16, 32])[(1,)](torch.zeros(128), torch.zeros(128), 3)
+    entry = lookups[0].entry
+    version = triton.__version__.partition("+")[0]
+    why = f"triton {version} has no Autotuner._bench; pytest-autotune may have to be upgraded"
+
+    monkeypatch.delattr(autotuner_module.Autotuner, "_bench")
+    verdict, _ = hit(run, hooked_kernel([16, 32]), entry)
+    session, _ = a_session((entry,))
+    adapter = Adapter()
+    adapter.hook(autotuner_module, session)
+    adapter.unhook()
+
+    assert verdict.not_raced == why
+    assert session.notes == [f"triton: candidates are measured one after the other and not raced: {why}"]
+    assert session.unhooked == {}, "hits need no race, so no gate fails"
+
+
 def test_a_search_that_a_listener_of_the_test_looks_on_at_is_made_in_every_run(run, absent_gpu, monkeypatch) -> None:
     seen: list[Any] = []
     lookups = run(dumping=True)

@@ -12,7 +12,7 @@ import math
 import os
 from collections.abc import Callable, Sequence
 from concurrent import futures
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext
 from contextvars import copy_context
 from functools import partial
 from types import ModuleType
@@ -72,8 +72,10 @@ class Kernels(Part):
         compiled = ["self", "warm_cache_only", "reload_kernel", "static_triton_bundle_key"]
         patches.replace(owner, "precompile", compiled, self._precompile)
         patches.replace(owner, "bench", ["self", "launcher", "args", "with_profiler", "kwargs"], self._bench)
-        with suppress(HookError):  # then each is measured alone
+        try:
             patches.replace(owner, "benchmark_all_configs", ["self", "args", "kwargs"], self._benchmark_all)
+        except HookError as error:
+            session.note(f"{self.tuner}: configurations are measured one after the other and not raced: {error}")
 
     def _acts_on(self, autotuner: Any) -> bool:
         session = self._session

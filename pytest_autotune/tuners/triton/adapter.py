@@ -91,6 +91,8 @@ class Adapter:
         def prune_configs(self: Any, kwargs: Any) -> Any:
             return prune(self, kwargs) if session.paused else pruned_alone(self, lambda: prune(self, kwargs))
 
+        if why := autotuners.why_no_race(autotuner_class):
+            session.note(f"{NAME}: candidates are measured one after the other and not raced: {why}")
         self._session = session
         self._autotuner_class = autotuner_class
         self._jobs = partial(ahead.jobs, session, autotuner_class, heuristics, compilations)

@@ -198,7 +198,7 @@ def contest_of(call: Call, offered: Mapping[tuple[Value, ...], Any], session: Se
         return CAPTURED
     make_clock = clock_for(call.autotuner)
     if make_clock is None:
-        return "its kernel brings a benchmark of its own"
+        return autotuners.why_no_race(type(call.autotuner)) or "its kernel brings a benchmark of its own"
 
     def ready(candidates: Sequence[Candidate]) -> dict[Candidate, Runner]:
         configs = {candidate: offered[candidate.params] for candidate in candidates}

@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterable
 from types import FunctionType, ModuleType
 from typing import Any
 
+from pytest_autotune.tuners.protocol import HookError
 from pytest_autotune.tuners.shared.functions import closure_cells, layers
-from pytest_autotune.tuners.shared.library import Patches
+from pytest_autotune.tuners.shared.library import Patches, known
 from pytest_autotune.tuners.triton.internals.environment import AUTOTUNER_MODULE, JIT_MODULE, module, triton_driver
 
 DISK_CACHE, PRUNE = "check_disk_cache", "prune_configs"
@@ -214,17 +215,34 @@ def expected_failures() -> tuple[type[BaseException], ...]:
     return errors.OutOfResources, errors.PTXASError, compiler.CompileTimeAssertionFailure
 
 
+def why_no_race(autotuner_class: Any) -> str:
+    """Return why no search of this Triton can race, in one line; empty where searches can.
+
+    What another package has put in place of Triton's own benchmark is used as it is, and is no reason.
+    """
+    bench = getattr(autotuner_class, "_bench", None)
+    if bench is not None and not _is_from_triton(bench):
+        return ""
+    try:
+        known(bench, "Autotuner._bench", "triton", _BENCH_PARAMETERS, needed="pytest-autotune may have to be upgraded")
+    except HookError as error:
+        return str(error)
+    return ""
+
+
+def _is_from_triton(bench: Any) -> bool:
+    # What is put around Triton's by functools.wraps has its __module__.
+    return getattr(bench, "__globals__", {}).get("__name__") == AUTOTUNER_MODULE
+
+
 def driver_of(autotuner: Any) -> Any:
     """The active driver, with what Triton's own benchmark needs of it; None where another benchmark is to be used.
 
     That is one that a kernel's author brings, one with ``warmup=``, ``rep=`` or ``use_cuda_graph=``, one that another
     package has put in its place, and that of a backend without events.
     """
-    bench = getattr(type(autotuner), "_bench", None)
-    # What is put around Triton's by functools.wraps has its __module__.
-    if getattr(bench, "__globals__", {}).get("__name__") != AUTOTUNER_MODULE or "_bench" in vars(autotuner):
-        return None
-    if list(inspect.signature(type(autotuner)._bench).parameters) != _BENCH_PARAMETERS:
+    cls = type(autotuner)
+    if why_no_race(cls) or not _is_from_triton(cls._bench) or "_bench" in vars(autotuner):
         return None
     benchmark = autotuner.do_bench
     named = getattr(benchmark, "__module__", ""), getattr(benchmark, "__qualname__", "")
