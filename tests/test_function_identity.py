@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import enum
+import math
+import operator
+import os
+import re
+import subprocess
 import sys
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial, update_wrapper, wraps
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -15,8 +21,9 @@ import pytest_autotune
 from pytest_autotune.cache import stores
 from pytest_autotune.run.lookup import Lookup
 from pytest_autotune.tuners import function
-from pytest_autotune.tuners.function.identity import _digests, source_text
+from pytest_autotune.tuners.function.identity import _digests, source_text, stable_part
 from pytest_autotune.tuners.measuring.how import Measuring
+from pytest_autotune.tuners.shared.source_digest import stable_value
 from tests.sessions import a_session
 from tests.test_function_tuner import AS_TOLD, no_gpu
 
@@ -97,6 +104,246 @@ def test_values_of_one_call_are_in_no_digest_so_that_the_key_alone_tells_problem
     assert len(looked_up) == 3
     assert len(set(sources(looked_up))) == 1
     assert None not in sources(looked_up)
+
+
+# What functions of a key or of a space carry: two of one factory differ in nothing else.
+
+
+def scaled_by(factor: Any) -> Any:
+    def act(x: Any) -> Any:
+        return x * factor
+
+    return act
+
+
+def scaled_by_default(factor: Any) -> Any:
+    def act(x: Any, factor: Any = factor) -> Any:
+        return x * factor
+
+    return act
+
+
+def scaled_by_keyword(factor: Any) -> Any:
+    return lambda x, *, factor=factor: x * factor
+
+
+def scaled_inside(factor: Any) -> Any:
+    act = scaled_by(factor)
+    return lambda x: [act(one) for one in x]
+
+
+def scaled_by_partial(factor: Any) -> Any:
+    act = partial(operator.mul, factor)
+    return lambda x: act(x)
+
+
+def scaled_by_functions(factor: Any) -> Any:
+    acts = (scaled_by(factor), len)
+    return lambda x: acts[0](x)
+
+
+def scaled_by_itself(factor: Any) -> Any:
+    def act(n: int) -> Any:
+        return act(n - 1) if n else factor
+
+    return act
+
+
+def scaled_by_a_class(factor: Any) -> Any:
+    class Scale:
+        def of(self, x: Any) -> Any:
+            return x * factor
+
+    return lambda x: Scale().of(x)
+
+
+def scaled_by_a_decorator(factor: Any) -> Any:
+    @wraps(other)
+    def act(x: Any) -> Any:
+        return other(x) * factor
+
+    return act
+
+
+def scaled_by_a_remembered_function(factor: Any) -> Any:
+    return lru_cache(scaled_by(factor))
+
+
+def scaled_by_a_wrapped_partial(factor: Any) -> Any:
+    return update_wrapper(partial(distance, factor), distance)
+
+
+class Scaling:
+    """A decorator of the suite's own."""
+
+    def __init__(self, fn: Any, factor: Any) -> None:
+        self.fn = fn
+        self.factor = factor
+
+
+class SlottedScaling:
+    __slots__ = ("factor", "fn")
+
+    def __init__(self, fn: Any, factor: Any) -> None:
+        self.fn = fn
+        self.factor = factor
+
+
+def scaled_by_an_object(factor: Any) -> Any:
+    return Scaling(distance, factor)
+
+
+def scaled_by_a_slot(factor: Any) -> Any:
+    return SlottedScaling(distance, factor)
+
+
+FACTORIES = [
+    scaled_by,
+    scaled_by_default,
+    scaled_by_keyword,
+    scaled_inside,
+    scaled_by_partial,
+    scaled_by_functions,
+    scaled_by_itself,
+    scaled_by_a_class,
+    scaled_by_a_decorator,
+    scaled_by_a_remembered_function,
+    scaled_by_a_wrapped_partial,
+    scaled_by_an_object,
+    scaled_by_a_slot,
+]
+
+
+class Mode(enum.Enum):
+    FAST = 1
+    GOOD = 2
+
+
+CARRIED = (1, True, 1.0, 2, "1", None, (1,), (1.0,), 1j, b"1", range(3), frozenset({1}), 2**70, 0.0, -0.0)
+CARRIED += (Mode.FAST, Mode.GOOD, Mode, int, float, len, math, operator, math.exp, math.log, distance)
+
+
+def fastest_is(best: Any, **options: Any) -> Any:
+    """What is chosen where one configuration is the fastest."""
+    now: list[Any] = []
+
+    def clock(call: Any) -> float:
+        call()
+        return 1.0 if now[0] is best else 9.0
+
+    return chosen(lambda config: now.__setitem__(slice(None), [config]), measuring=Measuring(clock=clock), **options)
+
+
+def test_functions_of_one_factory_are_told_apart_as_key_values() -> None:
+    assert fastest_is(2, key={"act": scaled_by(1)}, source="") == 2
+    assert fastest_is(4, key={"act": scaled_by(2)}, source="") == 4
+    assert fastest_is(1, key={"act": scaled_by(2)}, source="") == 4, "the same function, made again"
+
+
+def test_functions_of_one_factory_are_told_apart_as_candidates() -> None:
+    slow, fast = scaled_by(1), scaled_by(2)
+
+    assert fastest_is(fast, space=[slow, fast, other], source="") is fast
+    space = [{"act": slow}, {"act": fast}, {"act": other}]
+    assert fastest_is(space[1], space=space, key={"in": "mappings"}, source="") is space[1]
+    lambdas = [lambda x: x, lambda x: x + 1]
+    assert fastest_is(lambdas[1], space=lambdas, key={"two": "lambdas"}, source="") is lambdas[1]
+
+
+@pytest.mark.parametrize("factory", FACTORIES, ids=lambda factory: factory.__name__)
+def test_what_a_function_carries_belongs_to_it(factory: Any) -> None:
+    values = [stable_part("act", factory(factor)) for factor in (1, 2, 1.0)]
+
+    assert len(set(values)) == 3
+    assert values == [stable_part("act", factory(factor)) for factor in (1, 2, 1.0)]
+
+
+def test_any_value_with_a_stable_form_may_be_carried() -> None:
+    values = [stable_part("act", scaled_by(factor)) for factor in CARRIED]
+
+    assert len(set(values)) == len(CARRIED)
+    assert {value.type for value in values} == {"function"}
+
+
+def test_what_functions_carry_is_the_same_in_another_process() -> None:
+    script = "import tests.test_function_identity as t; print([t.stable_part('', t.scaled_by(v)) for v in t.CARRIED])"
+    outputs = [
+        subprocess.run(
+            [sys.executable, "-c", script],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            cwd=Path(__file__).parent.parent,
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for seed in ("1", "2")
+    ]
+    assert outputs[0] == outputs[1]
+
+
+def counting() -> Any:
+    calls = 0
+
+    def act(x: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        return x
+
+    return act
+
+
+@pytest.mark.parametrize(
+    ("function", "carries"),
+    [
+        (scaled_by([1]), "scaled_by.<locals>.act carries factor, a list, which has no stable form"),
+        (scaled_by(math.nan), "carries factor, a float, which has no stable form"),
+        (scaled_by("a".upper), "carries factor, a builtin_function_or_method, which has no stable form"),
+        (scaled_by(Runner(1).run), "carries factor.__self__, a Runner, which has no stable form"),
+        (scaled_inside(object()), "scaled_inside.<locals>.<lambda> carries act.factor, a object, which has"),
+        (scaled_by_default({}), "carries factor, a dict, which has no stable form"),
+        (Scaling(distance, [1]), "distance carries factor, a list, which has no stable form"),
+        (counting(), "counting.<locals>.act carries calls, which the function sets itself"),
+    ],
+)
+def test_a_function_that_carries_what_has_no_stable_form_is_refused(function: Any, carries: str) -> None:
+    """It would get the choice of another one, or never be run."""
+    message = rf"\Athe function tests\.test_function_identity\..*{re.escape(carries)}.*\Z"
+    for options in ({"key": {"act": function}}, {"key": {"act": (function, 1)}}, {"space": [function, other]}):
+        with pytest.raises(TypeError, match=message):
+            chosen(other, **options)
+    with pytest.raises(TypeError, match=message):
+        pytest_autotune.product(act=[function])
+
+
+SCALE = 3
+
+
+def remembering(function: Any) -> Any:
+    memo: dict[Any, Any] = {}
+
+    @wraps(function)
+    def remembered(x: Any) -> Any:
+        return memo.setdefault(x, function(x))
+
+    return remembered
+
+
+@remembering
+def squared(x: Any, scale: Any = 2 * SCALE) -> Any:
+    return x * x * scale
+
+
+def local() -> list[Any]:
+    def act(x: Any, scale: Any = 2, bias: Any = -1.5, mode: Any = Mode.FAST, more: Any = SCALE, seen: Any = []) -> Any:  # noqa: B006
+        return x
+
+    return [act, lambda x, scale=(1, "a"): x]
+
+
+@pytest.mark.parametrize("function", [distance, Runner.run, squared, *local(), lambda x: x, lambda x, scale=SCALE: x])
+def test_what_a_function_that_is_made_once_is_known_by_stays(function: Any) -> None:
+    """Committed entries have it."""
+    assert stable_part("act", function) == stable_value("act", function, carried=False)
 
 
 # What may change while tests run is left out by its kind.

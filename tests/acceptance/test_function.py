@@ -66,6 +66,48 @@ def test_a_dump_run_tunes_every_problem_once_and_a_load_run_chooses_the_same_and
     assert section(result)[0].startswith("3 hits")
 
 
+FUNCTIONS = """
+import pytest
+from pytest_autotune import Measuring
+
+def scaled_by(factor):
+    return lambda x: x * factor
+
+@pytest.mark.parametrize("factor", [2, 3])
+def test_key(autotune_cache, factor):
+    def run(config):
+        return float(abs(config - factor))
+    measuring = Measuring(clock=lambda call: call())
+    key = {"act": scaled_by(factor)}
+    assert autotune_cache.tune("lib.k", key=key, space=[1, 2, 3], run=run, source="", measuring=measuring) == factor
+
+def test_space(autotune_cache):
+    acts = [scaled_by(factor) for factor in (3, 1, 2)]
+    measuring = Measuring(clock=lambda call: float(call()))
+    found = autotune_cache.tune("lib.act", space=acts, run=lambda act: act(1), source="", measuring=measuring)
+    assert found is acts[1]
+"""
+
+
+def test_functions_of_one_factory_are_several_problems_and_candidates(suite: Suite) -> None:
+    a_suite(suite, FUNCTIONS)
+
+    suite.dump().assert_outcomes(passed=3)
+    result = suite.load("--autotune-max-misses=0")
+
+    result.assert_outcomes(passed=3)
+    assert (result.ret, suite.cache.read_text().count("entries {")) == (0, 3)
+
+
+def test_a_function_that_cannot_be_told_apart_fails_its_test_in_one_line(serial_suite: Suite) -> None:
+    a_suite(serial_suite, FUNCTIONS.replace("scaled_by(factor) for", "scaled_by([factor]) for"))
+
+    result = serial_suite.dump()
+
+    result.assert_outcomes(passed=2, failed=1)
+    result.stdout.fnmatch_lines(["E *the function test_lib.scaled_by.<locals>.<lambda> carries factor, a list, *"])
+
+
 def test_a_new_key_is_a_miss_that_fails_the_limit_and_is_mended_by_an_update(serial_suite: Suite, section: Any) -> None:
     a_suite(serial_suite).dump()
     a_suite(serial_suite, SUITE.replace("64", "128"))

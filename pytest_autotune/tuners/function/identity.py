@@ -1,23 +1,34 @@
 """What a caller says of a problem: its key, encoded, and the source that its choice rests on.
 
 A digest of source follows names, by the rule of :mod:`pytest_autotune.tuners.shared.source_digest`. Left out besides is
-what belongs to one call: values in closures and defaults, the arguments of a ``partial``, the object of a method.
+what belongs to one call: values in closures and defaults, the arguments of a ``partial``, the object of a method. A
+function that is a value of a key, or of a configuration, stands with these (:mod:`.carried`).
 """
 
 from __future__ import annotations
 
 import ast
+import enum
 import inspect
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import FunctionType, ModuleType
 from weakref import WeakKeyDictionary
 
 from pytest_autotune.cache.model import UncacheableError, Value
+from pytest_autotune.tuners.function.carried import carried_text
 from pytest_autotune.tuners.shared.code_text import function_text, syntax_text
 from pytest_autotune.tuners.shared.functions import of_library, python_function
-from pytest_autotune.tuners.shared.source_digest import digest, source_digest, source_parts, stable_value, used_by
+from pytest_autotune.tuners.shared.source_digest import (
+    digest,
+    source_digest,
+    source_parts,
+    stable_value,
+    unwrapped,
+    used_by,
+)
 
 #: Reading source takes milliseconds; that of a function or module does not change while it lives.
 _digests: WeakKeyDictionary[object, str | None] = WeakKeyDictionary()
@@ -112,6 +123,23 @@ def multiple_of(n: int, k: int) -> int:
     return -(-n // k) * k
 
 
+def stable_part(name: str, value: object) -> Value:
+    """Encode a value of a key or of a configuration, functions with what they carry.
+
+    :raises UncacheableError: for what has no stable form.
+    :raises CarriedError: for a function that carries what has none.
+    """
+    inner = unwrapped(value)
+    if isinstance(inner, (tuple, list)) and not isinstance(inner, enum.Enum):
+        parts = [stable_part("", part).encoded[1:] for part in inner]
+        return Value(name, repr(parts), "tuple")
+    encoded = stable_value(name, value, carried=False)
+    if encoded.type != "function":
+        return encoded
+    carried = carried_text(inner)
+    return replace(encoded, value=f"{encoded.value}@{digest(carried)}") if carried else encoded
+
+
 def key_values(key: object, only_stable: bool = False) -> tuple[Value, ...]:
     """A caller's ``key=``, in its order; ``only_stable`` leaves out what has no stable form."""
     parts = {} if key is None else key
@@ -120,7 +148,7 @@ def key_values(key: object, only_stable: bool = False) -> tuple[Value, ...]:
     values = []
     for name, value in parts.items():
         try:
-            values.append(stable_value(name, value, carried=False))
+            values.append(stable_part(name, value))
         except UncacheableError:
             if not only_stable:
                 raise

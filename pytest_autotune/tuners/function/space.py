@@ -13,8 +13,8 @@ from functools import cached_property
 from typing import Any
 
 from pytest_autotune.cache.model import UncacheableError, Value
-from pytest_autotune.tuners.function.identity import source_text
-from pytest_autotune.tuners.shared.source_digest import digest, stable_value
+from pytest_autotune.tuners.function.identity import source_text, stable_part
+from pytest_autotune.tuners.shared.source_digest import digest
 
 
 class InvalidConfiguration(Exception):
@@ -140,9 +140,7 @@ class ProductSpace(Space):
     """Every combination of the values of named axes that a constraint allows."""
 
     def __init__(self, axes: Mapping[str, Iterable[object]], where: Callable[[dict[str, Any]], object] | None) -> None:
-        self._values = {
-            name: {stable_value(name, value, carried=False): value for value in values} for name, values in axes.items()
-        }
+        self._values = {name: {stable_part(name, value): value for value in values} for name, values in axes.items()}
         self._where = where
 
     def __iter__(self) -> Iterator[Configuration]:
@@ -223,7 +221,7 @@ def params_of(config: object) -> tuple[Value, ...]:
         parts = {"config": config}
     if not all(isinstance(name, str) for name in parts):
         raise TypeError(f"space=: a configuration has names that are not text: {config!r}")
-    return tuple(stable_value(name, parts[name], carried=False) for name in sorted(parts))
+    return tuple(stable_part(name, parts[name]) for name in sorted(parts))
 
 
 def _text(params: Iterable[Value]) -> str:

@@ -140,6 +140,16 @@ def _text(code: CodeType, kept: str, node: ast.AST) -> FunctionText:
     return FunctionText(code, kept, text, nameless_text, tuple(_names(code, node)))
 
 
+def definition_of(function: FunctionType) -> ast.AST:
+    """Return the ``def`` of a function, or its lambda, as the parser sees it.
+
+    :raises UncacheableError: when the source cannot be read.
+    """
+    if function.__name__ == "<lambda>":
+        return _lambda(function.__code__, qualified_name(function))
+    return _definition(function, "")
+
+
 def class_text(cls: type) -> str:
     """The text of a class; empty where its source cannot be read."""
     text = _classes.get(cls)
