@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import permutations
 
 from pytest_autotune.cache.codec import Format, encode
 from pytest_autotune.cache.merge import Combined, combine
-from pytest_autotune.cache.model import Cache, Entry
+from pytest_autotune.cache.model import Cache, Candidate, Entry
 from tests.entries import A100, H200, entry
 
 
@@ -84,3 +85,12 @@ def test_entries_of_another_gpu_stay_whichever_side_has_them() -> None:
         entry(device=A100, block=64),
         entry(2, device=A100),
     }
+
+
+def test_a_choice_wins_over_a_failure_wherever_it_comes_from() -> None:
+    """As in a dump, unless a run has tried the choice and replaced it, which makes the next generation of the entry."""
+    failed = replace(entry(), choice=None, candidates=(Candidate(failed="no compiler was found"),))
+
+    assert held(of_two(cache(failed), cache(entry()))) == held(of_two(cache(entry()), cache(failed))) == {entry()}
+    replaced = replace(failed, generation=1)
+    assert held(of_two(cache(entry()), cache(replaced))) == {replaced}
