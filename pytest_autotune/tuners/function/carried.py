@@ -216,11 +216,13 @@ def _default_expressions(definition: Any) -> dict[str, ast.expr]:
     arguments: ast.arguments = definition.args
     positional = [*arguments.posonlyargs, *arguments.args]
     first = len(positional) - len(arguments.defaults)
-    pairs = [*zip(positional[first:], arguments.defaults, strict=True)]
-    pairs += [
-        (name, default) for name, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True) if default
-    ]
-    return {parameter.arg: default for parameter, default in pairs}
+    expressions = {}
+    for parameter, default in zip(positional[first:], arguments.defaults, strict=True):
+        expressions[parameter.arg] = default
+    for parameter, keyword_default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True):
+        if keyword_default is not None:
+            expressions[parameter.arg] = keyword_default
+    return expressions
 
 
 def _writes_out(expression: ast.expr, value: object, function: FunctionType) -> bool:
