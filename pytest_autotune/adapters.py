@@ -6,8 +6,8 @@ An adapter is a class that fits :class:`Adapter`, named by an entry point of the
 
 from __future__ import annotations
 
-from pytest_autotune.cache.digest_parts import of_candidates as of_candidates
-from pytest_autotune.cache.digest_parts import of_parts as of_parts
+from pytest_autotune.cache.digest_parts import digest_of_candidates as digest_of_candidates
+from pytest_autotune.cache.digest_parts import digest_of_parts as digest_of_parts
 from pytest_autotune.cache.model import Candidate as Candidate
 from pytest_autotune.cache.model import Device as Device
 from pytest_autotune.cache.model import Digest as Digest

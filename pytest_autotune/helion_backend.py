@@ -28,7 +28,7 @@ class Store(RemoteCacheBackend):  # type: ignore[misc]
 
     def __init__(self) -> None:
         url = os.environ.get(VARIABLE, "")
-        location = Location.of(url, Path())
+        location = Location.parse(url, Path())
         if not location.url:
             raise CacheError(VARIABLE, f"names no URL: {url!r}", f"{VARIABLE}=s3://BUCKET/FOLDER/")
         self._library, self._objects, _ = open_url(location)

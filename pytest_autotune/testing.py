@@ -18,7 +18,7 @@ import pytest
 from pytest_autotune.cache.codec import Format, decode, encode
 from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.model import Cache, Entry
-from pytest_autotune.run.lookup import Lookup, Outcome, Policy
+from pytest_autotune.run.lookup import Lookup, Outcome, Policy, TunedEntry
 from pytest_autotune.run.session import Session
 from pytest_autotune.tuners.protocol import Adapter, HookError
 from pytest_autotune.workers.coordinator import Coordinator
@@ -75,7 +75,7 @@ class AdapterConformance(ABC):
     ) -> Iterator[tuple[Session, list[Lookup], Adapter]]:
         """The adapter hooked for a run that has these entries loaded, and what is reported to the run."""
         self._log = Log(None, "main")
-        index = EntryIndex.of([Cache(entries)]) if entries else None
+        index = EntryIndex.from_caches([Cache(entries)]) if entries else None
         session = Session(Policy(**policy), index, Coordinator(Locks(WAIT_S)), pytest.fail, log=self._log)
         adapter = self._make()
         try:
@@ -111,29 +111,29 @@ class AdapterConformance(ABC):
             assert list(adapter.untracked()) == []
         assert [lookup.problem.library for lookup in lookups] == [self.tuner]
         lookup = lookups[0]
-        assert lookup.tuned
+        assert lookup.is_tuned
         assert lookup.entry is not None
         assert lookup.entry.choice is not None or lookup.entry.candidates or lookup.entry.native
         assert lookup.entry.tuning_seconds >= 0
         assert self.tuner in session.versions, "session.tuning(…, versions=…) notes the library's version"
         choice = lookup.entry.choice
         if choice is not None and lookup.entry.candidates:
-            assert any(choice.same_configuration(candidate) for candidate in lookup.entry.candidates)
+            assert any(choice.is_same_configuration(candidate) for candidate in lookup.entry.candidates)
 
     def test_a_loaded_choice_is_taken_without_a_search(self, library: ModuleType) -> None:
         choice, entry = self._tuned(library)
         before = self.searches()
         with self._hooked(library, entry) as (_, lookups, _):
             assert self.tune() == choice
-        assert [(lookup.outcome, lookup.tuned) for lookup in lookups] == [(Outcome.HIT, False)]
+        assert [(lookup.outcome, lookup.is_tuned) for lookup in lookups] == [(Outcome.HIT, False)]
         assert self.searches() == before, "a loaded choice was searched for all the same"
 
     def test_an_entry_is_the_same_after_files_and_processes(self, library: ModuleType) -> None:
         _, entry = self._tuned(library)
         for form in Format:
             assert decode(encode(Cache((entry,)), form), form, "a file").entries == (entry,)
-        lookup = Lookup(entry.problem, entry.fingerprint, entry=entry, tuned=True)
-        assert Lookup.of(Event.decode(lookup.event.encode())) == lookup
+        lookup = Lookup(entry.identity, result=TunedEntry(entry))
+        assert Lookup.from_event(Event.decode(lookup.to_event().encode())) == lookup
 
     def test_a_problem_asked_for_again_is_the_same_problem(self, library: ModuleType) -> None:
         _, first = self._tuned(library)
@@ -147,7 +147,7 @@ class AdapterConformance(ABC):
         before = self.searches()
         with self._hooked(library, changed) as (_, lookups, _):
             self.tune()
-        assert [(lookup.outcome, lookup.tuned) for lookup in lookups] == [(Outcome.STALE, True)]
+        assert [(lookup.outcome, lookup.is_tuned) for lookup in lookups] == [(Outcome.STALE, True)]
         assert self.searches() == before + 1
 
     def test_a_choice_that_is_no_longer_on_offer_is_not_taken(self, library: ModuleType) -> None:
@@ -156,7 +156,7 @@ class AdapterConformance(ABC):
         gone = replace(entry, choice=replace(entry.choice, id="not on offer", params=()))
         with self._hooked(library, gone) as (_, lookups, _):
             self.tune()
-        assert [(lookup.outcome, lookup.tuned) for lookup in lookups] == [(Outcome.STALE, True)]
+        assert [(lookup.outcome, lookup.is_tuned) for lookup in lookups] == [(Outcome.STALE, True)]
 
     def test_an_error_on_a_miss_reaches_the_caller_before_a_search(self, library: ModuleType) -> None:
         _, entry = self._tuned(library)
@@ -178,7 +178,7 @@ class AdapterConformance(ABC):
                 session.begin_test("test_first")
                 self.tune()
                 self.forget()
-            assert [lookup.tuned for lookup in lookups] == [False], (
+            assert [lookup.is_tuned for lookup in lookups] == [False], (
                 "session.tuning(…, candidates=…) says what a sweep may give"
             )
             assert lookups[0].entry is not None
@@ -186,7 +186,7 @@ class AdapterConformance(ABC):
         assert self.searches() == before
         assert picks[0] is not None
         assert picks[1] is not None
-        assert not picks[0].same_configuration(picks[1])
+        assert not picks[0].is_same_configuration(picks[1])
         if entry.choice is not None:
             assert {value.name for value in picks[0].params} == {value.name for value in entry.choice.params}
 
@@ -197,7 +197,7 @@ class AdapterConformance(ABC):
         with self._hooked(library, entry, modes=(verify.Verify(verify.Share(), 60.0),)) as (_, lookups, _):
             assert self.tune() == choice
         [lookup] = lookups
-        assert (lookup.outcome, lookup.tuned) == (Outcome.HIT, False)
+        assert (lookup.outcome, lookup.is_tuned) == (Outcome.HIT, False)
         verdicts = [verdict for _, verdict in verify.verdicts(Event.decode(line) for line in self._log.lines)]
         assert len(verdicts) == 1, "tuning.race(…) has it raced, or says why not"
         assert self.searches() == before or verdicts[0].raced
@@ -208,7 +208,7 @@ class AdapterConformance(ABC):
             self.tune()
             self.forget()
         with self._hooked(library) as (session, also, _):
-            session.paused = True
+            session.is_paused = True
             self.tune()
         assert [*lookups, *also] == []
 

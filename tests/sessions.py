@@ -22,7 +22,7 @@ def a_session(
     entries: tuple[Entry, ...] | None = None, coordination: Any = None, refuse: Any = pytest.fail, **policy: Any
 ) -> tuple[Session, list[Lookup]]:
     """A run that has loaded these entries, if any, and the lookups that it is told of."""
-    index = None if entries is None else EntryIndex.of([Cache(entries)])
+    index = None if entries is None else EntryIndex.from_caches([Cache(entries)])
     alone = coordination or Coordinator(Locks(TIMEOUT_S))
     session = Session(Policy(**policy), index, alone, refuse)
     return session, session.lookups
@@ -38,11 +38,13 @@ def verifying(share: str = "all", seconds: float = 100.0) -> Any:
             self.verdicts: list[Any] = []
 
         def race(self, session: Any, tuning: Any, contest: Any) -> None:
-            def append(event: Any) -> None:
+            def append_event(event: Any) -> None:
                 self.verdicts += [verdict for _, verdict in verify.verdicts([event])]
-                session.append(event)
+                session.append_event(event)
 
-            noting = SimpleNamespace(append=append, guarded=session.guarded, coordinator=session.coordinator)
+            noting = SimpleNamespace(
+                append_event=append_event, guarded=session.guarded, coordinator=session.coordinator
+            )
             super().race(noting, tuning, contest)
 
     return Noting()

@@ -117,7 +117,7 @@ def test_what_several_processes_compiled_is_added_up() -> None:
         {"a damaged": "line"},
     ]
 
-    section = CompileAhead().section(result(others=tuple(Event(COMPILED, data=one) for one in told)))
+    section = CompileAhead().build_section(result(mode_events=tuple(Event(COMPILED, data=one) for one in told)))
 
     assert section.data["compiled_ahead"] == {"kernels": 3, "seconds": 1.75, "failed": 1, "reason": "ValueError: no"}
 

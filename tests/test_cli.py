@@ -40,7 +40,7 @@ def entry(
         (Value("source", source, "digest"),),
         Candidate(params=(Value("BLOCK", block),), time_us=time_us),
         tuning_seconds=1.5,
-        versions=Versions.of("triton 3.7.1"),
+        versions=Versions.parse("triton 3.7.1"),
     )
 
 
@@ -63,11 +63,11 @@ def run(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.
 
 
 def write(path: str, *entries: Entry) -> None:
-    stores.store_of(path).update(lambda now: Cache(entries))
+    stores.open_store(path).update(lambda now: Cache(entries))
 
 
 def held(path: str) -> set[Entry]:
-    return set(stores.read(path).entries)
+    return set(stores.read_cache(path).entries)
 
 
 # show
@@ -206,7 +206,8 @@ def test_diff_ends_with_status_1_only_where_asked(run: Run) -> None:
 
 def test_diff_folds_what_only_has_other_versions(run: Run) -> None:
     of = {
-        version: [replace(entry(m), versions=Versions.of(f"triton {version}")) for m in range(58)] for version in "34"
+        version: [replace(entry(m), versions=Versions.parse(f"triton {version}")) for m in range(58)]
+        for version in "34"
     }
     write("old.textproto", *of["3"])
     write("new.textproto", *of["4"])
@@ -380,13 +381,13 @@ def test_a_fix_keeps_what_a_dump_writes_meanwhile(run: Run, monkeypatch: pytest.
     write("a.textproto", entry(1), entry(2))
     head, (one, two) = blocks("a.textproto")
     Path("a.textproto").write_text(head + two + one)
-    store_of = stores.store_of
+    store_of = stores.open_store
 
     def after_a_dump(path: str) -> Store:
         store_of(path).update(lambda now: replace(now, entries=(*now.entries, entry(3))))
         return store_of(path)
 
-    monkeypatch.setattr(stores, "store_of", after_a_dump)
+    monkeypatch.setattr(stores, "open_store", after_a_dump)
 
     assert run("check", "--fix", "a.textproto")[0] == 0
     assert held("a.textproto") == {entry(1), entry(2), entry(3)}
@@ -523,7 +524,7 @@ def test_what_cannot_be_done_is_one_line_and_exit_status_4(run: Run, arguments: 
 
 
 def test_a_reader_that_has_had_enough_is_no_error(tmp_path: Path) -> None:
-    stores.store_of(tmp_path / "a.textproto").update(lambda now: Cache(tuple(entry(m) for m in range(3000))))
+    stores.open_store(tmp_path / "a.textproto").update(lambda now: Cache(tuple(entry(m) for m in range(3000))))
 
     command = [sys.executable, "-m", "pytest_autotune.cli", "show", "a.textproto"]
     with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
@@ -535,7 +536,7 @@ def test_a_reader_that_has_had_enough_is_no_error(tmp_path: Path) -> None:
 
 
 def test_output_that_cannot_be_written_is_told_in_one_line_and_a_closed_one_is_no_error(tmp_path: Path) -> None:
-    stores.store_of(tmp_path / "a.textproto").update(lambda now: Cache((entry(),)))
+    stores.open_store(tmp_path / "a.textproto").update(lambda now: Cache((entry(),)))
     command = f"{sys.executable} -m pytest_autotune.cli show a.textproto"
 
     full = subprocess.run(f"{command} >/dev/full", shell=True, cwd=tmp_path, capture_output=True, text=True)
@@ -547,7 +548,7 @@ def test_output_that_cannot_be_written_is_told_in_one_line_and_a_closed_one_is_n
 
 def test_a_name_that_the_encoding_of_the_output_lacks_is_escaped(tmp_path: Path) -> None:
     named = replace(entry(), problem=replace(entry().problem, kernel="lib.\u6f22"))
-    stores.store_of(tmp_path / "a.textproto").update(lambda now: Cache((named,)))
+    stores.open_store(tmp_path / "a.textproto").update(lambda now: Cache((named,)))
     command = [sys.executable, "-m", "pytest_autotune.cli", "show", "a.textproto"]
 
     latin = {**os.environ, "PYTHONIOENCODING": "latin-1"}

@@ -6,7 +6,7 @@ from dataclasses import replace
 from itertools import permutations
 
 from pytest_autotune.cache.codec import Format, encode
-from pytest_autotune.cache.merge import Combined, combine
+from pytest_autotune.cache.merge import CombinedCaches, combine_caches
 from pytest_autotune.cache.model import Cache, Candidate, Entry
 from tests.entries import A100, H200, entry
 
@@ -15,18 +15,18 @@ def cache(*entries: Entry) -> Cache:
     return Cache(entries)
 
 
-def of_two(ours: Cache, theirs: Cache, ancestor: Cache | None = None) -> Combined:
-    return combine({"ours": ours, "theirs": theirs}, ancestor)
+def of_two(ours: Cache, theirs: Cache, ancestor: Cache | None = None) -> CombinedCaches:
+    return combine_caches({"ours": ours, "theirs": theirs}, ancestor)
 
 
-def held(combined: Combined) -> set[Entry]:
+def held(combined: CombinedCaches) -> set[Entry]:
     return set(combined.cache.entries)
 
 
 def test_all_entries_of_all_caches_are_there() -> None:
     shards = {str(m): cache(entry(m), entry(m, device=A100)) for m in range(5)}
 
-    assert held(combine(shards)) == {entry(m, device=device) for m in range(5) for device in (H200, A100)}
+    assert held(combine_caches(shards)) == {entry(m, device=device) for m in range(5) for device in (H200, A100)}
 
 
 def test_of_several_choices_the_fastest_stays_and_all_are_told() -> None:
@@ -36,14 +36,14 @@ def test_of_several_choices_the_fastest_stays_and_all_are_told() -> None:
 
     assert held(combined) == {fast}
     ((kept, other),) = combined.conflicts
-    assert ((kept.origin, kept.entry), (other.origin, other.entry)) == (("theirs", fast), ("ours", slow))
+    assert ((kept.process, kept.entry), (other.process, other.entry)) == (("theirs", fast), ("ours", slow))
 
 
 def test_the_order_of_the_caches_does_not_matter() -> None:
     sides = [cache(entry(1), entry(2, block)) for block in (16, 32, 64)] + [cache(entry(2, 8, source="t"))]
 
     written = {
-        encode(combine({str(sides.index(side)): side for side in order}).cache, Format.TEXT)
+        encode(combine_caches({str(sides.index(side)): side for side in order}).cache, Format.TEXT)
         for order in permutations(sides)
     }
 

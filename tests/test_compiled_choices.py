@@ -20,12 +20,12 @@ from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.model import Cache, Entry
 from pytest_autotune.run.collected import Collected, collect
 from pytest_autotune.run.lookup import Policy
-from pytest_autotune.run.result import Request
+from pytest_autotune.run.result import RunRequest
 from pytest_autotune.run.session import Session
-from pytest_autotune.run.settle import Beginning, settle
+from pytest_autotune.run.settle import InitialCaches, settle
 from pytest_autotune.tuners.triton.adapter import Adapter
 from pytest_autotune.workers.coordinator import Coordinator
-from pytest_autotune.workers.events import Log, events_in
+from pytest_autotune.workers.events import Log, decode_events
 from pytest_autotune.workers.locks import Locks
 from tests.test_triton_compiled import AbsentGpu, absent_gpu
 
@@ -54,8 +54,8 @@ def process(absent_gpu: AbsentGpu) -> Iterator[Process]:
     adapters: list[Adapter] = []
 
     def run(calls: Sequence[Callable[[Any], object]], entries: Sequence[Entry] = (), dumping: bool = True) -> Any:
-        index, log = EntryIndex.of([Cache(tuple(entries))]) if entries else None, Log(None, "main")
-        session = Session(Policy(dumping=dumping), index, Coordinator(Locks(1.0)), pytest.fail, log=log)
+        index, log = EntryIndex.from_caches([Cache(tuple(entries))]) if entries else None, Log(None, "main")
+        session = Session(Policy(is_dumping=dumping), index, Coordinator(Locks(1.0)), pytest.fail, log=log)
         adapter = Adapter()
         adapter.hook(autotuner_module, session)
         adapters.append(adapter)
@@ -64,7 +64,7 @@ def process(absent_gpu: AbsentGpu) -> Iterator[Process]:
             one(kernel)
         adapter.unhook()
         assert session.notes == []
-        return collect(events_in((log.name, line) for line in log.lines)[0])
+        return collect(decode_events((log.name, line) for line in log.lines)[0])
 
     yield run
     for adapter in adapters:
@@ -82,7 +82,7 @@ def call(n: int = 64, offset: int = 0, **options: Any) -> Callable[[Any], object
 def compiled(found: Collected, held: Sequence[Entry] = ()) -> dict[str, tuple[str, ...]]:
     """What a dump holds, by the key."""
     cache = Cache(tuple(held))
-    merged = settle(Beginning((("x", cache),), cache), found, cache, Request(dumps=True)).merged
+    merged = settle(InitialCaches((("x", cache),), cache), found, cache, RunRequest(is_dumping=True)).merged
     return {str(one.problem.key[0]): one.compiled for one in merged.cache.entries}
 
 
@@ -108,11 +108,11 @@ def test_options_of_the_call_are_kept(process: Process) -> None:
     assert found == "*fp16:16 *fp16:16 i32:16 fp32 _ =true | enable_fp_fusion=false"
 
 
-def test_a_load_that_meets_a_new_specialisation_adds_it(process: Process) -> None:
+def test_a_load_that_meets_a_new_specialization_adds_it(process: Process) -> None:
     first = process([call()])
     again = process([call(64, 1)], entries_of(first))
 
-    known = settle(Beginning(), first, Cache(), Request()).merged.cache.entries
+    known = settle(InitialCaches(), first, Cache(), RunRequest()).merged.cache.entries
     assert len(known[0].compiled) == 1
     assert len(compiled(again, held=known)["n=64"]) == 2
 
@@ -120,7 +120,7 @@ def test_a_load_that_meets_a_new_specialisation_adds_it(process: Process) -> Non
 def test_a_run_that_only_loads_notes_nothing(process: Process) -> None:
     entries = entries_of(process([call()]))
 
-    assert process([call(), call(64, 1)], entries, dumping=False).others == ()
+    assert process([call(), call(64, 1)], entries, dumping=False).mode_events == ()
 
 
 def test_what_listens_to_compilations_sees_what_it_saw(process: Process, monkeypatch: pytest.MonkeyPatch) -> None:

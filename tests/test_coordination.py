@@ -12,13 +12,14 @@ from pathlib import Path
 import pytest
 
 from pytest_autotune.cache.model import Candidate, Device, Entry, Problem, Value
-from pytest_autotune.run.lookup import Lookup
+from pytest_autotune.run.lookup import Lookup, TunedEntry
 from pytest_autotune.workers.coordinator import Coordinator
 from pytest_autotune.workers.events import Log
 from pytest_autotune.workers.locks import Locks, in_distributed_run
 
 PROBLEM = Problem("toy", "k", (Value("M", 1),), Device("GPU", "arch", 1))
-LOOKUP = Lookup(PROBLEM, entry=Entry(PROBLEM, choice=Candidate(params=(Value("BLOCK", 16),))), tuned=True)
+TUNED_ENTRY = Entry(PROBLEM, choice=Candidate(params=(Value("BLOCK", 16),)))
+LOOKUP = Lookup(TUNED_ENTRY.identity, result=TunedEntry(TUNED_ENTRY))
 HOLD = """
 import sys, time
 from pathlib import Path
@@ -71,7 +72,7 @@ def test_a_claimed_problem_is_recovered_as_soon_as_its_claimant_is_killed(holder
 
     with workers(tmp_path, 30).claim(LOOKUP.identity.digest, tuple) as claim:
         assert claim.result is None
-        assert not claim.timed_out
+        assert not claim.has_timed_out
 
 
 def test_who_waits_for_a_tuning_first_helps_with_it(holder, tmp_path: Path) -> None:
@@ -102,7 +103,7 @@ def test_who_need_not_wait_helps_nobody(tmp_path: Path) -> None:
     helped: list[bool] = []
 
     with workers(tmp_path, 1).claim(LOOKUP.identity.digest, lambda: helped.append(True)):
-        Log(tmp_path, "another").append(LOOKUP.event)
+        Log(tmp_path, "another").append(LOOKUP.to_event())
     with workers(tmp_path, 1).claim(LOOKUP.identity.digest, lambda: helped.append(True)):
         pass
 
@@ -126,20 +127,20 @@ def test_nobody_waits_for_a_claim(holder, tmp_path: Path, why: str) -> None:
 
     if why == "inside a tuning":
         with mine.claim(LOOKUP.identity.digest, None) as claim:
-            assert not claim.timed_out
+            assert not claim.has_timed_out
     else:
         with mine.measuring(), mine.claim(LOOKUP.identity.digest, tuple) as claim:
-            assert not claim.timed_out
+            assert not claim.has_timed_out
 
     assert time.monotonic() - started < 5
 
 
 def test_what_was_written_down_is_taken_by_the_others(tmp_path: Path) -> None:
     with workers(tmp_path, 1).claim(LOOKUP.identity.digest, tuple):
-        Log(tmp_path, "another").append(LOOKUP.event)
+        Log(tmp_path, "another").append(LOOKUP.to_event())
 
     with workers(tmp_path, 1).claim(LOOKUP.identity.digest, tuple) as other:
-        assert other.result == LOOKUP.event
+        assert other.result == LOOKUP.to_event()
     with workers(tmp_path, 1).claim("another", tuple) as other:
         assert other.result is None
 

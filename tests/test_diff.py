@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from pytest_autotune.cache.diff import ChangeKind, Diff, diff, winner
+from pytest_autotune.cache.diff import ChangeKind, Diff, compare_caches, find_winner
 from pytest_autotune.cache.model import Cache, Candidate, Entry, Value, Versions
 from tests.entries import A100, H200, entry
 
 
 def found(old: list[Entry], new: list[Entry]) -> Diff:
-    return diff(Cache(tuple(old)), Cache(tuple(new)))
+    return compare_caches(Cache(tuple(old)), Cache(tuple(new)))
 
 
 def kinds(old: list[Entry], new: list[Entry]) -> list[ChangeKind]:
@@ -32,7 +32,7 @@ def test_what_is_only_told_counts_as_time_only() -> None:
 
 
 def test_other_versions_alone_are_a_change_of_their_own() -> None:
-    assert kinds([entry()], [replace(entry(), versions=Versions.of("triton 4"))]) == [ChangeKind.VERSIONS]
+    assert kinds([entry()], [replace(entry(), versions=Versions.parse("triton 4"))]) == [ChangeKind.VERSIONS]
 
 
 def test_a_kernel_that_was_moved_and_one_whose_key_holds_its_code_are_one_change_and_not_two() -> None:
@@ -92,9 +92,9 @@ def test_the_winner_is_the_fastest_where_all_times_are_the_result() -> None:
     slow, fast = Candidate("a", time_us=3.0), Candidate("b", time_us=2.0)
     failed = Candidate("c", time_us=1.0, failed="spills")
 
-    assert winner(replace(entry(), choice=None, candidates=(slow, failed, fast))) == fast
-    assert winner(replace(entry(), choice=None, candidates=(failed,))) is None
-    assert winner(entry()) == entry().choice
+    assert find_winner(replace(entry(), choice=None, candidates=(slow, failed, fast))) == fast
+    assert find_winner(replace(entry(), choice=None, candidates=(failed,))) is None
+    assert find_winner(entry()) == entry().choice
 
 
 def test_another_fastest_template_is_another_choice() -> None:

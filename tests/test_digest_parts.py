@@ -8,7 +8,12 @@ from pathlib import Path
 import pytest
 
 from pytest_autotune.cache import stores
-from pytest_autotune.cache.digest_parts import MOST, difference, of_candidates, of_parts
+from pytest_autotune.cache.digest_parts import (
+    MAX_LIST_LENGTH,
+    describe_difference,
+    digest_of_candidates,
+    digest_of_parts,
+)
 from pytest_autotune.cache.locations import Location
 from pytest_autotune.cache.model import Cache, Candidate, Device, Digest, Entry, Problem, Value
 
@@ -16,12 +21,12 @@ GPU = Device("GPU", "arch", 1)
 
 
 def source(**parts: str) -> Digest:
-    return of_parts("5f2c91d0a7b3", {name: digest * 4 for name, digest in parts.items()})
+    return digest_of_parts("5f2c91d0a7b3", {name: digest * 4 for name, digest in parts.items()})
 
 
 def search(*candidates: dict[str, object]) -> Digest:
     rows = [[Value(name, value) for name, value in one.items()] for one in candidates]  # type: ignore[arg-type]
-    return of_candidates("c0ffee", rows)
+    return digest_of_candidates("c0ffee", rows)
 
 
 def blocks(*sizes: int) -> list[dict[str, object]]:
@@ -39,7 +44,7 @@ def blocks(*sizes: int) -> list[dict[str, object]]:
     ],
 )
 def test_a_digest_of_source_names_what_changed(before: Digest, now: Digest, words: str) -> None:
-    assert difference("source", before, now) == words
+    assert describe_difference("source", before, now) == words
 
 
 @pytest.mark.parametrize(
@@ -70,7 +75,7 @@ def test_a_digest_of_source_names_what_changed(before: Digest, now: Digest, word
     ],
 )
 def test_a_digest_of_candidates_names_those_that_came_and_went(before: Digest, now: Digest, words: str) -> None:
-    assert difference("search", before, now) == words
+    assert describe_difference("search", before, now) == words
 
 
 def test_texts_are_short_whatever_there_is_and_the_same_in_any_order() -> None:
@@ -79,7 +84,7 @@ def test_texts_are_short_whatever_there_is_and_the_same_in_any_order() -> None:
 
     assert search(*many) == search(*shuffled)
     assert search(*many).parts[0].startswith("BLOCK=0,1,2,3")
-    assert sum(map(len, search(*blocks(*range(5000))).parts)) < MOST
+    assert sum(map(len, search(*blocks(*range(5000))).parts)) < MAX_LIST_LENGTH
 
 
 def entry(n: int, *digests: Digest, source: str = "5f2c91d0a7b3") -> Entry:
@@ -93,11 +98,11 @@ SOURCE, SEARCH = source(relu="a"), search(*blocks(1))
 
 @pytest.mark.parametrize("name", ["c.textproto", "c.pb", "c.yaml", "c.json", "c/"])
 def test_it_stands_once_in_a_file_and_every_entry_has_it(tmp_path: Path, name: str) -> None:
-    path = Location.of(f"{tmp_path}/{name}", tmp_path)
+    path = Location.parse(f"{tmp_path}/{name}", tmp_path)
 
-    stores.store_of(path).update(lambda now: Cache((entry(1, SOURCE, SEARCH), entry(2), entry(3, source="other"))))
+    stores.open_store(path).update(lambda now: Cache((entry(1, SOURCE, SEARCH), entry(2), entry(3, source="other"))))
 
-    found = {str(one.problem): set(one.digests) for one in stores.read(path).entries}
+    found = {str(one.problem): set(one.digests) for one in stores.read_cache(path).entries}
     alone = name == "c/"
     assert found == {
         "toy:k (n=1)": {SOURCE, SEARCH},

@@ -16,12 +16,12 @@ from pytest_autotune import Measuring
 from pytest_autotune.cache.locations import Location
 from pytest_autotune.cache.model import Device, Problem
 from pytest_autotune.modes import MODES
+from pytest_autotune.plugin.options import OPTIONS
+from pytest_autotune.plugin.values import CacheArgument
 from pytest_autotune.report.json_report import to_mapping
 from pytest_autotune.run.lookup import Outcome
-from pytest_autotune.run.result import Result
-from pytest_autotune.run.rows import Row
-from pytest_autotune.session.options import OPTIONS
-from pytest_autotune.session.values import CacheArgument
+from pytest_autotune.run.result import RunResult
+from pytest_autotune.run.rows import ProblemRow
 
 try:
     import tomllib
@@ -85,20 +85,20 @@ def test_examples_of_toml_and_yaml_can_be_read(page: Path) -> None:
 def test_the_reference_names_each_key_of_the_json_report(tmp_path: Path) -> None:
     rows = list(rows_below(read(ROOT / "docs/reference.md"), "JSON report"))
     ends = next(index for index, row in enumerate(rows) if row[0] == "`outcome`")
-    row = Row(Problem("triton", "lib.add", (), Device("GPU", "sm_90", 132)), Outcome.HIT)
-    result = Result(rows=(row,))
+    row = ProblemRow(Problem("triton", "lib.add", (), Device("GPU", "sm_90", 132)), Outcome.HIT)
+    result = RunResult(rows=(row,))
     sections = []
     (tmp_path / "misses.jsonl").touch()
     values = {
         "word": "on",
         "switch": True,
-        "paths": [CacheArgument(Location.of("misses.jsonl", tmp_path), "--autotune-problems")],
+        "paths": [CacheArgument(Location.parse("misses.jsonl", tmp_path), "--autotune-problems")],
     }
     for mode in MODES:
         given = {option.name: mode.parse("all") if option.kind == mode.name else None for option in mode.options}
         made = mode.make({**given, **{one.name: values[one.kind] for one in mode.options if one.kind in values}})
         assert made is not None
-        sections.append(made.section(result))
+        sections.append(made.build_section(result))
     report = to_mapping(replace(result, sections=tuple(sections)))
     assert {name for row in rows[:ends] for name in code_in(row[0])} == set(report)
     assert {name for row in rows[ends:] for name in code_in(row[0])} == set(report["lookups"][0])

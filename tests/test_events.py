@@ -11,8 +11,8 @@ import pytest
 
 from pytest_autotune.cache.model import Candidate, Device, Entry, Problem, Value, Versions
 from pytest_autotune.run.collected import END, Collected, collect
-from pytest_autotune.run.lookup import Lookup, Outcome
-from pytest_autotune.workers.events import Event, Log, Others, RunFolder
+from pytest_autotune.run.lookup import Lookup, Outcome, TunedEntry
+from pytest_autotune.workers.events import Event, Log, OtherWorkers, RunFolder
 
 
 def lookup(kernel: str = "k") -> Lookup:
@@ -21,9 +21,16 @@ def lookup(kernel: str = "k") -> Lookup:
     failed = Candidate(params=(Value("BLOCK", 32),), failed="out of\nmemory")
     best = Candidate("id", (Value("BLOCK", 16),), 1.5, label="a label")
     entry = Entry(
-        problem, (Value("source", "s", "digest"),), best, (best, failed), b"\x00\xff", "", 0.5, Versions.of("toy 1.0")
+        problem,
+        (Value("source", "s", "digest"),),
+        best,
+        (best, failed),
+        b"\x00\xff",
+        "",
+        0.5,
+        Versions.parse("toy 1.0"),
     )
-    return Lookup(problem, entry.fingerprint, Outcome.MISS, "no entry", "test_é.py::test", "", entry, tuned=True)
+    return Lookup(entry.identity, Outcome.MISS, "no entry", "test_é.py::test", result=TunedEntry(entry))
 
 
 def asked_in(folder: RunFolder) -> list[tuple[str, Lookup]]:
@@ -31,7 +38,7 @@ def asked_in(folder: RunFolder) -> list[tuple[str, Lookup]]:
 
 
 def recovered_in(folder: RunFolder) -> list[Lookup]:
-    return list(collect((), folder.recovered[0]).recovered)
+    return list(collect((), folder.recovered[0]).recovered_lookups)
 
 
 @pytest.fixture
@@ -45,29 +52,30 @@ def run(tmp_path: Path, request: pytest.FixtureRequest) -> Callable[..., RunFold
 
 
 def test_a_lookup_comes_back_from_its_line_as_it_was() -> None:
-    line = lookup().event.encode()
+    line = lookup().to_event().encode()
 
-    assert Lookup.of(Event.decode(line)) == lookup()
+    assert Lookup.from_event(Event.decode(line)) == lookup()
     assert "\n" not in line
 
 
 def test_what_a_process_reports_at_its_end_comes_back_as_it_was_unless_its_line_is_damaged() -> None:
     data = {
-        "notes": ["note"], "untracked": ["triton:k"], "imported": ["t:k"], "drawn": ["t::t"], "disabled": [],
-        "missing": [], "unhooked": {"triton": "why"}, "versions": {"triton": "triton 3.6"}, "deselected": 3,
+        "notes": ["note"], "untracked": ["triton:k"], "imported_kernels": ["t:k"],
+        "hypothesis_tests": ["t::t"], "disabled_tests": [],
+        "missing_caches": [], "unhooked": {"triton": "why"}, "versions": {"triton": "triton 3.6"}, "deselected": 3,
     }  # fmt: skip
     ends = [("gw1", Event.decode(Event(END, data=said).encode())) for said in (data, {"notes": 5})]
 
     found = collect(ends)
 
-    assert (found.notes, found.untracked, found.imported) == (("note",), ("triton:k",), ("t:k",))
-    assert (found.unhooked, found.versions) == ((("triton", "why"),), {"triton": Versions.of("triton 3.6")})
-    assert (found.drawn, found.deselected) == (("t::t",), 3)
+    assert (found.notes, found.untracked, found.imported_kernels) == (("note",), ("triton:k",), ("t:k",))
+    assert (found.unhooked, found.versions) == ((("triton", "why"),), {"triton": Versions.parse("triton 3.6")})
+    assert (found.hypothesis_tests, found.deselected_count) == (("t::t",), 3)
 
 
 @pytest.mark.parametrize(
     "line",
-    ["", "{", "[]", "null", "{}", '{"id": 1}', lookup().event.encode()[:-9], "[" * 10**5],
+    ["", "{", "[]", "null", "{}", '{"id": 1}', lookup().to_event().encode()[:-9], "[" * 10**5],
     ids=["empty", "open", "list", "null", "nothing", "no kind", "torn", "deep"],
 )
 def test_a_broken_line_is_an_error_of_its_value(line: str) -> None:
@@ -90,8 +98,8 @@ def test_a_line_of_json_that_is_no_lookup_or_no_end_is_passed_over() -> None:
 def test_a_line_that_a_kill_has_cut_off_loses_only_itself(run: Callable[..., RunFolder]) -> None:
     folder = run()
     log = folder.log("gw0")
-    log.append(lookup("one").event)
-    log.append(lookup("two").event)
+    log.append(lookup("one").to_event())
+    log.append(lookup("two").to_event())
     (path,) = folder.path.glob("gw0-*.jsonl")
     path.write_bytes(path.read_bytes()[:-20])
 
@@ -100,7 +108,7 @@ def test_a_line_that_a_kill_has_cut_off_loses_only_itself(run: Callable[..., Run
 
 def test_a_damaged_line_is_counted_and_the_others_are_read(run: Callable[..., RunFolder]) -> None:
     folder = run()
-    folder.log("gw0").append(lookup("one").event)
+    folder.log("gw0").append(lookup("one").to_event())
     (path,) = folder.path.glob("*.jsonl")
     path.write_bytes(b'{"kid": 3}\n\xff\n' + path.read_bytes())
 
@@ -111,7 +119,7 @@ def test_a_damaged_line_is_counted_and_the_others_are_read(run: Callable[..., Ru
 
 def test_a_run_that_lives_is_not_recovered(run: Callable[..., RunFolder]) -> None:
     alive = run()
-    alive.log("gw0").append(lookup().event)
+    alive.log("gw0").append(lookup().to_event())
 
     other = run()
 
@@ -122,7 +130,7 @@ def test_a_run_that_lives_is_not_recovered(run: Callable[..., RunFolder]) -> Non
 
 def test_a_run_that_could_not_write_is_recovered_by_the_next_with_its_dump_path(run: Callable[..., RunFolder]) -> None:
     failed = run()
-    failed.log("gw0").append(lookup().event)
+    failed.log("gw0").append(lookup().to_event())
     failed.close(written=False)
 
     assert recovered_in(run("/other.textproto")) == []
@@ -138,7 +146,7 @@ def test_what_was_kept_elsewhere_since_a_disk_was_full_is_recovered_when_it_is_n
     bases = (tmp_path / "cache", tmp_path / "elsewhere")
     bases[0].touch()  # no folder can be made there
     failed = run(bases=bases)
-    failed.log("gw0").append(lookup().event)
+    failed.log("gw0").append(lookup().to_event())
     failed.close(written=False)
     bases[0].unlink()
 
@@ -153,9 +161,9 @@ def test_what_was_kept_elsewhere_since_a_disk_was_full_is_recovered_when_it_is_n
 def test_what_a_worker_writes_while_its_run_ends_is_recovered_by_the_next(run: Callable[..., RunFolder]) -> None:
     ending = run()
     worker = ending.log("gw0")
-    worker.append(lookup("read").event)
+    worker.append(lookup("read").to_event())
     assert len(asked_in(ending)) == 1
-    worker.append(lookup("late").event)
+    worker.append(lookup("late").to_event())
     ending.close(written=True)
 
     assert "late" in [found.problem.kernel for found in recovered_in(run())]
@@ -163,7 +171,7 @@ def test_what_a_worker_writes_while_its_run_ends_is_recovered_by_the_next(run: C
 
 def test_what_a_run_wrote_is_removed_when_it_is_in_the_cache(tmp_path: Path, run: Callable[..., RunFolder]) -> None:
     folder = run()
-    folder.log("gw0").append(lookup().event)
+    folder.log("gw0").append(lookup().to_event())
     folder.collect()
 
     folder.close(written=True)
@@ -185,16 +193,16 @@ def test_a_run_ends_whose_descriptors_a_test_has_closed(run: Callable[..., RunFo
 def test_a_full_disk_takes_one_line_and_leaves_those_around_it(run: Callable[..., RunFolder]) -> None:
     folder = run()
     log = folder.log("gw0")
-    log.append(lookup("before").event)
+    log.append(lookup("before").to_event())
     (file,) = folder.path.glob("*.jsonl")
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
 
     resource.setrlimit(resource.RLIMIT_FSIZE, (file.stat().st_size + 20, limits[1]))  # it takes a part of the line
     try:
-        log.append(lookup("torn").event)
+        log.append(lookup("torn").to_event())
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    log.append(lookup("after").event)
+    log.append(lookup("after").to_event())
 
     assert [found.problem.kernel for _, found in asked_in(folder)] == ["before", "after"]
     assert log.error == "File too large"
@@ -206,7 +214,7 @@ def test_what_was_handed_on_is_there_once_and_kept_for_the_next_run_where_its_fi
     folder = run()
     logs = {name: folder.log(name) for name in ("gw0", "gw1")}
     for name, log in logs.items():
-        log.append(lookup(name).event)
+        log.append(lookup(name).to_event())
     (file,) = folder.path.glob("gw0-*.jsonl")
     file.unlink()
 
@@ -220,11 +228,11 @@ def test_what_was_handed_on_is_there_once_and_kept_for_the_next_run_where_its_fi
 
 def test_a_test_that_mocks_the_number_of_its_process_loses_no_line(monkeypatch: pytest.MonkeyPatch) -> None:
     log = Log(None, "main")
-    log.append(lookup("before").event)
+    log.append(lookup("before").to_event())
     with monkeypatch.context() as patch:
         patch.setattr(os, "getpid", lambda: 1)
-        log.append(lookup("meanwhile").event)
-    log.append(lookup("after").event)
+        log.append(lookup("meanwhile").to_event())
+    log.append(lookup("after").to_event())
 
     assert len(log.lines) == 3
 
@@ -232,20 +240,20 @@ def test_a_test_that_mocks_the_number_of_its_process_loses_no_line(monkeypatch: 
 def test_a_process_that_knows_no_folder_keeps_its_lines(tmp_path: Path) -> None:
     log = Log(None, "gw0")
 
-    assert not log.append(lookup().event)
-    assert log.lines == [lookup().event.encode()]
+    assert not log.append(lookup().to_event())
+    assert log.lines == [lookup().to_event().encode()]
 
 
 def test_a_worker_finds_what_others_have_tuned_and_not_what_they_only_asked_for(run: Callable[..., RunFolder]) -> None:
     folder = run()
-    mine = Others(folder.path, "gw0")
-    folder.log("gw0").append(lookup("own").event)
-    folder.log("gw1").append(Lookup(*lookup("asked").identity, outcome=Outcome.MISS).event)
-    folder.log("gw1").append(lookup("tuned").event)
-    assert mine.find(lookup("tuned").identity.digest) == lookup("tuned").event
-    folder.log("gw2").append(lookup("later").event)
+    mine = OtherWorkers(folder.path, "gw0")
+    folder.log("gw0").append(lookup("own").to_event())
+    folder.log("gw1").append(Lookup(lookup("asked").identity, outcome=Outcome.MISS).to_event())
+    folder.log("gw1").append(lookup("tuned").to_event())
+    assert mine.find(lookup("tuned").identity.digest) == lookup("tuned").to_event()
+    folder.log("gw2").append(lookup("later").to_event())
 
-    assert mine.find(lookup("later").identity.digest) == lookup("later").event
+    assert mine.find(lookup("later").identity.digest) == lookup("later").to_event()
     assert mine.find(lookup("asked").identity.digest) is None
     assert mine.find(lookup("own").identity.digest) is None
 
@@ -254,7 +262,7 @@ def test_what_came_of_another_claim_is_found_by_other_workers_and_is_no_tuning(r
     folder, raced = run(), Event("raced", lookup().identity, claim="verify-1")
     folder.log("gw1").append(raced)
 
-    others = Others(folder.path, "gw0")
+    others = OtherWorkers(folder.path, "gw0")
 
     assert others.find(lookup().identity.digest) is None
     assert others.find("verify-1") == raced
@@ -264,12 +272,12 @@ def test_what_came_of_another_claim_is_found_by_other_workers_and_is_no_tuning(r
 def test_a_forked_child_writes_a_file_of_its_own_and_keeps_no_lock(run: Callable[..., RunFolder]) -> None:
     killed = run()
     log = killed.log("gw0")
-    log.append(lookup("parent").event)
+    log.append(lookup("parent").to_event())
     read, write = os.pipe()
 
     child = os.fork()
     if child == 0:
-        log.append(lookup("child").event)
+        log.append(lookup("child").to_event())
         os.close(write)
         os.read(read, 1)
         os._exit(0)
@@ -286,7 +294,7 @@ def test_a_forked_child_writes_a_file_of_its_own_and_keeps_no_lock(run: Callable
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may give a folder away")
 def test_the_folder_of_another_user_is_left_alone(run: Callable[..., RunFolder]) -> None:
     theirs = run()
-    theirs.log("gw0").append(lookup("theirs").event)
+    theirs.log("gw0").append(lookup("theirs").to_event())
     theirs.close(written=False)
     os.chown(theirs.path, 12345, 12345)
 

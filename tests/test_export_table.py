@@ -26,7 +26,7 @@ def entry(m: int, block: int, device: Device = L4, **key: Any) -> Entry:
     sizes = {"BLOCK_SIZE_N": 64, "BLOCK_SIZE_K": 128, "GROUP_SIZE_M": 1, "num_warps": 4, "num_ctas": 1, "num_stages": 3}
     params = tuple(Value(name, value) for name, value in {"BLOCK_SIZE_M": block, **sizes}.items())
     problem = Problem("function", "lib.fused_moe", values, device)
-    versions = Versions.of("pytest-autotune 0.1.0, torch 2.11.0, triton 3.6.0")
+    versions = Versions.parse("pytest-autotune 0.1.0, torch 2.11.0, triton 3.6.0")
     return Entry(problem, (Value("space", "s", "digest"),), Candidate(params=params, time_us=1.0), versions=versions)
 
 
@@ -41,7 +41,7 @@ class Export:
 
     def __call__(self, *entries: Entry, options: tuple[str, ...]) -> tuple[int, list[str], str]:
         cache = str(self.folder / "c.textproto")
-        stores.store_of(cache).update(lambda now: Cache(entries))
+        stores.open_store(cache).update(lambda now: Cache(entries))
         status = cli.main(["export", cache, "--to=table", f"--output={self.folder / 'configs'}", *options])
         captured = self.capsys.readouterr()
         return status, captured.out.splitlines(), captured.err

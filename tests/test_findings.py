@@ -7,29 +7,31 @@ from functools import partial
 from typing import Any
 
 from pytest_autotune.cache.index import EntryIndex
-from pytest_autotune.cache.merge import Merged
-from pytest_autotune.cache.model import Cache, Device, Entry, Problem, Value
-from pytest_autotune.report.findings import findings
+from pytest_autotune.cache.merge import MergeResult
+from pytest_autotune.cache.model import Cache, Device, Entry, Identity, Problem, Value
+from pytest_autotune.report.findings import list_findings
 from pytest_autotune.run.lookup import NO_ENTRY, Lookup, Outcome
 from pytest_autotune.run.nearest import nearest
-from pytest_autotune.run.rows import Row, rows_of
+from pytest_autotune.run.rows import ProblemRow, build_rows
 from tests.results import result
 
 GPU = Device("GPU", "arch", 1)
 
 
-def misses(kernel: str = "relu", entries: list[dict[str, Any]] | None = None, **axes: list[Any]) -> tuple[Row, ...]:
+def misses(
+    kernel: str = "relu", entries: list[dict[str, Any]] | None = None, **axes: list[Any]
+) -> tuple[ProblemRow, ...]:
     def problem(key: dict[str, Any]) -> Problem:
         return Problem("toy", kernel, tuple(Value(name, value) for name, value in key.items()), GPU)
 
     keys = [dict(zip(axes, values, strict=True)) for values in zip(*axes.values(), strict=True)]
-    index = EntryIndex.of([Cache(tuple(Entry(problem(key)) for key in entries or []))])
-    met = [Lookup(problem(key), (), Outcome.MISS, NO_ENTRY) for key in keys]
-    return rows_of(met, partial(nearest, [index]), Merged(Cache()))
+    index = EntryIndex.from_caches([Cache(tuple(Entry(problem(key)) for key in entries or []))])
+    met = [Lookup(Identity(problem(key), ()), Outcome.MISS, NO_ENTRY) for key in keys]
+    return build_rows(met, partial(nearest, [index]), MergeResult(Cache()))
 
 
-def told(*rows: Row, **more: Any) -> list[str]:
-    return [f"{one.word} {one}" for one in findings(result(rows=rows, **more))]
+def told(*rows: ProblemRow, **more: Any) -> list[str]:
+    return [f"{one.word} {one}" for one in list_findings(result(rows=rows, **more))]
 
 
 def test_rows_that_differ_in_a_number_are_one_with_the_span_of_it() -> None:
@@ -67,8 +69,8 @@ def test_other_kernels_outcomes_and_reasons_stay_apart() -> None:
     near = misses(entries=[{"n": 100, "m": 1}], n=[101, 102, 103, 104, 100, 100, 100, 100], m=[1, 1, 1, 1, 5, 6, 7, 8])
     other = misses("gelu", n=[1, 2, 3, 4])
 
-    found = findings(result(rows=(*near, *other)))
-    assert sorted((one.problem, one.count) for one in found) == [
+    found = list_findings(result(rows=(*near, *other)))
+    assert sorted((one.problem, one.problem_count) for one in found) == [
         ("toy:gelu", 4), ("toy:relu (m=1)", 4), ("toy:relu (n=100)", 4),
     ]  # fmt: skip
 
@@ -77,7 +79,7 @@ def test_unused_entries_of_one_kernel_are_one_row_and_say_whether_their_problem_
     entries = tuple(Entry(row.problem) for row in misses(n=[1, 2, 3, 4, 5]))
     (asked,) = misses(n=[5])
 
-    assert told(replace(asked, outcome=Outcome.HIT), unused=entries) == [
+    assert told(replace(asked, outcome=Outcome.HIT), unused_entries=entries) == [
         "UNUSED toy:relu: 4 unused, n = 1, 2, 3, 4; not requested by any test",
         "UNUSED toy:relu (n=5): only requested with other code or candidates",
     ]
@@ -86,14 +88,14 @@ def test_unused_entries_of_one_kernel_are_one_row_and_say_whether_their_problem_
 def test_a_row_of_a_kernel_says_of_how_many_tests_it_is() -> None:
     rows = [replace(row, tests=(f"t::{number // 2}",)) for number, row in enumerate(misses(n=[1, 2, 3, 4]))]
 
-    (found,) = findings(result(rows=tuple(rows)))
+    (found,) = list_findings(result(rows=tuple(rows)))
 
-    assert (found.test, found.more_tests, found.count) == ("t::0", 1, 4)
+    assert (found.test, found.other_test_count, found.problem_count) == ("t::0", 1, 4)
 
 
 def test_what_a_test_draws_anew_in_each_run_says_so() -> None:
     rows = tuple(replace(row, tests=("t::test",)) for row in misses(n=[1, 2, 3, 4]))
-    more = {"drawn": ("t::test",)}
+    more = {"hypothesis_tests": ("t::test",)}
 
     assert told(*rows, **more)[0].endswith("no entry; drawn anew in each run by Hypothesis")
     assert all(one.endswith("; drawn anew in each run by Hypothesis") for one in told(*rows[:2], **more))

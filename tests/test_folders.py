@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from pytest_autotune.cache.model import Device, Problem
+from pytest_autotune.cache.model import Device, Identity, Problem
+from pytest_autotune.plugin.progress import file_of_worker
 from pytest_autotune.run.lookup import Lookup
 from pytest_autotune.run.notes import Stage
-from pytest_autotune.session.progress import file_of_worker
 from pytest_autotune.workers.events import Log
 from pytest_autotune.workers.locks import (
-    Membership,
+    RunMembership,
     SharedFolder,
     remove_run_folders,
     shared_folder,
@@ -115,16 +115,16 @@ def test_without_any_place_to_write_there_is_no_folder_and_one_line(base: Path, 
     assert shared.path is None
     assert "No space left on device" in shared.note
     assert "\n" not in shared.note
-    assert shared.run("0") is None
+    assert shared.run_folder("0") is None
 
 
 @pytest.mark.parametrize("worker", ["gw0", "GPU_B-1"])
 def test_what_a_worker_of_any_name_has_left_goes_with_the_folder_of_its_run(tmp_path: Path, worker: str) -> None:
     shared = SharedFolder(tmp_path)
     folder = run_folder(shared)
-    member = Membership(folder)
+    member = RunMembership(folder)
     file_of_worker(folder, worker)(Stage("triton:k", 0.0))
-    Log(folder, worker).append(Lookup(Problem("triton", "k", (), Device("GPU", "arch"))).event)
+    Log(folder, worker).append(Lookup(Identity(Problem("triton", "k", (), Device("GPU", "arch")), ())).to_event())
 
     member.end()
     remove_run_folders(shared)
@@ -133,13 +133,13 @@ def test_what_a_worker_of_any_name_has_left_goes_with_the_folder_of_its_run(tmp_
 
 
 def run_folder(shared: SharedFolder) -> Path:
-    return shared.run(uuid.uuid4().hex)
+    return shared.run_folder(uuid.uuid4().hex)
 
 
 def test_the_folder_of_a_run_stays_while_any_of_its_processes_lives(tmp_path: Path) -> None:
     shared = SharedFolder(tmp_path)
     folder = run_folder(shared)
-    controller, worker = Membership(folder), Membership(folder)
+    controller, worker = RunMembership(folder), RunMembership(folder)
     (folder / f"{'a' * 32}.lock").touch()
     os.utime(folder, (0, 0))
 
@@ -156,8 +156,8 @@ def test_the_folder_of_a_run_that_was_killed_goes(tmp_path: Path) -> None:
     shared = SharedFolder(tmp_path)
     folder = run_folder(shared)
     script = (
-        "import os, sys; from pathlib import Path; from pytest_autotune.workers.locks import Membership; "
-        "member = Membership(Path(sys.argv[1])); os.kill(os.getpid(), 9)"
+        "import os, sys; from pathlib import Path; from pytest_autotune.workers.locks import RunMembership; "
+        "member = RunMembership(Path(sys.argv[1])); os.kill(os.getpid(), 9)"
     )
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)}
     assert subprocess.run([sys.executable, "-c", script, str(folder)], env=environment).returncode == -9
@@ -171,7 +171,7 @@ def test_the_folder_of_a_run_that_was_killed_goes(tmp_path: Path) -> None:
 def test_what_is_no_folder_of_a_run_stays(tmp_path: Path) -> None:
     shared = SharedFolder(tmp_path)
     folder = run_folder(shared)
-    Membership(folder).end()
+    RunMembership(folder).end()
     (tmp_path / "precious").write_text("precious")
     (folder / f"{'b' * 32}.lock").symlink_to(tmp_path / "precious")
     (tmp_path / "run-by-hand").mkdir()

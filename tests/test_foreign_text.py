@@ -10,7 +10,7 @@ import pytest
 
 from pytest_autotune.cache.codec import Format, encode
 from pytest_autotune.cache.errors import CacheError
-from pytest_autotune.cache.foreign_text import one_line
+from pytest_autotune.cache.foreign_text import to_one_line
 from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Value, Versions
 
 from .conftest import Suite
@@ -51,8 +51,8 @@ def check_plain(shown: str) -> None:
     ],
 )
 def test_what_is_plain_stays_and_what_has_an_effect_is_an_escape(text, shown):
-    assert one_line(text) == shown
-    assert one_line(shown) == shown
+    assert to_one_line(text) == shown
+    assert to_one_line(shown) == shown
 
 
 def test_an_error_about_a_cache_is_one_short_plain_line():
@@ -81,7 +81,7 @@ def test_miss(tune):
 
 def test_unseen(session):
     from pytest_autotune.cache.model import Device, Problem
-    session.uncacheable(Problem("toy", H, (), Device(H, H, 1)), H)
+    session.report_uncacheable(Problem("toy", H, (), Device(H, H, 1)), H)
 """
 
 
@@ -94,7 +94,7 @@ def hostile_cache() -> bytes:
             (Value("search", "a,b", "digest"), Value("source", "one", "digest")),
             Candidate(HOSTILE if choice != "a" else "", (Value("config", choice),), 1.0, "", HOSTILE),
             label=HOSTILE,
-            versions=Versions.of(HOSTILE + then),
+            versions=Versions.parse(HOSTILE + then),
         )
 
     entries = [

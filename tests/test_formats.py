@@ -23,7 +23,7 @@ MATMUL = Entry(
     (Value("source", "5f2c91d0a7b3", "digest"), Value("search", "c0ffee123456", "digest")),
     Candidate(params=(Value("BLOCK", 64), Value("warps", 4)), time_us=10.4),
     tuning_seconds=5.3,
-    versions=Versions.of("triton 3.6.0, torch 2.11.0, cuda 13.0"),
+    versions=Versions.parse("triton 3.6.0, torch 2.11.0, cuda 13.0"),
 )
 TEMPLATE = Entry(
     Problem("inductor.template", "mm", (Value("hint", None, "none"), Value("on", True), Value("alpha", -0.0)), MI300),
@@ -390,7 +390,7 @@ def told(data: str, format: Format) -> str:
     "text", ["", "triton 3.6.0, torch 2.11.0+cu130, cuda 13.0", "x", "x , y", " a", "a, , b", "a  b c"]
 )
 def test_the_versions_of_an_entry_are_data_and_stand_in_a_file_as_they_did(text: str) -> None:
-    assert str(Versions.of(text)) == text
+    assert str(Versions.parse(text)) == text
 
 
 def test_words_behind_a_text_are_refused() -> None:

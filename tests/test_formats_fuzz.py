@@ -57,7 +57,7 @@ entries = st.builds(
     st.binary(max_size=20),
     words,
     times,
-    words.map(Versions.of),
+    words.map(Versions.parse),
 )
 caches = st.lists(entries, max_size=4, unique_by=lambda entry: (entry.problem, entry.fingerprint)).map(
     lambda entries: Cache(tuple(entries))

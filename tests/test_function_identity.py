@@ -520,6 +520,6 @@ def test_the_examples_cache_has_the_fingerprint_of_its_numba_kernel(
     with pytest.raises(pytest_autotune.TuningError):
         import_module("example_kernels.matmul_cpu").matmul_cpu(matrix, matrix)
 
-    cache = stores.read(example / "autotune.textproto")
+    cache = stores.read_cache(example / "autotune.textproto")
     kept = {entry.fingerprint for entry in cache.entries if entry.problem.kernel.endswith(".multiply_tiles")}
     assert kept == {lookup.fingerprint for lookup in looked_up}

@@ -155,7 +155,7 @@ def test_a_key_without_a_stable_form_still_gets_a_choice(value: object) -> None:
 
 def test_no_name_that_utf8_cannot_encode_comes_into_a_cache() -> None:
     """A dump that met one could not be written, nor the next one, which takes over what was tuned."""
-    with a_session_of(dumping=True) as lookups:
+    with a_session_of(is_dumping=True) as lookups:
         for value in (1, (1,)):
             tune("lib.gemm", space=[1, 2], run=identity, key={"\ud800": value}, device="cpu")
     assert [lookup.outcome for lookup in lookups] == [Outcome.UNCACHEABLE] * len(lookups)
@@ -216,7 +216,7 @@ def test_a_failure_that_names_a_path_that_is_not_utf8_leaves_the_tuning_recorded
 
 
 def test_problems_that_cannot_be_kept_are_counted_by_what_is_stable_of_their_keys() -> None:
-    with a_session_of(dumping=True) as lookups:
+    with a_session_of(is_dumping=True) as lookups:
         for n in (1, 2, 1):
             tune("k", space=[1, 2], run=identity, key={"n": n, "what": object()}, measuring=AS_TOLD, device="cpu")
 
@@ -608,7 +608,7 @@ def test_waiting_costs_a_tuning_of_many_candidates_one_time_out() -> None:
         for thread in threads:
             thread.join()
     assert time.monotonic() - began < 3 * TIMEOUT_S
-    assert sorted(lookup.problem.kernel for lookup in lookups if lookup.tuned) == ["a", "b"]
+    assert sorted(lookup.problem.kernel for lookup in lookups if lookup.is_tuned) == ["a", "b"]
 
 
 def test_a_tuning_inside_a_tuning_works() -> None:
@@ -684,7 +684,7 @@ assert kernel(5, scale=3) == 30 and len(seen) == before
 
 def hit(choice: Any, **request: Any) -> tuple[Any, Any]:
     """What a call gets whose loaded choice is raced, and the verdict; its entry is a search's, with this choice."""
-    with a_session_of(dumping=True) as lookups:
+    with a_session_of(is_dumping=True) as lookups:
         tune("k", **request)
     entry = lookups[0].entry
     assert entry is not None
@@ -693,7 +693,7 @@ def hit(choice: Any, **request: Any) -> tuple[Any, Any]:
     with a_session_of(entry, modes=(mode,)) as lookups:
         found = tune("k", **request)
     [lookup] = lookups
-    assert (lookup.outcome, lookup.tuned) == (Outcome.HIT, False)
+    assert (lookup.outcome, lookup.is_tuned) == (Outcome.HIT, False)
     [verdict] = mode.verdicts
     return found, verdict
 

@@ -69,14 +69,14 @@ def test_a_second_thread_does_not_enter_while_the_first_still_waits(lock: Locks,
             entered.append(held)
 
     in_thread(measure)
-    until(lambda: lock.held)
+    until(lambda: lock.is_holding_gpu)
     in_thread(measure)
     time.sleep(0.1)
 
     assert entered == []
     other_process.release()
     until(lambda: entered == [True, True])
-    until(lambda: not lock.held)
+    until(lambda: not lock.is_holding_gpu)
     assert is_free(path)
 
 

@@ -123,7 +123,7 @@ def test_an_adapter_that_records_what_is_no_candidate_is_told_and_nothing_is_kep
     with hooked(monkeypatch, replacing_choose(choose)) as session:
         assert library.Tuner(abs).choose() == 32
 
-    assert [(lookup.tuned, lookup.entry) for lookup in session.lookups] == [(False, None)]
+    assert [(lookup.is_tuned, lookup.entry) for lookup in session.lookups] == [(False, None)]
     words = f"its choice is a {type(choice).__name__}, and not a Candidate"
     assert session.notes == [
         f"toy: error in choose(): UncacheableError: {words}; that call was left to toy, and not recorded"
@@ -211,7 +211,9 @@ def test_a_claim_or_lock_that_cannot_be_had_fails_no_tuning() -> None:
             assert is_mine
         tuning.record(Candidate("a"))
 
-    assert [(lookup.outcome, lookup.tuned, lookup.disturbed) for lookup in lookups] == [(Outcome.MISS, True, True)]
+    assert [(lookup.outcome, lookup.is_tuned, lookup.is_disturbed) for lookup in lookups] == [
+        (Outcome.MISS, True, True)
+    ]
     assert all("PermissionError: [Errno 13] Permission denied: '/dev/shm'" in note for note in session.notes)
 
 
@@ -221,7 +223,7 @@ def test_an_error_of_an_adapters_offer_is_a_miss_that_is_tuned() -> None:
 
     tune(session, offered=lambda entry: fail("params"))
 
-    assert [(lookup.outcome, lookup.tuned) for lookup in lookups] == [(Outcome.MISS, True)]
+    assert [(lookup.outcome, lookup.is_tuned) for lookup in lookups] == [(Outcome.MISS, True)]
     assert session.notes == ["toy: error in the session: AttributeError: params"]
 
 
@@ -231,7 +233,7 @@ def test_an_error_at_the_door_is_no_silent_tuning_where_a_miss_is_an_error() -> 
     with pytest.raises(Refused, match="autotune: MISS toy:k: an error of pytest-autotune"):
         tune(session, offered=lambda entry: fail("params"))
 
-    assert [(lookup.outcome, lookup.tuned) for lookup in lookups] == [(Outcome.MISS, False)]
+    assert [(lookup.outcome, lookup.is_tuned) for lookup in lookups] == [(Outcome.MISS, False)]
     assert session.notes == ["toy: error in the session: AttributeError: params"]
 
 
@@ -240,12 +242,12 @@ def test_neither_is_an_error_before_the_door(library: Any, monkeypatch: pytest.M
     strict = Policy(on_miss="error")
     told = "autotune: MISS toy: error in choose(): AttributeError: no such field"
 
-    loaded = hooked(monkeypatch, hook, policy=strict, index=EntryIndex.of([]))
+    loaded = hooked(monkeypatch, hook, policy=strict, index=EntryIndex.from_caches([]))
     with loaded, pytest.raises(pytest.fail.Exception, match=re.escape(told)):
         library.Tuner(abs).choose()
     with hooked(monkeypatch, hook, policy=strict) as session:
         assert library.Tuner(abs).choose() == 32, "a run that loads nothing"
-    assert session.unhooked == {"toy": "error in choose(): AttributeError: no such field"}
+    assert session.unhooked_tuners == {"toy": "error in choose(): AttributeError: no such field"}
 
 
 def raise_(error: BaseException) -> None:

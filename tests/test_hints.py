@@ -7,18 +7,18 @@ from dataclasses import replace
 import pytest
 
 from pytest_autotune.cache.model import Candidate, Device, Entry, Problem
-from pytest_autotune.report.hints import hints
+from pytest_autotune.report.hints import list_hints
 from pytest_autotune.run.lookup import Outcome
-from pytest_autotune.run.result import Dump, Gate, Request, Result
-from pytest_autotune.run.rows import Row
+from pytest_autotune.run.result import DumpOutcome, Gate, RunRequest, RunResult
+from pytest_autotune.run.rows import ProblemRow
 from tests.results import result
 
 GPU, OTHER = Device("GPU", "arch", 4), Device("Other GPU", "arch", 8)
-LOADED = result(loaded=(("c.pb", 1),), covered={"toy": frozenset([GPU])}, update="--autotune-update")
+LOADED = result(loaded=(("c.pb", 1),), devices_by_tuner={"toy": frozenset([GPU])}, update_arguments="--autotune-update")
 
 
-def row(outcome: Outcome, device: Device = GPU, kernel: str = "lib.op") -> Row:
-    return Row(Problem("toy", kernel, (), device), outcome)
+def row(outcome: Outcome, device: Device = GPU, kernel: str = "lib.op") -> ProblemRow:
+    return ProblemRow(Problem("toy", kernel, (), device), outcome)
 
 
 UNUSED = (Entry(Problem("toy", "lib.old", (), GPU)),)
@@ -33,42 +33,47 @@ PRUNE = "to drop the unused entries, unless another suite uses them."
     [
         (replace(LOADED, rows=(row(Outcome.HIT),)), []),
         (replace(LOADED, rows=(row(Outcome.STALE),)), [f"{UPDATE}."]),
-        (replace(LOADED, rows=(row(Outcome.STALE),), request=Request()), []),
-        (replace(LOADED, rows=(replace(row(Outcome.STALE), searches=(("", 1.0),)),), dump=Dump("c.pb", "c.pb")), []),
-        (replace(LOADED, rows=(replace(row(Outcome.MISS), entry=USED),), dump=Dump("c.pb", "c.pb")), []),
-        (replace(LOADED, rows=(row(Outcome.STALE),), dump=Dump("c.pb", "c.pb")), [f"{UPDATE}."]),
+        (replace(LOADED, rows=(row(Outcome.STALE),), request=RunRequest()), []),
         (
-            replace(LOADED, unused=UNUSED, request=Request(), dump=Dump("c.pb", "c.pb")),
+            replace(
+                LOADED, rows=(replace(row(Outcome.STALE), searches=(("", 1.0),)),), dump=DumpOutcome("c.pb", "c.pb")
+            ),
+            [],
+        ),
+        (replace(LOADED, rows=(replace(row(Outcome.MISS), entry=USED),), dump=DumpOutcome("c.pb", "c.pb")), []),
+        (replace(LOADED, rows=(row(Outcome.STALE),), dump=DumpOutcome("c.pb", "c.pb")), [f"{UPDATE}."]),
+        (
+            replace(LOADED, unused_entries=UNUSED, request=RunRequest(), dump=DumpOutcome("c.pb", "c.pb")),
             [f"Run with --autotune-load=c.pb {PRUNED} {PRUNE}"],
         ),
-        (replace(LOADED, unused=UNUSED), [f"Run with --autotune-update=prune {PRUNE}"]),
+        (replace(LOADED, unused_entries=UNUSED), [f"Run with --autotune-update=prune {PRUNE}"]),
         (
-            replace(LOADED, unused=UNUSED, loaded=(("a.pb", 1), ("b.pb", 1))),
+            replace(LOADED, unused_entries=UNUSED, loaded=(("a.pb", 1), ("b.pb", 1))),
             [
                 "Run with --autotune-report=r.json, then pytest-autotune prune --unused-in=r.json "
                 f"for each of these caches, {PRUNE}"
             ],
         ),
         (
-            replace(LOADED, unused=UNUSED, rows=(row(Outcome.MISS),)),
+            replace(LOADED, unused_entries=UNUSED, rows=(row(Outcome.MISS),)),
             [f"{UPDATE}.", f"Run with {PRUNED} {PRUNE}"],
         ),
         (replace(LOADED, loaded=(("c.pb", 0),), gate=Gate(failure="no entries")), [f"{UPDATE}."]),
     ],
 )
-def test_it_names_the_options_that_mend_what_is_wrong(summary: Result, told: list[str]) -> None:
-    assert list(hints(summary)) == told
+def test_it_names_the_options_that_mend_what_is_wrong(summary: RunResult, told: list[str]) -> None:
+    assert list(list_hints(summary)) == told
 
 
 @pytest.mark.parametrize("outcome", [Outcome.MISMATCH, Outcome.MISS])
 def test_a_cache_of_other_devices_is_to_be_updated_on_the_device_that_asked(outcome: Outcome) -> None:
-    (told,) = hints(replace(LOADED, rows=(row(outcome, OTHER), row(Outcome.HIT))))
+    (told,) = list_hints(replace(LOADED, rows=(row(outcome, OTHER), row(Outcome.HIT))))
 
     assert told == "Re-run on Other GPU (arch, 8 multiprocessors) with --autotune-update to update the cache."
 
 
 def test_a_cache_that_is_of_no_device_yet_is_updated_anywhere() -> None:
-    (told,) = hints(replace(LOADED, covered={}, rows=(row(Outcome.MISS),)))
+    (told,) = list_hints(replace(LOADED, devices_by_tuner={}, rows=(row(Outcome.MISS),)))
 
     assert told == f"{UPDATE}."
 
@@ -77,35 +82,41 @@ def test_what_no_update_covers_is_named_with_what_leaves_it_alone() -> None:
     uncacheable = tuple(row(Outcome.UNCACHEABLE, kernel=f"k{n}") for n in range(3))
     summary = result(LOADED, rows=uncacheable, untracked=("toy:k1 (lib.Mine)", "toy:k8 (lib.Mine)"))
 
-    assert list(hints(summary)) == [
+    assert list(list_hints(summary)) == [
         "No update covers what is uncacheable or untracked: mend what its row names, or set autotune_ignore (ini) "
         "for toy:k0, toy:k1, toy:k2 and 1 other kernel."
     ]
-    assert list(hints(result(LOADED, untracked=("toy:k8 (lib.Mine)",)))) == [
+    assert list(list_hints(result(LOADED, untracked=("toy:k8 (lib.Mine)",)))) == [
         "No update covers what is untracked: mend what its row names, or set autotune_ignore (ini) for toy:k8."
     ]
-    assert list(hints(result(rows=uncacheable, dump=Dump("c.pb", "c.pb")))) == [], "a dump that loads nothing"
+    assert list(list_hints(result(rows=uncacheable, dump=DumpOutcome("c.pb", "c.pb")))) == [], (
+        "a dump that loads nothing"
+    )
 
 
 def test_who_cannot_have_a_tuner_hooked_is_told_how_to_go_on_without_it() -> None:
     failed = result(LOADED, unhooked=(("toy", "other arguments"),), gate=Gate("0", "could not be hooked: toy"))
 
     without = "autotune_ignore (ini) for toy:* goes on without."
-    assert list(hints(failed)) == [f"Upgrade pytest-autotune or its adapter, or report why toy was bypassed; {without}"]
-    assert list(hints(replace(failed, gate=Gate("0")))) == []
+    assert list(list_hints(failed)) == [
+        f"Upgrade pytest-autotune or its adapter, or report why toy was bypassed; {without}"
+    ]
+    assert list(list_hints(replace(failed, gate=Gate("0")))) == []
 
 
 def test_where_an_adapter_is_missing_it_is_to_be_installed_or_left_out() -> None:
-    gone = replace(LOADED, covered={"gone": frozenset([GPU])}, request=Request(adapters=()), gate=Gate("0", "gone"))
+    gone = replace(
+        LOADED, devices_by_tuner={"gone": frozenset([GPU])}, request=RunRequest(adapters=()), gate=Gate("0", "gone")
+    )
 
-    assert list(hints(gone)) == ["Install the adapter of gone; autotune_ignore (ini) for gone:* goes on without."]
+    assert list(list_hints(gone)) == ["Install the adapter of gone; autotune_ignore (ini) for gone:* goes on without."]
 
 
 def test_of_problems_that_are_drawn_anew_it_names_what_helps_and_no_update() -> None:
     rows = tuple(replace(row(Outcome.MISS, kernel=f"lib.k{number}"), tests=("t.py::test",)) for number in range(4))
-    (told,) = hints(result(LOADED, rows=rows, drawn=("t.py::test",)))
+    (told,) = list_hints(result(LOADED, rows=rows, hypothesis_tests=("t.py::test",)))
 
     assert told.startswith("Hypothesis draws 4 of these problems anew in each run, so no update covers them: fix its")
     assert told.endswith("autotune_ignore (ini) for toy:lib.k0, toy:lib.k1, toy:lib.k2 and 1 other kernel.")
-    (_, update) = hints(result(LOADED, rows=(*rows, row(Outcome.MISS)), drawn=("t.py::test",)))
+    (_, update) = list_hints(result(LOADED, rows=(*rows, row(Outcome.MISS)), hypothesis_tests=("t.py::test",)))
     assert update == f"{UPDATE}."

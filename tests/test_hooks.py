@@ -61,10 +61,10 @@ def session_of(entries: tuple[Entry, ...] | None = None, **policy: Any) -> Sessi
 @pytest.mark.parametrize(
     ("session", "wanted", "hooked"),
     [
-        (session_of(dumping=True), None, 1),
+        (session_of(is_dumping=True), None, 1),
         (session_of((ENTRY,)), None, 1),
         (session_of(()), None, 0),
-        (session_of((), dumping=True), None, 1),
+        (session_of((), is_dumping=True), None, 1),
         (session_of(()), ("costly",), 1),
         (session_of(()), ("costly.part",), 1),
         (session_of((ENTRY,)), ("triton",), 0),
@@ -86,7 +86,7 @@ def test_a_cache_that_a_test_loads_brings_its_tuner_in_once() -> None:
     session = session_of(())
     hooks = Hooks(session, None)
     hooks.install()
-    session.add_cache(EntryIndex.of([Cache((ENTRY,))]))
+    session.add_cache(EntryIndex.from_caches([Cache((ENTRY,))]))
 
     with hooks.isolated():
         hooks.install()

@@ -15,13 +15,13 @@ from typing import Any
 import pytest
 
 from pytest_autotune.cache.diff import Change, ChangeKind, Diff
-from pytest_autotune.cache.merge import Merged
+from pytest_autotune.cache.merge import MergeResult
 from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Value
 from pytest_autotune.report.html import page_data, to_html
-from pytest_autotune.report.naming import described
+from pytest_autotune.report.naming import describe_problem
 from pytest_autotune.run.lookup import Outcome
-from pytest_autotune.run.result import Dump, Gate, Result
-from pytest_autotune.run.rows import Row
+from pytest_autotune.run.result import DumpOutcome, Gate, RunResult
+from pytest_autotune.run.rows import ProblemRow
 from tests.results import result, tuned
 
 GPU = Device("Toy GPU", "toy", 4)
@@ -31,7 +31,7 @@ def candidate(block: int, time_us: float | None = None, **more: Any) -> Candidat
     return Candidate(params=(Value("BLOCK", block), Value("num_warps", 4)), time_us=time_us, **more)
 
 
-def summary(problems: int = 3) -> Result:
+def summary(problems: int = 3) -> RunResult:
     """A summary in which every third problem is a hit, a miss or stale; each has five candidates."""
     rows = []
     for number in range(problems):
@@ -41,12 +41,15 @@ def summary(problems: int = 3) -> Result:
         outcome = (Outcome.HIT, Outcome.MISS, Outcome.STALE)[number % 3]
         reason = "" if outcome is Outcome.HIT else "no entry"
         failed = candidate(2048, failed="out of resource")
-        row = Row(problem, outcome, reason, tests=(test,), candidates=(*slow, failed))
+        row = ProblemRow(problem, outcome, reason, tests=(test,), candidates=(*slow, failed))
         rows.append(tuned(row, slow[0], 1.5, test))
     change = Change(ChangeKind.CHOICE, *(Entry(rows[0].problem, choice=one) for one in rows[0].candidates[1::-1]))
     gate = Gate("0", "maximum allowed autotune cache misses exceeded: 2 > 0")
     return result(
-        loaded=(("c.textproto", 3),), rows=tuple(rows), gate=gate, merged=Merged(Cache(), changes=Diff((change,), 2))
+        loaded=(("c.textproto", 3),),
+        rows=tuple(rows),
+        gate=gate,
+        merged=MergeResult(Cache(), changes=Diff((change,), 2)),
     )
 
 
@@ -81,16 +84,16 @@ def test_a_run_that_asked_for_nothing_has_not_passed() -> None:
 
 
 def test_a_dump_says_what_it_has_tuned() -> None:
-    dump = Dump("c.textproto", "c.textproto", rewritten=True)
+    dump = DumpOutcome("c.textproto", "c.textproto", is_changed=True)
     dumped = replace(summary(3), loaded=(), gate=Gate(skipped="not judged: nothing was loaded"), dump=dump)
-    dumped = replace(dumped, rows=tuple(replace(row, outcome=None) for row in dumped.rows), merged=Merged(Cache()))
+    dumped = replace(dumped, rows=tuple(replace(row, outcome=None) for row in dumped.rows), merged=MergeResult(Cache()))
     assert '<p id="verdict" class="passed">3 problems tuned in 4.5s; 0 entries written to c.textproto</p>' in to_html(
         dumped
     )
 
 
 def test_it_says_when_and_where_and_by_which_command_it_ran() -> None:
-    data = page_data(replace(summary(), about=(("Commit", "5f2c"), ("Command", "pytest --autotune-load=c"))))
+    data = page_data(replace(summary(), run_facts=(("Commit", "5f2c"), ("Command", "pytest --autotune-load=c"))))
     assert data["facts"][:2] == [["Commit", "5f2c"], ["Command", "pytest --autotune-load=c"]]
 
 
@@ -111,7 +114,7 @@ def test_a_key_is_told_as_in_the_terminal_without_digests_and_settings() -> None
     data = page_data(result(rows=(row,)))
 
     assert data["lookups"][0]["key"] == "M=64"
-    assert described(row.problem) == "toy:lib.ops.kernel (M=64)"
+    assert describe_problem(row.problem) == "toy:lib.ops.kernel (M=64)"
 
 
 def test_no_time_that_json_cannot_hold_is_in_the_data() -> None:

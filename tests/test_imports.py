@@ -15,8 +15,7 @@ import pytest_autotune
 ROOT = Path(pytest_autotune.__file__).parent
 #: What each room, or module beside the rooms, may import of the others.
 MAY_IMPORT = {
-    "plugin": {"session"},
-    "session": {"modes", "report", "run", "tuners", "workers", "cache", "devices"},
+    "plugin": {"modes", "report", "run", "tuners", "workers", "cache", "devices"},
     "modes": {"production", "report", "tuners", "run", "workers", "cache", "devices"},
     "report": {"run", "cache"},
     "cli": {"production", "report", "run", "cache", "tuners", "__version__"},  # tuners: XLA's own files are converted
@@ -32,7 +31,7 @@ MAY_IMPORT = {
     "adapters": {"tuners", "run", "workers", "cache", "devices"},
     "testing": {"tuners", "run", "workers", "cache", "devices"},
 }
-IMPORT_PYTEST = {"plugin", "session", "testing"}
+IMPORT_PYTEST = {"plugin", "testing"}
 
 
 def imports_of(path: Path) -> Iterator[str]:

@@ -30,36 +30,36 @@ def crossed(index: EntryIndex) -> EntryIndex:
 
 @pytest.fixture(params=["caches", "encoded"])
 def index(request) -> EntryIndex:
-    index = EntryIndex.of([CACHE])
+    index = EntryIndex.from_caches([CACHE])
     return crossed(index) if request.param == "encoded" else index
 
 
 def test_same_key_finds_the_entries_of_every_device(index):
-    assert set(index.same_key(entry("add").problem)) == {entry("add"), entry("add", device=MI300)}
-    assert list(index.same_key(entry("add", 2, MI300).problem)) == [entry("add", 2)]
+    assert set(index.list_same_key(entry("add").problem)) == {entry("add"), entry("add", device=MI300)}
+    assert list(index.list_same_key(entry("add", 2, MI300).problem)) == [entry("add", 2)]
 
 
 def test_same_key_compares_keys_as_they_are_encoded(index):
-    assert not index.same_key(entry("add", 1.0).problem)
-    assert not index.same_key(entry("add", True).problem)
+    assert not index.list_same_key(entry("add", 1.0).problem)
+    assert not index.list_same_key(entry("add", True).problem)
 
 
 def test_tuners_and_devices_are_told(index):
-    assert index.tuners() == {"triton", "xla"}
-    assert index.devices("triton") == {H200, MI300}
-    assert index.devices("xla") == {MI300}
+    assert index.list_tuners() == {"triton", "xla"}
+    assert index.list_devices("triton") == {H200, MI300}
+    assert index.list_devices("xla") == {MI300}
 
 
 def test_the_last_cache_comes_first():
     slow, fast = entry("add", time_us=9.0), entry("add", time_us=1.0)
     for index in (
-        EntryIndex.of([Cache((fast,)), Cache((slow,))]),
-        crossed(EntryIndex.of([Cache((fast,)), Cache((slow,))])),
+        EntryIndex.from_caches([Cache((fast,)), Cache((slow,))]),
+        crossed(EntryIndex.from_caches([Cache((fast,)), Cache((slow,))])),
     ):
-        assert [found.choice.time_us for found in index.same_key(fast.problem)] == [9.0, 1.0]
+        assert [found.choice.time_us for found in index.list_same_key(fast.problem)] == [9.0, 1.0]
 
 
 def test_the_kernels_with_a_fingerprint_are_told_and_none_for_an_empty_one(index) -> None:
-    assert sorted(index.with_fingerprint("triton", (Value("source", "one"),))) == ["add", "mul"]
-    assert not index.with_fingerprint("triton", (Value("source", "two"),))
-    assert not index.with_fingerprint("triton", ())
+    assert sorted(index.list_kernels_with_fingerprint("triton", (Value("source", "one"),))) == ["add", "mul"]
+    assert not index.list_kernels_with_fingerprint("triton", (Value("source", "two"),))
+    assert not index.list_kernels_with_fingerprint("triton", ())

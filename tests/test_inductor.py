@@ -618,7 +618,7 @@ H200 = Device("NVIDIA H200", "sm_90", 132)
 @pytest.fixture
 def on_h200(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pytest_autotune.tuners.inductor.graph_shape.device_of", lambda *args: H200)
-    monkeypatch.setattr("pytest_autotune.tuners.inductor.graph_shape.versions", lambda: Versions.of("torch 2.13.0"))
+    monkeypatch.setattr("pytest_autotune.tuners.inductor.graph_shape.versions", lambda: Versions.parse("torch 2.13.0"))
 
 
 class PadModule(ModuleType):
@@ -691,7 +691,7 @@ class Symbol:
 @pytest.mark.usefixtures("on_h200")
 def test_a_decision_to_pad_belongs_to_the_sizes_and_the_arithmetic_that_were_measured() -> None:
     module = PadModule()
-    run, looked_up = a_session(dumping=True)
+    run, looked_up = a_session(is_dumping=True)
     Paddings(Benchmarks()).hook(module, run, Patches(run, "inductor.pad_mm"))
 
     def key(size: object) -> tuple[Value, ...]:
@@ -752,7 +752,7 @@ def test_under_other_versions_the_fastest_template_is_compiled_before_it_is_beli
 
     fastest = choice("a", "mm_1")
     fastest.precompile = precompile
-    versions = identity.versions() if tuned_with == "now" else Versions.of(tuned_with)
+    versions = identity.versions() if tuned_with == "now" else Versions.parse(tuned_with)
     entry = replace(template_entry(Candidate("a", time_us=1.0, label="Template mm")), versions=versions)
 
     reason = _does_not_compile(_Offered([fastest]), entry)

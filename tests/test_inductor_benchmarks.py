@@ -50,10 +50,10 @@ class Search:
     held = 0
     disturbed = False
 
-    def was_disturbed(self) -> None:
+    def mark_disturbed(self) -> None:
         self.disturbed = True
 
-    def races(self, left: int, of: int) -> None: ...
+    def report_race(self, left: int, of: int) -> None: ...
 
     @contextmanager
     def measuring(self) -> Iterator[None]:
@@ -126,7 +126,7 @@ def test_a_torch_whose_lists_cannot_race_is_noted_and_hooked() -> None:
     (note,) = session.notes
     assert note.startswith("inductor.config: configurations are measured one after the other and not raced: ")
     assert "CachingAutotuner.benchmark_all_configs" in note
-    assert session.unhooked == {}
+    assert session.unhooked_tuners == {}
 
 
 class Kernel:

@@ -184,8 +184,8 @@ def hooked(pool: type, dumping: bool = True, loaded: Sequence[str] = ()) -> tupl
     module: Any = ModuleType("async_compile")
     module.SubprocPool, module.SubprocException, module.taken = pool, Failed, []
     module._set_triton_ptxas_path = lambda: module.taken.append(1)
-    index = SimpleNamespace(tuners=lambda: loaded)
-    run: Any = SimpleNamespace(policy=SimpleNamespace(dumping=dumping), indexes=[index] if loaded else [])
+    index = SimpleNamespace(list_tuners=lambda: loaded)
+    run: Any = SimpleNamespace(policy=SimpleNamespace(is_dumping=dumping), indexes=[index] if loaded else [])
     part, patches = CompileWorkers(), Patches(run, "inductor")
     part.hook(module, run, patches)
     return part, module, patches
@@ -221,7 +221,7 @@ def test_when_the_run_ends_inductor_makes_a_pool_of_its_own_again(monkeypatch: p
     monkeypatch.delenv("TORCHINDUCTOR_WORKER_START", raising=False)
     monkeypatch.setattr(compiling, "_prepare", nothing)
     monkeypatch.setattr(module, "get_compile_threads", lambda: 2)
-    run: Any = SimpleNamespace(policy=SimpleNamespace(dumping=True), indexes=[])
+    run: Any = SimpleNamespace(policy=SimpleNamespace(is_dumping=True), indexes=[])
     part, patches = CompileWorkers(), Patches(run, "inductor")
     part.hook(module, run, patches)
     module.AsyncCompile.process_pool.cache_clear()

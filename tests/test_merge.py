@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 
 from pytest_autotune.cache.codec import Format, encode
-from pytest_autotune.cache.merge import Rules, merge
+from pytest_autotune.cache.merge import MergeRules, merge_run
 from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Value, Versions
-from pytest_autotune.cache.ties import NOISE, Measured
+from pytest_autotune.cache.ties import NOISE, MeasuredEntry
 
 GPU = Device("NVIDIA H200", "sm_90", 132)
 
@@ -36,20 +36,22 @@ def chosen(cache: Cache) -> list[str]:
 
 
 def test_new_entries_are_added_without_their_candidates() -> None:
-    merged = merge(Cache(), [Measured(entry())])
+    merged = merge_run(Cache(), [MeasuredEntry(entry())])
 
     assert merged.cache.entries == (kept(entry()),)
-    assert merged.counts_in_words == "1 added"
+    assert merged.describe_counts == "1 added"
 
 
 def test_candidates_are_kept_on_request() -> None:
-    assert merge(Cache(), [Measured(entry())], rules=Rules(keep_candidates=True)).cache.entries == (entry(),)
+    assert merge_run(Cache(), [MeasuredEntry(entry())], rules=MergeRules(keep_candidates=True)).cache.entries == (
+        entry(),
+    )
 
 
 def test_candidates_that_are_the_result_are_always_kept() -> None:
     result = replace(entry(), choice=None)
 
-    assert merge(Cache(), [Measured(result)]).cache.entries == (result,)
+    assert merge_run(Cache(), [MeasuredEntry(result)]).cache.entries == (result,)
 
 
 def untimed(name: str, native: bytes = b"") -> Entry:
@@ -57,7 +59,7 @@ def untimed(name: str, native: bytes = b"") -> Entry:
 
 
 def test_a_choice_stays_where_the_tuner_tells_no_times() -> None:
-    assert chosen(merge(Cache((untimed("a"),)), [Measured(untimed("b"))]).cache) == ["BLOCK=a"]
+    assert chosen(merge_run(Cache((untimed("a"),)), [MeasuredEntry(untimed("b"))]).cache) == ["BLOCK=a"]
 
 
 @pytest.mark.parametrize(("slower_by", "stays"), [(0.0, True), (NOISE * 0.9, True), (NOISE * 1.1, False)])
@@ -65,10 +67,10 @@ def test_the_committed_choice_stays_while_it_is_not_slower_by_more_than_noise(sl
     committed = kept(entry(times={"a": 9.0, "b": 20.0}))
     again = entry(times={"a": 10.0 * (1 + slower_by), "b": 10.0})
 
-    merged = merge(Cache((committed,)), [Measured(again)])
+    merged = merge_run(Cache((committed,)), [MeasuredEntry(again)])
 
     assert merged.cache.entries == ((committed,) if stays else (kept(again),))
-    assert merged.counts_in_words == ("1 unchanged" if stays else "1 changed")
+    assert merged.describe_counts == ("1 unchanged" if stays else "1 changed")
 
 
 def test_what_replaces_an_entry_is_of_the_next_generation_and_what_stays_of_the_same() -> None:
@@ -76,7 +78,7 @@ def test_what_replaces_an_entry_is_of_the_next_generation_and_what_stays_of_the_
     other = entry(times={"a": 20.0, "b": 9.0})
 
     def generations(*measured: Entry, used: tuple[Entry, ...] = ()) -> list[int]:
-        merged = merge(Cache((committed,)), map(Measured, measured), used)
+        merged = merge_run(Cache((committed,)), map(MeasuredEntry, measured), used)
         return [one.generation for one in merged.cache.entries]
 
     assert generations(other) == generations(used=(kept(other),)) == [3]
@@ -91,18 +93,18 @@ def test_a_committed_choice_that_failed_this_time_is_replaced() -> None:
     committed = kept(entry(times={"a": 9.0, "b": 20.0}))
     again = replace(entry(times={"b": 30.0}), candidates=(candidate("a"), candidate("b", 30.0)))
 
-    assert chosen(merge(Cache((committed,)), [Measured(again)]).cache) == ["BLOCK=b"]
+    assert chosen(merge_run(Cache((committed,)), [MeasuredEntry(again)]).cache) == ["BLOCK=b"]
 
 
 def test_a_choice_that_worked_stays_where_nothing_works_this_time() -> None:
-    committed = replace(kept(entry(times={"a": 9.0})), versions=Versions.of("triton 3.6.0"))
+    committed = replace(kept(entry(times={"a": 9.0})), versions=Versions.parse("triton 3.6.0"))
     failed = replace(committed, choice=None, candidates=(Candidate(failed="ValueError: a test has patched it"),))
-    failed = replace(failed, versions=Versions.of("triton 3.7.1"))
+    failed = replace(failed, versions=Versions.parse("triton 3.7.1"))
 
-    merged = merge(Cache((committed,)), [Measured(failed)])
+    merged = merge_run(Cache((committed,)), [MeasuredEntry(failed)])
 
     assert merged.cache.entries == (committed,)
-    assert merged.counts_in_words == "1 unchanged"
+    assert merged.describe_counts == "1 unchanged"
 
 
 def failing(one: Entry) -> Entry:
@@ -112,10 +114,10 @@ def failing(one: Entry) -> Entry:
 @pytest.mark.parametrize("is_rejected", [False, True])
 def test_a_choice_of_this_run_wins_over_a_failure(is_rejected: bool) -> None:
     """What failed in one process has worked in another one."""
-    good, failed = entry(), Measured(failing(entry()), "gw0", rejected=is_rejected)
+    good, failed = entry(), MeasuredEntry(failing(entry()), "gw0", rejected=is_rejected)
 
-    disturbed = merge(Cache(), [failed, Measured(good, "gw1", disturbed=True)])
-    used = merge(Cache(), [failed], [kept(good)])
+    disturbed = merge_run(Cache(), [failed, MeasuredEntry(good, "gw1", is_disturbed=True)])
+    used = merge_run(Cache(), [failed], [kept(good)])
 
     assert chosen(disturbed.cache) == chosen(used.cache) == ["BLOCK=a"]
 
@@ -124,8 +126,8 @@ def test_a_failure_that_another_cache_holds_replaces_no_choice() -> None:
     """The loaded cache expects a failure, so the tuner was left alone; the file that is written knows better."""
     there = kept(entry())
 
-    assert merge(Cache((there,)), used=[failing(entry())]).cache.entries == (there,)
-    retuned = merge(Cache((there,)), [Measured(entry(source="new"))], [failing(entry())])
+    assert merge_run(Cache((there,)), used=[failing(entry())]).cache.entries == (there,)
+    retuned = merge_run(Cache((there,)), [MeasuredEntry(entry(source="new"))], [failing(entry())])
     assert there in retuned.cache.entries
 
 
@@ -133,7 +135,7 @@ def test_candidates_are_kept_of_an_entry_that_is_there_already() -> None:
     there = replace(kept(entry()), generation=2)
 
     def merged(again: Entry, was: Entry = there) -> tuple[Entry, ...]:
-        return merge(Cache((was,)), [Measured(again)], rules=Rules(keep_candidates=True)).cache.entries
+        return merge_run(Cache((was,)), [MeasuredEntry(again)], rules=MergeRules(keep_candidates=True)).cache.entries
 
     measured = entry(times={"a": 10.1, "b": 21.0})
     with_candidates = replace(there, candidates=measured.candidates)
@@ -149,46 +151,48 @@ def test_that_no_candidate_works_stays_to_the_byte_when_the_reasons_say_it_in_ot
         for drawn in ("0.42", "0.17")
     )
 
-    merged = merge(Cache((was,)), [Measured(again)])
+    merged = merge_run(Cache((was,)), [MeasuredEntry(again)])
 
     assert merged.cache.entries == (was,)
-    assert merged.counts_in_words == "1 unchanged"
-    assert chosen(merge(merged.cache, [Measured(entry())]).cache) == ["BLOCK=a"]
+    assert merged.describe_counts == "1 unchanged"
+    assert chosen(merge_run(merged.cache, [MeasuredEntry(entry())]).cache) == ["BLOCK=a"]
 
 
 def test_entries_of_a_tuned_problem_with_other_fingerprints_go_unless_they_were_used() -> None:
     old, used, new = (kept(entry(source=source)) for source in ("old", "used", "new"))
 
-    merged = merge(Cache((old, used)), [Measured(entry(source="new"))], [used])
+    merged = merge_run(Cache((old, used)), [MeasuredEntry(entry(source="new"))], [used])
 
     assert merged.cache.entries == (new, used)
-    assert merged.counts_in_words == "1 changed, 1 unchanged"
+    assert merged.describe_counts == "1 changed, 1 unchanged"
 
 
 def test_a_used_entry_of_another_file_is_added_or_replaces_the_one_there() -> None:
     there = kept(entry(times={"a": 10.0, "b": 20.0}))
     used = kept(entry(times={"a": 20.0, "b": 10.0}))
 
-    assert merge(Cache(), used=[used]).cache.entries == (used,)
-    assert merge(Cache((there,)), used=[used]).cache.entries == (used,)
+    assert merge_run(Cache(), used=[used]).cache.entries == (used,)
+    assert merge_run(Cache((there,)), used=[used]).cache.entries == (used,)
 
 
 def test_a_choice_that_another_minor_version_confirms_is_of_that_version_and_stays_as_it_was_besides() -> None:
     there, again = kept(entry()), replace(entry(times={"a": 10.1, "b": 20.0}), tuning_seconds=7.0)
 
     def merged(then: str, now: str) -> tuple[Entry, ...]:
-        there_then = replace(there, versions=Versions.of(then))
-        return merge(Cache((there_then,)), [Measured(replace(again, versions=Versions.of(now)))]).cache.entries
+        there_then = replace(there, versions=Versions.parse(then))
+        return merge_run(
+            Cache((there_then,)), [MeasuredEntry(replace(again, versions=Versions.parse(now)))]
+        ).cache.entries
 
-    assert merged("triton 3.6.0", "triton 3.7.1") == (replace(there, versions=Versions.of("triton 3.7.1")),)
-    assert merged("triton 3.7.0", "triton 3.7.1") == (replace(there, versions=Versions.of("triton 3.7.0")),)
-    assert merged("triton 3.7.0", "") == (replace(there, versions=Versions.of("triton 3.7.0")),)
+    assert merged("triton 3.6.0", "triton 3.7.1") == (replace(there, versions=Versions.parse("triton 3.7.1")),)
+    assert merged("triton 3.7.0", "triton 3.7.1") == (replace(there, versions=Versions.parse("triton 3.7.0")),)
+    assert merged("triton 3.7.0", "") == (replace(there, versions=Versions.parse("triton 3.7.0")),)
 
 
 def test_what_is_to_be_dropped_goes_unless_it_was_used_or_tuned() -> None:
     dropped, used = kept(entry("dropped")), kept(entry("used"))
 
-    merged = merge(Cache((dropped, used)), used=[used], drop=lambda entry: True)
+    merged = merge_run(Cache((dropped, used)), used=[used], drop=lambda entry: True)
 
     assert merged.cache.entries == (used,)
 
@@ -196,7 +200,7 @@ def test_what_is_to_be_dropped_goes_unless_it_was_used_or_tuned() -> None:
 def test_of_two_measurements_the_lower_time_wins() -> None:
     slow, fast = entry(times={"a": 10.0, "b": 11.0}), entry(times={"a": 9.0, "b": 8.0})
 
-    merged = merge(Cache(), [Measured(slow, "gw0"), Measured(fast, "gw1")])
+    merged = merge_run(Cache(), [MeasuredEntry(slow, "gw0"), MeasuredEntry(fast, "gw1")])
 
     assert chosen(merged.cache) == ["BLOCK=b"]
 
@@ -204,7 +208,7 @@ def test_of_two_measurements_the_lower_time_wins() -> None:
 def test_an_undisturbed_measurement_wins_over_a_faster_disturbed_one() -> None:
     alone, disturbed = entry(times={"a": 10.0, "b": 11.0}), entry(times={"a": 9.0, "b": 8.0})
 
-    merged = merge(Cache(), [Measured(disturbed, "gw0", disturbed=True), Measured(alone, "gw1")])
+    merged = merge_run(Cache(), [MeasuredEntry(disturbed, "gw0", is_disturbed=True), MeasuredEntry(alone, "gw1")])
 
     assert chosen(merged.cache) == ["BLOCK=a"]
 
@@ -212,7 +216,7 @@ def test_an_undisturbed_measurement_wins_over_a_faster_disturbed_one() -> None:
 def test_the_same_records_in_any_order_give_the_same_bytes() -> None:
     rng = random.Random(3)
     measured = [
-        Measured(entry(f"k{i % 7}", {"a": rng.uniform(9, 11), "b": rng.uniform(9, 11)}, f"s{i % 2}"), f"gw{i % 4}")
+        MeasuredEntry(entry(f"k{i % 7}", {"a": rng.uniform(9, 11), "b": rng.uniform(9, 11)}, f"s{i % 2}"), f"gw{i % 4}")
         for i in range(60)
     ]
     base = Cache(tuple(kept(entry(f"k{i}")) for i in range(9)))
@@ -221,7 +225,7 @@ def test_the_same_records_in_any_order_give_the_same_bytes() -> None:
     for _ in range(5):
         rng.shuffle(measured)
         rng.shuffle(used)
-        merged = merge(base, measured, used)
+        merged = merge_run(base, measured, used)
         results.add(encode(merged.cache, Format.TEXT))
 
     assert len(results) == 1
@@ -235,6 +239,8 @@ def test_entries_for_what_pruning_left_elsewhere_stay_in_a_run_of_a_part_of_the_
     other = Entry(problem, (Value("search", "other", "digest"),), choice)
     before = Cache((*(Entry(problem, one, choice) for one in lists[:2]), other))
 
-    after = merge(before, [Measured(Entry(problem, lists[2], choice))], rules=Rules(keep_pruned=keep)).cache
+    after = merge_run(
+        before, [MeasuredEntry(Entry(problem, lists[2], choice))], rules=MergeRules(keep_pruned=keep)
+    ).cache
 
     assert {entry.fingerprint for entry in after.entries} == set(lists if keep else lists[2:])

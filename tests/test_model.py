@@ -9,7 +9,6 @@ from collections.abc import Callable
 import pytest
 
 from pytest_autotune.cache.codec import Format, decode, encode
-from pytest_autotune.cache.counted import counted
 from pytest_autotune.cache.model import (
     Cache,
     Candidate,
@@ -21,6 +20,7 @@ from pytest_autotune.cache.model import (
     Versions,
     library_of,
 )
+from pytest_autotune.cache.quantities import describe_count
 from pytest_autotune.tuners.shared.source_digest import stable_value
 
 GPU = Device("GPU", "arch", 1)
@@ -72,12 +72,12 @@ def test_a_tuple_is_shown_as_it_is_written_in_python(value: object, words: str) 
 
 @pytest.mark.parametrize("text", ["[('int', '1', '')", "[('int', '1')]", "x", "[__import__('os')]"])
 def test_a_tuple_that_no_dump_has_written_is_shown_as_the_file_has_it(text: str) -> None:
-    assert Value("shape", text, "tuple").words == text
+    assert Value("shape", text, "tuple").display_text == text
 
 
 def test_what_is_counted_is_one_or_several() -> None:
-    assert [counted(number, "entry") for number in (0, 1, 2)] == ["0 entries", "1 entry", "2 entries"]
-    assert counted(3, "choice") == "3 choices"
+    assert [describe_count(number, "entry") for number in (0, 1, 2)] == ["0 entries", "1 entry", "2 entries"]
+    assert describe_count(3, "choice") == "3 choices"
 
 
 def test_devices_of_one_id_come_in_the_same_order_in_every_process() -> None:
@@ -110,7 +110,9 @@ def test_what_no_file_could_hold_is_refused_as_it_is_made(make: Callable[[], obj
 
 def test_what_is_told_and_never_compared_is_escaped_where_utf8_cannot_encode_it() -> None:
     candidate = Candidate(failed="no file /tmp/\udcff")
-    entry = Entry(Problem("t", "k", (), GPU), candidates=(candidate,), label="\ud800", versions=Versions.of("t \ud800"))
+    entry = Entry(
+        Problem("t", "k", (), GPU), candidates=(candidate,), label="\ud800", versions=Versions.parse("t \ud800")
+    )
 
     assert candidate.failed == "no file /tmp/\\udcff"
     for format in Format:

@@ -9,7 +9,7 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("triton")
 
-from pytest_autotune.cache.stores import read
+from pytest_autotune.cache.stores import read_cache
 from tests.conftest import Suite
 
 LIBRARY = """
@@ -48,7 +48,7 @@ def rewritten(suite: Suite, files: dict[str, str], remove: str = "") -> Suite:
 
 
 def kernels(suite: Suite) -> list[str]:
-    return [entry.problem.kernel for entry in read(str(suite.cache)).entries]
+    return [entry.problem.kernel for entry in read_cache(str(suite.cache)).entries]
 
 
 @pytest.mark.parametrize(

@@ -6,11 +6,11 @@ from functools import partial
 from typing import Any
 
 from pytest_autotune.cache.index import EntryIndex
-from pytest_autotune.cache.merge import Merged
-from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Value
+from pytest_autotune.cache.merge import MergeResult
+from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Identity, Problem, Value
 from pytest_autotune.run.lookup import NO_ENTRY, Lookup, Outcome
 from pytest_autotune.run.nearest import nearest
-from pytest_autotune.run.rows import rows_of
+from pytest_autotune.run.rows import build_rows
 
 GPU = Device("GPU", "arch", 1)
 OTHER = Device("Other", "arch", 2)
@@ -22,11 +22,11 @@ def problem(device: Device = GPU, **key: Any) -> Problem:
 
 
 def index(*problems: Problem) -> EntryIndex:
-    return EntryIndex.of([Cache(tuple(Entry(one, (), Candidate()) for one in problems))])
+    return EntryIndex.from_caches([Cache(tuple(Entry(one, (), Candidate()) for one in problems))])
 
 
 def reason(asked: Problem, *problems: Problem, alias: str = "") -> str:
-    return nearest([index(*problems)], asked, alias).reason
+    return nearest([index(*problems)], asked, alias).text
 
 
 def test_the_parts_of_the_key_that_differ_in_the_nearest_entry_are_told() -> None:
@@ -79,10 +79,10 @@ def test_keys_of_which_one_has_all_names_of_the_other_are_compared_part_by_part(
 def test_the_test_with_the_worst_outcome_stands_first_in_its_row() -> None:
     asked = problem(M=1)
     met = [
-        Lookup(asked, (), Outcome.HIT, test="test_first"),
-        Lookup(asked, (Value("source", "b"),), Outcome.STALE, "source changed", "test_stale"),
-        Lookup(asked, (), Outcome.HIT, test="test_last"),
+        Lookup(Identity(asked, ()), Outcome.HIT, test="test_first"),
+        Lookup(Identity(asked, (Value("source", "b"),)), Outcome.STALE, "source changed", "test_stale"),
+        Lookup(Identity(asked, ()), Outcome.HIT, test="test_last"),
     ]
-    (row,) = rows_of(met, partial(nearest, []), Merged(Cache()))
+    (row,) = build_rows(met, partial(nearest, []), MergeResult(Cache()))
     assert row.outcome is Outcome.STALE
     assert row.tests == ("test_stale", "test_first", "test_last")

@@ -32,7 +32,7 @@ def entry(m: Scalar, block: int, device: Device = H200, dtype: str = "fp16", **m
     params = (Value("BLOCK", block), Value("num_warps", 4))
     problem = Problem("triton", more.pop("kernel", "lib.add"), key, device)
     source = Value("source", more.pop("source", "s"), "digest")
-    versions = Versions.of("triton 3.7.1, torch 2.13.0")
+    versions = Versions.parse("triton 3.7.1, torch 2.13.0")
     return Entry(problem, (source,), Candidate(params=params, time_us=10.0), versions=versions, **more)
 
 
@@ -105,7 +105,7 @@ def export(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> Expo
         torch = SimpleNamespace(cuda=cuda, compiler=compiler, version=SimpleNamespace(hip=None))
         monkeypatch.setitem(sys.modules, "torch", torch)
         monkeypatch.setitem(sys.modules, "triton", SimpleNamespace(__version__=triton))
-        stores.store_of("c.textproto").update(lambda now: Cache(entries))
+        stores.open_store("c.textproto").update(lambda now: Cache(entries))
         assert cli.main(["export", "c.textproto", "--to=python", "-o", "_tuned.py", *options]) == 0, capsys.readouterr()
         return Exported(tmp_path, imported(tmp_path / "_tuned.py"))
 
@@ -352,7 +352,7 @@ def test_check_is_red_where_a_module_is_not_what_the_cache_says(export: Export, 
     assert check(capsys) == (0, ["1 cache, 2 entries: fine"])
 
     changed = Cache((entry(64, 16), entry(128, 64), entry(8, 8, kernel="other")))
-    stores.store_of("c.textproto").update(lambda now: changed)
+    stores.open_store("c.textproto").update(lambda now: changed)
     status, lines = check(capsys)
     assert status == 1
     command = "pytest-autotune export c.textproto --to=python '--kernel=lib.*' --output=_tuned.py"

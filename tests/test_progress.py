@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from pytest_autotune.cache.model import Device, Problem
+from pytest_autotune.plugin.progress import ProgressLine, file_of_worker, stages_in
 from pytest_autotune.run.notes import WAITING_FOR_GPU, Progress, Stage
-from pytest_autotune.session.progress import ProgressLine, file_of_worker, stages_in
 from tests.conftest import DISTRIBUTIONS, Suite
 
 PROBLEM = Problem("toy", "lib.op", (), Device("GPU", "arch", 1))
@@ -136,7 +136,7 @@ def test_the_line_passes_capture_and_what_a_test_prints_does_not(
 ) -> None:
     monkeypatch.setenv("TOY_LOG", str(serial_suite.log))
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
-    serial_suite.write(test_slow=SLOW, soon="from pytest_autotune.session import progress; progress.AFTER_S = 0.2")
+    serial_suite.write(test_slow=SLOW, soon="from pytest_autotune.plugin import progress; progress.AFTER_S = 0.2")
 
     options = ["-ppytest_autotune.plugin", "-psoon", "--autotune-dump=cache.textproto", *DISTRIBUTIONS[workers]]
     ran = serial_suite.pytester.runpytest_subprocess(*options)

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from pytest_autotune.cache.model import Device
-from pytest_autotune.cache.ties import NOISE, TIE, TIE_US, hysteresis, settle, tie_on_gpu
+from pytest_autotune.cache.ties import NOISE, TIE, TIE_US, choose_candidate, hysteresis, tie_on_gpu
 from pytest_autotune.tuners.measuring.clocks import HostClock, Launch, Runner, as_large_as_fits
-from pytest_autotune.tuners.measuring.launching import DeviceLostError, Result
+from pytest_autotune.tuners.measuring.launching import CandidateResult, DeviceLostError
 from pytest_autotune.tuners.measuring.race import Limits, Race
 from pytest_autotune.tuners.measuring.times import measurement
 
@@ -83,7 +83,7 @@ def runners(times_us: Sequence[float], launched: list[int] | None = None) -> lis
 
 def race(
     gpu: Any, times_us: Sequence[float], limits: Limits | None = None, seed: int = 0
-) -> tuple[int, Sequence[Result], Counter[int]]:
+) -> tuple[int, Sequence[CandidateResult], Counter[int]]:
     """The choice, the results, and how often each candidate was launched."""
     launched: list[int] = []
     running = Race(gpu, limits, seed=seed, now_s=lambda: gpu.now_s)
@@ -340,7 +340,7 @@ def test_outliers_are_dropped_and_the_spread_is_half_the_interquartile_range() -
 def test_a_tie_goes_to_the_choice_that_is_kept_else_to_the_first_in_the_list(
     times_us: list[float], kept: int | None, chosen: int
 ) -> None:
-    assert settle(dict(enumerate(times_us)), NOISE, kept) == chosen
+    assert choose_candidate(dict(enumerate(times_us)), NOISE, kept) == chosen
 
 
 @pytest.mark.parametrize("best_us", [3.0, 5.0, 6.0, 12.0, 100.0])

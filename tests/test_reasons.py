@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_autotune.run.tuning import REASON_LENGTH, stable_reason
+from pytest_autotune.run.tuning import MAX_REASON_LENGTH, stable_reason
 
 
 @pytest.mark.parametrize(
@@ -36,6 +36,6 @@ def test_what_says_why_is_kept(reason: str) -> None:
 
 
 def test_a_long_path_leaves_as_much_of_a_reason_as_a_short_one() -> None:
-    said = "x" * REASON_LENGTH
+    said = "x" * MAX_REASON_LENGTH
 
     assert stable_reason(f"/{'d/' * 300}a.cu: {said}") == stable_reason(f"/b/a.cu: {said}")

@@ -6,34 +6,36 @@ import re
 from dataclasses import replace
 
 from pytest_autotune.cache.diff import Change, ChangeKind, Diff
-from pytest_autotune.cache.merge import Merged
+from pytest_autotune.cache.merge import MergeResult
 from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Value
 from pytest_autotune.report import ci_log, markdown
-from pytest_autotune.report.findings import Cost, by_kernel, by_test
+from pytest_autotune.report.findings import Cost, list_kernel_costs, list_test_costs
 from pytest_autotune.run.lookup import Outcome
 from pytest_autotune.run.mode import Finding, Section
-from pytest_autotune.run.result import Gate, Place, Result
-from pytest_autotune.run.rows import Row
+from pytest_autotune.run.result import Gate, RunResult, TestPlace
+from pytest_autotune.run.rows import ProblemRow
 from tests.results import result
 
 GPU = Device("Toy GPU", "toy", 4)
 
 
-def row(outcome: Outcome | None, kernel: str = "lib.op", test: str = "", seconds: float = 0.0, **key: object) -> Row:
+def row(
+    outcome: Outcome | None, kernel: str = "lib.op", test: str = "", seconds: float = 0.0, **key: object
+) -> ProblemRow:
     problem = Problem("toy", kernel, tuple(Value(name, value) for name, value in key.items()), GPU)  # type: ignore[arg-type]
     tests = (test,) if test else ()
     searches = ((test, seconds),) if seconds else ()
-    return Row(problem, outcome, "source changed", "", tests, searches)
+    return ProblemRow(problem, outcome, "source changed", "", tests, searches)
 
 
-def missed(number: int, **more: object) -> Result:
+def missed(number: int, **more: object) -> RunResult:
     """A summary of that many stale problems, each of a test of its own."""
     rows = [row(Outcome.STALE, test=f"test_a.py::test_{index}", M=index) for index in range(number)]
-    places = {f"test_a.py::test_{index}": Place("test_a.py", 10 * index + 1) for index in range(number)}
-    return result(loaded=(("c.textproto", 3),), rows=tuple(rows), places=places, **more)  # type: ignore[arg-type]
+    places = {f"test_a.py::test_{index}": TestPlace("test_a.py", 10 * index + 1) for index in range(number)}
+    return result(loaded=(("c.textproto", 3),), rows=tuple(rows), test_places=places, **more)  # type: ignore[arg-type]
 
 
-def of_many_kernels(number: int) -> Result:
+def of_many_kernels(number: int) -> RunResult:
     rows = tuple(row(Outcome.STALE, f"lib.op_{index}", f"test_a.py::test_{index}") for index in range(number))
     return replace(missed(0), rows=rows)
 
@@ -42,7 +44,9 @@ FAILED = Gate("0", "maximum allowed autotune cache misses exceeded: 2 > 0")
 
 
 def test_what_fails_the_run_is_an_error_and_comes_first_with_what_mends_it() -> None:
-    summary = missed(2, gate=FAILED, update="--autotune-load=c --autotune-dump=c", errors=("100% full\nsecond, line",))
+    summary = missed(
+        2, gate=FAILED, update_arguments="--autotune-load=c --autotune-dump=c", errors=("100% full\nsecond, line",)
+    )
 
     first, second, *rest = ci_log.github_annotations(summary)
 
@@ -59,7 +63,7 @@ def test_what_fails_the_run_is_an_error_and_comes_first_with_what_mends_it() -> 
 
 def test_a_slower_choice_and_a_test_that_failed_in_a_sweep_are_told_at_their_test() -> None:
     (stale,) = missed(1).rows
-    failed = Finding("FAILED", "toy:lib.op (M=0)", "ran with BLOCK=8", "test_a.py::test_0", fails=True)
+    failed = Finding("FAILED", "toy:lib.op (M=0)", "ran with BLOCK=8", "test_a.py::test_0", is_failure=True)
     slow = Finding("SLOWER", "toy:lib.op (M=0)", "the choice takes 1.50 x (BLOCK=64)", "test_a.py::test_0")
     rows = (replace(stale, outcome=Outcome.HIT, reason=""),)
     sections = (Section("sweep", "7", findings=(failed,)), Section("verify", "all", findings=(slow,)))
@@ -78,7 +82,7 @@ def test_a_refused_outcome_is_an_error_without_a_limit() -> None:
 def test_percent_signs_colons_and_commas_are_encoded_as_github_decodes_them() -> None:
     strange = "dir,1/test:50%.py::test_a"
     rows = (row(Outcome.MISS, "lib.a,b:c%", test=strange, M=1),)
-    (line,) = ci_log.github_annotations(result(rows=rows, places={strange: Place("dir,1/test:50%.py\n", 3)}))
+    (line,) = ci_log.github_annotations(result(rows=rows, test_places={strange: TestPlace("dir,1/test:50%.py\n", 3)}))
 
     assert line == (
         "::warning file=dir%2C1/test%3A50%25.py ,line=3,title=autotune cache%3A miss::"
@@ -87,15 +91,15 @@ def test_percent_signs_colons_and_commas_are_encoded_as_github_decodes_them() ->
 
 
 def test_of_a_test_whose_worker_died_the_file_is_told() -> None:
-    (line,) = ci_log.github_annotations(replace(missed(1), places={}))
+    (line,) = ci_log.github_annotations(replace(missed(1), test_places={}))
     assert line.startswith("::warning file=test_a.py,title=")
 
 
 def test_problems_of_one_line_are_one_annotation() -> None:
     rows = tuple(row(Outcome.MISS, f"lib.op_{number}", f"test_a.py::test_op[{number}]") for number in range(14))
-    places = {one.tests[0]: Place("test_a.py", 7) for one in rows}
+    places = {one.tests[0]: TestPlace("test_a.py", 7) for one in rows}
 
-    (line,) = ci_log.github_annotations(result(rows=rows, places=places))
+    (line,) = ci_log.github_annotations(result(rows=rows, test_places=places))
 
     assert line.count("%0A") == 10
     assert line.endswith("%0A… and 4 more")
@@ -110,7 +114,7 @@ def test_no_more_annotations_are_written_than_github_shows_of_a_step() -> None:
 
 def test_a_lookup_outside_of_tests_and_untracked_kernels_have_no_place_and_unused_entries_are_left_out() -> None:
     unused = Entry(Problem("toy", "lib.old", (), GPU))
-    summary = result(rows=(row(Outcome.MISS, M=1),), untracked=("lib.hidden",), unused=(unused,))
+    summary = result(rows=(row(Outcome.MISS, M=1),), untracked=("lib.hidden",), unused_entries=(unused,))
 
     assert ci_log.github_annotations(summary) == [
         "::warning title=autotune cache%3A miss%2C untracked::MISS toy:lib.op (M=1): source changed"
@@ -118,15 +122,15 @@ def test_a_lookup_outside_of_tests_and_untracked_kernels_have_no_place_and_unuse
     ]
 
 
-def changed() -> Result:
+def changed() -> RunResult:
     old, new = (Candidate(params=(Value("BLOCK", size),), time_us=time) for size, time in ((64, 12.0), (128, 10.0)))
     problem = Problem("toy", "lib.op", (Value("M", 1),), GPU)
     change = Change(ChangeKind.CHOICE, Entry(problem, choice=old), Entry(problem, choice=new))
     rows = (row(Outcome.STALE, test="test_a.py::test_x", seconds=2.0, M=1), row(Outcome.HIT, M=2))
     return replace(
-        missed(0, gate=FAILED, update="--autotune-load=c"),
+        missed(0, gate=FAILED, update_arguments="--autotune-load=c"),
         rows=rows,
-        merged=Merged(Cache(), changes=Diff((change,), 1)),
+        merged=MergeResult(Cache(), changes=Diff((change,), 1)),
     )
 
 
@@ -166,12 +170,12 @@ def test_time_is_told_by_kernel_and_by_the_test_that_searched() -> None:
         )
     )
 
-    assert by_kernel(summary) == [
+    assert list_kernel_costs(summary) == [
         Cost("toy:lib.b", 1, 4.0),
         Cost("toy:lib.a", 2, 3.0),
         Cost("toy:lib.c", 1, 0.5),
     ]
-    assert by_test(summary) == [
+    assert list_test_costs(summary) == [
         Cost("t::two", 2, 6.0),
         Cost("t::one", 1, 1.0),
         Cost("outside of tests", 1, 0.5),

@@ -32,7 +32,7 @@ from pytest_autotune.cache import stores
 from pytest_autotune.cache.codec import Format, encode
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.locations import Location
-from pytest_autotune.cache.merge import combine
+from pytest_autotune.cache.merge import combine_caches
 from pytest_autotune.cache.model import Cache, Entry
 from pytest_autotune.cache.stores.segments import SegmentStore
 from pytest_autotune.helion_backend import Store
@@ -73,11 +73,11 @@ def both(url: str) -> list[str]:
 
 
 def add(url: str, *entries: Entry) -> None:
-    stores.store_of(url).update(lambda now: Cache((*now.entries, *entries)))
+    stores.open_store(url).update(lambda now: Cache((*now.entries, *entries)))
 
 
 def held(url: str) -> set[Entry]:
-    return set(stores.read(url, missing_ok=True).entries)
+    return set(stores.read_cache(url, missing_ok=True).entries)
 
 
 #: What asks for each request. A fault of a write that happens after it was done is mended by asking again.
@@ -329,7 +329,7 @@ def test_a_run_that_is_killed_while_its_answer_is_on_the_way_has_lost_nothing(
 
 def test_the_commands_take_urls(url: str, tmp_path: Path, capsys, proxy) -> None:
     file, report = str(tmp_path / "c.textproto"), tmp_path / "r.json"
-    stores.store_of(file).update(lambda now: Cache((entry(1), entry(2))))
+    stores.open_store(file).update(lambda now: Cache((entry(1), entry(2))))
 
     assert cli.main(["convert", file, url]) == 0
     assert cli.main(["check", url]) == 0
@@ -401,12 +401,15 @@ def test_a_run_without_a_url_imports_nothing_of_it(pytester: pytest.Pytester) ->
 def test_of_two_choices_the_higher_generation_stays_though_it_is_slower(url: str, tmp_path: Path) -> None:
     fast, slow = entry(block=32, time_us=10.0), entry(block=64, time_us=11.0)
     add(url, fast)
-    stores.store_of(url).update(lambda now: Cache((slow,)))
+    stores.open_store(url).update(lambda now: Cache((slow,)))
 
     assert held(url) == {slow}
     sides = {str(number): Cache((replace(fast, generation=number),)) for number in range(3)}
     sides["slow"] = Cache((replace(slow, generation=2),))
-    texts = {encode(combine({side: sides[side] for side in order}).cache, Format.TEXT) for order in permutations(sides)}
+    texts = {
+        encode(combine_caches({side: sides[side] for side in order}).cache, Format.TEXT)
+        for order in permutations(sides)
+    }
     assert texts == {encode(Cache((replace(fast, generation=2),)), Format.TEXT)}, "of one generation the faster"
 
 
@@ -422,7 +425,7 @@ def test_each_device_has_a_folder_and_what_others_put_there_is_left_alone(url: s
 
 def test_a_removed_entry_stays_removed_through_a_compaction(url: str) -> None:
     add(url, entry(1), entry(2))
-    stores.store_of(url).update(lambda now: Cache((entry(2),)), removing=True)
+    stores.open_store(url).update(lambda now: Cache((entry(2),)), removing=True)
     assert held(url) == {entry(2)}
 
     assert stores.compact(url) == (2, 1)
@@ -512,7 +515,7 @@ def test_a_segment_that_cannot_be_read_is_one_line_and_left_out(serial_suite: Su
 
 
 def test_a_damaged_mirror_is_not_used(url: str, tmp_path: Path) -> None:
-    location = replace(Location.of(url, Path()), keep=tmp_path)
+    location = replace(Location.parse(url, Path()), local_copy=tmp_path)
     add(url, entry(1))
     assert set(SegmentStore(location).read().entries) == {entry(1)}
     (copy,) = tmp_path.rglob("*.pb")
@@ -527,7 +530,7 @@ def test_runs_and_compactions_at_once_lose_nothing_that_was_acknowledged(url: st
         for _ in range(4):
             mine = {entry(chance.randrange(60)) for _ in range(5)}
             try:
-                store = SegmentStore(Location.of(url, Path()))
+                store = SegmentStore(Location.parse(url, Path()))
                 store.update(lambda now, mine=mine: Cache((*now.entries, *mine)))
                 acknowledged |= mine
                 if chance.random() < 0.3:

@@ -11,10 +11,10 @@ from typing import Any, NoReturn
 import pytest
 
 from pytest_autotune.cache.index import EntryIndex
-from pytest_autotune.cache.model import Cache, Candidate, Device, Digest, Entry, Problem, Value
-from pytest_autotune.run.lookup import Lookup, Outcome
+from pytest_autotune.cache.model import Cache, Candidate, Device, Digest, Entry, Identity, Problem, Value
+from pytest_autotune.run.lookup import Lookup, Outcome, TunedEntry, UsedEntry
 from pytest_autotune.run.session import Session
-from pytest_autotune.run.settle import settled
+from pytest_autotune.run.settle import complete_lookups
 from pytest_autotune.workers.coordinator import Claim, Coordinator
 from pytest_autotune.workers.locks import Locks
 from tests import sessions
@@ -56,8 +56,8 @@ def test_leaving_by_an_error_reports_that_nothing_was_recorded_and_no_miss() -> 
         1 / 0  # noqa: B018
 
     [lookup] = lookups
-    assert (lookup.outcome, lookup.tuned, lookup.entry) == (None, False, None)
-    assert lookup.unrecorded == "ZeroDivisionError: division by zero"
+    assert (lookup.outcome, lookup.is_tuned, lookup.entry) == (None, False, None)
+    assert lookup.unrecorded_reason == "ZeroDivisionError: division by zero"
 
 
 def test_a_rejected_entry_makes_the_problem_stale_with_the_tuners_reason() -> None:
@@ -95,7 +95,7 @@ def test_a_miss_tells_the_nearest_entry_at_once_where_it_is_an_error_or_a_test_h
 
     session, lookups = a_session(())
     with session.isolated():
-        session.add_cache(EntryIndex.of([Cache(entries)]))
+        session.add_cache(EntryIndex.from_caches([Cache(entries)]))
         tune(session, problem(M=64))
     assert lookups[0].reason == "no entry; the nearest has M 16 instead of 64"
 
@@ -115,7 +115,7 @@ def test_a_failure_is_kept_as_its_reasons_in_any_order_without_what_differs_on_a
         session, lookups = a_session()
         fail(session, *reasons)
         entries.append(lookups[0].entry)
-        assert lookups[0].tuned
+        assert lookups[0].is_tuned
 
     assert entries[0].candidates == entries[1].candidates
     assert [one.failed for one in entries[0].candidates] == ["in tmp....ptx: bad", "no 0x..."]
@@ -134,7 +134,7 @@ def test_an_expected_failure_is_a_hit_that_is_neither_tuned_claimed_nor_an_error
     with pytest.raises(ZeroDivisionError), open_tuning(session):
         1 / 0  # noqa: B018
 
-    assert {(lookup.outcome, lookup.tuned, lookup.entry) for lookup in lookups} == {
+    assert {(lookup.outcome, lookup.is_tuned, lookup.entry) for lookup in lookups} == {
         (Outcome.HIT, False, first[0].entry)
     }
     assert claims.waits == []
@@ -230,7 +230,7 @@ def test_a_lookup_that_a_tuner_made_inside_itself_is_told_with_the_test_that_ran
     session, lookups = a_session()
     session.current_test = "test_a.py::test_a"
 
-    session.observed(Lookup(problem(), outcome=Outcome.HIT))
+    session.report_observed(Lookup(Identity(problem(), ()), outcome=Outcome.HIT))
 
     assert [(lookup.outcome, lookup.test) for lookup in lookups] == [(Outcome.HIT, "test_a.py::test_a")]
 
@@ -246,9 +246,9 @@ def test_a_lookup_that_a_tuner_made_inside_itself_is_told_with_the_test_that_ran
 def test_observed_lookups_are_all_told_before_one_of_them_is_an_error(policy: dict[str, str], outcome: Outcome) -> None:
     session, lookups = a_session((), **policy)
 
-    hit = Lookup(problem("other"), outcome=Outcome.HIT)
+    hit = Lookup(Identity(problem("other"), ()), outcome=Outcome.HIT)
     with pytest.raises(Refused, match=f"autotune: {outcome.value.upper()} toy:k: gone"):
-        session.observed(Lookup(problem(), outcome=outcome, reason="gone"), hit)
+        session.report_observed(Lookup(Identity(problem(), ()), outcome=outcome, reason="gone"), hit)
 
     assert [lookup.outcome for lookup in lookups] == [outcome, Outcome.HIT]
 
@@ -256,7 +256,7 @@ def test_observed_lookups_are_all_told_before_one_of_them_is_an_error(policy: di
 def test_an_observed_tuning_of_a_run_that_loads_nothing_is_no_error() -> None:
     session, lookups = a_session(None, on_miss="error")
 
-    session.observed(Lookup(problem(), tuned=True))
+    session.report_observed(Lookup(Identity(problem(), ()), result=TunedEntry(an_entry("k"))))
 
     assert len(lookups) == 1
 
@@ -291,7 +291,7 @@ def test_the_seconds_of_a_tuning_leave_out_the_wait_for_the_gpu() -> None:
         entry = tuning.record(FAST)
 
     assert entry.tuning_seconds < 0.25
-    assert lookups[0].disturbed
+    assert lookups[0].is_disturbed
 
 
 def test_the_seconds_of_a_tuning_leave_out_the_tunings_inside_which_count_themselves() -> None:
@@ -326,7 +326,7 @@ def an_entry(kernel: str, choice: Candidate = FAST, source: str = "s", device: D
     ],
 )
 def test_an_entry_with_other_source_or_device_or_one_of_several_that_differ_serves_no_other_kernel(others) -> None:
-    assert [(one.outcome, one.tuned) for one in after_a_move(*others)] == [(Outcome.MISS, True)]
+    assert [(one.outcome, one.is_tuned) for one in after_a_move(*others)] == [(Outcome.MISS, True)]
 
 
 def test_of_several_kernels_that_are_gone_and_chose_the_same_the_first_serves() -> None:
@@ -346,9 +346,9 @@ def test_a_kernel_that_this_process_has_asked_for_has_not_moved() -> None:
 
 def test_a_kernel_that_another_process_asked_for_has_not_moved_and_the_lookup_is_a_miss_after_all() -> None:
     (moved,) = after_a_move(an_entry("old"))
-    old = Lookup(problem("old"), moved.fingerprint, Outcome.HIT, entry=an_entry("old"))
+    old = Lookup(Identity(problem("old"), moved.fingerprint), Outcome.HIT, result=UsedEntry(an_entry("old")))
 
-    lookups = settled([moved, old])
+    lookups = complete_lookups([moved, old])
 
     assert [lookup.outcome for lookup in lookups] == [Outcome.MISS, Outcome.HIT]
     assert lookups[0].reason == "no entry; that of old was used, which has the same source"

@@ -13,17 +13,17 @@ from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem
 from pytest_autotune.report import json_report, terminal
 from pytest_autotune.report.gate import Limit, judge
 from pytest_autotune.run.collected import Collected
-from pytest_autotune.run.lookup import SPECIALISATION, Lookup, Outcome
-from pytest_autotune.run.result import Dump, Request, Result
-from pytest_autotune.run.rows import Row
-from pytest_autotune.run.settle import Beginning, settle
+from pytest_autotune.run.lookup import SPECIALIZATION, Lookup, Outcome, TunedEntry, UsedEntry
+from pytest_autotune.run.result import DumpOutcome, RunRequest, RunResult
+from pytest_autotune.run.rows import ProblemRow
+from pytest_autotune.run.settle import InitialCaches, settle
 from pytest_autotune.workers.events import Event
 from tests.results import result
 
 GPU = Device("GPU", "arch", 4)
 OTHER = Device("Other GPU", "arch", 8)
-VERSIONS = {"toy": Versions.of("toy 1.0")}
-DUMP = Dump("new.textproto", "new.textproto", rewritten=True)
+VERSIONS = {"toy": Versions.parse("toy 1.0")}
+DUMP = DumpOutcome("new.textproto", "new.textproto", is_changed=True)
 
 
 def problem(kernel: str = "k", device: Device = GPU, **key: Any) -> Problem:
@@ -37,20 +37,22 @@ def candidate(name: str, time_us: float | None = None) -> Candidate:
 def entry(of: Problem, choice: str = "a", source: str = "s", **times: float) -> Entry:
     timed = tuple(candidate(name, time) for name, time in times.items())
     found = next((one for one in timed if one.params[0].value == choice), candidate(choice))
-    return Entry(of, (Value("source", source),), found, timed, tuning_seconds=0.5, versions=Versions.of("toy 1.0"))
+    return Entry(of, (Value("source", source),), found, timed, tuning_seconds=0.5, versions=Versions.parse("toy 1.0"))
 
 
-def searched(made: Entry, outcome: Outcome | None = None, **told: Any) -> Lookup:
-    return Lookup(made.problem, made.fingerprint, outcome, entry=made, tuned=True, **told)
+def searched(
+    made: Entry, outcome: Outcome | None = None, is_disturbed: bool = False, has_failed: bool = False, **told: Any
+) -> Lookup:
+    return Lookup(made.identity, outcome, result=TunedEntry(made, is_disturbed, has_failed), **told)
 
 
 def hit(found: Entry, **told: Any) -> Lookup:
-    return Lookup(found.problem, found.fingerprint, Outcome.HIT, entry=found, **told)
+    return Lookup(found.identity, Outcome.HIT, result=UsedEntry(found), **told)
 
 
-def beginning(*loaded: Entry, held: tuple[Entry, ...] = ()) -> Beginning:
+def beginning(*loaded: Entry, held: tuple[Entry, ...] = ()) -> InitialCaches:
     caches = (("old.textproto", Cache(loaded)),) if loaded else ()
-    return Beginning(caches, Cache(held), EntryIndex.of([Cache(loaded)]) if loaded else None)
+    return InitialCaches(caches, Cache(held), EntryIndex.from_caches([Cache(loaded)]) if loaded else None)
 
 
 def collected(*lookups: tuple[str, Lookup] | Lookup, **more: Any) -> Collected:
@@ -58,16 +60,16 @@ def collected(*lookups: tuple[str, Lookup] | Lookup, **more: Any) -> Collected:
     return Collected(tuple(pairs), **{"versions": VERSIONS, **more})
 
 
-def finished(began: Beginning, found: Collected, **request: Any) -> Result:
-    settled = settle(began, found, began.held, Request(**request))
-    return settled.dumped(DUMP) if settled.request.dumps else settled
+def finished(began: InitialCaches, found: Collected, **request: Any) -> RunResult:
+    settled = settle(began, found, began.dump_cache, RunRequest(**request))
+    return settled.with_dump(DUMP) if settled.request.is_dumping else settled
 
 
 def test_a_search_in_which_nothing_works_is_none_that_tuned_where_the_file_keeps_its_choice() -> None:
     old = entry(problem())
     failed = replace(old, choice=None, candidates=(Candidate(failed="boo"),))
 
-    summary = finished(beginning(held=(old,)), collected(searched(failed, failed=True)), dumps=True)
+    summary = finished(beginning(held=(old,)), collected(searched(failed, has_failed=True)), is_dumping=True)
 
     assert (summary.counts["tuned"], summary.counts["failed"]) == (0, 1)
     assert summary.rows[0].choice == old.choice
@@ -76,12 +78,12 @@ def test_a_search_in_which_nothing_works_is_none_that_tuned_where_the_file_keeps
 def test_a_choice_that_works_no_more_is_replaced_by_what_says_that_nothing_does() -> None:
     old = entry(problem())
     failed = replace(old, choice=None, candidates=(Candidate(failed="boo"),))
-    stale = searched(failed, failed=True, outcome=Outcome.STALE)
+    stale = searched(failed, has_failed=True, outcome=Outcome.STALE)
 
-    tried = finished(beginning(old, held=(old,)), collected(replace(stale, rejected=True)), dumps=True)
-    untried = finished(beginning(entry(problem(), source="old"), held=(old,)), collected(stale), dumps=True)
+    tried = finished(beginning(old, held=(old,)), collected(replace(stale, has_rejected_entry=True)), is_dumping=True)
+    untried = finished(beginning(entry(problem(), source="old"), held=(old,)), collected(stale), is_dumping=True)
 
-    assert tried.merged.cache.entries[0].every_failed
+    assert tried.merged.cache.entries[0].is_failure
     assert untried.merged.cache.entries == (old,)
 
 
@@ -89,7 +91,7 @@ def test_the_report_shows_the_choice_that_the_file_keeps_where_it_is_as_good_as_
     old = entry(problem(), "b")
     new = entry(problem(), "a", a=10.0, b=10.1)
 
-    summary = finished(beginning(held=(old,)), collected(searched(new)), dumps=True)
+    summary = finished(beginning(held=(old,)), collected(searched(new)), is_dumping=True)
 
     assert summary.merged.cache.entries == (old,)
     assert [row.choice for row in summary.rows] == [old.choice]
@@ -98,16 +100,16 @@ def test_the_report_shows_the_choice_that_the_file_keeps_where_it_is_as_good_as_
 
 @pytest.mark.parametrize("dumps", [True, False])
 def test_of_two_searches_the_report_shows_the_one_that_counts(dumps: bool) -> None:
-    disturbed = searched(entry(problem(), "a", a=1.0, b=2.0), disturbed=True, test="test_a.py::test")
+    disturbed = searched(entry(problem(), "a", a=1.0, b=2.0), is_disturbed=True, test="test_a.py::test")
     good = searched(entry(problem(), "b", a=9.0, b=2.0), test="test_b.py::test")
 
     for lookups in itertools.permutations([("gw0", disturbed), ("gw1", good)]):
-        summary = finished(beginning(), collected(*lookups), dumps=dumps)
+        summary = finished(beginning(), collected(*lookups), is_dumping=dumps)
 
         (row,) = summary.rows
         assert row.choice == summary.merged.cache.entries[0].choice == candidate("b", 2.0)
         assert row.candidates == good.entry.candidates  # type: ignore[union-attr]
-        assert not row.disturbed
+        assert not row.is_disturbed
 
 
 def test_the_same_ending_in_whatever_order_processes_reported() -> None:
@@ -118,7 +120,7 @@ def test_the_same_ending_in_whatever_order_processes_reported() -> None:
         ("gw2", searched(entry(problem(M=2), "b", b=1.5))),
     ]
     began = beginning(kept)
-    endings = [finished(began, collected(*order), dumps=True).rows for order in itertools.permutations(lookups)]
+    endings = [finished(began, collected(*order), is_dumping=True).rows for order in itertools.permutations(lookups)]
 
     assert all(one == endings[0] for one in endings)
 
@@ -132,50 +134,55 @@ def test_an_entry_for_another_list_that_pruning_left_is_not_unused_where_its_pro
 
     summary = finished(beginning(asked, another, unasked), collected(hit(asked)))
 
-    assert summary.unused == (unasked,)
+    assert summary.unused_entries == (unasked,)
 
 
 def test_what_another_run_wrote_meanwhile_stays() -> None:
     mine, theirs = entry(problem(M=1), a=1.0), entry(problem(M=2))
 
-    summary = settle(beginning(), collected(searched(mine)), Cache((theirs,)), Request(dumps=True, prune=True))
+    summary = settle(beginning(), collected(searched(mine)), Cache((theirs,)), RunRequest(is_dumping=True, prune=True))
 
     assert {one.problem for one in summary.merged.cache.entries} == {mine.problem, theirs.problem}
-    assert summary.merged.counts_in_words == "1 added, 1 unchanged"
+    assert summary.merged.describe_counts == "1 added, 1 unchanged"
 
 
 def test_what_was_recovered_counts_only_where_this_run_did_not_ask() -> None:
     before, now = entry(problem(M=1), "a", a=1.0), entry(problem(M=1), "b", b=2.0)
     other = entry(problem(M=2), "a", a=1.0)
-    found = collected(searched(now), recovered=(searched(before), searched(other)))
+    found = collected(searched(now), recovered_lookups=(searched(before), searched(other)))
 
-    summary = finished(beginning(), found, dumps=True)
+    summary = finished(beginning(), found, is_dumping=True)
 
     assert [one.choice for one in summary.merged.cache.entries] == [now.choice, other.choice]
-    assert summary.recovered == 1
-    assert finished(beginning(), found).recovered == 0
+    assert summary.recovered_count == 1
+    assert finished(beginning(), found).recovered_count == 0
 
 
 def test_loaded_entries_that_the_dump_does_not_hold_are_named_by_device(capsys: pytest.CaptureFixture[str]) -> None:
     asked, stale = entry(problem(M=1)), entry(problem(M=2))
     gone = [entry(problem(M=3)), *(entry(problem(M=m, device=OTHER)) for m in range(7))]
-    found = collected(hit(asked), searched(entry(problem(M=2), source="new", a=1.0), Outcome.STALE), incomplete="-k")
+    found = collected(
+        hit(asked), searched(entry(problem(M=2), source="new", a=1.0), Outcome.STALE), incomplete_reason="-k"
+    )
 
-    summary = finished(beginning(asked, stale, *gone), found, dumps=True)
+    summary = finished(beginning(asked, stale, *gone), found, is_dumping=True)
 
-    assert set(summary.left_out) == set(gone)
-    assert set(finished(beginning(asked, stale, *gone, held=tuple(gone)), found, dumps=True).left_out) == set()
-    assert finished(beginning(asked, *gone), found).left_out == ()
-    told = [line.text for line in terminal.section(summary, 0)]
+    assert set(summary.left_out_entries) == set(gone)
+    assert (
+        set(finished(beginning(asked, stale, *gone, held=tuple(gone)), found, is_dumping=True).left_out_entries)
+        == set()
+    )
+    assert finished(beginning(asked, *gone), found).left_out_entries == ()
+    told = [line.text for line in terminal.render_section(summary, 0)]
     assert f"8 loaded entries are not in new.textproto, which no test asked for (1 for {GPU}; 7 for {OTHER})" in told
     assert len(json_report.to_mapping(summary)["left_out"]) == 8
 
 
-def rows(*outcomes: Outcome | None) -> tuple[Row, ...]:
-    return tuple(Row(problem(M=number), outcome) for number, outcome in enumerate(outcomes))
+def rows(*outcomes: Outcome | None) -> tuple[ProblemRow, ...]:
+    return tuple(ProblemRow(problem(M=number), outcome) for number, outcome in enumerate(outcomes))
 
 
-MISSED = Result(loaded=(("a", 1),), rows=rows(Outcome.HIT, Outcome.MISS, Outcome.STALE, Outcome.MISMATCH))
+MISSED = RunResult(loaded=(("a", 1),), rows=rows(Outcome.HIT, Outcome.MISS, Outcome.STALE, Outcome.MISMATCH))
 
 
 @pytest.mark.parametrize(
@@ -186,24 +193,29 @@ MISSED = Result(loaded=(("a", 1),), rows=rows(Outcome.HIT, Outcome.MISS, Outcome
         (MISSED, "75%", "", ""),
         (MISSED, "74.9%", "maximum allowed autotune cache misses exceeded: 3 of 4 > 74.9%", ""),
         (result(MISSED, untracked=("triton:k",)), "3", "maximum allowed autotune cache misses exceeded: 4 > 3", ""),
-        (result(MISSED, updates=True), "0", "", "this run updates the cache that it loads"),
-        (result(MISSED, interrupted=True), "0", "", "the run was interrupted"),
-        (Result(), "0", "", "nothing was loaded"),
+        (result(MISSED, is_update=True), "0", "", "this run updates the cache that it loads"),
+        (result(MISSED, is_interrupted=True), "0", "", "the run was interrupted"),
+        (RunResult(), "0", "", "nothing was loaded"),
         (replace(MISSED, rows=()), "9", "1 entry was loaded and not one was asked for", ""),
         (
-            result(MISSED, rows=(), incomplete="-k selects tests", test_counts={"skipped": 9, "passed": 3, "error": 1}),
+            result(
+                MISSED,
+                rows=(),
+                incomplete_reason="-k selects tests",
+                test_counts={"skipped": 9, "passed": 3, "error": 1},
+            ),
             "0",
             "",
             "no test asked for a tuned kernel (3 passed, 9 skipped, 1 error)",
         ),
         (
-            result(MISSED, rows=rows(None), incomplete="1 test deselected"),
+            result(MISSED, rows=rows(None), incomplete_reason="1 test deselected"),
             "0",
             "",
             "nothing came of what the tests asked for",
         ),
         (
-            result(MISSED, rows=(), incomplete="t.py::t was skipped", only_skipped=True),
+            result(MISSED, rows=(), incomplete_reason="t.py::t was skipped", is_only_skipped=True),
             "0",
             "1 entry was loaded and not one was asked for (t.py::t was skipped)",
             "",
@@ -215,27 +227,31 @@ MISSED = Result(loaded=(("a", 1),), rows=rows(Outcome.HIT, Outcome.MISS, Outcome
             "",
         ),
         (
-            result(MISSED, unhooked=(("toy", "why"),), covered={"toy": frozenset()}),
+            result(MISSED, unhooked=(("toy", "why"),), devices_by_tuner={"toy": frozenset()}),
             "9",
             "requested tuner could not be hooked: toy",
             "",
         ),
         (result(MISSED, unhooked=(("toy", "why"),), tuners=("other",)), "9", "", ""),
         (
-            result(MISSED, covered={"gone": frozenset()}, adapters=("toy",)),
+            result(MISSED, devices_by_tuner={"gone": frozenset()}, adapters=("toy",)),
             "9",
             "entries are loaded, and no adapter is installed for gone",
             "",
         ),
         (
-            result(MISSED, covered=dict.fromkeys(["other", "toy.part"]), tuners=("toy",), tuners_named_by="-o"),
+            result(
+                MISSED, devices_by_tuner=dict.fromkeys(["other", "toy.part"]), tuners=("toy",), tuners_named_by="-o"
+            ),
             "9",
             "entries of other are loaded, which -o leaves out: name them, too",
             "",
         ),
     ],
 )
-def test_the_gate_needs_the_summary_and_the_limit_only(summary: Result, limit: str, failure: str, skipped: str) -> None:
+def test_the_gate_needs_the_summary_and_the_limit_only(
+    summary: RunResult, limit: str, failure: str, skipped: str
+) -> None:
     gate = judge(summary, Limit.parse(limit))
 
     assert (gate.limit, gate.failure, gate.skipped.removeprefix("autotune cache misses not judged: ")) == (
@@ -262,17 +278,17 @@ def test_a_run_that_should_have_loaded_something_passes_only_where_a_test_has() 
 
 
 def test_a_crashed_worker_and_other_versions_are_in_the_json_report_as_in_the_terminal() -> None:
-    old = replace(entry(problem(M=1)), versions=Versions.of("toy 0.9"))
+    old = replace(entry(problem(M=1)), versions=Versions.parse("toy 0.9"))
     found = collected(
         ("gw0", hit(old)),
         ("gw1", searched(entry(problem(M=2), "a", a=1.0))),
-        recovered=(searched(entry(problem(M=3), a=1.0)),),
-        crashed=("gw3",),
+        recovered_lookups=(searched(entry(problem(M=3), a=1.0)),),
+        crashed_workers=("gw3",),
     )
 
-    summary = finished(beginning(old), found, dumps=True, tells=("another run tells",))
+    summary = finished(beginning(old), found, is_dumping=True, version_checks=("another run tells",))
 
-    told = "\n".join(line.word + line.text for line in terminal.section(summary, 1))
+    told = "\n".join(line.word + line.text for line in terminal.render_section(summary, 1))
     report = json_report.to_mapping(summary)
     assert "worker gw3 crashed" in told
     assert report["crashed"] == ["gw3"]
@@ -286,7 +302,7 @@ def test_the_json_report_tells_the_spread_of_a_measurement_and_that_it_was_distu
     chosen = replace(candidate("a", 10.0), label="+-0.1 us, 9 of 9 runs")
     made = replace(entry(problem()), choice=chosen, candidates=(chosen,))
 
-    summary = finished(beginning(), collected(searched(made, Outcome.MISS, disturbed=True)))
+    summary = finished(beginning(), collected(searched(made, Outcome.MISS, is_disturbed=True)))
 
     lookup = json_report.to_mapping(summary)["lookups"][0]
     assert lookup["disturbed"] is True
@@ -295,10 +311,10 @@ def test_the_json_report_tells_the_spread_of_a_measurement_and_that_it_was_distu
 
 def test_a_pruning_update_alone_drops_what_a_choice_is_compiled_for_no_more() -> None:
     old = replace(entry(problem()), compiled=("*fp16", "*fp32"))
-    met = Event(SPECIALISATION, data={"entry": old.identity.digest, "text": "*fp16"})
+    met = Event(SPECIALIZATION, data={"entry": old.identity.digest, "text": "*fp16"})
 
     for prune, compiled in ((False, old.compiled), (True, ("*fp16",))):
-        found = collected(hit(old), others=(met,))
-        summary = finished(beginning(old, held=(old,)), found, dumps=True, updates=True, prune=prune)
+        found = collected(hit(old), mode_events=(met,))
+        summary = finished(beginning(old, held=(old,)), found, is_dumping=True, is_update=True, prune=prune)
 
         assert [one.compiled for one in summary.merged.cache.entries] == [compiled]

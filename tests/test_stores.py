@@ -17,7 +17,7 @@ from pytest_autotune.cache.codec import Format, encode
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.locations import MARKER
 from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Value
-from pytest_autotune.cache.stores import read, store_of
+from pytest_autotune.cache.stores import open_store, read_cache
 from pytest_autotune.cache.stores.writing import locked
 
 H200 = Device("NVIDIA H200", "sm_90", 132)
@@ -28,11 +28,11 @@ def entry(kernel: str, time_us: float = 1.0) -> Entry:
 
 
 def check_writable(path) -> Cache:
-    return store_of(path).check()
+    return open_store(path).check_writable()
 
 
 def update(path, change):
-    return store_of(path).update(change)
+    return open_store(path).update(change)
 
 
 def adding(*entries: Entry):
@@ -67,15 +67,15 @@ def test_what_was_kept_is_read(tmp_path, name):
     updated = update(path, adding(entry("add"), entry("mul")))
     assert updated.changed
     assert (updated.written_to, updated.beside) == (path, "")
-    assert set(read(path).entries) == {entry("add"), entry("mul")}
+    assert set(read_cache(path).entries) == {entry("add"), entry("mul")}
     assert litter(tmp_path / "new") == []
 
 
 @every_store
 def test_what_is_missing_is_told_with_how_to_create_it(tmp_path, name):
     path = f"{tmp_path}/{name}"
-    assert refusal(read, path).endswith(f"{'folder' if name == 'c/' else 'file'} ({_create(name)}={path})")
-    assert read(path, missing_ok=True) == Cache()
+    assert refusal(read_cache, path).endswith(f"{'folder' if name == 'c/' else 'file'} ({_create(name)}={path})")
+    assert read_cache(path, missing_ok=True) == Cache()
 
 
 def _create(name: str) -> str:
@@ -86,8 +86,8 @@ def _create(name: str) -> str:
 def test_an_empty_file_is_a_cache_only_where_it_may_be_missing(tmp_path, name):
     path = tmp_path / name
     path.touch()
-    assert "is empty" in refusal(read, path)
-    assert read(path, missing_ok=True) == Cache()
+    assert "is empty" in refusal(read_cache, path)
+    assert read_cache(path, missing_ok=True) == Cache()
     check_writable(path)
     assert update(path, adding(entry("add"))).written_to == str(path)
 
@@ -97,9 +97,9 @@ def test_a_folder_a_pipe_and_a_giant_are_no_caches(tmp_path, monkeypatch):
     os.mkfifo(tmp_path / "b.pb")
     (tmp_path / "c.pb").write_bytes(b"12345")
     monkeypatch.setattr(stores.disk, "MAX_BYTES", 4)
-    assert "is a folder, not a cache" in refusal(read, tmp_path / "a.pb")
-    assert "is not a file" in refusal(read, tmp_path / "b.pb")
-    assert "is larger than" in refusal(read, tmp_path / "c.pb")
+    assert "is a folder, not a cache" in refusal(read_cache, tmp_path / "a.pb")
+    assert "is not a file" in refusal(read_cache, tmp_path / "b.pb")
+    assert "is larger than" in refusal(read_cache, tmp_path / "c.pb")
 
 
 # Folders
@@ -110,7 +110,7 @@ def test_a_folder_keeps_one_file_for_each_problem(tmp_path):
     update(f"{folder}/", adding(entry("add"), entry("mul")))
     names = {MARKER, *(f"{entry(kernel).problem.digest}.textproto" for kernel in ("add", "mul"))}
     assert set(os.listdir(folder)) == names
-    assert set(read(folder).entries) == {entry("add"), entry("mul")}
+    assert set(read_cache(folder).entries) == {entry("add"), entry("mul")}
 
 
 def test_only_the_changed_files_of_a_folder_are_written_and_dropped_ones_removed(tmp_path):
@@ -130,7 +130,7 @@ def test_only_the_changed_files_of_a_folder_are_written_and_dropped_ones_removed
 def test_a_folder_with_other_things_in_it_is_refused(tmp_path):
     (tmp_path / "test_a.py").write_text("def test(): pass")
     path = f"{tmp_path}/"
-    for action in (read, check_writable, lambda path: update(path, adding(entry("add")))):
+    for action in (read_cache, check_writable, lambda path: update(path, adding(entry("add")))):
         assert "is a folder with other things in it" in refusal(action, path)
     assert os.listdir(tmp_path) == ["test_a.py"]
 
@@ -148,7 +148,7 @@ def test_a_folder_whose_files_cannot_be_told_for_a_moment_loses_none(tmp_path, m
     with monkeypatch.context() as meanwhile:
         meanwhile.setattr(os.path, "isfile", lambda path: False)
         assert refusal(update, path, adding(entry("sub"))).startswith(f"{path}: has no suffix")
-    assert set(read(path).entries) == {entry("add"), entry("mul")}
+    assert set(read_cache(path).entries) == {entry("add"), entry("mul")}
 
 
 def test_what_a_killed_dump_left_in_a_folder_goes_with_the_next(tmp_path):
@@ -181,7 +181,7 @@ def test_a_symbolic_link_stays_one(tmp_path):
     check_writable(link)
     assert update(link, adding(entry("add"))).written_to == str(link)
     assert link.is_symlink()
-    assert read(tmp_path / "real/kept.txt").entries == (entry("add"),)
+    assert read_cache(tmp_path / "real/kept.txt").entries == (entry("add"),)
 
 
 def test_an_error_in_the_change_leaves_everything_as_it_was(tmp_path):
@@ -224,7 +224,7 @@ def test_without_the_lock_the_cache_is_written_beside(tmp_path, monkeypatch):
         assert held
         updated = update(path, adding(entry("mul")))
     assert updated.written_to == str(tmp_path / "c.textproto.new")
-    assert read(path).entries == (entry("add"),)
+    assert read_cache(path).entries == (entry("add"),)
     assert b'"mul"' in Path(updated.written_to).read_bytes()
     assert litter(tmp_path) == []
 
@@ -238,7 +238,7 @@ def test_what_is_too_large_to_be_read_again_is_told_and_what_was_there_stays(tmp
 
     assert "would have a file of more than 1 MiB, which is not read" in refusal(update, path, adding(large))
 
-    assert read(path).entries == (entry("add"),)
+    assert read_cache(path).entries == (entry("add"),)
     assert litter(tmp_path) == []
 
 
@@ -283,7 +283,7 @@ def test_a_full_disk_is_told_and_the_old_cache_intact(tmp_path, name):
                 pass
         message = refusal(update, path, adding(*(entry(f"kernel_{i}") for i in range(500))))
         assert message == f"{path}: cannot be written: No space left on device"
-        assert read(path).entries == (entry("add"),)
+        assert read_cache(path).entries == (entry("add"),)
         assert litter(disk) == []
 
 
@@ -294,7 +294,7 @@ def test_a_read_only_folder_is_told_before_and_after(tmp_path):
         for path in (disk / "c.pb", disk / "new.pb", disk / "sub/new.pb", f"{disk}/sub/"):
             assert "read-only" in refusal(check_writable, path).lower()
             assert "Read-only file system" in refusal(update, path, adding(entry("mul")))
-        assert read(disk / "c.pb").entries == (entry("add"),)
+        assert read_cache(disk / "c.pb").entries == (entry("add"),)
 
 
 # Other processes
@@ -325,7 +325,7 @@ def test_a_process_killed_while_writing_leaves_the_old_file(tmp_path, name):
         print("half", flush=True)
         time.sleep(60)
     os.fsync = stuck
-    stores.store_of(sys.argv[1]).update(lambda cache: Cache((*cache.entries, *entries("new", 100))))
+    stores.open_store(sys.argv[1]).update(lambda cache: Cache((*cache.entries, *entries("new", 100))))
     """,
         path,
     )
@@ -336,7 +336,7 @@ def test_a_process_killed_while_writing_leaves_the_old_file(tmp_path, name):
     assert path.read_bytes() == old
     update(path, adding(entry("mul")))
     assert os.listdir(tmp_path) == [name]
-    assert len(read(path).entries) == 2
+    assert len(read_cache(path).entries) == 2
 
 
 @pytest.mark.parametrize("name", ["c.textproto", "c/"])
@@ -345,12 +345,12 @@ def test_processes_that_update_one_path_lose_nothing(tmp_path, name):
     program = """
     for i in range(15):
         new = entries(f"{sys.argv[2]}_{i}", 1)
-        updated = stores.store_of(sys.argv[1]).update(lambda cache: Cache(cache.entries + new))
+        updated = stores.open_store(sys.argv[1]).update(lambda cache: Cache(cache.entries + new))
         assert not updated.beside
     """
     processes = [writer(program, path, number) for number in range(3)]
     assert [process.wait() for process in processes] == [0, 0, 0]
-    assert len(read(path).entries) == 45
+    assert len(read_cache(path).entries) == 45
     assert litter(tmp_path) == []
 
 
@@ -359,15 +359,15 @@ def test_a_folder_is_read_as_a_whole_while_another_process_replaces_its_files(tm
     update(path, lambda now: Cache(tuple(many)))
     program = f"""
 from pytest_autotune.cache.model import Cache
-from pytest_autotune.cache.stores import read, store_of
+from pytest_autotune.cache.stores import open_store, read_cache as read
 many = read({path!r})
 for number in range(40):
-    store_of({path!r}).update(lambda now: Cache(many.entries[: 1 if number % 2 else 20]))
+    open_store({path!r}).update(lambda now: Cache(many.entries[: 1 if number % 2 else 20]))
 """
     writer = subprocess.Popen([sys.executable, "-c", program])
     seen = set()
     while writer.poll() is None:
-        seen.add(len(read(path).entries))
+        seen.add(len(read_cache(path).entries))
 
     assert writer.returncode == 0
     assert seen <= {len(few), len(many)}

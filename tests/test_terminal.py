@@ -6,31 +6,31 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_autotune.cache.merge import merge
+from pytest_autotune.cache.merge import merge_run
 from pytest_autotune.cache.model import Cache, Device, Entry, Problem, Value
-from pytest_autotune.report.terminal import section
+from pytest_autotune.report.terminal import render_section
 from pytest_autotune.run.lookup import Outcome
-from pytest_autotune.run.result import Dump, Gate, Result
-from pytest_autotune.run.rows import Row
+from pytest_autotune.run.result import DumpOutcome, Gate, RunResult
+from pytest_autotune.run.rows import ProblemRow
 from tests.results import result
 
 DEVICE = Device("Toy GPU", "toy", 4)
-DUMP = Dump("cache.textproto", "cache.textproto", rewritten=True)
+DUMP = DumpOutcome("cache.textproto", "cache.textproto", is_changed=True)
 
 
-def row(outcome: Outcome | None, kernel: str = "lib.op", reason: str = "", n: int = 1, **more: object) -> Row:
-    return Row(Problem("toy", kernel, (Value("n", n),), DEVICE), outcome, reason, **more)  # type: ignore[arg-type]
+def row(outcome: Outcome | None, kernel: str = "lib.op", reason: str = "", n: int = 1, **more: object) -> ProblemRow:
+    return ProblemRow(Problem("toy", kernel, (Value("n", n),), DEVICE), outcome, reason, **more)  # type: ignore[arg-type]
 
 
-def shown(summary: Result, verbosity: int = 0) -> list[str]:
-    return [line.word + line.text for line in section(summary, verbosity)]
+def shown(summary: RunResult, verbosity: int = 0) -> list[str]:
+    return [line.word + line.text for line in render_section(summary, verbosity)]
 
 
 @pytest.mark.parametrize("verbosity", [0, 1, 2])
 def test_a_dump_run_says_nothing_of_hits(verbosity: int) -> None:
     rows = (row(None, searches=(("", 0.0),)), row(Outcome.UNCACHEABLE, "lib.list", "M is a list"))
 
-    merged = merge(Cache(), used=[Entry(one.problem) for one in rows])
+    merged = merge_run(Cache(), used=[Entry(one.problem) for one in rows])
     lines = shown(result(rows=rows, merged=merged, dump=DUMP), verbosity)
 
     assert lines[-1] == "1 problem tuned, 1 uncacheable; 2 entries written to cache.textproto: 2 added"
@@ -38,7 +38,7 @@ def test_a_dump_run_says_nothing_of_hits(verbosity: int) -> None:
 
 
 def test_q_shows_crashed_workers_and_what_was_recovered() -> None:
-    summary = result(loaded=(("cache.pb", 1),), rows=(row(Outcome.HIT),), crashed=("gw1",), recovered=2)
+    summary = result(loaded=(("cache.pb", 1),), rows=(row(Outcome.HIT),), crashed_workers=("gw1",), recovered=2)
 
     assert shown(summary, -1) == [
         "worker gw1 crashed; its last test may be missing here",
@@ -76,7 +76,7 @@ def test_the_first_ten_untracked_kernels_are_named_and_a_run_of_only_them_did_lo
 
 
 def test_without_an_adapter_for_what_is_loaded_that_is_why_nothing_was_looked_up() -> None:
-    summary = result(loaded=(("cache.pb", 2),), covered={"gone": frozenset()}, adapters=("toy",))
+    summary = result(loaded=(("cache.pb", 2),), devices_by_tuner={"gone": frozenset()}, adapters=("toy",))
 
     assert shown(summary) == [
         "gone: entries are loaded, and no adapter for it is installed",

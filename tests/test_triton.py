@@ -57,9 +57,9 @@ class Process:
     @property
     def untracked(self) -> list[str]:
         gc.collect()
-        self.run.paused = True  # as it is at the end
+        self.run.is_paused = True  # as it is at the end
         told = [one for one in self.adapter.untracked() if one.startswith(f"{__name__}.")]
-        self.run.paused = False
+        self.run.is_paused = False
         return told
 
     @property
@@ -137,7 +137,7 @@ def call(kernel: Any, n: Any = 100, x: Any = None) -> Any:
 
 
 def test_a_stale_kernel_names_which_candidates_came_and_went(session) -> None:
-    dumped = session(dumping=True)
+    dumped = session(is_dumping=True)
     call(copy_kernel(Bench()))
     (entry,) = dumped.entries
     assert {digest.id for digest in entry.digests} == {part.value for part in entry.fingerprint}
@@ -152,7 +152,7 @@ def test_a_stale_kernel_names_which_candidates_came_and_went(session) -> None:
 
 
 def test_where_the_user_wants_no_tuning_the_first_candidate_or_the_nearest_choice_is_launched(session) -> None:
-    known = session(dumping=True)
+    known = session(is_dumping=True)
     call(copy_kernel(Bench()))
     entries, bench = known.entries, Bench()
 
@@ -167,11 +167,11 @@ def test_where_the_user_wants_no_tuning_the_first_candidate_or_the_nearest_choic
 
 
 def test_a_tuning_is_recorded_with_every_candidate_and_its_seconds(session) -> None:
-    first = session(dumping=True)
+    first = session(is_dumping=True)
     call(copy_kernel(Bench()))
 
     (lookup,) = first.lookups
-    assert lookup.tuned
+    assert lookup.is_tuned
     assert lookup.problem.kernel.endswith("copy_kernel.<locals>.copy")
     assert lookup.problem.device == device.INTERPRETER
     assert [value.encoded for value in lookup.problem.key] == [
@@ -194,7 +194,7 @@ def test_the_live_candidate_is_handed_over_so_that_its_pre_hook_runs(session) ->
             config.pre_hook = lambda arguments: hooked.append(arguments["BLOCK"])
         return made
 
-    recorded = session(dumping=True)
+    recorded = session(is_dumping=True)
     call(kernel())
     session(recorded.entries)
     hooked.clear()
@@ -222,7 +222,7 @@ def test_a_loaded_run_zeroes_what_the_tuning_run_zeroed(session) -> None:
         accumulate_kernel(Bench())[grid](torch.ones(128), y, 128)
         return y
 
-    recorded = session(dumping=True)
+    recorded = session(is_dumping=True)
     tuned = first_call()
     session(recorded.entries)
     loaded = first_call()
@@ -232,7 +232,7 @@ def test_a_loaded_run_zeroes_what_the_tuning_run_zeroed(session) -> None:
 
 
 def test_a_hit_leaves_the_autotuner_as_a_tuning_would(session, monkeypatch, capsys) -> None:
-    recorded = session(dumping=True)
+    recorded = session(is_dumping=True)
     call(copy_kernel(Bench()))
     session(recorded.entries)
     monkeypatch.setenv("TRITON_PRINT_AUTOTUNING", "1")
@@ -246,7 +246,7 @@ def test_a_hit_leaves_the_autotuner_as_a_tuning_would(session, monkeypatch, caps
 
 
 def test_pruning_that_removes_the_choice_makes_it_stale(session) -> None:
-    recorded = session(dumping=True)
+    recorded = session(is_dumping=True)
     call(copy_kernel(Bench(best=64)))
     loaded = session(recorded.entries)
     pruned = {"early_config_prune": lambda configs, nargs, **kwargs: [c for c in configs if c.kwargs["BLOCK"] != 64]}
@@ -259,7 +259,7 @@ def test_pruning_that_removes_the_choice_makes_it_stale(session) -> None:
 
 
 def test_a_single_candidate_after_pruning_is_neither_measured_nor_counted(session) -> None:
-    first = session(dumping=True)
+    first = session(is_dumping=True)
     bench = Bench()
     pruned = {"early_config_prune": lambda configs, nargs, **kwargs: configs[:1]}
 
@@ -273,7 +273,7 @@ def test_subclasses_that_end_in_super_run_are_covered(session) -> None:
         def run(self, *args: Any, **kwargs: Any) -> Any:
             return super().run(*args, **kwargs)
 
-    first = session(dumping=True)
+    first = session(is_dumping=True)
     stock = copy_kernel(Bench())
     kernel = Cached(stock.fn, stock.arg_names, configs(), ["n"], None, None, do_bench=Bench())
 
@@ -291,7 +291,7 @@ def test_a_disk_cache_of_a_class_is_asked_only_where_its_owner_has_switched_it_o
             self.cache[key] = configs[0]
             return True
 
-    first = session(dumping=True)
+    first = session(is_dumping=True)
     stock = copy_kernel(Bench())
     for is_on in (False, True):
         kernel = OwnDisk(stock.fn, stock.arg_names, configs(), ["n"], None, None, do_bench=Bench(), cache_results=is_on)
@@ -305,12 +305,12 @@ def test_a_disk_cache_of_a_class_is_asked_only_where_its_owner_has_switched_it_o
 
 
 def test_a_run_inside_a_test_leaves_the_run_around_it_hooked() -> None:
-    outer = Process(None, dumping=True)
-    Process(None, dumping=True).adapter.unhook()
+    outer = Process(None, is_dumping=True)
+    Process(None, is_dumping=True).adapter.unhook()
 
     call(copy_kernel(Bench()))
 
-    assert [lookup.tuned for lookup in outer.lookups] == [True]
+    assert [lookup.is_tuned for lookup in outer.lookups] == [True]
     outer.adapter.unhook()
 
 
@@ -324,7 +324,7 @@ def test_an_error_of_the_users_hook_at_a_hit_is_the_users(session) -> None:
         kernel.pre_hook = refuse
         return kernel
 
-    first = session(dumping=True)
+    first = session(is_dumping=True)
     call(kernel_with_hook())
     second = session(first.entries)
     kernel = kernel_with_hook()
@@ -342,7 +342,7 @@ def test_an_autotuner_that_replaces_run_is_told_as_untracked(session) -> None:
             self.best_config = self.cache["mine"] = self.configs[0]
             return self.fn.run(*args, **kwargs, **self.best_config.all_kwargs())
 
-    first = session(dumping=True)
+    first = session(is_dumping=True)
     stock = copy_kernel(Bench())
     kernel = OwnRun(stock.fn, stock.arg_names, configs(), ["n"], None, None)
     y = torch.zeros(128)
@@ -382,7 +382,7 @@ def test_a_librarys_subclass_is_tuned_by_tritons_search_with_the_conftest_of_the
     names: dict[str, Any] = {}
     exec(conftest, names)
     names["pytest_collection_finish"](None)
-    first = session(dumping=True)
+    first = session(is_dumping=True)
 
     call(kernel)
 
@@ -392,7 +392,7 @@ def test_a_librarys_subclass_is_tuned_by_tritons_search_with_the_conftest_of_the
 
 
 def test_a_kernel_that_a_test_with_an_empty_memory_imports_is_asked_for_anew_after_it(session) -> None:
-    first = session(dumping=True)
+    first = session(is_dumping=True)
     first.run.paused = True
     with first.adapter.isolated():
         kernel = copy_kernel(Bench())
@@ -408,10 +408,10 @@ def test_an_autotuner_tuned_before_the_hook_is_told_as_untracked_where_it_is_not
     kernel = copy_kernel(Bench())
     call(kernel)
 
-    first = session(dumping=True)
+    first = session(is_dumping=True)
 
     assert any("copy_kernel.<locals>.copy" in told for told in first.untracked)
-    assert session(dumping=True, ignore=("triton:*.copy",)).untracked == []
+    assert session(is_dumping=True, ignore=("triton:*.copy",)).untracked == []
     assert kernel.cache
 
 
@@ -428,7 +428,7 @@ def test_heuristics_over_a_librarys_own_wrapper_are_in_the_key(session) -> None:
         heuristics = triton.heuristics({"n": lambda arguments: limit})
         heuristics(Locked(copy_kernel(Bench(), key=())))[grid](torch.ones(128), torch.zeros(128))
 
-    first = session(dumping=True)
+    first = session(is_dumping=True)
     ask(10)
     ask(20)
 
@@ -439,7 +439,7 @@ def test_heuristics_over_a_librarys_own_wrapper_are_in_the_key(session) -> None:
 def test_heuristics_made_before_the_hook_are_in_the_key(session) -> None:
     limit = 10
     kernel = triton.heuristics({"n": lambda arguments: limit})(copy_kernel(Bench(), key=()))
-    first = session(dumping=True)
+    first = session(is_dumping=True)
 
     kernel[grid](torch.ones(128), torch.zeros(128))
 
@@ -475,7 +475,7 @@ def test_every_kind_of_key_value_is_recorded_and_found_again(session, value: Any
         hash(value)
     except TypeError:
         pytest.skip("this Triton cannot hold such a value in its own memory")
-    recorded = session(dumping=True)
+    recorded = session(is_dumping=True)
     kernel(Bench())[grid](torch.ones(128), torch.zeros(128), 100, value)
     loaded = session(recorded.entries)
     kernel(Bench())[grid](torch.ones(128), torch.zeros(128), 100, value)
@@ -486,7 +486,7 @@ def test_every_kind_of_key_value_is_recorded_and_found_again(session, value: Any
 
 
 def test_a_key_without_a_stable_form_is_uncacheable_and_never_written(session) -> None:
-    first = session(dumping=True)
+    first = session(is_dumping=True)
     kernel = copy_kernel(Bench(), key=("x", "n"))
 
     assert [call(kernel, n) for n in (100, 101)] == [64, 64]
@@ -499,7 +499,7 @@ def test_a_key_without_a_stable_form_is_uncacheable_and_never_written(session) -
 
 
 def test_arguments_by_position_and_by_keyword_are_one_problem(session) -> None:
-    first = session(dumping=True)
+    first = session(is_dumping=True)
     x, y = torch.ones(128), torch.zeros(128)
     copy_kernel(Bench())[grid](x, y, 100)
     copy_kernel(Bench())[grid](y=y, x=x, n=100)
@@ -514,7 +514,7 @@ def test_one_function_under_two_candidate_lists_has_two_entries(session) -> None
     def kernels() -> list[Any]:
         return [triton.autotune(configs(blocks), key=["n"], do_bench=Bench(best=64))(base) for blocks in lists]
 
-    recorded = session(dumping=True)
+    recorded = session(is_dumping=True)
     for kernel in kernels():
         call(kernel)
     loaded = session(recorded.entries)
@@ -528,7 +528,7 @@ def test_one_function_under_two_candidate_lists_has_two_entries(session) -> None
 
 def test_the_order_of_the_candidates_does_not_matter(session) -> None:
     base = copy_kernel(None).fn
-    recorded = session(dumping=True)
+    recorded = session(is_dumping=True)
     call(triton.autotune(configs([16, 64]), key=["n"], do_bench=Bench())(base))
     loaded = session(recorded.entries)
     call(triton.autotune(configs([64, 16]), key=["n"], do_bench=Bench())(base))
@@ -537,7 +537,7 @@ def test_the_order_of_the_candidates_does_not_matter(session) -> None:
 
 
 def test_a_changed_list_of_candidates_is_seen_even_if_it_changes_at_run_time(session) -> None:
-    recorded = session(dumping=True)
+    recorded = session(is_dumping=True)
     call(copy_kernel(Bench()))
     loaded = session(recorded.entries)
     kernel = copy_kernel(Bench())
@@ -549,13 +549,13 @@ def test_a_changed_list_of_candidates_is_seen_even_if_it_changes_at_run_time(ses
 
 
 def test_a_benchmark_that_keeps_the_reason_to_itself_records_no_failure(session) -> None:
-    first = session(dumping=True)
+    first = session(is_dumping=True)
     kernel = copy_kernel(lambda kernel_call, quantiles: [float("inf")] * 3)
 
     call(kernel)
 
     assert first.entries == ()
-    assert [one.unrecorded for one in first.lookups] == ["every candidate failed"]
+    assert [one.unrecorded_reason for one in first.lookups] == ["every candidate failed"]
 
 
 class Refuses:
@@ -589,30 +589,30 @@ def failing_call(kernel: Any, error: Exception) -> None:
 
 @pytest.mark.parametrize(("error", "reason"), FAILURES)
 def test_a_tuning_that_failed_as_the_next_one_will_is_kept_and_expected(session, error, reason) -> None:
-    first = session(dumping=True)
+    first = session(is_dumping=True)
     failing_call(copy_kernel(Refuses(error)), error)
     (entry,) = first.entries
-    assert entry.every_failed
+    assert entry.is_failure
     assert [candidate.failed[: len(reason)] for candidate in entry.candidates] == [reason]
 
     bench = Refuses(error)
     loaded = session(first.entries, on_miss="error")
     failing_call(copy_kernel(bench), error)
 
-    assert [(one.outcome, one.tuned) for one in loaded.lookups] == [(Outcome.HIT, False)]
+    assert [(one.outcome, one.is_tuned) for one in loaded.lookups] == [(Outcome.HIT, False)]
     assert bench.calls > 0
     assert loaded.run.notes == []
 
 
 def test_a_tuning_that_was_expected_to_fail_and_does_not_is_stale(session) -> None:
-    first = session(dumping=True)
+    first = session(is_dumping=True)
     call(copy_kernel(Refuses(TOO_LARGE)))
 
     loaded = session(first.entries)
     call(copy_kernel(Bench(best=64)))
 
     (lookup,) = loaded.lookups
-    assert (lookup.outcome, lookup.tuned) == (Outcome.STALE, True)
+    assert (lookup.outcome, lookup.is_tuned) == (Outcome.STALE, True)
     assert lookup.reason == "every candidate failed when it was tuned, and one works now"
     assert str(lookup.entry.choice).startswith("BLOCK=64")
 
@@ -629,17 +629,17 @@ def test_a_tuning_that_was_expected_to_fail_and_does_not_is_stale(session) -> No
     ],
 )
 def test_what_another_run_may_not_see_is_not_kept(session, error: Exception) -> None:
-    first = session(dumping=True)
+    first = session(is_dumping=True)
 
     with pytest.raises(type(error)):
         call(copy_kernel(Refuses(error)))
 
-    assert [(lookup.tuned, lookup.entry) for lookup in first.lookups] == [(False, None)]
+    assert [(lookup.is_tuned, lookup.entry) for lookup in first.lookups] == [(False, None)]
 
 
 @pytest.mark.parametrize("in_a_candidate", [True, False])
 def test_what_a_call_in_another_thread_may_have_caused_is_not_kept(session, in_a_candidate: bool) -> None:
-    first = session(dumping=True)
+    first = session(is_dumping=True)
 
     def another_call_ends(*args: Any, **kwargs: Any) -> Any:
         kernel.nargs = None
@@ -654,7 +654,7 @@ def test_what_a_call_in_another_thread_may_have_caused_is_not_kept(session, in_a
     with pytest.raises(TypeError, match="NoneType"):
         call(kernel)
 
-    assert [(lookup.tuned, lookup.entry) for lookup in first.lookups] == [(False, None)]
+    assert [(lookup.is_tuned, lookup.entry) for lookup in first.lookups] == [(False, None)]
 
 
 def restores(named: Any, exception: Any) -> None:
@@ -668,7 +668,7 @@ def test_a_search_that_a_hook_of_the_test_looks_on_at_takes_place_in_every_run(s
     def notes(named: Any, exception: Any) -> None:
         seen.append(exception)
 
-    first = session(dumping=True)
+    first = session(is_dumping=True)
     call(copy_kernel(Bench(), post_hook=restores))
     entries = first.entries
     loaded = session(entries)
@@ -683,17 +683,17 @@ def test_a_search_that_a_hook_of_the_test_looks_on_at_takes_place_in_every_run(s
 
 def test_a_hook_of_a_kernel_that_no_test_has_made_is_no_obstacle(session) -> None:
     """Libraries give theirs a ``partial``, a method, or what a decorator has wrapped."""
-    first = session(dumping=True)
+    first = session(is_dumping=True)
     kernel = copy_kernel(Bench(), post_hook=partial(restores))
     python_function(kernel).__qualname__ = "copy"
 
     call(kernel)
 
-    assert [lookup.tuned for lookup in first.lookups] == [True]
+    assert [lookup.is_tuned for lookup in first.lookups] == [True]
 
 
 def test_a_call_that_sets_what_is_tuned_fails_as_without_us_and_is_no_lookup(session) -> None:
-    recorded = session(dumping=True)
+    recorded = session(is_dumping=True)
     call(copy_kernel(Bench()))
     loaded = session(recorded.entries)
     x = torch.zeros(128)
@@ -706,7 +706,7 @@ def test_a_call_that_sets_what_is_tuned_fails_as_without_us_and_is_no_lookup(ses
 
 def test_a_failed_candidate_is_recorded_as_failed_and_does_not_win(session) -> None:
     times = iter([[float("inf")] * 3, [2.0, 2.0, 2.0]])
-    first = session(dumping=True)
+    first = session(is_dumping=True)
 
     assert call(copy_kernel(lambda kernel_call, quantiles: next(times))) == 64
 
@@ -717,7 +717,7 @@ def test_a_failed_candidate_is_recorded_as_failed_and_does_not_win(session) -> N
 
 
 def test_a_benchmarker_may_return_a_single_number(session) -> None:
-    first = session(dumping=True)
+    first = session(is_dumping=True)
     times = iter([2.0, 1.0])
 
     assert call(copy_kernel(lambda kernel_call, quantiles: next(times))) == 64
@@ -736,7 +736,7 @@ def test_the_owners_disk_cache_is_used_only_where_nothing_is_dumped(session, mon
     monkeypatch.setattr(autotuner_module.Autotuner, "check_disk_cache", disk_cache)
     monkeypatch.setattr("pytest_autotune.tuners.triton.internals.autotuners.interprets", lambda autotuner: False)
     monkeypatch.setattr("pytest_autotune.tuners.triton.choosing.target_device", lambda: device.INTERPRETER)
-    session((), dumping=dumping)
+    session((), is_dumping=dumping)
     kernel = copy_kernel(Bench())
     kernel.cache_results = True
 
@@ -746,7 +746,7 @@ def test_the_owners_disk_cache_is_used_only_where_nothing_is_dumped(session, mon
 
 def test_the_owners_setting_of_the_disk_cache_survives_the_hook(session) -> None:
     before = copy_kernel(None)
-    first = session(dumping=True)
+    first = session(is_dumping=True)
     during = copy_kernel(None)
     during.cache_results = True
     first.adapter.unhook()
@@ -770,7 +770,7 @@ def test_a_triton_without_the_hook_point_is_refused_with_the_version_that_has_it
 
 
 def test_an_unknown_kind_of_benchmark_function_is_bypassed_with_a_line(session) -> None:
-    first = session((), dumping=True)
+    first = session((), is_dumping=True)
     kernel = copy_kernel(Bench())
     ran: list[bool] = []
 
@@ -782,7 +782,7 @@ def test_an_unknown_kind_of_benchmark_function_is_bypassed_with_a_line(session) 
 
 
 def test_the_interpreter_tunes_without_a_gpu_or_a_benchmarker(session) -> None:
-    first = session(dumping=True)
+    first = session(is_dumping=True)
 
     call(copy_kernel(None, blocks=[16, 128]))
 

@@ -196,7 +196,7 @@ def call(kernel: Any) -> None:
 
 
 def test_a_hit_on_a_device_compiles_only_the_choice_and_launches_once(run, absent_gpu) -> None:
-    recorded = run(dumping=True)
+    recorded = run(is_dumping=True)
     call(product_kernel([config(16), config(32)]))
     assert recorded[0].problem.device == Device("cuda", "sm_90")
     lookups = run((recorded[0].entry,))
@@ -231,7 +231,7 @@ def test_a_kernel_that_triton_refuses_is_refused_at_every_launch(run) -> None:
 
 
 def test_a_choice_that_needs_more_than_the_device_has_now_is_stale_and_tuned(run, absent_gpu) -> None:
-    recorded = run(dumping=True)
+    recorded = run(is_dumping=True)
     call(product_kernel([config(64), config(16)]))
     assert str(recorded[0].entry.choice).startswith("BLOCK=64")
     lookups = run((recorded[0].entry,))
@@ -242,7 +242,7 @@ def test_a_choice_that_needs_more_than_the_device_has_now_is_stale_and_tuned(run
 
     assert kernel.best_config.kwargs["BLOCK"] == 16
     assert lookups[0].outcome == "stale"
-    assert lookups[0].tuned
+    assert lookups[0].is_tuned
     assert lookups[0].reason.startswith("the choice does not compile: OutOfResources: out of resource: shared memory")
 
 
@@ -273,11 +273,11 @@ def test_candidates_are_compiled_before_the_gpu_is_held(run, monkeypatch, thread
         return compile_once(self, *args, **kwargs)
 
     monkeypatch.setattr(triton.compiler.compiler.ASTSource, "make_ir", make_ir)
-    lookups = run(dumping=True, compile_threads=threads)
+    lookups = run(is_dumping=True, compile_threads=threads)
 
     call(product_kernel([config(16), config(32), config(16, 3), config(32, 3)]))
 
-    assert lookups[0].tuned
+    assert lookups[0].is_tuned
     assert compiled.read_text() == "False\n" * 4
 
 
@@ -336,19 +336,19 @@ class Holder(threading.Thread):
         with self.worker.claim(self.lookup.identity.digest, tuple):
             self.claimed.set()
             self.may_end.wait(30)
-            Log(self.folder, "another").append(self.lookup.event)
+            Log(self.folder, "another").append(self.lookup.to_event())
 
 
 @pytest.mark.skipif(not compiles_in_pools(), reason="this Triton compiles in no threads")
 def test_a_worker_that_waits_for_a_tuning_compiles_candidates_of_it(run, compiled, tmp_path, threads) -> None:
-    tuned = run(dumping=True)
+    tuned = run(is_dumping=True)
     call(product_kernel([config(block) for block in CONFIGS]))
     other = Holder(tmp_path / "claims", tuned[0])
     other.hold()
     shutil.rmtree(tmp_path / "triton")
     compiled.clear()
     worker = Coordinator(Locks(20), tmp_path / "claims")
-    lookups = run(dumping=True, coordination=worker, compile_threads=threads)
+    lookups = run(is_dumping=True, coordination=worker, compile_threads=threads)
     kernel = product_kernel([config(block) for block in CONFIGS])
 
     def end_when_all_are_compiled() -> None:
@@ -362,8 +362,8 @@ def test_a_worker_that_waits_for_a_tuning_compiles_candidates_of_it(run, compile
     call(kernel)
 
     assert compiled.blocks == CONFIGS
-    assert lookups[0].shared
-    assert not lookups[0].tuned
+    assert lookups[0].is_shared
+    assert not lookups[0].is_tuned
 
 
 def hooked_kernel(blocks: list[int], **options: Any) -> Any:
@@ -380,7 +380,7 @@ def hooked_kernel(blocks: list[int], **options: Any) -> Any:
 
 def test_candidates_race_and_the_fastest_is_chosen_with_its_spread(run, absent_gpu) -> None:
     absent_gpu.times_us = {16: 5.2, 32: 4.1, 64: 9.0, 128: 900.0}
-    lookups = run(dumping=True)
+    lookups = run(is_dumping=True)
     kernel = hooked_kernel([16, 32, 64, 128])
 
     kernel[(1,)](torch.zeros(128), torch.zeros(128), 3)
@@ -397,7 +397,7 @@ def test_candidates_race_and_the_fastest_is_chosen_with_its_spread(run, absent_g
 
 def test_a_launch_is_timed_with_the_cache_flushed_and_the_gpu_busy_as_long_as_it_is_prepared(run, absent_gpu) -> None:
     absent_gpu.times_us = {16: 5.0, 32: 4.0}
-    run(dumping=True)
+    run(is_dumping=True)
 
     hooked_kernel([16, 32])[(1,)](torch.zeros(128), torch.zeros(128), 3)
 
@@ -426,7 +426,7 @@ def test_hooks_copies_and_zeroing_belong_to_each_launch_and_are_not_timed(run, a
     kernel.pre_hook, kernel.post_hook = pre_hook, post_hook
     for one in kernel.configs:
         one.pre_hook = lambda arguments: seen.append(f"pre_hook {arguments['BLOCK']}")
-    run(dumping=True)
+    run(is_dumping=True)
 
     kernel[(1,)](zeroed, kept, 3)
 
@@ -446,7 +446,7 @@ def test_a_candidate_that_runs_out_of_resources_is_out_and_the_others_go_on(run,
     told: list[Any] = []
     kernel = hooked_kernel([16, 32])
     kernel.post_hook = lambda arguments, exception: told.append(exception)
-    lookups = run(dumping=True)
+    lookups = run(is_dumping=True)
 
     kernel[(1,)](torch.zeros(128), torch.zeros(128), 3)
 
@@ -460,12 +460,12 @@ def test_a_candidate_that_runs_out_of_resources_is_out_and_the_others_go_on(run,
 @pytest.mark.parametrize("error", [RuntimeError("Triton Error [CUDA]: an illegal memory access"), KeyboardInterrupt()])
 def test_an_error_of_the_device_and_ctrl_c_reach_the_test_and_nothing_is_recorded(run, absent_gpu, error) -> None:
     absent_gpu.fails = {32: (2, error)}
-    lookups = run(dumping=True)
+    lookups = run(is_dumping=True)
 
     with pytest.raises(type(error)):
         hooked_kernel([16, 32])[(1,)](torch.zeros(128), torch.zeros(128), 3)
 
-    assert not [lookup for lookup in lookups if lookup.tuned]
+    assert not [lookup for lookup in lookups if lookup.is_tuned]
 
 
 @pytest.mark.parametrize("own", ["argument", "attribute", "package"])
@@ -484,7 +484,7 @@ def test_a_benchmark_that_is_not_tritons_own_is_used_once_for_each_candidate_as_
     kernel = hooked_kernel([16, 32, 64], **({"do_bench": do_bench} if own == "argument" else {}))
     if own == "attribute":
         kernel.do_bench = do_bench
-    lookups = run(dumping=True)
+    lookups = run(is_dumping=True)
 
     kernel[(1,)](torch.zeros(128), torch.zeros(128), 3)
 
@@ -494,7 +494,7 @@ def test_a_benchmark_that_is_not_tritons_own_is_used_once_for_each_candidate_as_
 
 
 def test_a_candidate_that_does_not_compile_does_not_hinder_the_others(run) -> None:
-    lookups = run(dumping=True, compile_threads=4)
+    lookups = run(is_dumping=True, compile_threads=4)
 
     @triton.autotune(configs=[config(16), config(32)], key=["n"])
     @triton.jit
@@ -515,7 +515,7 @@ def test_a_candidate_that_does_not_compile_does_not_hinder_the_others(run) -> No
 def test_a_candidate_that_fails_only_in_a_compiling_thread_is_compiled_again(
     run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lookups = run(dumping=True, compile_threads=2)
+    lookups = run(is_dumping=True, compile_threads=2)
     source_class = triton.compiler.compiler.ASTSource
     make_ir, failed = source_class.make_ir, []
 
@@ -530,7 +530,7 @@ def test_a_candidate_that_fails_only_in_a_compiling_thread_is_compiled_again(
     call(product_kernel([config(16), config(32)]))
 
     assert failed
-    assert [lookup.tuned for lookup in lookups] == [True]
+    assert [lookup.is_tuned for lookup in lookups] == [True]
     assert all(candidate.time_us is not None for candidate in lookups[0].entry.candidates)
 
 
@@ -557,14 +557,14 @@ def hit(run: Any, kernel: Any, entry: Entry) -> tuple[Any, torch.Tensor]:
     y = torch.full((128,), 7.0)
     kernel[(1,)](torch.zeros(128), y, 3)
     [lookup] = lookups
-    assert (lookup.outcome, lookup.tuned) == ("hit", False)
+    assert (lookup.outcome, lookup.is_tuned) == ("hit", False)
     [verdict] = mode.verdicts
     return verdict, y
 
 
 def test_a_loaded_choice_is_raced_as_it_would_be_tuned_and_used_whatever_comes_of_it(run, absent_gpu) -> None:
     absent_gpu.times_us = {16: 10.0, 32: 20.0, 64: 40.0}
-    lookups = run(dumping=True)
+    lookups = run(is_dumping=True)
     hooked_kernel([16, 32, 64])[(1,)](torch.zeros(128), torch.zeros(128), 3)
     entry = lookups[0].entry
     assert entry.choice.params[0] == Value("BLOCK", 16)
@@ -599,11 +599,11 @@ def test_the_hook_of_a_candidate_may_launch_a_kernel_of_its_own(run, absent_gpu,
             if is_tuned
             else own.fn[(1,)](named["x"], named["y"], 1, BLOCK=named["BLOCK"])
         )
-    lookups = run(dumping=True, compile_threads=threads)
+    lookups = run(is_dumping=True, compile_threads=threads)
 
     kernel[(1,)](torch.zeros(128), torch.zeros(128), 3)
 
-    assert [lookup.tuned for lookup in lookups] == [True] * (5 if is_tuned else 1)
+    assert [lookup.is_tuned for lookup in lookups] == [True] * (5 if is_tuned else 1)
 
 
 class Runnable:
@@ -631,7 +631,7 @@ def test_a_function_that_is_tuned_is_called_to_measure_it_and_never_to_compile(r
         names = ["x", "y", "n", "BLOCK"]
         return autotuner_module.Autotuner(Runnable(both), names, configs, ["n"], None, None, do_bench=bench)
 
-    lookups = run(dumping=True, compile_threads=threads)
+    lookups = run(is_dumping=True, compile_threads=threads)
     made().run(torch.zeros(128), torch.zeros(128), 3)
     assert given == [(block, None) for block in (16, 32, 64, 128, 16)]
 
@@ -644,7 +644,7 @@ def test_a_function_that_is_tuned_is_called_to_measure_it_and_never_to_compile(r
 
 
 def test_a_lambda_that_is_tuned_has_no_name_and_is_uncacheable(run, absent_gpu) -> None:
-    lookups = run(dumping=True)
+    lookups = run(is_dumping=True)
     configs = [config(16), config(32)]
 
     autotuner_module.Autotuner(Runnable(lambda **given: None), [], configs, [], None, None).run()
@@ -654,7 +654,7 @@ def test_a_lambda_that_is_tuned_has_no_name_and_is_uncacheable(run, absent_gpu) 
 
 def test_a_kernel_with_a_benchmark_of_its_own_is_not_raced_again(run, absent_gpu) -> None:
     absent_gpu.times_us = {16: 10.0, 32: 20.0}
-    lookups = run(dumping=True)
+    lookups = run(is_dumping=True)
     hooked_kernel([16, 32])[(1,)](torch.zeros(128), torch.zeros(128), 3)
 
     verdict, _ = hit(run, hooked_kernel([16, 32], do_bench=lambda call, quantiles: [1.0, 1.0, 1.0]), lookups[0].entry)
@@ -664,7 +664,7 @@ def test_a_kernel_with_a_benchmark_of_its_own_is_not_raced_again(run, absent_gpu
 
 def test_a_triton_whose_benchmark_is_renamed_is_noted_and_hits(run, absent_gpu, monkeypatch) -> None:
     absent_gpu.times_us = {16: 10.0, 32: 20.0}
-    lookups = run(dumping=True)
+    lookups = run(is_dumping=True)
     hooked_kernel([16, 32])[(1,)](torch.zeros(128), torch.zeros(128), 3)
     entry = lookups[0].entry
     version = triton.__version__.partition("+")[0]
@@ -679,12 +679,12 @@ def test_a_triton_whose_benchmark_is_renamed_is_noted_and_hits(run, absent_gpu, 
 
     assert verdict.not_raced == why
     assert session.notes == [f"triton: candidates are measured one after the other and not raced: {why}"]
-    assert session.unhooked == {}, "hits need no race, so no gate fails"
+    assert session.unhooked_tuners == {}, "hits need no race, so no gate fails"
 
 
 def test_a_search_that_a_listener_of_the_test_looks_on_at_is_made_in_every_run(run, absent_gpu, monkeypatch) -> None:
     seen: list[Any] = []
-    lookups = run(dumping=True)
+    lookups = run(is_dumping=True)
     hooked_kernel([16, 32])[(1,)](torch.zeros(128), torch.zeros(128), 3)
     monkeypatch.setattr(triton.knobs.autotuning, "listener", lambda **told: seen.append(told), raising=False)
 
@@ -711,7 +711,7 @@ def test_candidates_that_are_compiled_to_the_same_code_are_launched_once_for_all
     configs.append(triton.Config({"BLOCK": 64}, num_warps=4, num_stages=3, pre_hook=lambda named: None))
     given_twice = configs[1]
     absent_gpu.times_us = {32: 9.0, 64: 8.0}
-    lookups = run(dumping=True)
+    lookups = run(is_dumping=True)
     a, b = torch.zeros(256), torch.zeros(256)
 
     copy_kernel([*configs, given_twice])[(4,)](a, b, 256)
@@ -733,7 +733,7 @@ def test_what_heuristics_make_of_a_candidate_may_give_it_another_grid_with_the_s
         tl.store(a + tl.arange(0, BLOCK), 0.0)
 
     grids = set()
-    run(dumping=True)
+    run(is_dumping=True)
     fill[lambda named: (grids.add(named["PROGRAMS"]) or named["PROGRAMS"],)](torch.zeros(64), 64)
 
     assert grids == {4, 6}
@@ -763,7 +763,7 @@ def test_no_tensor_of_a_call_outlives_it(run, absent_gpu, threads, without_colle
         tensors.clear()
         return [tensor for reference in alive if (tensor := reference()) is not None]
 
-    recorded = run(dumping=True, compile_threads=threads)
+    recorded = run(is_dumping=True, compile_threads=threads)
     if way in ("launched", "own benchmark"):
         absent_gpu.fails[32] = (1, triton.runtime.errors.OutOfResources(2, 1, "registers"))
     if way == "loaded":

@@ -48,7 +48,7 @@ def told_apart(session: Any) -> Callable[..., bool]:  # noqa: F811
 
     def told_apart(one: Make, other: Make, *arguments: Any, **again: Any) -> bool:
         calls = [(one, arguments), (other, again.get("arguments", arguments))]
-        recorded = session(dumping=True)
+        recorded = session(is_dumping=True)
         assert [run(make(bench(best)), *given) for (make, given), best in zip(calls, CONFIGS, strict=True)] == CONFIGS
         loaded = session(recorded.entries)
         chosen = [run(make(bench(best)), *given) for (make, given), best in zip(calls, CONFIGS[::-1], strict=True)]
@@ -62,7 +62,7 @@ def outcome_after(session: Any) -> Callable[..., str]:  # noqa: F811
     """What a lookup of the second kernel comes to where the first one was tuned."""
 
     def outcome_after(before: Any, after: Any, *arguments: Any, **again: Any) -> str:
-        recorded = session(dumping=True)
+        recorded = session(is_dumping=True)
         run(before, *arguments)
         loaded = session(recorded.entries)
         run(after, *again.get("arguments", arguments))
@@ -262,7 +262,7 @@ def test_functions_of_a_factory_that_are_passed_to_a_kernel_are_told_apart(told_
 
 
 def test_a_function_in_the_key_that_carries_something_without_a_stable_form_is_uncacheable(session) -> None:  # noqa: F811
-    first = session(dumping=True)
+    first = session(is_dumping=True)
     run(with_function(bench()), *tensors(), make_act(object()))
 
     (lookup,) = first.lookups
@@ -285,7 +285,7 @@ def test_a_helper_that_carries_something_without_a_stable_form_is_uncacheable(se
     helper = make_act(object())
     if inner:
         helper = make_act(make_act(object()))
-    first = session(dumping=True)
+    first = session(is_dumping=True)
     run(with_helper(bench(), helper), *tensors())
 
     (lookup,) = first.lookups
@@ -318,7 +318,7 @@ def with_hooks(*hooks: Any, best: int = 0) -> Any:
 
 @pytest.mark.parametrize("best", [0, 1])
 def test_candidates_that_differ_in_their_hook_only_are_told_apart(session, best: int) -> None:  # noqa: F811
-    recorded = session(dumping=True)
+    recorded = session(is_dumping=True)
     run(with_hooks(hook_one, hook_two, best=best), *tensors())
     loaded = session(recorded.entries)
     kernel = with_hooks(hook_one, hook_two, best=1 - best)
@@ -332,7 +332,7 @@ def test_candidates_that_nothing_tells_apart_are_uncacheable(session) -> None:  
     def hook(thing: Any) -> Any:
         return lambda arguments: arguments.update(thing=thing)
 
-    first = session(dumping=True)
+    first = session(is_dumping=True)
     run(with_hooks(hook(object()), hook(object())), *tensors())
 
     assert [lookup.outcome.value for lookup in first.lookups] == ["uncacheable"]
@@ -378,7 +378,7 @@ def test_dtypes_inside_an_argument_are_in_the_key(session, told_apart, argument:
 
     assert told_apart(empty, empty, *one, arguments=other)
 
-    recorded = session(dumping=True)
+    recorded = session(is_dumping=True)
     run(empty(bench()), *one)
     assert [value for value in recorded.lookups[0].problem.key if value.name == name] == [Value(name, "fp32", "dtype")]
 
@@ -414,7 +414,7 @@ def test_candidates_that_differ_in_the_library_of_a_dtype_are_told_apart(session
     def make(bench: Any) -> Any:
         return empty(bench, [triton.Config({"BLOCK": 16, "OTHER": dtype}) for dtype in (tl.float16, torch.float16)])
 
-    recorded = session(dumping=True)
+    recorded = session(is_dumping=True)
     run(make(bench(64)), *tensors())
     session(recorded.entries)
     kernel = make(bench(16))

@@ -38,7 +38,7 @@ def at_most_n(configs: Any, named: Any, **others: Any) -> Any:
 
 
 def test_candidates_that_a_generator_makes_anew_are_dumped_and_loaded(session) -> None:
-    first = session(dumping=True)
+    first = session(is_dumping=True)
     assert call(kernel(at_most_n), 32) == 32
 
     loaded = session(first.entries)
@@ -47,7 +47,7 @@ def test_candidates_that_a_generator_makes_anew_are_dumped_and_loaded(session) -
 
 
 def test_an_entry_for_candidates_made_anew_answers_for_no_others_though_they_are_as_many(session) -> None:
-    first = session(dumping=True)
+    first = session(is_dumping=True)
     call(kernel(at_most_n), 32)
 
     loaded = session(first.entries)
@@ -56,7 +56,7 @@ def test_an_entry_for_candidates_made_anew_answers_for_no_others_though_they_are
 
 
 def test_a_choice_of_the_whole_list_is_stale_for_candidates_made_anew_though_it_is_among_them(session) -> None:
-    first = session(dumping=True)
+    first = session(is_dumping=True)
     assert call(kernel(None)) == 64
 
     def more(configs: Any, named: Any, **others: Any) -> Any:
@@ -73,7 +73,7 @@ def test_a_choice_of_the_whole_list_is_stale_for_candidates_made_anew_though_it_
 
 
 def test_a_choice_of_the_whole_list_serves_a_part_of_it_made_anew(session) -> None:
-    first = session(dumping=True)
+    first = session(is_dumping=True)
     call(kernel(None))
 
     loaded = session(first.entries)
@@ -104,7 +104,7 @@ def test_a_test_gets_the_same_candidates_and_choice_in_any_order_though_pruning_
         assert [config.kwargs["BLOCK"] for config in one.configs] == [16, 32, 64]
         return made
 
-    first = session(dumping=True)
+    first = session(is_dumping=True)
     assert choices(first, (100, 101)) == [64, 32]
 
     loaded = session(first.entries)
@@ -122,7 +122,7 @@ def test_each_test_gets_the_choice_that_pruning_left_for_it_in_any_order_and_alo
         call(kernel, n)
         return next(iter(kernel.cache.values())).kwargs["BLOCK"]
 
-    first, kernel_of_all = session(dumping=True), kernel(early)
+    first, kernel_of_all = session(is_dumping=True), kernel(early)
     assert [chosen(first, kernel_of_all, n) for n in order] == [min(64, n // 32 * 32) for n in order]
     assert len({lookup.fingerprint for lookup in first.lookups}) == 2
 
@@ -133,7 +133,7 @@ def test_each_test_gets_the_choice_that_pruning_left_for_it_in_any_order_and_alo
 
 
 def test_a_choice_stays_what_it_was_when_pruning_for_another_call_changes_its_candidate(session) -> None:
-    session(dumping=True)
+    session(is_dumping=True)
     one = kernel(halved_if_odd, key=("n",))
     call(one, 100)
     call(one, 101)
@@ -151,7 +151,7 @@ def test_a_list_that_a_pruner_empties_is_full_again_and_an_error_of_a_pruner_is_
         yield configs[0]
         raise LookupError("no candidate is left")
 
-    session(dumping=True)
+    session(is_dumping=True)
     one = kernel(first_only)
     assert call(one) == 16
     assert len(one.configs) == 3
@@ -173,7 +173,7 @@ def test_what_a_pruner_leaves_to_a_performance_model_is_a_problem_of_its_own(ses
         for n in (100, 32):
             call(pruned(), n)
 
-    first = session(dumping=True)
+    first = session(is_dumping=True)
     tuned()
     loaded = session(first.entries)
     tuned()
@@ -182,7 +182,7 @@ def test_what_a_pruner_leaves_to_a_performance_model_is_a_problem_of_its_own(ses
 
 
 def test_where_a_generator_leaves_nothing_the_error_is_tritons_and_none_of_ours(session) -> None:
-    first = session(dumping=True)
+    first = session(is_dumping=True)
 
     with pytest.raises(ValueError, match="empty"):
         call(kernel(lambda configs, named, **others: iter(())))

@@ -31,7 +31,9 @@ def scale(n, device=Device("Here", "chip", 4), kernel="mylib.scale", key=None):
 def entry(n: int, choice: int, device: Device = HERE, kernel: str = "mylib.scale", kind: Scalar = "a") -> Entry:
     problem = Problem("function", kernel, (Value("n", n), Value("kind", kind)), device)
     candidate = Candidate(params=(Value("config", choice),), time_us=1.0)
-    return Entry(problem, (Value("space", "any", "digest"),), candidate, versions=Versions.of("pytest-autotune 0.1.0"))
+    return Entry(
+        problem, (Value("space", "any", "digest"),), candidate, versions=Versions.parse("pytest-autotune 0.1.0")
+    )
 
 
 class Library:
@@ -43,7 +45,7 @@ class Library:
         package.mkdir(exist_ok=True)
         used = f"\nloaded = pytest_autotune.use(__name__, {resource!r}, {options})\n"
         (package / "__init__.py").write_text(LIBRARY + used)
-        stores.store_of(str(package / "autotune.textproto")).update(lambda now: Cache(entries))
+        stores.open_store(str(package / "autotune.textproto")).update(lambda now: Cache(entries))
         return self
 
     def run(self, script: str) -> tuple[Any, str]:
@@ -187,7 +189,7 @@ def test_kernels_of_a_factory_are_told_apart_by_what_they_took_from_it(library: 
     problem = Problem("triton", "mylib.factory.made.<locals>.kernel", key, Device("Triton interpreter", "interpreter"))
     params = {"BLOCK": 32, "num_warps": 4, "num_ctas": 1, "num_stages": 3}
     choice = Candidate(params=tuple(Value(name, value) for name, value in params.items()))
-    tuned = Entry(problem, choice=choice, versions=Versions.of("triton 2.9.0"))
+    tuned = Entry(problem, choice=choice, versions=Versions.parse("triton 2.9.0"))
     shipped = library.ships(tuned, options="on_miss='error'")
     (shipped.folder / "mylib" / "factory.py").write_text(FACTORY)
 

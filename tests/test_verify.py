@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from pytest_autotune.cache.index import EntryIndex
-from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Value
+from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Identity, Problem, Value
 from pytest_autotune.modes.verify import TIME_OVER, Share, Verdict, Verify, parse, verdicts
 from pytest_autotune.report.gate import Limit
 from pytest_autotune.run.lookup import Lookup, Outcome, Policy
-from pytest_autotune.run.rows import Row
+from pytest_autotune.run.rows import ProblemRow
 from pytest_autotune.run.session import Session
 from pytest_autotune.tuners.measuring.clocks import Runner
 from pytest_autotune.tuners.measuring.race import Contest
@@ -63,7 +63,7 @@ def raced(
     """The verdict on a hit with this choice, where candidates take so long now; None where it is not raced."""
     entry = Entry(PROBLEMS[0], (), candidate(choice), tuple(kept))
     log, policy = Log(None, "main"), Policy(modes=(Verify(share, seconds),))
-    index = EntryIndex.of([Cache((entry,))])
+    index = EntryIndex.from_caches([Cache((entry,))])
     session = Session(policy, index, Coordinator(Locks(1.0)), pytest.fail, log=log)
 
     def ready(some: Sequence[Candidate]) -> dict[Candidate, Runner]:
@@ -184,12 +184,14 @@ def test_on_a_processor_that_is_noisier_a_choice_has_to_be_slower_by_more(monkey
 
 
 def test_where_time_was_over_before_any_race_no_other_reason_makes_a_limit_on_drift_green() -> None:
-    rows = tuple(Row(problem, Outcome.HIT) for problem in PROBLEMS[:2])
-    lookups = [Lookup(row.problem) for row in rows]
+    rows = tuple(ProblemRow(problem, Outcome.HIT) for problem in PROBLEMS[:2])
+    lookups = [Lookup(Identity(row.problem, ())) for row in rows]
     told = (Verdict("it cannot be launched"), Verdict(TIME_OVER))
     events = tuple(verdict.event(lookup) for verdict, lookup in zip(told, lookups, strict=True))
 
-    section = Verify(Share(), 1.0, Limit.parse("0")).section(result(loaded=(("c", 2),), rows=rows, others=events))
+    section = Verify(Share(), 1.0, Limit.parse("0")).build_section(
+        result(loaded=(("c", 2),), rows=rows, mode_events=events)
+    )
 
     assert section.gate is not None
     assert section.gate.failure == f"not one of 1 choice was raced: {TIME_OVER} (raise autotune_verify_seconds)"
@@ -198,8 +200,8 @@ def test_where_time_was_over_before_any_race_no_other_reason_makes_a_limit_on_dr
 def test_a_hit_that_its_tuner_does_not_have_raced_is_told() -> None:
     entry = Entry(PROBLEMS[0], (), candidate(0))
 
-    section = Verify(Share(), 1.0).section(
-        result(loaded=(("c", 1),), rows=(Row(PROBLEMS[0], Outcome.HIT, entry=entry),))
+    section = Verify(Share(), 1.0).build_section(
+        result(loaded=(("c", 1),), rows=(ProblemRow(PROBLEMS[0], Outcome.HIT, entry=entry),))
     )
 
     assert section.lines == ("verify all: 0 choices raced", "1 choice of toy not raced: its tuner cannot race it")

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from pytest_autotune.cache.model import Candidate, Device, Entry, Identity, Problem, Value
-from pytest_autotune.run.lookup import Lookup
+from pytest_autotune.run.lookup import Lookup, TunedEntry
 from pytest_autotune.workers.coordinator import Coordinator
 from pytest_autotune.workers.events import Log
 from pytest_autotune.workers.locks import Locks, SharedFolder
@@ -28,7 +28,8 @@ def worker(folder: Path, timeout_s: float) -> Coordinator:
 
 
 def lookup(number: int = 0) -> Lookup:
-    return Lookup(problem(number), entry=Entry(problem(number), choice=Candidate("a")), tuned=True)
+    entry = Entry(problem(number), choice=Candidate("a"))
+    return Lookup(entry.identity, result=TunedEntry(entry))
 
 
 @pytest.fixture
@@ -46,7 +47,7 @@ def test_one_that_hangs_costs_a_tuning_of_many_candidates_one_time_out(tmp_path:
         mine = worker(tmp_path, 0.4)
 
         with mine.claim(Identity(problem(), ()).digest, tuple) as claim:
-            assert claim.timed_out
+            assert claim.has_timed_out
             for piece in range(20):
                 with mine.compiling(str(piece), wait=True) as is_mine:
                     assert not is_mine
@@ -90,7 +91,7 @@ def test_waiters_of_one_tuning_all_go_when_its_result_is_there(tmp_path: Path) -
         for thread in waiters:
             thread.start()
         ready.wait(10)
-        Log(tmp_path / "run", "another").append(lookup().event)
+        Log(tmp_path / "run", "another").append(lookup().to_event())
         published = time.monotonic()
         for thread in waiters:
             thread.join(10)
@@ -110,7 +111,7 @@ def test_a_child_that_is_forked_while_its_parent_tunes_waits_for_nobody(tmp_path
                 mine.measuring(),
                 mine.compiling("k", wait=True),
             ):
-                os._exit(int(claim.timed_out))
+                os._exit(int(claim.has_timed_out))
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1
 
     assert elapsed() < 10
@@ -127,7 +128,7 @@ def test_a_child_that_is_forked_between_tunings_takes_what_another_worker_tunes(
             with mine.claim(Identity(problem(), ()).digest, tuple) as taken:
                 os._exit(int(taken.result is not None))
         time.sleep(0.1)
-        Log(tmp_path / "run", "another").append(lookup().event)
+        Log(tmp_path / "run", "another").append(lookup().to_event())
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1
 
 
@@ -139,9 +140,9 @@ def test_a_worker_without_a_place_to_share_in_tunes_alone_and_says_so_once(tmp_p
 
     for number in range(2):
         with alone.claim(Identity(problem(number), ()).digest, tuple) as claim, alone.compiling("k", True) as mine:
-            assert claim.is_mine
+            assert claim.is_claimed
             assert mine
             assert claim.result is None
-            assert not claim.timed_out
+            assert not claim.has_timed_out
 
     assert len(alone.notes) == 1

@@ -20,7 +20,7 @@ import pytest
 from pytest_autotune.cache import stores
 from pytest_autotune.cache.model import Cache, Device
 from pytest_autotune.tuners.xla import entries, files, messages
-from pytest_autotune.tuners.xla.files import Layout, XlaEntry
+from pytest_autotune.tuners.xla.files import XlaEntry, XlaLayout
 
 HARNESS = Path(__file__).parent / "xla_deviceless"
 #: The version with the new format whose fingerprints stand below, and one that knows the legacy format only.
@@ -124,7 +124,7 @@ def new_entry(hlo: str, codegen: str = CODEGEN, version: str = TRITON, device: s
         config.backend = 10
         config.backend_config.native_emitter.SetInParent()
         message.value.optimal_backend_version = "v1" if version == TRITON else version
-    return XlaEntry(Layout.NEW, message.SerializeToString())
+    return XlaEntry(XlaLayout.NEW, message.SerializeToString())
 
 
 def legacy_entry(device: str, hlo: str, version: int) -> XlaEntry:
@@ -143,12 +143,12 @@ def legacy_entry(device: str, hlo: str, version: int) -> XlaEntry:
         message.result.other.name = "NATIVE_EMITTER"
         message.result.other.config.type_url = f"type.googleapis.com/{name}"
         message.result.other.config.value = config.SerializeToString()
-    return XlaEntry(Layout.LEGACY, message.SerializeToString())
+    return XlaEntry(XlaLayout.LEGACY, message.SerializeToString())
 
 
 def cache(path: Path, found: Sequence[XlaEntry]) -> str:
     """Writes a cache of ours with these entries; returns the option that loads it."""
-    stores.store_of(path).update(lambda now: Cache(tuple(entries.to_entry(entry, H200) for entry in found)))
+    stores.open_store(path).update(lambda now: Cache(tuple(entries.to_entry(entry, H200) for entry in found)))
     return f"--autotune-load={path}"
 
 
@@ -220,8 +220,10 @@ def test_legacy_entries_are_hits_of_an_xla_that_uses_that_format(run: Callable[.
     assert convert(written, back, "--from=xla").returncode == 0
     assert convert(back, again, "--to=xla").returncode == 0
     assert again.read_bytes() == written.read_bytes()
-    assert stores.read(back).entries
-    assert {entry.native for entry in stores.read(back).entries} == {legacy_entry(*key).raw for key in missed.keys}
+    assert stores.read_cache(back).entries
+    assert {entry.native for entry in stores.read_cache(back).entries} == {
+        legacy_entry(*key).raw for key in missed.keys
+    }
 
 
 @new_format

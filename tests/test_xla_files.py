@@ -12,7 +12,7 @@ from pytest_autotune.cache import stores
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.model import Cache, Device
 from pytest_autotune.tuners.xla import entries, files, messages
-from pytest_autotune.tuners.xla.files import Layout, XlaEntry
+from pytest_autotune.tuners.xla.files import XlaEntry, XlaLayout
 
 DATA = Path(__file__).parent / "data" / "xla"
 H200 = Device("NVIDIA H200", "sm_90", 132)
@@ -24,7 +24,7 @@ def new_entry(hlo: str = "0" * 32, device: str = "ed0e56ab8b2a0ecb", block: int 
     message.key.environment.codegen_version = "ef00bdc5c7995cbf"
     message.value.optimal_config.backend = 2
     message.value.optimal_config.backend_config.triton.block_m = block
-    return XlaEntry(Layout.NEW, message.SerializeToString())
+    return XlaEntry(XlaLayout.NEW, message.SerializeToString())
 
 
 def legacy_entries() -> tuple[XlaEntry, ...]:
@@ -55,11 +55,11 @@ def test_a_file_of_xlas_comes_back_to_the_byte_through_every_format_of_ours_and_
 
 
 def test_bytes_of_a_newer_xla_are_kept_in_binary_and_refused_in_text() -> None:
-    newer = XlaEntry(Layout.NEW, new_entry().raw + b"\xea\x04\x05newer")
+    newer = XlaEntry(XlaLayout.NEW, new_entry().raw + b"\xea\x04\x05newer")
 
-    assert files.read(files.write([newer], Layout.NEW, False), "x")[0].raw == newer.raw
+    assert files.read(files.write([newer], XlaLayout.NEW, False), "x")[0].raw == newer.raw
     with pytest.raises(CacheError, match=r"cannot hold an entry with fields of another version of XLA \(use .pb\)"):
-        files.write([newer], Layout.NEW, True)
+        files.write([newer], XlaLayout.NEW, True)
 
 
 def test_an_entry_of_a_cache_never_names_a_path_outside_the_folder(tmp_path: Path) -> None:
@@ -180,7 +180,7 @@ def test_convert_tells_what_it_wrote_and_what_it_left_out(
     convert: Callable[..., tuple[int, str, str]], tmp_path: Path
 ) -> None:
     ours = [entries.to_entry(entry, H200) for entry in (new_entry(), *legacy_entries())]
-    stores.store_of(tmp_path / "a.textproto").update(lambda now: Cache(tuple(ours)))
+    stores.open_store(tmp_path / "a.textproto").update(lambda now: Cache(tuple(ours)))
 
     assert convert("a.textproto", "a.yaml") == (0, "5 entries written to a.yaml\n", "")
     told = "1 entry written to new.pb in XLA's new format; 4 others left out\n"
@@ -221,10 +221,10 @@ def test_a_bad_input_is_one_line_and_exit_status_4(
     convert: Callable[..., tuple[int, str, str]], tmp_path: Path, arguments: tuple[str, ...], told: str
 ) -> None:
     ours = [entries.to_entry(entry, H200) for entry in (new_entry(), *legacy_entries())]
-    stores.store_of(tmp_path / "a.textproto").update(lambda now: Cache(tuple(ours)))
-    stores.store_of(tmp_path / "none.textproto").update(lambda now: Cache())
+    stores.open_store(tmp_path / "a.textproto").update(lambda now: Cache(tuple(ours)))
+    stores.open_store(tmp_path / "none.textproto").update(lambda now: Cache())
     legacy = (DATA / "legacy_0.11.2.textproto").read_bytes()
-    binary = files.write(legacy_entries(), Layout.LEGACY, False)
+    binary = files.write(legacy_entries(), XlaLayout.LEGACY, False)
     inputs = {
         "xla.textproto": legacy,
         "noise.pb": b"\xff\xfe noise",

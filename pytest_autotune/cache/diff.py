@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from operator import attrgetter
 
-from pytest_autotune.cache.counted import counted
 from pytest_autotune.cache.model import Cache, Candidate, Device, Entry
+from pytest_autotune.cache.quantities import describe_count
 
 _BY_SORT_KEY = attrgetter("sort_key")
 
@@ -27,7 +27,7 @@ class ChangeKind(Enum):
 
     def count(self, number: int) -> str:
         """``"3 choices changed"``."""
-        return counted(number, self.value, "choices changed" if self is ChangeKind.CHOICE else self.value)
+        return describe_count(number, self.value, "choices changed" if self is ChangeKind.CHOICE else self.value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class Diff:
         return ", ".join(parts) or "no difference"
 
 
-def diff(old: Cache, new: Cache) -> Diff:
+def compare_caches(old: Cache, new: Cache) -> Diff:
     """What has to be done to the old cache to get the new one.
 
     One change each, and not one entry that came and one that went, are entries of one problem whose fingerprint
@@ -129,7 +129,7 @@ def _kind_of(was: Entry, now: Entry, otherwise: ChangeKind) -> ChangeKind:
     return otherwise if _same_result(was, now) else ChangeKind.CHOICE
 
 
-def winner(entry: Entry | None) -> Candidate | None:
+def find_winner(entry: Entry | None) -> Candidate | None:
     """The candidate that an entry stands for: its choice, or the fastest where all times are the result."""
     if entry is None:
         return None
@@ -142,7 +142,7 @@ def winner(entry: Entry | None) -> Candidate | None:
 
 def _same_result(old: Entry, new: Entry) -> bool:
     """Whether both make the tuner do the same."""
-    one, other = winner(old), winner(new)
+    one, other = find_winner(old), find_winner(new)
     if one is None or other is None:
         return one is other and old.native == new.native
-    return one.same_configuration(other)
+    return one.is_same_configuration(other)

@@ -11,39 +11,39 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
-from pytest_autotune.cache.counted import first_of
 from pytest_autotune.cache.model import Digest, Value
+from pytest_autotune.cache.quantities import describe_first
 
 #: A list of candidates is kept whole up to this many characters.
-MOST = 1200
+MAX_LIST_LENGTH = 1200
 #: So many names or candidates are said.
-SAID = 3
+MAX_DESCRIBED = 3
 #: and so many characters of each.
-LONGEST = 100
+MAX_DESCRIBED_LENGTH = 100
 _CUT = "..."
 _PLAIN = re.compile(r"[\s|,=]+")
 
 
-def of_parts(digest: str, parts: Mapping[str, str]) -> Digest:
+def digest_of_parts(digest: str, parts: Mapping[str, str]) -> Digest:
     """What a digest of source is made of: the name of each function and constant -> a digest of that alone."""
     return Digest(digest, tuple(f"{_plain(part)} {parts[part][:4]}" for part in sorted(parts)))
 
 
-def of_candidates(digest: str, candidates: Iterable[Iterable[Value]]) -> Digest:
+def digest_of_candidates(digest: str, candidates: Iterable[Iterable[Value]]) -> Digest:
     """What a digest of candidates is made of: each by its params; in any order, the same."""
-    rows = [{value.name: _plain(value.words) for value in params} for params in candidates]
+    rows = [{value.name: _plain(value.display_text) for value in params} for params in candidates]
     names = sorted({one for row in rows for one in row})
     listed = sorted({" ".join(row.get(one, "-") for one in names) for row in rows})
     parts = [" ".join(map(_plain, names)), *listed]
-    if sum(map(len, parts)) > MOST:
+    if sum(map(len, parts)) > MAX_LIST_LENGTH:
         axes = {one: sorted({row[one] for row in rows if one in row}, key=_order) for one in names}
         parts = [f"{_plain(one)}={','.join(values)}" for one, values in axes.items()]
-    while sum(map(len, parts)) > MOST:
+    while sum(map(len, parts)) > MAX_LIST_LENGTH:
         parts[-2:] = [_CUT]
     return Digest(digest, tuple(parts))
 
 
-def difference(name: str, before: Digest, now: Digest) -> str:
+def describe_difference(name: str, before: Digest, now: Digest) -> str:
     """What is another in two digests of a part of a fingerprint, in words; empty where they do not say."""
     old, new = before.parts, now.parts
     if name == "source":
@@ -80,7 +80,11 @@ def _of_lists(old: Sequence[str], new: Sequence[str]) -> str:
 
 def _came_and_went(came: Iterable[str], went: Iterable[str], changed: Iterable[str] = ()) -> str:
     kinds = [(sorted(each, key=_order), word) for each, word in ((changed, ""), (came, " came"), (went, " went"))]
-    return "; ".join(f"{first_of([one[:LONGEST] for one in each], SAID)}{word}" for each, word in kinds if each)
+    return "; ".join(
+        f"{describe_first([one[:MAX_DESCRIBED_LENGTH] for one in each], MAX_DESCRIBED)}{word}"
+        for each, word in kinds
+        if each
+    )
 
 
 def _pairs(parts: Iterable[str]) -> dict[str, str]:

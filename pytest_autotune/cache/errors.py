@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pytest_autotune.cache.foreign_text import one_line
+from pytest_autotune.cache.foreign_text import to_one_line
 
 # Enough for a name and its place; a damaged file may have a line of a megabyte.
 _LONGEST = 300
@@ -16,22 +16,22 @@ class CacheError(Exception):
     :param remedy: what to do about it; empty where that is plain.
     """
 
-    def __init__(self, where: str, found: str, remedy: str = "") -> None:
-        super().__init__(where, found, remedy)
-        self.where = where
-        self.found = found
+    def __init__(self, place: str, event: str, remedy: str = "") -> None:
+        super().__init__(place, event, remedy)
+        self.place = place
+        self.event = event
         self.remedy = remedy
 
     def __str__(self) -> str:
-        found = one_line(" ".join(self.found.split()), _LONGEST)
+        found = to_one_line(" ".join(self.event.split()), _LONGEST)
         remedy = f" ({self.remedy})" if self.remedy else ""
         # Nothing is cut from the path, which has to be found again, nor from what to do.
-        whole = " ".join(f"{self.where}: {found}{remedy}".split())
-        return one_line(whole, len(whole))
+        whole = " ".join(f"{self.place}: {found}{remedy}".split())
+        return to_one_line(whole, len(whole))
 
 
 class ReportError(CacheError):
     """What is named as a cache is the JSON report of a run."""
 
-    def __init__(self, where: str) -> None:
-        super().__init__(where, "is the report of a run, not a cache", "name the cache that the run loaded or dumped")
+    def __init__(self, place: str) -> None:
+        super().__init__(place, "is the report of a run, not a cache", "name the cache that the run loaded or dumped")

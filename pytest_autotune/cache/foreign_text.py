@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 
 #: Characters of a line that is shown to a reader; more are left out in its middle.
-LONGEST_LINE = 1000
+MAX_LINE_LENGTH = 1000
 
 # Python calls them printable, and nobody sees them: fillers, joiners, variation selectors.
 _UNSEEN = re.compile(
@@ -24,14 +24,14 @@ _PART = re.compile(r"""\('(\w+)', ('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"), '(\w*)'
 _TUPLE = re.compile(rf"\[(?:{_PART.pattern}(?:, {_PART.pattern})*)?\]")
 
 
-def one_line(text: str, longest: int = LONGEST_LINE) -> str:
+def to_one_line(text: str, max_length: int = MAX_LINE_LENGTH) -> str:
     """The text as a part of one line of a terminal, a log or a message; of one that is too long, start and end stay.
 
     Line breaks become spaces. What is not seen, or has an effect, is written as Python escapes it. What looks like a
     command of a CI system is no longer one.
     """
-    if len(text) > longest:
-        half = (longest - 1) // 2
+    if len(text) > max_length:
+        half = (max_length - 1) // 2
         text = f"{text[:half]}…{text[-half:]}"
     if not text.isascii() or not text.isprintable():
         text = re.sub(r"\r\n|[\n\r\t]", " ", text)
@@ -40,7 +40,7 @@ def one_line(text: str, longest: int = LONGEST_LINE) -> str:
     return _COMMAND.sub(lambda match: f"{match[1] or ''}\\x{ord(match[2] or match[4]):02x}", text)
 
 
-def words_of(error: BaseException) -> str:
+def error_message(error: BaseException) -> str:
     """What an error says of itself; its type alone where that fails, too."""
     try:
         return str(error)
@@ -54,13 +54,13 @@ def first_line(text: str) -> str:
     return line.encode("utf-8", "backslashreplace").decode()
 
 
-def error_line(error: BaseException, message: str = "") -> str:
+def describe_error(error: BaseException, message: str = "") -> str:
     """An error in one line: its class, and the first line of what it says, or of ``message``."""
-    first = first_line(message or words_of(error))
+    first = first_line(message or error_message(error))
     return f"{type(error).__name__}: {first}" if first else type(error).__name__
 
 
-def tuple_words(encoded: str) -> str:
+def describe_tuple(encoded: str) -> str:
     """A tuple as a value of a key holds it, as people read it: ``(16, fp32)``."""
     if _TUPLE.fullmatch(encoded) is None:  # a file may say anything
         return encoded
@@ -70,7 +70,7 @@ def tuple_words(encoded: str) -> str:
 
 def _part_words(kind: str, literal: str, type_name: str) -> str:
     scalar = _unquoted(_unquoted(literal)) if kind == "str" else _unquoted(literal)
-    return tuple_words(scalar) if type_name == "tuple" else scalar
+    return describe_tuple(scalar) if type_name == "tuple" else scalar
 
 
 def _unquoted(literal: str) -> str:

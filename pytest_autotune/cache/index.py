@@ -25,7 +25,7 @@ class EntryIndex:
         self._kernels = dict(found)
 
     @classmethod
-    def of(cls, caches: Sequence[Cache]) -> EntryIndex:
+    def from_caches(cls, caches: Sequence[Cache]) -> EntryIndex:
         """The index of caches; the last one precedes."""
         return cls(chain.from_iterable(cache.entries for cache in reversed(caches)))
 
@@ -44,27 +44,27 @@ class EntryIndex:
                 found[entry.problem.tuner, entry.fingerprint][entry.problem.kernel] = None
         return dict(found)
 
-    def of_kernel(self, tuner: str, kernel: str) -> Sequence[Entry]:
+    def list_kernel_entries(self, tuner: str, kernel: str) -> Sequence[Entry]:
         """The entries of one kernel, of any key and device."""
         return self._kernels.get((tuner, kernel), ())
 
-    def same_key(self, problem: Problem) -> Sequence[Entry]:
+    def list_same_key(self, problem: Problem) -> Sequence[Entry]:
         """The entries of the problem's tuner, kernel and key, of any device."""
         return self._by_key.get((problem.tuner, problem.kernel, problem.sorted_key), ())
 
-    def with_fingerprint(self, tuner: str, fingerprint: _Key) -> Sequence[str]:
+    def list_kernels_with_fingerprint(self, tuner: str, fingerprint: _Key) -> Sequence[str]:
         """The kernels of this tuner that have an entry with this fingerprint, which is not empty."""
         return list(self._by_fingerprint.get((tuner, fingerprint), ()))
 
-    def kernels(self) -> list[str]:
+    def list_kernels(self) -> list[str]:
         """The kernels that there are entries of, as ``tuner:kernel``."""
         return [":".join(name) for name in self._kernels]
 
-    def tuners(self) -> frozenset[str]:
+    def list_tuners(self) -> frozenset[str]:
         """The tuners that there are entries of."""
         return frozenset(tuner for tuner, _ in self._kernels)
 
-    def devices(self, tuner: str) -> frozenset[Device]:
+    def list_devices(self, tuner: str) -> frozenset[Device]:
         """The devices that there are entries of this tuner for."""
         return frozenset(entry.problem.device for entry in self if entry.problem.tuner == tuner)
 

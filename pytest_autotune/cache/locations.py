@@ -37,51 +37,51 @@ class Location:
     """
 
     path: Path
-    folder: bool = False
-    shown: str = field(default="", compare=False)
+    is_folder_path: bool = False
+    display_text: str = field(default="", compare=False)
     url: str = ""
     options: frozenset[str] = frozenset()
-    keep: Path | None = field(default=None, compare=False)
+    local_copy: Path | None = field(default=None, compare=False)
 
     @classmethod
-    def of(cls, written: str | os.PathLike[str], base: Path, shown: str = "") -> Location:
+    def parse(cls, text: str | os.PathLike[str], base_folder: Path, display_text: str = "") -> Location:
         """The location that a user wrote, relative to a folder, and as messages are to call it.
 
         :raises CacheError: for a URL of another kind, or with other options; for a path that no report could hold.
         """
-        text = os.fspath(written)
+        text = os.fspath(text)
         if not is_url(text):
             try:
                 text.encode()
             except UnicodeEncodeError:
                 raise CacheError(text, "the path is not encoded in UTF-8", "name it otherwise") from None
-            return cls(base / os.path.expanduser(text), text.endswith("/"), shown or text)
+            return cls(base_folder / os.path.expanduser(text), text.endswith("/"), display_text or text)
         url, _, query = text.partition("?")
         scheme, _, rest = url.partition("://")
-        shown = f"{scheme}://{rest.rpartition('@')[2]}"  # messages hold no password and no signature
+        display_text = f"{scheme}://{rest.rpartition('@')[2]}"  # messages hold no password and no signature
         if "@" in rest:
-            raise CacheError(shown, "the URL holds credentials", "put them into the environment")
+            raise CacheError(display_text, "the URL holds credentials", "put them into the environment")
         if scheme not in SCHEMES or not _BUCKET_AND_FOLDERS.fullmatch(rest):
             known = ", ".join(f"{scheme}://BUCKET/FOLDER/" for scheme in SCHEMES)
-            raise CacheError(shown, "is a URL of no store that is known", f"name one of {known}, or a path")
+            raise CacheError(display_text, "is a URL of no store that is known", f"name one of {known}, or a path")
         options = frozenset(filter(None, query.split("&")))
         if unknown := sorted(options.difference(OPTIONS)):
             known = ", ".join(f"?{option}" for option in OPTIONS)
             found = f"the option ?{unknown[0].partition('=')[0]} is unknown"
-            raise CacheError(shown, found, f"known are {known}")
-        return cls(Path(), shown=text, url=url.rstrip("/"), options=options)
+            raise CacheError(display_text, found, f"known are {known}")
+        return cls(Path(), display_text=text, url=url.rstrip("/"), options=options)
 
     @property
     def is_folder(self) -> bool:
         """Whether it is a folder of caches, by the way it was written or by what is there."""
         if self.url:
             return False
-        return self.folder or os.path.isfile(self.path / MARKER)  # Path.is_file raises for some paths
+        return self.is_folder_path or os.path.isfile(self.path / MARKER)  # Path.is_file raises for some paths
 
     @property
-    def real(self) -> str:
+    def resolved(self) -> str:
         """The absolute path without links: the same for whatever names one file or folder; of a URL, the URL."""
         return self.url or os.path.realpath(self.path)
 
     def __str__(self) -> str:
-        return self.shown or f"{self.path}{'/' if self.folder else ''}"
+        return self.display_text or f"{self.path}{'/' if self.is_folder_path else ''}"

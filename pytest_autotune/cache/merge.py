@@ -7,17 +7,17 @@ from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
 
-from pytest_autotune.cache.diff import ChangeKind, Diff, diff
+from pytest_autotune.cache.diff import ChangeKind, Diff, compare_caches
 from pytest_autotune.cache.model import Cache, Entry, Identity, Problem, before_pruning
-from pytest_autotune.cache.ties import Measured, keeps, ranked
+from pytest_autotune.cache.ties import MeasuredEntry, keeps_entry, rank_measurements
 
 #: An entry has so many texts of what its choice was compiled for: the first in their order, whoever met them when.
-MOST_COMPILED = 64
+MAX_SPECIALIZATIONS = 64
 _LAST_GENERATION = 2**32 - 1
 
 
 @dataclass(frozen=True, slots=True)
-class Merged:
+class MergeResult:
     """The outcome of a merge.
 
     :param changes: what is different from what was there.
@@ -26,7 +26,7 @@ class Merged:
 
     cache: Cache
     changes: Diff = field(default_factory=lambda: Diff((), 0))
-    best: Mapping[Identity, Entry] = field(default_factory=dict)
+    best_measurements: Mapping[Identity, Entry] = field(default_factory=dict)
 
     @property
     def counts(self) -> dict[str, int]:
@@ -37,13 +37,13 @@ class Merged:
         return {"added": added, "changed": changed, "unchanged": self.changes.unchanged, "removed": removed}
 
     @property
-    def counts_in_words(self) -> str:
+    def describe_counts(self) -> str:
         """Those of them that are not 0: ``2 added, 1 changed``."""
         return ", ".join(f"{number} {word}" for word, number in self.counts.items() if number)
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class MergeRules:
     """What a merge does beside adding what a run has learned.
 
     :param keep_candidates: keep every candidate of an entry that was measured and has a choice.
@@ -56,17 +56,17 @@ class Rules:
 
     keep_candidates: bool = False
     keep_pruned: bool = False
-    keep_others: bool = False
-    forget_compiled: bool = False
+    keep_other_fingerprints: bool = False
+    replace_specializations: bool = False
 
 
-def merge(
+def merge_run(
     base: Cache,
-    measured: Iterable[Measured] = (),
+    measured: Iterable[MeasuredEntry] = (),
     used: Iterable[Entry] = (),
     drop: Callable[[Entry], bool] = lambda entry: False,
-    rules: Rules = Rules(),
-) -> Merged:
+    rules: MergeRules = MergeRules(),
+) -> MergeResult:
     """Bring what a run has learned into the cache that is there.
 
     - An entry that was used is added, or replaces the one with its fingerprint.
@@ -89,36 +89,36 @@ def merge(
     learned = _of_used(used, before, rules)
     for identity, measurements in rivals.items():
         entry_in_use = learned.get(identity)
-        if entry_in_use is not None and measurements[0].entry.every_failed:
+        if entry_in_use is not None and measurements[0].entry.is_failure:
             continue
         known = [*([entry_in_use] if entry_in_use is not None else []), *(one.entry for one in measurements)]
         learned[identity] = _of_tuned(measurements, known, before.get(identity), rules)
     learned = {identity: _replacing(entry, before.get(identity)) for identity, entry in learned.items()}
     after = _staying(before, learned, {problem for problem, _ in rivals}, drop, rules) | learned
     cache = replace(base, entries=tuple(sorted(after.values(), key=attrgetter("sort_key"))))
-    return Merged(
+    return MergeResult(
         cache,
-        diff(base, cache),
-        best={identity: measurements[0].entry for identity, measurements in rivals.items()},
+        compare_caches(base, cache),
+        best_measurements={identity: measurements[0].entry for identity, measurements in rivals.items()},
     )
 
 
-def _rivals(measured: Iterable[Measured]) -> dict[Identity, list[Measured]]:
+def _rivals(measured: Iterable[MeasuredEntry]) -> dict[Identity, list[MeasuredEntry]]:
     """The measurements of each problem and fingerprint, the one to keep first."""
-    found: defaultdict[Identity, list[Measured]] = defaultdict(list)
+    found: defaultdict[Identity, list[MeasuredEntry]] = defaultdict(list)
     for one in measured:
         found[one.entry.identity].append(one)
-    return {identity: ranked(measurements) for identity, measurements in found.items()}
+    return {identity: rank_measurements(measurements) for identity, measurements in found.items()}
 
 
-def _of_used(used: Iterable[Entry], before: Mapping[Identity, Entry], rules: Rules) -> dict[Identity, Entry]:
+def _of_used(used: Iterable[Entry], before: Mapping[Identity, Entry], rules: MergeRules) -> dict[Identity, Entry]:
     """What the cache holds of the entries that were used."""
     found: dict[Identity, Entry] = {}
     for entry in sorted(used, key=attrgetter("sort_key")):
         identity = entry.identity
         old = before.get(identity)
         better = found.get(identity, old)
-        if entry.every_failed and better is not None and not better.every_failed:
+        if entry.is_failure and better is not None and not better.is_failure:
             found[identity] = better
             continue
         known = [entry, *([found[identity]] if identity in found else [])]
@@ -126,16 +126,18 @@ def _of_used(used: Iterable[Entry], before: Mapping[Identity, Entry], rules: Rul
     return found
 
 
-def _of_tuned(measurements: Sequence[Measured], known: Sequence[Entry], old: Entry | None, rules: Rules) -> Entry:
+def _of_tuned(
+    measurements: Sequence[MeasuredEntry], known: Sequence[Entry], old: Entry | None, rules: MergeRules
+) -> Entry:
     """What the cache holds of a problem that was tuned, of which the first measurement counts."""
     best = measurements[0].entry
     is_rejected = any(one.rejected for one in measurements)
     # The file holds no candidates but where they are the result: keep what was there as it was.
-    if old is not None and keeps(old, best, is_rejected):
+    if old is not None and keeps_entry(old, best, is_rejected):
         kept = old
         # Confirmed under another version it is of that one: else every later run would hint at the old one.
-        is_confirmed = best.every_failed == old.every_failed
-        if is_confirmed and best.versions and old.versions.minor != best.versions.minor:
+        is_confirmed = best.is_failure == old.is_failure
+        if is_confirmed and best.versions and old.versions.tuner_minor_version != best.versions.tuner_minor_version:
             kept = replace(kept, versions=best.versions)
         if rules.keep_candidates and is_confirmed and not old.candidates:
             kept = replace(kept, candidates=best.candidates)
@@ -163,14 +165,14 @@ def _staying(
     learned: Mapping[Identity, Entry],
     retuned: Set[Problem],
     drop: Callable[[Entry], bool],
-    rules: Rules,
+    rules: MergeRules,
 ) -> dict[Identity, Entry]:
     """The entries that were there, and stay although the run has learned nothing of them."""
     whole = {(problem, before_pruning(values)) for problem, values in learned} if rules.keep_pruned else set()
 
     def stays(entry: Entry) -> bool:
         is_replaced = (
-            not rules.keep_others
+            not rules.keep_other_fingerprints
             and entry.problem in retuned
             and (entry.problem, before_pruning(entry.fingerprint)) not in whole
         )
@@ -179,11 +181,11 @@ def _staying(
     return {identity: entry for identity, entry in before.items() if identity not in learned and stays(entry)}
 
 
-def _with_compiled(entry: Entry, now: Sequence[Entry], before: Entry | None, rules: Rules) -> Entry:
+def _with_compiled(entry: Entry, now: Sequence[Entry], before: Entry | None, rules: MergeRules) -> Entry:
     """An entry with all that its choice was compiled for."""
-    if rules.forget_compiled and (bare := united(replace(entry, compiled=()), now)).compiled:
+    if rules.replace_specializations and (bare := with_specializations_of(replace(entry, compiled=()), now)).compiled:
         return bare
-    return united(entry, [*now, *([before] if before else [])])
+    return with_specializations_of(entry, [*now, *([before] if before else [])])
 
 
 def without_candidates(entry: Entry) -> Entry:
@@ -192,7 +194,7 @@ def without_candidates(entry: Entry) -> Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class Combined:
+class CombinedCaches:
     """Several caches as one.
 
     :param conflicts: the entries of each identity of which caches have different ones; the first one stays.
@@ -203,37 +205,37 @@ class Combined:
     """
 
     cache: Cache
-    conflicts: tuple[Sequence[Measured], ...] = ()
+    conflicts: tuple[Sequence[MeasuredEntry], ...] = ()
     removed: tuple[Entry, ...] = ()
-    several: tuple[Entry, ...] = ()
+    ambiguous: tuple[Entry, ...] = ()
 
 
-def combine(sides: Mapping[str, Cache], ancestor: Cache | None = None) -> Combined:
+def combine_caches(caches_by_name: Mapping[str, Cache], ancestor: Cache | None = None) -> CombinedCaches:
     """All entries of all caches; of the entries of one problem and fingerprint, the one that a run would keep.
 
     With an ancestor, what only one side changed or removed is changed or removed, and what one side removed and another
     changed stays. Without one, nothing is ever removed. The entries come in no order.
 
-    :param sides: by a name for each.
+    :param caches_by_name: by a name for each.
     """
     before = {entry.identity: entry for entry in (ancestor or Cache()).entries}
     found: dict[Identity, dict[str, Entry]] = {}
-    for origin, side in sides.items():
+    for origin, side in caches_by_name.items():
         for entry in side.entries:
             found.setdefault(entry.identity, {})[origin] = entry
     kept: list[Entry] = []
     removed = [entry for identity, entry in before.items() if identity not in found]
-    conflicts: list[Sequence[Measured]] = []
+    conflicts: list[Sequence[MeasuredEntry]] = []
     for identity, rivals in found.items():
         changed = {origin: entry for origin, entry in rivals.items() if entry != before.get(identity)}
-        if not changed and len(rivals) < len(sides):
+        if not changed and len(rivals) < len(caches_by_name):
             removed.append(before[identity])
             continue
-        several = ranked([Measured(entry, origin) for origin, entry in (changed or rivals).items()])
+        several = rank_measurements([MeasuredEntry(entry, origin) for origin, entry in (changed or rivals).items()])
         best = several[0].entry
         if any(one.entry != best for one in several):
             conflicts.append(several)
-        kept.append(united(best, rivals.values()))
+        kept.append(with_specializations_of(best, rivals.values()))
     of_problem: defaultdict[Problem, list[Entry]] = defaultdict(list)
     for entry in kept:
         of_problem[entry.problem].append(entry)
@@ -244,20 +246,20 @@ def combine(sides: Mapping[str, Cache], ancestor: Cache | None = None) -> Combin
         if len(entries) > 1 and len({tuple(found[one.identity]) for one in entries}) > 1
         for entry in entries
     ]
-    return Combined(
-        Cache(tuple(kept), next((side.lossy for side in sides.values() if side.lossy), ())),
+    return CombinedCaches(
+        Cache(tuple(kept), next((side.lossy for side in caches_by_name.values() if side.lossy), ())),
         tuple(sorted(conflicts, key=lambda several: several[0].entry.sort_key)),
         tuple(sorted(removed, key=attrgetter("sort_key"))),
         tuple(sorted(apart, key=attrgetter("sort_key"))),
     )
 
 
-def united(entry: Entry, others: Iterable[Entry]) -> Entry:
+def with_specializations_of(entry: Entry, same_identity: Iterable[Entry]) -> Entry:
     """An entry, with what others of the same choice were compiled for."""
     choice = entry.choice
-    more = [one for one in others if one.compiled and one.compiled != entry.compiled]
+    more = [one for one in same_identity if one.compiled and one.compiled != entry.compiled]
     if choice is None or not more:
         return entry
-    same = [one for one in more if one.choice is not None and one.choice.same_configuration(choice)]
-    compiled = tuple(sorted({text for one in (entry, *same) for text in one.compiled})[:MOST_COMPILED])
+    same = [one for one in more if one.choice is not None and one.choice.is_same_configuration(choice)]
+    compiled = tuple(sorted({text for one in (entry, *same) for text in one.compiled})[:MAX_SPECIALIZATIONS])
     return entry if compiled == entry.compiled else replace(entry, compiled=compiled)

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import NamedTuple
 
-from pytest_autotune.cache.counted import counted
-from pytest_autotune.cache.foreign_text import tuple_words
+from pytest_autotune.cache.foreign_text import describe_tuple
+from pytest_autotune.cache.quantities import describe_count
 
 Scalar = bool | int | float | str | None
 
@@ -23,7 +23,7 @@ _BY_NAME = attrgetter("name")
 #: The name of a value of a fingerprint: the digest of the candidates that pruning left, where they are fewer.
 PRUNED = "pruned"
 #: The type of that part where some of what pruning left was in no list, and so was not measured with it.
-MADE_ANEW = "digest.anew"
+NEW_CANDIDATES_TYPE = "digest.anew"
 
 
 class UncacheableError(ValueError):
@@ -81,13 +81,13 @@ class Value:
         return hash((self.name, self.type, str(self.value)))
 
     @property
-    def words(self) -> str:
+    def display_text(self) -> str:
         """The value as people read it: a tuple as ``(16, fp32)``, and not with the kind and type of each part."""
         text = str(self.value)
-        return tuple_words(text) if self.type == "tuple" else text
+        return describe_tuple(text) if self.type == "tuple" else text
 
     def __str__(self) -> str:
-        return f"{self.name}={self.words}"
+        return f"{self.name}={self.display_text}"
 
 
 def plain_value(name: str, value: object) -> Value:
@@ -182,7 +182,7 @@ class Device:
 
     def __str__(self) -> str:
         what = "thread" if self.name == "CPU" else "multiprocessor"
-        number = f", {counted(self.multiprocessors, what)}" if self.multiprocessors else ""
+        number = f", {describe_count(self.multiprocessors, what)}" if self.multiprocessors else ""
         return f"{self.name} ({self.arch}{number})"
 
 
@@ -210,20 +210,20 @@ class Candidate:
         for name in ("failed", "label"):
             object.__setattr__(self, name, _noted(getattr(self, name)))
 
-    def same_configuration(self, other: Candidate) -> bool:
+    def is_same_configuration(self, other: Candidate) -> bool:
         """Whether both name one configuration, whatever was measured of it."""
         return self.id == other.id and self.params == other.params
 
     @property
-    def words(self) -> str:
+    def display_text(self) -> str:
         """What a reader knows of it: not an id, which may be a digest, where anything else is known; may be empty."""
         return ", ".join(map(str, self.params)) or self.label or self.id
 
     def __str__(self) -> str:
-        return self.words or "default"
+        return self.display_text or "default"
 
 
-def is_named(tuner: str, names: Iterable[str]) -> bool:
+def is_tuner_named(tuner: str, names: Iterable[str]) -> bool:
     """Whether one of some names is a tuner's, or that of one above it: ``inductor`` names ``inductor.config``."""
     return any(f"{tuner}.".startswith(f"{name}.") for name in names)
 
@@ -304,10 +304,10 @@ class Versions:
     :param each: (library, version), the tuner's own library first; the version is empty where none is known.
     """
 
-    each: tuple[tuple[str, str], ...] = ()
+    libraries: tuple[tuple[str, str], ...] = ()
 
     @classmethod
-    def of(cls, text: str) -> Versions:
+    def parse(cls, text: str) -> Versions:
         """Those that a text names: ``"triton 3.6.0, torch 2.11.0"``. Any text comes back from ``str`` as it was."""
         pairs = []
         text = _noted(text)
@@ -317,21 +317,21 @@ class Versions:
         return cls(tuple(pairs))
 
     @property
-    def first(self) -> str:
+    def tuner_version(self) -> str:
         """The tuner's own library with its version: ``"triton 3.6.0"``; empty where none is known."""
-        return str(Versions(self.each[:1]))
+        return str(Versions(self.libraries[:1]))
 
     @property
-    def minor(self) -> tuple[str, str]:
+    def tuner_minor_version(self) -> tuple[str, str]:
         """The tuner's own library, and its version as far as its users have to care: ``("triton", "3.6")``."""
-        library, version = self.each[0] if self.each else ("", "")
+        library, version = self.libraries[0] if self.libraries else ("", "")
         return library, ".".join(version.split(".")[:2])
 
     def __bool__(self) -> bool:
-        return bool(self.each)
+        return bool(self.libraries)
 
     def __str__(self) -> str:
-        return ", ".join([f"{library} {version}" if version else library for library, version in self.each])
+        return ", ".join([f"{library} {version}" if version else library for library, version in self.libraries])
 
 
 NO_VERSIONS = Versions()
@@ -360,7 +360,7 @@ class Entry:
     tuner's own bytes in ``native``. ``label``, ``tuning_seconds`` and ``versions`` are reported. What is
     said of below is no part of what makes entries equal.
 
-    :param compiled: what the choice was compiled for, one text for each specialisation, sorted.
+    :param compiled: what the choice was compiled for, one text for each specialization, sorted.
     :param digests: what digests of the fingerprint are made of, where it is known. A file has them once for all.
     :param generation: how often the entry was replaced, or removed in a store that many share; where caches meet, the
         higher one stays, whatever the times.
@@ -393,7 +393,7 @@ class Entry:
         return Identity(self.problem, self.fingerprint)
 
     @property
-    def every_failed(self) -> bool:
+    def is_failure(self) -> bool:
         """Whether the result is that no candidate can be used; each then says why."""
         has_result = self.choice is not None or self.native or not self.candidates
         return not has_result and all(candidate.failed for candidate in self.candidates)
@@ -406,7 +406,7 @@ class Entry:
 
 def is_part(fingerprint: tuple[Value, ...]) -> bool:
     """Whether all that pruning left is in the list, so that the fastest of the list is the fastest of that."""
-    return all(value.type != MADE_ANEW for value in fingerprint if value.name == PRUNED)
+    return all(value.type != NEW_CANDIDATES_TYPE for value in fingerprint if value.name == PRUNED)
 
 
 def before_pruning(fingerprint: tuple[Value, ...]) -> tuple[Value, ...]:

@@ -66,7 +66,7 @@ def entry_of(problem: Any, fingerprint: Any, choice: Any, candidates: Any, nativ
         base64.b64decode(native),
         label,
         seconds,
-        Versions.of(versions),
+        Versions.parse(versions),
         compiled,
         tuple([Digest(*one) for one in digests]),
         generation,

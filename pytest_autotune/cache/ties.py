@@ -48,7 +48,7 @@ def hysteresis(device: Device, best_us: float) -> float:
     return max(noise, tie_on_gpu(best_us) + noise / 2 if noise == NOISE else 0.0)
 
 
-def settle(
+def choose_candidate(
     times: Mapping[int, float],
     noise: float,
     kept: int | None = None,
@@ -72,16 +72,16 @@ def settle(
         tolerated = max(tie, min(error(number, best), noise))
         return times[number] <= times[best] * (1 + tolerated)
 
-    return next(number for number in preferred(times) if is_as_good(number))
+    return next(number for number in order_of_preference(times) if is_as_good(number))
 
 
-def preferred(numbers: Iterable[int]) -> list[int]:
+def order_of_preference(numbers: Iterable[int]) -> list[int]:
     """Candidates by their position in the list; of those that are as good, the first of these is chosen."""
     return sorted(numbers)
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class MeasuredEntry:
     """An entry that came from a search in this run.
 
     :param origin: who measured it.
@@ -90,43 +90,43 @@ class Measured:
     """
 
     entry: Entry
-    origin: str = ""
-    disturbed: bool = False
+    process: str = ""
+    is_disturbed: bool = False
     rejected: bool = False
 
 
-def ranked(rivals: Sequence[Measured]) -> list[Measured]:
+def rank_measurements(rivals: Sequence[MeasuredEntry]) -> list[MeasuredEntry]:
     """Measurements of one problem, the one to keep first, whatever their order: the higher generation, a choice before
     "every candidate failed", undisturbed before disturbed, the lower time; else by the encoding.
     """
     if len(rivals) == 1:
         return list(rivals)
 
-    def quality(one: Measured) -> tuple[object, ...]:
+    def quality(one: MeasuredEntry) -> tuple[object, ...]:
         entry = one.entry
-        return -entry.generation, entry.every_failed, one.disturbed, best_time_us(entry), repr(entry), one.origin
+        return -entry.generation, entry.is_failure, one.is_disturbed, find_best_time_us(entry), repr(entry), one.process
 
     return sorted(rivals, key=quality)
 
 
-def keeps(old: Entry, new: Entry, is_rejected: bool = False) -> bool:
+def keeps_entry(old: Entry, new: Entry, is_rejected: bool = False) -> bool:
     """Whether a file keeps its entry: the choice is as good as the new one, by the new measurement.
 
     :param is_rejected: this run has tried the entry's choice, and could not use it.
     """
-    if new.every_failed:  # the cause may pass, and its words may hold what a test drew at random
-        return old.every_failed or not is_rejected
+    if new.is_failure:  # the cause may pass, and its words may hold what a test drew at random
+        return old.is_failure or not is_rejected
     if old.choice is None or new.choice is None:
         return (old.choice, old.candidates, old.native) == (new.choice, new.candidates, new.native)
-    best_us = best_time_us(new)
+    best_us = find_best_time_us(new)
     if best_us == float("inf"):  # a tuner that reports no times gives no reason to change
         return True
     times = {number: one.time_us for number, one in enumerate(new.candidates) if one.time_us is not None}
-    kept = next((number for number in times if new.candidates[number].same_configuration(old.choice)), None)
-    return kept is not None and settle(times, hysteresis(new.problem.device, best_us), kept) == kept
+    kept = next((number for number in times if new.candidates[number].is_same_configuration(old.choice)), None)
+    return kept is not None and choose_candidate(times, hysteresis(new.problem.device, best_us), kept) == kept
 
 
-def best_time_us(entry: Entry) -> float:
+def find_best_time_us(entry: Entry) -> float:
     """The lowest time that was measured for an entry, in microseconds; infinite if none was."""
     measured = entry.candidates or ((entry.choice,) if entry.choice else ())
     return min((one.time_us for one in measured if one.time_us is not None), default=float("inf"))

@@ -9,10 +9,10 @@ import click
 
 from pytest_autotune.cache import stores
 from pytest_autotune.cache.codec import encode, format_of
-from pytest_autotune.cache.counted import counted
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.locations import Location, is_url
 from pytest_autotune.cache.model import Cache
+from pytest_autotune.cache.quantities import describe_count
 from pytest_autotune.cli.export import exported_defect
 from pytest_autotune.cli.output import FOUND, OK, PATH, first_difference, print_lines, safe, whole
 
@@ -35,12 +35,12 @@ def command(files: tuple[str, ...], fix: bool, exported: tuple[str, ...]) -> int
     bad = entries = 0
     for path in files:
         try:
-            cache = whole(stores.read(path))
+            cache = whole(stores.read_cache(path))
             if fix:
-                store = stores.store_of(path)
-                store.check()
+                store = stores.open_store(path)
+                store.check_writable()
                 store.update(lambda now: now)  # read again under the lock, so that nothing new is lost
-                cache = whole(stores.read(path))
+                cache = whole(stores.read_cache(path))
             entries += len(cache.entries)
             defects = [safe(line) for line in _defects(path, cache)]
             defects += filter(None, [exported_defect(cache, path, module) for module in exported])
@@ -48,7 +48,7 @@ def command(files: tuple[str, ...], fix: bool, exported: tuple[str, ...]) -> int
             defects = [safe(str(error))]
         bad += bool(defects)
         print_lines(defects)
-    found = f"{counted(len(files), 'cache')}, {counted(entries, 'entry')}"
+    found = f"{describe_count(len(files), 'cache')}, {describe_count(entries, 'entry')}"
     print_lines([f"{found}: {f'{bad} to mend' if bad else 'fine'}"])
     return FOUND if bad else OK
 
@@ -57,10 +57,10 @@ def _defects(path: str, cache: Cache) -> Iterator[str]:
     for entry in cache.entries:
         if entry.choice is None and not entry.candidates and not entry.native:
             yield f"{path}: {entry.problem} on {entry.problem.device.name} has no result (a run that updates tunes it)"
-    if is_url(path) or Location.of(path, Path()).is_folder:
+    if is_url(path) or Location.parse(path, Path()).is_folder:
         return  # it is written file by file
     form = format_of(Path(path), path)
-    data, as_written = stores.file_bytes(path), encode(cache, form)
+    data, as_written = stores.read_file(path), encode(cache, form)
     if data != as_written:
         line = f":{first_difference(data.decode(), as_written.decode())}" if form.value.is_text else ""
         yield (

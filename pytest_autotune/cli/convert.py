@@ -8,9 +8,9 @@ from pathlib import Path
 import click
 
 from pytest_autotune.cache import stores
-from pytest_autotune.cache.counted import counted
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.model import Cache, Device
+from pytest_autotune.cache.quantities import describe_count
 from pytest_autotune.cli.output import PATH, print_lines, safe, whole
 
 _XLA = "xla"
@@ -44,10 +44,10 @@ def command(
     if to:
         print_lines([safe(_write_xla(cache, source, output, xla_format))])
         return
-    store = stores.store_of(output)
-    store.check()
+    store = stores.open_store(output)
+    store.check_writable()
     updated = store.update(lambda now: cache)
-    print_lines([f"{counted(len(cache.entries), 'entry')} written to {safe(updated.written_to)}"])
+    print_lines([f"{describe_count(len(cache.entries), 'entry')} written to {safe(updated.written_to)}"])
 
 
 def _device(text: str) -> Device:
@@ -60,7 +60,7 @@ def _device(text: str) -> Device:
 def _read_whole(path: str) -> Cache:
     """A cache of ours."""
     try:
-        return whole(stores.read(path))
+        return whole(stores.read_cache(path))
     except CacheError:
         if _is_of_xla(path):
             raise CacheError(path, "is a file of XLA's, not a cache", "add --from=xla") from None
@@ -72,13 +72,13 @@ def _is_of_xla(path: str) -> bool:
         _read_xla(path)
     except CacheError:
         return False
-    return bool(stores.file_bytes(path).strip())
+    return bool(stores.read_file(path).strip())
 
 
 def _read_xla(path: str, device: Device | None = None) -> Cache:
     from pytest_autotune.tuners.xla import entries, files
 
-    return entries.to_cache(files.read(stores.file_bytes(path), path), device)
+    return entries.to_cache(files.read(stores.read_file(path), path), device)
 
 
 def _write_xla(cache: Cache, source: str, output: str, wanted: str | None) -> str:
@@ -87,7 +87,7 @@ def _write_xla(cache: Cache, source: str, output: str, wanted: str | None) -> st
     ours = [entry for entry in cache.entries if entry.problem.tuner == entries.NAME]
     theirs = [entries.to_xla(entry) for entry in ours]
     found = {entry.layout for entry in theirs}
-    layout = files.Layout(wanted) if wanted else next(iter(found), None)
+    layout = files.XlaLayout(wanted) if wanted else next(iter(found), None)
     chosen = [entry for entry in theirs if entry.layout is layout]
     if layout is None or not chosen:
         raise CacheError(source, f"holds no entries of XLA{f' in its {wanted} format' if wanted else ''}")
@@ -95,9 +95,9 @@ def _write_xla(cache: Cache, source: str, output: str, wanted: str | None) -> st
         raise CacheError(
             source, "holds entries in both of XLA's formats", "add --xla-format=new or --xla-format=legacy"
         )
-    if os.path.exists(output) and stores.file_bytes(output).strip() and not _is_of_xla(output):
+    if os.path.exists(output) and stores.read_file(output).strip() and not _is_of_xla(output):
         raise CacheError(output, "holds something else than XLA's autotuning results", "name a new file")
     stores.replace_file(output, files.write(chosen, layout, files.is_text(Path(output))))
     left_out = len(cache.entries) - len(chosen)
-    rest = f"; {counted(left_out, 'other')} left out" if left_out else ""
-    return f"{counted(len(chosen), 'entry')} written to {output} in XLA's {layout.value} format{rest}"
+    rest = f"; {describe_count(left_out, 'other')} left out" if left_out else ""
+    return f"{describe_count(len(chosen), 'entry')} written to {output} in XLA's {layout.value} format{rest}"

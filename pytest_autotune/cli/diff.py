@@ -9,11 +9,11 @@ from collections.abc import Iterator, Sequence
 import click
 
 from pytest_autotune.cache import stores
-from pytest_autotune.cache.counted import counted
-from pytest_autotune.cache.diff import Change, ChangeKind, Diff, diff
+from pytest_autotune.cache.diff import Change, ChangeKind, Diff, compare_caches
 from pytest_autotune.cache.model import Cache, Device
+from pytest_autotune.cache.quantities import describe_count
 from pytest_autotune.cli.output import FOUND, OK, PATH, keys_of, print_lines, safe, table, warned
-from pytest_autotune.report.naming import arrow, changed
+from pytest_autotune.report.naming import describe_change, join_with_arrow
 
 #: A line of Markdown has at most so many characters: of these the choice, the time, and what stands between cells.
 _LONGEST_ROW, _LONGEST_CHOICE, _LONGEST_TIME, _BETWEEN_CELLS = 119, 36, 20, 21
@@ -33,7 +33,7 @@ def command(old: str, new: str, exit_code: bool, markdown: bool) -> int:
     As git's difftool: git difftool --extcmd="pytest-autotune diff" -- FILE
     """
     # So git names a side that has no such file.
-    found = diff(*(Cache() if path == os.devnull else warned(stores.read(path)) for path in (old, new)))
+    found = compare_caches(*(Cache() if path == os.devnull else warned(stores.read_cache(path)) for path in (old, new)))
     print_lines(_markdown(found) if markdown else _lines(found))
     return FOUND if exit_code and found.changes else OK
 
@@ -43,7 +43,7 @@ def _lines(found: Diff) -> Iterator[str]:
     for device, changes in _by_device(found):
         yield ""
         others = [change for change in changes if change.kind is not ChangeKind.VERSIONS]
-        rows = [(change.kind.value, str(change.entry.problem), *changed(change)) for change in others]
+        rows = [(change.kind.value, str(change.entry.problem), *describe_change(change)) for change in others]
         rows += [(ChangeKind.VERSIONS.value, *words, "") for words in _versions(changes)]
         yield from table(str(device), rows, right=[3])
 
@@ -57,8 +57,8 @@ def _by_device(found: Diff) -> Iterator[tuple[Device, list[Change]]]:
 def _versions(changes: Sequence[Change]) -> Iterator[tuple[str, str]]:
     """How many entries went from which versions to which."""
     others = (change for change in changes if change.kind is ChangeKind.VERSIONS)
-    words = Counter(arrow(str(one.versions) for one in (change.old, change.new) if one) for change in others)
-    yield from ((counted(number, "entry"), which) for which, number in words.items())
+    words = Counter(join_with_arrow(str(one.versions) for one in (change.old, change.new) if one) for change in others)
+    yield from ((describe_count(number, "entry"), which) for which, number in words.items())
 
 
 def _markdown(found: Diff) -> Iterator[str]:
@@ -78,8 +78,8 @@ def _markdown(found: Diff) -> Iterator[str]:
             yield f"\n{code(safe(heading, _LONGEST_HEADING - len(device.name) - 6))} on {code(device.name)}\n"
             yield "| | problem | choice | time |\n| --- | --- | --- | --- |"
             for change, key in zip(of_kernel, keys, strict=True):
-                problem = " ".join(f"{part}={key[part].words}" for part in own if part in key)
-                choice, time = map(safe, changed(change), (_LONGEST_CHOICE, _LONGEST_TIME))
+                problem = " ".join(f"{part}={key[part].display_text}" for part in own if part in key)
+                choice, time = map(safe, describe_change(change), (_LONGEST_CHOICE, _LONGEST_TIME))
                 left = _LONGEST_ROW - _BETWEEN_CELLS - len(change.kind.value + choice + time)
                 cells = change.kind.value, safe(problem, left), choice, time
                 yield f"| {' | '.join(code(cell) if cell else '' for cell in cells)} |"

@@ -13,7 +13,7 @@ from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.model import Cache
 from pytest_autotune.cli.output import PATH, first_difference, print_lines, safe, whole
 from pytest_autotune.production import export_python
-from pytest_autotune.production.export_table import PRESETS, Layout, is_table, tables
+from pytest_autotune.production.export_table import PRESETS, TableLayout, is_table, tables
 
 
 @click.command("export", short_help="choices as a module of Python, or as JSON that other libraries read")
@@ -58,7 +58,7 @@ def command(
 
     table: JSON as frameworks read it, a file for each static key and device: --preset, or --file and --row.
     """
-    cache = whole(stores.read(file))
+    cache = whole(stores.read_cache(file))
     if to == "table":
         layout = _layout(preset, path, row, values)
         written = {os.path.join(output, name): text for name, text in tables(cache, layout, kernels, devices).items()}
@@ -81,13 +81,13 @@ def command(
     print_lines([safe(f"{output} was written: {words}")])
 
 
-def _layout(preset: str | None, path: str | None, row: str | None, values: str) -> Layout:
+def _layout(preset: str | None, path: str | None, row: str | None, values: str) -> TableLayout:
     if preset and not (path or row or values):
         return PRESETS[preset]
     if preset or not (path and row):
         raise CacheError("--to=table", "takes --preset, or --file and --row", "see pytest-autotune export --help")
     names = tuple(name.strip() for name in values.split(",") if name.strip())
-    return Layout(path, row, names, has_others=not names)
+    return TableLayout(path, row, names, has_others=not names)
 
 
 def exported_defect(cache: Cache, path: str, file: str) -> str:
@@ -129,4 +129,4 @@ def _pairs(aliases: Sequence[str]) -> dict[str, str]:
 
 
 def _text(path: str) -> str:
-    return stores.file_bytes(path).decode(errors="replace")
+    return stores.read_file(path).decode(errors="replace")

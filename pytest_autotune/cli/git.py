@@ -15,11 +15,11 @@ import click
 
 from pytest_autotune.cache import stores
 from pytest_autotune.cache.codec import decode, encode, format_of
-from pytest_autotune.cache.counted import seconds
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.locations import Location
-from pytest_autotune.cache.merge import combine
+from pytest_autotune.cache.merge import combine_caches
 from pytest_autotune.cache.model import Cache, Entry
+from pytest_autotune.cache.quantities import describe_seconds
 from pytest_autotune.cli.merge import settled
 from pytest_autotune.cli.output import FOUND, OK, PATH, choice_and_time, print_lines, safe, whole
 
@@ -73,7 +73,7 @@ def _pattern(file: str, root: Path) -> str:
     It is meant literally but for its last star. A name that would be more than one line is refused.
     """
     path = Path(os.path.realpath(file))
-    folder = Location.of(file, Path()).is_folder
+    folder = Location.parse(file, Path()).is_folder
     if not folder:
         format_of(path, file)
     try:
@@ -127,9 +127,9 @@ def merge(ancestor: str, ours: str, theirs: str, path: str) -> int:
     form = format_of(Path(path), path)
     try:
         versions = {"ours": ours, "theirs": theirs}
-        sides = {name: whole(decode(stores.file_bytes(side), form, path)) for name, side in versions.items()}
-        before = stores.file_bytes(ancestor)  # empty where both sides added the file
-        combined = combine(sides, decode(before, form, path) if before.strip() else Cache())
+        sides = {name: whole(decode(stores.read_file(side), form, path)) for name, side in versions.items()}
+        before = stores.read_file(ancestor)  # empty where both sides added the file
+        combined = combine_caches(sides, decode(before, form, path) if before.strip() else Cache())
         stores.replace_file(ours, encode(combined.cache, form))
     except CacheError as error:
         print_lines([f"{NAME}: {safe(path)}: cannot be merged as a cache: {error}"], err=True)
@@ -145,14 +145,14 @@ def textconv(file: str) -> None:
 
     Where a line of the file is another, so is a line of this.
     """
-    cache = whole(stores.read(file, missing_ok=True))
+    cache = whole(stores.read_cache(file, missing_ok=True))
     print_lines(_line(entry) for entry in sorted(cache.entries, key=lambda entry: entry.sort_key))
 
 
 def _line(entry: Entry) -> str:
     on = f"{safe(str(entry.problem))} on {safe(entry.problem.device.id)}: {choice_and_time(entry)}"
     noted = [*map(str, entry.fingerprint), str(entry.versions), entry.label]
-    noted += [f"{seconds(entry.tuning_seconds)} of tuning"] if entry.tuning_seconds else []
+    noted += [f"{describe_seconds(entry.tuning_seconds)} of tuning"] if entry.tuning_seconds else []
     # What fills lines of the file and is nothing to read: that it is another has to show all the same.
     rest = (entry.candidates, entry.native, entry.compiled, entry.digests)
     if any(rest):

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 import click
 
 from pytest_autotune.cache import stores
-from pytest_autotune.cache.counted import counted
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.locations import is_url
-from pytest_autotune.cache.merge import Combined, combine
+from pytest_autotune.cache.merge import CombinedCaches, combine_caches
 from pytest_autotune.cache.model import Cache, Problem
+from pytest_autotune.cache.quantities import describe_count
 from pytest_autotune.cli.output import PATH, choice_and_time, on_device, print_lines, safe, whole
 
 
@@ -36,50 +36,51 @@ def command(files: tuple[str, ...], output: str, base: str | None) -> None:
     """
     if len(set(files)) < len(files):
         raise CacheError(next(path for path in files if files.count(path) > 1), "is named twice")
-    sides = {path: whole(stores.read(path)) for path in files}
-    ancestor = stores.read(base) if base is not None else None
-    combined, gone = combine(sides, ancestor), set[Problem]()
+    sides = {path: whole(stores.read_cache(path)) for path in files}
+    ancestor = stores.read_cache(base) if base is not None else None
+    combined, gone = combine_caches(sides, ancestor), set[Problem]()
 
     def change(now: Cache) -> Cache:
         nonlocal combined, gone
         # A dump may have written to it meanwhile; and to what is at a URL, others add.
         if output in sides or is_url(output):
-            combined = combine({**sides, output: now}, ancestor)
+            combined = combine_caches({**sides, output: now}, ancestor)
         there = (*combined.cache.entries, *combined.removed)
         gone = {entry.problem for entry in now.entries} - {entry.problem for entry in there}
         return combined.cache
 
-    store = stores.store_of(output)
-    store.check()
+    store = stores.open_store(output)
+    store.check_writable()
     written_to = store.update(change).written_to
-    written = f"{counted(len(combined.cache.entries), 'entry')} of {counted(len(files), 'cache')}"
-    replaced = f"; {counted(len(gone), 'problem')} that it held gone: in no FILE (to keep such, name it as one)"
+    written = f"{describe_count(len(combined.cache.entries), 'entry')} of {describe_count(len(files), 'cache')}"
+    replaced = f"; {describe_count(len(gone), 'problem')} that it held gone: in no FILE (to keep such, name it as one)"
     written = f"{written} written to {safe(written_to)}{replaced if gone else ''}"
     print_lines([written, *settled(combined, base is not None)])
 
 
-def settled(combined: Combined, has_base: bool = True) -> Iterator[str]:
+def settled(combined: CombinedCaches, has_base: bool = True) -> Iterator[str]:
     """What a reader may want to look at again: what was removed, and which of several entries stayed."""
     if combined.removed:
-        yield f"{counted(len(combined.removed), 'entry')} left out, which one side removed or replaced:"
+        yield f"{describe_count(len(combined.removed), 'entry')} left out, which one side removed or replaced:"
         there = {entry.problem for entry in combined.cache.entries}
         for problem in (entry.problem for entry in combined.removed):
             yield on_device(problem) + (": replaced by an entry with another fingerprint" if problem in there else "")
-    if combined.several:
-        yield f"{counted(len(combined.several), 'entry')} of one problem and several fingerprints, all of which stay:"
-        for entry in combined.several:
+    if combined.ambiguous:
+        count = describe_count(len(combined.ambiguous), "entry")
+        yield f"{count} of one problem and several fingerprints, all of which stay:"
+        for entry in combined.ambiguous:
             rests_on = ", ".join(map(str, entry.fingerprint))
             yield f"{on_device(entry.problem)}: {choice_and_time(entry)}; {safe(rests_on)}"
         or_base = "" if has_base else ", or --base=FILE,"
         yield f"  (a run with --autotune-update=prune{or_base} drops those of code that is gone)"
     if combined.conflicts:
-        several = counted(len(combined.conflicts), "problem")
+        several = describe_count(len(combined.conflicts), "problem")
         yield f"{several} with several entries, of which the one stays that a run would keep:"
     for kept, *others in combined.conflicts:
         yield on_device(kept.entry.problem)
         for one in (kept, *others):
             what = "kept" if one.entry == kept.entry else "dropped"
-            yield f"    {what} {safe(one.origin)}: {choice_and_time(one.entry)}"
+            yield f"    {what} {safe(one.process)}: {choice_and_time(one.entry)}"
 
 
 @click.command("compact", short_help="fewer and larger segments in a store at a URL")
@@ -90,4 +91,4 @@ def compact(url: str) -> None:
     Entries that were removed go for good. It is safe beside runs that read and write, and beside another compact.
     """
     before, after = stores.compact(url)
-    print_lines([f"{safe(url)}: {counted(before, 'segment')} merged into {after}"])
+    print_lines([f"{safe(url)}: {describe_count(before, 'segment')} merged into {after}"])

@@ -8,9 +8,9 @@ from fnmatch import fnmatchcase
 import click
 
 from pytest_autotune.cache.errors import CacheError
-from pytest_autotune.cache.foreign_text import one_line
+from pytest_autotune.cache.foreign_text import to_one_line
 from pytest_autotune.cache.model import Cache, Entry, Problem, Value
-from pytest_autotune.report.naming import choice_text, time_text
+from pytest_autotune.report.naming import describe_choice, describe_time
 
 #: Nothing is wrong.
 OK = 0
@@ -24,7 +24,7 @@ INTERRUPTED = 130
 #: A path that shells complete; whether it can be read is for the one who reads it to say.
 PATH = click.Path(readable=False)
 #: Text of a cache as a part of a line.
-safe = one_line
+safe = to_one_line
 
 
 def matches(wanted: str | None, *names: str) -> bool:
@@ -71,7 +71,7 @@ def keys_of(problems: Sequence[Problem]) -> tuple[list[dict[str, Value]], list[s
 
 def choice_and_time(entry: Entry) -> str:
     """Both, as a part of a line."""
-    return safe(", ".join(filter(None, [choice_text(entry), time_text(entry)])))
+    return safe(", ".join(filter(None, [describe_choice(entry), describe_time(entry)])))
 
 
 def first_difference(text: str, other: str) -> int:

@@ -10,9 +10,9 @@ from typing import Any, TypeAlias
 import click
 
 from pytest_autotune.cache import stores
-from pytest_autotune.cache.counted import counted
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.model import Cache, Entry
+from pytest_autotune.cache.quantities import describe_count
 from pytest_autotune.cli.output import FOUND, OK, PATH, matches, on_device, print_lines, safe, warned
 from pytest_autotune.report.json_report import entry_mapping, problem_mapping
 
@@ -63,15 +63,15 @@ def command(
     def without_unused(now: Cache) -> Cache:
         return replace(now, entries=tuple(entry for entry in now.entries if not is_unused(entry)))
 
-    store = stores.store_of(file)
+    store = stores.open_store(file)
     cache, elsewhere = warned(store.read()), ""
     dropped = [entry for entry in cache.entries if is_unused(entry)]
     if dropped and not dry_run:
-        store.check()
+        store.check_writable()
         updated = store.update(without_unused, removing=True)
         elsewhere = f", written to {safe(updated.written_to)}" if updated.beside else ""
     would = "would be dropped" if dry_run else "dropped"
-    counts = f"{counted(len(dropped), 'entry')} {would}, {len(cache.entries) - len(dropped)} kept{elsewhere}"
+    counts = f"{describe_count(len(dropped), 'entry')} {would}, {len(cache.entries) - len(dropped)} kept{elsewhere}"
     print_lines([counts, *(on_device(entry.problem) for entry in dropped)])
     return FOUND if exit_code and dropped else OK
 
@@ -88,7 +88,7 @@ def _report(path: str, together: bool) -> tuple[Set[_Reported], Set[_Reported]]:
     :raises CacheError: where the path holds no such report.
     """
     try:
-        plain = json.loads(stores.file_bytes(path))
+        plain = json.loads(stores.read_file(path))
         asked, unused = (frozenset(map(_reported, plain[name])) for name in ("lookups", "unused"))
         incomplete = "" if plain["complete"] else str(plain.get("incomplete_reason") or "it does not say why")
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):

@@ -10,10 +10,10 @@ from typing import TypeAlias
 import click
 
 from pytest_autotune.cache import stores
-from pytest_autotune.cache.counted import counted, seconds
 from pytest_autotune.cache.model import Device, Entry
+from pytest_autotune.cache.quantities import describe_count, describe_seconds
 from pytest_autotune.cli.output import FOUND, OK, PATH, keys_of, matches, print_lines, safe, table, warned
-from pytest_autotune.report.naming import choice_text, time_text
+from pytest_autotune.report.naming import describe_choice, describe_time
 
 _Groups: TypeAlias = "Mapping[tuple[str, Device], list[Entry]]"
 #: So many kernels are named where the one that was asked for is not there.
@@ -27,7 +27,7 @@ _NEAREST = 5
 @click.option("--summary", is_flag=True, help="A row for each kernel and device instead of their tables.")
 def command(file: str, kernel: str | None, device: str | None, summary: bool) -> int:
     """Tables of what the cache FILE holds: one for each kernel and device, with a row for each problem."""
-    cache = warned(stores.read(file))
+    cache = warned(stores.read_cache(file))
     of_kernel = [entry for entry in cache.entries if matches(kernel, entry.problem.name)]
     entries = [one for one in of_kernel if matches(device, one.problem.device.id, one.problem.device.name)]
     if cache.entries and not entries:
@@ -52,9 +52,9 @@ def _totals(groups: _Groups, number: int) -> str:
     """What is shown of the entries of the cache, in one line."""
     entries = [entry for members in groups.values() for entry in members]
     counts = [
-        counted(len(entries), "entry"),
-        counted(len({name for name, _ in groups}), "kernel"),
-        counted(len({device for _, device in groups}), "device"),
+        describe_count(len(entries), "entry"),
+        describe_count(len({name for name, _ in groups}), "kernel"),
+        describe_count(len({device for _, device in groups}), "device"),
         f"{_tuned_in(entries)} of tuning",
     ]
     left_out = number - len(entries)
@@ -62,7 +62,7 @@ def _totals(groups: _Groups, number: int) -> str:
 
 
 def _tuned_in(entries: Sequence[Entry]) -> str:
-    return seconds(sum(entry.tuning_seconds for entry in entries))
+    return describe_seconds(sum(entry.tuning_seconds for entry in entries))
 
 
 def _summary(groups: _Groups) -> Iterator[str]:
@@ -80,8 +80,8 @@ def _tables(groups: _Groups) -> Iterator[str]:
         is_ambiguous = len({entry.problem for entry in entries}) < len(entries)
         rows = [[*own, "choice", "time", "tuned in", *(["fingerprint"] if is_ambiguous else [])]]
         for key, entry in zip(keys, entries, strict=True):
-            cells = [key[name].words if name in key else "-" for name in own]
-            cells += [choice_text(entry), time_text(entry), _tuned_in([entry])]
+            cells = [key[name].display_text if name in key else "-" for name in own]
+            cells += [describe_choice(entry), describe_time(entry), _tuned_in([entry])]
             rows.append([*cells, *([" ".join(map(str, entry.fingerprint))] if is_ambiguous else [])])
         values = [[key[name].value for key in keys if name in key] for name in own]
         numeric = [at for at, column in enumerate(values) if all(isinstance(one, (int, float)) for one in column)]

@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 
 class Option(NamedTuple):
-    """A flag, an ini value, or both: a row of the table in :mod:`pytest_autotune.session.options`.
+    """A flag, an ini value, or both: a row of the table in :mod:`pytest_autotune.plugin.options`.
 
     :param name: ``max_misses`` of ``--autotune-max-misses`` and ``autotune_max_misses``.
-    :param kind: how a value is read: the name of a reader in :mod:`pytest_autotune.session.values`, or of the mode that
+    :param kind: how a value is read: the name of a reader in :mod:`pytest_autotune.plugin.values`, or of the mode that
         reads it itself.
     :param about: what it does.
     :param metavar: the value in words; the words themselves, the default first, with ``|`` between them.

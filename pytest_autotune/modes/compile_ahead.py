@@ -10,10 +10,10 @@ from contextlib import suppress
 from pathlib import Path
 
 from pytest_autotune import devices
-from pytest_autotune.cache.counted import counted
 from pytest_autotune.cache.host_time import HostTime
+from pytest_autotune.cache.quantities import describe_count
 from pytest_autotune.run.mode import Job, Mode, Section
-from pytest_autotune.run.result import Result
+from pytest_autotune.run.result import RunResult
 from pytest_autotune.run.session import Session
 from pytest_autotune.tuners.shared.compile_pool import CompilePool
 from pytest_autotune.workers.events import Event
@@ -37,7 +37,7 @@ class CompileAhead(Mode):
         self._seconds: list[float] = []
         self._failures: list[str] = []
 
-    def collected(
+    def begin_tests(
         self, session: Session, folder: Path | None, processes: int, jobs: Callable[[], Sequence[Job]]
     ) -> None:
         threads = min(max(cores(devices.cpu().multiprocessors) // processes - 1, self._always), MOST_THREADS)
@@ -67,11 +67,11 @@ class CompileAhead(Mode):
         done = {"kernels": len(self._seconds), "seconds": sum(self._seconds), "failed": len(self._failures)}
         yield Event(COMPILED, data={**done, "reason": next(iter(self._failures), "")})
 
-    def section(self, result: Result) -> Section:
-        reported = [event.data for event in result.collected.others if event.kind == COMPILED]
+    def build_section(self, result: RunResult) -> Section:
+        reported = [event.data for event in result.collected.mode_events if event.kind == COMPILED]
         done = {name: sum(one.get(name, 0) for one in reported) for name in ("kernels", "seconds", "failed")}
         reason = next(filter(None, (one.get("reason") for one in reported)), "")
-        kernels = counted(done["kernels"], "kernel")
+        kernels = describe_count(done["kernels"], "kernel")
         return Section(
             self.name,
             str(self),

@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from pytest_autotune.cache import stores
-from pytest_autotune.cache.counted import counted
 from pytest_autotune.cache.errors import CacheError
-from pytest_autotune.cache.foreign_text import one_line
+from pytest_autotune.cache.foreign_text import to_one_line
+from pytest_autotune.cache.quantities import describe_count
 from pytest_autotune.production.choices import plain_key
 from pytest_autotune.run.mode import Finding, Mode, Section
-from pytest_autotune.run.result import Gate, Result
+from pytest_autotune.run.result import Gate, RunResult
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Problems(Mode):
     def __str__(self) -> str:
         return " ".join(typed for _, typed in self._files)
 
-    def section(self, result: Result) -> Section:
+    def build_section(self, result: RunResult) -> Section:
         wanted: Counter[Wanted] = Counter()
         try:
             for path, typed in self._files:
@@ -59,30 +59,32 @@ class Problems(Mode):
         uncovered.sort(key=lambda one: (-wanted[one], str(one)))
         found = [_finding(one, wanted[one], tests[one.tuner, one.kernel]) for one in uncovered]
         missing = f": {len(found)} not covered by the suite" if found else ", all covered"
-        why = result.collected.incomplete
+        why = result.collected.incomplete_reason
         so_far = f" (this run was not complete: {why})" if found and why else ""
-        line = f"{counted(len(wanted), 'problem')} of production{missing}{so_far}"
-        data = [{"problem": one.problem, "nearest_test": one.test, "reason": one.what} for one in found]
+        line = f"{describe_count(len(wanted), 'problem')} of production{missing}{so_far}"
+        data = [{"problem": one.problem, "nearest_test": one.test, "reason": one.text} for one in found]
         return Section(self.name, str(self), (line,), tuple(found), data={"uncovered": data})
 
 
 def make(problems: Sequence[Any]) -> Problems:
     """The mode, by its options."""
-    return Problems([(file.location.real, file.typed) for file in problems])
+    return Problems([(file.location.resolved, file.typed) for file in problems])
 
 
 def _read(path: str, where: str) -> list[Wanted]:
     """The problems in a file, each as often as it stands there."""
     found = []
     try:
-        lines = stores.file_bytes(path).decode("utf-8", "replace").splitlines()
+        lines = stores.read_file(path).decode("utf-8", "replace").splitlines()
     except CacheError as error:
-        raise CacheError(where, error.found) from None
+        raise CacheError(where, error.event) from None
     for number, line in enumerate(lines, 1):
         try:
             given = json.loads(line)
-            key = {one_line(str(name)): _hashable(value) for name, value in given["key"].items()}
-            found.append(Wanted(one_line(str(given["tuner"])), one_line(str(given["kernel"])), frozenset(key.items())))
+            key = {to_one_line(str(name)): _hashable(value) for name, value in given["key"].items()}
+            found.append(
+                Wanted(to_one_line(str(given["tuner"])), to_one_line(str(given["kernel"])), frozenset(key.items()))
+            )
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             raise CacheError(f"{where}:{number}", "is no problem that pytest_autotune.use() reported") from None
     return found
@@ -97,10 +99,12 @@ def _finding(wanted: Wanted, times: int, tests: Mapping[frozenset[tuple[str, Any
     often = f" {times} times" if times > 1 else ""
     what = f"asked for in production{often}, and by no test"
     if not tests:
-        return Finding("UNCOVERED", one_line(str(wanted)), f"{what}, nor is this kernel with another key")
+        return Finding("UNCOVERED", to_one_line(str(wanted)), f"{what}, nor is this kernel with another key")
     near = min(tests, key=lambda key: (_distance(dict(wanted.key), dict(key)), sorted(map(str, key))))
     differs = ", ".join(f"{name}={value}" for name, value in sorted(near - wanted.key))
-    return Finding("UNCOVERED", one_line(str(wanted)), f"{what}; the nearest has {differs or 'no more'}", tests[near])
+    return Finding(
+        "UNCOVERED", to_one_line(str(wanted)), f"{what}; the nearest has {differs or 'no more'}", tests[near]
+    )
 
 
 def _distance(wanted: Mapping[str, Any], has: Mapping[str, Any]) -> float:

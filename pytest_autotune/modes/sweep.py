@@ -9,16 +9,16 @@ import hashlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from pytest_autotune.cache.counted import counted
-from pytest_autotune.cache.foreign_text import one_line
+from pytest_autotune.cache.foreign_text import to_one_line
 from pytest_autotune.cache.model import Candidate, Entry, Identity, Problem
+from pytest_autotune.cache.quantities import describe_count
 from pytest_autotune.modes import part_of
 from pytest_autotune.report.json_report import candidate_mapping, problem_mapping
-from pytest_autotune.report.naming import described
+from pytest_autotune.report.naming import describe_problem
 from pytest_autotune.report.terminal import NO_LOOKUPS
-from pytest_autotune.run.lookup import Lookup
+from pytest_autotune.run.lookup import Lookup, UsedEntry
 from pytest_autotune.run.mode import Finding, Mode, Section
-from pytest_autotune.run.result import Result
+from pytest_autotune.run.result import RunResult
 from pytest_autotune.run.session import Session
 from pytest_autotune.run.sources import Answer, Answers
 from pytest_autotune.workers.events import Event
@@ -44,7 +44,7 @@ class Sweep(Mode):
 
     name = "sweep"
     without_caches = "a sweep loads and dumps nothing"
-    picks = True
+    picks_candidates = True
 
     def __str__(self) -> str:
         return f"{self.part}/{self.parts}" if self.parts else self.seed
@@ -66,7 +66,9 @@ class Sweep(Mode):
             first = (self.part - 1) * max(number, self.parts) // self.parts % number
         return [distinct[encoded] for encoded in ranked[first:] + ranked[:first]]
 
-    def offers(self, session: Session, lookup: Lookup, candidates: Callable[[], Iterable[Candidate]] | None) -> Answers:
+    def list_answers(
+        self, session: Session, lookup: Lookup, candidates: Callable[[], Iterable[Candidate]] | None
+    ) -> Answers:
         """Each candidate; where the tuner cannot use it, the next one."""
         problem, fingerprint = lookup.identity
         if candidates is None:
@@ -78,39 +80,39 @@ class Sweep(Mode):
         noted = list(ordered)
         for number, candidate in enumerate(ordered):
             entry = Entry(problem, fingerprint, candidate, tuple(noted))
-            reason = yield Answer(replace(lookup, entry=entry), entry)
+            reason = yield Answer(replace(lookup, result=UsedEntry(entry)), entry)
             noted[number] = replace(candidate, failed=reason)
 
     def begin_test(self) -> None:
         self.ran_with.clear()
 
-    def used(self, lookup: Lookup, entry: Entry) -> None:
+    def note_used(self, lookup: Lookup, entry: Entry) -> None:
         self.ran_with[lookup.identity] = entry
 
     def test_failed(self, test: str) -> tuple[Sequence[str], Sequence[Event]]:
         used = [(asked.problem, entry.choice) for asked, entry in self.ran_with.items()]
-        lines = [one_line(f"{problem}: {choice}") for problem, choice in used if choice is not None]
+        lines = [to_one_line(f"{problem}: {choice}") for problem, choice in used if choice is not None]
         events = [Event(FAILED_WITH, asked, entry, test) for asked, entry in self.ran_with.items()]
         return lines or ["no candidate of a sweep was asked for"], events
 
-    def section(self, result: Result) -> Section:
-        entries = [lookup.entry for _, lookup in result.collected.lookups if lookup.entry and not lookup.searched]
+    def build_section(self, result: RunResult) -> Section:
+        entries = [lookup.entry for _, lookup in result.collected.lookups if lookup.entry and not lookup.is_searched]
         entries = [entry for entry in entries if entry.choice is not None]  # what a tuner chose by itself is left out
         sizes = {entry.problem: len(entry.candidates) for entry in entries}
         labels = {row.problem: row.label for row in result.rows}
         order = list(labels)
         # What could not be used, and what ran in tests that failed.
         met = {(entry.problem, one, "") for entry in entries for one in entry.candidates if one.failed}
-        for event in result.collected.others:
+        for event in result.collected.mode_events:
             if event.kind == FAILED_WITH and event.entry and event.entry.choice and event.entry.problem in labels:
                 met.add((event.entry.problem, event.entry.choice, event.test))
         rows = sorted(met, key=lambda one: (not one[2], order.index(one[0]), str(one[1]), one[2]))
-        what = f"{counted(len(sizes), 'problem')} ran with candidates of --autotune-sweep={self}"
+        what = f"{describe_count(len(sizes), 'problem')} ran with candidates of --autotune-sweep={self}"
         failed = len({problem for problem, _, test in rows if test})
         lines = [what + (f"; {failed} of them in tests that failed" if failed else "")]
         if more := sum(size > self.parts > 0 for size in sizes.values()):
             lines.append(
-                f"{counted(more, 'problem has', 'problems have')} more than {self.parts} candidates, "
+                f"{describe_count(more, 'problem has', 'problems have')} more than {self.parts} candidates, "
                 f"{max(sizes.values())} at most: in so many sweeps all of them run"
             )
         data = [
@@ -121,7 +123,7 @@ class Sweep(Mode):
             self.name,
             str(self),
             tuple(lines) if sizes else (NO_LOOKUPS,),
-            tuple(_finding(described(one, labels[one]), candidate, test) for one, candidate, test in rows),
+            tuple(_finding(describe_problem(one, labels[one]), candidate, test) for one, candidate, test in rows),
             stands_for_counts=True,
             data={"modes": {self.name: {"seed": str(self), "rows": data}}},
         )
@@ -143,7 +145,7 @@ def make(sweep: Sweep) -> Sweep:
 
 def _finding(problem: str, candidate: Candidate, test: str) -> Finding:
     if test:
-        return Finding("FAILED", problem, f"ran with {candidate}", test, fails=True)
+        return Finding("FAILED", problem, f"ran with {candidate}", test, is_failure=True)
     return Finding("REFUSED", problem, f"{candidate}: {candidate.failed}")
 
 

@@ -13,23 +13,23 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from pytest_autotune.cache.counted import counted, duration, significant
-from pytest_autotune.cache.diff import winner
-from pytest_autotune.cache.foreign_text import error_line
+from pytest_autotune.cache.diff import find_winner
+from pytest_autotune.cache.foreign_text import describe_error
 from pytest_autotune.cache.host_time import HostTime
 from pytest_autotune.cache.model import Candidate, Entry, Identity, Problem
+from pytest_autotune.cache.quantities import describe_count, describe_duration, round_significant
 from pytest_autotune.cache.ties import noise_of
 from pytest_autotune.modes import part_of
-from pytest_autotune.report.findings import of_row
-from pytest_autotune.report.gate import Limit, asked_nothing, out_of_reach
+from pytest_autotune.report.findings import build_finding
+from pytest_autotune.report.gate import Limit, explain_empty_run, explain_unreachable_entries
 from pytest_autotune.run.lookup import Lookup, Outcome
-from pytest_autotune.run.mode import Mode, OfProblem, Section
-from pytest_autotune.run.result import Gate, Result
+from pytest_autotune.run.mode import Mode, ProblemRemark, Section
+from pytest_autotune.run.result import Gate, RunResult
 from pytest_autotune.run.session import Session
 from pytest_autotune.run.tuning import Tuning
 from pytest_autotune.tuners.measuring.clocks import Clock, Runner
-from pytest_autotune.tuners.measuring.launching import Result as Launched
-from pytest_autotune.tuners.measuring.race import Contest, Limits, OwnRace, Race, Raced
+from pytest_autotune.tuners.measuring.launching import CandidateResult as Launched
+from pytest_autotune.tuners.measuring.race import Contest, Limits, OwnRace, Race, RaceOutcome
 from pytest_autotune.tuners.shared.candidates import rounded_us
 from pytest_autotune.workers.coordinator import Claim
 from pytest_autotune.workers.events import Event
@@ -105,14 +105,15 @@ class Verdict:
     @property
     def faster(self) -> str:
         """The candidate that is faster, in words."""
-        return "" if self.entry is None else str(winner(self.entry) or "")
+        return "" if self.entry is None else str(find_winner(self.entry) or "")
 
     def __str__(self) -> str:
         if self.not_raced:
             return f"not verified: {self.not_raced}"
         if not self.is_slower:
             return "as fast as any"
-        times = f"{duration(self.choice_us)} -> {duration(self.faster_us)}, +-{duration(float(f'{self.error_us:.2g}'))}"
+        error = describe_duration(round_significant(self.error_us, 2))
+        times = f"{describe_duration(self.choice_us)} -> {describe_duration(self.faster_us)}, +-{error}"
         return f"the choice takes {1 + self.slower:.2f} x ({self.faster}), {times}"
 
 
@@ -151,21 +152,21 @@ class Verify(Mode):
         try:
             brought: Contest | OwnRace | str = contest()
         except Exception as error:
-            brought = error_line(error)
+            brought = describe_error(error)
         if why := brought if isinstance(brought, str) else self._why_not:
-            session.append(Verdict(why).event(lookup))
+            session.append_event(Verdict(why).event(lookup))
             return
         assert not isinstance(brought, str)
         claiming = session.coordinator.claim(_claim_of(lookup), None)
         with session.guarded(lookup.problem.tuner, claiming, Claim()) as claim:
-            if not claim.is_mine:  # another worker races it, or has
+            if not claim.is_claimed:  # another worker races it, or has
                 return
             started = HostTime.perf_counter()
             verdict = self._verdict(tuning, brought)
             took_s = HostTime.perf_counter() - started
             self._left_s -= took_s
             took_s += brought.spent_s if isinstance(brought, Contest) else 0.0
-            session.append(replace(verdict, seconds=significant(took_s)).event(lookup))
+            session.append_event(replace(verdict, seconds=round_significant(took_s)).event(lookup))
 
     def _verdict(self, tuning: Tuning, brought: Contest | OwnRace) -> Verdict:
         device = tuning.lookup.problem.device
@@ -177,21 +178,21 @@ class Verify(Mode):
             else:
                 raced = brought(worth)
         except Exception as error:  # a candidate's own, which must not fail a test that does not launch it
-            return Verdict(error_line(error))
-        return Verdict(raced) if isinstance(raced, str) else _result(raced, tuning.lookup.disturbed)
+            return Verdict(describe_error(error))
+        return Verdict(raced) if isinstance(raced, str) else _result(raced, tuning.is_disturbed)
 
     # Where the run comes together.
 
-    def replacing(self, events: Sequence[Event], lookups: Sequence[Lookup]) -> Iterable[Entry]:
+    def list_replacing_entries(self, events: Sequence[Event], lookups: Sequence[Lookup]) -> Iterable[Entry]:
         """What is faster than the loaded choice; of several for one problem, the one that is so by most."""
         asked = {(lookup.identity, lookup.test) for lookup in lookups}
         found: dict[Identity, Entry] = {}
         for event, verdict in sorted(verdicts(events), key=lambda one: (one[1].slower, repr(one[1].entry))):
-            if verdict.entry is not None and (event.asked, event.test) in asked:
+            if verdict.entry is not None and (event.identity, event.test) in asked:
                 found[verdict.entry.identity] = verdict.entry
         return list(found.values())
 
-    def section(self, result: Result) -> Section:
+    def build_section(self, result: RunResult) -> Section:
         found = self._by_problem(result)
         raced = sum(not verdict.not_raced for verdict in found.values())
         slower = [row for row in result.rows if row.problem in found and found[row.problem].is_slower]
@@ -210,36 +211,39 @@ class Verify(Mode):
             "gate": {"limit": gate.limit, "failed": gate.failure, "skipped": gate.skipped},
         }
         took = f" in {seconds:.1f}s" if seconds >= 0.1 else ""
-        lines = [f"verify {self}: {counted(raced, 'choice')} raced{took}{f': {len(slower)} slower' if slower else ''}"]
-        lines += [f"{counted(of, 'choice')} of {tuner} not raced: {why}" for (tuner, why), of in not_raced]
-        if slower and result.request.update and result.dump is None:
-            lines.append(f"Re-run with {result.request.update} --autotune-verify to replace slower choices.")
+        lines = [
+            f"verify {self}: {describe_count(raced, 'choice')} raced{took}{f': {len(slower)} slower' if slower else ''}"
+        ]
+        lines += [f"{describe_count(of, 'choice')} of {tuner} not raced: {why}" for (tuner, why), of in not_raced]
+        if slower and result.request.update_arguments and result.dump is None:
+            lines.append(f"Re-run with {result.request.update_arguments} --autotune-verify to replace slower choices.")
         if not result.is_judged:
             lines = [f"verify {self}: nothing was loaded, so there was no choice to race"]
         return Section(
             self.name,
             str(self),
             tuple(lines),
-            tuple(of_row("SLOWER", row, str(found[row.problem]), fails=bool(gate.failure)) for row in slower),
-            of_problems={row.problem: _of_problem(found.get(row.problem)) for row in result.rows},
+            tuple(build_finding("SLOWER", row, str(found[row.problem]), fails=bool(gate.failure)) for row in slower),
+            problem_remarks={row.problem: _of_problem(found.get(row.problem)) for row in result.rows},
             data={"verify": data},
             gate=gate,
         )
 
-    def _by_problem(self, result: Result) -> dict[Problem, Verdict]:
+    def _by_problem(self, result: RunResult) -> dict[Problem, Verdict]:
         """The verdict on each problem whose turn it was."""
         # Of several races, such as those of workers on two machines, the one that found most.
         reported = sorted(
-            verdicts(result.collected.others), key=lambda one: (one[1].slower, not one[1].not_raced, one[1].seconds)
+            verdicts(result.collected.mode_events),
+            key=lambda one: (one[1].slower, not one[1].not_raced, one[1].seconds),
         )
-        found = {event.asked.problem: verdict for event, verdict in reported if event.asked is not None}
+        found = {event.identity.problem: verdict for event, verdict in reported if event.identity is not None}
         for row in result.rows:
-            is_used = row.outcome is Outcome.HIT and row.entry is not None and not row.entry.every_failed
+            is_used = row.outcome is Outcome.HIT and row.entry is not None and not row.entry.is_failure
             if is_used and self._share.has_turn(row.problem):
                 found.setdefault(row.problem, Verdict(NO_WAY_IN))
         return found
 
-    def _judged(self, result: Result, slower: int, raced: int, why_not: Mapping[tuple[str, str], int]) -> Gate:
+    def _judged(self, result: RunResult, slower: int, raced: int, why_not: Mapping[tuple[str, str], int]) -> Gate:
         """Whether more choices are slower than the user allows."""
         limit, gate = self._limit, Gate()
         if limit is None or result.gate.is_usage_error:
@@ -249,10 +253,15 @@ class Verify(Mode):
         failure = skipped = ""
         if compared := limit.exceeded_by(slower, raced):
             failure = f"maximum allowed drift of autotune choices exceeded: {compared}"
-        elif not (failure := out_of_reach(result)) and not raced and not (failure := asked_nothing(result)):
+        elif (
+            not (failure := explain_unreachable_entries(result))
+            and not raced
+            and not (failure := explain_empty_run(result))
+        ):
             if late:
-                failure = f"not one of {counted(late, 'choice')} was raced: {TIME_OVER} (raise autotune_verify_seconds)"
-            elif result.loaded and not result.entries:
+                choices = describe_count(late, "choice")
+                failure = f"not one of {choices} was raced: {TIME_OVER} (raise autotune_verify_seconds)"
+            elif result.loaded and not result.loaded_entry_count:
                 failure = "no entry is loaded, so no choice was raced (add some with --autotune-update)"
             else:
                 why = "not one was raced" if result.is_judged else "nothing was loaded"
@@ -282,45 +291,45 @@ def _claim_of(lookup: Lookup) -> str:
 def verdicts(events: Iterable[Event]) -> Iterator[tuple[Event, Verdict]]:
     """The verdicts among events; what only looks like one, as in a damaged file, is none."""
     for event in events:
-        if event.kind in (RACED, NOT_RACED) and event.asked is not None:
+        if event.kind in (RACED, NOT_RACED) and event.identity is not None:
             with suppress(TypeError):
                 yield event, Verdict(**event.data, entry=event.entry)
 
 
-def _of_problem(verdict: Verdict | None) -> OfProblem:
+def _of_problem(verdict: Verdict | None) -> ProblemRemark:
     if verdict is None:
-        return OfProblem("", {"verdict": None})
+        return ProblemRemark("", {"verdict": None})
     data = {**verdict.data, "faster": verdict.faster}
-    return OfProblem(str(verdict), {"verdict": data}, "slower" if verdict.is_slower else "")
+    return ProblemRemark(str(verdict), {"verdict": data}, "slower" if verdict.is_slower else "")
 
 
 # A race.
 
 
-def _result(raced: Raced, is_disturbed: bool) -> Verdict:
-    verdict = Verdict(raced=raced.number, device_seconds=significant(raced.measured_s))
+def _result(raced: RaceOutcome, is_disturbed: bool) -> Verdict:
+    verdict = Verdict(raced=raced.number, device_seconds=round_significant(raced.measured_s))
     if raced.disturbed or is_disturbed:
         return replace(verdict, not_raced=DISTURBED)
     if raced.slower is None:
         return verdict
     return replace(
         verdict,
-        slower=significant(raced.slower.slower),
+        slower=round_significant(raced.slower.slower),
         choice_us=rounded_us(raced.best_us * (1 + raced.slower.slower)),
         faster_us=rounded_us(raced.best_us),
-        error_us=significant(2 * raced.slower.error * raced.best_us, 2),
+        error_us=round_significant(2 * raced.slower.error * raced.best_us, 2),
         entry=raced.entry,
     )
 
 
-def _race(contest: Contest, tuning: Tuning, worth: float) -> Raced | str:
+def _race(contest: Contest, tuning: Tuning, worth: float) -> RaceOutcome | str:
     """Race what a tuner brings; or why that cannot be."""
     entry = tuning.entry
     assert entry is not None
     choice = entry.choice
     assert choice is not None
-    ordered = sorted(dict.fromkeys(contest.candidates), key=lambda one: not one.same_configuration(choice))
-    if len(ordered) < 2 or not ordered[0].same_configuration(choice):
+    ordered = sorted(dict.fromkeys(contest.candidates), key=lambda one: not one.is_same_configuration(choice))
+    if len(ordered) < 2 or not ordered[0].is_same_configuration(choice):
         return "there is nothing to race it against"
     runners = contest.ready(ordered)
     racing = [candidate for candidate in ordered if candidate in runners]
@@ -345,12 +354,12 @@ def _race(contest: Contest, tuning: Tuning, worth: float) -> Raced | str:
 def _timed(candidate: Candidate, result: Launched) -> Candidate:
     if result.measured is not None:
         return replace(candidate, time_us=rounded_us(result.time_us))
-    return replace(candidate, failed=error_line(result.failed) if result.failed is not None else "failed")
+    return replace(candidate, failed=describe_error(result.failed) if result.failed is not None else "failed")
 
 
 def races(
     clock: Clock, runners: Sequence[Runner], worth: float, expected: tuple[type[BaseException], ...]
-) -> tuple[int | None, Sequence[Launched], Raced]:
+) -> tuple[int | None, Sequence[Launched], RaceOutcome]:
     """Race a choice, which is the first of the runners, against the others; and again against the one that beats it.
 
     :returns: the number of the one that beats it, what became of each in the first race, and what both came to.
@@ -361,11 +370,11 @@ def races(
     if (failed := results[0].failed) is not None:
         raise failed
     if race.choice == 0:
-        return None, results, Raced(len(runners), race.disturbed)
+        return None, results, RaceOutcome(len(runners), race.disturbed)
     again = Race(clock, LIMITS, expected, seed=1, worth=worth)
     again.probe([runners[0], runners[race.choice]])
     _, best = again.finish()
-    raced = Raced(len(runners), race.disturbed or again.disturbed)
+    raced = RaceOutcome(len(runners), race.disturbed or again.disturbed)
     found = again.compared(0, 1)
     if found is None or not found.is_slower(worth):
         return None, results, raced

@@ -10,7 +10,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TypeAlias
 
-from pytest_autotune.cache.codec.mapping import in_order
+from pytest_autotune.cache.codec.mapping import sort_entries
 from pytest_autotune.cache.model import Cache, Device, Entry, Scalar, Value, before_pruning
 
 #: What picks in an exported module, and in ``use()``; run as a file, since pytest rewrites it as a module of a plugin.
@@ -80,7 +80,7 @@ def aliased(devices: Iterable[Device], aliases: Mapping[str, str]) -> dict[tuple
 
 def triton_versions(entries: Iterable[Entry]) -> list[str]:
     """The minor versions of Triton that some entries were tuned with, in order."""
-    found = {entry.versions.minor for entry in entries}
+    found = {entry.versions.tuner_minor_version for entry in entries}
     versions = [version for library, version in found if library == "triton"]
     return sorted(versions, key=by_version)
 
@@ -101,4 +101,4 @@ def selected(cache: Cache, kernels: Sequence[str] = (), devices: Sequence[str] =
             for of, globs in zip(names, (kernels, devices), strict=True)
         )
 
-    return in_order(filter(is_wanted, cache.entries))
+    return sort_entries(filter(is_wanted, cache.entries))

@@ -9,10 +9,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from operator import attrgetter
 
-from pytest_autotune.cache.counted import counted, duration
 from pytest_autotune.cache.errors import CacheError
-from pytest_autotune.cache.foreign_text import one_line
+from pytest_autotune.cache.foreign_text import to_one_line
 from pytest_autotune.cache.model import Cache, Device, Entry, Problem
+from pytest_autotune.cache.quantities import describe_count, describe_duration
 from pytest_autotune.production.choices import PICKER, aliased, chosen, identity, plain_key, selected, triton_versions
 
 #: How parts of keys are named that no launch shows: what a kernel took from the factory that made it.
@@ -47,13 +47,14 @@ def module_text(
             raise CacheError("--alias", f"the device {name} has choices of its own", "leave out one or the other")
     head = PICKER.read_text(encoding="utf-8").partition(_DATA)[0]
     text = "".join(line + "\n" for line in [head + _DATA.strip(), *_data(entries, known, command, aliases)])
-    words = f"{counted(len(entries), 'choice')} of {counted(len(names), 'kernel')} for {', '.join(on)}"
+    words = f"{describe_count(len(entries), 'choice')} of {describe_count(len(names), 'kernel')} for {', '.join(on)}"
     if others := len(wanted) - len(of_triton):
-        words += f"; {counted(others, 'entry')} of other tuners left out"
+        words += f"; {describe_count(others, 'entry')} of other tuners left out"
     if others := len(of_triton) - len(plain):
-        words += f"; {counted(others, 'entry')} left out, whose values an export cannot hold"
+        words += f"; {describe_count(others, 'entry')} left out, whose values an export cannot hold"
     if ambiguous:
-        words += f"; {counted(len(ambiguous), 'problem')} left out, with several choices each: {ambiguous[0].problem} …"
+        problems = describe_count(len(ambiguous), "problem")
+        words += f"; {problems} left out, with several choices each: {ambiguous[0].problem} …"
     return text, words
 
 
@@ -87,7 +88,7 @@ def _data(
             tuned_with = sorted({str(entry.versions) for entry in of_device})
             versions = triton_versions(of_device)
             on = *identity(device), tuple(versions) if len(versions) > 1 else "".join(versions)
-            yield f"        {_literal(on)}: [  # {one_line('; '.join(tuned_with))}"
+            yield f"        {_literal(on)}: [  # {to_one_line('; '.join(tuned_with))}"
             yield from map(_choice, of_device)
             yield "        ],"
         yield "    },"
@@ -96,7 +97,7 @@ def _data(
 
 def _choice(entry: Entry) -> str:
     assert entry.choice is not None
-    time = f"  # {duration(entry.choice.time_us)}" if entry.choice.time_us is not None else ""
+    time = f"  # {describe_duration(entry.choice.time_us)}" if entry.choice.time_us is not None else ""
     return f"            ({_literal(plain_key(entry.problem.key))}, {_literal(plain_key(entry.choice.params))}),{time}"
 
 

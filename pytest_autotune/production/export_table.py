@@ -21,7 +21,7 @@ _USUAL = {"num_ctas": 1}
 
 
 @dataclass(frozen=True)
-class Layout:
+class TableLayout:
     """How a framework's tables look.
 
     :param file: a path with ``{names}`` of the key, ``{device}`` and ``{triton}``; parts in brackets may be left out.
@@ -64,9 +64,9 @@ def _block_shape(separator: str) -> Callable[[Plain], str]:
 
 _MOE = "E={E},N={N},device_name={device}[,dtype={dtype}][,block_shape={block_shape}]"
 _MOE_VALUES = ("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K", "GROUP_SIZE_M", "num_warps", "num_stages")
-PRESETS: Mapping[str, Layout] = {
+PRESETS: Mapping[str, TableLayout] = {
     # As vLLM's get_moe_configs() looks for them, below "configs" or VLLM_TUNED_CONFIG_FOLDER.
-    "vllm": Layout(
+    "vllm": TableLayout(
         f"{_MOE}.json",
         "M",
         _MOE_VALUES,
@@ -74,7 +74,7 @@ PRESETS: Mapping[str, Layout] = {
         "triton_version",
     ),
     # As SGLang's looks for them, below "configs" of SGLANG_MOE_CONFIG_DIR. Every key of a file is a row.
-    "sglang": Layout(
+    "sglang": TableLayout(
         f"triton_{{triton}}/{_MOE}[,per_channel_quant={{per_channel_quant}}].json",
         "M",
         _MOE_VALUES,
@@ -88,7 +88,7 @@ PRESETS: Mapping[str, Layout] = {
 }
 
 
-def tables(cache: Cache, layout: Layout, kernels: Sequence[str], devices: Sequence[str]) -> dict[str, str]:
+def tables(cache: Cache, layout: TableLayout, kernels: Sequence[str], devices: Sequence[str]) -> dict[str, str]:
     """The files, by their paths below the folder; the same bytes for the same cache.
 
     :raises CacheError: where an entry fits no file, or two choices fit one row.
@@ -121,7 +121,7 @@ def is_table(text: str) -> bool:
     return isinstance(rows, dict) and all(re.fullmatch(r"-?\d+|triton_version", row) for row in rows)
 
 
-def _placed(entry: Entry, layout: Layout) -> tuple[str, int, dict[str, Plain]]:
+def _placed(entry: Entry, layout: TableLayout) -> tuple[str, int, dict[str, Plain]]:
     """The path of an entry's file, its row, and what stands there."""
     assert entry.choice is not None
     key, params = plain_key(entry.problem.key), plain_key(entry.choice.params)
@@ -137,7 +137,7 @@ def _placed(entry: Entry, layout: Layout) -> tuple[str, int, dict[str, Plain]]:
     return "".join(_path(entry, layout, named)), row, values | (rest if layout.has_others else {})
 
 
-def _path(entry: Entry, layout: Layout, named: Mapping[str, Plain]) -> Iterator[str]:
+def _path(entry: Entry, layout: TableLayout, named: Mapping[str, Plain]) -> Iterator[str]:
     def words(match: re.Match[str]) -> str:
         name = match[1]
         if name == "triton" and not named[name]:
@@ -163,7 +163,7 @@ def _path(entry: Entry, layout: Layout, named: Mapping[str, Plain]) -> Iterator[
         yield _NAME.sub(words, optional or fixed)
 
 
-def _text(rows: Mapping[int, Mapping[str, Plain]], layout: Layout, versions: set[str]) -> str:
+def _text(rows: Mapping[int, Mapping[str, Plain]], layout: TableLayout, versions: set[str]) -> str:
     plain: dict[str, object] = {}
     if layout.version_key and (version := max(versions, key=by_version)):
         plain[layout.version_key] = version
@@ -172,4 +172,4 @@ def _text(rows: Mapping[int, Mapping[str, Plain]], layout: Layout, versions: set
 
 
 def _triton(entry: Entry) -> str:
-    return dict(entry.versions.each).get("triton", "")
+    return dict(entry.versions.libraries).get("triton", "")

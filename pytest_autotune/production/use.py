@@ -51,7 +51,7 @@ class MissError(LookupError):
 
 
 @dataclass(eq=False)
-class Loaded:
+class ShippedCache:
     """A cache that a library ships, which answers for its kernels: of Triton, and of :func:`pytest_autotune.tune`.
 
     To be made in the library's ``__init__``, as ``pytest_autotune.use(…)``. In a run of pytest with the plugin it does
@@ -194,7 +194,7 @@ class Loaded:
         found = None if entry is None else find(entry.choice)
         if found is None:
             return None, False
-        library, version = entry.versions.minor
+        library, version = entry.versions.tuner_minor_version
         running = getattr(sys.modules.get(library), "__version__", version)
         if not running.startswith(version):
             what = f"{asked.kernel} was tuned with {library} {version}, and this is {running}"
@@ -220,14 +220,14 @@ class Loaded:
                 _warn(f"{self.report}: {error.strerror}")
 
 
-_loaded: list[Loaded] = []
+_loaded: list[ShippedCache] = []
 
 
 #: As libraries call it.
-use = Loaded
+use = ShippedCache
 
 
-def loaded_for(kernel: str) -> Loaded | None:
+def loaded_for(kernel: str) -> ShippedCache | None:
     """The choices that are to answer for a kernel; None in a run of pytest, which sees all candidates."""
     if getattr(sys.modules.get("pytest_autotune.tuners.hooks"), "active_runs", 0):
         return None

@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from pytest_autotune.run.result import Result
+    from pytest_autotune.run.result import RunResult
 
 
 class FileRenderer(NamedTuple):
@@ -24,7 +24,7 @@ class FileRenderer(NamedTuple):
         """Whether the beginning of a file is that of such a report."""
         return re.match(self.beginning, text) is not None
 
-    def text(self, result: Result) -> str:
+    def text(self, result: RunResult) -> str:
         """The whole file."""
         text: str = getattr(import_module(f"{__name__}.{self.module}"), self.function)(result)
         return text

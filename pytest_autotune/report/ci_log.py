@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
-from pytest_autotune.cache.counted import counted
-from pytest_autotune.cache.foreign_text import one_line
-from pytest_autotune.report.findings import MISSES, findings, not_covered
-from pytest_autotune.report.hints import hints
+from pytest_autotune.cache.foreign_text import to_one_line
+from pytest_autotune.cache.quantities import describe_count
+from pytest_autotune.report.findings import MISSES, list_findings, list_uncovered
+from pytest_autotune.report.hints import list_hints
 from pytest_autotune.run.mode import Finding
-from pytest_autotune.run.result import Place, Result
-from pytest_autotune.run.rows import Row
+from pytest_autotune.run.result import RunResult, TestPlace
+from pytest_autotune.run.rows import ProblemRow
 
 #: How many annotations of one level GitHub shows of a step.
 SHOWN = 10
@@ -26,50 +26,53 @@ _TITLE = "autotune cache"
 #: What GitHub takes of a step's result, in bytes, and some room for what other tools write there.
 SUMMARY_BYTES = 1024 * 1024 - 64 * 1024
 #: Of what no test asked for.
-NOWHERE = Place("")
+NOWHERE = TestPlace("")
 
 
-def github_annotations(result: Result) -> list[str]:
+def github_annotations(result: RunResult) -> list[str]:
     """Lines that GitHub turns into annotations: why the run fails, and at each test what it asked for and was no hit.
 
     They are errors where the run or the test fails for it, and else warnings.
     """
-    lines = [_command("error", failure, *hints(result)) for failure in result.failures[:SHOWN]]
+    lines = [_command("error", failure, *list_hints(result)) for failure in result.failures[:SHOWN]]
     found = _by_place(result)
     for level, room in (("error", SHOWN - len(lines)), ("warning", SHOWN)):
         places = sorted(found[level], key=lambda place: (place.path, place.line))
         shown = places if len(places) <= room else places[: max(room - 1, 0)]
         lines += [_annotation(level, place, found[level][place]) for place in shown]
         if hidden := len(places) - len(shown):
-            what = counted(hidden, "more test asks", "more tests ask")
+            what = describe_count(hidden, "more test asks", "more tests ask")
             lines += [_command(level, f"{what} for what is no hit; the section of the log names all with -v")]
     return lines
 
 
-def _by_place(result: Result) -> Mapping[str, Mapping[Place, list[Finding]]]:
+def _by_place(result: RunResult) -> Mapping[str, Mapping[TestPlace, list[Finding]]]:
     """Level -> place -> what is to be reported there."""
-    rows: defaultdict[Place, list[Row]] = defaultdict(list)
+    rows: defaultdict[TestPlace, list[ProblemRow]] = defaultdict(list)
     for row in result.rows:
         # Of a test whose worker died, only its name is known.
         known = [_place(result, test) for test in row.tests]
         rows[max(known, key=lambda one: one.line > 0, default=NOWHERE)].append(row)
-    placed = [(place, one) for place, those in rows.items() for one in not_covered(result, those)]
-    others = (one for one in findings(result, each=True) if one.word not in MISSES)
-    others = (one for one in others if one.test or one.fails or one.word == "UNTRACKED")
+    placed = [(place, one) for place, those in rows.items() for one in list_uncovered(result, those)]
+    others = (one for one in list_findings(result, is_unfolded=True) if one.word not in MISSES)
+    others = (one for one in others if one.test or one.is_failure or one.word == "UNTRACKED")
     placed += [(_place(result, one.test), one) for one in others]
-    found: Mapping[str, defaultdict[Place, list[Finding]]] = {"error": defaultdict(list), "warning": defaultdict(list)}
+    found: Mapping[str, defaultdict[TestPlace, list[Finding]]] = {
+        "error": defaultdict(list),
+        "warning": defaultdict(list),
+    }
     for place, one in placed:
-        found["error" if one.fails else "warning"][place].append(one)
+        found["error" if one.is_failure else "warning"][place].append(one)
     return found
 
 
-def _place(result: Result, test: str) -> Place:
-    return result.places.get(test) or Place(test.partition("::")[0])
+def _place(result: RunResult, test: str) -> TestPlace:
+    return result.test_places.get(test) or TestPlace(test.partition("::")[0])
 
 
-def _annotation(level: str, place: Place, found: Sequence[Finding]) -> str:
-    named = [f"{one.word} {one.problem}: {one.what}" for one in found[:_NAMED]]
-    if more := sum(one.count for one in found[_NAMED:]):
+def _annotation(level: str, place: TestPlace, found: Sequence[Finding]) -> str:
+    named = [f"{one.word} {one.problem}: {one.text}" for one in found[:_NAMED]]
+    if more := sum(one.problem_count for one in found[_NAMED:]):
         named.append(f"… and {more} more")
     where = {"file": place.path, "line": str(place.line) if place.line else ""} if place.path else {}
     return _command(level, *named, title=f"{_TITLE}: {', '.join(sorted({one.word.lower() for one in found}))}", **where)
@@ -78,9 +81,9 @@ def _annotation(level: str, place: Place, found: Sequence[Finding]) -> str:
 def _command(level: str, *lines: str, title: str = _TITLE, **where: str) -> str:
     properties = {**where, "title": title}
     written = ",".join(f"{name}={_property(value)}" for name, value in properties.items() if value)
-    data = "%0A".join(one_line(line).replace("%", "%25") for line in lines if line)
+    data = "%0A".join(to_one_line(line).replace("%", "%25") for line in lines if line)
     return f"::{level} {written}::{data}"
 
 
 def _property(text: str) -> str:
-    return one_line(text).replace("%", "%25").replace(":", "%3A").replace(",", "%2C")
+    return to_one_line(text).replace("%", "%25").replace(":", "%3A").replace(",", "%2C")

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from decimal import Decimal
 
-from pytest_autotune.cache.counted import counted
+from pytest_autotune.cache.quantities import describe_count
 from pytest_autotune.run.lookup import Outcome
-from pytest_autotune.run.result import Gate, Result
+from pytest_autotune.run.result import Gate, RunResult
 
 #: What becomes of tests, in pytest's words and order.
 _TEST_OUTCOMES = ("failed", "passed", "skipped", "xfailed", "xpassed")
@@ -41,22 +41,22 @@ class Limit:
         return f"{number} > {self.text}" if number > self.allowed else ""
 
 
-def judge(result: Result, limit: Limit | None, fail_on_unused: bool = False, unloaded: str = "") -> Gate:
+def judge(result: RunResult, limit: Limit | None, fail_on_unused: bool = False, unloaded: str = "") -> Gate:
     """Whether a run has more misses than its user allows, or unused entries where there are to be none.
 
     :param limit: None where the user has set none.
     :param unloaded: what is wrong with judging a run that loads nothing; nothing is where a test has loaded something.
     """
     # Where each miss or stale problem fails its test, a run without one is judged by that as well.
-    refuses = result.request.policy.is_error(Outcome.STALE) and not result.request.updates
+    refuses = result.request.policy.is_error(Outcome.STALE) and not result.request.is_update
     judged = ["misses"] if limit is not None or refuses else []
     judged += ["unused entries"] if fail_on_unused else []
     why_not = ""
     if not result.is_judged:
         why_not = "nothing was loaded"
-    elif result.request.updates:
+    elif result.request.is_update:
         why_not = "this run updates the cache that it loads"
-    elif result.collected.interrupted:
+    elif result.collected.is_interrupted:
         why_not = "the run was interrupted"
     gate = Gate(limit.text if limit is not None else "", fail_on_unused=fail_on_unused)
     failures: list[str] = []
@@ -64,16 +64,18 @@ def judge(result: Result, limit: Limit | None, fail_on_unused: bool = False, unl
         gate = replace(gate, skipped=f"autotune cache {' and '.join(judged)} not judged: {why_not}")
     elif judged:
         of = sum(row.outcome is not None for row in result.rows) + len(result.collected.untracked)
-        exceeded = limit.exceeded_by(result.misses, of) if limit is not None else ""
+        exceeded = limit.exceeded_by(result.miss_count, of) if limit is not None else ""
         misses = f"maximum allowed autotune cache misses exceeded: {exceeded}" if exceeded else ""
-        failures += [out_of_reach(result) or misses or asked_nothing(result)]
+        failures += [explain_unreachable_entries(result) or misses or explain_empty_run(result)]
         skipped = []
         if not of and not failures[0] and "misses" in judged:
             skipped += [f"autotune cache misses not judged: {_nothing_to_judge(result)}"]
-        if fail_on_unused and result.collected.incomplete:
-            skipped += [f"unused autotune cache entries not judged: {result.collected.incomplete}"]
-        elif fail_on_unused and result.unused:
-            failures += [f"{_entries_were(len(result.unused))} loaded and not asked for (--autotune-fail-on-unused)"]
+        if fail_on_unused and result.collected.incomplete_reason:
+            skipped += [f"unused autotune cache entries not judged: {result.collected.incomplete_reason}"]
+        elif fail_on_unused and result.unused_entries:
+            failures += [
+                f"{_entries_were(len(result.unused_entries))} loaded and not asked for (--autotune-fail-on-unused)"
+            ]
         gate = replace(gate, skipped="; ".join(skipped))
     if any(failures):
         return replace(gate, failure="; ".join(filter(None, failures)))
@@ -82,7 +84,7 @@ def judge(result: Result, limit: Limit | None, fail_on_unused: bool = False, unl
     return gate
 
 
-def _nothing_to_judge(result: Result) -> str:
+def _nothing_to_judge(result: RunResult) -> str:
     """Return why a run has no problem that is a hit or a miss."""
     if result.rows:
         return "nothing came of what the tests asked for"
@@ -93,35 +95,35 @@ def _tests_in_words(counts: Mapping[str, int]) -> str:
     """Return how many tests passed, failed and so on, as pytest says it: ``"1 failed, 3 passed, 9 skipped"``."""
     words = [f"{counts[outcome]} {outcome}" for outcome in _TEST_OUTCOMES if counts.get(outcome)]
     if counts.get("error"):
-        words.append(counted(counts["error"], "error"))
+        words.append(describe_count(counts["error"], "error"))
     return ", ".join(words) or "no test ran"
 
 
-def asked_nothing(result: Result) -> str:
+def explain_empty_run(result: RunResult) -> str:
     """Why a run of the whole suite that asked for nothing fails; empty where it is none.
 
     Skipped tests are no excuse: where a GPU is lost, every test of it is skipped, and the gate would be green for ever.
     Nor is what a test finds in a cache of its own, or what nothing came of.
     """
-    asks = any((row.outcome or row.entry) and row.problem not in result.of_tests for row in result.rows)
-    if asks or not result.loaded or (result.collected.incomplete and not result.collected.only_skipped):
+    asks = any((row.outcome or row.entry) and row.problem not in result.test_cache_problems for row in result.rows)
+    if asks or not result.loaded or (result.collected.incomplete_reason and not result.collected.is_only_skipped):
         return ""
-    leaves = f"{' or '.join(result.bypassing)} may leave them out" if result.bypassing else ""
-    why = "; ".join(filter(None, [leaves, result.collected.incomplete]))
-    return f"{_entries_were(result.entries)} loaded and not one was asked for{f' ({why})' if why else ''}"
+    leaves = f"{' or '.join(result.bypasses)} may leave them out" if result.bypasses else ""
+    why = "; ".join(filter(None, [leaves, result.collected.incomplete_reason]))
+    return f"{_entries_were(result.loaded_entry_count)} loaded and not one was asked for{f' ({why})' if why else ''}"
 
 
-def out_of_reach(result: Result) -> str:
+def explain_unreachable_entries(result: RunResult) -> str:
     """Which loaded entries no lookup of this run could reach, so that a gate would be green for nothing."""
-    if result.not_hooked:
-        return f"requested tuner could not be hooked: {', '.join(result.not_hooked)}"
-    if result.without_adapter:
-        return f"entries are loaded, and no adapter is installed for {', '.join(result.without_adapter)}"
-    if result.not_named:
+    if result.unhooked_tuners:
+        return f"requested tuner could not be hooked: {', '.join(result.unhooked_tuners)}"
+    if result.tuners_without_adapter:
+        return f"entries are loaded, and no adapter is installed for {', '.join(result.tuners_without_adapter)}"
+    if result.unnamed_tuners:
         named_by = result.request.tuners_named_by
-        return f"entries of {', '.join(result.not_named)} are loaded, which {named_by} leaves out: name them, too"
+        return f"entries of {', '.join(result.unnamed_tuners)} are loaded, which {named_by} leaves out: name them, too"
     return ""
 
 
 def _entries_were(number: int) -> str:
-    return counted(number, "entry was", "entries were")
+    return describe_count(number, "entry was", "entries were")

@@ -6,28 +6,28 @@ import json
 from dataclasses import asdict
 from typing import Any
 
-from pytest_autotune.cache.diff import Change, winner
+from pytest_autotune.cache.diff import Change, find_winner
 from pytest_autotune.cache.model import Candidate, Entry, Problem, Value
-from pytest_autotune.run.result import Dump, Result
-from pytest_autotune.run.rows import Row
+from pytest_autotune.run.result import DumpOutcome, RunResult
+from pytest_autotune.run.rows import ProblemRow
 
 #: Of a row.
 _AS_THEY_ARE = (
-    "label", "reason", "moved_from", "tuned", "failed", "unrecorded", "fallback", "disturbed", "tuning_seconds",
+    "label", "reason", "moved_from", "tuned", "failed", "unrecorded", "fallback",
 )  # fmt: skip
 
 
-def to_json(result: Result) -> str:
+def to_json(result: RunResult) -> str:
     """The result as JSON text with a trailing newline, in ASCII: what a terminal would act upon is escaped in it."""
     return json.dumps(to_mapping(result), indent=1) + "\n"
 
 
-def to_mapping(result: Result) -> dict[str, Any]:
+def to_mapping(result: RunResult) -> dict[str, Any]:
     """The result as plain values, in the order of the documented schema."""
     return {
         "format_version": 1,
-        "complete": not result.collected.incomplete,
-        "incomplete_reason": result.collected.incomplete,
+        "complete": not result.collected.incomplete_reason,
+        "incomplete_reason": result.collected.incomplete_reason,
         "counts": result.counts,
         "tuning_seconds": result.tuning_seconds,
         "saved_seconds": result.saved_seconds,
@@ -42,23 +42,24 @@ def to_mapping(result: Result) -> dict[str, Any]:
         },
         "errors": list(result.errors),
         "lookups": [_lookup(result, row) for row in result.rows],
-        "unused": [entry_mapping(entry) for entry in result.unused],
-        "left_out": [problem_mapping(entry.problem) for entry in result.left_out],
+        "unused": [entry_mapping(entry) for entry in result.unused_entries],
+        "left_out": [problem_mapping(entry.problem) for entry in result.left_out_entries],
         "untracked": list(result.collected.untracked),
-        "crashed": list(result.collected.crashed),
-        "recovered": result.recovered,
+        "crashed": list(result.collected.crashed_workers),
+        "recovered": result.recovered_count,
         "other_versions": [
-            {"tuned_with": then, "running": now, "hits": hits} for (then, now), hits in result.other_versions.items()
+            {"tuned_with": then, "running": now, "hits": hits}
+            for (then, now), hits in result.other_version_counts.items()
         ],
-        "update": result.request.update,
+        "update": result.request.update_arguments,
         "notes": list(result.collected.notes),
         "changes": [_change(change) for change in result.changes.changes],
-        "places": {test: {"file": place.path, "line": place.line} for test, place in result.places.items()},
+        "places": {test: {"file": place.path, "line": place.line} for test, place in result.test_places.items()},
         **{key: value for section in result.sections for key, value in section.data.items()},
     }
 
 
-def _dump(result: Result, dump: Dump) -> dict[str, Any]:
+def _dump(result: RunResult, dump: DumpOutcome) -> dict[str, Any]:
     return {
         "path": dump.written_to or dump.path,
         **result.merged.counts,
@@ -68,7 +69,7 @@ def _dump(result: Result, dump: Dump) -> dict[str, Any]:
 
 
 def _change(change: Change) -> dict[str, Any]:
-    sides = {"old": candidate_mapping(winner(change.old)), "new": candidate_mapping(winner(change.new))}
+    sides = {"old": candidate_mapping(find_winner(change.old)), "new": candidate_mapping(find_winner(change.new))}
     return {"kind": change.kind.value, **problem_mapping(change.entry.problem), **sides}
 
 
@@ -87,12 +88,14 @@ def entry_mapping(entry: Entry) -> dict[str, Any]:
     return {**problem_mapping(entry.problem), "fingerprint": plain_values(entry.fingerprint)}
 
 
-def _lookup(result: Result, row: Row) -> dict[str, Any]:
-    of_modes = [one.of_problems[row.problem] for one in result.sections if row.problem in one.of_problems]
+def _lookup(result: RunResult, row: ProblemRow) -> dict[str, Any]:
+    of_modes = [one.problem_remarks[row.problem] for one in result.sections if row.problem in one.problem_remarks]
     return {
         "outcome": row.outcome.value if row.outcome else None,
         **problem_mapping(row.problem),
         **{name: getattr(row, name) for name in _AS_THEY_ARE},
+        "disturbed": row.is_disturbed,
+        "tuning_seconds": row.tuning_seconds,
         "nearest": dict(row.nearest),
         "tests": list(row.tests),
         "searches": [{"test": test, "seconds": seconds} for test, seconds in row.searches],

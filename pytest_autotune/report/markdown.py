@@ -10,15 +10,15 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
-from pytest_autotune.cache.counted import counted, seconds
 from pytest_autotune.cache.diff import Change
-from pytest_autotune.cache.foreign_text import one_line
-from pytest_autotune.report.findings import MISSES, Cost, by_kernel, by_test, findings
-from pytest_autotune.report.hints import hints
-from pytest_autotune.report.naming import changed, described
-from pytest_autotune.report.terminal import facts, notes, settled, verdict
+from pytest_autotune.cache.foreign_text import to_one_line
+from pytest_autotune.cache.quantities import describe_count, describe_seconds
+from pytest_autotune.report.findings import MISSES, Cost, list_findings, list_kernel_costs, list_test_costs
+from pytest_autotune.report.hints import list_hints
+from pytest_autotune.report.naming import describe_change, describe_problem
+from pytest_autotune.report.terminal import describe_counts, describe_verdict, list_facts, list_notes
 from pytest_autotune.run.mode import Finding
-from pytest_autotune.run.result import Result
+from pytest_autotune.run.result import RunResult
 
 _SIGNS = {"failed": "❌", "passed": "✅", "unjudged": "❔"}
 #: The titles of tables, by the word of their rows, where they are not that word.
@@ -35,14 +35,14 @@ _LONGEST_LINE = 2000
 _T = TypeVar("_T")
 
 
-def to_markdown(result: Result) -> str:
+def to_markdown(result: RunResult) -> str:
     """The result as Markdown text, as GitHub and GitLab read it."""
     return "\n".join(_lines(result)) + "\n"
 
 
 def code(text: str, longest: int = _LONGEST_CELL) -> str:
     """Foreign text as a code span, also of a table."""
-    text = one_line(text, longest)
+    text = to_one_line(text, longest)
     if not text.strip():
         return ""
     fence = "`" * (1 + max((len(run) for run in re.findall("`+", text)), default=0))
@@ -51,48 +51,48 @@ def code(text: str, longest: int = _LONGEST_CELL) -> str:
     return f"{fence}{padding}{text}{padding}{fence}".replace("|", r"\|")
 
 
-def _lines(result: Result) -> Iterator[str]:
+def _lines(result: RunResult) -> Iterator[str]:
     yield "# Autotune cache"
     yield from _head(result)
     yield from _tables(result)
-    yield from _part("Notes", [""], notes(result), lambda note: [code(note)])
+    yield from _part("Notes", [""], list_notes(result), lambda note: [code(note)])
 
 
-def _head(result: Result) -> Iterator[str]:
+def _head(result: RunResult) -> Iterator[str]:
     """Whether the run failed and why, the counts, and what it was."""
-    state, why = verdict(result)
+    state, why = describe_verdict(result)
     yield f"\n{_SIGNS[state]} **{code(why, _LONGEST_LINE)}**"
-    yield from (f"\n{code(hint, _LONGEST_LINE)}" for hint in hints(result))
-    yield from (f"\n{code(line.text)}" for line in settled(result) if line.text != why)
-    yield from (f"\n{word}: {code(text, _LONGEST_LINE)}" for word, text in facts(result))
+    yield from (f"\n{code(hint, _LONGEST_LINE)}" for hint in list_hints(result))
+    yield from (f"\n{code(line.text)}" for line in describe_counts(result) if line.text != why)
+    yield from (f"\n{word}: {code(text, _LONGEST_LINE)}" for word, text in list_facts(result))
 
 
-def _tables(result: Result) -> Iterator[str]:
+def _tables(result: RunResult) -> Iterator[str]:
     titled: defaultdict[str, list[Finding]] = defaultdict(list)
-    for one in findings(result):
+    for one in list_findings(result):
         titled[_TITLES.get(one.word, one.word.capitalize())].append(one)
     for title, found in titled.items():
         head = ["", "test", "problem", "why"]
-        yield from _part(title, head, found, _found, size=lambda one: one.count)
+        yield from _part(title, head, found, _found, size=lambda one: one.problem_count)
     title = f"Different from {'what the file held' if result.dump else 'the loaded cache'}"
     yield from _part(title, ["", "problem", "choice", "time"], result.changes.changes, _change)
     head = ["", "problems", "time"]
-    yield from _part("Time of tuning by kernel", head, by_kernel(result), _cost)
-    yield from _part("Time of tuning by test", head, by_test(result), _cost)
+    yield from _part("Time of tuning by kernel", head, list_kernel_costs(result), _cost)
+    yield from _part("Time of tuning by test", head, list_test_costs(result), _cost)
 
 
 def _found(one: Finding) -> list[str]:
-    more = f" and {counted(one.more_tests, 'more test')}" if one.more_tests else ""
-    return [one.word, code(one.test) + more, code(one.problem), code(one.what)]
+    more = f" and {describe_count(one.other_test_count, 'more test')}" if one.other_test_count else ""
+    return [one.word, code(one.test) + more, code(one.problem), code(one.text)]
 
 
 def _change(change: Change) -> list[str]:
-    what, times = changed(change)
-    return [change.kind.value, code(described(change.entry.problem)), code(what), times]
+    what, times = describe_change(change)
+    return [change.kind.value, code(describe_problem(change.entry.problem)), code(what), times]
 
 
 def _cost(cost: Cost) -> list[str]:
-    return [code(cost.name), str(cost.problems), seconds(cost.seconds)]
+    return [code(cost.name), str(cost.problems), describe_seconds(cost.seconds)]
 
 
 def _part(
@@ -113,4 +113,4 @@ def _part(
     yield "|" + " --- |" * len(head)
     yield from (f"| {' | '.join(cells(row))} |" for row in rows[:SHOWN])
     if hidden := sum(map(size, rows[SHOWN:])):
-        yield f"\n{counted(hidden, 'more is', 'more are')} in the JSON report."
+        yield f"\n{describe_count(hidden, 'more is', 'more are')} in the JSON report."

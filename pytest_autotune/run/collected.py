@@ -38,29 +38,29 @@ class Collected:
     """
 
     lookups: tuple[tuple[str, Lookup], ...] = ()
-    recovered: tuple[Lookup, ...] = ()
-    others: tuple[Event, ...] = ()
-    crashed: tuple[str, ...] = ()
-    incomplete: str = ""
-    only_skipped: bool = False
-    interrupted: bool = False
+    recovered_lookups: tuple[Lookup, ...] = ()
+    mode_events: tuple[Event, ...] = ()
+    crashed_workers: tuple[str, ...] = ()
+    incomplete_reason: str = ""
+    is_only_skipped: bool = False
+    is_interrupted: bool = False
     test_counts: Mapping[str, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     untracked: tuple[str, ...] = ()
     unhooked: tuple[tuple[str, str], ...] = ()
     versions: Mapping[str, Versions] = field(default_factory=dict)
-    imported: tuple[str, ...] = ()
-    drawn: tuple[str, ...] = ()
-    disabled: tuple[str, ...] = ()
-    missing: tuple[str, ...] = ()
-    deselected: int = 0
+    imported_kernels: tuple[str, ...] = ()
+    hypothesis_tests: tuple[str, ...] = ()
+    disabled_tests: tuple[str, ...] = ()
+    missing_caches: tuple[str, ...] = ()
+    deselected_count: int = 0
 
 
 def collect(events: Iterable[tuple[str, Event]], recovered: Iterable[tuple[str, Event]] = ()) -> Collected:
     """What the events of a run tell, and those of killed runs; what only looks like one, in a damaged file, is none."""
     lookups: list[tuple[str, Lookup]] = []
     others: list[Event] = []
-    names = ("notes", "untracked", "imported", "drawn", "disabled", "missing")
+    names = ("notes", "untracked", "imported_kernels", "hypothesis_tests", "disabled_tests", "missing_caches")
     texts: dict[str, dict[str, None]] = {name: {} for name in names}
     unhooked: set[tuple[str, str]] = set()
     versions: dict[str, Versions] = {}
@@ -71,9 +71,9 @@ def collect(events: Iterable[tuple[str, Event]], recovered: Iterable[tuple[str, 
                 for name, found in texts.items():
                     found.update(dict.fromkeys(map(str, event.data[name])))
                 unhooked.update((tuner, str(why)) for tuner, why in event.data["unhooked"].items())
-                versions.update((tuner, Versions.of(text)) for tuner, text in event.data["versions"].items())
+                versions.update((tuner, Versions.parse(text)) for tuner, text in event.data["versions"].items())
                 deselected = max(deselected, event.data["deselected"])
-            elif (lookup := Lookup.of(event)) is not None:
+            elif (lookup := Lookup.from_event(event)) is not None:
                 lookups.append(("" if process == ALONE else process, lookup))
             else:
                 others.append(event)
@@ -81,10 +81,10 @@ def collect(events: Iterable[tuple[str, Event]], recovered: Iterable[tuple[str, 
     tuned = collect(recovered).lookups if recovered else ()
     return Collected(
         tuple(lookups),
-        tuple(lookup for _, lookup in tuned if lookup.tuned),
+        tuple(lookup for _, lookup in tuned if lookup.is_tuned),
         tuple(others),
         unhooked=tuple(sorted(unhooked)),
         versions=versions,
         **said,
-        deselected=deselected,
+        deselected_count=deselected,
     )

@@ -12,28 +12,28 @@ from pytest_autotune.cache.model import Cache
 from pytest_autotune.cache.stores.store import Store
 from pytest_autotune.run.collected import Collected
 from pytest_autotune.run.lookup import TUNED
-from pytest_autotune.run.result import Dump, Request, Result
-from pytest_autotune.run.settle import Beginning, settle
+from pytest_autotune.run.result import DumpOutcome, RunRequest, RunResult
+from pytest_autotune.run.settle import InitialCaches, settle
 from pytest_autotune.workers.events import RunFolder
 
 
-def dump(
-    store: Store, given: str, beginning: Beginning, collected: Collected, request: Request, folder: RunFolder
-) -> Result:
+def dump_run(
+    store: Store, given: str, beginning: InitialCaches, collected: Collected, request: RunRequest, folder: RunFolder
+) -> RunResult:
     """Write what the run comes to; a run that comes to nothing makes no file.
 
     :param given: the option that named the store.
     :param folder: keeps, for the next run, what is in no file where the dump cannot be written.
     """
     path = str(store)
-    request = replace(request, shared=is_url(path))
-    result = settle(beginning, collected, beginning.held, request)
-    if not (beginning.held.entries or result.merged.cache.entries or path in collected.missing):
-        return result.dumped(Dump(path))
+    request = replace(request, is_shared_store=is_url(path))
+    result = settle(beginning, collected, beginning.dump_cache, request)
+    if not (beginning.dump_cache.entries or result.merged.cache.entries or path in collected.missing_caches):
+        return result.with_dump(DumpOutcome(path))
 
     def change(now: Cache) -> Cache:
         nonlocal result
-        if now != beginning.held:
+        if now != beginning.dump_cache:
             result = settle(beginning, collected, now, request)
         return result.merged.cache
 
@@ -41,13 +41,13 @@ def dump(
         updated = store.update(change, removing=request.prune)
     except CacheError as error:
         message = f"{given}: {error}; {_keep_for_next_run(folder, collected)}"
-        return result.dumped(Dump(path, error=message))
-    return result.dumped(Dump(path, updated.written_to, updated.changed, beside=updated.beside))
+        return result.with_dump(DumpOutcome(path, error=message))
+    return result.with_dump(DumpOutcome(path, updated.written_to, updated.changed, remark=updated.beside))
 
 
-def dump_for_tests(
-    place: Callable[[str], Store], given: str, collected: Collected, request: Request, folder: RunFolder
-) -> list[Result]:
+def dump_test_caches(
+    place: Callable[[str], Store], given: str, collected: Collected, request: RunRequest, folder: RunFolder
+) -> list[RunResult]:
     """Write the caches that tests load for themselves: any run that dumps creates those that are missing.
 
     An update brings what was missing or stale in one of them into that one.
@@ -57,28 +57,32 @@ def dump_for_tests(
     """
     results = []
     # Of several that a test loads, what is tuned belongs into the last one; without the others, it could not run.
-    for name in sorted({*(one.cache for _, one in collected.lookups if one.cache), *collected.missing}):
+    for name in sorted(
+        {*(one.test_cache for _, one in collected.lookups if one.test_cache), *collected.missing_caches}
+    ):
         store = place(name)
         held = set()
         with suppress(CacheError):  # said when it is to be written
             held = {entry.identity for entry in store.read(missing_ok=True).entries}
         lookups = tuple(
-            (process, replace(lookup, cache=""))
+            (process, replace(lookup, test_cache=""))
             for process, lookup in collected.lookups
-            if lookup.cache == name
-            and (not held or lookup.searched or (lookup.entry is not None and lookup.entry.identity in held))
+            if lookup.test_cache == name
+            and (not held or lookup.is_searched or (lookup.entry is not None and lookup.entry.identity in held))
         )
-        if (lookups or name in collected.missing) and (request.updates or not held):
-            recovered = tuple(replace(one, cache="") for one in collected.recovered if one.cache == name)
-            part = replace(collected, lookups=lookups, recovered=recovered)
-            asked = replace(request, dumps=True, updates=False, prune=False)
-            results.append(dump(store, given, Beginning(), part, asked, folder))
+        if (lookups or name in collected.missing_caches) and (request.is_update or not held):
+            recovered = tuple(
+                replace(one, test_cache="") for one in collected.recovered_lookups if one.test_cache == name
+            )
+            part = replace(collected, lookups=lookups, recovered_lookups=recovered)
+            asked = replace(request, is_dumping=True, is_update=False, prune=False)
+            results.append(dump_run(store, given, InitialCaches(), part, asked, folder))
     return results
 
 
 def _keep_for_next_run(folder: RunFolder, collected: Collected) -> str:
     """Write down, where the dump could not be written, what is in no file yet; and say what is kept."""
-    wanted = {lookup.entry for _, lookup in collected.lookups if lookup.entry is not None and lookup.searched}
+    wanted = {lookup.entry for _, lookup in collected.lookups if lookup.entry is not None and lookup.is_searched}
     if not wanted:
         return "nothing was tuned"
     unwritten, error = folder.keep()

@@ -13,7 +13,7 @@ from pytest_autotune.workers.events import Event
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from pytest_autotune.run.result import Gate, Result
+    from pytest_autotune.run.result import Gate, RunResult
     from pytest_autotune.run.session import Session
     from pytest_autotune.run.sources import Answers
     from pytest_autotune.run.tuning import Tuning
@@ -35,18 +35,18 @@ class Finding:
 
     word: str
     problem: str
-    what: str
+    text: str
     test: str = ""
-    fails: bool = False
-    count: int = 1
-    more_tests: int = 0
+    is_failure: bool = False
+    problem_count: int = 1
+    other_test_count: int = 0
 
     def __str__(self) -> str:
-        return f"{f'{self.test} - ' if self.test else ''}{self.problem}: {self.what}"
+        return f"{f'{self.test} - ' if self.test else ''}{self.problem}: {self.text}"
 
 
 @dataclass(frozen=True)
-class OfProblem:
+class ProblemRemark:
     """What a mode says of one problem.
 
     :param data: for the JSON report, by key beside those of the lookup.
@@ -71,12 +71,12 @@ class Section:
     """
 
     name: str
-    about: str
+    typed_value: str
     lines: tuple[str, ...] = ()
     findings: tuple[Finding, ...] = ()
     stands_for_counts: bool = False
     notes: tuple[str, ...] = ()
-    of_problems: Mapping[Problem, OfProblem] = field(default_factory=dict)
+    problem_remarks: Mapping[Problem, ProblemRemark] = field(default_factory=dict)
     data: Mapping[str, Any] = field(default_factory=dict)
     gate: Gate | None = None
 
@@ -113,12 +113,12 @@ class Mode:
     #: It does nothing where nothing is loaded for all tests.
     needs_loaded = False
     #: It gives candidates in place of searches, so every test is to ask for every problem anew.
-    picks = False
+    picks_candidates = False
 
     def __str__(self) -> str:
         return ""
 
-    def collected(
+    def begin_tests(
         self, session: Session, folder: Path | None, processes: int, jobs: Callable[[], Sequence[Job]]
     ) -> None:
         """The tests are known, and none has begun.
@@ -131,7 +131,9 @@ class Mode:
     def begin_test(self) -> None:
         """A test begins."""
 
-    def offers(self, session: Session, lookup: Lookup, candidates: Callable[[], Iterable[Candidate]] | None) -> Answers:
+    def list_answers(
+        self, session: Session, lookup: Lookup, candidates: Callable[[], Iterable[Candidate]] | None
+    ) -> Answers:
         """What a tuner is to use one after another, where the mode picks candidates; sent back is why it cannot."""
         yield from ()
 
@@ -148,7 +150,7 @@ class Mode:
         :param contest: gives what its tuner brings: see :meth:`pytest_autotune.run.tuning.Tuning.race`.
         """
 
-    def used(self, lookup: Lookup, entry: Entry) -> None:
+    def note_used(self, lookup: Lookup, entry: Entry) -> None:
         """A tuner has used an entry."""
 
     def test_failed(self, test: str) -> tuple[Sequence[str], Sequence[Event]]:
@@ -162,7 +164,7 @@ class Mode:
         """The tests are over, or the run is: what is to be written down."""
         return ()
 
-    def replacing(self, events: Sequence[Event], lookups: Sequence[Lookup]) -> Iterable[Entry]:
+    def list_replacing_entries(self, events: Sequence[Event], lookups: Sequence[Lookup]) -> Iterable[Entry]:
         """What a dump is to hold in place of the entries that were used.
 
         :param events: those of all modes.
@@ -170,6 +172,6 @@ class Mode:
         """
         return ()
 
-    def section(self, result: Result) -> Section:
+    def build_section(self, result: RunResult) -> Section:
         """What it says at the end; the events of all modes are in ``result.collected.others``."""
         return Section(self.name, str(self))

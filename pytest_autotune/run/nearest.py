@@ -18,7 +18,7 @@ from pytest_autotune.run.lookup import NO_ENTRY
 _PART = 1000.0
 
 
-class Near(NamedTuple):
+class MissReason(NamedTuple):
     """How the nearest entry of a kernel differs.
 
     :param reason: in words.
@@ -26,11 +26,11 @@ class Near(NamedTuple):
         entry, or a digest differs.
     """
 
-    reason: str = NO_ENTRY
-    has: tuple[tuple[str, str], ...] = ()
+    text: str = NO_ENTRY
+    differences: tuple[tuple[str, str], ...] = ()
 
 
-def nearest(indexes: Sequence[EntryIndex], problem: Problem, alias: str = "") -> Near:
+def nearest(indexes: Sequence[EntryIndex], problem: Problem, alias: str = "") -> MissReason:
     """How the nearest entry of a problem's kernel differs, or which key names its entries have.
 
     It looks at all entries of a kernel: for a row of the summary, and for a lookup that is an error.
@@ -40,26 +40,26 @@ def nearest(indexes: Sequence[EntryIndex], problem: Problem, alias: str = "") ->
     of_kernel = [(entry.problem.device, entry) for entry in entries_of(indexes, problem)]
     usable = [entry for device, entry in of_kernel if device == problem.device or device.name == alias]
     if not usable:
-        return Near()
+        return MissReason()
     entry = next(iter(nearest_entries(usable, problem)), None)
     if entry is None:
         names = ", ".join(value.name for value in usable[0].problem.key) or "no names"
-        return Near(f"no entry with these key names; the entries of this kernel have {names}")
+        return MissReason(f"no entry with these key names; the entries of this kernel have {names}")
     wanted = {value.name: value for value in problem.key}
     has = {value.name: value for value in entry.problem.key}
     pairs = [(name, has.get(name), wanted.get(name)) for name in dict.fromkeys([*wanted, *has])]
     differing = [(name, one, other) for name, one, other in pairs if one != other]
     difference = ", ".join(_part(*pair) for pair in differing)
     if difference == "other code":
-        return Near("no entry; new or changed code")
+        return MissReason("no entry; new or changed code")
     has_digest = any(value is not None and value.type == "digest" for _, *both in differing for value in both)
     shown = () if has_digest else tuple((name, _text(one)) for name, one, _ in differing)
-    return Near(f"no entry; the nearest has {difference}", shown)
+    return MissReason(f"no entry; the nearest has {difference}", shown)
 
 
 def entries_of(indexes: Sequence[EntryIndex], problem: Problem) -> list[Entry]:
     """All entries of a problem's kernel."""
-    return [entry for index in indexes for entry in index.of_kernel(problem.tuner, problem.kernel)]
+    return [entry for index in indexes for entry in index.list_kernel_entries(problem.tuner, problem.kernel)]
 
 
 def nearest_entries(entries: Iterable[Entry], problem: Problem, alias: str = "") -> list[Entry]:
@@ -86,7 +86,7 @@ def _part(name: str, one: Value | None, other: Value | None) -> str:
 
 
 def _text(value: Value | None) -> str:
-    return "none" if value is None else value.words
+    return "none" if value is None else value.display_text
 
 
 def _distance(one: Value | None, other: Value | None) -> float:

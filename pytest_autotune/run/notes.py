@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from pytest_autotune.cache.foreign_text import words_of
+from pytest_autotune.cache.foreign_text import error_message
 from pytest_autotune.cache.model import Problem
 
 _T = TypeVar("_T")
@@ -28,7 +28,7 @@ class Notes:
     def __init__(self, debug: bool = False) -> None:
         self.notes: list[str] = []
         #: tuner -> why it could not be hooked, or which error of ours left a call of it alone.
-        self.unhooked: dict[str, str] = {}
+        self.unhooked_tuners: dict[str, str] = {}
         self._debug_to = os.dup(2) if debug else None
 
     def note(self, text: str) -> None:
@@ -36,13 +36,15 @@ class Notes:
         if text not in self.notes:
             self.notes.append(text)
 
-    def bypassed(self, tuner: str, reason: str, error: BaseException | None = None) -> None:
+    def report_bypass(self, tuner: str, reason: str, error: BaseException | None = None) -> None:
         """Note for the user that a tuner, or a part of one, could not be hooked."""
         self._debug(error)
-        self.unhooked[tuner] = reason
+        self.unhooked_tuners[tuner] = reason
         self.note(f"{tuner} was bypassed: {reason}")
 
-    def error(self, tuner: str, where: str, error: BaseException, more: str = "", *, is_counted: bool = True) -> str:
+    def report_error(
+        self, tuner: str, where: str, error: BaseException, more: str = "", *, is_counted: bool = True
+    ) -> str:
         """Note an error of ours in one line: it must never fail a test, or the run.
 
         :param more: the end of the line.
@@ -50,10 +52,10 @@ class Notes:
         :returns: the error in words.
         """
         self._debug(error)
-        words = " ".join(f"error in {where}: {type(error).__name__}: {words_of(error)}".split())
+        words = " ".join(f"error in {where}: {type(error).__name__}: {error_message(error)}".split())
         self.note(f"{tuner}: {words}{more}")
         if not is_counted:
-            self.unhooked.setdefault(tuner, words)
+            self.unhooked_tuners.setdefault(tuner, words)
         return words
 
     @contextmanager
@@ -62,7 +64,7 @@ class Notes:
         try:
             yield
         except Exception as error:
-            self.error(tuner, where, error)
+            self.report_error(tuner, where, error)
 
     @contextmanager
     def guarded(self, tuner: str, held: AbstractContextManager[_T], otherwise: _T) -> Iterator[_T]:
@@ -115,7 +117,7 @@ class Progress:
         self.searches = 0
 
     @property
-    def open(self) -> list[str]:
+    def open_tunings(self) -> list[str]:
         """The problems that are tuned now, as ``tuner:kernel``."""
         return sorted(stage.kernel for stage in self._stages.values())
 

@@ -7,16 +7,16 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from pytest_autotune.cache.diff import ChangeKind, Diff
-from pytest_autotune.cache.merge import Merged
-from pytest_autotune.cache.model import Cache, Device, Entry, Problem, is_named, library_of
+from pytest_autotune.cache.merge import MergeResult
+from pytest_autotune.cache.model import Cache, Device, Entry, Problem, is_tuner_named, library_of
 from pytest_autotune.run.collected import Collected
 from pytest_autotune.run.lookup import Outcome, Policy
 from pytest_autotune.run.mode import Finding, Section
-from pytest_autotune.run.rows import NOT_COVERED, Row
+from pytest_autotune.run.rows import NOT_COVERED, ProblemRow
 
 
 @dataclass(frozen=True)
-class Place:
+class TestPlace:
     """Where a test is defined.
 
     :param path: of its file, relative to the root of the repository, with forward slashes.
@@ -45,7 +45,7 @@ class Gate:
 
 
 @dataclass(frozen=True)
-class Request:
+class RunRequest:
     """What the user asked for, as far as the end of a run goes by it.
 
     :param shared: it dumps into a store at a URL, that others add to as well: only what this run has tuned.
@@ -58,21 +58,21 @@ class Request:
     :param tells: what would tell whether choices of other versions are still good.
     """
 
-    dumps: bool = False
-    shared: bool = False
+    is_dumping: bool = False
+    is_shared_store: bool = False
     prune: bool = False
     new_only: bool = False
     keep_candidates: bool = False
-    updates: bool = False
-    update: str = ""
+    is_update: bool = False
+    update_arguments: str = ""
     policy: Policy = field(default_factory=Policy)
     tuners_named_by: str = ""
     adapters: tuple[str, ...] | None = None
-    tells: tuple[str, ...] = ()
+    version_checks: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
-class Dump:
+class DumpOutcome:
     """What became of the dump file; what changed there is in :attr:`Result.merged`.
 
     :param path: as the user wrote it.
@@ -84,13 +84,13 @@ class Dump:
 
     path: str
     written_to: str = ""
-    rewritten: bool = False
+    is_changed: bool = False
     error: str = ""
-    beside: str = ""
+    remark: str = ""
 
 
 @dataclass(frozen=True)
-class Result:
+class RunResult:
     """What a run came to.
 
     :param merged: what the dump path is to hold, and what changes there.
@@ -105,21 +105,21 @@ class Result:
     :param about: when, where and by which command it ran, as (word, text); for people, and in no cache.
     """
 
-    rows: tuple[Row, ...] = ()
+    rows: tuple[ProblemRow, ...] = ()
     collected: Collected = field(default_factory=Collected)
-    request: Request = field(default_factory=Request)
-    merged: Merged = field(default_factory=lambda: Merged(Cache()))
+    request: RunRequest = field(default_factory=RunRequest)
+    merged: MergeResult = field(default_factory=lambda: MergeResult(Cache()))
     loaded: tuple[tuple[str, int], ...] = ()
-    covered: Mapping[str, frozenset[Device]] = field(default_factory=dict)
-    unused: tuple[Entry, ...] = ()
-    of_tests: frozenset[Problem] = frozenset()
-    left_out: tuple[Entry, ...] = ()
-    recovered: int = 0
+    devices_by_tuner: Mapping[str, frozenset[Device]] = field(default_factory=dict)
+    unused_entries: tuple[Entry, ...] = ()
+    test_cache_problems: frozenset[Problem] = frozenset()
+    left_out_entries: tuple[Entry, ...] = ()
+    recovered_count: int = 0
     errors: tuple[str, ...] = ()
-    dump: Dump | None = None
+    dump: DumpOutcome | None = None
     gate: Gate = field(default_factory=Gate)
-    places: Mapping[str, Place] = field(default_factory=dict)
-    about: tuple[tuple[str, str], ...] = ()
+    test_places: Mapping[str, TestPlace] = field(default_factory=dict)
+    run_facts: tuple[tuple[str, str], ...] = ()
     sections: tuple[Section, ...] = ()
 
     @property
@@ -129,43 +129,45 @@ class Result:
         is_new = not found.unchanged and all(change.kind is ChangeKind.ADDED for change in found.changes)
         return Diff((), 0) if is_new else found
 
-    def dumped(self, dump: Dump) -> Result:
+    def with_dump(self, dump: DumpOutcome) -> RunResult:
         """The result, when what became of the dump is known."""
         if not dump.written_to:
             errors = (*self.errors, *([dump.error] if dump.error else []))
-            merged = Merged(self.merged.cache, best=self.merged.best)
-            return replace(self, dump=dump, merged=merged, recovered=0, left_out=(), errors=errors)
-        return replace(self, dump=dump, unused=() if self.request.prune else self.unused)
+            merged = MergeResult(self.merged.cache, best_measurements=self.merged.best_measurements)
+            return replace(self, dump=dump, merged=merged, recovered_count=0, left_out_entries=(), errors=errors)
+        return replace(self, dump=dump, unused_entries=() if self.request.prune else self.unused_entries)
 
     @property
-    def without_adapter(self) -> tuple[str, ...]:
+    def tuners_without_adapter(self) -> tuple[str, ...]:
         """The tuners of loaded entries for which there is no adapter here."""
-        adapters, loaded = self.request.adapters, {library_of(name) for name in self.covered}
+        adapters, loaded = self.request.adapters, {library_of(name) for name in self.devices_by_tuner}
         return () if adapters is None else tuple(sorted(loaded - set(adapters)))
 
     @property
-    def not_hooked(self) -> tuple[str, ...]:
+    def unhooked_tuners(self) -> tuple[str, ...]:
         """The tuners that could not be hooked, and were asked for by name or by entries."""
-        wanted = {library_of(name) for name in self.request.policy.tuners or self.covered}
+        wanted = {library_of(name) for name in self.request.policy.tuners or self.devices_by_tuner}
         return tuple(tuner for tuner, _ in self.collected.unhooked if library_of(tuner) in wanted)
 
     @property
-    def not_named(self) -> tuple[str, ...]:
+    def unnamed_tuners(self) -> tuple[str, ...]:
         """The tuners of loaded entries that the user has left out by naming others."""
         wanted = self.request.policy.tuners
-        return tuple(name for name in self.covered if wanted and not is_named(name, wanted))
+        return tuple(name for name in self.devices_by_tuner if wanted and not is_tuner_named(name, wanted))
 
     @property
-    def bypassing(self) -> tuple[str, ...]:
+    def bypasses(self) -> tuple[str, ...]:
         """What bypasses some tuners, kernels or tests, as spelt."""
         named_by = [self.request.tuners_named_by] if self.request.policy.tuners else []
         ignores = ["autotune_ignore (ini)"] if self.request.policy.ignore else []
-        return (*named_by, *ignores, *(["autotune_cache(enabled=False)"] if self.collected.disabled else []))
+        return (*named_by, *ignores, *(["autotune_cache(enabled=False)"] if self.collected.disabled_tests else []))
 
     @property
-    def drawn(self) -> tuple[Row, ...]:
+    def hypothesis_rows(self) -> tuple[ProblemRow, ...]:
         """The rows that an update would cover and a test draws anew in each run."""
-        return tuple(row for row in self.to_update if row.tests and row.tests[0] in self.collected.drawn)
+        return tuple(
+            row for row in self.rows_to_update if row.tests and row.tests[0] in self.collected.hypothesis_tests
+        )
 
     @property
     def counts(self) -> dict[str, int]:
@@ -177,7 +179,7 @@ class Result:
         counts["failed"] = sum(row.failed for row in self.rows)
         counts["unrecorded"] = sum(bool(row.unrecorded) for row in self.rows)
         counts["fallback"] = sum(bool(row.fallback) for row in self.rows)
-        counts["unused"] = len(self.unused)
+        counts["unused"] = len(self.unused_entries)
         counts["uncacheable"] = by_outcome[Outcome.UNCACHEABLE]
         counts["untracked"] = len(self.collected.untracked)
         return counts
@@ -188,7 +190,7 @@ class Result:
         return bool(self.loaded) or any(row.outcome not in (None, Outcome.UNCACHEABLE) for row in self.rows)
 
     @property
-    def to_update(self) -> tuple[Row, ...]:
+    def rows_to_update(self) -> tuple[ProblemRow, ...]:
         """The rows that an update would cover: not those that the dump has now, nor those that nothing can record."""
         outcomes = (Outcome.MISS, Outcome.STALE, Outcome.MISMATCH)
         rows = (row for row in self.rows if row.outcome in outcomes and not row.unrecorded)
@@ -198,13 +200,13 @@ class Result:
         return tuple(row for row in rows if not row.is_kept or (self.request.new_only and row.outcome is Outcome.STALE))
 
     @property
-    def moved(self) -> dict[tuple[str, str], int]:
+    def rename_counts(self) -> dict[tuple[str, str], int]:
         """(tuner:kernel as it was, kernel as it is) -> how many of its problems are found under the old name only."""
         rows = [row for row in self.rows if row.moved_from]
         return _numbers((f"{row.problem.tuner}:{row.moved_from}", row.problem.kernel) for row in rows)
 
     @property
-    def aliases(self) -> dict[tuple[str, str], int]:
+    def alias_counts(self) -> dict[tuple[str, str], int]:
         """(device, the device whose entries it took), in words -> how many problems."""
         return _numbers((str(row.problem.device), row.alias) for row in self.rows if row.alias)
 
@@ -225,17 +227,17 @@ class Result:
         return tuple(finding for section in self.sections for finding in section.findings)
 
     @property
-    def misses(self) -> int:
+    def miss_count(self) -> int:
         """The number of problems that the loaded caches do not cover."""
         return sum(row.outcome in NOT_COVERED for row in self.rows) + len(self.collected.untracked)
 
     @property
-    def problems(self) -> int:
+    def problem_count(self) -> int:
         """The number of problems that were looked up."""
         return len(self.rows) + len(self.collected.untracked)
 
     @property
-    def entries(self) -> int:
+    def loaded_entry_count(self) -> int:
         """How many entries were loaded."""
         return sum(entries for _, entries in self.loaded)
 
@@ -253,26 +255,26 @@ class Result:
         return tuple(sorted({row.problem.device for row in self.rows}, key=lambda device: device.sort_key))
 
     @property
-    def other_versions(self) -> dict[tuple[str, str], int]:
+    def other_version_counts(self) -> dict[tuple[str, str], int]:
         """(tuned with, this run's) -> how many hits; noted as a hint, never judged."""
         hints = []
         for row in self.rows:
             then, now = row.versions, self.collected.versions.get(row.problem.library)
-            if row.outcome is Outcome.HIT and then and now and then.minor != now.minor:
-                hints.append((then.first, now.first))
+            if row.outcome is Outcome.HIT and then and now and then.tuner_minor_version != now.tuner_minor_version:
+                hints.append((then.tuner_version, now.tuner_version))
         return _numbers(hints)
 
     @property
-    def without_any_entry(self) -> dict[tuple[str, Device], tuple[Row, ...]]:
+    def rows_without_entries(self) -> dict[tuple[str, Device], tuple[ProblemRow, ...]]:
         """The rows of each tuner and device for which the loaded caches have no entry at all, nor those of an alias."""
-        by_device: defaultdict[tuple[str, Device], list[Row]] = defaultdict(list)
+        by_device: defaultdict[tuple[str, Device], list[ProblemRow]] = defaultdict(list)
         for row in self.rows:
             by_device[row.problem.tuner, row.problem.device].append(row)
         return {
             (tuner, device): tuple(rows)
             for (tuner, device), rows in by_device.items()
             if self.loaded
-            and device not in self.covered.get(tuner, ())
+            and device not in self.devices_by_tuner.get(tuner, ())
             and all(row.outcome in (Outcome.MISS, Outcome.MISMATCH) for row in rows)
         }
 

@@ -6,10 +6,10 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from pytest_autotune.cache.merge import Merged
+from pytest_autotune.cache.merge import MergeResult
 from pytest_autotune.cache.model import NO_VERSIONS, Candidate, Entry, Identity, Problem, Versions
 from pytest_autotune.run.lookup import NO_ENTRY, Lookup, Outcome
-from pytest_autotune.run.nearest import Near
+from pytest_autotune.run.nearest import MissReason
 
 #: The outcomes that count as misses: what a fresh cache would have covered.
 NOT_COVERED = (Outcome.MISS, Outcome.STALE, Outcome.MISMATCH, Outcome.UNCACHEABLE)
@@ -22,7 +22,7 @@ _FALLBACKS = {
 
 
 @dataclass(frozen=True)
-class Row:
+class ProblemRow:
     """One problem of the run, from all processes that met it.
 
     :param tests: the node ids of the tests that asked, first in their process or with another fingerprint;
@@ -43,7 +43,7 @@ class Row:
     failed: bool = False
     entry: Entry | None = None
     candidates: tuple[Candidate, ...] = ()
-    disturbed: bool = False
+    is_disturbed: bool = False
     fallback: str = ""
     unrecorded: str = ""
     nearest: tuple[tuple[str, str], ...] = ()
@@ -86,7 +86,7 @@ class Row:
     @property
     def saved_seconds(self) -> float:
         """The tuning that a hit made unnecessary."""
-        return self.hit.tuning_seconds if self.hit is not None and not self.hit.every_failed else 0.0
+        return self.hit.tuning_seconds if self.hit is not None and not self.hit.is_failure else 0.0
 
     @property
     def is_kept(self) -> bool:
@@ -94,12 +94,14 @@ class Row:
         return self.tuned or not (self.choice is None or self.fallback)
 
     @property
-    def became(self) -> str:
+    def consequence(self) -> str:
         """What became of it where something was not tuned that should have been; the end of its reason."""
         return f"nothing was recorded: {self.unrecorded}" if self.unrecorded else _FALLBACKS.get(self.fallback, "")
 
 
-def rows_of(lookups: Iterable[Lookup], nearest: Callable[[Problem], Near], merged: Merged) -> tuple[Row, ...]:
+def build_rows(
+    lookups: Iterable[Lookup], nearest: Callable[[Problem], MissReason], merged: MergeResult
+) -> tuple[ProblemRow, ...]:
     """One row per problem; its outcome is the worst that any process met.
 
     :param nearest: says of a problem without an entry how the nearest entry of its kernel differs.
@@ -109,51 +111,53 @@ def rows_of(lookups: Iterable[Lookup], nearest: Callable[[Problem], Near], merge
     for lookup in lookups:
         by_problem[lookup.problem].append(lookup)
     kept = {entry.identity: entry for entry in merged.cache.entries}
-    rows = [_row(problem, met, kept, merged.best) for problem, met in by_problem.items()]
+    rows = [_row(problem, met, kept, merged.best_measurements) for problem, met in by_problem.items()]
 
-    def explained(row: Row) -> Row:
+    def explained(row: ProblemRow) -> ProblemRow:
         if row.reason == NO_ENTRY:
             near = nearest(row.problem)
-            row = replace(row, reason=near.reason, nearest=near.has)
-        return replace(row, reason="; ".join(filter(None, [row.reason, row.became])))
+            row = replace(row, reason=near.text, nearest=near.differences)
+        return replace(row, reason="; ".join(filter(None, [row.reason, row.consequence])))
 
     return tuple(sorted(map(explained, rows), key=lambda row: row.problem.sort_key))
 
 
 def _row(
     problem: Problem, met: Sequence[Lookup], kept: Mapping[Identity, Entry], measured: Mapping[Identity, Entry]
-) -> Row:
+) -> ProblemRow:
     met = sorted(met, key=lambda one: (_badness(one), one.reason), reverse=True)
     worst = met[0]
-    searches = [lookup for lookup in met if lookup.searched]
+    searches = [lookup for lookup in met if lookup.is_searched]
     with_entry = searches or [lookup for lookup in met if lookup.entry is not None]
     recorded = {lookup.fingerprint for lookup in with_entry}
     found = with_entry[0].entry if with_entry else None
     entry = kept.get(found.identity, found) if found is not None else None
     best = measured.get(found.identity, found) if found is not None else None
-    return Row(
+    return ProblemRow(
         problem,
         worst.outcome,
         worst.reason,
         label=worst.label or (entry.label if entry else ""),
         tests=tuple(dict.fromkeys(lookup.test for lookup in met if lookup.test)),
         searches=_each_search(searches),
-        failed=any(lookup.failed for lookup in searches) and best is not None and best.every_failed,
+        failed=any(lookup.has_failed for lookup in searches) and best is not None and best.is_failure,
         entry=entry,
         candidates=best.candidates if best else (),
-        disturbed=any(lookup.disturbed for lookup in searches if lookup.entry == best),
+        is_disturbed=any(lookup.is_disturbed for lookup in searches if lookup.entry == best),
         fallback=next((lookup.fallback for lookup in met if lookup.fallback), "") if not searches else "",
-        unrecorded=next((one.unrecorded for one in met if one.unrecorded and one.fingerprint not in recorded), ""),
+        unrecorded=next(
+            (one.unrecorded_reason for one in met if one.unrecorded_reason and one.fingerprint not in recorded), ""
+        ),
     )
 
 
 def _badness(lookup: Lookup) -> float:
     if lookup.outcome is None:  # a search that came to nothing has missed nothing, and is to be seen beside a hit
-        return 0.5 if lookup.unrecorded else -1
+        return 0.5 if lookup.unrecorded_reason else -1
     return list(Outcome).index(lookup.outcome)
 
 
 def _each_search(searches: Sequence[Lookup]) -> tuple[tuple[str, float], ...]:
     # Of what is shared, the worker that searched comes first; it may have died before it could report.
-    first = {lookup.entry: lookup for lookup in sorted(searches, key=lambda one: (one.tuned, one.test))}
+    first = {lookup.entry: lookup for lookup in sorted(searches, key=lambda one: (one.is_tuned, one.test))}
     return tuple(sorted((one.test, entry.tuning_seconds) for entry, one in first.items() if entry is not None))

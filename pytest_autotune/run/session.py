@@ -10,7 +10,7 @@ from functools import partial
 from operator import attrgetter
 from typing import NoReturn
 
-from pytest_autotune.cache.foreign_text import error_line, one_line
+from pytest_autotune.cache.foreign_text import describe_error, to_one_line
 from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.model import (
     NO_VERSIONS,
@@ -21,12 +21,12 @@ from pytest_autotune.cache.model import (
     Problem,
     Value,
     Versions,
-    is_named,
+    is_tuner_named,
 )
-from pytest_autotune.run.lookup import SPECIALISATION, Lookup, Outcome, Policy
+from pytest_autotune.run.lookup import SPECIALIZATION, Lookup, Outcome, Policy
 from pytest_autotune.run.mode import Mode
 from pytest_autotune.run.notes import WAITING_FOR_WORKER, Notes, Progress
-from pytest_autotune.run.sources import Answer, Answers, Loaded, fallbacks, of_other_worker
+from pytest_autotune.run.sources import Answer, Answers, Loaded, answer_of_other_worker, list_fallbacks
 from pytest_autotune.run.tuning import Tuning
 from pytest_autotune.workers.coordinator import Claim, Coordinator
 from pytest_autotune.workers.events import Event, Log
@@ -65,12 +65,12 @@ class Session(Notes):
         super().__init__(policy.debug)
         self.policy = policy
         self.current_test = ""
-        self.paused = False
+        self.is_paused = False
         #: What was asked for in this process for the first time; whoever looks for a test's own empties it before.
         self.lookups: list[Lookup] = []
         self.versions: dict[str, Versions] = {}
         #: (entry, text) of what choices were compiled for.
-        self._specialisations: set[tuple[str, str]] = set()
+        self._specializations: set[tuple[str, str]] = set()
         self.progress = progress or Progress()
         #: What the run itself loaded, without the caches of a single test; None when nothing is.
         self.index = index
@@ -125,7 +125,7 @@ class Session(Notes):
     def ignores(self, tuner: str, kernel: str) -> bool:
         """Whether the user wants this kernel bypassed."""
         wanted = self.policy.tuners
-        return (wanted is not None and not is_named(tuner, wanted)) or self.policy.ignores(tuner, kernel)
+        return (wanted is not None and not is_tuner_named(tuner, wanted)) or self.policy.ignores(tuner, kernel)
 
     @contextmanager
     def tuning(
@@ -162,7 +162,13 @@ class Session(Notes):
             self._asked.add((problem.tuner, problem.kernel))
         sorted_fingerprint = tuple(sorted(fingerprint, key=attrgetter("name")))
         (inside, outer), own = _OUTER.get(), self._own_cache
-        lookup = Lookup(problem, sorted_fingerprint, test=self.current_test, label=str(label), inside=inside, cache=own)
+        lookup = Lookup(
+            Identity(problem, sorted_fingerprint),
+            test=self.current_test,
+            label=str(label),
+            outer_tuning=inside,
+            test_cache=own,
+        )
         digest_parts = partial(self._parts, problem.tuner, digests)
         with ExitStack() as held:
             is_own = len(self.indexes) > (self.index is not None)
@@ -175,7 +181,7 @@ class Session(Notes):
                 yield tuning
             except BaseException as error:
                 if not self.policy.is_error(tuning.lookup.outcome):  # else it is our own refusal that ends the test
-                    tuning.not_recorded(error_line(error), is_over=True)
+                    tuning.not_recorded(describe_error(error), is_over=True)
                 raise
             finally:
                 _OUTER.set((inside, outer))
@@ -190,82 +196,82 @@ class Session(Notes):
     ) -> Answers:
         """Where the choice for a lookup may come from, in the order in which it is asked for."""
         known = self._known.get(lookup.identity)
-        if known is not None and not known.every_failed and loaded.offered(known):
+        if known is not None and not known.is_failure and loaded.offered(known):
             yield Answer(lookup, known, is_reported=True)
-        if self.policy.picks:
+        if self.policy.picks_candidates:
             for mode in self.policy.modes:
-                yield from mode.offers(self, lookup, candidates)
+                yield from mode.list_answers(self, lookup, candidates)
         elif loaded.indexes:
             judged = loaded.judge(lookup)
-            if judged.entry is not None and judged.entry.every_failed:
+            if judged.entry is not None and judged.entry.is_failure:
                 yield Answer(judged)
                 return
             rejected = yield Answer(judged, judged.entry)
             if judged.entry is not None:
                 is_own = judged.entry.identity == lookup.identity
-                judged = replace(lookup, outcome=Outcome.STALE, reason=rejected, rejected=is_own)
+                judged = replace(lookup, outcome=Outcome.STALE, reason=rejected, has_rejected_entry=is_own)
                 yield Answer(judged)
             lookup = judged
             if candidates is not None and self.policy.on_miss in ("first", "nearest"):
-                yield from fallbacks(lookup, loaded, candidates)
+                yield from list_fallbacks(lookup, loaded, candidates)
         if not self._is_isolated:
-            yield of_other_worker(claim(), lookup, loaded.offered)
+            yield answer_of_other_worker(claim(), lookup, loaded.offered)
 
     def _claim(self, lookup: Lookup, held: ExitStack, meanwhile: Callable[[], object]) -> Claim:
         """Claim a problem until ``held`` is left; waits for a worker that tunes it now, unless inside of a tuning."""
         # Waiting inside a tuning could wait for a worker that waits for this one.
-        is_nested = bool(self.progress.open)
+        is_nested = bool(self.progress.open_tunings)
         self.progress.begin(lookup.problem, WAITING_FOR_WORKER)
         claiming = self.coordinator.claim(lookup.identity.digest, None if is_nested else meanwhile)
         return held.enter_context(self.guarded(lookup.problem.tuner, claiming, Claim()))
 
     def _parts(self, tuner: str, digests: Callable[[], Iterable[Digest]]) -> tuple[Digest, ...]:
         with self.guard(tuner, "digests()"):
-            return tuple(Digest(one_line(digest.id), tuple(map(one_line, digest.parts))) for digest in digests())
+            return tuple(Digest(to_one_line(digest.id), tuple(map(to_one_line, digest.parts))) for digest in digests())
         return ()
 
     def _close(self, tuning: Tuning) -> None:
         self.progress.end(tuning.lookup.problem)
         lookup = tuning.lookup
-        entry = lookup.entry if lookup.tuned else tuning.entry
+        entry = lookup.entry if lookup.is_tuned else tuning.entry
         if entry is not None:
             self._known[lookup.identity] = entry
             for mode in self.policy.modes:
-                mode.used(lookup, entry)
+                mode.note_used(lookup, entry)
         if not tuning.is_remembered:
             tuning.report()
 
-    def uncacheable(self, problem: Problem, reason: str) -> None:
+    def report_uncacheable(self, problem: Problem, reason: str) -> None:
         """Report a problem that has no form that could be written."""
-        lookup = Lookup(problem, (), Outcome.UNCACHEABLE, reason, self.current_test)
-        self.report(lookup)
+        lookup = Lookup(Identity(problem, ()), Outcome.UNCACHEABLE, reason, self.current_test)
+        self.report_lookup(lookup)
         if self.indexes:
             self.refuse_errors(lookup)
 
-    def not_asked(self, tuner: str, where: str, error: BaseException) -> None:
+    def report_unanswered_call(self, tuner: str, where: str, error: BaseException) -> None:
         """Report an error of ours that kept a call from asking: its tuner does as it would without us.
 
         :raises BaseException: what the run raises where a miss is an error; nobody knows what the call would have been.
         """
         left = f"; that call was left to {tuner}, and not recorded"
-        words = self.error(tuner, where, error, left, is_counted=False)
+        words = self.report_error(tuner, where, error, left, is_counted=False)
         if self.indexes and self.policy.is_error(Outcome.MISS):
             self._refuse(f"autotune: MISS {tuner}: {words}")
 
-    def observed(self, *lookups: Lookup) -> None:
+    def report_observed(self, *lookups: Lookup) -> None:
         """Report lookups that a tuner made inside itself, before the first one that is an error is refused."""
         for lookup in lookups:
-            lookup = replace(lookup, test=lookup.test or self.current_test, inside=_OUTER.get()[0])
-            self.report(lookup)
+            lookup = replace(lookup, test=lookup.test or self.current_test, outer_tuning=_OUTER.get()[0])
+            self.report_lookup(lookup)
         for lookup in lookups:
             self.refuse_errors(lookup)
 
-    def report(self, lookup: Lookup) -> None:
+    def report_lookup(self, lookup: Lookup) -> None:
         """Write down what became of a lookup; an error in doing so is a line of the summary."""
         try:
-            self._log.append(lookup.event)
+            self._log.append(lookup.to_event())
         except Exception as error:
-            self.error(lookup.problem.tuner, "tuning()", error, is_counted=False)
+            self.report_error(lookup.problem.tuner, "tuning()", error, is_counted=False)
         else:
             self.lookups.append(lookup)
 
@@ -276,19 +282,19 @@ class Session(Notes):
 
     # What tuners may have or say beside a tuning.
 
-    def racer(self, problem: Problem, *, now: bool = False) -> Mode | None:
+    def find_racing_mode(self, problem: Problem, *, now: bool = False) -> Mode | None:
         """The mode that races the loaded choice of a problem before it is used, and with ``now`` has time for that."""
         return next((mode for mode in self.policy.modes if mode.has_turn(problem, now=now)), None)
 
     def may_race(self, problem: Problem) -> bool:
         """Whether a hit on a problem without a fingerprint would be raced now, for who gets ready before it asks."""
-        if Identity(problem, ()) in self._known or self.racer(problem, now=True) is None:
+        if Identity(problem, ()) in self._known or self.find_racing_mode(problem, now=True) is None:
             return False
-        return any(entry.problem == problem for index in self.indexes for entry in index.same_key(problem))
+        return any(entry.problem == problem for index in self.indexes for entry in index.list_same_key(problem))
 
-    def append(self, event: Event) -> None:
+    def append_event(self, event: Event) -> None:
         """Write down what is no lookup."""
-        with self.guard(event.asked.problem.tuner if event.asked is not None else "session", "the log"):
+        with self.guard(event.identity.problem.tuner if event.identity is not None else "session", "the log"):
             self._log.append(event)
 
     def compiling(self, name: str, wait: bool) -> AbstractContextManager[bool]:
@@ -307,9 +313,9 @@ class Session(Notes):
         """
         return self.guarded("lock", self.coordinator.measuring(on), False)
 
-    def specialised(self, entry: Entry, text: str) -> None:
+    def report_specialization(self, entry: Entry, text: str) -> None:
         """Write down what an entry's choice was compiled for, where a dump is to have it."""
         met = (entry.identity.digest, text)
-        if self.policy.dumping and met not in self._specialisations:
-            self._specialisations.add(met)
-            self.append(Event(SPECIALISATION, data={"entry": met[0], "text": text}))
+        if self.policy.is_dumping and met not in self._specializations:
+            self._specializations.add(met)
+            self.append_event(Event(SPECIALIZATION, data={"entry": met[0], "text": text}))

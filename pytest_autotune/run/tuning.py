@@ -8,10 +8,10 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from pytest_autotune.cache.counted import significant
 from pytest_autotune.cache.host_time import HostTime
 from pytest_autotune.cache.model import Candidate, Digest, Entry, Versions
-from pytest_autotune.run.lookup import Lookup, Outcome
+from pytest_autotune.cache.quantities import round_significant
+from pytest_autotune.run.lookup import Lookup, NotRecorded, Outcome, TunedEntry
 from pytest_autotune.run.notes import WAITING_FOR_GPU
 from pytest_autotune.run.sources import Answers
 
@@ -61,6 +61,9 @@ class Tuning:
         self._other_s = 0.0
         self._outer = outer
         self._is_reported = False
+        #: Something else may have used the device during the measurements.
+        self.is_disturbed = False
+        self._has_failed = False
 
     def ask(self, rejected: str | None = None) -> None:
         """Ask the sources that are left, until one has an entry; the session does so first.
@@ -74,11 +77,12 @@ class Tuning:
                 while self.entry is None:
                     answer = self._answers.send(rejected)
                     rejected, self._before = None, self.lookup
-                    self.lookup, self.entry, self.is_remembered = answer
+                    self.lookup, self.entry, self.is_remembered = answer.lookup, answer.entry, answer.is_reported
+                    self.is_disturbed |= answer.is_disturbed
                     if self.entry is None:
                         self._session.refuse_errors(self.lookup)
         except Exception as error:  # the tuner goes on without
-            self._session.error(self.lookup.problem.tuner, "the session", error)
+            self._session.report_error(self.lookup.problem.tuner, "the session", error)
             if self._session.indexes and self.lookup.outcome is None:
                 self.lookup = replace(self.lookup, outcome=Outcome.MISS, reason="an error of pytest-autotune")
             # Whoever wants an error instead of a tuning gets none that nobody sees, either.
@@ -102,15 +106,15 @@ class Tuning:
         :param contest: gives what the tuner brings for it, a ``Contest`` or a race of its own
             (:mod:`pytest_autotune.tuners.measuring.race`), or says why there can be none; called where it is wanted.
         """
-        if self.lookup.outcome is Outcome.HIT and not (self.is_remembered or self.lookup.shared):
-            mode = self._session.racer(self.lookup.problem)
+        if self.lookup.outcome is Outcome.HIT and not (self.is_remembered or self.lookup.is_shared):
+            mode = self._session.find_racing_mode(self.lookup.problem)
             if mode is not None:
                 mode.race(self._session, self, contest)
 
     @property
-    def known_to_fail(self) -> bool:
+    def is_expected_to_fail(self) -> bool:
         """A loaded entry says that every candidate failed: the tuner does as it would without us."""
-        return self.entry is None and self.lookup.outcome is Outcome.HIT and not self.lookup.tuned
+        return self.entry is None and self.lookup.outcome is Outcome.HIT and not self.lookup.is_tuned
 
     @contextmanager
     def measuring(self, on: str = "") -> Iterator[None]:
@@ -124,23 +128,23 @@ class Tuning:
             progress.at(problem, "")
             self._other_s += HostTime.perf_counter() - asked
             if not undisturbed:
-                self.was_disturbed()
+                self.mark_disturbed()
             yield
 
-    def tries(self, number: int, of: int) -> None:
+    def report_trial(self, number: int, of: int) -> None:
         """Say which candidate is compiled or measured now, for people who wait.
 
         :param number: from 1.
         """
         self._session.progress.at(self.lookup.problem, f"candidate {number} of {of}")
 
-    def races(self, left: int, of: int) -> None:
+    def report_race(self, left: int, of: int) -> None:
         """Say how many candidates are still in the race, for people who wait."""
         self._session.progress.at(self.lookup.problem, f"{left} of {of} candidates race")
 
-    def was_disturbed(self) -> None:
+    def mark_disturbed(self) -> None:
         """Say that something else may have run on the device while it was measured."""
-        self.lookup = replace(self.lookup, disturbed=True)
+        self.is_disturbed = True
 
     def record(
         self, choice: Candidate | None, candidates: Sequence[Candidate] = (), native: bytes = b"", label: str = ""
@@ -152,7 +156,7 @@ class Tuning:
         :raises BaseException: what the run raises where an outcome is an error: here, where it was
             :attr:`known_to_fail` and did not.
         """
-        known_to_fail = self.known_to_fail
+        known_to_fail = self.is_expected_to_fail
         seconds = HostTime.perf_counter() - self._started
         if self._outer is not None:
             self._outer._other_s += seconds
@@ -163,14 +167,14 @@ class Tuning:
             tuple(candidates),
             native,
             label or self.lookup.label,
-            significant(seconds - self._other_s),
+            round_significant(seconds - self._other_s),
             self.versions,
             digests=self._digests(),
         )
-        if known_to_fail and entry.every_failed:
+        if known_to_fail and entry.is_failure:
             assert self.lookup.entry is not None
             return self.lookup.entry
-        self.lookup = replace(self.lookup, entry=entry, tuned=True)
+        self.lookup = replace(self.lookup, result=TunedEntry(entry, self.is_disturbed, self._has_failed))
         if known_to_fail:
             self.lookup = replace(self.lookup, outcome=Outcome.STALE, reason=WORKS_NOW)
         self.report()  # now, while the claim is held: whoever waits for it finds it written down
@@ -182,7 +186,7 @@ class Tuning:
         """Write down what became of the lookup, once."""
         if not self._is_reported:
             self._is_reported = True
-            self._session.report(self.lookup)
+            self._session.report_lookup(self.lookup)
 
     def postpone(self) -> None:
         """Report nothing: the tuner needs no choice yet, perhaps never, and asks again when it does."""
@@ -196,8 +200,8 @@ class Tuning:
 
         :param is_over: by an error or ``pytest.skip``: it missed nothing that an update could cover.
         """
-        if self.entry is None and not self.lookup.tuned and not self.known_to_fail:
-            self.lookup = replace(self.lookup, unrecorded=self.lookup.unrecorded or reason)
+        if self.entry is None and not self.lookup.is_tuned and not self.is_expected_to_fail:
+            self.lookup = replace(self.lookup, result=NotRecorded(self.lookup.unrecorded_reason or reason))
             if is_over:
                 self.lookup = replace(self.lookup, outcome=None)
 
@@ -210,15 +214,15 @@ class Tuning:
         :param reasons: why; of candidates that failed for the same reason, one is enough.
         :returns: the entry.
         """
-        self.lookup = replace(self.lookup, failed=True)
+        self._has_failed = True
         distinct = sorted({stable_reason(reason) for reason in reasons} - {""}) or ["failed"]
-        return self.record(None, [Candidate(failed=reason) for reason in distinct[:REASONS]])
+        return self.record(None, [Candidate(failed=reason) for reason in distinct[:MAX_REASONS]])
 
 
 #: So many different reasons of failed candidates are kept in an entry without a choice,
-REASONS = 5
+MAX_REASONS = 5
 #: and so many characters of each.
-REASON_LENGTH = 200
+MAX_REASON_LENGTH = 200
 
 
 #: What differs from run to run, or from machine to machine, and what stands for it; in this order.
@@ -239,4 +243,4 @@ def stable_reason(text: str) -> str:
     for unstable, stands_for in _UNSTABLE:
         text = re.sub(unstable, stands_for, text)
     text = " ".join("".join(one if one.isprintable() else " " for one in text).split())
-    return text if len(text) <= REASON_LENGTH else f"{text[: REASON_LENGTH - 3]}..."
+    return text if len(text) <= MAX_REASON_LENGTH else f"{text[: MAX_REASON_LENGTH - 3]}..."

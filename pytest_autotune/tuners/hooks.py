@@ -9,7 +9,7 @@ from functools import partial
 from types import ModuleType
 from typing import Any
 
-from pytest_autotune.cache.foreign_text import words_of
+from pytest_autotune.cache.foreign_text import error_message
 from pytest_autotune.cache.model import library_of
 from pytest_autotune.run.mode import Job, Suite
 from pytest_autotune.run.session import Session
@@ -45,7 +45,7 @@ class Hooks:
 
     def _add(self, name: str, load: Callable[[], Callable[[], Adapter]], where: str = "") -> None:
         is_wanted = self._wanted is None or name in map(library_of, self._wanted)
-        if name in self._adapters or name in self._session.unhooked or not is_wanted:
+        if name in self._adapters or name in self._session.unhooked_tuners or not is_wanted:
             return
         with self._bypassing(name, where):
             adapter = load()()
@@ -56,11 +56,11 @@ class Hooks:
                     self._swap_out(name, adapter, self._isolation)
 
     def _is_to_act(self, name: str, adapter: Adapter) -> bool:
-        if self._wanted is not None or self._session.policy.dumping or adapter.acts_without_entries:
+        if self._wanted is not None or self._session.policy.is_dumping or adapter.acts_without_entries:
             return True
-        if self._session.policy.picks:
+        if self._session.policy.picks_candidates:
             return getattr(adapter, "names_candidates", False)
-        return any(library_of(tuner) == name for index in self._session.indexes for tuner in index.tuners())
+        return any(library_of(tuner) == name for index in self._session.indexes for tuner in index.list_tuners())
 
     @contextmanager
     def _bypassing(self, name: str, where: str = "") -> Iterator[None]:
@@ -73,9 +73,9 @@ class Hooks:
                 self._unhook(name, adapter)
             if isinstance(error, KeyboardInterrupt):
                 raise
-            words = words_of(error)
+            words = error_message(error)
             reason = where + (words if isinstance(error, HookError) else f"{type(error).__name__}: {words}")
-            self._session.bypassed(name, " ".join(reason.split()), error)
+            self._session.report_bypass(name, " ".join(reason.split()), error)
 
     def _hook(self, name: str, library: ModuleType) -> None:
         adapter = self._adapters.get(name)

@@ -11,8 +11,8 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from pytest_autotune.workers.events import Event, Others
-from pytest_autotune.workers.locks import Locks, Membership, in_distributed_run
+from pytest_autotune.workers.events import Event, OtherWorkers
+from pytest_autotune.workers.locks import Locks, RunMembership, in_distributed_run
 
 
 class Claim(NamedTuple):
@@ -24,8 +24,8 @@ class Claim(NamedTuple):
     """
 
     result: Event | None = None
-    is_mine: bool = True
-    timed_out: bool = False
+    is_claimed: bool = True
+    has_timed_out: bool = False
 
 
 class Coordinator:
@@ -45,12 +45,12 @@ class Coordinator:
     :param others: what the other workers have tuned; by default they write it down in ``folder``.
     """
 
-    def __init__(self, locks: Locks, folder: Path | None = None, others: Others | None = None) -> None:
+    def __init__(self, locks: Locks, folder: Path | None = None, others: OtherWorkers | None = None) -> None:
         self._locks = locks
         self.budget = locks.budget
         self._folder = folder
-        self._others = others or (Others(folder, "") if folder is not None else None)
-        self._membership: Membership | None = None
+        self._others = others or (OtherWorkers(folder, "") if folder is not None else None)
+        self._membership: RunMembership | None = None
         #: Where it is seen who compiles what; None where nobody else does.
         self._compiles_in: Path | None = None
 
@@ -66,37 +66,37 @@ class Coordinator:
         :param name: of a file; the event that says what came of it has it, too.
         :param meanwhile: called before it waits for a worker that makes it now, to help; None where it does not wait.
         """
-        with self.budget.one_tuning(), ExitStack() as held:
+        with self.budget.limit_waits(), ExitStack() as held:
             # A kernel with a collective needs every rank: none may wait for, or skip, a tuning.
             if self._others is None or self._folder is None or in_distributed_run() or not self._joined():
                 yield Claim()
             else:
-                meanwhile = None if self._locks.held else meanwhile
+                meanwhile = None if self._locks.is_holding_gpu else meanwhile
                 yield self._take(name, self._folder / f"{name}.lock", self._others, meanwhile, held)
 
     def _take(
-        self, name: str, path: Path, others: Others, meanwhile: Callable[[], object] | None, held: ExitStack
+        self, name: str, path: Path, others: OtherWorkers, meanwhile: Callable[[], object] | None, held: ExitStack
     ) -> Claim:
         """Claim something until ``held`` is left, unless another worker has made it."""
         if result := others.find(name):
-            return Claim(result, is_mine=False)
+            return Claim(result, is_claimed=False)
         lock = self._locks.acquire(path, wait=False)
         if lock is None and meanwhile is not None:
             meanwhile()
             lock = self._locks.acquire(path, unless=lambda: others.find(name) is not None)
         result = others.find(name)
         if lock is None:
-            return Claim(result, is_mine=False, timed_out=meanwhile is not None and result is None)
+            return Claim(result, is_claimed=False, has_timed_out=meanwhile is not None and result is None)
         held.callback(lock.release)
         if result is not None:
             held.close()  # all who wait have what they waited for: none waits for the next one to be done with it
-        return Claim(result, is_mine=result is None)
+        return Claim(result, is_claimed=result is None)
 
     def _joined(self) -> bool:
         """Whether this process can share tunings with the other workers."""
         if self._membership is None and self._folder is not None:
             try:
-                self._membership = Membership(self._folder)
+                self._membership = RunMembership(self._folder)
                 self._compiles_in = self._folder
             except OSError as error:
                 self._locks.note(f"{self._folder.parent}: {error.strerror or error}; workers do not share tunings")

@@ -43,7 +43,7 @@ class Event:
     """One thing that happened in a process.
 
     :param kind: a word of who writes and reads such events: a lookup, a mode, the end of a process.
-    :param asked: what was asked for; None where the event is of no problem.
+    :param identity: what was asked for; None where the event is of no problem.
     :param entry: what was used, or what a search came to.
     :param test: the node id of the test in which it happened; empty outside tests.
     :param data: whatever else is to be known of it, as values of JSON.
@@ -51,7 +51,7 @@ class Event:
     """
 
     kind: str
-    asked: Identity | None = None
+    identity: Identity | None = None
     entry: Entry | None = None
     test: str = ""
     data: Mapping[str, Any] = field(default_factory=dict)
@@ -62,7 +62,7 @@ class Event:
 
         :raises TypeError: where an adapter has put something into it that is no value of a cache.
         """
-        names = ("claim", "kind", "asked", "entry", "test", "data")
+        names = ("claim", "kind", "identity", "entry", "test", "data")
         line = {name: found for name in names if (found := getattr(self, name))}
         return to_json(line)
 
@@ -74,7 +74,7 @@ class Event:
         """
         try:
             found = json.loads(line)
-            for name, made in (("asked", identity_of), ("entry", entry_of)):
+            for name, made in (("identity", identity_of), ("entry", entry_of)):
                 if name in found:
                     found[name] = made(*found[name])
             return Event(**found)
@@ -83,12 +83,12 @@ class Event:
 
 
 #: An event, and the process in which it happened.
-Found = tuple[str, Event]
+ProcessEvent = tuple[str, Event]
 
 
-def events_in(lines: Iterable[tuple[str, str | bytes]]) -> tuple[list[Found], int]:
+def decode_events(lines: Iterable[tuple[str, str | bytes]]) -> tuple[list[ProcessEvent], int]:
     """What lines of logs tell, given as (name of the log, line); and how many of them nobody can read."""
-    found: list[Found] = []
+    found: list[ProcessEvent] = []
     damaged = 0
     for name, line in lines:
         try:
@@ -162,7 +162,7 @@ class Log:
         self._is_closed = True
 
 
-class Reader:
+class LogReader:
     """Reads the logs in a folder, each line once."""
 
     def __init__(self, folder: Path) -> None:
@@ -184,14 +184,14 @@ class Reader:
                 yield from ((name, line) for line in whole.split(b"\n") if line)
 
 
-class Others:
+class OtherWorkers:
     """What the other workers of a run have made of what they claimed, as far as their files tell.
 
     :param process: the name of this one.
     """
 
     def __init__(self, folder: Path, process: str) -> None:
-        self._reader = Reader(folder)
+        self._reader = LogReader(folder)
         self._process = process
         self._found: dict[str, bytes] = {}
 
@@ -201,7 +201,7 @@ class Others:
             if _process(name) != self._process and line.startswith(_CLAIM):
                 claimed, _, _ = line.removeprefix(_CLAIM).partition(b'"')
                 self._found.setdefault(claimed.decode(errors="replace"), line)
-        found, _ = events_in([("", self._found[claim])] if claim in self._found else [])
+        found, _ = decode_events([("", self._found[claim])] if claim in self._found else [])
         return found[0][1] if found else None
 
 
@@ -218,8 +218,8 @@ class RunFolder:
 
     def __init__(self, bases: Iterable[Path], purpose: str = "") -> None:
         self.path: Path | None = None
-        self._held: list[tuple[Reader, FileLock]] = []
-        self._unwritten: list[Found] = []
+        self._held: list[tuple[LogReader, FileLock]] = []
+        self._unwritten: list[ProcessEvent] = []
         name = hashlib.sha256(purpose.encode()).hexdigest()[:16]
         for runs in (base / name for base in bases):
             if self.path is None or runs.is_dir():
@@ -246,13 +246,13 @@ class RunFolder:
 
         lock = FileLock(path / _LOCK, timeout=0, thread_local=False)
         lock.acquire()
-        self._held.append((Reader(path), lock))
+        self._held.append((LogReader(path), lock))
 
     def log(self, process: str) -> Log:
         """The log of one process of this run."""
         return Log(self.path, process)
 
-    def collect(self, handed_on: Mapping[str, Iterable[str]] = MappingProxyType({})) -> tuple[list[Found], int]:
+    def collect(self, handed_on: Mapping[str, Iterable[str]] = MappingProxyType({})) -> tuple[list[ProcessEvent], int]:
         """What the processes of this run did, and how many lines nobody can read.
 
         :param handed_on: log -> lines, of processes that have ended: what was in their files may be there no more.
@@ -260,8 +260,8 @@ class RunFolder:
         written = list(chain.from_iterable(one.lines() for one, _ in self._held if one.folder == self.path))
         handed = [(name, line.encode()) for name, lines in handed_on.items() for line in lines]
         in_files = set(written)
-        self._unwritten, _ = events_in(one for one in handed if one not in in_files)
-        return events_in([*(one for one in written if one[0] not in handed_on), *handed])
+        self._unwritten, _ = decode_events(one for one in handed if one not in in_files)
+        return decode_events([*(one for one in written if one[0] not in handed_on), *handed])
 
     def keep(self) -> tuple[list[Event], str]:
         """Write down for the next run what was handed on and is in no file: what cannot be written, and why."""
@@ -269,10 +269,10 @@ class RunFolder:
         return [event for _, event in self._unwritten if not log.append(event)], log.error
 
     @cached_property
-    def recovered(self) -> tuple[list[Found], int]:
+    def recovered(self) -> tuple[list[ProcessEvent], int]:
         """What the processes of killed runs did, and how many of their lines nobody can read."""
         left = (reader.lines() for reader, _ in self._held if reader.folder != self.path)
-        return events_in(chain.from_iterable(left))
+        return decode_events(chain.from_iterable(left))
 
     def close(self, *, written: bool) -> None:
         """Let go of the folders.

@@ -42,7 +42,7 @@ class SharedFolder(NamedTuple):
     path: Path | None
     note: str = ""
 
-    def run(self, run_id: str) -> Path | None:
+    def run_folder(self, run_id: str) -> Path | None:
         """Where the workers of one run on this machine share what they tune; None where there is no place for it."""
         return self.path / f"run-{run_id}" if self.path is not None else None
 
@@ -92,7 +92,7 @@ def _no_folder(place: Path, why: str) -> SharedFolder:
     return SharedFolder(None, f"{place}: {why}; workers do not wait for each other, and measurements may overlap")
 
 
-class Membership:
+class RunMembership:
     """A process's part in the folder of a run: while any lives, nobody removes it.
 
     :raises OSError: when the folder cannot be made, is no folder, or is being removed.
@@ -156,7 +156,7 @@ class WaitBudget:
         self._left_s = {}
 
     @contextmanager
-    def one_tuning(self) -> Iterator[None]:
+    def limit_waits(self) -> Iterator[None]:
         """Let all waits inside share one time-out."""
         outer = _TUNING.get()
         if outer in self._left_s:
@@ -228,7 +228,7 @@ class Locks:
 
     def _begin_child(self) -> None:
         """In a forked child, which has none of its parent's threads: what the parent holds it may hold for good."""
-        if self.budget.is_used or self.held:
+        if self.budget.is_used or self.is_holding_gpu:
             self._may_wait = False
         self._forget()
 
@@ -260,7 +260,7 @@ class Locks:
         return lock
 
     @property
-    def held(self) -> bool:
+    def is_holding_gpu(self) -> bool:
         """Whether this process holds any GPU, or waits for one."""
         return any(one.inside or one.entering.locked() for one in list(self._processors.values()))
 

@@ -140,7 +140,7 @@ def test_shards_are_judged_a_bot_merges_and_commits_their_updates_and_then_they_
     log = github.run("git log --format='%an: %s' main", github.origin)
     assert log.splitlines()[0] == "github-actions[bot]: Update the autotuning cache"
     github.run("git pull -q origin main", author)
-    entries = stores.read(str(author / CACHE)).entries
+    entries = stores.read_cache(str(author / CACHE)).entries
     assert [entry.problem.key[0].value for entry in entries] == ["b", "c", "d", "e"]
 
     shutil.rmtree(github.artefacts)

@@ -216,7 +216,7 @@ for m, pytest_autotune.tuners.hooks.active_runs in ((64, 0), (65, 0), (64, 1)):
 
 
 def test_torch_compile_captures_the_one_candidate_and_in_a_run_of_the_suite_all(tmp_path: Path) -> None:
-    stores.store_of(str(tmp_path / "c.textproto")).update(lambda now: Cache((entry(64, 32),)))
+    stores.open_store(str(tmp_path / "c.textproto")).update(lambda now: Cache((entry(64, 32),)))
     assert cli.main(["export", str(tmp_path / "c.textproto"), "--to=python", "-o", str(tmp_path / "_tuned.py")]) == 0
     (tmp_path / "compiled.py").write_text(COMPILED)
     paths = os.pathsep.join([str(Path(__file__).parent.parent.parent), *sys.path])

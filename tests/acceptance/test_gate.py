@@ -185,7 +185,7 @@ from pytest_autotune.cache.model import Device, Problem
 def test_uncacheable(session):
     problem = Problem("toy", "lib.lists", (), Device("Toy GPU", "toy", 4))
     for _ in range(2):
-        session.uncacheable(problem, "M is a list, which has no stable form")
+        session.report_uncacheable(problem, "M is a list, which has no stable form")
 """
 
 

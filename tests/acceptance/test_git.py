@@ -58,7 +58,7 @@ PATH = "tests/autotune.textproto"
 
 
 def commit(git: Git, *entries: Entry, path: str = PATH) -> None:
-    stores.store_of(path).update(lambda now: Cache(entries))
+    stores.open_store(path).update(lambda now: Cache(entries))
     git("add", "-A")
     git("commit", "-q", "-m", "x")
 
@@ -73,7 +73,7 @@ def branches(git: Git, base: list[Entry], ours: list[Entry], theirs: list[Entry]
 
 
 def held(path: str = PATH) -> set[Entry]:
-    return set(stores.read(path).entries)
+    return set(stores.read_cache(path).entries)
 
 
 @pytest.fixture
@@ -155,7 +155,7 @@ def test_text_of_which_one_side_cannot_be_read_is_merged_as_lines_with_markers_i
     assert "upgrade pytest-autotune" in told.stderr
     assert "CONFLICT" in told.stdout
     with pytest.raises(CacheError, match="an unresolved merge conflict") as refused:
-        stores.read(PATH)
+        stores.read_cache(PATH)
     monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=os.pathsep)
     assert subprocess.run(refused.value.remedy.removeprefix("in git: "), shell=True).returncode == 1
     assert registered("ls-files", "--unmerged").stdout, "markers are not added"
@@ -169,7 +169,7 @@ def test_without_the_driver_git_merges_lines_and_a_conflict_can_be_merged_again_
     git("merge", "other", status=1)
 
     with pytest.raises(CacheError, match="an unresolved merge conflict"):
-        stores.read(PATH)
+        stores.read_cache(PATH)
     assert cli.main(["git-setup", PATH]) == 0
     git("checkout", "--merge", "--", PATH)
     assert held() == {*BASE[2:], entry(5, 16, 8.0)}
@@ -190,7 +190,7 @@ def test_where_the_command_is_gone_git_does_what_it_would_do_by_itself(registere
 
 def test_git_shows_a_line_for_each_entry_that_differs(registered: Git) -> None:
     commit(registered, *BASE)
-    other = replace(BASE[1], versions=Versions.of("triton 3.7.1"), compiled=("divisible by 16",))
+    other = replace(BASE[1], versions=Versions.parse("triton 3.7.1"), compiled=("divisible by 16",))
     commit(registered, entry(1, 64, 9.0), other, *BASE[2:])
 
     shown = registered("show", "--format=", "HEAD").stdout
@@ -289,7 +289,7 @@ def test_an_empty_side_is_no_cache_in_which_everything_was_removed(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     for side in ("ancestor", "ours", "theirs"):
-        stores.store_of(f"{side}.textproto").update(lambda now: Cache((*BASE, entry(7))))
+        stores.open_store(f"{side}.textproto").update(lambda now: Cache((*BASE, entry(7))))
     Path(f"{empty}.textproto").write_bytes(b"")
     before = Path("ours.textproto").read_bytes()
 

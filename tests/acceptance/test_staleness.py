@@ -219,7 +219,7 @@ def test_on_miss_error_applies_to_stale_mismatch_and_uncacheable_too(suite: Suit
         test_uncacheable="""
             from pytest_autotune.cache.model import Device, Problem
             def test(session):
-                session.uncacheable(Problem("toy", "lib.x", (), Device("Toy GPU", "toy", 4)), "M is a list")
+                session.report_uncacheable(Problem("toy", "lib.x", (), Device("Toy GPU", "toy", 4)), "M is a list")
         """,
     )
 

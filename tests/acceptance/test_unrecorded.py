@@ -44,7 +44,7 @@ def test_cannot(session, tune):
     from pytest_autotune.adapters import Device, Problem
     tune("lib.op")  # which has the toy hooked
     with session.tuning(Problem("toy", "lib.cannot", (), Device("Toy GPU", "toy", 4)), (), bool) as tuning:
-        if not tuning.known_to_fail:
+        if not tuning.is_expected_to_fail:
             tuning.record_failure([f"too large for {object()} at {time.time_ns()}"])
 """
 #: A hand-written tuning of each source; ``FAILS`` has those that lack something now, as a compiler, or memory.

@@ -57,7 +57,7 @@ def test_a_dumped_suite_loads_without_tuning(jax_suite: Suite) -> None:
 def test_an_entry_has_device_versions_op_names_shapes_and_the_measured_time(serial: Suite) -> None:
     serial.dump()
 
-    entries = stores.read(serial.cache).entries
+    entries = stores.read_cache(serial.cache).entries
     tanh = next(entry for entry in entries if "tanh" in entry.label)
     assert tanh.problem.device == H200
     assert tanh.label == "dot, tanh: f16[64,4], f16[4,64] -> f32[64,64]"
@@ -72,7 +72,7 @@ def test_an_entry_has_device_versions_op_names_shapes_and_the_measured_time(seri
 def test_all_candidates_times_are_kept_where_that_is_asked_for(serial: Suite) -> None:
     serial.dump("-oautotune_keep_candidates=true")
 
-    entry = next(entry for entry in stores.read(serial.cache).entries if entry.candidates)
+    entry = next(entry for entry in stores.read_cache(serial.cache).entries if entry.candidates)
     times = {str(candidate): candidate.time_us for candidate in entry.candidates}
     assert times == {
         "backend=TRITON, block_m=32": 42.0,
@@ -148,7 +148,7 @@ def test_both_formats_and_two_types_of_gpu_live_in_one_file(serial: Suite) -> No
     serial.dump(TOY_XLA_LAYOUT="legacy")
     serial.dump(**other)
 
-    assert len(stores.read(serial.cache).entries) == 12
+    assert len(stores.read_cache(serial.cache).entries) == 12
     for environment in ({}, {"TOY_XLA_LAYOUT": "legacy"}, other):
         loaded = serial.report("--autotune-load=cache.textproto", **environment)
         assert (loaded["counts"]["hit"], loaded["counts"]["tuned"]) == (4, 0)
@@ -266,7 +266,7 @@ def test_tuned(): jax.compile("exponential", "tanh")
 
     serial.dump()
 
-    assert len(stores.read(serial.cache).entries) == 1
+    assert len(stores.read_cache(serial.cache).entries) == 1
 
 
 def test_an_unknown_jax_is_bypassed_with_the_reason(serial: Suite) -> None:

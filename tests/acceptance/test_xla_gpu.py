@@ -72,22 +72,22 @@ def convert(folder: Path, *args: str) -> None:
 
 
 def keys(path: Path) -> list[tuple[object, ...]]:
-    return [entry.sort_key for entry in stores.read(path).entries]
+    return [entry.sort_key for entry in stores.read_cache(path).entries]
 
 
 def test_a_dump_has_readable_choices_times_and_op_names(folder: Path) -> None:
-    entries = stores.read(folder / "cache.textproto").entries
+    entries = stores.read_cache(folder / "cache.textproto").entries
     dots = [entry for entry in entries if "dot" in entry.label.partition(":")[0]]
 
     assert dots, [entry.label for entry in entries]
     assert all(entry.problem.device.arch.startswith("sm_") for entry in entries)
     assert all(entry.choice is not None and entry.choice.params for entry in entries)
     assert all(entry.choice is not None and entry.choice.time_us for entry in dots)
-    assert "CUDNN" in dict(entries[0].versions.each)
+    assert "CUDNN" in dict(entries[0].versions.libraries)
 
 
 def test_a_loaded_dump_is_hit_whole_and_nothing_is_tuned(folder: Path) -> None:
-    entries = len(stores.read(folder / "cache.textproto").entries)
+    entries = len(stores.read_cache(folder / "cache.textproto").entries)
 
     output = run(folder, "--autotune-load=cache.textproto", "--autotune-max-misses=0")
 
@@ -119,7 +119,7 @@ def test_the_legacy_format_dumps_and_loads(folder: Path) -> None:
 
     output = run(folder, "--autotune-load=legacy.textproto", "--autotune-max-misses=0", flags=flag)
 
-    entries = stores.read(folder / "legacy.textproto").entries
+    entries = stores.read_cache(folder / "legacy.textproto").entries
     assert {entry.problem.kernel for entry in entries} == {"hlo.legacy"}
     assert f"{len(entries)} hits" in output
 

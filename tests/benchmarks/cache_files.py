@@ -43,7 +43,7 @@ def some_entries(count: int, kernels: list[str] = KERNELS) -> tuple[Entry, ...]:
                 "", tuple(Value(n, chance.choice(v)) for n, v in params.items()), round(chance.uniform(5, 900), 3)
             ),
             tuning_seconds=round(chance.uniform(0.5, 20), 2),
-            versions=Versions.of("triton 3.6.0, torch 2.11.0, cuda 13.0"),
+            versions=Versions.parse("triton 3.6.0, torch 2.11.0, cuda 13.0"),
         )
     return tuple(entries.values())
 
@@ -77,19 +77,19 @@ def measure_files(count: int, limit_s: float) -> None:
 def measure_lookups(count: int) -> None:
     """Print what a lookup costs in an index, where one kernel has so many entries."""
     entries = some_entries(count, ["lib.ops.kernel"])
-    index = EntryIndex.of([decode(encode(Cache(entries), Format.TEXT), Format.TEXT, "cache")])
+    index = EntryIndex.from_caches([decode(encode(Cache(entries), Format.TEXT), Format.TEXT, "cache")])
     hits = [entry.problem for entry in entries]
     known = set(hits)
     misses = [entry.problem for entry in some_entries(count + 500, ["lib.ops.kernel"]) if entry.problem not in known]
-    index.same_key(hits[0])
+    index.list_same_key(hits[0])
     for what, problems, unit, factor, limit in (("hit", hits, "us", 1e6, 30.0), ("miss", misses, "ms", 1e3, 1.0)):
-        each = seconds(lambda problems=problems: [index.same_key(one) for one in problems]) / len(problems)
+        each = seconds(lambda problems=problems: [index.list_same_key(one) for one in problems]) / len(problems)
         tell(f"a {what} among {count:,} entries", each * factor, unit, limit)
 
 
 def measure_nearest(count: int) -> None:
     """Print how long it takes to tell the nearest entry of so many misses of one kernel with as many entries."""
-    index = EntryIndex.of([Cache(some_entries(count, ["lib.ops.kernel"]))])
+    index = EntryIndex.from_caches([Cache(some_entries(count, ["lib.ops.kernel"]))])
     misses = [entry.problem for entry in some_entries(2 * count, ["lib.ops.kernel"])][count:]
     taken = seconds(lambda: [nearest([index], problem) for problem in misses])
     tell(f"the nearest of {count:,} entries for {len(misses):,} misses", taken, "s", 5.0)

@@ -17,7 +17,7 @@ from pathlib import Path
 from common import machine, median, table
 
 from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Value, Versions
-from pytest_autotune.cache.stores import store_of
+from pytest_autotune.cache.stores import open_store
 
 REPETITIONS = int(sys.argv[1]) if len(sys.argv) > 1 else 3
 DEVICES = [Device("NVIDIA H200", "sm_90", 132), Device("AMD Instinct MI300X", "gfx942", 304)]
@@ -48,7 +48,7 @@ def some_entries(count: int) -> list[Entry]:
                     params=tuple(Value(*one) for one in params.items()), time_us=round(chance.uniform(5, 900), 3)
                 ),
                 tuning_seconds=round(chance.uniform(0.5, 20), 2),
-                versions=Versions.of("triton 3.6.0, torch 2.11.0, cuda 13.0"),
+                versions=Versions.parse("triton 3.6.0, torch 2.11.0, cuda 13.0"),
             )
         )
     return entries
@@ -90,7 +90,7 @@ def main() -> None:
             folder = Path(name)
             entries = some_entries(count)
             for path, held in (("old.pb", entries), ("new.pb", with_changes(entries))):
-                store_of(folder / path).update(lambda now, held=held: Cache(tuple(held)))  # type: ignore[misc]
+                open_store(folder / path).update(lambda now, held=held: Cache(tuple(held)))  # type: ignore[misc]
             for command, arguments in commands.items():
                 times = []
                 for _ in range(REPETITIONS):

@@ -24,7 +24,7 @@ from typing import Any
 from common import machine, pytest_seconds, table
 
 from pytest_autotune.cache import stores
-from pytest_autotune.cache.diff import ChangeKind, diff
+from pytest_autotune.cache.diff import ChangeKind, compare_caches
 
 RUNS = ("plain", "dump", "fresh", "fresh-again", "again")
 
@@ -72,8 +72,8 @@ def _row(run: str, place: Path, folder: Path, plain_workers: str, workers: str, 
 
 
 def _compared(old: Path, new: Path) -> str:
-    before, after = stores.read(old), stores.read(new)
-    found = diff(before, after)
+    before, after = stores.read_cache(old), stores.read_cache(new)
+    found = compare_caches(before, after)
     same = len(set(before.entries) & set(after.entries))
     moved = [change for change in found.changes if change.kind is not ChangeKind.TIME]
     return f"{len(moved)} of {len(after.entries)} choices differ; {same} entries equal"

@@ -24,7 +24,7 @@ CACHE = Cache(
             (Value("source", "5f2c91d0a7b3", "digest"),),
             Candidate(params=(Value("BLOCK", 64), Value("fast", True)), time_us=10.4),
             tuning_seconds=5.3,
-            versions=Versions.of("triton 3.6.0, torch 2.11.0"),
+            versions=Versions.parse("triton 3.6.0, torch 2.11.0"),
             compiled=("*fp16:16 i32", "*fp16 i32"),
             digests=(Digest("5f2c91d0a7b3", ("matmul 13c2", "EPS 81cc")),),
         ),

@@ -18,7 +18,7 @@ from pathlib import Path
 from pytest_autotune.cache.codec import Format, encode
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Value, Versions
-from pytest_autotune.cache.stores import read
+from pytest_autotune.cache.stores import read_cache
 
 HEAD = 'format_version: 1\ndevices { id: "d" }\n'
 ENTRY = 'entries { tuner: "t" kernel: "k" device: "d" '
@@ -63,7 +63,7 @@ def _written(size: int) -> bytes:
         key = (*(Value(name, number + place) for place, name in enumerate("KMN")), *dtypes)
         problem = Problem("triton", f"lib.ops.kernel_{number % 40}", key, device)
         entries.append(
-            Entry(problem, digests, choice, tuning_seconds=5.3, versions=Versions.of("triton 3.6.0, torch 2.11.0"))
+            Entry(problem, digests, choice, tuning_seconds=5.3, versions=Versions.parse("triton 3.6.0, torch 2.11.0"))
         )
     return encode(Cache(tuple(entries)), Format.YAML)
 
@@ -136,7 +136,7 @@ def told_of(name: str, size: int, folder: Path) -> tuple[float, str]:
     path.write_bytes(data.encode() if isinstance(data, str) else data)
     started = time.process_time()
     try:
-        told = f"{len(read(path).entries)} entries"
+        told = f"{len(read_cache(path).entries)} entries"
     except CacheError as error:
         told = str(error).removeprefix(str(path))
     return time.process_time() - started, told

@@ -22,12 +22,12 @@ from pathlib import Path
 from common import machine, median, table
 
 from pytest_autotune.cache.diff import Change, ChangeKind, Diff
-from pytest_autotune.cache.merge import Merged
+from pytest_autotune.cache.merge import MergeResult
 from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Value, Versions
 from pytest_autotune.report.html import to_html
 from pytest_autotune.run.lookup import Outcome
-from pytest_autotune.run.result import Gate, Place, Request, Result
-from pytest_autotune.run.rows import NOT_COVERED, Row
+from pytest_autotune.run.result import Gate, RunRequest, RunResult, TestPlace
+from pytest_autotune.run.rows import NOT_COVERED, ProblemRow
 
 GPU = Device("NVIDIA H200", "sm_90", 132)
 KERNELS = ["matmul", "matmul_fp8", "softmax", "layer_norm_fwd", "layer_norm_bwd", "flash_attention_fwd", "rms_norm",
@@ -44,7 +44,7 @@ document.documentElement.dataset.filtered = (performance.now() - began).toFixed(
 </script>"""
 
 
-def summary(problems: int, seed: int = 0) -> Result:
+def summary(problems: int, seed: int = 0) -> RunResult:
     """A summary of that many problems of twenty kernels, each with twenty candidates: what a large dump comes to.
 
     A quarter is no hit, as after a change of some kernels; all have been tuned.
@@ -55,17 +55,17 @@ def summary(problems: int, seed: int = 0) -> Result:
     missed = sum(row.outcome in NOT_COVERED for row in rows)
     changes = tuple(_change(row) for row in stale if row.choice)
     seen = sorted({row.tests[0] for row in rows})
-    return Result(
+    return RunResult(
         loaded=(("tests/autotune.textproto", problems * 9 // 10),),
         rows=rows,
-        merged=Merged(Cache(), changes=Diff(changes, problems - len(changes))),
+        merged=MergeResult(Cache(), changes=Diff(changes, problems - len(changes))),
         gate=Gate("0", f"maximum allowed autotune cache misses exceeded: {missed} > 0"),
-        request=Request(update="--autotune-load=tests/autotune.textproto --autotune-update"),
-        places={test: Place(test.partition("::")[0], number) for number, test in enumerate(seen)},
+        request=RunRequest(update_arguments="--autotune-load=tests/autotune.textproto --autotune-update"),
+        test_places={test: TestPlace(test.partition("::")[0], number) for number, test in enumerate(seen)},
     )
 
 
-def _row(number: int, chance: random.Random) -> Row:
+def _row(number: int, chance: random.Random) -> ProblemRow:
     kernel = KERNELS[number * 7 % len(KERNELS)]
     sizes = {name: 2 ** chance.randint(6, 14) for name in "MNK"}
     key = [Value(name, size) for name, size in sizes.items()]
@@ -79,9 +79,10 @@ def _row(number: int, chance: random.Random) -> Row:
               Outcome.MISMATCH: "tuned on NVIDIA H100, running on NVIDIA H200"}[outcome]  # fmt: skip
     test = f"tests/test_{kernel}.py::test_{kernel}[{'-'.join(map(str, sizes.values()))}-bf16]"
     seconds = chance.lognormvariate(0, 0.8)
-    return Row(
+    return ProblemRow(
         problem, outcome, reason, tests=(test,), searches=((test, seconds),),
-        entry=Entry(problem, choice=choice, versions=Versions.of("triton 3.7.1, torch 2.13.0")), candidates=candidates,
+        entry=Entry(problem, choice=choice, versions=Versions.parse("triton 3.7.1, torch 2.13.0")),
+        candidates=candidates,
     )  # fmt: skip
 
 
@@ -97,10 +98,10 @@ def _candidates(chance: random.Random, best_us: float) -> Iterator[Candidate]:
         yield Candidate(params=params, time_us=time_us, label=label)
 
 
-def _change(row: Row) -> Change:
+def _change(row: ProblemRow) -> Change:
     assert row.choice is not None
     old = row.candidates[0]
-    kind = ChangeKind.CODE if old.same_configuration(row.choice) else ChangeKind.CHOICE
+    kind = ChangeKind.CODE if old.is_same_configuration(row.choice) else ChangeKind.CHOICE
     return Change(kind, Entry(row.problem, choice=old), Entry(row.problem, choice=row.choice))
 
 

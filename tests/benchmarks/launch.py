@@ -65,7 +65,7 @@ def main() -> None:
         return (time.perf_counter() - started) / LAUNCHES * 1e6
 
     adapter = Adapter()
-    run = Session(Policy(dumping=True), EntryIndex.of([Cache()]), Coordinator(Locks(1.0)), pytest.fail)
+    run = Session(Policy(is_dumping=True), EntryIndex.from_caches([Cache()]), Coordinator(Locks(1.0)), pytest.fail)
     stock, hooked = make_kernel(gpu), make_kernel(gpu)
     if not gpu:
         import pytest_autotune.tuners.triton.choosing as ours

@@ -55,9 +55,9 @@ def entries():
         yield Entry(Problem("triton", "lib.ops.kernel", key, Device("NVIDIA H200", "sm_90", 132)))
 
 def test_a_question_to_the_index():
-    index, asked = EntryIndex.of([Cache(tuple(entries()))]), [entry.problem for entry in entries()]
-    index.same_key(asked[0])
-    print(f"\\nindex: {told('index', lambda number: index.same_key(asked[number]))}")
+    index, asked = EntryIndex.from_caches([Cache(tuple(entries()))]), [entry.problem for entry in entries()]
+    index.list_same_key(asked[0])
+    print(f"\\nindex: {told('index', lambda number: index.list_same_key(asked[number]))}")
 
 def test_a_call_that_has_its_choice():
     space = product(BLOCK_M=[32, 64, 128], BLOCK_N=[32, 64, 128], BLOCK_K=[32, 64], num_warps=[4, 8])

@@ -11,9 +11,9 @@ import tracemalloc
 
 from common import machine, median, table
 
-from pytest_autotune.cache.merge import merge
+from pytest_autotune.cache.merge import merge_run
 from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Value, Versions
-from pytest_autotune.cache.ties import Measured
+from pytest_autotune.cache.ties import MeasuredEntry
 
 WORKERS = 64
 GPU = Device("NVIDIA H200", "sm_90", 132)
@@ -28,12 +28,12 @@ def record(number: int, rng: random.Random) -> Entry:
     best = min(candidates, key=lambda one: one.time_us or 0.0)
     problem = Problem("triton", f"lib.kernel_{number % 40}", key, GPU)
     fingerprint = (Value("source", "0123456789ab", "digest"), Value("search", "ba9876543210", "digest"))
-    return Entry(problem, fingerprint, best, candidates, tuning_seconds=1.0, versions=Versions.of("triton 3.6.0"))
+    return Entry(problem, fingerprint, best, candidates, tuning_seconds=1.0, versions=Versions.parse("triton 3.6.0"))
 
 
-def records(each: int) -> list[Measured]:
+def records(each: int) -> list[MeasuredEntry]:
     rng = random.Random(1)
-    return [Measured(record(number, rng), f"gw{worker}") for worker in range(WORKERS) for number in range(each)]
+    return [MeasuredEntry(record(number, rng), f"gw{worker}") for worker in range(WORKERS) for number in range(each)]
 
 
 def main() -> None:
@@ -44,10 +44,10 @@ def main() -> None:
         seconds = []
         for _ in range(3):
             started = time.perf_counter()
-            merged = merge(Cache(), measured)
+            merged = merge_run(Cache(), measured)
             seconds.append(time.perf_counter() - started)
         tracemalloc.start()
-        merge(Cache(), measured)
+        merge_run(Cache(), measured)
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         rows.append(

@@ -171,7 +171,9 @@ def thousand_entries(path: Path) -> None:
     from pytest_autotune.cache import stores
     from pytest_autotune.cache.model import Cache
 
-    entries = [one for one in stores.read(str(EXAMPLE / "autotune.textproto")).entries if one.problem.tuner == "triton"]
+    entries = [
+        one for one in stores.read_cache(str(EXAMPLE / "autotune.textproto")).entries if one.problem.tuner == "triton"
+    ]
     from dataclasses import replace
 
     many = [
@@ -179,7 +181,7 @@ def thousand_entries(path: Path) -> None:
         for number in range(1000 // len(entries) + 1)
         for one in entries
     ]
-    stores.store_of(str(path)).update(lambda now: Cache(tuple(many[:1000])))
+    stores.open_store(str(path)).update(lambda now: Cache(tuple(many[:1000])))
 
 
 def main() -> None:

@@ -41,11 +41,11 @@ FAULTS = ["500", "503", "403", "reset", "hang", "truncated", "lost"]
 
 
 def store(name: str, keep: Path | None = None) -> SegmentStore:
-    return SegmentStore(replace(Location.of(f"{URL}/{name}/", Path()), keep=keep))
+    return SegmentStore(replace(Location.parse(f"{URL}/{name}/", Path()), local_copy=keep))
 
 
 def add(to: SegmentStore, entries: Iterable[Entry]) -> None:
-    to.check()
+    to.check_writable()
     to.update(lambda now: Cache((*now.entries, *entries)))
 
 
@@ -55,7 +55,7 @@ def reading(proxy: object_storage.Proxy, folder: Path) -> None:
         add(store("many", folder / "writer"), entries[number::SEGMENTS])
     files = {suffix: str(folder / f"cache.{suffix}") for suffix in ("pb", "textproto")}
     for path in files.values():
-        stores.store_of(path).update(lambda now: Cache(entries))
+        stores.open_store(path).update(lambda now: Cache(entries))
     print("| 10,000 entries | s | requests |\n| --- | --- | --- |")
 
     def row(what: str, action: object) -> None:
@@ -66,7 +66,7 @@ def reading(proxy: object_storage.Proxy, folder: Path) -> None:
         print(f"| {what} | {time.perf_counter() - started:.2f} | {len(proxy.requests)} |")
 
     for suffix, path in files.items():
-        row(f"file, .{suffix}", lambda path=path: stores.read(path))
+        row(f"file, .{suffix}", lambda path=path: stores.read_cache(path))
     for segments in (f"{2 * SEGMENTS} segments, 2 devices", "compacted, 2 devices"):
         row(f"store, {segments}: cold", lambda: store("many", folder / "mirror").read())
         row(f"store, {segments}: warm", lambda: store("many", folder / "mirror").read())
@@ -109,7 +109,7 @@ def faults(proxy: object_storage.Proxy) -> None:
                 acknowledged = {entry(0), entry(1)}
                 subject = store(name)
                 if action == "write":
-                    subject.check()
+                    subject.check_writable()
                 proxy.faults = {operation: fault}
                 started = time.perf_counter()
                 try:

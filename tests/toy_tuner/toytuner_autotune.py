@@ -62,7 +62,7 @@ class Adapter:
         return os.environ.get("TOY_UNSEEN", "").split()
 
     def _choose(self, session, question):
-        if session.paused or session.ignores(question.tuner, question.kernel):
+        if session.is_paused or session.ignores(question.tuner, question.kernel):
             return self._original(question)
         multiprocessors = int(os.environ.get("TOY_MULTIPROCESSORS", "4"))
         device = Device(os.environ.get("TOY_DEVICE", "Toy GPU"), "toy", multiprocessors)
@@ -74,7 +74,7 @@ class Adapter:
         }
 
         def offered(entry):
-            return any(entry.choice.same_configuration(candidate) for candidate in candidates.values())
+            return any(entry.choice.is_same_configuration(candidate) for candidate in candidates.values())
 
         def names():
             return [Candidate(params=candidate.params) for candidate in candidates.values()]
@@ -83,7 +83,7 @@ class Adapter:
             ready = {one: one.params[0].value for one in some if one.params[0].value not in question.broken}
             return {one: Runner(partial(self._library.launch, question, name)) for one, name in ready.items()}
 
-        versions = Versions.of(question.environment)
+        versions = Versions.parse(question.environment)
         with session.tuning(problem, fingerprint, offered, versions, candidates=names) as tuning:
             while tuning.entry is not None:
                 name = tuning.entry.choice.params[0].value

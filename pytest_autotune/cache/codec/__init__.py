@@ -9,7 +9,7 @@ from enum import Enum
 from pathlib import PurePath
 
 from pytest_autotune.cache.codec import binary, json_text, text, yaml_text
-from pytest_autotune.cache.codec.mapping import LARGEST_FOREIGN, in_order, one_of_each
+from pytest_autotune.cache.codec.mapping import MAX_FOREIGN_BYTES, sort_entries, without_duplicates
 from pytest_autotune.cache.errors import CacheError, ReportError
 from pytest_autotune.cache.model import Cache
 
@@ -17,10 +17,10 @@ from pytest_autotune.cache.model import Cache
 class Format(Enum):
     """How a cache is written: to add a format, a module that ends with its row, and a line here."""
 
-    TEXT = text.ROW
-    BINARY = binary.ROW
-    YAML = yaml_text.ROW
-    JSON = json_text.ROW
+    TEXT = text.CODEC
+    BINARY = binary.CODEC
+    YAML = yaml_text.CODEC
+    JSON = json_text.CODEC
 
 
 #: What stands behind the suffix of what was written beside a cache that was locked.
@@ -45,7 +45,7 @@ def format_of(path: PurePath, where: str = "") -> Format:
 
 def encode(cache: Cache, form: Format) -> bytes:
     """The cache in a format: the same bytes for the same entries in any order."""
-    written = form.value.write(in_order(cache.entries))
+    written = form.value.write(sort_entries(cache.entries))
     return written if isinstance(written, bytes) else written.encode()
 
 
@@ -65,14 +65,14 @@ def decode(data: bytes, form: Format, where: str) -> Cache:
         raise
     except CacheError as error:
         _check_conflict(data, where)
-        others = reversed(Format) if len(data) <= LARGEST_FOREIGN else ()
+        others = reversed(Format) if len(data) <= MAX_FOREIGN_BYTES else ()
         other = next((other for other in others if _holds(data, other, where)), None)
         if other is not None:
             found = f"holds {other.value.name}, not {form.value.name}"
             raise CacheError(where, found, f"name it {other.value.suffixes[0]}") from None
         remedy = error.remedy or "mend it, or restore it from version control"
-        raise CacheError(error.where, error.found, remedy) from None
-    return replace(cache, entries=one_of_each(cache.entries))
+        raise CacheError(error.place, error.event, remedy) from None
+    return replace(cache, entries=without_duplicates(cache.entries))
 
 
 def _read(data: bytes, form: Format, where: str) -> Cache:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from pytest_autotune.cache.codec.mapping import MESSAGES, Plain, Row, from_mapping, to_mapping
+from pytest_autotune.cache.codec.mapping import MESSAGES, Codec, Plain, from_mapping, to_mapping
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.model import Cache, Entry
 
@@ -66,4 +66,4 @@ def plain_of(message: Any, kind: str, values: dict[bytes, Plain]) -> Plain:
     return plain
 
 
-ROW = Row("binary", (".pb", ".binpb"), decode, encode, is_text=False)
+CODEC = Codec("binary", (".pb", ".binpb"), decode, encode, is_text=False)

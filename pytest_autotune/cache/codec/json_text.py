@@ -6,7 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Sequence
 
-from pytest_autotune.cache.codec.mapping import Plain, Row, for_json, from_mapping, to_mapping
+from pytest_autotune.cache.codec.mapping import Codec, Plain, for_json, from_mapping, to_mapping
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.model import Cache, Entry
 
@@ -40,4 +40,4 @@ def decode(text: str, where: str) -> Cache:
     return from_mapping(plain, where, text)
 
 
-ROW = Row("JSON", (".json",), decode, encode)
+CODEC = Codec("JSON", (".json",), decode, encode)

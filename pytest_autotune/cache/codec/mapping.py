@@ -40,11 +40,11 @@ Plain = dict[str, Any]
 
 
 #: What is not as we write it is looked into up to this size: protobuf's own parser takes about a second for a MiB.
-LARGEST_FOREIGN = 8 << 20
+MAX_FOREIGN_BYTES = 8 << 20
 
 
 @dataclass(frozen=True)
-class Row:
+class Codec:
     """A format.
 
     :param name: the word for it in messages.
@@ -89,7 +89,7 @@ MESSAGES: Mapping[str, Mapping[str, Field]] = {
 _SCALARS = {bool: "bool", int: "int", float: "float", str: "text"}
 
 
-def one_of_each(entries: Iterable[Entry]) -> tuple[Entry, ...]:
+def without_duplicates(entries: Iterable[Entry]) -> tuple[Entry, ...]:
     """The entries, one for each problem and fingerprint.
 
     Two sides of a version-control merge may both have added one. Of those the
@@ -107,9 +107,9 @@ def _preference(entry: Entry) -> tuple[int, float, str]:
     return -entry.generation, math.inf if time_us is None or math.isnan(time_us) else time_us, repr(entry)
 
 
-def in_order(entries: Iterable[Entry]) -> list[Entry]:
+def sort_entries(entries: Iterable[Entry]) -> list[Entry]:
     """The entries as a file holds them: sorted, one for each problem and fingerprint."""
-    return sorted(one_of_each(entries), key=attrgetter("sort_key"))
+    return sorted(without_duplicates(entries), key=attrgetter("sort_key"))
 
 
 def device_ids(devices: Iterable[Device]) -> dict[Device, str]:
@@ -122,7 +122,7 @@ def device_ids(devices: Iterable[Device]) -> dict[Device, str]:
     return {device: name for name, device in ids.items()}
 
 
-def known_digests(entries: Iterable[Entry]) -> dict[str, Digest]:
+def collect_digests(entries: Iterable[Entry]) -> dict[str, Digest]:
     """What entries say of digests, by the digest; where they do not say the same, the one that is lower."""
     found: dict[str, Digest] = {}
     for entry in entries:
@@ -133,7 +133,7 @@ def known_digests(entries: Iterable[Entry]) -> dict[str, Digest]:
     return found
 
 
-def digests_of(fingerprint: Iterable[Value], known: Mapping[str, Digest]) -> tuple[Digest, ...]:
+def select_digests(fingerprint: Iterable[Value], known: Mapping[str, Digest]) -> tuple[Digest, ...]:
     """Of what is known of digests, what a fingerprint holds."""
     return tuple([known[value.value] for value in fingerprint if isinstance(value.value, str) and value.value in known])
 
@@ -144,7 +144,7 @@ def digests_of(fingerprint: Iterable[Value], known: Mapping[str, Digest]) -> tup
 def to_mapping(entries: Sequence[Entry]) -> Plain:
     """A cache of these entries as files hold it, in the order given."""
     ids = device_ids(entry.problem.device for entry in entries)
-    digests = known_digests(entries)
+    digests = collect_digests(entries)
     plain: Plain = {
         "format_version": FORMAT_VERSION,
         "devices": [_plain("device", device, id=name) for device, name in ids.items()],
@@ -326,8 +326,8 @@ class _Reader:
         if name not in self._devices:
             raise _WrongError(f': no device has the id "{name}"', "device")
         parts = fields.pop("tuner", ""), fields.pop("kernel", ""), fields.pop("key", ())
-        versions = Versions.of(fields.pop("environment", ""))
-        digests = digests_of(fields.get("fingerprint", ()), self._digests)
+        versions = Versions.parse(fields.pop("environment", ""))
+        digests = select_digests(fields.get("fingerprint", ()), self._digests)
         return Entry(Problem(*parts, self._devices[name]), versions=versions, digests=digests, **fields)
 
 

@@ -11,9 +11,9 @@ import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from pytest_autotune.cache.codec.mapping import LARGEST_FOREIGN, MESSAGES, Plain, Row, from_mapping, to_mapping
+from pytest_autotune.cache.codec.mapping import MAX_FOREIGN_BYTES, MESSAGES, Codec, Plain, from_mapping, to_mapping
 from pytest_autotune.cache.errors import CacheError
-from pytest_autotune.cache.foreign_text import one_line
+from pytest_autotune.cache.foreign_text import to_one_line
 from pytest_autotune.cache.model import Cache, Entry, Problem
 
 _HEADER = "# proto-file: pytest_autotune/cache/autotune_cache.proto\n# proto-message: pytest_autotune.AutotuneCache\n"
@@ -45,7 +45,7 @@ def _entry(problem: Problem, fields: Plain) -> Iterator[str]:
             yield f"  {_field(name, one)}"
             if name == "choice":
                 words = " ".join([problem.kernel.rpartition(".")[2], *map(str, problem.key)])
-                yield f"  # {one_line(words, _LONGEST)}"
+                yield f"  # {to_one_line(words, _LONGEST)}"
             yield "\n"
     yield "}\n"
 
@@ -95,8 +95,8 @@ def decode(text: str, where: str) -> Cache:
     try:
         plain = _Written().message("cache", iter(_TOKEN.findall(text)), "")
     except (LookupError, ValueError, StopIteration):
-        if len(text) > LARGEST_FOREIGN:
-            found = f"is larger than {LARGEST_FOREIGN >> 20} MiB, and not as pytest-autotune writes it"
+        if len(text) > MAX_FOREIGN_BYTES:
+            found = f"is larger than {MAX_FOREIGN_BYTES >> 20} MiB, and not as pytest-autotune writes it"
             raise CacheError(where, found) from None
         return _read_by_protobuf(text, where)
     return from_mapping(plain, where, text)
@@ -206,4 +206,4 @@ def _read_by_protobuf(text: str, where: str) -> Cache:
     return from_mapping(plain_of(message, "cache", {}), where, text, unknown)
 
 
-ROW = Row("text", (".textproto", ".txtpb", ".pbtxt", ".txt"), decode, encode)
+CODEC = Codec("text", (".textproto", ".txtpb", ".pbtxt", ".txt"), decode, encode)

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any, NoReturn
 
-from pytest_autotune.cache.codec.mapping import Plain, Row, for_json, from_mapping, to_mapping
+from pytest_autotune.cache.codec.mapping import Codec, Plain, for_json, from_mapping, to_mapping
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.model import Cache, Entry
 
@@ -128,4 +128,4 @@ def _plain_scalar(word: str) -> Any:
         return word
 
 
-ROW = Row("YAML", (".yaml", ".yml"), decode, encode)
+CODEC = Codec("YAML", (".yaml", ".yml"), decode, encode)

@@ -12,21 +12,21 @@ from typing import TypeAlias
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.locations import OPTIONAL, READ_ONLY, Location
 from pytest_autotune.cache.model import Cache
-from pytest_autotune.cache.stores.disk import FileStore, FolderStore, bytes_of
-from pytest_autotune.cache.stores.store import Keeping, Optional, ReadOnly, Store
-from pytest_autotune.cache.stores.writing import lock_of, locked, os_errors, replace
+from pytest_autotune.cache.stores.disk import FileStore, FolderStore, read_bytes
+from pytest_autotune.cache.stores.store import LocalCopyStore, OptionalStore, ReadOnlyStore, Store
+from pytest_autotune.cache.stores.writing import lock_path, locked, os_errors, replace_file_bytes
 
 #: A text is relative to the current folder.
 AnyLocation: TypeAlias = "Location | str | os.PathLike[str]"
 
 
-def store_of(location: AnyLocation) -> Store:
+def open_store(location: AnyLocation) -> Store:
     """The store at a location.
 
     :raises CacheError: for a URL that makes no sense, or whose library is not installed.
     """
     if not isinstance(location, Location):
-        location = Location.of(location, Path())
+        location = Location.parse(location, Path())
     if not location.url:
         return FolderStore(location) if location.is_folder else FileStore(location)
     from pytest_autotune.cache.stores.segments import SegmentStore
@@ -34,15 +34,15 @@ def store_of(location: AnyLocation) -> Store:
     shared = SegmentStore(location)
     store: Store = shared
     if OPTIONAL in location.options:
-        store = Optional(shared)
+        store = OptionalStore(shared)
     elif not shared.has_credentials:  # as in the pull request of a fork
-        store = Keeping(shared)
-    return ReadOnly(store) if READ_ONLY in location.options else store
+        store = LocalCopyStore(shared)
+    return ReadOnlyStore(store) if READ_ONLY in location.options else store
 
 
-def read(location: AnyLocation, missing_ok: bool = False) -> Cache:
+def read_cache(location: AnyLocation, missing_ok: bool = False) -> Cache:
     """The cache that is kept there: see :meth:`Store.read`."""
-    return store_of(location).read(missing_ok)
+    return open_store(location).read(missing_ok)
 
 
 def compact(url: str) -> tuple[int, int]:
@@ -53,18 +53,18 @@ def compact(url: str) -> tuple[int, int]:
     """
     from pytest_autotune.cache.stores.segments import SegmentStore
 
-    location = Location.of(url, Path())
+    location = Location.parse(url, Path())
     if not location.url or READ_ONLY in location.options:
         raise CacheError(url, "is no store that could be compacted: a path, or only read (?readonly)")
     return SegmentStore(location).compact()
 
 
-def file_bytes(path: str) -> bytes:
+def read_file(path: str) -> bytes:
     """What a file of another kind holds; a :class:`CacheError` where it cannot be read."""
     try:
-        return bytes_of(Path(path), path)
+        return read_bytes(Path(path), path)
     except CacheError as error:
-        raise CacheError(error.where, error.found) from None
+        raise CacheError(error.place, error.event) from None
 
 
 def replace_file(path: str, data: bytes) -> None:
@@ -74,5 +74,5 @@ def replace_file(path: str, data: bytes) -> None:
         if file.is_dir() or path.endswith("/"):
             raise CacheError(path, "is a folder")
         file.parent.mkdir(parents=True, exist_ok=True)
-        with locked(lock_of(file)):
-            replace(file, data)
+        with locked(lock_path(file)):
+            replace_file_bytes(file, data)

@@ -10,13 +10,20 @@ from contextlib import suppress
 from pathlib import Path
 
 from pytest_autotune.cache.codec import Format, decode, encode, format_of
-from pytest_autotune.cache.codec.mapping import one_of_each
-from pytest_autotune.cache.counted import counted
+from pytest_autotune.cache.codec.mapping import without_duplicates
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.locations import MARKER, Location
 from pytest_autotune.cache.model import Cache, Entry
+from pytest_autotune.cache.quantities import describe_count
 from pytest_autotune.cache.stores.store import Change, Updated
-from pytest_autotune.cache.stores.writing import check_creatable, lock_of, locked, os_errors, replace, unused
+from pytest_autotune.cache.stores.writing import (
+    check_creatable,
+    create_unused_path,
+    lock_path,
+    locked,
+    os_errors,
+    replace_file_bytes,
+)
 
 #: A larger file is no cache.
 MAX_BYTES = 64 * 2**20
@@ -28,7 +35,7 @@ class FileStore:
     def __init__(self, location: Location) -> None:
         self._path = location.path
         #: What links lead to.
-        self._target = Path(location.real)
+        self._target = Path(location.resolved)
         self._where = str(location)
 
     def __str__(self) -> str:
@@ -40,26 +47,26 @@ class FileStore:
     def _read(self, missing_ok: bool) -> Cache:
         """The same while nobody else writes."""
         form = format_of(self._path, self._where)
-        data = bytes_of(self._path, self._where, missing_ok)
+        data = read_bytes(self._path, self._where, missing_ok)
         return Cache() if missing_ok and not data.strip() else decode(data, form, self._where)
 
     @property
     def _lock(self) -> Path:
         """The lock file; what is written has the folder that it is in."""
-        return lock_of(self._target)
+        return lock_path(self._target)
 
     def _write(self, target: Path, cache: Cache) -> bool:
         """Write what differs; whether anything does."""
         data = _encoded(cache, format_of(self._path, self._where), self._where)
-        if data == bytes_of(target, self._where, missing_ok=True):
+        if data == read_bytes(target, self._where, missing_ok=True):
             return False
-        replace(target, data)
+        replace_file_bytes(target, data)
         return True
 
     def _check_ours(self) -> None:
         """Refuse to put a cache in the place of something else; of a file, what cannot be read is kept in any case."""
 
-    def check(self) -> Cache:
+    def check_writable(self) -> Cache:
         self._check_ours()
         cache = self.read(missing_ok=True)
         if os.path.lexists(self._target) and not os.access(self._target, os.W_OK):
@@ -82,14 +89,14 @@ class FileStore:
                 cache = change(cache)
                 if replaceable:
                     return Updated(self._where, self._write(self._target, cache))
-            beside = unused(self._target, as_folder=isinstance(self, FolderStore))
+            beside = create_unused_path(self._target, as_folder=isinstance(self, FolderStore))
             self._write(beside, cache)
-            entries = counted(len(cache.entries), "entry")
+            entries = describe_count(len(cache.entries), "entry")
             why = f"could not be locked or read; {entries} written to {beside}: compare and rename it"
             return Updated(str(beside), True, why)
 
 
-def bytes_of(path: Path, where: str, missing_ok: bool = False) -> bytes:
+def read_bytes(path: Path, where: str, missing_ok: bool = False) -> bytes:
     """What a file holds; a missing one, where that is ok, nothing.
 
     :param where: its name, for the error.
@@ -146,10 +153,10 @@ class FolderStore(FileStore):
             self._check_ours()
             raise CacheError(self._where, "no such folder", f"create one with --autotune-dump={self._where}")
         files = [name for name in sorted(names) if _PROBLEM_FILE.fullmatch(name)]
-        shown = [Location(self._path / name, shown=os.path.join(self._where, name)) for name in files]
+        shown = [Location(self._path / name, display_text=os.path.join(self._where, name)) for name in files]
         caches = [FileStore(file).read() for file in shown]
         return Cache(
-            one_of_each(entry for cache in caches for entry in cache.entries),
+            without_duplicates(entry for cache in caches for entry in cache.entries),
             lossy=next((cache.lossy for cache in caches if cache.lossy), ()),
         )
 
@@ -180,16 +187,16 @@ class FolderStore(FileStore):
 
     def _write(self, target: Path, cache: Cache) -> bool:
         if not (target / MARKER).exists():
-            replace(target / MARKER, _MARKER_TEXT)
+            replace_file_bytes(target / MARKER, _MARKER_TEXT)
         problems: dict[str, list[Entry]] = {}
         for entry in cache.entries:
             problems.setdefault(f"{entry.problem.digest}.textproto", []).append(entry)
         new = {name: _encoded(Cache(tuple(some)), Format.TEXT, self._where) for name, some in problems.items()}
         names = os.listdir(target)
         gone = [name for name in names if _PROBLEM_FILE.fullmatch(name) and name not in new]
-        different = [name for name, data in new.items() if bytes_of(target / name, name, missing_ok=True) != data]
+        different = [name for name, data in new.items() if read_bytes(target / name, name, missing_ok=True) != data]
         for name in sorted(different):
-            replace(target / name, new[name])
+            replace_file_bytes(target / name, new[name])
         for name in [*gone, *filter(_LITTER.fullmatch, names)]:
             (target / name).unlink(missing_ok=True)
         return bool(different or gone)

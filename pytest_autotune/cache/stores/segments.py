@@ -30,7 +30,7 @@ from typing import Any
 from pytest_autotune.cache.codec import Format, decode, encode
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.locations import INSTANCE, Location
-from pytest_autotune.cache.merge import combine, next_generation
+from pytest_autotune.cache.merge import combine_caches, next_generation
 from pytest_autotune.cache.model import Cache, Entry
 from pytest_autotune.cache.stores.disk import MAX_BYTES
 from pytest_autotune.cache.stores.store import Change, NotTakenError, Updated
@@ -61,7 +61,7 @@ class SegmentStore:
     def __init__(self, location: Location) -> None:
         self._location = location
         self._where = str(location)
-        self._keep = location.keep or Path(os.devnull)  # below which nothing can be
+        self._keep = location.local_copy or Path(os.devnull)  # below which nothing can be
         self._library, self._objects, self.has_credentials = open_url(location)
         #: What was there when it was first asked for, tombstones too.
         self._held: Cache | None = None
@@ -86,10 +86,10 @@ class SegmentStore:
             unread = [cache.lossy for cache in segments.values() if cache.lossy]
             if unread and len(unread) == len(segments):
                 raise CacheError(*unread[0])
-            self._held = combine(segments).cache
+            self._held = combine_caches(segments).cache
         return self._held
 
-    def check(self) -> Cache:
+    def check_writable(self) -> Cache:
         return self.read(missing_ok=True)  # whether it can be written to is found out when it is
 
     def update(self, change: Change, removing: bool = False) -> Updated:
@@ -111,7 +111,7 @@ class SegmentStore:
             file = self._keep / "unsent" / f"{_name_of(data)[:16]}.pb"
             place = os.path.relpath(file) if _is_written(file, data) else ""
             send = f"it is kept: pytest-autotune merge {place} -o {self._location.url}/ sends it"
-            raise NotTakenError(self._where, error.found, place, send) from None
+            raise NotTakenError(self._where, error.event, place, send) from None
         return Updated(self._where, bool(new))
 
     def compact(self) -> tuple[int, int]:
@@ -121,7 +121,7 @@ class SegmentStore:
         """
         segments = self._segments()
         mergeable = {name: cache for name, cache in segments.items() if not cache.lossy}
-        new = self._put(_without_tombstones(combine(mergeable).cache).entries, there=mergeable)
+        new = self._put(_without_tombstones(combine_caches(mergeable).cache).entries, there=mergeable)
         old = [name for name in mergeable if name not in new]
         with_tombstones = [name for name in old if any(map(_is_tombstone, mergeable[name].entries))]
         for names in ([name for name in old if name not in with_tombstones], with_tombstones):
@@ -155,7 +155,7 @@ class SegmentStore:
         try:
             return decode(data, Format.BINARY, where)
         except CacheError as error:
-            return Cache(lossy=(where, f"{error.found}; it is left out", error.remedy))
+            return Cache(lossy=(where, f"{error.event}; it is left out", error.remedy))
 
     def _names(self) -> list[str]:
         pages = self._library.list(self._objects, prefix="v1/")

@@ -34,8 +34,8 @@ class NotTakenError(CacheError):
     :param remedy: how it is sent from there.
     """
 
-    def __init__(self, where: str, found: str, file: str, remedy: str) -> None:
-        super().__init__(where, found, remedy if file else "")
+    def __init__(self, place: str, event: str, file: str, remedy: str) -> None:
+        super().__init__(place, event, remedy if file else "")
         self.file = file
 
 
@@ -52,7 +52,7 @@ class Store(Protocol):
         :raises CacheError: where there is none, or none that can be read.
         """
 
-    def check(self) -> Cache:
+    def check_writable(self) -> Cache:
         """Find out before a run what would keep its end from writing there; leaves nothing behind.
 
         :returns: what is there now; an empty cache where there is nothing.
@@ -71,7 +71,7 @@ class Store(Protocol):
         """
 
 
-class Around:
+class StoreWrapper:
     """A store in another."""
 
     def __init__(self, store: Store) -> None:
@@ -84,20 +84,20 @@ class Around:
         return self._store.read(missing_ok)
 
 
-class ReadOnly(Around):
+class ReadOnlyStore(StoreWrapper):
     """A store that is never written to."""
 
-    def check(self) -> Cache:
+    def check_writable(self) -> Cache:
         raise CacheError(str(self), "is only read (?readonly)", "leave the option out, or name another cache")
 
     def update(self, change: Change, removing: bool = False) -> Updated:
         return Updated("", False, "is only read (?readonly): nothing was written there")
 
 
-class Keeping(Around):
+class LocalCopyStore(StoreWrapper):
     """A store that need not take what is to be added: that it is kept is enough."""
 
-    def check(self) -> Cache:
+    def check_writable(self) -> Cache:
         return self.read(missing_ok=True)
 
     def update(self, change: Change, removing: bool = False) -> Updated:
@@ -106,14 +106,14 @@ class Keeping(Around):
         except NotTakenError as error:
             if not error.file:
                 raise
-            return Updated(error.file, True, f"{error.found}; {error.remedy}")
+            return Updated(error.file, True, f"{error.event}; {error.remedy}")
 
 
-class Optional(Keeping):
+class OptionalStore(LocalCopyStore):
     """A store that need not be there, either."""
 
     def read(self, missing_ok: bool = False) -> Cache:
         try:
             return self._store.read(missing_ok)
         except CacheError as error:
-            return Cache(lossy=(error.where, error.found, "?optional: the run goes on without it"))
+            return Cache(lossy=(error.place, error.event, "?optional: the run goes on without it"))

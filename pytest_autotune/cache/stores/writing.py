@@ -38,7 +38,7 @@ def check_creatable(lock: Path, where: str) -> None:
         raise CacheError(where, f"cannot be written in {folder}: {error.strerror}") from None
 
 
-def unused(path: Path, *, as_folder: bool) -> Path:
+def create_unused_path(path: Path, *, as_folder: bool) -> Path:
     """A new, empty file or folder beside the path, with ``.new`` at its end."""
     for number in chain([""], count(2)):
         beside = path.with_name(f"{path.name}.new{number}")
@@ -48,7 +48,7 @@ def unused(path: Path, *, as_folder: bool) -> Path:
     return beside
 
 
-def replace(file: Path, data: bytes) -> None:
+def replace_file_bytes(file: Path, data: bytes) -> None:
     """Replace the file as a whole, or leave it as it is. Its lock is held: nobody else has the same temporary file."""
     temporary = file.with_name(f".{file.name}.tmp")
     temporary.unlink(missing_ok=True)  # a killed process left it, or it is a link to elsewhere
@@ -71,7 +71,7 @@ def replace(file: Path, data: bytes) -> None:
         raise
 
 
-def lock_of(file: Path) -> Path:
+def lock_path(file: Path) -> Path:
     """The lock file of a file, beside it."""
     return file.with_name(f".{file.name}.lock")
 

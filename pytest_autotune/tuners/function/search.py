@@ -11,15 +11,15 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from pytest_autotune.cache.foreign_text import error_line, first_line
+from pytest_autotune.cache.foreign_text import describe_error, first_line
 from pytest_autotune.cache.model import Candidate
 from pytest_autotune.devices import torch_cuda
-from pytest_autotune.run.tuning import REASON_LENGTH
+from pytest_autotune.run.tuning import MAX_REASON_LENGTH
 from pytest_autotune.tuners.function.plan import Hold, Plan
 from pytest_autotune.tuners.function.space import Configuration, InvalidConfiguration, TuningError, params_of
 from pytest_autotune.tuners.measuring.clocks import Runner
 from pytest_autotune.tuners.measuring.how import CallersClock, make_clock
-from pytest_autotune.tuners.measuring.launching import DeviceLostError, Result
+from pytest_autotune.tuners.measuring.launching import CandidateResult, DeviceLostError
 from pytest_autotune.tuners.measuring.race import Race
 from pytest_autotune.tuners.measuring.times import Measurement, UnusableTimesError
 from pytest_autotune.tuners.shared.candidates import clear_tracebacks, rounded_us
@@ -276,7 +276,7 @@ class Bench:
         # What was compiled, and is held by whoever asked for it, holds the error.
         return Trial(configuration, error=clear_tracebacks(error))
 
-    def _take(self, numbers: Sequence[int], race: Callable[[], Sequence[Result]]) -> None:
+    def _take(self, numbers: Sequence[int], race: Callable[[], Sequence[CandidateResult]]) -> None:
         try:
             results = race()
         except DeviceLostError as lost:
@@ -296,7 +296,7 @@ def _reason(error: BaseException) -> str:
     """What a candidate failed with, in one line."""
     # An entry keeps less of it, once paths and the like are out of it, which are not as long in each run.
     named = str(error) if isinstance(error, (InvalidConfiguration, UnusableTimesError)) else ""
-    return (first_line(named) or error_line(error))[: 4 * REASON_LENGTH]
+    return (first_line(named) or describe_error(error))[: 4 * MAX_REASON_LENGTH]
 
 
 def _may_pass(error: BaseException | None) -> bool:

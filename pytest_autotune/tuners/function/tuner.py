@@ -14,7 +14,7 @@ from functools import partial, wraps
 from pathlib import Path
 from typing import Any
 
-from pytest_autotune.cache.digest_parts import of_candidates, of_parts
+from pytest_autotune.cache.digest_parts import digest_of_candidates, digest_of_parts
 from pytest_autotune.cache.model import (
     Candidate,
     Digest,
@@ -38,7 +38,7 @@ from pytest_autotune.tuners.measuring.clocks import Runner
 from pytest_autotune.tuners.measuring.how import Measuring, make_clock
 from pytest_autotune.tuners.measuring.race import CAPTURED, Contest
 from pytest_autotune.tuners.measuring.times import UnusableTimesError
-from pytest_autotune.tuners.shared.library import version_of, versions_of
+from pytest_autotune.tuners.shared.library import find_version, list_versions
 from pytest_autotune.tuners.shared.source_digest import FORM, digest, stable_value
 
 NAME = "function"
@@ -164,7 +164,7 @@ def _kernel_name(kernel: object) -> str:
 
 
 @dataclass(frozen=True)
-class Request:
+class TuneRequest:
     """What one call asks for: ``sources`` is what its digest is of, ``label`` what the fingerprint leaves out."""
 
     problem: Problem
@@ -174,7 +174,7 @@ class Request:
     label: str
 
     @classmethod
-    def of(cls, kernel: str, key: object, plan: Plan, version: object, source: object) -> Request:
+    def of(cls, kernel: str, key: object, plan: Plan, version: object, source: object) -> TuneRequest:
         """What a call of ``tune()`` with these arguments asks for."""
         problem = Problem(NAME, kernel, key_values(key), plan.processor.device)
         values = [Value("space", plan.space.digest, "digest"), *_how(plan)]
@@ -193,10 +193,10 @@ class Request:
         """What the digests of the fingerprint stand for."""
         for value in self.fingerprint:
             if value.name == "space" and self.plan.space.can_be_listed:
-                yield of_candidates(str(value.value), [one.params for one in self.plan.space])
+                yield digest_of_candidates(str(value.value), [one.params for one in self.plan.space])
             elif value.name == "source":
                 parts = [part for source in self.sources for part in parts_of(source).items()]
-                yield of_parts(str(value.value), dict(parts))
+                yield digest_of_parts(str(value.value), dict(parts))
 
     def candidates(self) -> list[Candidate]:
         """All configurations; of a space that is too large to be listed some, the same in every run."""
@@ -221,7 +221,7 @@ def _how(plan: Plan) -> Iterator[Value]:
 
 
 #: Answers with what a library ships, where no session is attached: see :func:`pytest_autotune.use`.
-shipped: Callable[[Request], Configuration | None] | None = None
+shipped: Callable[[TuneRequest], Configuration | None] | None = None
 
 
 def _choice(kernel: str, key: object, plan: Plan, version: object, source: object) -> Configuration:
@@ -231,25 +231,25 @@ def _choice(kernel: str, key: object, plan: Plan, version: object, source: objec
     """
     memory = MEMORIES[-1]
     session = memory.session
-    if session is not None and (session.paused or session.ignores(NAME, kernel)):
+    if session is not None and (session.is_paused or session.ignores(NAME, kernel)):
         session = None
     try:
-        request = Request.of(kernel, key, plan, version, source)
+        request = TuneRequest.of(kernel, key, plan, version, source)
     except UncacheableError as error:
         problem = Problem(NAME, kernel, key_values(key, only_stable=True), plan.processor.device)
         hold: Hold = nullcontext
         if session is not None:
-            session.uncacheable(problem, str(error))
+            session.report_uncacheable(problem, str(error))
             hold = partial(session.measuring, plan.processor.lock)
         elif memory.session is None and shipped is not None:  # in no cache is a key with such a part
             unstable = replace(problem, key=(*problem.key, Value("uncacheable", str(error))))
-            if (chosen := shipped(Request(unstable, (), plan, (), ""))) is not None:
+            if (chosen := shipped(TuneRequest(unstable, (), plan, (), ""))) is not None:
                 return chosen
         return _search(plan, problem, hold).best.configuration
     identity = Identity(request.problem, request.fingerprint)
     if (chosen := memory.chosen.get(identity)) is not None:
         return chosen
-    with memory.budget.one_tuning(), _alone(memory, identity):
+    with memory.budget.limit_waits(), _alone(memory, identity):
         chosen = memory.chosen.get(identity)
         if chosen is None and memory.session is None and shipped is not None:
             chosen = shipped(request)
@@ -277,14 +277,14 @@ def _alone(memory: Memory, identity: Identity) -> Iterator[None]:
             lock.release()
 
 
-def _asked(session: Session, request: Request, forget: Callable[[], object]) -> Configuration:
+def _asked(session: Session, request: TuneRequest, forget: Callable[[], object]) -> Configuration:
     """What a loaded cache chooses, or a search that is recorded; ``forget`` has the process ask again."""
     with session.tuning(
         request.problem,
         request.fingerprint,
         request.on_offer,
         # The first one is that of the tuner itself.
-        Versions((("pytest-autotune", version_of("pytest_autotune")), *versions_of(*_LIBRARIES).each)),
+        Versions((("pytest-autotune", find_version("pytest_autotune")), *list_versions(*_LIBRARIES).libraries)),
         request.label,
         request.candidates,
         request.digest_parts,
@@ -293,12 +293,14 @@ def _asked(session: Session, request: Request, forget: Callable[[], object]) -> 
         return taken if taken is not None else _tuned(request, tuning)
 
 
-def _taken(session: Session, request: Request, tuning: Tuning, forget: Callable[[], object]) -> Configuration | None:
+def _taken(
+    session: Session, request: TuneRequest, tuning: Tuning, forget: Callable[[], object]
+) -> Configuration | None:
     """What is offered, unless it can no longer be used; None where nothing is."""
     while tuning.entry is not None and tuning.entry.choice is not None:
         found = request.plan.space.find(tuning.entry.choice.params)
         assert found is not None
-        if session.policy.picks:  # it asks again what it runs with
+        if session.policy.picks_candidates:  # it asks again what it runs with
             session.at_next_test(forget)
         elif not tuning.lookup.fallback:
             tuning.race(partial(_contest, request.plan))
@@ -309,7 +311,7 @@ def _taken(session: Session, request: Request, tuning: Tuning, forget: Callable[
     return None
 
 
-def why_unusable(request: Request, configuration: Configuration) -> str:
+def why_unusable(request: TuneRequest, configuration: Configuration) -> str:
     """Why a configuration cannot be used, which was not tried for this problem; empty where it can."""
     if stream_is_capturing():
         return ""
@@ -317,7 +319,7 @@ def why_unusable(request: Request, configuration: Configuration) -> str:
         return Bench(request.plan).checked([configuration])[0].failed
 
 
-def _tuned(request: Request, tuning: Tuning) -> Configuration:
+def _tuned(request: TuneRequest, tuning: Tuning) -> Configuration:
     try:
         outcome = _search(request.plan, request.problem, partial(tuning.measuring, request.plan.processor.lock), tuning)
     except TuningError as error:
@@ -325,7 +327,7 @@ def _tuned(request: Request, tuning: Tuning) -> Configuration:
             tuning.record_failure(error.reasons)
         raise
     if outcome.disturbed:
-        tuning.was_disturbed()
+        tuning.mark_disturbed()
     tuning.record(outcome.best.candidate, [trial.candidate for trial in outcome.trials])
     return outcome.best.configuration
 
@@ -335,7 +337,7 @@ def _search(plan: Plan, problem: Problem, hold: Hold = nullcontext, tuning: Tuni
         raise TuningError(f"{problem}: nothing can be tuned while a CUDA graph is captured (call it once before)")
     with random_state_kept():
         try:
-            return search(plan, hold, *(() if tuning is None else (tuning.tries, tuning.races)))
+            return search(plan, hold, *(() if tuning is None else (tuning.report_trial, tuning.report_race)))
         except TuningError as error:
             raise TuningError(f"{problem}: {error}", error.reasons) from error.__cause__
 

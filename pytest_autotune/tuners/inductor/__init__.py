@@ -68,7 +68,7 @@ class Adapter:
         except Exception as error:
             patches.undo()
             reason = str(error) if isinstance(error, HookError) else f"{type(error).__name__}: {error}"
-            self._session.bypassed(part.tuner, reason, error)
+            self._session.report_bypass(part.tuner, reason, error)
         else:
             self._hooked.callback(patches.undo)
 

@@ -105,13 +105,13 @@ class Benchmarks(Part):
         search = self._searches[-1]
         with self.held():
             try:
-                race = Race(self._clock_now(), progress=search.races)
+                race = Race(self._clock_now(), progress=search.report_race)
                 race.probe(runners(autotuner, launchers, args, kwargs))
                 race.finish()
             except Exception:  # one of them fails: Inductor knows what to do about it
                 return {}
         if race.disturbed:
-            search.was_disturbed()
+            search.mark_disturbed()
         times_ms = {launcher: one.time_us / 1000 for launcher, one in zip(launchers, race.results, strict=True)}
         # Inductor takes the lowest time: of those that are as good, that has to be the first.
         times_ms[launchers[race.choice]] = min(times_ms.values())

@@ -76,9 +76,9 @@ class CompileWorkers(Part):
 
 def _may_fork(session: Session) -> bool:
     # Workers compile all candidates of a kernel, which is a waste where its choice is loaded.
-    is_loaded = any("inductor.config" in index.tuners() for index in session.indexes)
+    is_loaded = any("inductor.config" in index.list_tuners() for index in session.indexes)
     is_possible = sys.platform.startswith("linux") and "TORCHINDUCTOR_WORKER_START" not in os.environ
-    return session.policy.dumping and not is_loaded and is_possible
+    return session.policy.is_dumping and not is_loaded and is_possible
 
 
 class ForkedPool:

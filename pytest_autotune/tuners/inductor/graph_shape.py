@@ -69,7 +69,7 @@ class Fusions(Part):
         # A kernel that spills more registers counts as infinitely slow.
         key = (Value("code", measured_module_digest(f"{source}\n{n_spills_threshold = }\n"), "digest"),)
         problem = Problem(self.tuner, name, key, device_of(on.type, on.index))
-        if session.paused or session.ignores(self.tuner, name):
+        if session.is_paused or session.ignores(self.tuner, name):
             return measure(mod)
         with session.tuning(
             problem, (), lambda entry: len(entry.candidates) == 1, versions(), "whether to fuse"
@@ -138,7 +138,7 @@ class Paddings(Part):
 
     def _should_pad(self, original: Any, match: Any, mat1: Any, mat2: Any, op: Any, input: Any = None) -> Any:
         session = self._session
-        if session.paused or session.ignores(self.tuner, str(op)):
+        if session.is_paused or session.ignores(self.tuner, str(op)):
             return original(match, mat1, mat2, op, input)
         with ExitStack() as held:
             self._open.append(_Decision(str(op), mat1.device, _measured_sizes(mat1, mat2, input), held))

@@ -18,7 +18,7 @@ from typing import Any
 from pytest_autotune import devices
 from pytest_autotune.cache.model import Device, Value, Versions
 from pytest_autotune.tuners.shared.code_text import code_text
-from pytest_autotune.tuners.shared.library import versions_of
+from pytest_autotune.tuners.shared.library import list_versions
 from pytest_autotune.tuners.shared.source_digest import digest
 
 #: The settings in ``inductor_meta`` that decide which candidates there are and how they are searched: those
@@ -63,7 +63,7 @@ _MEASURED = re.compile(r"(\[.*\])((?::\w+=\w+)+)")
 
 def versions() -> Versions:
     """The versions that a choice of Inductor may depend on."""
-    return versions_of("torch", "triton")
+    return list_versions("torch", "triton")
 
 
 def device_of(kind: str, index: int | None) -> Device:

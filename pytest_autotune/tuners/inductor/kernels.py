@@ -19,7 +19,7 @@ from types import ModuleType
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from pytest_autotune.cache.foreign_text import error_line
+from pytest_autotune.cache.foreign_text import describe_error
 from pytest_autotune.cache.host_time import HostTime
 from pytest_autotune.cache.model import Candidate, Problem, UncacheableError
 from pytest_autotune.devices import stream_is_capturing
@@ -79,7 +79,9 @@ class Kernels(Part):
 
     def _acts_on(self, autotuner: Any) -> bool:
         session = self._session
-        return not (session.paused or is_placeholder(autotuner) or session.ignores(self.tuner, kernel_name(autotuner)))
+        return not (
+            session.is_paused or is_placeholder(autotuner) or session.ignores(self.tuner, kernel_name(autotuner))
+        )
 
     # Before the first call: what is compiled.
 
@@ -129,7 +131,7 @@ class Kernels(Part):
                             search.settle(choice)
                         return
                     except Exception as error:
-                        tuning.reject(does_not_compile(error_line(error)))
+                        tuning.reject(does_not_compile(describe_error(error)))
                 tuning.postpone()  # to the first launch, if there is one
         search.widen()
         began = HostTime.perf_counter()
@@ -168,7 +170,7 @@ class Kernels(Part):
         policy, config = self._session.policy, self._module.torch._inductor.config
         return (
             bool(self._session.indexes)
-            and not policy.dumping
+            and not policy.is_dumping
             and policy.compile_threads > 1
             and "TORCHINDUCTOR_COMPILE_THREADS" not in os.environ
             and config.compile_threads == 1
@@ -204,12 +206,12 @@ class Kernels(Part):
             for config in configs:
                 params_of(config)
         except UncacheableError as error:
-            self._session.uncacheable(problem, str(error))
+            self._session.report_uncacheable(problem, str(error))
             return None
         return Search(autotuner, problem, configs, results, dtypes(autotuner))
 
     def _tuning(self, search: Search) -> AbstractContextManager[Tuning]:
-        if self._session.policy.picks:  # the next test asks again what it runs with
+        if self._session.policy.picks_candidates:  # the next test asks again what it runs with
             self._session.at_next_test(forget_compiled)
         return self._session.tuning(search.problem, (), search.offers, versions(), search.label, search.candidates)
 
@@ -233,7 +235,7 @@ class Kernels(Part):
                     search.settle(choice)
                     break
                 except Exception as error:
-                    tuning.reject(does_not_compile(error_line(error)))
+                    tuning.reject(does_not_compile(describe_error(error)))
             else:
                 return self._tune(search, tuning, args, kwargs)
         return autotuner.run(*args, **kwargs)

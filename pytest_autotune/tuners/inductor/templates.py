@@ -17,7 +17,7 @@ from functools import partial
 from types import ModuleType
 from typing import Any
 
-from pytest_autotune.cache.foreign_text import error_line
+from pytest_autotune.cache.foreign_text import describe_error
 from pytest_autotune.cache.host_time import HostTime
 from pytest_autotune.cache.model import Candidate, Entry, Problem
 from pytest_autotune.run.session import Session
@@ -27,7 +27,7 @@ from pytest_autotune.tuners.inductor.graph_caches import forget_compiled
 from pytest_autotune.tuners.inductor.hooking import Part
 from pytest_autotune.tuners.inductor.identity import device_of, versions
 from pytest_autotune.tuners.inductor.template_key import inner, kind, template_key
-from pytest_autotune.tuners.measuring.race import Raced
+from pytest_autotune.tuners.measuring.race import RaceOutcome
 from pytest_autotune.tuners.measuring.times import ALLOWANCE, Comparison
 from pytest_autotune.tuners.shared.candidates import EVERY_CANDIDATE_FAILED, does_not_compile, rounded_us
 from pytest_autotune.tuners.shared.library import Patches
@@ -66,13 +66,13 @@ class Templates(Part):
         hint_override: int | None = None,
     ) -> Any:
         session = self._session
-        if session.paused or session.ignores(self.tuner, op) or not choices:
+        if session.is_paused or session.ignores(self.tuner, op) or not choices:
             return original(cache, choices, op, inputs, benchmark, hint_override=hint_override)
         offered = _Offered(choices)
         on = choices[0].layout.device
         key = template_key(self._module.torch, choices, op, inputs, hint_override)
         problem = Problem(self.tuner, op, key, device_of(on.type, on.index))
-        if session.policy.picks:  # the next test asks again what it runs with
+        if session.policy.picks_candidates:  # the next test asks again what it runs with
             session.at_next_test(forget_compiled)
         if benchmark is None and session.may_race(problem):
             return {}  # they are compiled then, and this is asked again with a benchmark
@@ -97,7 +97,7 @@ class Templates(Part):
 
     def _raced(
         self, choices: Sequence[Any], benchmark: _Benchmark | None, offered: _Offered, tuning: Tuning, worth: float
-    ) -> Raced | str:
+    ) -> RaceOutcome | str:
         """Whether the winner of a loaded decision is still the fastest.
 
         Inductor measures one after the other, on inputs that it makes for each time, so they cannot take turns. The two
@@ -118,7 +118,7 @@ class Templates(Part):
             best = min(first, key=first.__getitem__)
             found = first[winner] / first[best] - 1
             again = benchmark([best, winner]) if found >= worth - ALLOWANCE else first
-            raced = Raced(len(choices), measured_s=HostTime.perf_counter() - began)
+            raced = RaceOutcome(len(choices), measured_s=HostTime.perf_counter() - began)
         once_more = again[winner] / again[best] - 1
         slower = Comparison((found + once_more) / 2, abs(found - once_more) / 2)
         if not slower.is_slower(worth):
@@ -217,5 +217,5 @@ def _does_not_compile(offered: _Offered, entry: Entry) -> str:
     try:
         precompile()
     except Exception as error:
-        return does_not_compile(error_line(error))
+        return does_not_compile(describe_error(error))
     return ""

@@ -34,7 +34,7 @@ class DeviceLostError(Exception):
 
 
 @dataclass(frozen=True)
-class Result:
+class CandidateResult:
     """What became of one candidate; ``same_as`` is who was launched in its place, since it runs the same code."""
 
     measured: Measurement | None = None
@@ -74,10 +74,10 @@ class Racing:
         return measurement(self.timed_us or [self.least_us]).median_us
 
     @property
-    def result(self) -> Result:
+    def result(self) -> CandidateResult:
         if self.failed is not None:
-            return Result(failed=self.failed)
-        return Result(replace(measurement(self.timed_us or [self.least_us]), median_us=self.time_us))
+            return CandidateResult(failed=self.failed)
+        return CandidateResult(replace(measurement(self.timed_us or [self.least_us]), median_us=self.time_us))
 
 
 #: A launch that was made of a candidate, in the round of this number.

@@ -18,9 +18,9 @@ from dataclasses import dataclass, replace
 
 from pytest_autotune.cache.host_time import HostTime
 from pytest_autotune.cache.model import Candidate, Entry
-from pytest_autotune.cache.ties import NOISE, NOISE_ON_CPU, TIE, preferred, settle, tie_on_gpu
+from pytest_autotune.cache.ties import NOISE, NOISE_ON_CPU, TIE, choose_candidate, order_of_preference, tie_on_gpu
 from pytest_autotune.tuners.measuring.clocks import Clock, Runner
-from pytest_autotune.tuners.measuring.launching import Launching, Racing, Result
+from pytest_autotune.tuners.measuring.launching import CandidateResult, Launching, Racing
 from pytest_autotune.tuners.measuring.times import ALLOWANCE, SURE, VERY_SURE, Comparison, Round, disagree, scores
 
 #: (launches of each that is left, those more than this share slower than the best drop out afterwards).
@@ -84,7 +84,7 @@ class Contest:
 
 
 @dataclass(frozen=True)
-class Raced:
+class RaceOutcome:
     """What the race of a loaded choice came to.
 
     :param number: how many candidates raced, the choice among them.
@@ -104,7 +104,7 @@ class Raced:
 
 #: What a tuner brings that has to race its candidates itself: is given by which share of the other's time a choice has
 #: to be slower to be called so; what came of it, or why there was none.
-OwnRace = Callable[[float], Raced | str]
+OwnRace = Callable[[float], RaceOutcome | str]
 
 
 class Race:
@@ -140,7 +140,7 @@ class Race:
         #: Stages went on to disagree until they were no longer run again.
         self.disturbed = False
 
-    def probe(self, runners: Iterable[Runner]) -> Sequence[Result]:
+    def probe(self, runners: Iterable[Runner]) -> Sequence[CandidateResult]:
         """Launch new candidates a few times; returns what became of these."""
         launching, first = self._launching, len(self._launched_for)
         new = self._entered(runners)
@@ -163,7 +163,7 @@ class Race:
             quick = [one for one in quick if one.failed is None and not one.in_time and launching.can_keep_busy]
         return self.results[first:]
 
-    def finish(self) -> Sequence[Result]:
+    def finish(self) -> Sequence[CandidateResult]:
         """Race those that may win; returns what became of every candidate, in the order of the probes."""
         began_s = self._now_s()
         best_us = min((one.least_us for one in _running(self._candidates)), default=math.inf)
@@ -187,7 +187,7 @@ class Race:
         self._left = left
         return self.results
 
-    def alone(self, runner: Runner) -> Result:
+    def alone(self, runner: Runner) -> CandidateResult:
         """Time one candidate, within the limits; there is none to take turns with."""
         self.probe([runner])
         (one,) = self._candidates
@@ -196,7 +196,7 @@ class Race:
         return one.result
 
     @property
-    def results(self) -> Sequence[Result]:
+    def results(self) -> Sequence[CandidateResult]:
         """What became of every candidate so far, in the order of the probes."""
         results = {one.number: one.result for one in self._candidates}
         found = []
@@ -212,7 +212,7 @@ class Race:
             raise LookupError("every candidate failed")
         found = scores(self._rounds, [one.number for one in self._left])
         noise = NOISE if self._launching.can_keep_busy else NOISE_ON_CPU
-        return settle(
+        return choose_candidate(
             {number: score.share for number, score in found.items()},
             noise if self._worth is None else self._worth - ALLOWANCE,
             kept=None if self._worth is None else 0,
@@ -325,7 +325,7 @@ class Race:
                 break
             best, found = self._behind(left)
             deciding, is_open = [best], False
-            for number in preferred(found) if self._worth is None else sorted({0, best}):
+            for number in order_of_preference(found) if self._worth is None else sorted({0, best}):
                 behind, error, tolerated = found.get(number, (math.inf, 0.0, 0.0))
                 if number != best and behind - SURE * error <= tolerated:
                     deciding.append(number)
@@ -345,7 +345,7 @@ class Race:
         if len(self._rounds) < (LEAST_ROUNDS if self._worth is None else LEAST_ROUNDS_HELD):
             return False
         _, found = self._behind(left)
-        behind, error, tolerated = found[preferred(found)[0]]
+        behind, error, tolerated = found[order_of_preference(found)[0]]
         return behind + (SURE if self._worth is None else VERY_SURE) * error < tolerated
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TypeVar
 
-from pytest_autotune.cache.counted import significant
+from pytest_autotune.cache.quantities import round_significant
 
 _Error = TypeVar("_Error", bound=BaseException)
 
@@ -16,7 +16,7 @@ EVERY_CANDIDATE_FAILED = "every candidate failed"
 
 def rounded_us(time_us: float, digits: int = DIGITS) -> float:
     """A time in microseconds as entries hold it; with more digits where times are compared with each other later."""
-    return significant(time_us, digits)
+    return round_significant(time_us, digits)
 
 
 def does_not_compile(error: str) -> str:

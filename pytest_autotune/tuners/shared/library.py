@@ -20,7 +20,7 @@ from pytest_autotune.run.session import Session
 from pytest_autotune.tuners.protocol import HookError
 
 
-def version_of(library: str) -> str:
+def find_version(library: str) -> str:
     """The version of an imported or installed library, without what it was built for; ``"?"`` where there is none."""
     found = getattr(sys.modules.get(library), "__version__", None)
     if found is None:
@@ -29,9 +29,9 @@ def version_of(library: str) -> str:
     return str(found or "?").split("+")[0]
 
 
-def versions_of(*libraries: str) -> Versions:
+def list_versions(*libraries: str) -> Versions:
     """``triton 3.6.0, torch 2.11.0, cuda 13.0``: of libraries that are imported, and what torch was built for."""
-    pairs = [(library, version_of(library)) for library in libraries if library in sys.modules]
+    pairs = [(library, find_version(library)) for library in libraries if library in sys.modules]
     torch: Any = sys.modules.get("torch")
     for name in ("cuda", "hip") if "torch" in libraries and torch is not None else ():
         if built_for := getattr(torch.version, name, None):
@@ -39,7 +39,7 @@ def versions_of(*libraries: str) -> Versions:
     return Versions(tuple(pairs))
 
 
-def known(
+def check_signature(
     function: Any,
     what: str,
     library: str,
@@ -55,10 +55,10 @@ def known(
     :param needed: what to do where there is none.
     """
     if function is None:
-        raise HookError(f"{library} {version_of(library)} has no {what}; {needed}")
+        raise HookError(f"{library} {find_version(library)} has no {what}; {needed}")
     found = list(inspect.signature(function).parameters)
     if (found[: len(parameters)] if and_others else found) != list(parameters):
-        raise HookError(f"{what} of {library} {version_of(library)} has another signature")
+        raise HookError(f"{what} of {library} {find_version(library)} has another signature")
     return function  # type: ignore[no-any-return]
 
 
@@ -118,7 +118,7 @@ def guarded(
             modules = {str(frame.f_globals.get("__name__", "")) for frame in frames} - {own}
             if session.progress.searches > searches and any(module.partition(".")[0] == library for module in modules):
                 raise
-            session.not_asked(tuner, f"{getattr(original, '__name__', original)}()", error)
+            session.report_unanswered_call(tuner, f"{getattr(original, '__name__', original)}()", error)
         return original(*args, **kwargs)
 
     setattr(call, _IS_GUARDED, True)
@@ -165,7 +165,7 @@ class Patches:
         """A function, or a class, that is about to be replaced, and is put back at the end; see :func:`known`."""
         where = f"{owner.__name__.rpartition('.')[2]}.{name}"
         library = getattr(owner, "__module__", owner.__name__).partition(".")[0]
-        original = known(vars(owner).get(name), where, library, parameters, **more)
+        original = check_signature(vars(owner).get(name), where, library, parameters, **more)
         self._originals.append((owner, name, original))
         return original
 

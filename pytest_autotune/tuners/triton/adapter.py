@@ -23,7 +23,7 @@ from pytest_autotune.tuners.shared.functions import python_function, qualified_n
 from pytest_autotune.tuners.shared.library import Patches, guarded
 from pytest_autotune.tuners.triton import ahead
 from pytest_autotune.tuners.triton.choosing import Choices
-from pytest_autotune.tuners.triton.compilations import Compilations
+from pytest_autotune.tuners.triton.compilations import CompileWatcher
 from pytest_autotune.tuners.triton.identity import NAME
 from pytest_autotune.tuners.triton.internals import autotuners, environment
 from pytest_autotune.tuners.triton.internals.autotuners import pruned_alone
@@ -79,7 +79,7 @@ class Adapter:
         own_check = autotuners.method_of(autotuner_class, autotuners.DISK_CACHE, patches)
         prune = autotuners.method_of(autotuner_class, autotuners.PRUNE, patches)
         heuristics = autotuners.HeuristicsOver(module, patches)
-        compilations = Compilations(session)
+        compilations = CompileWatcher(session)
         self._hooked.callback(compilations.unhook)
         choices = Choices(session, compilations, heuristics, own_check)
         adapter = self
@@ -89,7 +89,7 @@ class Adapter:
             return choices.choose(self, tuning_key, configs, bench_fn)
 
         def prune_configs(self: Any, kwargs: Any) -> Any:
-            return prune(self, kwargs) if session.paused else pruned_alone(self, lambda: prune(self, kwargs))
+            return prune(self, kwargs) if session.is_paused else pruned_alone(self, lambda: prune(self, kwargs))
 
         if why := autotuners.why_no_race(autotuner_class):
             session.note(f"{NAME}: candidates are measured one after the other and not raced: {why}")
@@ -103,7 +103,9 @@ class Adapter:
         setattr(autotuner_class, autotuners.PRUNE, prune_configs)
         outer = [held[_SWITCH]] if _SWITCH in (held := vars(autotuner_class)) else []  # of a run around this one
         self._hooked.callback(setattr if outer else delattr, autotuner_class, _SWITCH, *outer)
-        setattr(autotuner_class, _SWITCH, _AlwaysAsk(check, lambda one: None if session.paused else self._pass_by(one)))
+        setattr(
+            autotuner_class, _SWITCH, _AlwaysAsk(check, lambda one: None if session.is_paused else self._pass_by(one))
+        )
 
     def prepare(self, suite: Suite) -> list[Job]:
         """Compile loaded choices ahead of the tests."""

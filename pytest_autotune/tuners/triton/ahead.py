@@ -14,21 +14,21 @@ from typing import Any
 
 from pytest_autotune import devices
 from pytest_autotune.cache.index import EntryIndex
-from pytest_autotune.cache.merge import MOST_COMPILED
+from pytest_autotune.cache.merge import MAX_SPECIALIZATIONS
 from pytest_autotune.cache.model import Device, before_pruning
 from pytest_autotune.run.mode import Job, Suite
 from pytest_autotune.run.session import Session
 from pytest_autotune.tuners.shared.functions import python_function, qualified_name
 from pytest_autotune.tuners.shared.reach import reached
-from pytest_autotune.tuners.triton.compilations import Compilations, CompiledElsewhere, leave_to_others
+from pytest_autotune.tuners.triton.compilations import CompiledElsewhere, CompileWatcher, leave_to_others
 from pytest_autotune.tuners.triton.identity import NAME, distinct_params, fingerprint_of, heuristics_of
 from pytest_autotune.tuners.triton.internals import apart, autotuners, environment
 from pytest_autotune.tuners.triton.internals.autotuners import HeuristicsOver
-from pytest_autotune.tuners.triton.specialisation_text import CONSTANT, NoText, parsed
+from pytest_autotune.tuners.triton.specialization_text import CONSTANT, NoText, parsed
 
 
 def jobs(
-    session: Session, autotuner_class: Any, heuristics: HeuristicsOver, compilations: Compilations, suite: Suite
+    session: Session, autotuner_class: Any, heuristics: HeuristicsOver, compilations: CompileWatcher, suite: Suite
 ) -> Iterator[Job]:
     """What of this process can be compiled beside its tests; what these need first in front.
 
@@ -81,10 +81,10 @@ def _choices(
     if function.__globals__ is not vars(sys.modules.get(function.__module__, sys)):  # its module was loaded anew
         return
     name = qualified_name(function)
-    names = {device.name, session.policy.aliases.get(device.name, device.name)}
+    names = {device.name, session.policy.device_aliases.get(device.name, device.name)}
     entries = [
         entry
-        for entry in index.of_kernel(NAME, name)
+        for entry in index.list_kernel_entries(NAME, name)
         if entry.compiled and entry.problem.device.name in names and entry.problem.device.arch == device.arch
     ]
     if not entries or session.ignores(NAME, name):
@@ -96,7 +96,7 @@ def _choices(
     for entry in entries:
         config = offered.get(entry.choice.params) if entry.choice is not None else None
         if config is not None and before_pruning(entry.fingerprint) == now:
-            for text in entry.compiled[:MOST_COMPILED]:
+            for text in entry.compiled[:MAX_SPECIALIZATIONS]:
                 yield kernel, config, text
 
 
@@ -123,11 +123,11 @@ def _known_device(index: EntryIndex) -> Device | None:
     """What the tests run on, where that can be seen without initialising anything."""
     if devices.cuda_is_initialised():
         return devices.current_gpu()
-    return devices.only_type(index.devices(NAME))
+    return devices.only_type(index.list_devices(NAME))
 
 
 def _compile(kernel: Any, config: Any, text: str, arch: str) -> bool:
-    """Compile one specialisation of a kernel; returns whether that was to be done.
+    """Compile one specialization of a kernel; returns whether that was to be done.
 
     :param kernel: Triton's ``JITFunction``.
     :param config: the choice.

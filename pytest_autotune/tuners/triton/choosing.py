@@ -16,8 +16,8 @@ from pytest_autotune.run.session import Session
 from pytest_autotune.run.tuning import Tuning
 from pytest_autotune.tuners.shared.candidates import does_not_compile
 from pytest_autotune.tuners.shared.functions import python_function, qualified_name
-from pytest_autotune.tuners.shared.library import versions_of
-from pytest_autotune.tuners.triton.compilations import Compilations
+from pytest_autotune.tuners.shared.library import list_versions
+from pytest_autotune.tuners.triton.compilations import CompileWatcher
 from pytest_autotune.tuners.triton.compiling import compile_and_load, help_to_compile
 from pytest_autotune.tuners.triton.identity import NAME, Call, CallIdentity, digest_parts, identity_of, target_device
 from pytest_autotune.tuners.triton.internals import autotuners, compiler
@@ -34,7 +34,7 @@ class Choices:
     """
 
     def __init__(
-        self, session: Session, compiled: Compilations, heuristics: HeuristicsOver, disk_cache: Callable[..., Any]
+        self, session: Session, compiled: CompileWatcher, heuristics: HeuristicsOver, disk_cache: Callable[..., Any]
     ) -> None:
         self._session = session
         self._compiled = compiled
@@ -51,7 +51,7 @@ class Choices:
         """
         session = self._session
         function = python_function(autotuner)
-        if session.paused or function is None or session.ignores(NAME, qualified_name(function)):
+        if session.is_paused or function is None or session.ignores(NAME, qualified_name(function)):
             return self.check_disk_cache(autotuner, tuning_key, configs, bench_fn)
         call = Call.of(autotuner, tuning_key, bench_fn, self._heuristics.over(autotuner))
         if len(configs) == 1:
@@ -69,7 +69,7 @@ class Choices:
             with self._tuning(call, configs, identity) as tuning:
                 is_taken = self._take(call, identity, tuning)
                 if not is_taken:
-                    if not session.policy.dumping and _owner_uses_disk_cache(autotuner):
+                    if not session.policy.is_dumping and _owner_uses_disk_cache(autotuner):
                         return bool(self._disk_cache(autotuner, tuning_key, configs, bench_fn))
                     tune(call, configs, bench_fn, tuning, session, is_compiled=_is_compiled(autotuner))
                     self._note_tuned(call, tuning.lookup)
@@ -94,7 +94,7 @@ class Choices:
             return None
         identity = identity_of(call, function, configs, device)
         if identity.uncacheable:
-            self._session.uncacheable(identity.problem, identity.uncacheable)
+            self._session.report_uncacheable(identity.problem, identity.uncacheable)
             return None
         return identity
 
@@ -123,7 +123,7 @@ class Choices:
             identity.problem,
             identity.fingerprint,
             on_offer,
-            versions_of("triton", "torch"),
+            list_versions("triton", "torch"),
             candidates=lambda: [Candidate(params=params) for params in identity.offered],
             digests=partial(digest_parts, call, identity.fingerprint, configs),
             meanwhile=meanwhile,
@@ -150,7 +150,7 @@ class Choices:
     def _note_tuned(self, call: Call, lookup: Lookup) -> None:
         """Note what the choice of a search was compiled for; what it was compiled to is in Triton's memory."""
         config = call.autotuner.cache.get(call.tuning_key)
-        if self._session.policy.dumping and lookup.tuned and lookup.entry is not None and config is not None:
+        if self._session.policy.is_dumping and lookup.is_tuned and lookup.entry is not None and config is not None:
             kernel = None
             with suppress(Exception):  # then the launch raises it
                 kernel = _compiled_kernel(call, config)
@@ -164,7 +164,7 @@ class Choices:
         """
         autotuner = call.autotuner
         is_pruned = pruner_of(autotuner) is not None and autotuner.perf_model is None
-        if is_pruned or self._session.policy.picks:
+        if is_pruned or self._session.policy.picks_candidates:
             self._session.at_next_test(partial(autotuner.cache.pop, call.tuning_key, None))
 
 

@@ -20,7 +20,7 @@ from pytest_autotune.cache.model import Entry
 from pytest_autotune.run.session import Session
 from pytest_autotune.tuners.triton.identity import Call
 from pytest_autotune.tuners.triton.internals import autotuners, compiler, environment
-from pytest_autotune.tuners.triton.specialisation_text import NoText, text_of
+from pytest_autotune.tuners.triton.specialization_text import NoText, text_of
 
 _OF_THREAD = threading.local()
 _OF_TRITON = ("grid", "warmup")
@@ -60,7 +60,7 @@ class _Chosen(NamedTuple):
     text: str = ""
 
 
-class Compilations:
+class CompileWatcher:
     """Watches ``triton.compiler.compile`` in one process, and notes what choices are compiled for.
 
     The first call of a key asks the session. A later one that differs in what no key has, such as an alignment, has
@@ -131,7 +131,7 @@ class Compilations:
             options = {name: value for name, value in call.kwargs.items() if name not in names}
             known = _Chosen(weakref.ref(autotuner), entry, config, options)
             known = self._chosen[id(autotuner), call.tuning_key] = known._replace(text=_text(known, kernel))
-            self._session.specialised(entry, known.text)
+            self._session.report_specialization(entry, known.text)
 
     def _turn(self, given: Mapping[str, Any], wait: bool) -> AbstractContextManager[bool]:
         """What is entered around a compilation: gives whether it is this one's, and nobody else's now."""
@@ -151,7 +151,7 @@ class Compilations:
         launched = [(_text(known, kernel), known) for known in self._chosen.values() if self._may_launch(known, kernel)]
         if launched:
             text, nearest = max(launched, key=lambda one: sum(map(eq, one[0].split(), one[1].text.split())))
-            self._session.specialised(nearest.entry, text)
+            self._session.report_specialization(nearest.entry, text)
 
     def _may_launch(self, known: _Chosen, kernel: Any) -> bool:
         """Whether a choice is launched now, as far as its autotuner shows: the key of the call is not among that."""

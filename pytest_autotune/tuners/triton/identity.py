@@ -12,9 +12,9 @@ from types import FunctionType
 from typing import Any
 
 from pytest_autotune import devices
-from pytest_autotune.cache.digest_parts import of_candidates, of_parts
+from pytest_autotune.cache.digest_parts import digest_of_candidates, digest_of_parts
 from pytest_autotune.cache.model import (
-    MADE_ANEW,
+    NEW_CANDIDATES_TYPE,
     PRUNED,
     Device,
     Digest,
@@ -217,10 +217,10 @@ def digest_parts(call: Call, fingerprint: Iterable[Value], configs: Sequence[Any
             for name, heuristic in call.heuristics:
                 if python_function(heuristic) is not None:
                     parts |= {f"{name}.{part}": one for part, one in source_parts(heuristic).items()}
-            yield of_parts(str(value.value), parts)
-        elif value.name in ("search", PRUNED) and value.type in ("digest", MADE_ANEW):
+            yield digest_of_parts(str(value.value), parts)
+        elif value.name in ("search", PRUNED) and value.type in ("digest", NEW_CANDIDATES_TYPE):
             chosen = call.autotuner.configs if value.name == "search" else _left_early(call.autotuner, configs)
-            yield of_candidates(str(value.value), distinct_params(chosen))
+            yield digest_of_candidates(str(value.value), distinct_params(chosen))
 
 
 def _pruned(autotuner: Any, configs: Sequence[Any]) -> list[Value]:
@@ -240,7 +240,11 @@ def _pruned(autotuner: Any, configs: Sequence[Any]) -> list[Value]:
         is_chosen = is_modelled and _list_digest(configs) != of_all
         return [Value(PRUNED, BY_MODEL)] if is_chosen else []
     is_part = set(map(search_text, early)) <= set(map(search_text, whole))
-    return [Value(PRUNED, digest(f"{left} {BY_MODEL}") if is_modelled else left, "digest" if is_part else MADE_ANEW)]
+    return [
+        Value(
+            PRUNED, digest(f"{left} {BY_MODEL}") if is_modelled else left, "digest" if is_part else NEW_CANDIDATES_TYPE
+        )
+    ]
 
 
 def _left_early(autotuner: Any, configs: Sequence[Any]) -> Sequence[Any]:

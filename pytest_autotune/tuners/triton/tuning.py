@@ -11,15 +11,15 @@ from functools import partial
 from itertools import count
 from typing import Any
 
-from pytest_autotune.cache.foreign_text import error_line
+from pytest_autotune.cache.foreign_text import describe_error
 from pytest_autotune.cache.host_time import HostTime
 from pytest_autotune.cache.model import Candidate, Value
-from pytest_autotune.cache.ties import NOISE_OF_INTERPRETER, settle
+from pytest_autotune.cache.ties import NOISE_OF_INTERPRETER, choose_candidate
 from pytest_autotune.devices import stream_is_capturing
 from pytest_autotune.run.session import Session
 from pytest_autotune.run.tuning import Tuning
 from pytest_autotune.tuners.measuring.clocks import Clock, Runner, torch_clock
-from pytest_autotune.tuners.measuring.launching import Result
+from pytest_autotune.tuners.measuring.launching import CandidateResult
 from pytest_autotune.tuners.measuring.race import CAPTURED, Contest, Race
 from pytest_autotune.tuners.shared.candidates import EVERY_CANDIDATE_FAILED, clear_tracebacks, rounded_us
 from pytest_autotune.tuners.triton import interpreter
@@ -85,14 +85,14 @@ def tune(
     arguments = autotuner.nargs
     codes: Mapping[Any, Hashable] = {}
     if is_compiled:
-        compile_candidates(call, configs, session, tuning.tries)
+        compile_candidates(call, configs, session, tuning.report_trial)
         codes = load_ahead(call, configs)
     failed: dict[Any, BaseException] = {}
     with tuning.measuring():
         try:
             raced = _race(call, configs, codes, tuning) if is_compiled else None
             if raced is None:
-                with noted_failures(autotuner, failed, partial(tuning.tries, of=len(configs))):
+                with noted_failures(autotuner, failed, partial(tuning.report_trial, of=len(configs))):
                     bench_fn()
         except Exception as error:
             # Triton keeps the arguments of a call in the autotuner, where another thread's call puts its own.
@@ -125,7 +125,7 @@ def tune(
 
 def _race(
     call: Call, configs: Sequence[Any], codes: Mapping[Any, Hashable], tuning: Tuning
-) -> Mapping[Any, Result] | None:
+) -> Mapping[Any, CandidateResult] | None:
     """Race the candidates with the launches of Triton's own benchmark, and leave the autotuner as that would.
 
     :param codes: what candidates launch, by config; of those with the same code one is launched for all.
@@ -136,11 +136,11 @@ def _race(
     if make_clock is None:
         return None
     started = HostTime.time()
-    running = Race(make_clock(), expected=autotuners.expected_failures(), progress=tuning.races)
+    running = Race(make_clock(), expected=autotuners.expected_failures(), progress=tuning.report_race)
     running.probe([runner(call, config, codes.get(config)) for config in configs])
     raced = running.finish()
     if running.disturbed:
-        tuning.was_disturbed()
+        tuning.mark_disturbed()
     # Of one that is given twice the first is launched.
     outcomes = dict(reversed(list(zip(configs, raced, strict=True))))
     results = {config: outcomes[config] for config in configs}
@@ -150,7 +150,7 @@ def _race(
     return results
 
 
-def _label(config: Any, result: Result, configs: Sequence[Any]) -> str:
+def _label(config: Any, result: CandidateResult, configs: Sequence[Any]) -> str:
     if result.same_as is None:
         return str(result.measured)
     return f"the same code as with {configs[result.same_as]}"
@@ -159,7 +159,7 @@ def _label(config: Any, result: Result, configs: Sequence[Any]) -> str:
 def _settled(times_ms: Mapping[Any, float], noise: float) -> Any:
     configs = list(times_ms)
     finite = {number: times_ms[config] for number, config in enumerate(configs) if math.isfinite(times_ms[config])}
-    return configs[settle(finite, noise, tie=noise)]
+    return configs[choose_candidate(finite, noise, tie=noise)]
 
 
 def _median_ms(timing: object) -> float:
@@ -256,4 +256,4 @@ def fails_again(error: BaseException) -> bool:
 
 def failure_text(error: BaseException) -> str:
     """An error in one line: Triton's messages begin with the source and end with what is wrong."""
-    return error_line(error, str(getattr(error, "error_message", None) or ""))
+    return describe_error(error, str(getattr(error, "error_message", None) or ""))

@@ -26,9 +26,9 @@ class Adapter:
 
     def hook(self, module: ModuleType, session: Session) -> None:
         # Most runs never import JAX: until then nothing of this package is needed but this module.
-        from pytest_autotune.tuners.xla.compilations import Compilations
+        from pytest_autotune.tuners.xla.compilations import XlaCompileWatcher
 
-        compilations = Compilations(session)
+        compilations = XlaCompileWatcher(session)
         self._hooked.callback(compilations.close)
         self._bypassed = compilations.bypassed
         process = os.getpid()

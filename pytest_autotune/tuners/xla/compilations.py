@@ -22,9 +22,9 @@ from typing import Any
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.model import Device, Versions
 from pytest_autotune.devices import of_jax
-from pytest_autotune.run.lookup import Lookup, Outcome
+from pytest_autotune.run.lookup import Lookup, Outcome, TunedEntry, UsedEntry
 from pytest_autotune.run.session import Session
-from pytest_autotune.tuners.shared.library import version_of
+from pytest_autotune.tuners.shared.library import find_version
 from pytest_autotune.tuners.xla import files, internals, messages
 from pytest_autotune.tuners.xla.entries import KERNELS, NAME, Profiles, hlo_summary, read_log, to_entry
 from pytest_autotune.tuners.xla.files import XlaEntry
@@ -55,7 +55,7 @@ class _Compilation:
     reported: bool
 
 
-class Compilations:
+class XlaCompileWatcher:
     """Watches the compilations of this process for one run."""
 
     def __init__(self, session: Session) -> None:
@@ -84,15 +84,15 @@ class Compilations:
         try:
             lookups = self._lookups_of(compilation)
         except Exception as error:  # it is compiled: nobody needs to do so again
-            self._session.not_asked(NAME, "what XLA wrote", error)
+            self._session.report_unanswered_call(NAME, "what XLA wrote", error)
             return compiled
         if compilation.reported:
-            self._session.observed(*lookups)
+            self._session.report_observed(*lookups)
         return compiled
 
     def tunes_on(self, backend: Any) -> bool:
         """Whether XLA tunes what is compiled for a backend, and the user wants it to be kept."""
-        if self._session.ignores(NAME, KERNELS[files.Layout.NEW]):
+        if self._session.ignores(NAME, KERNELS[files.XlaLayout.NEW]):
             return False
         if backend.platform in _GPUS:
             config = sys.modules["jax"].config
@@ -122,9 +122,9 @@ class Compilations:
         session = self._session
         if getattr(debug_options, _FOLDER):
             session.note(f"xla: --{_FOLDER} is not used in this run")
-        if any(NAME in index.tuners() for index in session.indexes if index is not session.index):
+        if any(NAME in index.list_tuners() for index in session.indexes if index is not session.index):
             session.note("xla: a cache that a test names for itself is not used: XLA keeps its choices to the end")
-        reported = not session.paused
+        reported = not session.is_paused
         with self._mutex:
             self._number += 1
             of_this = self._temporary / str(self._number)
@@ -147,13 +147,15 @@ class Compilations:
         folder = self._temporary / _ENTRIES
         folder.mkdir()
         try:
-            entries = LoadedEntries(entry for kernel in KERNELS.values() for entry in index.of_kernel(NAME, kernel))
+            entries = LoadedEntries(
+                entry for kernel in KERNELS.values() for entry in index.list_kernel_entries(NAME, kernel)
+            )
         except CacheError as error:
             self._session.note(f"xla: nothing was loaded: {error}")
             return LoadedEntries(())
         # The folder holds one entry for each fusion: one that was tuned under this version goes first.
-        here = "jaxlib", version_of("jaxlib")
-        ranked = sorted(entries.entries, key=lambda one: here not in one.ours.versions.each)
+        here = "jaxlib", find_version("jaxlib")
+        ranked = sorted(entries.entries, key=lambda one: here not in one.ours.versions.libraries)
         if left_out := files.write_folder(folder, [one.xla for one in ranked]):
             self._session.note(f"xla: {left_out} of the loaded entries have a form that XLA's folder cannot hold")
         return entries
@@ -171,7 +173,7 @@ class Compilations:
             self._versions.update(backends)
         except ValueError as error:
             self._session.note(f"xla: {error}; what was tuned has neither times nor op names")
-        libraries = [(name, version_of(name)) for name in ("jax", "jaxlib")]
+        libraries = [(name, find_version(name)) for name in ("jax", "jaxlib")]
         versions = Versions((*libraries, *sorted(self._versions.items())))
         self._session.versions[NAME] = versions
         return [self._lookup(entry, compilation, profiles, versions) for entry in new]
@@ -181,14 +183,14 @@ class Compilations:
         if self._loaded is not None:
             outcome, reason, ours = self._loaded.judge(chosen, compilation.device, self._versions)
             if ours is not None and outcome is Outcome.HIT:
-                return Lookup(ours.problem, ours.fingerprint, outcome, label=ours.label, entry=ours)
+                return Lookup(ours.identity, outcome, label=ours.label, result=UsedEntry(ours))
         profile = profiles.get((chosen.device, chosen.hlo))
         # XLA's log says nothing of what it did not measure.
         label = hlo_summary(profile.hlo_text) if profile else ours.label if ours is not None else ""
         entry = to_entry(chosen, compilation.device, profile.candidates if profile else (), label, versions)
         # Where XLA measured nothing it reports nothing of the HLO; the program is known in any case.
         label = entry.label or (f"in {compilation.program}" if compilation.program else "")
-        return Lookup(entry.problem, entry.fingerprint, outcome, reason, label=label, entry=entry, tuned=True)
+        return Lookup(entry.identity, outcome, reason, label=label, result=TunedEntry(entry))
 
 
 def _taken(path: Path) -> bytes:

@@ -14,11 +14,11 @@ from typing import Any
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.model import NO_VERSIONS, Cache, Candidate, Device, Entry, Problem, Value, Versions
 from pytest_autotune.tuners.xla import messages
-from pytest_autotune.tuners.xla.files import Layout, XlaEntry
+from pytest_autotune.tuners.xla.files import XlaEntry, XlaLayout
 
 NAME = "xla"
 #: The kernel of an entry: the layout that its bytes have. XLA gives no other name at a lookup.
-KERNELS = {Layout.NEW: "hlo", Layout.LEGACY: "hlo.legacy"}
+KERNELS = {XlaLayout.NEW: "hlo", XlaLayout.LEGACY: "hlo.legacy"}
 _DNN = re.compile(r", DNN version: ([^,]*)")
 _INSTRUCTION = re.compile(r"^\s*(ROOT\s+)?%?([\w.-]+) = (\(.*?\)|[\w]+\[[^\]]*\](?:\{[^}]*\})?) ([a-z][\w-]*)\((.*)$")
 _SHAPE = re.compile(r"[a-z]\w*\[[^\]]*\]")
@@ -40,7 +40,7 @@ def split_description(description: str) -> tuple[str, str]:
 
 def problem_of(entry: XlaEntry, device: Device) -> Problem:
     """The problem that an entry of XLA solves."""
-    if entry.layout is Layout.NEW:
+    if entry.layout is XlaLayout.NEW:
         key = [Value("device_fingerprint", entry.device, "digest"), Value("hlo_fingerprint", entry.hlo, "digest")]
         if explicit := entry.message.key.target.explicit_version:
             key.append(Value("explicit_version", str(explicit)))
@@ -55,7 +55,7 @@ def problem_of(entry: XlaEntry, device: Device) -> Problem:
 
 def fingerprint_of(entry: XlaEntry) -> tuple[Value, ...]:
     """What an entry of XLA rests on."""
-    if entry.layout is Layout.LEGACY:
+    if entry.layout is XlaLayout.LEGACY:
         cudnn = split_description(entry.device)[1]
         version = Value("entry_version", int(entry.message.version))
         return (Value("cudnn", cudnn), version) if cudnn else (version,)
@@ -67,7 +67,7 @@ def fingerprint_of(entry: XlaEntry) -> tuple[Value, ...]:
 
 def choice_of(entry: XlaEntry) -> Candidate:
     """The choice in readable words."""
-    if entry.layout is Layout.NEW:
+    if entry.layout is XlaLayout.NEW:
         return candidate(entry.message.value.optimal_config)
     result = entry.message.result
     kind = result.WhichOneof("one_of") or "none"
@@ -130,14 +130,14 @@ def to_entry(
 ) -> Entry:
     """Our entry for an entry of XLA, with what XLA measured where it says so; a legacy entry labels itself."""
     choice = choice_of(entry)
-    measured = next((one for one in candidates if one.same_configuration(choice)), choice)
+    measured = next((one for one in candidates if one.is_same_configuration(choice)), choice)
     return Entry(
         problem_of(entry, device),
         fingerprint_of(entry),
         measured,
         tuple(candidates),
         entry.raw,
-        label or (hlo_summary(entry.hlo) if entry.layout is Layout.LEGACY else ""),
+        label or (hlo_summary(entry.hlo) if entry.layout is XlaLayout.LEGACY else ""),
         versions=versions,
     )
 

@@ -22,7 +22,7 @@ TEXT_SUFFIXES = (".txt", ".textproto", ".txtpb", ".prototxt", ".pbtxt")
 _FIRST_WORD = re.compile(rb"(?:\s*#[^\n]*\n)*\s*(version|results|entries|device_scope|explicit_version_scope)\b")
 
 
-class Layout(Enum):
+class XlaLayout(Enum):
     """XLA's two formats; the value is the word for it in messages and options."""
 
     NEW = "new"
@@ -31,13 +31,13 @@ class Layout(Enum):
 
 #: The message that a file holds, its field of entries, and the message that an entry is.
 _FORMS = {
-    Layout.NEW: ("xla.autotuner.AutotuneCache", "entries", "xla.autotuner.AutotuneEntry"),
-    Layout.LEGACY: ("xla.AutotuneResults", "results", "xla.AutotuneResultsEntry"),
+    XlaLayout.NEW: ("xla.autotuner.AutotuneCache", "entries", "xla.autotuner.AutotuneEntry"),
+    XlaLayout.LEGACY: ("xla.AutotuneResults", "results", "xla.AutotuneResultsEntry"),
 }
 #: What a file of it begins with: the first word of a text, the first byte of binary.
 _BEGINS = {
-    Layout.NEW: (b"entries", b"device_scope", b"explicit_version_scope", b"\x0a", b"\x12", b"\x1a"),
-    Layout.LEGACY: (b"version", b"results", b"\x08", b"\x22"),
+    XlaLayout.NEW: (b"entries", b"device_scope", b"explicit_version_scope", b"\x0a", b"\x12", b"\x1a"),
+    XlaLayout.LEGACY: (b"version", b"results", b"\x08", b"\x22"),
 }
 
 
@@ -45,7 +45,7 @@ _BEGINS = {
 class XlaEntry:
     """One entry as XLA has it: the serialised message is the authority."""
 
-    layout: Layout
+    layout: XlaLayout
     raw: bytes
 
     @cached_property
@@ -56,17 +56,17 @@ class XlaEntry:
     @property
     def device(self) -> str:
         """XLA's word for the device: a fingerprint (new), or a description with cuDNN's version (legacy)."""
-        return str(self.message.key.target.device if self.layout is Layout.NEW else self.message.device)
+        return str(self.message.key.target.device if self.layout is XlaLayout.NEW else self.message.device)
 
     @property
     def hlo(self) -> str:
         """What was tuned: a fingerprint of the HLO (new), or its text (legacy)."""
-        return str(self.message.key.target.hlo_fingerprint if self.layout is Layout.NEW else self.message.hlo)
+        return str(self.message.key.target.hlo_fingerprint if self.layout is XlaLayout.NEW else self.message.hlo)
 
     @cached_property
     def identity(self) -> tuple[object, ...]:
         """What XLA knows entries by: one for each in a file."""
-        if self.layout is Layout.LEGACY:
+        if self.layout is XlaLayout.LEGACY:
             return self.layout, self.device, self.hlo, self.message.version
         key = self.message.key
         versions = key.target.explicit_version, key.environment.codegen_version
@@ -74,7 +74,7 @@ class XlaEntry:
 
     @property
     def _order(self) -> tuple[object, ...]:
-        explicit = "" if self.layout is Layout.LEGACY else self.message.key.target.explicit_version
+        explicit = "" if self.layout is XlaLayout.LEGACY else self.message.key.target.explicit_version
         return self.device.encode(), explicit.encode(), self.hlo.encode(), self.raw
 
 
@@ -88,9 +88,9 @@ def read(data: bytes, where: str) -> tuple[XlaEntry, ...]:
     if not data.strip():
         return ()
     layout, message = _parsed(data, where)
-    if layout is Layout.LEGACY and message.version != LEGACY_FILE_VERSION:
+    if layout is XlaLayout.LEGACY and message.version != LEGACY_FILE_VERSION:
         raise CacheError(where, f"XLA's file version is {message.version}, not {LEGACY_FILE_VERSION}", "make it anew")
-    if layout is Layout.NEW and (message.device_scope or message.explicit_version_scope):
+    if layout is XlaLayout.NEW and (message.device_scope or message.explicit_version_scope):
         raise CacheError(where, "has a scope for all its entries, which is not known here")
     theirs = getattr(message, _FORMS[layout][1])
     found = tuple(XlaEntry(layout, one.SerializeToString(deterministic=True)) for one in theirs)
@@ -99,21 +99,21 @@ def read(data: bytes, where: str) -> tuple[XlaEntry, ...]:
     return found
 
 
-def write(entries: Iterable[XlaEntry], layout: Layout, text: bool) -> bytes:
+def write(entries: Iterable[XlaEntry], layout: XlaLayout, text: bool) -> bytes:
     """A file with these entries as XLA would write it: sorted, one of each identity."""
     one_of_each: dict[tuple[object, ...], XlaEntry] = {}
     for entry in entries:
         one_of_each.setdefault(entry.identity, entry)
     name, field, _ = _FORMS[layout]
     message = messages.new(name)
-    if layout is Layout.LEGACY:
+    if layout is XlaLayout.LEGACY:
         message.version = LEGACY_FILE_VERSION
     for entry in sorted(one_of_each.values(), key=lambda entry: entry._order):
         getattr(message, field).add().MergeFromString(entry.raw)
     return _text(message).encode() if text else bytes(message.SerializeToString(deterministic=True))
 
 
-def _parsed(data: bytes, where: str) -> tuple[Layout, messages.Message]:
+def _parsed(data: bytes, where: str) -> tuple[XlaLayout, messages.Message]:
     from google.protobuf.message import DecodeError
     from google.protobuf.text_format import Parse, ParseError
 
@@ -159,7 +159,7 @@ def write_folder(folder: Path, entries: Iterable[XlaEntry]) -> int:
     left_out = 0
     for entry in entries:
         try:
-            data = entry.raw if entry.layout is Layout.NEW else _text(entry.message.result).encode()
+            data = entry.raw if entry.layout is XlaLayout.NEW else _text(entry.message.result).encode()
             file = folder / _file_of(entry)
         except CacheError:
             left_out += 1
@@ -172,7 +172,7 @@ def write_folder(folder: Path, entries: Iterable[XlaEntry]) -> int:
 
 def _file_of(entry: XlaEntry) -> str:
     """Where XLA looks for an entry, below its folder; a CacheError where it looks for none like it."""
-    if entry.layout is Layout.NEW:
+    if entry.layout is XlaLayout.NEW:
         # A cache is data: what it holds makes a path only where it is what XLA writes.
         parts = (entry.device, entry.hlo)
         if entry.message.key.target.explicit_version or not all(re.fullmatch("[0-9a-f]{8,64}", one) for one in parts):

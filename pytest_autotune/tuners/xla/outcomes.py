@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pytest_autotune.cache.model import Device, Entry
 from pytest_autotune.run.lookup import Outcome
 from pytest_autotune.tuners.xla.entries import split_description, to_xla, word
-from pytest_autotune.tuners.xla.files import Layout, XlaEntry
+from pytest_autotune.tuners.xla.files import XlaEntry, XlaLayout
 
 _UNCHANGED = "XLA could not use the choice, or had tuned before it was offered"
 
@@ -32,7 +32,7 @@ class LoadedEntries:
 
     def __init__(self, entries: Iterable[Entry]) -> None:
         self.entries = [Offered(entry, to_xla(entry)) for entry in entries]
-        self._of: dict[tuple[Layout, str], list[Offered]] = {}
+        self._of: dict[tuple[XlaLayout, str], list[Offered]] = {}
         for loaded in self.entries:
             self._of.setdefault((loaded.xla.layout, loaded.xla.hlo), []).append(loaded)
 
@@ -61,7 +61,7 @@ def same_device(one: XlaEntry, other: XlaEntry) -> bool:
 def _same_value(loaded: XlaEntry, chosen: XlaEntry) -> bool:
     # The new format also takes an entry of another codegen version while its own backend's version is the
     # same; that version is a part of the value.
-    if chosen.layout is Layout.NEW:
+    if chosen.layout is XlaLayout.NEW:
         return bool(loaded.message.value == chosen.message.value)
     return loaded.identity == chosen.identity and _without_time(loaded) == _without_time(chosen)
 
@@ -74,11 +74,11 @@ def _without_time(entry: XlaEntry) -> bytes:
 
 
 def _what_changed(loaded: Offered, chosen: XlaEntry, versions: Mapping[str, str]) -> str:
-    if chosen.layout is Layout.LEGACY:
+    if chosen.layout is XlaLayout.LEGACY:
         return ", ".join(_legacy_changes(loaded.xla, chosen)) or _UNCHANGED
     if loaded.xla.message.key.environment == chosen.message.key.environment:
         return _UNCHANGED
-    then = dict(loaded.ours.versions.each)
+    then = dict(loaded.ours.versions.libraries)
     theirs, mine = loaded.xla.message.value, chosen.message.value
     if theirs.optimal_config.backend == mine.optimal_config.backend:
         config = theirs.optimal_config
@@ -112,5 +112,5 @@ def _other_device(same_hlo: list[Offered], chosen: XlaEntry, device: Device) -> 
     return f"XLA tells this {device.name} from the one it was tuned on: {differing}"
 
 
-def _word(layout: Layout) -> str:
-    return f"{layout.value} (jax {'>= 0.11.2' if layout is Layout.NEW else '<= 0.11.1'})"
+def _word(layout: XlaLayout) -> str:
+    return f"{layout.value} (jax {'>= 0.11.2' if layout is XlaLayout.NEW else '<= 0.11.1'})"

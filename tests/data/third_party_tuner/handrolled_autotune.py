@@ -47,13 +47,13 @@ class Adapter:
 
     def _choose(self, tuned, items):
         session, kernel = self._session, f"{tuned.function.__module__}.{tuned.function.__qualname__}"
-        if session.paused or session.ignores("handrolled", kernel):
+        if session.is_paused or session.ignores("handrolled", kernel):
             return self._original(tuned, items)
         problem = Problem("handrolled", kernel, (Value("items", len(items)),), cpu())
         try:
             source = source_digest(tuned.function)
         except UncacheableError as error:
-            session.uncacheable(problem, str(error))
+            session.report_uncacheable(problem, str(error))
             return self._original(tuned, items)
         search = digest(repr(sorted(tuned.chunks)))
         fingerprint = [Value("source", source, "digest"), Value("search", search, "digest")]

@@ -16,7 +16,7 @@ from types import FunctionType
 from typing import Any
 
 from pytest_autotune.tuners.protocol import HookError
-from pytest_autotune.tuners.shared.library import version_of
+from pytest_autotune.tuners.shared.library import find_version
 from pytest_autotune.tuners.triton.internals.environment import module, target_of
 
 _SOURCE_PARAMETERS = ["self", "fn", "signature", "constexprs", "attrs"]
@@ -45,7 +45,7 @@ def check_version() -> None:
         and isinstance(inspect.getattr_static(jit.JITFunction, "cache_key"), property)
     )
     if not is_known:
-        raise HookError(f"triton {version_of('triton')} compiles in a way that is not known here")
+        raise HookError(f"triton {find_version('triton')} compiles in a way that is not known here")
 
 
 def assumptions(kind: str, parameter: Any, *, divisible: bool) -> str | None:
@@ -61,7 +61,7 @@ def assumptions(kind: str, parameter: Any, *, divisible: bool) -> str | None:
 
 def assumptions_of_constant(value: Any) -> str | None:
     """The same of what is compiled in; Triton before 3.7 takes a text for such words."""
-    if tuple(map(int, version_of("triton").split(".")[:2])) >= (3, 7):
+    if tuple(map(int, find_version("triton").split(".")[:2])) >= (3, 7):
         return ""
     return value if isinstance(value, str) else None
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from pytest_autotune.tuners.protocol import HookError
 from pytest_autotune.tuners.shared.functions import closure_cells, layers
-from pytest_autotune.tuners.shared.library import Patches, known
+from pytest_autotune.tuners.shared.library import Patches, check_signature
 from pytest_autotune.tuners.triton.internals.environment import AUTOTUNER_MODULE, JIT_MODULE, module, triton_driver
 
 DISK_CACHE, PRUNE = "check_disk_cache", "prune_configs"
@@ -224,7 +224,9 @@ def why_no_race(autotuner_class: Any) -> str:
     if bench is not None and not _is_from_triton(bench):
         return ""
     try:
-        known(bench, "Autotuner._bench", "triton", _BENCH_PARAMETERS, needed="pytest-autotune may have to be upgraded")
+        check_signature(
+            bench, "Autotuner._bench", "triton", _BENCH_PARAMETERS, needed="pytest-autotune may have to be upgraded"
+        )
     except HookError as error:
         return str(error)
     return ""

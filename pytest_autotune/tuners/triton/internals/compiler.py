@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import Any
 
 from pytest_autotune.tuners.shared.candidates import clear_tracebacks
-from pytest_autotune.tuners.shared.library import known
+from pytest_autotune.tuners.shared.library import check_signature
 from pytest_autotune.tuners.triton.internals.environment import module
 
 _COMPILE_PARAMETERS = ["src", "target", "options"]
@@ -31,7 +31,7 @@ def compile_of(compiler: ModuleType) -> Callable[..., Any]:
 
     :raises HookError: where there is none, or it is called otherwise.
     """
-    return known(
+    return check_signature(
         getattr(compiler, "compile", None), "triton.compiler.compile", "triton", _COMPILE_PARAMETERS, and_others=True
     )
 

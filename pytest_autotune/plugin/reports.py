@@ -16,10 +16,10 @@ from typing import Any
 
 import pytest
 
-from pytest_autotune.cache.foreign_text import one_line
+from pytest_autotune.cache.foreign_text import to_one_line
+from pytest_autotune.plugin.values import CacheArgument, Options
 from pytest_autotune.report import FILES, ci_log, markdown, terminal
-from pytest_autotune.run.result import Place, Result
-from pytest_autotune.session.values import CacheArgument, Options
+from pytest_autotune.run.result import RunResult, TestPlace
 
 #: Variables with the commit, and with a page of the job: GitHub's, GitLab's, Azure's, Jenkins's.
 _COMMIT = ("GITHUB_SHA", "CI_COMMIT_SHA", "BUILD_SOURCEVERSION", "GIT_COMMIT")
@@ -66,7 +66,7 @@ def _in_the_way(path: Path) -> str:
     return ""
 
 
-def write(reports: Sequence[CacheArgument], result: Result) -> Result:
+def write(reports: Sequence[CacheArgument], result: RunResult) -> RunResult:
     """Write the reports; the result gets an error for each that could not be written."""
     for report in reports:
         path = report.location.path
@@ -93,7 +93,7 @@ def about(config: pytest.Config) -> tuple[tuple[str, str], ...]:
     return tuple((word, text) for word, text in facts if text)
 
 
-def add_to_junit(result: Result, config: pytest.Config) -> None:
+def add_to_junit(result: RunResult, config: pytest.Config) -> None:
     """Add the counts, and a test case for the gates, to JUnit's report, where the run writes one."""
     log: Any = next((one for one in config.pluginmanager.get_plugins() if type(one).__name__ == "LogXML"), None)
     if log is None:
@@ -104,10 +104,10 @@ def add_to_junit(result: Result, config: pytest.Config) -> None:
     if gates or result.failures:
         why: Any = None
         if result.failures:
-            why = _Failure("\n".join(line.word + line.text for line in terminal.section(result, 1)))
-            why.reprcrash = SimpleNamespace(message=one_line("; ".join(result.failures)))
+            why = _Failure("\n".join(line.word + line.text for line in terminal.render_section(result, 1)))
+            why.reprcrash = SimpleNamespace(message=to_one_line("; ".join(result.failures)))
         elif skipped := "; ".join(filter(None, (one.skipped for one in gates))):
-            why = (_JUNIT_CLASS, 0, one_line(skipped))
+            why = (_JUNIT_CLASS, 0, to_one_line(skipped))
         outcome: Any = "failed" if result.failures else "skipped" if why else "passed"
         # What pytest would report of a test; only JUnit's report is told of it.
         report = partial(pytest.TestReport, f"{_JUNIT_CLASS}::gate", (_JUNIT_CLASS, None, "gate"), {})
@@ -132,7 +132,7 @@ def show(lines: Sequence[terminal.Line], terminalreporter: pytest.TerminalReport
         terminalreporter.write_line(line.text if line.word else "")
 
 
-def add_step_summary(result: Result) -> Result:
+def add_step_summary(result: RunResult) -> RunResult:
     """Add the result, as Markdown, to that of the step; the result gets a note where that cannot be written."""
     path = os.environ.get("GITHUB_STEP_SUMMARY", "")
     if not path or not (result.rows or result.loaded or result.dump or result.failures):
@@ -147,11 +147,11 @@ def add_step_summary(result: Result) -> Result:
     return result
 
 
-def places(locations: Mapping[str, tuple[str, int | None, str]], root: Path) -> dict[str, Place]:
+def places(locations: Mapping[str, tuple[str, int | None, str]], root: Path) -> dict[str, TestPlace]:
     """Where tests are defined, by node id: relative to the checkout on GitHub, else to the rootdir."""
     root, checkout = root.resolve(), Path(os.environ.get("GITHUB_WORKSPACE") or root).resolve()
     folder = root.relative_to(checkout) if root.is_relative_to(checkout) else Path()
     return {
-        test: Place(posixpath.normpath((folder / path).as_posix()), 0 if line is None else line + 1)
+        test: TestPlace(posixpath.normpath((folder / path).as_posix()), 0 if line is None else line + 1)
         for test, (path, line, _) in sorted(locations.items())
     }

@@ -18,10 +18,10 @@ from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.locations import READ_ONLY, Location, is_url
 from pytest_autotune.cache.model import library_of
 from pytest_autotune.modes import MODES, Option
+from pytest_autotune.plugin.options import OPTIONS
 from pytest_autotune.report.gate import Limit
 from pytest_autotune.run.lookup import Policy
 from pytest_autotune.run.mode import Mode
-from pytest_autotune.session.options import OPTIONS
 from pytest_autotune.tuners import TUNERS, third_party_tuners
 
 _GATES = ("max_misses", "fail_on_unused")
@@ -43,7 +43,7 @@ class CacheArgument:
 
     def is_same_as(self, other: CacheArgument) -> bool:
         """Whether both name one file or folder."""
-        return self.location.real == other.location.real
+        return self.location.resolved == other.location.resolved
 
 
 def path_argument(text: str, base: Path, given: str, config: pytest.Config) -> CacheArgument:
@@ -53,11 +53,11 @@ def path_argument(text: str, base: Path, given: str, config: pytest.Config) -> C
     """
     here, typed = config.invocation_params.dir, text
     if is_url(text):
-        location = Location.of(text, base)
-        return CacheArgument(replace(location, keep=cache_folder(config)), given)
+        location = Location.parse(text, base)
+        return CacheArgument(replace(location, local_copy=cache_folder(config)), given)
     if base != here and not (text.startswith("~") or os.path.isabs(text)):
         typed = os.path.relpath(base / text, here) + ("/" if text.endswith("/") else "")
-    return CacheArgument(Location.of(text, base, typed), given)
+    return CacheArgument(Location.parse(text, base, typed), given)
 
 
 def cache_folder(config: pytest.Config) -> Path | None:
@@ -117,12 +117,12 @@ class Options:
     def policy(self) -> Policy:
         """What a process that runs tests is to do, as far as options say it."""
         return Policy(
-            dumping=self.writes,
+            is_dumping=self.writes,
             on_miss=self.on_miss,
             on_stale=self.on_stale,
             tuners=self.tuners,
             ignore=self.ignore,
-            aliases=dict(self.device_alias),
+            device_aliases=dict(self.device_alias),
             modes=self.modes,
             debug=self.debug,
         )

@@ -7,21 +7,21 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-import pytest_autotune.session as session
-from pytest_autotune.session import (
+from pytest_autotune.plugin import names
+from pytest_autotune.plugin.names import (
     INPUT_KEY,
     MARKER,
     asks_for_cache,
     forget_removed_modules,
     supply_interpreter_benchmark,
 )
-from pytest_autotune.session.options import add_options, anything_set
+from pytest_autotune.plugin.options import add_options, anything_set
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pytest_autotune.session.controller import Controller
-    from pytest_autotune.session.worker import CacheFixture, TestProcess
+    from pytest_autotune.plugin.controller import Controller
+    from pytest_autotune.plugin.worker import CacheFixture, TestProcess
 
 _process: pytest.StashKey[TestProcess] = pytest.StashKey()
 _controller: pytest.StashKey[Controller] = pytest.StashKey()
@@ -50,7 +50,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    session.has_ended = True
+    names.has_ended = True
     for undo in config.stash.get(_undo, []):
         undo()
 
@@ -64,14 +64,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def _start(config: pytest.Config, *, is_asked: bool = True) -> None:
     """Begin a run in this process, if it ``is_asked`` for, or options ask for it."""
     forget_removed_modules()
-    from pytest_autotune.session.completeness import unloaded_gate
-    from pytest_autotune.session.values import read_options
+    from pytest_autotune.plugin.completeness import unloaded_gate
+    from pytest_autotune.plugin.values import read_options
 
     options, process = read_options(config), None
     if not (is_asked or options.active or unloaded_gate(config, options)):
         return
-    from pytest_autotune.session.controller import Controller
-    from pytest_autotune.session.worker import TestProcess, context_of_worker
+    from pytest_autotune.plugin.controller import Controller
+    from pytest_autotune.plugin.worker import TestProcess, context_of_worker
 
     if (workerinput := getattr(config, "workerinput", None)) is not None:
         process = TestProcess(config, options, context_of_worker(workerinput, options))
@@ -97,7 +97,7 @@ def pytest_testnodedown(node: Any, error: object) -> None:
 def autotune_cache(request: pytest.FixtureRequest) -> CacheFixture:
     """What this test looked up in the loaded autotuning caches (.hits, .misses, …); .load(path) one more for it;
     .tune(kernel, key=…, space=…, run=…) for a hand-written kernel."""
-    from pytest_autotune.session.worker import CacheFixture
+    from pytest_autotune.plugin.worker import CacheFixture
 
     if _process not in request.config.stash:
         pytest.fail("autotune_cache was asked for after the run began: name it as an argument", pytrace=False)

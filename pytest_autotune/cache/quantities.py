@@ -5,23 +5,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 
-def counted(number: int, one: str, several: str = "") -> str:
+def describe_count(number: int, singular: str, plural: str = "") -> str:
     """``"1 entry"``, ``"2 entries"``.
 
-    :param several: for any other number than 1; empty: ``one`` with ``ies`` for a ``y`` at its end, or an ``s``.
+    :param plural: for any other number than 1; empty: ``one`` with ``ies`` for a ``y`` at its end, or an ``s``.
     """
     if number != 1:
-        one = several or (f"{one[:-1]}ies" if one.endswith("y") else f"{one}s")
-    return f"{number} {one}"
+        singular = plural or (f"{singular[:-1]}ies" if singular.endswith("y") else f"{singular}s")
+    return f"{number} {singular}"
 
 
-def first_of(words: Sequence[str], most: int) -> str:
+def describe_first(words: Sequence[str], limit: int) -> str:
     """Some of several words, and how many there are besides: ``"a, b and 3 more"``."""
-    more = len(words) - most
-    return ", ".join(words[:most]) + (f" and {more} more" if more > 0 else "")
+    more = len(words) - limit
+    return ", ".join(words[:limit]) + (f" and {more} more" if more > 0 else "")
 
 
-def duration(time_us: float) -> str:
+def describe_duration(time_us: float) -> str:
     """A time in microseconds with the unit that people would take: ``"7.68 us"``, ``"72.04 ms"``."""
     for unit, us in (("s", 1e6), ("ms", 1e3)):
         if abs(time_us) >= us:
@@ -29,14 +29,14 @@ def duration(time_us: float) -> str:
     return f"{time_us:.4g} us"
 
 
-def seconds(number: float) -> str:
+def describe_seconds(number: float) -> str:
     """The same of a time in seconds: ``"72 ms"``, ``"1.5 s"``, ``"2.5 min"``."""
     for unit, size, least in (("h", 3600, 5400), ("min", 60, 90)):
         if number >= least:
             return f"{number / size:.1f} {unit}"
-    return duration(float(f"{number * 1e6:.3g}")) if number else "0 s"
+    return describe_duration(float(f"{number * 1e6:.3g}")) if number else "0 s"
 
 
-def significant(number: float, digits: int = 3) -> float:
+def round_significant(number: float, digits: int = 3) -> float:
     """A measured number without the digits that are noise."""
     return float(f"{number:.{digits}g}")

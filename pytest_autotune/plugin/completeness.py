@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from pytest_autotune.cache.counted import counted
-from pytest_autotune.session.values import Options
+from pytest_autotune.cache.quantities import describe_count
+from pytest_autotune.plugin.values import Options
 
 _SELECTING = {
     "keyword": "-k",
@@ -68,7 +68,7 @@ class Completeness:
             f"worker {crashed[0]} crashed" if crashed else "",
             self._first.get("collection", ""),
             selection(session.config),
-            counted(deselected, "test deselected", "tests deselected") if deselected else "",
+            describe_count(deselected, "test deselected", "tests deselected") if deselected else "",
             self._first.get("failed", ""),
             "the run stopped early" if session.shouldfail else "",
             f"{left} of {collected} tests did not run" if left > 0 else "",

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_autotune.cache.foreign_text import one_line
+from pytest_autotune.cache.foreign_text import to_one_line
 from pytest_autotune.run.notes import Progress, Stage
 
 #: The first line comes after so many seconds of a tuning,
@@ -74,7 +74,7 @@ class ProgressLine:
             more = f" (and {len(stages) - 1} more)" if len(stages) > 1 else ""
             begin = "\n" if self.config.get_terminal_writer().width_of_current_line else ""
             with suppress(OSError):  # a terminal that is gone
-                text = f"{begin}autotune: tuning {one_line(stages[0].text(now))}{more}\n"
+                text = f"{begin}autotune: tuning {to_one_line(stages[0].text(now))}{more}\n"
                 os.write(self.terminal, text.encode(errors="replace"))
 
 

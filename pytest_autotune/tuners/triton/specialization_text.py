@@ -23,7 +23,7 @@ CONSTANT = "constexpr"
 
 
 class NoText(ValueError):
-    """A specialisation has no text, or a text is none of a specialisation."""
+    """A specialization has no text, or a text is none of a specialization."""
 
 
 class Parameter(NamedTuple):

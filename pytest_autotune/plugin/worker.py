@@ -27,25 +27,26 @@ from typing import Any, NoReturn
 
 import pytest
 
-from pytest_autotune import devices, session
+from pytest_autotune import devices
 from pytest_autotune.cache import stores
 from pytest_autotune.cache.errors import CacheError
-from pytest_autotune.cache.foreign_text import one_line
+from pytest_autotune.cache.foreign_text import to_one_line
 from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.model import Entry
 from pytest_autotune.cache.plain import entry_of
+from pytest_autotune.plugin import names
+from pytest_autotune.plugin.names import INPUT_KEY, MARKER
+from pytest_autotune.plugin.progress import file_of_worker
+from pytest_autotune.plugin.values import Options, path_argument
 from pytest_autotune.run.collected import END
 from pytest_autotune.run.lookup import NO_ENTRY, Lookup, Outcome
 from pytest_autotune.run.mode import Job, Suite
 from pytest_autotune.run.nearest import nearest
 from pytest_autotune.run.notes import Progress
 from pytest_autotune.run.session import Session
-from pytest_autotune.session import INPUT_KEY, MARKER
-from pytest_autotune.session.progress import file_of_worker
-from pytest_autotune.session.values import Options, path_argument
 from pytest_autotune.tuners.hooks import Hooks
 from pytest_autotune.workers.coordinator import Coordinator
-from pytest_autotune.workers.events import Event, Log, Others
+from pytest_autotune.workers.events import Event, Log, OtherWorkers
 from pytest_autotune.workers.locks import Locks, shared_folder
 
 
@@ -86,12 +87,12 @@ def context_of_worker(workerinput: Mapping[str, Any], options: Options) -> Worke
     """What a worker finds, by what its controller sent."""
     task, worker = Task(**workerinput.get(INPUT_KEY, {})), workerinput["workerid"]
     shared = shared_folder()
-    folder = shared.run(task.run_id) if task.run_id else None
+    folder = shared.run_folder(task.run_id) if task.run_id else None
     is_local = task.host == socket.gethostname()
     in_reach = Path(task.run_folder) if is_local and task.run_folder else None
     # What the controller cannot read, the workers of one machine do.
     log = Log(in_reach or folder, worker)
-    others = Others(log.folder, worker) if folder is not None and log.folder is not None else None
+    others = OtherWorkers(log.folder, worker) if folder is not None and log.folder is not None else None
     return WorkerContext(
         EntryIndex(entry_of(*parts) for parts in json.loads(task.entries)) if task.entries is not None else None,
         Coordinator(Locks(options.wait_timeout, shared=shared), folder, others),
@@ -130,21 +131,21 @@ class TestProcess:
         self._run_ends = ExitStack()
         self._test_ends = ExitStack()
         self._is_isolated = False
-        self._read_url = functools.cache(stores.read)
+        self._read_url = functools.cache(stores.read_cache)
 
     def begin(self) -> None:
         """Hook the tuners; until this run ends, they remember nothing of sessions before it."""
         self.hooks.install()
-        if session.has_ended:
+        if names.has_ended:
             self._run_ends.enter_context(self.hooks.isolated())
 
     def _refuse(self, message: str) -> NoReturn:
-        self._refused = one_line(message)
+        self._refused = to_one_line(message)
         pytest.fail(self._refused, pytrace=False)
 
     def end(self) -> dict[str, list[str]]:
         """Write down what this process reports of itself; returns its log's name and all lines."""
-        self.session.paused = True
+        self.session.is_paused = True
         log = self._context.log
         self._end_modes()
         log.close(Event(END, data=self._facts()))
@@ -153,19 +154,19 @@ class TestProcess:
     def _facts(self) -> dict[str, Any]:
         index = self._context.index
         untracked = self.hooks.untracked()  # may add a note
-        if late := self.session.progress.open:
+        if late := self.session.progress.open_tunings:
             self.session.note(f"not recorded, since a thread still tuned it after the tests: {', '.join(late)}")
         if error := self._context.log.error:
             self.session.note(f"the log of this run cannot be written, so a kill would lose tunings: {error}")
         return {
             "notes": [*self.session.notes, *self._context.coordination.notes],
             "untracked": sorted(untracked),
-            "unhooked": self.session.unhooked,
+            "unhooked": self.session.unhooked_tuners,
             "versions": {tuner: str(versions) for tuner, versions in self.session.versions.items()},
-            "imported": list(filter(_module_is_imported, index.kernels() if index is not None else ())),
-            "drawn": sorted(self._drawn),
-            "disabled": sorted(self._disabled),
-            "missing": sorted(self._missing),
+            "imported_kernels": list(filter(_module_is_imported, index.list_kernels() if index is not None else ())),
+            "hypothesis_tests": sorted(self._drawn),
+            "disabled_tests": sorted(self._disabled),
+            "missing_caches": sorted(self._missing),
             "deselected": self._deselected,
         }
 
@@ -188,12 +189,12 @@ class TestProcess:
 
         for mode in self._options.modes:
             with self.session.guard("session", mode.name):
-                mode.collected(self.session, self._context.folder, self._context.workers, jobs)
+                mode.begin_tests(self.session, self._context.folder, self._context.workers, jobs)
 
     def _end_modes(self) -> None:
         if os.getpid() == self._process_id:  # else what they have begun is the parent's
             for event in (event for mode in self._options.modes for event in mode.end()):
-                self.session.append(event)
+                self.session.append_event(event)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
@@ -206,13 +207,13 @@ class TestProcess:
                 self._is_isolated = False
                 if item.get_closest_marker(MARKER) is not None:
                     self._isolate()
-                self.session.paused = not _enabled(item)
-                if self.session.paused:
+                self.session.is_paused = not _enabled(item)
+                if self.session.is_paused:
                     self._disabled.add(item.nodeid)
                 return (yield)
         finally:
             self.session.current_test = ""
-            self.session.paused = False
+            self.session.is_paused = False
 
     def _isolate(self) -> None:
         """Until this test ends, nothing that was chosen before answers in the place of a cache."""
@@ -232,10 +233,10 @@ class TestProcess:
         try:
             argument = path_argument(path, item.path.parent, MARKER, item.config)
             # This run may create it. A store at a URL is asked once: one that is down takes seconds to say nothing.
-            read = self._read_url if argument.location.url else stores.read
+            read = self._read_url if argument.location.url else stores.read_cache
             cache = read(argument.location, self._options.writes)
         except CacheError as error:
-            text = str(error).replace(f"--autotune-dump={error.where}", "--autotune-update")
+            text = str(error).replace(f"--autotune-dump={error.place}", "--autotune-update")
             raise pytest.fail.Exception(f"{MARKER}: {text}", pytrace=False) from None
         if cache.lossy:
             self.session.note(str(CacheError(*cache.lossy)))
@@ -243,7 +244,7 @@ class TestProcess:
         is_dump = dump is not None and argument.is_same_as(dump)
         if self._options.writes and not (cache.entries or is_dump or argument.location.url):
             self._missing.add(argument.typed)
-        self.session.add_cache(EntryIndex.of([cache]), "" if is_dump else argument.typed)
+        self.session.add_cache(EntryIndex.from_caches([cache]), "" if is_dump else argument.typed)
         self.hooks.install()
 
     @pytest.hookimpl(wrapper=True)
@@ -260,7 +261,7 @@ class TestProcess:
                 rerun = f"rerun: {_rerun_command(item, self._options, f'--autotune-{mode.name}={mode}')}"
                 report.sections.append((f"autotune {mode.name}", "\n".join([*lines, rerun])))
             for event in events:
-                self.session.append(event)
+                self.session.append_event(event)
         return report
 
     @pytest.hookimpl(trylast=True)
@@ -286,7 +287,7 @@ class CacheFixture:
     def _with(self, outcome: Outcome) -> tuple[Lookup, ...]:
         indexes = self._process.session.indexes
         found = [lookup for lookup in self._process.session.lookups if lookup.outcome is outcome]
-        reasons = [one.reason if one.reason != NO_ENTRY else nearest(indexes, one.problem).reason for one in found]
+        reasons = [one.reason if one.reason != NO_ENTRY else nearest(indexes, one.problem).text for one in found]
         return tuple(replace(one, reason=reason) for one, reason in zip(found, reasons, strict=True))
 
     @property

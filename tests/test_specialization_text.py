@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 from pytest_autotune.cache.codec import Format, decode, encode
-from pytest_autotune.cache.merge import combine, merge
+from pytest_autotune.cache.merge import combine_caches, merge_run
 from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Value
-from pytest_autotune.cache.ties import Measured
+from pytest_autotune.cache.ties import MeasuredEntry
 from pytest_autotune.run.collected import collect
-from pytest_autotune.run.lookup import SPECIALISATION, Lookup, Outcome
-from pytest_autotune.run.result import Request
-from pytest_autotune.run.settle import Beginning, settle
-from pytest_autotune.tuners.triton.specialisation_text import (
+from pytest_autotune.run.lookup import SPECIALIZATION, Lookup, Outcome, UsedEntry
+from pytest_autotune.run.result import RunRequest
+from pytest_autotune.run.settle import InitialCaches, settle
+from pytest_autotune.tuners.triton.specialization_text import (
     LONGEST,
     NoText,
     Parameter,
@@ -127,7 +127,7 @@ def test_a_merge_unites_what_one_choice_was_compiled_for_in_any_order() -> None:
     used = [entry("k", 64, "b"), entry("k", 64, "a")]
 
     for order in (used, used[::-1]):
-        merged = merge(base, used=order)
+        merged = merge_run(base, used=order)
         assert merged.cache.entries[0].compiled == ("a", "b", "old")
         assert merged.counts["unchanged"] == 1
 
@@ -138,7 +138,7 @@ def test_what_another_choice_was_compiled_for_goes_with_it() -> None:
         faster, candidates=tuple(replace(one, time_us=t) for one, t in zip(faster.candidates, (1, 9), strict=True))
     )
 
-    (kept,) = merge(Cache((entry("k", 64, "old"),)), [Measured(faster)]).cache.entries
+    (kept,) = merge_run(Cache((entry("k", 64, "old"),)), [MeasuredEntry(faster)]).cache.entries
 
     assert kept.choice == faster.choice
     assert kept.compiled == ("new",)
@@ -148,26 +148,26 @@ def test_the_two_sides_of_a_version_control_merge_are_united() -> None:
     ancestor = Cache((entry("k", 64, "a"),))
     sides = {"ours": Cache((entry("k", 64, "a", "b"),)), "theirs": Cache((entry("k", 64, "a", "c"),))}
 
-    combined = combine(sides, ancestor)
+    combined = combine_caches(sides, ancestor)
 
     assert combined.cache.entries[0].compiled == ("a", "b", "c")
     assert not combined.conflicts
 
 
 def asked(one: Entry) -> Lookup:
-    return Lookup(one.problem, one.fingerprint, Outcome.HIT, entry=one)
+    return Lookup(one.identity, Outcome.HIT, result=UsedEntry(one))
 
 
 def dumped(held: Cache, lookups: list[Entry], *workers: list[Event], prune: bool = False) -> list[tuple[str, ...]]:
     events = [(f"gw{index}", event) for index, seen in enumerate(workers) for event in seen]
-    collected = collect([*(("gw0", asked(one).event) for one in lookups), *events])
+    collected = collect([*(("gw0", asked(one).to_event()) for one in lookups), *events])
     loaded = (("x", held),)
-    merged = settle(Beginning(loaded, held), collected, held, Request(dumps=True, prune=prune)).merged
+    merged = settle(InitialCaches(loaded, held), collected, held, RunRequest(is_dumping=True, prune=prune)).merged
     return [one.compiled for one in merged.cache.entries]
 
 
 def met(one: Entry, text: str) -> Event:
-    return Event(SPECIALISATION, data={"entry": one.identity.digest, "text": text})
+    return Event(SPECIALIZATION, data={"entry": one.identity.digest, "text": text})
 
 
 def test_what_any_worker_met_is_said_in_any_order() -> None:

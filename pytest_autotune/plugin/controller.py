@@ -14,32 +14,33 @@ from typing import Any
 import pytest
 
 from pytest_autotune.cache import stores
-from pytest_autotune.cache.counted import counted
 from pytest_autotune.cache.errors import CacheError
-from pytest_autotune.cache.foreign_text import one_line
+from pytest_autotune.cache.foreign_text import to_one_line
 from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.locations import Location
-from pytest_autotune.cache.merge import merge
+from pytest_autotune.cache.merge import merge_run
 from pytest_autotune.cache.model import Cache
 from pytest_autotune.cache.plain import to_json
+from pytest_autotune.cache.quantities import describe_count
 from pytest_autotune.cache.stores.store import Store
 from pytest_autotune.devices import visible_nvidia_gpus
 from pytest_autotune.modes import MODES
+from pytest_autotune.plugin import reports
+from pytest_autotune.plugin.completeness import Completeness, unloaded_gate, was_interrupted
+from pytest_autotune.plugin.names import INPUT_KEY, MARKER, asks_for_cache
+from pytest_autotune.plugin.progress import file_of_worker, progress_line, progress_of_process, stages_in
+from pytest_autotune.plugin.values import Options, cache_folder, is_distributed, path_argument
+from pytest_autotune.plugin.worker import Task, TestProcess, WorkerContext
 from pytest_autotune.report import ci_log, terminal
 from pytest_autotune.report.gate import judge
 from pytest_autotune.run.collected import ALONE, collect
-from pytest_autotune.run.dumping import dump, dump_for_tests
-from pytest_autotune.run.result import Request, Result
-from pytest_autotune.run.settle import Beginning, measurements, settle
-from pytest_autotune.session import INPUT_KEY, MARKER, asks_for_cache, reports
-from pytest_autotune.session.completeness import Completeness, unloaded_gate, was_interrupted
-from pytest_autotune.session.progress import file_of_worker, progress_line, progress_of_process, stages_in
-from pytest_autotune.session.values import Options, cache_folder, is_distributed, path_argument
-from pytest_autotune.session.worker import Task, TestProcess, WorkerContext
+from pytest_autotune.run.dumping import dump_run, dump_test_caches
+from pytest_autotune.run.result import RunRequest, RunResult
+from pytest_autotune.run.settle import InitialCaches, collect_measurements, settle
 from pytest_autotune.tuners import TUNERS, third_party_tuners
 from pytest_autotune.workers.coordinator import Coordinator
 from pytest_autotune.workers.events import RunFolder
-from pytest_autotune.workers.locks import Locks, Membership, SharedFolder, remove_run_folders, shared_folder
+from pytest_autotune.workers.locks import Locks, RunMembership, SharedFolder, remove_run_folders, shared_folder
 
 #: How long a Ctrl-C waits for workers, which may be tuning, before xdist kills them, in seconds. What they have tuned
 #: is in files.
@@ -54,7 +55,7 @@ class Controller:
     ``_crashed``, workers that ended without their message; ``_result``, from the end of the run on.
 
     In this order: caches and the folder of the run are read and made when the run is configured; each worker gets one
-    :class:`~pytest_autotune.session.worker.Task` and sends one message at its end; once all have ended, the run is
+    :class:`~pytest_autotune.plugin.worker.Task` and sends one message at its end; once all have ended, the run is
     settled, dumped, judged and reported, in ``pytest_sessionfinish``; the folders go when nothing needs them any more,
     at the latest in ``pytest_unconfigure``.
 
@@ -74,18 +75,18 @@ class Controller:
         self._has_begun = False
         self._locations: dict[str, tuple[str, int | None, str]] = {}
         self._is_on_github = options.ci != "off" and os.environ.get("GITHUB_ACTIONS") == "true"
-        self._result: Result | None = None
+        self._result: RunResult | None = None
         self._run_id = uuid.uuid4().hex
         self._shared = shared_folder()
         reports.check(options)
         self._beginning, self._folder, self._store = _begin(config, options, self._shared)
-        caches = [*(cache for _, cache in self._beginning.loaded), self._beginning.held]
+        caches = [*(cache for _, cache in self._beginning.loaded), self._beginning.dump_cache]
         self._notes = list(dict.fromkeys(str(CacheError(*cache.lossy)) for cache in caches if cache.lossy))
         self._notes += filter(None, [self._shared.note])
         #: Where they meet each other, and forked children keep what they look up.
-        self._meeting, self._membership = self._shared.run(self._run_id), None
+        self._meeting, self._membership = self._shared.run_folder(self._run_id), None
         try:
-            self._membership = Membership(self._meeting) if self._meeting is not None else None
+            self._membership = RunMembership(self._meeting) if self._meeting is not None else None
         except OSError:  # each worker says so
             self._meeting = None
 
@@ -108,13 +109,15 @@ class Controller:
         return self._process
 
     def pytest_report_header(self) -> list[str]:
-        parts = [f"load {path} ({counted(len(cache.entries), 'entry')})" for path, cache in self._beginning.loaded]
+        parts = [
+            f"load {path} ({describe_count(len(cache.entries), 'entry')})" for path, cache in self._beginning.loaded
+        ]
         if self._options.dump is not None:
             parts.append(f"dump {self._options.dump.typed}")
         if self._options.on_miss in ("first", "nearest") and (self._options.load or self._options.dump is None):
             parts.append(f"on miss {self._options.on_miss}")  # a dump alone tunes all the same
         parts += [f"{mode.name} {mode}" for mode in self._options.modes if str(mode)]
-        return [one_line(f"autotune: {', '.join(parts)}")] if parts else []
+        return [to_one_line(f"autotune: {', '.join(parts)}")] if parts else []
 
     @pytest.hookimpl(tryfirst=True)  # before others deselect a test whose marker loads a cache
     def pytest_collection_modifyitems(self, items: Sequence[pytest.Item]) -> None:
@@ -192,7 +195,7 @@ class Controller:
             return
         if self._process is not None:
             self._handed_on |= self._process.end()
-        result = replace(self._end(session, exitstatus), about=reports.about(self._config))
+        result = replace(self._end(session, exitstatus), run_facts=reports.about(self._config))
         is_written = not result.errors
         result = reports.write(self._options.report, result)
         if self._is_on_github:
@@ -205,68 +208,68 @@ class Controller:
                 session.exitstatus = status
             # What pytest says between exclamation marks is one text: -x must not hide why the run fails.
             why = [str(session.shouldfail)] if session.shouldfail else []
-            session.shouldfail = "; ".join([*why, *map(one_line, result.failures)])
+            session.shouldfail = "; ".join([*why, *map(to_one_line, result.failures)])
         self._folder.close(written=is_written)
 
-    def _end(self, session: pytest.Session, exitstatus: int) -> Result:
+    def _end(self, session: pytest.Session, exitstatus: int) -> RunResult:
         options = self._options
         events, damaged = self._folder.collect(self._handed_on)
         recovered, damaged_before = self._folder.recovered
         for count, whose in ((damaged, "this run's log"), (damaged_before, "the logs of earlier runs")):
             if count:
-                self._notes.append(f"{counted(count, 'line')} of {whose} cannot be read")
+                self._notes.append(f"{describe_count(count, 'line')} of {whose} cannot be read")
         collected = collect(events, recovered)
-        incomplete = self._completeness.reason(session, exitstatus, self._crashed, collected.deselected)
+        incomplete = self._completeness.reason(session, exitstatus, self._crashed, collected.deselected_count)
         collected = replace(
             collected,
-            crashed=tuple(sorted(self._crashed)),
-            incomplete=incomplete,
-            only_skipped=bool(incomplete) and incomplete == self._completeness.skipped,
-            interrupted=was_interrupted(session, exitstatus),
+            crashed_workers=tuple(sorted(self._crashed)),
+            incomplete_reason=incomplete,
+            is_only_skipped=bool(incomplete) and incomplete == self._completeness.skipped,
+            is_interrupted=was_interrupted(session, exitstatus),
             test_counts=self._completeness.test_counts,
             notes=(*self._notes, *collected.notes),
         )
         update = options.update_arguments
-        if any(lookup.cache for _, lookup in collected.lookups) and not options.writes:
+        if any(lookup.test_cache for _, lookup in collected.lookups) and not options.writes:
             update = update or "--autotune-update"
         request = self._request(update)
         of_tests = []
         if options.writes:
-            of_tests = dump_for_tests(self._cache_of_tests, MARKER, collected, request, self._folder)
-        written = filter(None, map(terminal.written, of_tests))
+            of_tests = dump_test_caches(self._cache_of_tests, MARKER, collected, request, self._folder)
+        written = filter(None, map(terminal.describe_dump, of_tests))
         collected = replace(collected, notes=(*written, *collected.notes))
         if options.dump is None or self._store is None:
             result = settle(self._beginning, collected, Cache(), request)
         else:
-            result = dump(self._store, options.dump.given, self._beginning, collected, request, self._folder)
+            result = dump_run(self._store, options.dump.given, self._beginning, collected, request, self._folder)
         errors = (*result.errors, *(error for one in of_tests for error in one.errors))
-        result = replace(result, errors=errors, places=reports.places(self._locations, self._config.rootpath))
+        result = replace(result, errors=errors, test_places=reports.places(self._locations, self._config.rootpath))
         # Workers cannot refuse the run, and a test that may load a cache need not: by now it is clear whether one did.
         gate = judge(result, options.max_misses, options.fail_on_unused, unloaded_gate(self._config, options))
         result = replace(result, gate=gate)
-        return replace(result, sections=tuple(mode.section(result) for mode in options.modes))
+        return replace(result, sections=tuple(mode.build_section(result) for mode in options.modes))
 
     def _cache_of_tests(self, name: str) -> Store:
-        return stores.store_of(path_argument(name, self._config.invocation_params.dir, MARKER, self._config).location)
+        return stores.open_store(path_argument(name, self._config.invocation_params.dir, MARKER, self._config).location)
 
-    def _request(self, update: str) -> Request:
+    def _request(self, update: str) -> RunRequest:
         options, names = self._options, self._config.getoption("autotune_tuners")
-        return Request(
-            dumps=options.dump is not None,
+        return RunRequest(
+            is_dumping=options.dump is not None,
             prune=options.update == "prune",
             new_only=options.update == "new",
             keep_candidates=options.keep_candidates,
-            updates=options.updates or bool(options.update),
-            update=update,
+            is_update=options.updates or bool(options.update),
+            update_arguments=update,
             policy=options.policy,
             tuners_named_by=f"--autotune-tuners={names}" if names is not None else "autotune_tuners (ini)",
             adapters=(*TUNERS, *(entry_point.name for entry_point in third_party_tuners())),
-            tells=tuple(f"--autotune-{mode.name} tells {mode.tells}" for mode in MODES if mode.tells),
+            version_checks=tuple(f"--autotune-{mode.name} tells {mode.tells}" for mode in MODES if mode.tells),
         )
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         if self._result is not None:
-            reports.show(terminal.section(self._result, self._config.get_verbosity()), terminalreporter)
+            reports.show(terminal.render_section(self._result, self._config.get_verbosity()), terminalreporter)
             for line in ci_log.github_annotations(self._result) if self._is_on_github else ():
                 terminalreporter.write_line(line)
 
@@ -278,7 +281,9 @@ class Controller:
         remove_run_folders(self._shared)
 
 
-def _begin(config: pytest.Config, options: Options, shared: SharedFolder) -> tuple[Beginning, RunFolder, Store | None]:
+def _begin(
+    config: pytest.Config, options: Options, shared: SharedFolder
+) -> tuple[InitialCaches, RunFolder, Store | None]:
     """Read the caches of a run, and make the folder of its log, where the next one finds what a killed one has tuned.
 
     :raises pytest.UsageError: when a cache cannot be read, or the dump not be written.
@@ -286,12 +291,12 @@ def _begin(config: pytest.Config, options: Options, shared: SharedFolder) -> tup
     dump, held, store = options.dump, Cache(), None
     if dump is not None:
         with _refusing(f"{dump.given}: "):
-            store = stores.store_of(dump.location)
+            store = stores.open_store(dump.location)
     reading = _reading_at_once(options, store)
     if dump is not None and store is not None:
         with _refusing(f"{dump.given}: "):
-            held = reading.get(dump.location, store.check)()
-    purpose = "\0".join([str(config.rootpath), dump.location.real if dump is not None else options.update])
+            held = reading.get(dump.location, store.check_writable)()
+    purpose = "\0".join([str(config.rootpath), dump.location.resolved if dump is not None else options.update])
     bases = (cache_folder(config), shared.path and shared.path / "runs")
     folder = RunFolder(filter(None, bases), purpose)
     ranks = None
@@ -303,30 +308,32 @@ def _begin(config: pytest.Config, options: Options, shared: SharedFolder) -> tup
     # Whatever the order: a file was reviewed, and a store that many share fills in what it lacks. The last one wins.
     for argument in sorted(options.load, key=lambda argument: not argument.location.url):
         is_dump = dump is not None and argument.is_same_as(dump)
-        read = reading.get(argument.location, partial(stores.read, argument.location))
+        read = reading.get(argument.location, partial(stores.read_cache, argument.location))
         if is_dump:
             read = partial(Cache, held.entries, held.lossy)
         with _refusing(f"{argument.given}: "):
             # From a store that others write to meanwhile, one rank of a job reads for all.
             cache = ranks.read(argument.typed, read) if ranks is not None and argument.location.url else read()
         if is_dump and ranks is None:
-            cache = merge(cache, measurements(("", one) for one in collect((), folder.recovered[0]).recovered)).cache
+            cache = merge_run(
+                cache, collect_measurements(("", one) for one in collect((), folder.recovered[0]).recovered_lookups)
+            ).cache
         loaded.append((argument.typed, cache))
     if ranks is not None:
         with _refusing():
             ranks.check_same(loaded)
     # Without any cache, too, the first candidate may stand in for a tuning: then every lookup is a miss.
     is_judged = bool(loaded) or (options.on_miss == "first" and dump is None)
-    index = EntryIndex.of([cache for _, cache in loaded]) if is_judged else None
-    return Beginning(tuple(loaded), held, index), folder, store
+    index = EntryIndex.from_caches([cache for _, cache in loaded]) if is_judged else None
+    return InitialCaches(tuple(loaded), held, index), folder, store
 
 
 def _reading_at_once(options: Options, store: Store | None) -> dict[Location, Callable[[], Cache]]:
     """What waits for each of several stores at URLs: one that is down takes seconds to say nothing."""
     reads: dict[Location, Callable[[], Cache]]
-    reads = {one.location: partial(stores.read, one.location) for one in options.load if one.location.url}
+    reads = {one.location: partial(stores.read_cache, one.location) for one in options.load if one.location.url}
     if options.dump is not None and store is not None and options.dump.location.url:
-        reads[options.dump.location] = store.check
+        reads[options.dump.location] = store.check_writable
     if len(reads) < 2:
         return {}
     from concurrent.futures import ThreadPoolExecutor
