@@ -13,7 +13,7 @@ from pathlib import Path
 
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.locations import Location
-from pytest_autotune.cache.stores.segments import open_url
+from pytest_autotune.cache.stores.objects import open_url
 
 try:
     from helion.autotuner.remote_cache import RemoteCacheBackend  # type: ignore[import-not-found]

@@ -55,8 +55,10 @@ class Proxy:
     """Stands before a server, counts requests, and makes some of them fail.
 
     ``faults`` is by operation (LIST, GET, PUT, DELETE): what happens to it, or a list with that for the next ones: a
-    status, ``reset``, ``hang``, ``truncated``, ``lost`` (it is done, and the answer does not come), ``repeated`` and
-    ``left out`` (of a LIST, its first object), or a function that is called when it is done. ``faults_below`` is the
+    status, ``slow`` (503 after a while), ``reset``, ``hang``, ``truncated``, ``lost`` (it is done, and the answer does
+    not come), ``taken`` (a PUT that is acknowledged and not done), ``repeated`` and ``left out`` (of a LIST, its first
+    object), ``endless`` and ``empty`` (each page of a LIST says that there is another, and holds its objects or none),
+    or a function that is called when it is done. ``faults_below`` is the
     same for the requests that name what its key is a part of.
     """
 
@@ -102,9 +104,16 @@ class Proxy:
                 _reset(client)
             elif fault == "hang":
                 self._ended.wait(30)
+            elif fault == "slow":
+                self._ended.wait(2.6)
+                client.sendall(b"HTTP/1.1 503 X\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+            elif fault == "taken":
+                client.sendall(b'HTTP/1.1 200 X\r\nETag: "1"\r\nContent-Length: 0\r\nConnection: close\r\n\r\n')
             elif isinstance(fault, str) and fault.isdecimal():
                 client.sendall(f"HTTP/1.1 {fault} X\r\nContent-Length: 0\r\nConnection: close\r\n\r\n".encode())
             else:
+                if fault in ("endless", "empty"):
+                    request = re.sub(rb"continuation-token=[^& ]*&?", b"", request)
                 answer = self._answer(request)
                 if callable(fault):
                     fault()
@@ -113,7 +122,7 @@ class Proxy:
                 elif fault == "truncated":
                     client.sendall(answer[:-10])
                 else:
-                    client.sendall(_listed(answer, fault) if fault in ("repeated", "left out") else answer)
+                    client.sendall(_listed(answer, fault) if fault in _LISTS else answer)
 
     def _answer(self, request: bytes) -> bytes:
         with socket.create_connection(("127.0.0.1", self._server)) as server:
@@ -138,10 +147,19 @@ def _reset(client: socket.socket) -> None:
     client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\0\0\0\0\0\0\0")
 
 
+_LISTS = ("repeated", "left out", "endless", "empty")
+_OBJECT = re.compile(rb"(<Contents>.*?</Contents>)", re.DOTALL)
+
+
 def _listed(answer: bytes, fault: object) -> bytes:
     head, _, body = answer.partition(b"\r\n\r\n")
-    repeat = rb"\1\1" if fault == "repeated" else b""
-    body = re.sub(rb"(<Contents>.*?</Contents>)", repeat, body, count=1, flags=re.DOTALL)
+    if fault in ("repeated", "left out"):
+        body = _OBJECT.sub(rb"\1\1" if fault == "repeated" else b"", body, count=1)
+    else:
+        more = b"<IsTruncated>true</IsTruncated><NextContinuationToken>x</NextContinuationToken>"
+        body = body.replace(b"<IsTruncated>false</IsTruncated>", more)
+        if fault == "empty":
+            body = _OBJECT.sub(b"", body)
     head = re.sub(rb"(?i)(content-length: )\d+", rb"\g<1>%d" % len(body), head)
     return head + b"\r\n\r\n" + body
 

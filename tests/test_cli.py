@@ -393,6 +393,25 @@ def test_a_fix_keeps_what_a_dump_writes_meanwhile(run: Run, monkeypatch: pytest.
     assert held("a.textproto") == {entry(1), entry(2), entry(3)}
 
 
+@pytest.mark.parametrize("output", ["a.textproto", "./a.textproto", "link.textproto"])
+def test_a_merge_keeps_what_a_dump_writes_meanwhile(run: Run, monkeypatch: pytest.MonkeyPatch, output: str) -> None:
+    """Whatever name its output has: a dump may write there after the merge has read it."""
+    write("a.textproto", entry(1))
+    write("b.textproto", entry(2))
+    Path("link.textproto").symlink_to("a.textproto")
+    store_of = stores.open_store
+
+    def after_a_dump(path: str) -> Store:
+        if path == output:
+            store_of(path).update(lambda now: replace(now, entries=(*now.entries, entry(3))))
+        return store_of(path)
+
+    monkeypatch.setattr(stores, "open_store", after_a_dump)
+
+    assert run("merge", "a.textproto", "b.textproto", "-o", output)[0] == 0
+    assert held("a.textproto") == {entry(1), entry(2), entry(3)}
+
+
 def test_check_tells_what_cannot_be_read_with_line_and_column(run: Run) -> None:
     write("a.textproto", entry())
     text = Path("a.textproto").read_text()

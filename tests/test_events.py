@@ -303,3 +303,19 @@ def test_the_folder_of_another_user_is_left_alone(run: Callable[..., RunFolder])
     assert recovered_in(following) == []
     following.close(written=True)
     assert list(theirs.path.glob("*.jsonl"))
+
+
+@pytest.mark.parametrize("place", ["behind a link", "in the folder"])
+def test_foreign_files_beside_the_runs_stay(tmp_path: Path, run: Callable[..., RunFolder], place: str) -> None:
+    runs = run().path.parent
+    if place == "behind a link":
+        runs.rename(tmp_path / "elsewhere")
+        runs.symlink_to("elsewhere")
+    name = "12-0123abcd" if place == "behind a link" else "data"
+    (runs / name).mkdir()
+    (runs / name / "precious.jsonl").write_text("{}\n")
+
+    run().close(written=True)
+
+    assert (runs / name / "precious.jsonl").read_text() == "{}\n"
+    assert os.listdir(runs / name) == ["precious.jsonl"]

@@ -1,7 +1,8 @@
 """Tables as frameworks read them: files and rows are found by rules that follow their own loaders.
 
-vLLM at 13cb3e44 (vllm/model_executor/layers/fused_moe/fused_moe.py), SGLang at c050f40d
-(python/sglang/srt/layers/moe/fused_moe_triton/fused_moe_triton_config.py): what they look for is written anew here.
+vLLM at 13cb3e44 (vllm/model_executor/layers/fused_moe/fused_moe.py), SGLang at 02c7c97f
+(python/sglang/srt/layers/moe/moe_runner/triton_utils/fused_moe_triton_config.py): what they look for is written anew
+here. ``folder`` is what VLLM_TUNED_CONFIG_FOLDER and SGLANG_MOE_CONFIG_DIR name.
 """
 
 from __future__ import annotations
@@ -69,7 +70,9 @@ def config_in_sglang(folder: Path, device: str, m: int, dtype: str | None, block
     if blocks and all(blocks):
         selectors += f",block_shape={blocks}"
     name = f"E=128,N=768,device_name={device.replace(' ', '_')}{selectors}.json"
-    rows = {int(key): value for key, value in json.loads((folder / "triton_3_6_0" / name).read_text()).items()}
+    rows = {
+        int(key): value for key, value in json.loads((folder / "configs" / "triton_3_6_0" / name).read_text()).items()
+    }
     return rows[min(rows, key=lambda known: abs(known - m))]
 
 
@@ -137,6 +140,26 @@ def test_what_is_no_table_stays(export: Export) -> None:
         assert ((export.folder / "configs" / name).read_text() == text) == (status == 4)
 
 
-def test_a_key_never_becomes_a_path(export: Export) -> None:
-    options = ("--file={name}/x.json", "--row=M")
-    assert "name is '..', which is no part of a file's name" in export(entry(8, 16, name=".."), options=options)[2]
+@pytest.mark.parametrize("value", ["", "..", ".", "/", "a/b", "a\\b", "\0", "x" * 300], ids=ascii)
+def test_a_key_never_leads_out_of_the_folder(export: Export, value: str) -> None:
+    before = {*export.folder.parent.rglob("*.json")}
+
+    for file in ("{name}/outside/x.json", "{N}/{name}/x.json", "{N}{name}/x.json"):
+        status, _, error = export(entry(8, 16, name=value), options=(f"--file={file}", "--row=M"))
+        assert status in (0, 4)
+        assert error.count("\n") == (status == 4)
+
+    written = {*export.folder.parent.rglob("*.json")} - before
+    assert all(export.folder / "configs" in path.resolve().parents for path in written)
+    assert not Path("/outside").exists()
+
+
+def test_a_key_never_chooses_a_link_that_leads_out(export: Export) -> None:
+    (export.folder / "elsewhere").mkdir()
+    (export.folder / "configs").mkdir()
+    (export.folder / "configs" / "latest").symlink_to("../elsewhere")
+
+    _, _, error = export(entry(8, 16, name="latest"), options=("--file={name}/x.json", "--row=M"))
+
+    assert "configs/latest/x.json: leads out of " in error
+    assert list((export.folder / "elsewhere").iterdir()) == []

@@ -62,6 +62,8 @@ class Int64(int):
     dtype = "int64"
 
 
+COMMAND = "pytest-autotune export c.textproto --to=python --output=_tuned.py"
+TUNE_HERE = "tune on this GPU with this Triton: pytest --autotune-load= --autotune-dump=c.textproto"
 CONFIGS = [Config(block) for block in (16, 32, 64, 128)]
 
 
@@ -142,6 +144,17 @@ def test_all_are_left_of_an_unknown_one_and_one_warning_of_a_process_names_the_c
     ]
     assert exported.pick(66) == ([16, 32, 64, 128], [])
     assert exported.module.pick("lib.none")(CONFIGS, {}) is CONFIGS
+
+
+@pytest.mark.parametrize("output", ["nope/../p.py", "~/p.py"])
+def test_an_export_replaces_no_foreign_file(export: Export, monkeypatch: pytest.MonkeyPatch, output: str) -> None:
+    folder = export(entry(64, 32)).folder
+    monkeypatch.setenv("HOME", str(folder))
+    (folder / "p.py").write_text("mine")
+
+    assert cli.main(["export", "c.textproto", "--to=python", "-o", output]) == 4
+
+    assert (folder / "p.py").read_text() == "mine"
 
 
 def test_an_own_pruner_goes_before_and_a_choice_that_it_drops_is_never_used(export: Export) -> None:
@@ -234,6 +247,7 @@ def test_another_minor_version_of_triton_and_an_edited_module_are_told_once(expo
     assert told[0].startswith(
         "lib.add: what was tuned for {'CAUSAL': True, 'M': 64, 'a.dtype': 'float16'} on " + tuned_on
     )
+    assert told[0].endswith(f"({TUNE_HERE}, then: {COMMAND})"), "an update keeps what was tuned with another Triton"
     assert exported.pick(64) == ([32], [])
     left, told = exported.pick(65, nearest=["M"])
     assert left == [32]
@@ -253,6 +267,7 @@ def test_on_an_unknown_gpu_and_without_one_triton_tunes_and_a_line_says_why(
     left, told = export(entry(64, 32), on=A100).pick(64)
     assert left == [16, 32, 64, 128]
     assert "so Triton tunes: KeyError(('NVIDIA A100', 'sm_80', 108, '3.7.1'))" in told[0]
+    assert told[0].endswith(f"({TUNE_HERE}, then: {COMMAND})"), "a test is there, and this GPU is not"
 
     exported = export(entry(64, 32))
     monkeypatch.delitem(sys.modules, "torch")

@@ -255,6 +255,34 @@ def test_several_stores_that_hang_cost_ten_seconds_together(serial_suite: Suite,
     assert time.monotonic() - started < 10
 
 
+@pytest.mark.parametrize("fault", ["endless", "empty"])
+def test_a_list_without_an_end_is_one_line(serial_suite: Suite, section, url: str, proxy, fault: str) -> None:
+    """Some stores ignore the token of the next page, and give the first page again and again."""
+    suite = serial_suite.write(test_a="def test(tune): tune('k')")
+    suite.run(f"--autotune-dump={url}")
+    proxy.faults["LIST"] = fault
+    proxy.faults["PUT"] = "hang"
+
+    started = time.monotonic()
+    optional = suite.run(f"--autotune-load={url}?optional", f"--autotune-dump={url}?optional")
+    seconds = time.monotonic() - started
+
+    assert optional.ret == 0
+    assert len([line for line in section(optional) if "cannot be read" in line]) == 1
+    assert seconds < 10
+
+
+def test_a_store_that_fails_slowly_and_then_hangs_costs_ten_seconds(serial_suite: Suite, url: str, proxy) -> None:
+    suite = serial_suite.write(test_a="def test(tune): tune('k')")
+    proxy.faults = {operation: ["slow", *["hang"] * 9] for operation in ("LIST", "PUT")}
+
+    started = time.monotonic()
+    result = suite.run(f"--autotune-load={url}?optional", f"--autotune-dump={url}?optional")
+
+    assert result.ret == 0
+    assert time.monotonic() - started < 10
+
+
 def test_a_store_that_a_marker_names_is_asked_once_and_told_where_it_is_down(
     serial_suite: Suite, section, url: str, proxy
 ) -> None:
@@ -454,6 +482,101 @@ def test_what_is_only_read_is_neither_written_nor_compacted(serial_suite: Suite,
         stores.compact(f"{url}?readonly")
 
 
+def test_a_compaction_removes_nothing_that_it_cannot_read_back(url: str, proxy) -> None:
+    """The store acknowledges what it does not keep."""
+    for m in range(3):
+        add(url, entry(m))
+    before = objects(url)
+    proxy.faults["PUT"] = "taken"
+
+    with pytest.raises(CacheError, match=r"does not give it back \(nothing was removed\)"):
+        stores.compact(url)
+
+    assert objects(url) == before
+    assert held(url) == {entry(m) for m in range(3)}
+
+
+def test_a_listed_segment_that_is_gone_is_told(serial_suite: Suite, section, url: str, proxy, capsys) -> None:
+    suite = serial_suite.write(test_a="def test(tune): tune('k')")
+    add(url, entry(1))
+    add(url, entry(2))
+    gone = objects(url)[0]
+    proxy.faults_below[gone.rpartition("/")[2]] = {"GET": "404"}
+
+    result = suite.run(f"--autotune-load={url}")
+
+    assert result.ret == 0
+    assert len([line for line in section(result) if gone in line and "answers 404" in line]) == 1
+    assert len(held(url)) == 1
+    assert cli.main(["check", url]) == 1
+    assert "1 to mend" in capsys.readouterr().out
+    stores.compact(url)
+    assert gone in objects(url)
+
+
+FOREIGN = ["v1//x.pb", "v1/../x.pb", "v1/gpu//x.pb", "v1/nvidia-h200-sm90-132/../x.pb", "v1/nvidia-h200-sm90-132/a//x"]
+
+
+@pytest.mark.parametrize("name", FOREIGN)
+def test_a_foreign_object_does_not_make_a_store_unreadable(server: int, url: str, name: str) -> None:
+    add(url, entry(1), entry(1, device=A100))
+    # The library itself refuses to write such a name.
+    address = f"http://127.0.0.1:{server}/{url.removeprefix('s3://')}{name}"
+    urllib.request.urlopen(urllib.request.Request(address, b"x", method="PUT")).close()
+
+    cache = stores.read_cache(url)
+
+    assert set(cache.entries) == {entry(1), entry(1, device=A100)}
+    assert name in cache.lossy[1]
+    add(url, entry(2))
+    assert stores.compact(url) == (3, 2)
+    assert set(stores.read_cache(url).entries) == {entry(1), entry(1, device=A100), entry(2)}
+
+
+def test_an_entry_of_the_highest_generation_is_replaced(url: str) -> None:
+    add(url, replace(entry(block=32, time_us=10.0), generation=2**32 - 1))
+    slow = entry(block=64, time_us=11.0)
+
+    stores.open_store(url).update(lambda now: Cache((slow,)))
+
+    assert held(url) == {slow}
+
+
+@pytest.mark.parametrize("name", ["AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_ENDPOINT_URL"])
+def test_a_line_break_in_a_secret_is_one_line(url: str, monkeypatch, capfd, name: str) -> None:
+    monkeypatch.setenv(name, "http://secret\n")
+
+    assert cli.main(["show", f"{url}?optional"]) == 4
+
+    output = capfd.readouterr().err
+    assert output.count("\n") == 1
+    assert f"{name} holds a line break" in output
+    assert "secret\n" not in output
+
+
+def test_s3_is_asked_without_tls_only_where_its_address_says_so(monkeypatch) -> None:
+    """The library follows a redirect with the token of the session, so it must not lead to a host without TLS."""
+    allowed: list[Any] = []
+    monkeypatch.setattr("obstore.store.from_url", lambda url, **given: allowed.append(given["client_options"]))
+    for address in ("http://host", "https://host", ""):
+        monkeypatch.setenv("AWS_ENDPOINT_URL", address)
+        SegmentStore(Location.parse("s3://bucket/x/", Path()))
+
+    assert [options["allow_http"] for options in allowed] == [True, False, False]
+
+
+def test_an_error_names_the_host(url: str, monkeypatch) -> None:
+    for address, told in (
+        ("http://user:password@127.0.0.1:1", "Connection refused (127.0.0.1:1) "),
+        ("http://nowhere.invalid:1", "(nowhere.invalid:1) "),
+    ):
+        monkeypatch.setenv("AWS_ENDPOINT_URL", address)
+        with pytest.raises(CacheError) as caught:
+            held(url)
+        assert told in str(caught.value)
+        assert "password" not in str(caught.value)
+
+
 @pytest.mark.parametrize("fault", ["repeated", "left out"])
 def test_a_listing_that_repeats_or_leaves_out_loses_nothing(url: str, proxy, fault: str) -> None:
     for m in range(4):
@@ -522,6 +645,25 @@ def test_a_damaged_mirror_is_not_used(url: str, tmp_path: Path) -> None:
     copy.write_bytes(b"damaged")
 
     assert set(SegmentStore(location).read().entries) == {entry(1)}
+
+
+@pytest.mark.parametrize("place", ["behind a link", "in the folder"])
+def test_only_own_copies_of_segments_are_removed(url: str, tmp_path: Path, place: str) -> None:
+    location = replace(Location.parse(url, Path()), local_copy=tmp_path / "keep")
+    add(url, entry(1))
+    SegmentStore(location).read()
+    (copy,) = tmp_path.rglob("*.pb")
+    if place == "behind a link":
+        copy.parent.rename(tmp_path / "elsewhere")
+        copy.parent.symlink_to(tmp_path / "elsewhere")
+    (copy.parent / "precious.pb").write_text("mine")
+    gone = copy.with_name(f"v1-gpu-{'0' * 64}.pb")
+    gone.write_text("of a segment that is gone")
+
+    SegmentStore(location).read()
+
+    assert (copy.parent / "precious.pb").read_text() == "mine"
+    assert gone.exists() == (place == "behind a link")
 
 
 def test_runs_and_compactions_at_once_lose_nothing_that_was_acknowledged(url: str, proxy) -> None:

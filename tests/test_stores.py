@@ -18,7 +18,7 @@ from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.locations import MARKER
 from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Value
 from pytest_autotune.cache.stores import open_store, read_cache
-from pytest_autotune.cache.stores.writing import locked
+from pytest_autotune.cache.stores.writing import TEMPORARY, locked
 
 H200 = Device("NVIDIA H200", "sm_90", 132)
 
@@ -52,7 +52,7 @@ def refusal(action, *args) -> str:
 
 
 def litter(folder: Path) -> list[str]:
-    return [name for name in os.listdir(folder) if name.endswith((".lock", ".tmp"))]
+    return [name for name in os.listdir(folder) if name.endswith((".lock", TEMPORARY))]
 
 
 every_store = pytest.mark.parametrize("name", [*(f"c{form.value.suffixes[0]}" for form in Format), "c/"])
@@ -154,7 +154,7 @@ def test_a_folder_whose_files_cannot_be_told_for_a_moment_loses_none(tmp_path, m
 def test_what_a_killed_dump_left_in_a_folder_goes_with_the_next(tmp_path):
     path = f"{tmp_path}/kept/"
     update(path, adding(entry("add")))
-    left = tmp_path / "kept" / f".{entry('mul').problem.digest}.textproto.tmp"
+    left = tmp_path / "kept" / f".{entry('mul').problem.digest}.textproto{TEMPORARY}"
     left.write_text("half")
 
     update(path, adding(entry("sub")))
@@ -182,6 +182,57 @@ def test_a_symbolic_link_stays_one(tmp_path):
     assert update(link, adding(entry("add"))).written_to == str(link)
     assert link.is_symlink()
     assert read_cache(tmp_path / "real/kept.txt").entries == (entry("add"),)
+
+
+@every_store
+def test_a_way_back_from_a_missing_folder_is_refused(tmp_path, name):
+    """``open("build/../c.pb")`` fails without a folder ``build``: nothing else may be found there, or replaced."""
+    update(f"{tmp_path}/{name}", adding(entry("add")))
+    path = f"{tmp_path}/build/../{name}"
+
+    for action in (read_cache, check_writable, lambda path: update(path, adding(entry("mul")))):
+        assert refusal(action, path) == f"{path}: cannot be read: there is no folder build"
+
+    assert read_cache(f"{tmp_path}/{name}").entries == (entry("add"),)
+    (tmp_path / "build").mkdir()
+    update(path, adding(entry("mul")))
+    assert set(read_cache(f"{tmp_path}/{name}").entries) == {entry("add"), entry("mul")}
+
+
+@every_store
+def test_a_link_that_is_changed_during_a_run_loses_nothing(tmp_path, name):
+    """The path is resolved once: the cache that was read at the start is the one that is written at the end."""
+    kernels = {"first": "add", "second": "sub"}
+    for folder, kernel in kernels.items():
+        update(f"{tmp_path}/{folder}/{name}", adding(entry(kernel)))
+    link = tmp_path / "link"
+    link.symlink_to("first")
+    store = open_store(f"{link}/{name}")
+    store.check_writable()
+
+    link.unlink()
+    link.symlink_to("second")
+    store.update(adding(entry("mul")))
+
+    assert set(read_cache(f"{tmp_path}/first/{name}").entries) == {entry("add"), entry("mul")}
+    assert read_cache(f"{tmp_path}/second/{name}").entries == (entry("sub"),)
+
+
+def test_a_removed_current_folder_is_no_hindrance(tmp_path, monkeypatch):
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    update(tmp_path / "c.pb", adding(entry("add")))
+    assert read_cache(tmp_path / "c.pb").entries == (entry("add"),)
+    assert "No such file or directory" in refusal(read_cache, "c.pb")
+
+
+def test_a_dangling_link_is_written_where_it_leads(tmp_path):
+    (tmp_path / "real").mkdir()
+    (tmp_path / "c.textproto").symlink_to("real/link")
+    (tmp_path / "real/link").symlink_to("../kept/new/c.textproto")
+    update(tmp_path / "c.textproto", adding(entry("add")))
+    assert read_cache(tmp_path / "kept/new/c.textproto").entries == (entry("add"),)
 
 
 def test_an_error_in_the_change_leaves_everything_as_it_was(tmp_path):
@@ -354,7 +405,28 @@ def test_processes_that_update_one_path_lose_nothing(tmp_path, name):
     assert litter(tmp_path) == []
 
 
-def test_a_folder_is_read_as_a_whole_while_another_process_replaces_its_files(tmp_path):
+def test_a_folder_whose_lock_cannot_be_had_is_refused(tmp_path, monkeypatch):
+    """Another process may have replaced a part of its files: a part is never taken for all."""
+    path = f"{tmp_path}/c/"
+    update(path, adding(entry("add")))
+    monkeypatch.setattr(stores.disk, "locked", partial(locked, timeout_s=0.1))
+
+    with locked(tmp_path / "c" / f"{MARKER}.lock", 0) as is_locked:
+        assert is_locked
+        assert "another process writes there" in refusal(read_cache, path)
+
+    assert read_cache(path).entries == (entry("add"),)
+
+
+@contextmanager
+def no_lock(*args):
+    """Stands for the lock in a folder that this user may only read."""
+    raise PermissionError(13, "Permission denied")
+    yield
+
+
+@pytest.mark.parametrize("is_lock_for_all", [True, False], ids=["with its lock", "in a folder of another user"])
+def test_a_folder_is_read_as_a_whole_while_another_process_replaces_its_files(tmp_path, monkeypatch, is_lock_for_all):
     path, few, many = f"{tmp_path}/c/", [entry("0")], [entry(str(number)) for number in range(20)]
     update(path, lambda now: Cache(tuple(many)))
     program = f"""
@@ -365,12 +437,22 @@ for number in range(40):
     open_store({path!r}).update(lambda now: Cache(many.entries[: 1 if number % 2 else 20]))
 """
     writer = subprocess.Popen([sys.executable, "-c", program])
+    if not is_lock_for_all:
+        monkeypatch.setattr(stores.disk, "locked", no_lock)
     seen = set()
     while writer.poll() is None:
         seen.add(len(read_cache(path).entries))
 
     assert writer.returncode == 0
     assert seen <= {len(few), len(many)}
+
+
+def test_a_foreign_file_in_the_place_of_a_lock_stays(tmp_path):
+    lock = tmp_path / ".c.textproto.lock"
+    lock.write_text("mine")
+    assert update(tmp_path / "c.textproto", adding(entry("add"))).beside
+    assert lock.read_text() == "mine"
+    assert (tmp_path / "c.textproto.new").read_text().count("entries {") == 1
 
 
 def test_a_lock_that_another_user_left_is_no_hindrance(tmp_path):

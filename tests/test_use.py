@@ -103,6 +103,61 @@ def test_what_was_not_tuned_is_told_once_and_kept_as_a_miss(
     }
 
 
+def test_a_miss_costs_the_same_after_thousands(library: Library) -> None:
+    shipped = library.ships(entry(16, 2), options="report='misses.jsonl'")
+    timed = "(t := __import__('time').perf_counter(), [mylib.scale(n) for n in range({}, {})], t - __import__('time')"
+    timed += ".perf_counter())[2]"
+
+    first, _, last = shipped.run(f"[{timed.format(100, 600)}, {timed.format(600, 6000)}, {timed.format(6000, 6500)}]")[
+        0
+    ]
+
+    assert last / first < 3
+
+
+def test_a_miss_is_not_added_to_a_line_that_was_cut_off(library: Library) -> None:
+    shipped = library.ships(entry(16, 2), options="report='misses.jsonl'")
+    report = library.folder / "misses.jsonl"
+    report.write_text('{"tuner": "func')
+
+    shipped.run("mylib.scale(17)")
+
+    torn, whole = report.read_text().splitlines()
+    assert torn == '{"tuner": "func'
+    assert json.loads(whole)["key"] == {"n": 17, "kind": "a"}
+
+
+FORKS = """
+import os, sys, threading, time
+from pytest_autotune.cache import codec
+import mylib
+
+reads = threading.Event()
+decode = codec.decode
+
+def decode_slowly(*args):
+    reads.set()
+    time.sleep(1)
+    return decode(*args)
+
+codec.decode = decode_slowly
+thread = threading.Thread(target=mylib.scale, args=[64])
+thread.start()
+reads.wait()
+child = os.fork()
+if not child:
+    os._exit(mylib.scale(64) != (4, 0))
+thread.join()
+sys.exit(os.waitpid(child, 0)[1])
+"""
+
+
+def test_a_fork_while_a_thread_reads_the_cache_does_not_hang(library: Library) -> None:
+    folder = library.ships(entry(64, 4)).folder
+
+    assert subprocess.run([sys.executable, "-c", FORKS], cwd=folder, timeout=30).returncode == 0
+
+
 def test_a_miss_may_be_an_error_and_a_first_candidate_that_fails_is_passed_over(library: Library) -> None:
     shipped = library.ships(entry(64, 4), options="on_miss='error'")
     script = "import mylib\nmylib.scale(65)"

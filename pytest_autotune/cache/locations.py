@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 from pytest_autotune.cache.errors import CacheError
@@ -18,6 +20,32 @@ OPTIONAL, READ_ONLY, INSTANCE = OPTIONS = ("optional", "readonly", "instance")
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 #: A bucket, and folders in it, none of which leads elsewhere: ``..`` would, and what follows a ``#`` is left out.
 _BUCKET_AND_FOLDERS = re.compile(r"[\w.-]+(/(?!\.+(/|$))[\w .:=+,-]+)*/*")
+
+
+def resolve(path: str | os.PathLike[str]) -> str:
+    """Return the absolute path without links of the file that ``open()`` would read or create.
+
+    Folders at the end of the path may be missing: a writer creates them.
+
+    :raises OSError: for a ``..`` behind a missing folder, and for a loop of links.
+    """
+    head = os.fspath(path)
+    if not os.path.isabs(head):  # a test may have removed the current folder
+        head = os.path.join(os.getcwd(), head)
+    missing: list[str] = []
+    while not os.path.lexists(head):
+        head, name = os.path.split(head)
+        missing.insert(0, name)
+    if os.pardir in missing:
+        # os.path.realpath() drops the missing folder with its "..", and so names a file that open() does not find.
+        before = [os.path.basename(head), *missing]
+        raise FileNotFoundError(errno.ENOENT, f"there is no folder {before[before.index(os.pardir) - 1]}")
+    try:
+        os.stat(head)
+    except (FileNotFoundError, NotADirectoryError):
+        # A dangling link: the file is created where the link leads.
+        return resolve(os.path.join(os.path.dirname(head), os.readlink(head), *missing))
+    return os.path.join(os.path.realpath(head), *missing)
 
 
 def is_url(written: str | os.PathLike[str]) -> bool:
@@ -78,10 +106,20 @@ class Location:
             return False
         return self.is_folder_path or os.path.isfile(self.path / MARKER)  # Path.is_file raises for some paths
 
-    @property
+    @cached_property
     def resolved(self) -> str:
-        """The absolute path without links: the same for whatever names one file or folder; of a URL, the URL."""
-        return self.url or os.path.realpath(self.path)
+        """The absolute path without links: the same for all names of one file or folder. Of a URL, the URL.
+
+        It is computed once: whoever leads a link elsewhere later changes neither what is read nor what is written.
+
+        :raises CacheError: for a path that ``open()`` would not find, but for missing folders at its end.
+        """
+        if self.url:
+            return self.url
+        try:
+            return resolve(self.path)
+        except OSError as error:
+            raise CacheError(str(self), f"cannot be read: {error.strerror or error}") from None
 
     def __str__(self) -> str:
         return self.display_text or f"{self.path}{'/' if self.is_folder_path else ''}"

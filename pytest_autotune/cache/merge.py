@@ -8,12 +8,11 @@ from dataclasses import dataclass, field, replace
 from operator import attrgetter
 
 from pytest_autotune.cache.diff import ChangeKind, Diff, compare_caches
-from pytest_autotune.cache.model import Cache, Entry, Identity, Problem, before_pruning
+from pytest_autotune.cache.model import LAST_GENERATION, Cache, Entry, Identity, Problem, before_pruning
 from pytest_autotune.cache.ties import MeasuredEntry, keeps_entry, rank_measurements
 
 #: An entry has so many texts of what its choice was compiled for: the first in their order, whoever met them when.
 MAX_SPECIALIZATIONS = 64
-_LAST_GENERATION = 2**32 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +156,7 @@ def _replacing(entry: Entry, old: Entry | None) -> Entry:
 
 def next_generation(old: Entry) -> int:
     """Of what takes the place of an entry."""
-    return min(old.generation + 1, _LAST_GENERATION)
+    return min(old.generation + 1, LAST_GENERATION)
 
 
 def _staying(

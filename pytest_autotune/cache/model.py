@@ -335,6 +335,8 @@ class Versions:
 
 
 NO_VERSIONS = Versions()
+#: A higher number in a file counts as 0: a damaged one would else never be replaced.
+LAST_GENERATION = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import click
@@ -40,7 +39,7 @@ def command(
     if xla_format is not None and to is None:
         raise CacheError("--xla-format", "says what to write for XLA", "add --to=xla")
     on = _device(device) if device is not None else None
-    cache = _read_xla(source, on) if from_ else _read_whole(source)
+    cache = _decode_xla(stores.read_file(source), source, on) if from_ else _read_whole(source)
     if to:
         print_lines([safe(_write_xla(cache, source, output, xla_format))])
         return
@@ -62,23 +61,30 @@ def _read_whole(path: str) -> Cache:
     try:
         return whole(stores.read_cache(path))
     except CacheError:
-        if _is_of_xla(path):
+        if _is_file_of_xla(path):
             raise CacheError(path, "is a file of XLA's, not a cache", "add --from=xla") from None
         raise
 
 
-def _is_of_xla(path: str) -> bool:
+def _is_file_of_xla(path: str) -> bool:
     try:
-        _read_xla(path)
+        return _is_of_xla(stores.read_file(path), path)
     except CacheError:
         return False
-    return bool(stores.read_file(path).strip())
 
 
-def _read_xla(path: str, device: Device | None = None) -> Cache:
+def _is_of_xla(data: bytes, path: str) -> bool:
+    try:
+        _decode_xla(data, path)
+    except CacheError:
+        return False
+    return bool(data.strip())
+
+
+def _decode_xla(data: bytes, path: str, device: Device | None = None) -> Cache:
     from pytest_autotune.tuners.xla import entries, files
 
-    return entries.to_cache(files.read(stores.read_file(path), path), device)
+    return entries.to_cache(files.read(data, path), device)
 
 
 def _write_xla(cache: Cache, source: str, output: str, wanted: str | None) -> str:
@@ -95,9 +101,11 @@ def _write_xla(cache: Cache, source: str, output: str, wanted: str | None) -> st
         raise CacheError(
             source, "holds entries in both of XLA's formats", "add --xla-format=new or --xla-format=legacy"
         )
-    if os.path.exists(output) and stores.read_file(output).strip() and not _is_of_xla(output):
+    file = stores.OutputFile(output)
+    before = file.read()
+    if before.strip() and not _is_of_xla(before, output):
         raise CacheError(output, "holds something else than XLA's autotuning results", "name a new file")
-    stores.replace_file(output, files.write(chosen, layout, files.is_text(Path(output))))
+    file.replace(files.write(chosen, layout, files.is_text(Path(output))))
     left_out = len(cache.entries) - len(chosen)
     rest = f"; {describe_count(left_out, 'other')} left out" if left_out else ""
     return f"{describe_count(len(chosen), 'entry')} written to {output} in XLA's {layout.value} format{rest}"

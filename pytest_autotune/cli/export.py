@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import click
 
@@ -61,24 +61,38 @@ def command(
     cache = whole(stores.read_cache(file))
     if to == "table":
         layout = _layout(preset, path, row, values)
-        written = {os.path.join(output, name): text for name, text in tables(cache, layout, kernels, devices).items()}
-        for name in filter(os.path.exists, written):
-            if (before := _text(name)).strip() and not is_table(before):
-                raise CacheError(name, "is no table, and is to stay", "name another --output or --file")
-        for name, text in written.items():
-            stores.replace_file(name, text.encode())
-        print_lines(map(safe, written))
+        _write_tables(output, tables(cache, layout, kernels, devices))
         return
     if preset or path or row or values:
         raise CacheError("--to=python", "writes one module", "--preset, --file, --row and --values are for --to=table")
     text, words = _module(cache, _line(file, kernels, devices, aliases, output))
-    if os.path.exists(output) and (before := _text(output)).strip():
+    module = stores.OutputFile(output)
+    before = module.read().decode(errors="replace")
+    if before.strip():
         export_python.command_of(before, output)  # raises for what is something else, and is to stay
         if before == text:
             print_lines([safe(f"{output} is up to date: {words}")])
             return
-    stores.replace_file(output, text.encode())
+    module.replace(text.encode())
     print_lines([safe(f"{output} was written: {words}")])
+
+
+def _write_tables(output: str, texts: Mapping[str, str]) -> None:
+    """Write tables below a folder. If one of them cannot be written, write none.
+
+    :param texts: path below the folder -> text.
+    """
+    files: dict[str, stores.OutputFile] = {}
+    for name in texts:
+        path = os.path.join(output, name)
+        file = stores.OutputFile(path, below=output)
+        before = file.read().decode(errors="replace")
+        if before.strip() and not is_table(before):
+            raise CacheError(path, "is no table, and is to stay", "name another --output or --file")
+        files[name] = file
+    for name, file in files.items():
+        file.replace(texts[name].encode())
+    print_lines(safe(os.path.join(output, name)) for name in files)
 
 
 def _layout(preset: str | None, path: str | None, row: str | None, values: str) -> TableLayout:

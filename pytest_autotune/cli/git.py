@@ -103,7 +103,7 @@ def _append(file: Path, wanted: Sequence[str]) -> list[str]:
     if lines := [line for line in wanted if line not in before.splitlines()]:
         text = before if before.endswith("\n") or not before else f"{before}\n"
         text += "".join(f"{line}\n" for line in lines)
-        stores.replace_file(str(file), text.encode(errors="surrogateescape"))
+        stores.OutputFile(str(file)).replace(text.encode(errors="surrogateescape"))
     return lines
 
 
@@ -130,7 +130,7 @@ def merge(ancestor: str, ours: str, theirs: str, path: str) -> int:
         sides = {name: whole(decode(stores.read_file(side), form, path)) for name, side in versions.items()}
         before = stores.read_file(ancestor)  # empty where both sides added the file
         combined = combine_caches(sides, decode(before, form, path) if before.strip() else Cache())
-        stores.replace_file(ours, encode(combined.cache, form))
+        stores.OutputFile(ours).replace(encode(combined.cache, form))
     except CacheError as error:
         print_lines([f"{NAME}: {safe(path)}: cannot be merged as a cache: {error}"], err=True)
         return FOUND

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import click
 
 from pytest_autotune.cache import stores
 from pytest_autotune.cache.errors import CacheError
-from pytest_autotune.cache.locations import is_url
+from pytest_autotune.cache.locations import Location, is_url
 from pytest_autotune.cache.merge import CombinedCaches, combine_caches
 from pytest_autotune.cache.model import Cache, Problem
 from pytest_autotune.cache.quantities import describe_count
@@ -39,12 +40,15 @@ def command(files: tuple[str, ...], output: str, base: str | None) -> None:
     sides = {path: whole(stores.read_cache(path)) for path in files}
     ancestor = stores.read_cache(base) if base is not None else None
     combined, gone = combine_caches(sides, ancestor), set[Problem]()
+    target = Location.parse(output, Path()).resolved
+    added_to = [path for path in files if Location.parse(path, Path()).resolved == target]
+    if is_url(output):  # others add to it
+        added_to.append(output)
 
     def change(now: Cache) -> Cache:
         nonlocal combined, gone
-        # A dump may have written to it meanwhile; and to what is at a URL, others add.
-        if output in sides or is_url(output):
-            combined = combine_caches({**sides, output: now}, ancestor)
+        if added_to:  # a dump may have written to it meanwhile
+            combined = combine_caches({**sides, **dict.fromkeys(added_to, now)}, ancestor)
         there = (*combined.cache.entries, *combined.removed)
         gone = {entry.problem for entry in now.entries} - {entry.problem for entry in there}
         return combined.cache

@@ -20,6 +20,8 @@ from pytest_autotune.production.choices import plain_key
 from pytest_autotune.run.mode import Finding, Mode, Section
 from pytest_autotune.run.result import Gate, RunResult
 
+_NO_PROBLEM = "is no problem that pytest_autotune.use() reported"
+
 
 @dataclass(frozen=True)
 class Wanted:
@@ -46,9 +48,10 @@ class Problems(Mode):
 
     def build_section(self, result: RunResult) -> Section:
         wanted: Counter[Wanted] = Counter()
+        torn: list[str] = []
         try:
             for path, typed in self._files:
-                wanted.update(_read(path, typed))
+                wanted.update(_read(path, typed, torn))
         except CacheError as error:
             return Section(self.name, str(self), gate=Gate(str(self), f"--autotune-problems: {error}"))
         tests: defaultdict[tuple[str, str], dict[frozenset[tuple[str, Any]], str]] = defaultdict(dict)
@@ -62,31 +65,46 @@ class Problems(Mode):
         why = result.collected.incomplete_reason
         so_far = f" (this run was not complete: {why})" if found and why else ""
         line = f"{describe_count(len(wanted), 'problem')} of production{missing}{so_far}"
+        lines = [line]
+        if torn:
+            lines.append(f"{torn[0]}: cut off, by a kill or a full disk ({describe_count(len(torn), 'line')} left out)")
         data = [{"problem": one.problem, "nearest_test": one.test, "reason": one.text} for one in found]
-        return Section(self.name, str(self), (line,), tuple(found), data={"uncovered": data})
+        return Section(self.name, str(self), tuple(lines), tuple(found), data={"uncovered": data})
 
 
 def make(problems: Sequence[Any]) -> Problems:
     """The mode, by its options."""
-    return Problems([(file.location.resolved, file.typed) for file in problems])
+    return Problems([(file.location.url or str(file.location.path), file.typed) for file in problems])
 
 
-def _read(path: str, where: str) -> list[Wanted]:
-    """The problems in a file, each as often as it stands there."""
+def _read(path: str, where: str, torn: list[str]) -> list[Wanted]:
+    """Return the problems in a file, each as often as it stands there.
+
+    :param torn: gets the place of each line that is only a part of one.
+    :raises CacheError: for a file that holds something else.
+    """
     found = []
+    first_torn = len(torn)
     try:
         lines = stores.read_file(path).decode("utf-8", "replace").splitlines()
     except CacheError as error:
         raise CacheError(where, error.event) from None
     for number, line in enumerate(lines, 1):
+        place = f"{where}:{number}"
         try:
             given = json.loads(line)
+        except (ValueError, RecursionError):
+            torn.append(place)
+            continue
+        try:
             key = {to_one_line(str(name)): _hashable(value) for name, value in given["key"].items()}
             found.append(
                 Wanted(to_one_line(str(given["tuner"])), to_one_line(str(given["kernel"])), frozenset(key.items()))
             )
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-            raise CacheError(f"{where}:{number}", "is no problem that pytest_autotune.use() reported") from None
+        except (KeyError, TypeError, AttributeError, RecursionError):
+            raise CacheError(place, _NO_PROBLEM) from None
+    if torn[first_torn:] and not found:
+        raise CacheError(torn[first_torn], _NO_PROBLEM)
     return found
 
 

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.foreign_text import to_one_line
 from pytest_autotune.plugin.values import CacheArgument, Options
 from pytest_autotune.report import FILES, ci_log, markdown, terminal
@@ -47,21 +48,24 @@ def check(options: Options) -> None:
             problem = "is a cache of this run (name another file)"
         else:
             try:
-                report.location.path.parent.mkdir(parents=True, exist_ok=True)
-                problem = _in_the_way(report.location.path)
+                path = Path(report.location.resolved)
+                path.parent.mkdir(parents=True, exist_ok=True)
+                problem = _in_the_way(path, report.location.path.suffix)
+            except CacheError as error:
+                problem = error.event
             except OSError as error:
                 problem = f"cannot be written: {error.strerror}"
         if problem:
             raise pytest.UsageError(f"{report.given}: {report.typed}: {problem}")
 
 
-def _in_the_way(path: Path) -> str:
+def _in_the_way(path: Path, suffix: str) -> str:
     """What is where a report is to be, other than an earlier one; empty where nothing is."""
     if path.exists() and not path.is_file():  # a pipe without a reader would keep the run from ending
         return "is not a file"
     with suppress(FileNotFoundError), path.open(encoding="utf-8", errors="replace") as file:
         beginning = file.read(_BEGINNING)
-        if beginning.strip() and not FILES[path.suffix].begins(beginning):
+        if beginning.strip() and not FILES[suffix].begins(beginning):
             return "is there and is no report of pytest-autotune (name another file, or remove it)"
     return ""
 
@@ -69,12 +73,15 @@ def _in_the_way(path: Path) -> str:
 def write(reports: Sequence[CacheArgument], result: RunResult) -> RunResult:
     """Write the reports; the result gets an error for each that could not be written."""
     for report in reports:
-        path = report.location.path
+        path, suffix = Path(report.location.resolved), report.location.path.suffix
         try:
-            path.write_text(FILES[path.suffix].text(result), encoding="utf-8")
+            problem = _in_the_way(path, suffix)  # again: a test may have put something there
+            if not problem:
+                path.write_text(FILES[suffix].text(result), encoding="utf-8")
         except OSError as error:
-            problem = f"{report.given}: {report.typed}: cannot be written: {error.strerror or error}"
-            result = replace(result, errors=(*result.errors, problem))
+            problem = f"cannot be written: {error.strerror or error}"
+        if problem:
+            result = replace(result, errors=(*result.errors, f"{report.given}: {report.typed}: {problem}"))
     return result
 
 

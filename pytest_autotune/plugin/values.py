@@ -1,4 +1,4 @@
-"""The values of options, from the command line, else from the ini file. Workers read them, too: no file is touched."""
+"""The values of options, from the command line, else from the ini file. Workers read them, too: no file is opened."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from pytest_autotune.cache.errors import CacheError
-from pytest_autotune.cache.locations import READ_ONLY, Location, is_url
+from pytest_autotune.cache.locations import READ_ONLY, Location, is_url, resolve
 from pytest_autotune.cache.model import library_of
 from pytest_autotune.modes import MODES, Option
 from pytest_autotune.plugin.options import OPTIONS
@@ -43,7 +43,10 @@ class CacheArgument:
 
     def is_same_as(self, other: CacheArgument) -> bool:
         """Whether both name one file or folder."""
-        return self.location.resolved == other.location.resolved
+        try:
+            return self.location.resolved == other.location.resolved
+        except CacheError:  # raised again where that cache is read
+            return False
 
 
 def path_argument(text: str, base: Path, given: str, config: pytest.Config) -> CacheArgument:
@@ -57,7 +60,17 @@ def path_argument(text: str, base: Path, given: str, config: pytest.Config) -> C
         return CacheArgument(replace(location, local_copy=cache_folder(config)), given)
     if base != here and not (text.startswith("~") or os.path.isabs(text)):
         typed = os.path.relpath(base / text, here) + ("/" if text.endswith("/") else "")
+        if os.pardir in Path(text).parts and not _is_one_file(here / typed, base / text):
+            typed = os.path.join(os.path.relpath(base, here), text)
     return CacheArgument(Location.parse(text, base, typed), given)
+
+
+def _is_one_file(short: Path, path: Path) -> bool:
+    """Whether a path without its ``..`` names the same file: the folder before one may be missing, or be a link."""
+    try:
+        return resolve(short) == resolve(path)
+    except OSError:
+        return False
 
 
 def cache_folder(config: pytest.Config) -> Path | None:

@@ -73,9 +73,9 @@ PRESETS: Mapping[str, TableLayout] = {
         {"device": _name_in_vllm, "dtype": _moe_dtype, "block_shape": _block_shape(",")},
         "triton_version",
     ),
-    # As SGLang's looks for them, below "configs" of SGLANG_MOE_CONFIG_DIR. Every key of a file is a row.
+    # As SGLang's looks for them, below SGLANG_MOE_CONFIG_DIR. Every key of a file is a row.
     "sglang": TableLayout(
-        f"triton_{{triton}}/{_MOE}[,per_channel_quant={{per_channel_quant}}].json",
+        f"configs/triton_{{triton}}/{_MOE}[,per_channel_quant={{per_channel_quant}}].json",
         "M",
         _MOE_VALUES,
         {
@@ -134,7 +134,12 @@ def _placed(entry: Entry, layout: TableLayout) -> tuple[str, int, dict[str, Plai
         raise CacheError(str(entry.problem), f"its choice has no {lacking}", f"it has {', '.join([*values, *params])}")
     rest = {name: value for name, value in params.items() if _USUAL.get(name) != value}
     named = {**key, "device": entry.problem.device.name, "triton": _triton(entry).replace(".", "_")}
-    return "".join(_path(entry, layout, named)), row, values | (rest if layout.has_others else {})
+    path = "".join(_path(entry, layout, named))
+    # A value may be empty, and so leave a part of the path empty, or make it absolute.
+    if not {"", ".."}.isdisjoint(path.split("/")):
+        found = f"its file would be {path!r}, with a part that names no file below --output"
+        raise CacheError(str(entry.problem), found, "name in --file= what each of its parts has a value for")
+    return path, row, values | (rest if layout.has_others else {})
 
 
 def _path(entry: Entry, layout: TableLayout, named: Mapping[str, Plain]) -> Iterator[str]:

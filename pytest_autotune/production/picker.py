@@ -1,13 +1,15 @@
 """Tuned choices of Triton kernels, and what picks them where a kernel is launched; needs nothing but Triton and torch.
 
 Of a problem that is known, one candidate is left: Triton 3.8 and later then measures nothing, earlier versions time it
-once, or not with ``do_bench=picked.do_bench``. What is not known is tuned by Triton, as without this file.
+once, or not with ``do_bench=picked.do_bench``. What is not known is tuned by Triton, as without this file; under its
+interpreter, which measures nothing that counts, the first candidate is left.
 
 pytest-autotune wrote it. Edit nothing here: COMMAND writes it anew.
 """
 
 import functools
 import math
+import os
 import sys
 import threading
 import warnings
@@ -29,6 +31,7 @@ def pick(kernel: str, prune: Any = None, nearest: Any = (), other_devices: bool 
     def early_config_prune(configs: Any, named_args: Any, **kwargs: Any) -> Any:
         left.over = configs if prune is None else list(prune(configs, named_args, **kwargs))  # all, in a run of tests
         if left.over[1:] and not getattr(sys.modules.get("pytest_autotune.tuners.hooks"), "active_runs", 0):
+            choices = None
             try:
                 names, choices, remark = choices_here(kernel, other_devices)
                 here = tuple(sorted(parts({**named_args, **kwargs, "grid": None}, names)))
@@ -38,9 +41,14 @@ def pick(kernel: str, prune: Any = None, nearest: Any = (), other_devices: bool 
                 assert live, f"{best} is no candidate any more"
                 left.over = live[:1] if live.count(live[0]) == len(live) else live
                 if inexact := remark if known == here else "nearest":
-                    warn(f"{kernel}: what was tuned for {dict(known)}{remark} is used for {dict(here)}", inexact)
+                    what = f"{kernel}: what was tuned for {dict(known)}{remark} is used for {dict(here)}"
+                    warn(what, inexact, is_tuned_here=inexact != remark)
             except Exception as error:  # it is not known, there is no GPU, or somebody has edited the file
-                warn(f"{kernel}: no candidate is known as the choice, so Triton tunes: {error!r}")
+                if interprets():
+                    left.over = left.over[:1]
+                else:
+                    what = f"{kernel}: no candidate is known as the choice, so Triton tunes: {error!r}"
+                    warn(what, is_tuned_here=choices is not None)
         return left.over
 
     def do_bench(kernel_call: Any, quantiles: Any) -> Any:
@@ -86,16 +94,30 @@ def choices_here(kernel: str, other_devices: bool) -> Any:
 
 def device() -> Any:
     """This process's GPU by name, architecture and multiprocessors, and Triton's version."""
+    if interprets():
+        return "Triton interpreter", "interpreter", 0, sys.modules["triton"].__version__
     on = sys.modules["torch"].cuda.get_device_properties(None)
     arch = on.gcnArchName.split(":")[0] if sys.modules["torch"].version.hip else f"sm_{on.major}{on.minor}"
     return *ALIASES.get((on.name, arch), (on.name, arch, on.multi_processor_count)), sys.modules["triton"].__version__
 
 
-def warn(what: str, kind: str = "") -> None:
-    """Say once in a process that choices are not used as they were tuned, and what mends it."""
+def interprets() -> bool:
+    """Whether kernels run in Python, where no GPU is needed."""
+    return os.environ.get("TRITON_INTERPRET") == "1"
+
+
+def warn(what: str, kind: str = "", is_tuned_here: bool = True) -> None:
+    """Say once in a process that choices are not used as they were tuned, and what mends it.
+
+    :param is_tuned_here: choices are there for this GPU and this Triton: only a test for the problem is missing.
+    """
+    cache = COMMAND.partition(" export ")[2].partition(" --to=")[0]
+    mend = "cover it in the tests"
+    if not is_tuned_here:
+        mend = f"tune on this GPU with this Triton: pytest --autotune-load= --autotune-dump={cache}"
     torch = sys.modules.get("torch")
     if not (torch and torch.compiler.is_compiling()) and vars(warn).setdefault(kind, what) is what:  # it traces none
-        warnings.warn(f"{what} (cover it in the tests, then: {COMMAND})", stacklevel=3)
+        warnings.warn(f"{what} ({mend}, then: {COMMAND})", stacklevel=3)
 
 
 # What follows is data.

@@ -16,7 +16,7 @@ import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
-from functools import cache, cached_property
+from functools import cache
 from pathlib import PurePath
 from typing import Any
 
@@ -86,7 +86,8 @@ class ShippedCache:
         self._path = os.path.join(*self.package.split("."), self.resource)  # as a library's folder usually has it
         self.digest = hashlib.sha256(self._data or b"").hexdigest()[:16]
         self._pickers: dict[tuple[str, tuple[str, str, int]], dict[str, Any]] = {}
-        self._lock = threading.Lock()
+        self._cached: Cache | None = None
+        self._reported: set[str] = set()
         # A package that says it twice means the last one.
         _loaded[:] = [self, *(other for other in _loaded if other.package != self.package)]
         _hook()
@@ -113,8 +114,13 @@ class ShippedCache:
             _warn(f"{self.package}: {what}")
             return None
 
-    @cached_property
     def _cache(self) -> Cache:
+        """The cache, which is read where the first kernel asks. The caller holds the lock."""
+        if self._cached is None:
+            self._cached = self._decoded()
+        return self._cached
+
+    def _decoded(self) -> Cache:
         from pytest_autotune.cache.codec import decode, format_of
         from pytest_autotune.cache.errors import CacheError
 
@@ -127,11 +133,11 @@ class ShippedCache:
 
     def _picker(self, tuner: str, on: tuple[str, str, int]) -> dict[str, Any]:
         """The code of an exported module, with the choices of a tuner, for a device."""
-        from pytest_autotune.production.choices import PICKER, aliased, chosen, identity, plain_key
+        with _lock:
+            from pytest_autotune.production.choices import PICKER, aliased, chosen, identity, plain_key
 
-        with self._lock:
             if (tuner, on) not in self._pickers:
-                entries, _ = chosen(entry for entry in self._cache.entries if entry.problem.tuner == tuner)
+                entries, _ = chosen(entry for entry in self._cache().entries if entry.problem.tuner == tuner)
                 choices: Any = defaultdict(lambda: defaultdict(list))
                 for entry in entries:
                     device = *identity(entry.problem.device), ""  # of which Triton, each choice says itself
@@ -209,16 +215,34 @@ class ShippedCache:
         return found, False
 
     def _missed(self, miss: Asked) -> None:
-        if miss in self.misses:
-            return
+        line = json.dumps(vars(miss), default=str)
+        with _lock:
+            if line in self._reported:
+                return
+            self._reported.add(line)
         self.misses.append(miss)
         if self.report is not None:
             try:
-                with open(self.report, "a", encoding="utf-8") as file:
-                    file.write(json.dumps(vars(miss), default=str) + "\n")
+                _append(self.report, line)
             except OSError as error:
                 _warn(f"{self.report}: {error.strerror}")
 
+
+def _append(path: str | os.PathLike[str], line: str) -> None:
+    """Add a line to a file by one write, and not to a line that a killed process or a full disk has cut off."""
+    with open(path, "ab+", buffering=0) as file:
+        end = file.seek(0, os.SEEK_END)
+        file.seek(max(end - 1, 0))
+        if file.read(1) not in (b"", b"\n"):
+            line = "\n" + line
+        file.write(f"{line}\n".encode())
+
+
+#: Held while a cache is read, and imported what that needs. A fork waits for it: a child has none of the threads of its
+#: parent, and what these hold, modules that are being imported too, nobody would ever release.
+_lock = threading.RLock()
+if hasattr(os, "register_at_fork"):  # libraries run on systems without fork, too
+    os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release)
 
 _loaded: list[ShippedCache] = []
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import stat
 import threading
 from collections.abc import Iterable, Iterator, Mapping
@@ -34,6 +35,8 @@ _SUFFIX = ".jsonl"
 #: How a line begins that another worker may wait for.
 _CLAIM = b'{"claim":"'
 _LOCK = "lock"
+#: The name of a run's folder: the process, and something random.
+_RUN = re.compile(r"\d+-[0-9a-f]{8}")
 #: How long a run waits for another one that begins or ends beside it, in seconds.
 _BESIDE_S = 10.0
 
@@ -227,12 +230,15 @@ class RunFolder:
                     self._open(runs)
 
     def _open(self, runs: Path) -> None:
+        if runs.is_symlink():  # folders behind it may be another's, and would be removed
+            return
         runs.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with _beside(runs):  # nobody takes a folder for left that is being made
             for path in sorted(runs.iterdir()) if runs.is_dir() else ():
                 with suppress(OSError):  # another run's, or gone
                     found = path.lstat()
-                    if stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid():
+                    is_own = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid()
+                    if is_own and _RUN.fullmatch(path.name):
                         self._hold(path)
             if self.path is None:
                 path = runs / f"{getpid()}-{os.urandom(4).hex()}"

@@ -147,6 +147,24 @@ def test_a_dump_whose_name_cannot_be_written_is_refused_before_any_test(bad: Sui
         pytest.LineMatcher([line]).fnmatch_lines([f"--autotune-dump: {told}"])
 
 
+WAYS_BACK = [
+    (["--autotune-dump=build/../cache.textproto"], "--autotune-dump: build/../cache.textproto: "),
+    (["--autotune-load=build/../cache.textproto", "--autotune-update"], "--autotune-load: build/../cache.textproto: "),
+    (["-oautotune_dump=build/../cache.textproto"], "autotune_dump (ini): build/../cache.textproto: "),
+    (["--autotune-report=build/../cache.json"], "--autotune-report: build/../cache.json: "),
+]
+
+
+@pytest.mark.parametrize(("args", "where"), WAYS_BACK, ids=["dump", "update", "ini", "report"])
+def test_a_way_back_from_a_missing_folder_is_refused(bad: Suite, args: list[str], where: str) -> None:
+    (bad.folder / "cache.textproto").write_text(WHOLE)
+
+    assert refused(bad, bad.run(*args)).endswith(f"{where}cannot be read: there is no folder build")
+
+    assert (bad.folder / "cache.textproto").read_text() == WHOLE
+    assert not (bad.folder / "build").exists()
+
+
 @pytest.mark.parametrize("module", ["raise ValueError", "def test_plain(): pass"])
 def test_a_run_in_which_nothing_was_tuned_writes_no_empty_cache(serial_suite: Suite, section, module: str) -> None:
     result = serial_suite.write(test_bad=module).dump()

@@ -76,8 +76,7 @@ def test_copy(n):
     assert lib.copy(n) in (16, 32, 64, 128)
 """
 IN_PRODUCTION = """
-import sys, warnings, triton, lib, _tuned
-_tuned.device = lambda: ("Triton interpreter", "interpreter", 0, triton.__version__)  # no GPU is there to be asked
+import os, sys, warnings, triton, lib, _tuned
 warnings.simplefilter("error")
 lib.copy(100), lib.copy(100)
 assert lib.copy_kernel.best_config.kwargs["BLOCK"] == 64
@@ -173,9 +172,34 @@ def test_what_is_not_known_is_measured_with_tritons_own_benchmark_though_one_can
     write(suite, PICK, do_bench=UNTIMED)
 
     driver = "type('Driver', (), {'get_benchmarker': lambda self: lib.bench})()"
-    unknown = f"{IN_PRODUCTION}\nwarnings.simplefilter('ignore')\ntriton.runtime.driver.set_active({driver})\n"
+    as_on_a_gpu = (
+        "_tuned.interprets = lambda: False\n_tuned.device = lambda: ('Triton interpreter', 'interpreter', 0, '')"
+    )
+    unknown = (
+        f"{IN_PRODUCTION}\n{as_on_a_gpu}\nwarnings.simplefilter('ignore')\ntriton.runtime.driver.set_active({driver})\n"
+    )
     told = in_production(suite, f"{unknown}print(lib.copy(77), lib.BENCHED, lib.copy(50), lib.BENCHED)")
     assert told.splitlines()[1] == "64 [16, 32, 64, 128] 64 [16, 32, 64, 128]"
+
+
+def test_an_export_runs_under_the_interpreter_without_a_gpu(
+    serial_suite: Suite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a library ships for GPUs alone can be tried on a laptop: nothing is measured there."""
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    suite = serial_suite
+    write(suite, "None")
+    suite.dump()
+    for_gpus = suite.cache.read_text().replace("Triton interpreter", "NVIDIA H200").replace('"interpreter"', '"sm_90"')
+    (suite.folder / "gpu.textproto").write_text(for_gpus)
+    assert cli.main(["export", "gpu.textproto", "--to=python", "-o", "_tuned.py"]) == 0
+    write(suite, PICK, do_bench=UNTIMED)
+
+    told = in_production(
+        suite, "import lib, warnings; warnings.simplefilter('error'); print(lib.copy(100), lib.BENCHED)"
+    )
+
+    assert told == "16 []"
 
 
 def digests(path: Path) -> list[str]:

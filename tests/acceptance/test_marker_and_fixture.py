@@ -319,6 +319,21 @@ class TestAll:
     assert section(result)[-1].startswith("1 hit")
 
 
+def test_the_cache_of_a_test_is_written_where_it_was_read(serial_suite: Suite) -> None:
+    """A ``..`` behind a link is that of the folder to which the link leads."""
+    folder = serial_suite.folder
+    (folder / "elsewhere" / "deep").mkdir(parents=True)
+    (folder / "tests").mkdir()
+    (folder / "tests" / "link").symlink_to("../elsewhere/deep")
+    write(serial_suite, "@load('link/../own.textproto')\ndef test_own(tune): tune('lib.own')")
+    (folder / "test_marked.py").rename(folder / "tests" / "test_marked.py")
+
+    serial_suite.run("--autotune-update=all", "tests").assert_outcomes(passed=1)
+
+    assert (folder / "elsewhere" / "own.textproto").exists()
+    assert not (folder / "tests" / "own.textproto").exists()
+
+
 def test_a_failing_test_and_its_teardown_leave_no_cache_behind(serial_suite: Suite) -> None:
     write(
         caches(serial_suite, "b"),

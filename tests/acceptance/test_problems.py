@@ -66,6 +66,18 @@ def test_where_all_is_covered_a_line_says_so_and_a_part_of_the_suite_is_not_take
     assert "1 problem of production: 1 not covered by the suite (this run was not complete: -k selects tests)" in partly
 
 
+def test_a_line_that_was_cut_off_costs_only_itself(serial_suite: Suite, section: Any) -> None:
+    suite = write(serial_suite, ("lib.matmul", {"M": 16, "N": 8}))
+    file = suite.folder / "misses.jsonl"
+    whole = file.read_text()
+    file.write_text(f"{whole}{whole[:20]}\n{whole[:30]}{whole}{whole}")
+
+    lines = section(suite.run("--autotune-problems=misses.jsonl"))
+
+    assert "1 problem of production, all covered" in lines
+    assert "misses.jsonl:2: cut off, by a kill or a full disk (2 lines left out)" in lines
+
+
 def test_a_file_that_is_none_fails_the_run_with_a_line(serial_suite: Suite) -> None:
     suite = write(serial_suite)
     (suite.folder / "misses.jsonl").write_text('{"tuner": "toy"}\n')

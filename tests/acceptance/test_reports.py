@@ -166,12 +166,23 @@ def test_a_report_that_cannot_be_written_fails_the_run_in_one_line(
     result = serial_suite.load("--autotune-report=report.json", *args, *gate)
 
     assert result.ret == 1
-    told = "--autotune-report: report.json: cannot be written: Is a directory"
+    told = "--autotune-report: report.json: is not a file"
     assert result.outlines.count(f"ERROR {told}") == 1
     (whole,) = [line for line in result.outlines if line.startswith("!")]
     assert told in whole
     assert ("exceeded: 1 > 0" in whole) == bool(gate)
     result.stdout.no_fnmatch_line("*Traceback*")
+
+
+def test_a_report_replaces_nothing_that_a_run_has_made(serial_suite: Suite) -> None:
+    marked = "import pytest\n@pytest.mark.autotune_cache(load='own.json')\ndef test_op(tune): tune('lib.op')"
+    suite = serial_suite.write(test_op=marked)
+
+    result = suite.run("--autotune-update", "--autotune-report=own.json")
+
+    assert result.ret == 1
+    assert '"kernel": "lib.op"' in (suite.folder / "own.json").read_text()
+    assert any("own.json: is there and is no report" in line for line in result.outlines)
 
 
 def test_junit_has_nothing_of_ours_without_options(serial_suite: Suite) -> None:

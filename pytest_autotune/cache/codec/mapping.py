@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 from pytest_autotune.cache.errors import CacheError, ReportError
 from pytest_autotune.cache.model import (
     INT64,
+    LAST_GENERATION,
     UINT32,
     Cache,
     Candidate,
@@ -328,6 +329,8 @@ class _Reader:
         parts = fields.pop("tuner", ""), fields.pop("kernel", ""), fields.pop("key", ())
         versions = Versions.parse(fields.pop("environment", ""))
         digests = select_digests(fields.get("fingerprint", ()), self._digests)
+        if fields.get("generation", 0) > LAST_GENERATION:
+            del fields["generation"]  # no choice is replaced so often, and nothing could replace this one
         return Entry(Problem(*parts, self._devices[name]), versions=versions, digests=digests, **fields)
 
 

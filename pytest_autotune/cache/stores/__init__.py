@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from pytest_autotune.cache.errors import CacheError
-from pytest_autotune.cache.locations import OPTIONAL, READ_ONLY, Location
+from pytest_autotune.cache.locations import OPTIONAL, READ_ONLY, Location, resolve
 from pytest_autotune.cache.model import Cache
 from pytest_autotune.cache.stores.disk import FileStore, FolderStore, read_bytes
 from pytest_autotune.cache.stores.store import LocalCopyStore, OptionalStore, ReadOnlyStore, Store
@@ -59,20 +59,37 @@ def compact(url: str) -> tuple[int, int]:
     return SegmentStore(location).compact()
 
 
+class OutputFile:
+    """A file of another kind than a cache, which a command writes. Its path is resolved once.
+
+    :param below: the folder that the file has to be in, with all links followed.
+    :raises CacheError: for a path that ``open()`` would not find, but for missing folders at its end.
+    """
+
+    def __init__(self, path: str, below: str | None = None) -> None:
+        self._where = path
+        with os_errors(path):
+            self._file = Path(resolve(os.path.expanduser(path)))
+            if below is not None and Path(resolve(os.path.expanduser(below))) not in self._file.parents:
+                raise CacheError(path, f"leads out of {below}", "name another folder, or remove the link in it")
+            if path.endswith("/") or self._file.is_dir():
+                raise CacheError(path, "is a folder")
+
+    def read(self) -> bytes:
+        """Return the bytes of the file; none of a missing one."""
+        return read_bytes(self._file, self._where, missing_ok=True)
+
+    def replace(self, data: bytes) -> None:
+        """Put data in the place of the file, as a whole or, with a :class:`CacheError`, not at all."""
+        with os_errors(self._where):
+            self._file.parent.mkdir(parents=True, exist_ok=True)
+            with locked(lock_path(self._file)):
+                replace_file_bytes(self._file, data)
+
+
 def read_file(path: str) -> bytes:
     """What a file of another kind holds; a :class:`CacheError` where it cannot be read."""
     try:
-        return read_bytes(Path(path), path)
+        return read_bytes(Path(os.path.expanduser(path)), path)
     except CacheError as error:
         raise CacheError(error.place, error.event) from None
-
-
-def replace_file(path: str, data: bytes) -> None:
-    """Put data in the place of a file of another kind, as a whole or, with a :class:`CacheError`, not at all."""
-    with os_errors(path):
-        file = Path(os.path.realpath(os.path.expanduser(path)))
-        if file.is_dir() or path.endswith("/"):
-            raise CacheError(path, "is a folder")
-        file.parent.mkdir(parents=True, exist_ok=True)
-        with locked(lock_path(file)):
-            replace_file_bytes(file, data)

@@ -5,18 +5,23 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Sequence
+import time
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from pytest_autotune.cache.codec import Format, decode, encode, format_of
 from pytest_autotune.cache.codec.mapping import without_duplicates
 from pytest_autotune.cache.errors import CacheError
+from pytest_autotune.cache.host_time import HostTime
 from pytest_autotune.cache.locations import MARKER, Location
 from pytest_autotune.cache.model import Cache, Entry
 from pytest_autotune.cache.quantities import describe_count
 from pytest_autotune.cache.stores.store import Change, Updated
 from pytest_autotune.cache.stores.writing import (
+    LONGEST_WAIT_S,
+    POLL_S,
+    TEMPORARY,
     check_creatable,
     create_unused_path,
     lock_path,
@@ -33,21 +38,29 @@ class FileStore:
     """Keeps a cache in one file, with a lock beside it."""
 
     def __init__(self, location: Location) -> None:
-        self._path = location.path
-        #: What links lead to.
-        self._target = Path(location.resolved)
+        self._location = location
         self._where = str(location)
 
     def __str__(self) -> str:
         return self._where
+
+    @property
+    def _target(self) -> Path:
+        """The one path that is read and written."""
+        return Path(self._location.resolved)
+
+    @property
+    def _format(self) -> Format:
+        """The format by the name that the user gave: a link may lead to a file of any name."""
+        return format_of(self._location.path, self._where)
 
     def read(self, missing_ok: bool = False) -> Cache:
         return self._read(missing_ok)
 
     def _read(self, missing_ok: bool) -> Cache:
         """The same while nobody else writes."""
-        form = format_of(self._path, self._where)
-        data = read_bytes(self._path, self._where, missing_ok)
+        form = self._format
+        data = read_bytes(self._target, self._where, missing_ok)
         return Cache() if missing_ok and not data.strip() else decode(data, form, self._where)
 
     @property
@@ -57,7 +70,7 @@ class FileStore:
 
     def _write(self, target: Path, cache: Cache) -> bool:
         """Write what differs; whether anything does."""
-        data = _encoded(cache, format_of(self._path, self._where), self._where)
+        data = _encoded(cache, self._format, self._where)
         if data == read_bytes(target, self._where, missing_ok=True):
             return False
         replace_file_bytes(target, data)
@@ -130,20 +143,60 @@ def _encoded(cache: Cache, form: Format, where: str) -> bytes:
 
 _MARKER_TEXT = b"A folder of autotuning choices, one file for each problem, kept by pytest-autotune.\n"
 _PROBLEM_FILE = re.compile(r"[0-9a-f]{32}\.textproto")
-_LITTER = re.compile(rf"\.{_PROBLEM_FILE.pattern}\.tmp")
-#: After so many seconds of waiting for whoever writes, what is there is read.
-_LONGEST_WRITE_S = 5.0
+_LITTER = re.compile(rf"\.{_PROBLEM_FILE.pattern}{re.escape(TEMPORARY)}")
 
 
 class FolderStore(FileStore):
     """Keeps a cache in a folder that holds a marker file, which tells it from a folder of other things."""
 
     def read(self, missing_ok: bool = False) -> Cache:
-        """See :class:`FileStore`; a folder without the marker file is like a missing one."""
-        if MARKER in self._names():
-            with suppress(OSError), locked(self._lock, _LONGEST_WRITE_S):  # who writes replaces files one by one
-                return self._read(missing_ok)
-        return self._read(missing_ok)  # nobody writes where there can be no lock
+        """See :class:`FileStore`; a folder without the marker file is like a missing one.
+
+        A writer replaces the files one by one under the lock. A part of its entries is never taken for all of them.
+        """
+        if MARKER not in self._names():
+            return self._read(missing_ok)
+        try:
+            with locked(self._lock) as is_locked:
+                if is_locked:
+                    return self._read(missing_ok)
+        except OSError:  # this user may not write there, and makes no lock
+            return self._read_unlocked(missing_ok)
+        raise self._busy
+
+    @property
+    def _busy(self) -> CacheError:
+        found = f"another process writes there, or holds the lock for {LONGEST_WAIT_S:g} s"
+        return CacheError(self._where, found, f"if none runs, remove {self._lock}")
+
+    def _read_unlocked(self, missing_ok: bool) -> Cache:
+        """Read until no other user has written meanwhile."""
+        deadline = HostTime.monotonic() + LONGEST_WAIT_S
+        while HostTime.monotonic() < deadline:
+            before = self._versions()
+            try:
+                cache = self._read(missing_ok)
+            except CacheError:
+                if self._is_unchanged(before):
+                    raise
+            else:
+                if self._is_unchanged(before):
+                    return cache
+            time.sleep(POLL_S)
+        raise self._busy
+
+    def _is_unchanged(self, before: Mapping[str, object]) -> bool:
+        """Whether nobody has written since the folder had these versions, nor writes now."""
+        return self._lock.name not in before and before == self._versions()
+
+    def _versions(self) -> dict[str, object]:
+        """The version of each file in the folder, by its name."""
+        versions: dict[str, object] = {}
+        for name in self._names():
+            with suppress(OSError):  # removed meanwhile
+                status = os.lstat(self._target / name)
+                versions[name] = (status.st_ino, status.st_mtime_ns)
+        return versions
 
     def _read(self, missing_ok: bool) -> Cache:
         names = self._names()
@@ -153,7 +206,7 @@ class FolderStore(FileStore):
             self._check_ours()
             raise CacheError(self._where, "no such folder", f"create one with --autotune-dump={self._where}")
         files = [name for name in sorted(names) if _PROBLEM_FILE.fullmatch(name)]
-        shown = [Location(self._path / name, display_text=os.path.join(self._where, name)) for name in files]
+        shown = [Location(self._target / name, display_text=os.path.join(self._where, name)) for name in files]
         caches = [FileStore(file).read() for file in shown]
         return Cache(
             without_duplicates(entry for cache in caches for entry in cache.entries),
@@ -167,7 +220,7 @@ class FolderStore(FileStore):
     def _names(self) -> Sequence[str]:
         """The names of the files in the folder; none where it is missing."""
         try:
-            return os.listdir(self._path)
+            return os.listdir(self._target)
         except (FileNotFoundError, NotADirectoryError):
             return ()
         except OSError as error:

@@ -15,44 +15,41 @@ initialise CUDA), and that a kernel was tuned for other devices only is worth te
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import os
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 from pytest_autotune.cache.codec import Format, decode, encode
 from pytest_autotune.cache.errors import CacheError
-from pytest_autotune.cache.locations import INSTANCE, Location
+from pytest_autotune.cache.host_time import HostTime
+from pytest_autotune.cache.locations import Location
 from pytest_autotune.cache.merge import combine_caches, next_generation
 from pytest_autotune.cache.model import Cache, Entry
+from pytest_autotune.cache.quantities import describe_count
 from pytest_autotune.cache.stores.disk import MAX_BYTES
+from pytest_autotune.cache.stores.objects import next_page, open_url, run, within, words
 from pytest_autotune.cache.stores.store import Change, NotTakenError, Updated
 
-#: A request that hangs ends after so many seconds, and others are tried again for so many: a store that is down costs
-#: a run one request at its start and one at its end.
-_REQUEST_S = 4
-_RETRY_S = 3
+#: All pages of a list, for a run and for a compaction: some stores give the first page again and again.
+_LIST_S = 5.0
+_LIST_OF_COMPACTION_S = 60.0
 #: A larger segment becomes two, so that one of them is read within a request's time.
 _LARGE = 4 * 2**20
 _REQUESTS_AT_ONCE = 8
 #: What is gone when it is asked for was merged into another segment by a compaction: the names are read again.
 _TRIES = 4
+_PAUSE_S = 0.2
 _SEGMENT = re.compile(r"v1/[^/]+/([0-9a-f]{64})\.pb")
-
-#: The variables that hold credentials, or say where they are. A machine may have some of its own, but asking one that
-#: has none takes seconds.
-_CREDENTIALS = {
-    "s3": re.compile("AWS_(ACCESS_KEY_ID|WEB_IDENTITY_TOKEN_FILE|CONTAINER_CREDENTIALS_(RELATIVE|FULL)_URI)"),
-    "gs": re.compile("GOOGLE_(APPLICATION_CREDENTIALS|SERVICE_ACCOUNT(_PATH|_KEY)?)"),
-    "az": re.compile("AZURE_(STORAGE_.*(KEY|TOKEN)|(STORAGE_)?CLIENT_SECRET|FEDERATED_TOKEN_FILE|USE_AZURE_CLI)"),
-}
+#: Stands for the objects whose names the library refuses.
+_FOREIGN = "v1/"
+#: The name of its copy on this machine.
+_COPY = re.compile(r"v1-.+-[0-9a-f]{64}\.pb")
 
 
 class SegmentStore:
@@ -117,11 +114,15 @@ class SegmentStore:
     def compact(self) -> tuple[int, int]:
         """Write all segments as one for each device, then remove them; what others add meanwhile stays as it is.
 
-        Whoever reads meanwhile finds every entry in some segment. Tombstones go last, after what they remove.
+        Whoever reads meanwhile finds every entry in some segment. Tombstones go last, after what they remove. Nothing
+        is removed before the new segments were read back.
         """
-        segments = self._segments()
+        segments = self._segments(_LIST_OF_COMPACTION_S)
+        segments.pop(_FOREIGN, None)
         mergeable = {name: cache for name, cache in segments.items() if not cache.lossy}
         new = self._put(_without_tombstones(combine_caches(mergeable).cache).entries, there=mergeable)
+        with self._errors("cannot be compacted", "nothing was removed"):
+            run(self._check_stored(new))
         old = [name for name in mergeable if name not in new]
         with_tombstones = [name for name in old if any(map(_is_tombstone, mergeable[name].entries))]
         for names in ([name for name in old if name not in with_tombstones], with_tombstones):
@@ -130,26 +131,45 @@ class SegmentStore:
                     self._library.delete(self._objects, names)
         return len(segments), len(segments) - len(old) + len([name for name in new if name not in segments])
 
-    def _segments(self) -> dict[str, Cache]:
-        """The segments by their names."""
-        found: dict[str, bytes] = {}
-        pool = ThreadPoolExecutor(_REQUESTS_AT_ONCE)
-        try:
-            with self._errors("cannot be read", "with ?optional a run goes on without it"):
-                for _ in range(_TRIES):
-                    names = self._names()
-                    read = zip(names, pool.map(self._bytes, names), strict=True)
-                    found = {name: data for name, data in read if data is not None}
-                    if len(found) == len(names):
-                        break
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)  # where one request hangs, the others do
-        self._tidy_copies(found)
-        return {name: self._decoded(name, data) for name, data in found.items()}
+    async def _check_stored(self, names: Iterable[str]) -> None:
+        """Raise where a store that has taken segments does not give them back."""
+        for name in names:
+            data = await self._get(name)
+            if data is None or _name_of(data) not in name:
+                raise ValueError(f"{name} was written, and the store does not give it back")
 
-    def _decoded(self, name: str, data: bytes) -> Cache:
+    def _segments(self, list_s: float = _LIST_S) -> dict[str, Cache]:
+        """The segments by their names.
+
+        :param list_s: the longest time for the list of their names.
+        """
+        with self._errors("cannot be read", "with ?optional a run goes on without it"):
+            found, foreign = run(self._read_all(list_s))
+        self._tidy_copies(found)
+        segments = {name: self._decoded(name, data) for name, data in found.items()}
+        if foreign:
+            segments[_FOREIGN] = Cache(lossy=(self._where, f"holds a foreign object: {foreign}", "remove that object"))
+        return segments
+
+    async def _read_all(self, list_s: float) -> tuple[dict[str, bytes | None], str]:
+        """Return the bytes of the segments by name, None of those that are listed and gone; and what is foreign."""
+        at_once = asyncio.Semaphore(_REQUESTS_AT_ONCE)
+        found: dict[str, bytes | None] = {}
+        for tries_left in reversed(range(_TRIES)):
+            names, foreign = await self._names(HostTime.monotonic() + list_s)
+            unread = [name for name in names if found.get(name) is None]
+            data = await asyncio.gather(*(self._bytes(name, at_once) for name in unread))
+            found |= dict(zip(unread, data, strict=True))
+            if None not in data or not tries_left:
+                break
+            await asyncio.sleep(_PAUSE_S)
+        return {name: found[name] for name in names}, foreign
+
+    def _decoded(self, name: str, data: bytes | None) -> Cache:
         """What a segment holds; where that cannot be read, nothing but why."""
         where = f"{self._where}: {name}"
+        if data is None:
+            return Cache(lossy=(where, "is listed, and the store answers 404; it is left out", "remove that object"))
         if _name_of(data) not in name:
             return Cache(lossy=(where, "holds other bytes than its name says, and is left out", "remove that object"))
         try:
@@ -157,34 +177,76 @@ class SegmentStore:
         except CacheError as error:
             return Cache(lossy=(where, f"{error.event}; it is left out", error.remedy))
 
-    def _names(self) -> list[str]:
-        pages = self._library.list(self._objects, prefix="v1/")
-        found = {one["path"]: one["size"] for page in pages for one in page}  # a page may repeat what another had
-        return sorted(name for name, size in found.items() if _SEGMENT.fullmatch(name) and size <= MAX_BYTES)
+    async def _names(self, deadline: float) -> tuple[list[str], str]:
+        """Return the names of the segments, and the error of a name that the library refuses."""
+        refused = self._library.exceptions.InvalidPathError
+        try:
+            sizes, error = await self._sizes("v1/", deadline), ""
+        except refused as invalid:
+            # One such object, with // or .. in its name, fails a whole page. The folders are listed around it.
+            error = words(invalid)
+            sizes = {}
+            try:
+                listing = await within(self._library.list_with_delimiter_async(self._objects, "v1/"))
+                folders = listing["common_prefixes"]
+            except refused:
+                folders = {name.rpartition("/")[0] for name in await self._sizes("v1/", deadline, "v1/0")}
+            for folder in folders:
+                sizes |= await self._sizes_in(folder, deadline)
+        names = [name for name, size in sizes.items() if _SEGMENT.fullmatch(name) and size <= MAX_BYTES]
+        return sorted(names), error
 
-    def _bytes(self, name: str) -> bytes | None:
+    async def _sizes_in(self, folder: str, deadline: float) -> dict[str, int]:
+        """Return the names and sizes of the objects in a folder, around a name that the library refuses."""
+        try:
+            return await self._sizes(folder, deadline, f"{folder}/0")  # digests come behind // and ..
+        except self._library.exceptions.InvalidPathError:
+            listing = await within(self._library.list_with_delimiter_async(self._objects, folder))
+            return {found["path"]: found["size"] for found in listing["objects"]}
+
+    async def _sizes(self, prefix: str, deadline: float, after: str | None = None) -> dict[str, int]:
+        """Return the names and sizes of all objects below a prefix, and behind a name."""
+        sizes: dict[str, int] = {}
+        pages = self._library.list(self._objects, prefix=prefix, offset=after).__aiter__()
+        while page := await within(next_page(pages)):
+            sizes |= {found["path"]: found["size"] for found in page}  # a page may repeat what another had
+            if HostTime.monotonic() > deadline:
+                raise ValueError(f"the list of its objects has no end: {describe_count(len(sizes), 'name')} so far")
+        return sizes
+
+    async def _bytes(self, name: str, at_once: asyncio.Semaphore) -> bytes | None:
         """The bytes of a segment; None where it is gone."""
         with suppress(OSError):
             data = self._copy_of(name).read_bytes()
             if _name_of(data) in name:
                 return data
+        async with at_once:
+            stored = await self._get(name)
+        if stored is not None and _name_of(stored) in name:
+            _is_written(self._copy_of(name), stored)
+        return stored
+
+    async def _get(self, name: str) -> bytes | None:
+        """Return what the store has under a name; None if it has nothing."""
         try:
-            data = bytes(self._library.get(self._objects, name).bytes())
+            answer = await within(self._library.get_async(self._objects, name))
+            return bytes(await within(answer.bytes_async()))
         except FileNotFoundError:
             return None
-        if _name_of(data) in name:
-            _is_written(self._copy_of(name), data)
-        return data
 
     def _copy_of(self, name: str) -> Path:
         """Where a segment is kept on this machine."""
         return self._keep / "segments" / _name_of(self._location.url.encode())[:16] / name.replace("/", "-")
 
     def _tidy_copies(self, found: Iterable[str]) -> None:
+        """Remove the copies of segments that are gone: files that this store made, and none behind a link."""
         listed = set(map(self._copy_of, found))
+        folder = self._copy_of("")
+        if folder.is_symlink() or folder.parent.is_symlink():
+            return
         with suppress(OSError):  # there are none, or it is a read-only tree
-            for file in self._copy_of("").iterdir():
-                if file not in listed and file.suffix == ".pb":
+            for file in folder.iterdir():
+                if file not in listed and _COPY.fullmatch(file.name):
                     file.unlink()
 
     def _put(self, entries: Iterable[Entry], there: Iterable[str] = ()) -> set[str]:
@@ -192,11 +254,14 @@ class SegmentStore:
         names = set(there)
         new = {f"v1/{device}/{_name_of(data)}.pb": data for device, data in _encoded(entries)}
         with self._errors("cannot be written"):
-            for name, data in new.items():
-                if name not in names:
-                    self._library.put(self._objects, name, data)  # of a name all writers have the same bytes
-                    _is_written(self._copy_of(name), data)
+            run(self._put_all({name: data for name, data in new.items() if name not in names}))
         return set(new)
+
+    async def _put_all(self, new: Mapping[str, bytes]) -> None:
+        for name, data in new.items():
+            # Under one name all writers put the same bytes.
+            await within(self._library.put_async(self._objects, name, data))
+            _is_written(self._copy_of(name), data)
 
     @contextmanager
     def _errors(self, what: str, remedy: str = "") -> Iterator[None]:
@@ -204,61 +269,25 @@ class SegmentStore:
         try:
             yield
         except BaseException as error:
-            # The library panics at an address that is none, with a class that cannot be imported.
-            is_panic = type(error).__name__ == "PanicException"
+            # The library may panic, with classes that cannot be imported.
+            is_panic = type(error).__name__ in ("PanicException", "RustPanic")
             if not (is_panic or isinstance(error, (self._library.exceptions.BaseError, OSError, ValueError))):
                 raise
             hint = "" if self.has_credentials else ", asked without credentials: none are in the environment"
-            raise CacheError(self._where, f"{what}: {_words(error)}{hint}", remedy) from None
-
-
-def open_url(location: Location) -> tuple[Any, Any, bool]:
-    """The library, what it has for a URL, and whether there are credentials for that.
-
-    :raises CacheError: where the library is not installed, or the URL makes no sense to it.
-    """
-    try:
-        import obstore
-        from obstore.store import from_url
-    except ImportError:
-        remedy = "pip install 'pytest-autotune[stores]'"
-        raise CacheError(str(location), "is a URL, and obstore is not installed", remedy) from None
-    has_name = _CREDENTIALS[location.url.partition(":")[0]].fullmatch
-    is_set = any(has_name(name) and value for name, value in os.environ.items())
-    has_credentials = is_set or INSTANCE in location.options
-    wait = {"init_backoff": timedelta(milliseconds=100), "max_backoff": timedelta(seconds=1), "base": 2}
-    url: Any = location.url + "/"
-    config: Any = {} if has_credentials else {"skip_signature": True}
-    # Without TLS only where somebody has said so, by an endpoint that begins with http://
-    client: Any = {"timeout": f"{_REQUEST_S}s", "connect_timeout": "2s", "allow_http": True}
-    retry: Any = {"max_retries": 5, "retry_timeout": timedelta(seconds=_RETRY_S), "backoff": wait}
-    try:
-        return obstore, from_url(url, config=config, client_options=client, retry_config=retry), has_credentials
-    except (obstore.exceptions.BaseError, ValueError) as error:
-        raise CacheError(str(location), _words(error)) from None
-
-
-def _words(error: BaseException) -> str:
-    """An error of the library, which has pages of details, in short."""
-    text = str(error)
-    if status := re.search(r"status code: (\d{3}[ A-Za-z]*)", text):
-        code = re.search(r"<Code>(\w+)</Code>", text)
-        return f"the store answers {status[1].strip()}{f' ({code[1]})' if code else ''}"
-    if re.search(r"\bTimed ?[oO]ut|kind: Timeout", text):
-        return f"no answer within {_REQUEST_S} s"
-    if cause := re.search(r'message: "([^"]*)"', text):
-        return cause[1]
-    return text.partition("\n")[0].rpartition(" - ")[2]
+            raise CacheError(self._where, f"{what}: {words(error)}{hint}", remedy) from None
 
 
 def _is_written(file: Path, data: bytes) -> bool:
     """Whether a file could be written."""
-    temporary = file.with_suffix(f".{os.getpid()}")
+    temporary = file.with_name(f"{file.name}.{os.getpid()}-{os.urandom(4).hex()}")
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_bytes(data)
+        with temporary.open("xb") as stream:  # never what somebody else has put there
+            stream.write(data)
         os.replace(temporary, file)
     except OSError:
+        with suppress(OSError):
+            temporary.unlink()
         return False
     return True
 

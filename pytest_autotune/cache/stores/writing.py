@@ -12,9 +12,11 @@ from tempfile import NamedTemporaryFile
 
 from pytest_autotune.cache.errors import CacheError
 
-_POLL_S = 0.02
-#: So long a writer waits for the others.
-_TIMEOUT_S = 60.0
+POLL_S = 0.02
+#: So long a process waits for those that write.
+LONGEST_WAIT_S = 60.0
+#: The end of a temporary file's name. No other program has such a file, and it is as short as a check of the lock is.
+TEMPORARY = ".autotune-tmp"
 
 
 @contextmanager
@@ -50,7 +52,7 @@ def create_unused_path(path: Path, *, as_folder: bool) -> Path:
 
 def replace_file_bytes(file: Path, data: bytes) -> None:
     """Replace the file as a whole, or leave it as it is. Its lock is held: nobody else has the same temporary file."""
-    temporary = file.with_name(f".{file.name}.tmp")
+    temporary = file.with_name(f".{file.name}{TEMPORARY}")
     temporary.unlink(missing_ok=True)  # a killed process left it, or it is a link to elsewhere
     try:
         # Not tempfile: it makes files that only their owner can read, and the umask can only be asked by setting it.
@@ -77,15 +79,18 @@ def lock_path(file: Path) -> Path:
 
 
 @contextmanager
-def locked(lock: Path, timeout_s: float = _TIMEOUT_S) -> Iterator[bool]:
+def locked(lock: Path, timeout_s: float = LONGEST_WAIT_S) -> Iterator[bool]:
     """Whether the lock could be had; a killed process gives it back.
 
     :raises OSError: where there can be no lock file.
     """
     from filelock import FileLock, Timeout
 
+    if _is_foreign(lock):
+        yield False
+        return
     # Anybody may open the file that a killed process left; whoever may not write into its folder gains nothing by it.
-    held = FileLock(lock, timeout_s, 0o666, poll_interval=_POLL_S)
+    held = FileLock(lock, timeout_s, 0o666, poll_interval=POLL_S)
     try:
         held.acquire()
     except Timeout:
@@ -104,3 +109,15 @@ def locked(lock: Path, timeout_s: float = _TIMEOUT_S) -> Iterator[bool]:
             with suppress(OSError):
                 lock.unlink()
             held.release()
+
+
+def _is_foreign(lock: Path) -> bool:
+    """Whether another program's file is in the place of a lock: filelock would empty it, and it would be removed."""
+    try:
+        if not stat.S_ISREG(lock.lstat().st_mode):
+            return True
+        owner = lock.read_bytes()[:20].partition(b"\n")[0]
+    except OSError:
+        return False
+    # One of ours is empty. On a file system without locks it begins with the number of a process.
+    return bool(owner) and not owner.isdigit()

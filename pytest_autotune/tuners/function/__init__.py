@@ -6,6 +6,7 @@ and pytester removes it again.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -45,6 +46,15 @@ class Memory:
 #: That of the process, then one for each run that is attached, like the layers of a stack, since one pytest may run
 #: inside another; the last one counts.
 MEMORIES = [Memory()]
+
+
+def _forget_searches() -> None:
+    """Drop the locks of searches in a forked child: it has none of the threads that would release them."""
+    for memory in MEMORIES:
+        memory.searches.clear()
+
+
+os.register_at_fork(after_in_child=_forget_searches)
 
 
 class Adapter:
