@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import threading
 import time
+from contextvars import ContextVar
 
 import pytest
 
@@ -45,6 +46,19 @@ def test_leaving_without_an_error_waits_for_everything() -> None:
         for number in range(5):
             pool.submit(compiled.append, number)
     assert sorted(compiled) == [0, 1, 2, 3, 4]
+
+
+VALUE = ContextVar("VALUE", default="default")
+
+
+def test_a_job_sees_the_context_of_the_thread_that_submits_it() -> None:
+    with CompilePool(1) as pool:
+        default = pool.submit(VALUE.get)
+        token = VALUE.set("set")
+        changed = pool.submit(VALUE.get)
+        VALUE.reset(token)
+
+    assert [default.result(), changed.result()] == ["default", "set"]
 
 
 @pytest.mark.parametrize(

@@ -657,6 +657,73 @@ def test_what_a_call_in_another_thread_may_have_caused_is_not_kept(session, in_a
     assert [(lookup.is_tuned, lookup.entry) for lookup in first.lookups] == [(False, None)]
 
 
+class Disturbed:
+    """A benchmark that one candidate fails in, while another thread launches a kernel of its own.
+
+    :param error: that is raised; None for a benchmark that keeps it to itself.
+    """
+
+    def __init__(self, threads: int, error: Exception | None) -> None:
+        self.threads = threads
+        self.error = error
+        self.calls = 0
+
+    def __call__(self, kernel_call: Any, quantiles: Any) -> list[float]:
+        self.calls += 1
+        for _ in range(self.threads):
+            thread = threading.Thread(target=call, args=(copy_kernel(Bench()),))
+            thread.start()
+            thread.join()
+        self.threads = 0
+        if self.error is not None:
+            raise self.error
+        kernel_call()
+        return [float("inf") if self.calls == 1 else 1.0] * 3
+
+
+@pytest.mark.parametrize("threads", [0, 1])
+def test_a_candidate_that_other_threads_may_fail_is_not_kept(session, threads: int) -> None:
+    """Triton's interpreter replaces functions of its language for each launch, which all threads see."""
+    run = session(is_dumping=True)
+
+    call(copy_kernel(Disturbed(threads, error=None)))
+
+    lookup = run.lookups[-1]
+    assert lookup.is_tuned == (not threads)
+    assert bool(lookup.unrecorded) == bool(threads)
+
+
+@pytest.mark.parametrize("threads", [0, 1])
+def test_a_call_that_other_threads_may_fail_is_not_kept(session, threads: int) -> None:
+    run = session(is_dumping=True)
+
+    with pytest.raises(TypeError, match="no such argument"):
+        call(copy_kernel(Disturbed(threads, error=TypeError("no such argument"))))
+
+    assert run.lookups[-1].failed == (not threads)
+
+
+def test_another_thread_that_lives_may_disturb_a_search(session) -> None:
+    """It may launch kernels that have their choice, which nobody sees."""
+    run = session(is_dumping=True)
+    has_launched, may_end = threading.Event(), threading.Event()
+
+    def launch() -> None:
+        call(copy_kernel(Bench()))
+        has_launched.set()
+        may_end.wait(30)
+
+    thread = threading.Thread(target=launch)
+    thread.start()
+    assert has_launched.wait(30)
+    call(copy_kernel(Disturbed(0, error=None)), 65)
+    may_end.set()
+    thread.join()
+    call(copy_kernel(Disturbed(0, error=None)), 66)
+
+    assert [lookup.is_tuned for lookup in run.lookups] == [True, False, True]
+
+
 def restores(named: Any, exception: Any) -> None:
     """A hook that no test looks into."""
 

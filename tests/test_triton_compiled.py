@@ -12,7 +12,7 @@ import threading
 import time
 import weakref
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -31,8 +31,12 @@ from triton.runtime import autotuner as autotuner_module
 from triton.runtime import driver
 
 from pytest_autotune.cache.model import Device, Entry, Value
+from pytest_autotune.production.answering import _fits
 from pytest_autotune.run.lookup import Lookup
+from pytest_autotune.run.session import Session
 from pytest_autotune.tuners.triton.adapter import Adapter
+from pytest_autotune.tuners.triton.compiling import compile_and_load, compile_candidates, help_to_compile, load_ahead
+from pytest_autotune.tuners.triton.identity import Call
 from pytest_autotune.tuners.triton.internals.compiler import compiles_in_pools
 from pytest_autotune.workers.coordinator import Coordinator
 from pytest_autotune.workers.events import Log
@@ -228,6 +232,114 @@ def test_a_kernel_that_triton_refuses_is_refused_at_every_launch(run) -> None:
 
     with pytest.raises((LookupError, CompilationError)):  # the latter with Triton 3.4
         refused[(1,)](torch.zeros(16), BLOCK=16)
+
+
+def own_refused_kernel() -> Any:
+    def not_jitted(value):
+        return value
+
+    @triton.jit
+    def helper(value):
+        return not_jitted(value)
+
+    @triton.autotune(configs=[config(16), config(32)], key=["n"])
+    @triton.jit
+    def kernel(x, n, BLOCK: tl.constexpr):
+        at = tl.arange(0, BLOCK)
+        tl.store(x + at, helper(tl.load(x + at)))
+
+    return kernel, [kernel.fn, helper], {}
+
+
+def refused_argument() -> Any:
+    def not_jitted(value):
+        return value
+
+    @triton.jit
+    def function(value):
+        return not_jitted(value)
+
+    @triton.autotune(configs=[config(16), config(32)], key=["n"])
+    @triton.jit
+    def kernel(x, n, BLOCK: tl.constexpr, FUNCTION: tl.constexpr):
+        at = tl.arange(0, BLOCK)
+        tl.store(x + at, FUNCTION(tl.load(x + at)))
+
+    return kernel, [kernel.fn, function], {"FUNCTION": function}
+
+
+def try_to_load(call: Call, session: Session) -> None:
+    with suppress(Exception):
+        compile_and_load(call, call.autotuner.configs[0])
+
+
+ATTEMPTS = {
+    "a search": lambda call, session: compile_candidates(call, call.autotuner.configs, session),
+    "help": lambda call, session: help_to_compile(call, call.autotuner.configs, session),
+    "a race": lambda call, session: load_ahead(call, call.autotuner.configs),
+    "a choice": try_to_load,
+    "a choice in production": lambda call, session: _fits(call, call.autotuner.configs[0]),
+}
+
+
+@pytest.mark.skipif(not hasattr(triton, "constexpr_function"), reason="this Triton refuses no kernel for a function")
+@pytest.mark.usefixtures("absent_gpu")
+@pytest.mark.parametrize("make", [own_refused_kernel, refused_argument])
+@pytest.mark.parametrize("attempt", ATTEMPTS)
+def test_an_attempt_to_compile_leaves_no_hash_that_is_none(threads: int, make: Any, attempt: str) -> None:
+    kernel, functions, arguments = make()
+    kwargs = {"grid": (1,), "warmup": False, **arguments}
+    call = Call(kernel, ("key",), (torch.zeros(64), 64), kwargs, [])
+
+    ATTEMPTS[attempt](call, a_session(compile_threads=threads)[0])
+
+    assert not [function.hash for function in functions if str(function.hash).startswith("recursion:")]
+    with pytest.raises(RuntimeError, match="Unsupported function referenced"):
+        kernel[(1,)](torch.zeros(64), 64, **arguments)
+
+
+def test_a_refusal_of_tritons_own_is_left_as_it_is(run) -> None:
+    """The second launch of a refused kernel passes, as it does without the plugin."""
+    if not hasattr(triton, "constexpr_function"):
+        pytest.skip("this Triton refuses no kernel for a function")
+    recorded = run(is_dumping=True)
+    kernel, [function, _], _ = own_refused_kernel()
+
+    with pytest.raises(RuntimeError, match="Unsupported function referenced"):
+        kernel[(1,)](torch.zeros(64), 64)
+
+    assert function.hash.startswith("recursion:")
+    [candidate] = recorded[0].entry.candidates
+    name = "own_refused_kernel.<locals>.not_jitted"
+    assert candidate.failed == f"RuntimeError: Unsupported function referenced: function {name}"
+
+
+SETTINGS = {"scale": 3}
+
+
+@pytest.mark.usefixtures("absent_gpu")
+def test_no_worker_helps_with_a_kernel_that_reads_a_setting(compiled: Compiled, threads: int) -> None:
+    def scale():
+        return SETTINGS["scale"]
+
+    constexpr_function: Any = getattr(triton, "constexpr_function", None) or tl.constexpr_function
+
+    def made(factor: Any) -> Any:
+        @triton.autotune(configs=[config(16), config(32)], key=["n"])
+        @triton.jit
+        def kernel(x, y, z, n, BLOCK: tl.constexpr):
+            at = tl.arange(0, BLOCK)
+            tl.store(x + at, tl.load(x + at) * factor())
+
+        return kernel
+
+    kernel = made(constexpr_function(scale))
+    x = torch.zeros(64)
+    call = Call(kernel, ("key",), (x, x, x, 64), {"grid": (1,), "warmup": False}, [])
+
+    help_to_compile(call, kernel.configs, a_session(compile_threads=threads)[0])
+
+    assert compiled.blocks == []
 
 
 def test_a_choice_that_needs_more_than_the_device_has_now_is_stale_and_tuned(run, absent_gpu) -> None:

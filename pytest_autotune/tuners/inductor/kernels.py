@@ -13,7 +13,6 @@ import os
 from collections.abc import Callable, Sequence
 from concurrent import futures
 from contextlib import AbstractContextManager, nullcontext
-from contextvars import copy_context
 from functools import partial
 from types import ModuleType
 from typing import Any
@@ -149,8 +148,8 @@ class Kernels(Part):
         if not self._uses_threads or autotuner.compile_results:
             return False
         self._threads = self._threads or CompilePool(self._session.policy.compile_threads)
-        # Inductor's settings hold in the context of the thread that asks.
-        future = self._threads.submit(copy_context().run, original, autotuner, True)
+        # Inductor's settings hold in the context, which the pool copies.
+        future = self._threads.submit(original, autotuner, True)
 
         def first_run(*args: Any, **kwargs: Any) -> Any:
             vars(autotuner).pop("run", None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TypeVar
 
 from pytest_autotune.cache.quantities import round_significant
@@ -30,12 +31,18 @@ def clear_tracebacks(error: _Error) -> _Error:
     A frame holds what its function worked on, all tensors of a call, and leads to the frames of its callers. Where one
     of them holds the error, that is a circle: all of it would stay until the garbage collector comes.
     """
-    left: list[BaseException | None] = [error]
-    seen: set[int] = set()
-    while left:
-        one = left.pop()
-        if one is not None and id(one) not in seen:
-            seen.add(id(one))
-            one.__traceback__ = None
-            left += [one.__cause__, one.__context__, *getattr(one, "exceptions", ())]
+    for linked in chained_errors(error):
+        linked.__traceback__ = None
     return error
+
+
+def chained_errors(error: BaseException) -> Iterator[BaseException]:
+    """Yield an error, and the errors that led to it."""
+    remaining: list[BaseException | None] = [error]
+    seen: set[int] = set()
+    while remaining:
+        linked = remaining.pop()
+        if linked is not None and id(linked) not in seen:
+            seen.add(id(linked))
+            yield linked
+            remaining += [linked.__cause__, linked.__context__, *getattr(linked, "exceptions", ())]

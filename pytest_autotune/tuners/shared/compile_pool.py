@@ -12,9 +12,13 @@ import ast
 import sys
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextvars import copy_context
 from types import TracebackType
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
+
+_Parameters = ParamSpec("_Parameters")
+_Result = TypeVar("_Result")
 
 
 def parse_one_at_a_time(version: tuple[int, ...]) -> None:
@@ -35,7 +39,7 @@ THREAD_NAME = "pytest-autotune-compile"
 
 
 class CompilePool(ThreadPoolExecutor):
-    """Threads that compile; an executor that a compiler may be handed.
+    """Threads that compile, in the context of the thread that submits; an executor that a compiler may be handed.
 
     Leaving it waits for what was submitted. Leaving it by an error, or Ctrl-C, drops what has not begun.
 
@@ -46,6 +50,12 @@ class CompilePool(ThreadPoolExecutor):
     def __init__(self, workers: int, begin_thread: Callable[[], object] | None = None) -> None:
         parse_one_at_a_time(sys.version_info[:3])
         super().__init__(workers, THREAD_NAME, initializer=begin_thread)
+
+    def submit(
+        self, job: Callable[_Parameters, _Result], /, *args: _Parameters.args, **kwargs: _Parameters.kwargs
+    ) -> Future[_Result]:
+        run_in_context: Callable[..., _Result] = copy_context().run
+        return super().submit(run_in_context, job, *args, **kwargs)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None

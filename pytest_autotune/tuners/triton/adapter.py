@@ -13,7 +13,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from functools import partial
+from functools import partial, wraps
 from types import ModuleType
 from typing import Any
 
@@ -84,9 +84,23 @@ class Adapter:
         choices = Choices(session, compilations, heuristics, own_check)
         adapter = self
 
-        def check_disk_cache(self: Any, tuning_key: Any, configs: Any, bench_fn: Any) -> bool:
+        def choose(self: Any, tuning_key: Any, configs: Any, bench_fn: Any) -> bool:
             adapter._seen.add(self)
             return choices.choose(self, tuning_key, configs, bench_fn)
+
+        # A hit calls a hook of the user's.
+        original = choices.check_disk_cache
+        guarded_choose = guarded(choose, original, session, NAME, NAME, lambda autotuner, *_: (autotuner.pre_hook,))
+
+        @wraps(guarded_choose)
+        def check_disk_cache(self: Any, *args: Any, **kwargs: Any) -> Any:
+            arguments = getattr(self, "nargs", None)
+            try:
+                return guarded_choose(self, *args, **kwargs)
+            except BaseException:
+                if getattr(self, "nargs", None) is arguments:  # else they are of a call in another thread
+                    self.nargs = None  # Triton's run lets go of the arguments only where it returns
+                raise
 
         def prune_configs(self: Any, kwargs: Any) -> Any:
             return prune(self, kwargs) if session.is_paused else pruned_alone(self, lambda: prune(self, kwargs))
@@ -96,16 +110,11 @@ class Adapter:
         self._session = session
         self._autotuner_class = autotuner_class
         self._jobs = partial(ahead.jobs, session, autotuner_class, heuristics, compilations)
-        original = choices.check_disk_cache
-        # A hit calls a hook of the user's.
-        check = guarded(check_disk_cache, original, session, NAME, NAME, lambda autotuner, *_: (autotuner.pre_hook,))
-        setattr(autotuner_class, autotuners.DISK_CACHE, check)
+        setattr(autotuner_class, autotuners.DISK_CACHE, check_disk_cache)
         setattr(autotuner_class, autotuners.PRUNE, prune_configs)
         outer = [held[_SWITCH]] if _SWITCH in (held := vars(autotuner_class)) else []  # of a run around this one
         self._hooked.callback(setattr if outer else delattr, autotuner_class, _SWITCH, *outer)
-        setattr(
-            autotuner_class, _SWITCH, _AlwaysAsk(check, lambda one: None if session.is_paused else self._pass_by(one))
-        )
+        setattr(autotuner_class, _SWITCH, _AlwaysAsk(check_disk_cache, self._pass_by_in_tests))
 
     def prepare(self, suite: Suite) -> list[Job]:
         """Compile loaded choices ahead of the tests."""
@@ -139,6 +148,11 @@ class Adapter:
             if one not in self._seen and autotuners.was_tuned(one, self._autotuner_class):
                 self._pass_by(one)
         return sorted(self._passed)
+
+    def _pass_by_in_tests(self, autotuner: Any) -> None:
+        if self._session is not None and not self._session.is_paused:
+            with self._session.guard(NAME, _SWITCH):
+                self._pass_by(autotuner)
 
     def _pass_by(self, autotuner: Any) -> None:
         function = python_function(autotuner)

@@ -24,6 +24,7 @@ from pytest_autotune.tuners.triton.compilations import CompiledElsewhere, Compil
 from pytest_autotune.tuners.triton.identity import NAME, distinct_params, fingerprint_of, heuristics_of
 from pytest_autotune.tuners.triton.internals import apart, autotuners, environment
 from pytest_autotune.tuners.triton.internals.autotuners import HeuristicsOver
+from pytest_autotune.tuners.triton.internals.compile_time import CompileTime
 from pytest_autotune.tuners.triton.specialization_text import CONSTANT, NoText, parsed
 
 
@@ -87,11 +88,11 @@ def _choices(
         for entry in index.list_kernel_entries(NAME, name)
         if entry.compiled and entry.problem.device.name in names and entry.problem.device.arch == device.arch
     ]
-    if not entries or session.ignores(NAME, name):
+    kernel = autotuners.jit_function(autotuner)
+    if not entries or session.ignores(NAME, name) or CompileTime.of(kernel).needs_time:
         return
     heuristics = heuristics_of(autotuner, over)
     offered = dict(zip(distinct_params(autotuner.configs), autotuner.configs, strict=True))
-    kernel = autotuners.jit_function(autotuner)
     now = tuple(sorted(fingerprint_of(autotuner, heuristics), key=attrgetter("name")))
     for entry in entries:
         config = offered.get(entry.choice.params) if entry.choice is not None else None

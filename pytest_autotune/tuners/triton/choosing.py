@@ -22,6 +22,7 @@ from pytest_autotune.tuners.triton.compiling import compile_and_load, help_to_co
 from pytest_autotune.tuners.triton.identity import NAME, Call, CallIdentity, digest_parts, identity_of, target_device
 from pytest_autotune.tuners.triton.internals import autotuners, compiler
 from pytest_autotune.tuners.triton.internals.autotuners import HeuristicsOver, pruner_of
+from pytest_autotune.tuners.triton.interpreter import InterpreterThreads
 from pytest_autotune.tuners.triton.tuning import contest_of, failure_text, tune
 
 
@@ -41,6 +42,7 @@ class Choices:
         self._heuristics = heuristics
         self._disk_cache = disk_cache
         self._devices: set[Device] = set()
+        self._interpreter_threads = InterpreterThreads()
 
     def choose(self, autotuner: Any, tuning_key: Any, configs: Sequence[Any], bench_fn: Callable[[], None]) -> bool:
         """Stand in for ``check_disk_cache``: put a choice into ``autotuner.cache``.
@@ -53,9 +55,13 @@ class Choices:
         function = python_function(autotuner)
         if session.is_paused or function is None or session.ignores(NAME, qualified_name(function)):
             return self.check_disk_cache(autotuner, tuning_key, configs, bench_fn)
+        is_interpreted = autotuners.interprets(autotuner)
+        if is_interpreted:
+            self._interpreter_threads.add_lookup()
         call = Call.of(autotuner, tuning_key, bench_fn, self._heuristics.over(autotuner))
         if len(configs) == 1:
-            call.adopt(configs[0], {configs[0]: 0.0})
+            with compiler.refusals_undone():  # a candidate that holds a function has the hash of that
+                call.adopt(configs[0], {configs[0]: 0.0})
             self._forget_before_the_next_test(call)
             return True
         # Triton refuses a call for which pruning left nothing, or that sets what is tuned, before it measures anything.
@@ -63,24 +69,23 @@ class Choices:
         identity = None if is_refused else self._identity(call, function, configs)
         if identity is None:
             return self.check_disk_cache(autotuner, tuning_key, configs, bench_fn)
-        if not autotuners.interprets(autotuner):
+        if not is_interpreted:
             self._compiled.looks_for_choice(autotuner)
-        try:
-            with self._tuning(call, configs, identity) as tuning:
-                is_taken = self._take(call, identity, tuning)
-                if not is_taken:
-                    if not session.policy.is_dumping and _owner_uses_disk_cache(autotuner):
-                        return bool(self._disk_cache(autotuner, tuning_key, configs, bench_fn))
-                    tune(call, configs, bench_fn, tuning, session, is_compiled=_is_compiled(autotuner))
-                    self._note_tuned(call, tuning.lookup)
-                self._forget_before_the_next_test(call)
-                return is_taken
-        except BaseException:
-            autotuner.nargs = None  # Triton's run lets go of the arguments only where it returns
-            raise
+        with self._tuning(call, configs, identity) as tuning:
+            is_taken = self._take(call, identity, tuning)
+            if not is_taken:
+                if not session.policy.is_dumping and _owner_uses_disk_cache(autotuner):
+                    return bool(self._disk_cache(autotuner, tuning_key, configs, bench_fn))
+                threads = self._interpreter_threads if is_interpreted else None
+                tune(call, configs, bench_fn, tuning, session, is_compiled=_is_compiled(autotuner), threads=threads)
+                self._note_tuned(call, tuning.lookup)
+            self._forget_before_the_next_test(call)
+            return is_taken
 
     def check_disk_cache(self, autotuner: Any, tuning_key: Any, configs: Any, bench_fn: Callable[[], None]) -> bool:
         """Do what Triton does without us: ask its disk cache where the owner has switched it on, or benchmark."""
+        if tuning_key in autotuner.cache:  # an error of ours came after the choice
+            return False
         if _owner_uses_disk_cache(autotuner):
             return bool(self._disk_cache(autotuner, tuning_key, configs, bench_fn))
         bench_fn()

@@ -20,6 +20,7 @@ from pytest_autotune.cache.model import Entry
 from pytest_autotune.run.session import Session
 from pytest_autotune.tuners.triton.identity import Call
 from pytest_autotune.tuners.triton.internals import autotuners, compiler, environment
+from pytest_autotune.tuners.triton.internals.compile_time import CompileTime
 from pytest_autotune.tuners.triton.specialization_text import NoText, text_of
 
 _OF_THREAD = threading.local()
@@ -136,7 +137,10 @@ class CompileWatcher:
     def _turn(self, given: Mapping[str, Any], wait: bool) -> AbstractContextManager[bool]:
         """What is entered around a compilation: gives whether it is this one's, and nobody else's now."""
         with self._session.guard("triton", "compile()"):
-            name = name_of(given["src"], given.get("target"), given.get("options"))
+            source = given["src"]
+            if CompileTime.of(source.fn, source.constants.values()).needs_thread:
+                return nullcontext(wait)  # another thread, or process, may make other code of it
+            name = name_of(source, given.get("target"), given.get("options"))
             return self._session.compiling(name, wait)
         return nullcontext(True)
 

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Hashable, Sequence
+from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any
 
 from pytest_autotune.devices import stream_is_capturing
 from pytest_autotune.run.session import Session
 from pytest_autotune.tuners.shared.compile_pool import CompilePool
-from pytest_autotune.tuners.triton.compilations import leave_to_others
+from pytest_autotune.tuners.triton.compilations import CompiledElsewhere, leave_to_others
 from pytest_autotune.tuners.triton.identity import Call
 from pytest_autotune.tuners.triton.internals import autotuners, compiler
+from pytest_autotune.tuners.triton.internals.compile_time import CompileTime
 
 
 def _compile(call: Call, config: Any) -> Any:
@@ -21,7 +23,45 @@ def _compile(call: Call, config: Any) -> Any:
         with compiler.compiling_at_once():
             config.pre_hook(call.arguments(config))  # may change what is compiled, such as a descriptor's block shape
     kwargs = {**call.kwargs, "warmup": True}
-    return call.autotuner.fn.run(*call.args, **kwargs, **config.all_kwargs())
+    with compiler.refusals_undone():
+        return call.autotuner.fn.run(*call.args, **kwargs, **config.all_kwargs())
+
+
+class _CandidatePool(CompilePool):
+    """Threads that compile the candidates of a call; the calling thread compiles what no other thread may."""
+
+    def submit(self, job: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        """Compile one candidate, as Triton asks its executor."""
+        source = compiler.source_compiled_by(job)
+        if source is None or CompileTime.of(source.fn, source.constants.values()).needs_thread:
+            return self._compile_in_calling_thread(job)
+        return super().submit(_compile_at_once, job)
+
+    def _compile_in_calling_thread(self, job: Callable[[], object]) -> Future[Any]:
+        future: Future[Any] = Future()
+        try:
+            future.set_result(_compile_at_once(job))
+        except Exception as error:
+            future.set_exception(error)
+        return future
+
+
+class _HelpersPool(_CandidatePool):
+    """Threads that compile candidates for another worker, which compiles itself what no other thread may."""
+
+    def __init__(self, workers: int) -> None:
+        super().__init__(workers, leave_to_others)
+
+    def _compile_in_calling_thread(self, job: Callable[[], object]) -> Future[Any]:
+        future: Future[Any] = Future()
+        future.set_exception(CompiledElsewhere())
+        return future
+
+
+def _compile_at_once(job: Callable[[], object]) -> object:
+    """Do the job of a pool, with which the context of the calling thread has come that submits to the pool."""
+    with compiler.compiling_at_once(), compiler.refusals_undone():
+        return job()
 
 
 def compile_candidates(
@@ -37,7 +77,7 @@ def compile_candidates(
     if session.policy.compile_threads > 1 and compiler.compiles_in_pools():
         # Begun last, the heaviest would be waited for alone.
         ordered = sorted(configs, key=_weight_of, reverse=True)
-        _compile_in_threads(call, ordered, CompilePool(min(session.policy.compile_threads, len(configs))))
+        _compile_in_threads(call, ordered, _CandidatePool(min(session.policy.compile_threads, len(configs))))
         return
     for number, config in enumerate(configs, 1):
         tries(number, len(configs))
@@ -51,7 +91,7 @@ def help_to_compile(call: Call, configs: Sequence[Any], session: Session) -> Non
     That one begins with the heaviest, this one with the lightest; what another one compiles is left to it.
     """
     if compiler.compiles_in_pools():
-        pool = CompilePool(min(session.policy.compile_threads, len(configs)), leave_to_others)
+        pool = _HelpersPool(min(session.policy.compile_threads, len(configs)))
         _compile_in_threads(call, sorted(configs, key=_weight_of), pool)
 
 

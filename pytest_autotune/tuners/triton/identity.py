@@ -83,9 +83,9 @@ class Call:
         """
         if not stream_is_capturing():  # first: with arguments that it refuses, nothing was chosen
             self.autotuner.pre_hook(self.arguments(config), reset_only=True)
-        self.autotuner.cache[self.tuning_key] = config
         self.autotuner.configs_timings = {one: [time_ms] * 3 for one, time_ms in times_ms.items()}
         self.autotuner.bench_time = seconds
+        self.autotuner.cache[self.tuning_key] = config  # last: nobody goes on with a choice that lacks the rest
 
 
 def heuristics_of(autotuner: Any, over: Iterable[Any] = ()) -> Heuristics:

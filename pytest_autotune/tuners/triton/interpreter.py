@@ -1,7 +1,9 @@
-"""The benchmarker that Triton lacks under its interpreter on a machine without a GPU."""
+"""Triton's interpreter: the benchmarker that it lacks on a machine without a GPU, and threads that disturb it."""
 
 from __future__ import annotations
 
+import threading
+from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from types import ModuleType
@@ -44,6 +46,48 @@ def supply_interpreter_benchmark(module: ModuleType) -> Callable[[], None]:
         autotuner_class.do_bench = original
 
     return undo
+
+
+class InterpreterThreads:
+    """The threads that have launched interpreted kernels.
+
+    The interpreter puts functions of its own into Triton's language for each launch, and takes them away afterwards:
+    in one thread that makes the launch of another one fail. A lock would not help, because launches of kernels that
+    have their choice run no code of ours.
+    """
+
+    def __init__(self) -> None:
+        #: How often each thread has looked for a choice.
+        self._lookups: Counter[int] = Counter()
+
+    def add_lookup(self) -> None:
+        """Note that the current thread looks for the choice of an interpreted kernel, and launches it then."""
+        self._lookups[threading.get_ident()] += 1
+
+    def begin_search(self) -> InterpretedSearch:
+        """Watch the other threads from now on, for a search of the current thread."""
+        return InterpretedSearch(self._lookups)
+
+
+class InterpretedSearch:
+    """A search of one thread under the interpreter.
+
+    :param lookups: how often each thread has looked for a choice; it goes on counting.
+    """
+
+    def __init__(self, lookups: Counter[int]) -> None:
+        self._lookups = lookups
+        self._began_with = self._of_others()
+        alive = {thread.ident for thread in threading.enumerate()}
+        self._had_others = not alive.isdisjoint(self._began_with)
+
+    def may_be_disturbed(self) -> bool:
+        """Whether another thread may have launched an interpreted kernel since the search began."""
+        return self._had_others or self._of_others() != self._began_with
+
+    def _of_others(self) -> dict[int, int]:
+        own = threading.get_ident()
+        return {thread: number for thread, number in self._lookups.copy().items() if thread != own}
 
 
 def interpreter_benchmark(kernel_call: Callable[[], object], quantiles: Sequence[float] = ()) -> list[float]:

@@ -75,14 +75,17 @@ def tune(
     session: Session,
     *,
     is_compiled: bool,
+    threads: interpreter.InterpreterThreads | None = None,
 ) -> None:
     """Search: compile, measure, and record what was chosen.
 
     :param bench_fn: measures the candidates as Triton does.
     :param is_compiled: candidates can be compiled without a launch.
+    :param threads: those that have launched interpreted kernels; None if this kernel is not interpreted.
     """
     autotuner = call.autotuner
     arguments = autotuner.nargs
+    interpreted = threads.begin_search() if threads is not None else None
     codes: Mapping[Any, Hashable] = {}
     if is_compiled:
         compile_candidates(call, configs, session, tuning.report_trial)
@@ -96,13 +99,17 @@ def tune(
                     bench_fn()
         except Exception as error:
             # Triton keeps the arguments of a call in the autotuner, where another thread's call puts its own.
-            if fails_again(error) and autotuner.nargs is arguments is not None:
+            is_of_this_call = autotuner.nargs is arguments is not None and not _is_disturbed(interpreted)
+            if fails_again(error) and is_of_this_call:
                 tuning.record_failure([failure_text(error)])
             raise
         if raced is not None:
             failed = {config: result.failed for config, result in raced.items() if result.failed}
         timings: Mapping[Any, object] = autotuner.configs_timings
         times_ms = {config: _median_ms(timings.get(config)) for config in configs}
+        if _is_disturbed(interpreted) and not all(map(math.isfinite, times_ms.values())):
+            tuning.not_recorded("a candidate failed while other threads launched interpreted kernels")
+            return
         best = autotuner.cache[call.tuning_key]
         if not math.isfinite(times_ms.get(best, math.inf)):
             if len(failed) == len(configs) and all(map(fails_again, failed.values())):
@@ -121,6 +128,10 @@ def tune(
         if config in timings
     }
     tuning.record(candidates[best], list(candidates.values()))
+
+
+def _is_disturbed(interpreted: interpreter.InterpretedSearch | None) -> bool:
+    return interpreted is not None and interpreted.may_be_disturbed()
 
 
 def _race(
@@ -256,4 +267,4 @@ def fails_again(error: BaseException) -> bool:
 
 def failure_text(error: BaseException) -> str:
     """An error in one line: Triton's messages begin with the source and end with what is wrong."""
-    return describe_error(error, str(getattr(error, "error_message", None) or ""))
+    return describe_error(error, compiler.message_of(error))

@@ -8,15 +8,19 @@ copies of all that it calls, by Triton's own rule. What that makes lies on disk 
 from __future__ import annotations
 
 import inspect
+import sys
 import threading
+import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import cache
+from importlib import import_module
 from types import FunctionType
 from typing import Any
 
 from pytest_autotune.tuners.protocol import HookError
 from pytest_autotune.tuners.shared.library import find_version
+from pytest_autotune.tuners.triton.internals.compile_time import CompileTime
 from pytest_autotune.tuners.triton.internals.environment import module, target_of
 
 _SOURCE_PARAMETERS = ["self", "fn", "signature", "constexprs", "attrs"]
@@ -29,7 +33,26 @@ _MAKES_CODE = threading.RLock()
 
 
 class ChangedMeanwhile(Exception):
-    """A test has changed what is compiled: it would lie under a hash that is not its own."""
+    """The launch is to compile this itself: a test has changed what is compiled, or Triton warns of it.
+
+    What a test has changed would lie under a hash that is not its own; and only the launch warns in its test.
+    """
+
+
+class _Warning(BaseException):
+    """Triton warns of what it compiles; no ``Exception``, which Triton would make an error of the kernel."""
+
+
+class _WarningsModule:
+    """Stands for the module ``warnings`` in Triton's modules: in the thread that has made it, a warning is an error."""
+
+    def __init__(self) -> None:
+        self._thread = threading.get_ident()
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("warn") and threading.get_ident() == self._thread:
+            raise _Warning
+        return getattr(warnings, name)
 
 
 def check_version() -> None:
@@ -114,7 +137,9 @@ def _source_class() -> Any:
         was_made = False
 
         def make_ir(self, *args: Any, **kwargs: Any) -> Any:
-            with _MAKES_CODE, _leaving_unhashed(self.copies.originals):
+            with _MAKES_CODE, _leaving_unhashed(self.copies.originals), _refusing_warnings():
+                if CompileTime.of(self.fn, self.constants.values()).needs_time:
+                    raise ChangedMeanwhile
                 code = super().make_ir(*args, **kwargs)
                 if _Copies(self.copies.originals[0]).state != self.copies.state:
                     raise ChangedMeanwhile
@@ -127,13 +152,37 @@ def _source_class() -> Any:
 @contextmanager
 def _leaving_unhashed(functions: Iterable[Any]) -> Iterator[None]:
     """Compile functions, which hashes what a kernel calls, and let those that have no hash have none afterwards."""
-    unhashed = [one for one in functions if one.hash is None]
+    unhashed = [function for function in functions if function.hash is None]
     try:
         yield
     finally:
-        for one in unhashed:
-            with getattr(one, "_hash_lock", _MAKES_CODE):
-                one.hash, one.used_global_vals = None, {}
+        for function in unhashed:
+            if getattr(function, "device_caches", None):  # a test has launched it meanwhile: the hash is of the launch
+                continue
+            with getattr(function, "_hash_lock", _MAKES_CODE):
+                function.hash, function.used_global_vals = None, {}
+
+
+@contextmanager
+def _refusing_warnings() -> Iterator[None]:
+    """Refuse to compile what Triton warns of, in this thread.
+
+    :raises ChangedMeanwhile: where it warns.
+    """
+    import_module("triton.compiler.code_generator")  # Triton does so at its first compilation
+    namespaces = []
+    for name, imported in sys.modules.copy().items():
+        if name.startswith("triton.") and getattr(imported, "warnings", None) is warnings:
+            namespaces.append(vars(imported))
+    for namespace in namespaces:
+        namespace["warnings"] = _WarningsModule()
+    try:
+        yield
+    except _Warning:
+        raise ChangedMeanwhile from None
+    finally:
+        for namespace in namespaces:
+            namespace["warnings"] = warnings
 
 
 class _Copies:

@@ -4,19 +4,28 @@ from __future__ import annotations
 
 import hashlib
 import inspect
+import re
 import sys
+import threading
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from concurrent.futures import Executor
 from contextlib import contextmanager
+from traceback import walk_tb
 from types import ModuleType
 from typing import Any
 
-from pytest_autotune.tuners.shared.candidates import clear_tracebacks
+from pytest_autotune.tuners.shared.candidates import chained_errors, clear_tracebacks
+from pytest_autotune.tuners.shared.functions import closure_cells
 from pytest_autotune.tuners.shared.library import check_signature
 from pytest_autotune.tuners.triton.internals.environment import module
 
 _COMPILE_PARAMETERS = ["src", "target", "options"]
 _REFUSALS = {"CompilationError", "OutOfResources", "PTXASError", "AutotunerError"}
+#: The message of a RuntimeError that refuses a kernel for a function in it; kind and name of the function.
+_UNSUPPORTED = re.compile(r"Unsupported function referenced(?:: <([a-z ]+ [\w.<>]+))?")
+#: The hash of a function begins so while Triton computes it.
+_PLACEHOLDER = "recursion:"
+_NO_LOCK = threading.Lock()
 #: What says only how a kernel was compiled, not how it is launched.
 _COMPILED_WITH = {"hash", "num_stages", "maxnreg"}
 
@@ -44,7 +53,46 @@ def given_to_compile(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[s
 def is_refusal(error: BaseException) -> bool:
     """Whether an error is one of Triton's that says: this cannot be compiled, or needs more than the device has."""
     names = {cls.__name__ for cls in type(error).__mro__ if cls.__module__.startswith("triton.")}
-    return bool(names & _REFUSALS) or str(error).startswith("PassManager::run failed")
+    text = str(error)
+    return bool(names & _REFUSALS) or text.startswith("PassManager::run failed") or bool(_UNSUPPORTED.match(text))
+
+
+def message_of(error: BaseException) -> str:
+    """Return the part of an error's message that says what is wrong; empty if all of it does."""
+    if match := _UNSUPPORTED.match(str(error)):
+        # The rest is the text of an object, such as all variables of the environment.
+        return f"Unsupported function referenced: {match[1] or 'an object'}"
+    return str(getattr(error, "error_message", None) or "")
+
+
+@contextmanager
+def refusals_undone() -> Iterator[None]:
+    """Leave no trace of an error that Triton raises inside while it computes the hash of a function.
+
+    Triton (3.5 and later) writes a placeholder into the function first, and leaves it there after an error. The next
+    launch takes the placeholder for the hash: it passes, and runs the code of any kernel that has the same name.
+    A launch of the test's own leaves the placeholder as it does without us.
+    """
+    try:
+        yield
+    except BaseException as error:
+        for function in _unfinished_hashes(error):
+            with getattr(function, "_hash_lock", _NO_LOCK):  # another thread may have computed it since
+                if str(function.hash).startswith(_PLACEHOLDER):
+                    function.hash = None
+        raise
+
+
+def _unfinished_hashes(error: BaseException) -> list[Any]:
+    """Return the functions whose hash Triton was computing when an error was raised."""
+    cache_key = inspect.getattr_static(module("runtime.jit").JITFunction, "cache_key", None)
+    code = getattr(getattr(cache_key, "fget", None), "__code__", None)
+    functions = []
+    for linked in chained_errors(error):
+        for frame, _ in walk_tb(linked.__traceback__):
+            if frame.f_code is code:
+                functions.append(frame.f_locals["self"])
+    return functions
 
 
 def is_of_kernel(source: Any) -> bool:
@@ -94,6 +142,15 @@ def machine_code(kernel: Any) -> Hashable:
         return None
     launched = {name: value for name, value in metadata._asdict().items() if name not in _COMPILED_WITH}
     return hashlib.sha256(binary).hexdigest(), repr(sorted(launched.items()))
+
+
+def source_compiled_by(job: Callable[..., object]) -> Any:
+    """Return the kernel and arguments that a job of a pool compiles, Triton's ``ASTSource``; None if it is not known.
+
+    :param job: what Triton submits to the pool of :func:`compiling_by`.
+    """
+    source = closure_cells(job).get("src") if inspect.isfunction(job) else None
+    return source if source is not None and is_of_kernel(source) else None
 
 
 def compiles_in_pools() -> bool:

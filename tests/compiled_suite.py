@@ -1,0 +1,82 @@
+"""Suites whose kernels are really compiled, for a GPU that is not there, and run by a real pytest."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import autotuners
+
+ROOT = Path(__file__).parent.parent
+
+CONFTEST = f"""
+import gc
+import sys
+sys.path.insert(0, {str(ROOT)!r})
+
+import triton
+from triton.runtime import driver
+from tests.test_triton_compiled import AbsentGpu
+
+state = dict(vars(driver))
+driver.set_active(AbsentGpu())
+triton.compiler.compiler.max_shared_mem = lambda device: 100_000
+
+
+def pytest_unconfigure():
+    for function in gc.get_referrers(triton.JITFunction):  # since 3.9 a kernel that goes asks the driver to unload it
+        if type(function) is triton.JITFunction:
+            function.device_caches.clear()
+    vars(driver).update(state)
+"""
+
+
+class CompiledSuite:
+    """A suite in a folder of its own, and what its last run reported."""
+
+    def __init__(self, pytester: pytest.Pytester) -> None:
+        self.pytester = pytester
+        self.folder = pytester.path
+        self.cache = pytester.path / "cache.textproto"
+
+    def write(self, conftest: str = "", **files: str) -> None:
+        """Write test modules, ``name=text``, and a conftest.py that puts the GPU in place."""
+        self.pytester.makeconftest(CONFTEST + conftest)
+        self.pytester.makepyfile(**files)
+
+    def run(self, *options: str) -> pytest.RunResult:
+        """Run with an empty compile cache."""
+        shutil.rmtree(self.folder / "triton", ignore_errors=True)
+        (self.folder / "r.json").unlink(missing_ok=True)
+        plugin = ["-ppytest_autotune.plugin", "--autotune-tuners=triton", "--autotune-report=r.json"]
+        with pytest.MonkeyPatch.context() as patch:
+            patch.delenv("PYTEST_ADDOPTS", raising=False)
+            patch.delenv("TRITON_INTERPRET", raising=False)
+            patch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+            patch.setenv("TRITON_CACHE_DIR", str(self.folder / "triton"))
+            # A test before this one may have made torch hold a real GPU.
+            patch.setattr("pytest_autotune.devices.current_gpu", lambda: None)
+            result = self.pytester.runpytest("-Wignore", *plugin, *options)
+        for autotuner in autotuners():  # the next run would find what this one has chosen
+            autotuner.cache.clear()
+        return result
+
+    def plain(self) -> pytest.RunResult:
+        """Run as if the plugin was not installed."""
+        return self.run("-pno:autotune")
+
+    def dump(self, *options: str) -> pytest.RunResult:
+        return self.run("--autotune-dump=cache.textproto", *options)
+
+    def load(self, *options: str) -> pytest.RunResult:
+        return self.run("--autotune-load=cache.textproto", *options)
+
+    @property
+    def report(self) -> dict[str, Any]:
+        """The JSON report of the last run."""
+        report: dict[str, Any] = json.loads((self.folder / "r.json").read_text())
+        return report
