@@ -16,6 +16,7 @@ import pytest
 from pytest_autotune import cli
 from pytest_autotune.cache import stores
 from pytest_autotune.cache.codec import Format
+from pytest_autotune.cache.digest_parts import digest_of_parts
 from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Scalar, Value, Versions
 from pytest_autotune.cache.stores.store import Store
 from pytest_autotune.report.json_report import entry_mapping, problem_mapping
@@ -193,6 +194,16 @@ def test_diff_begins_with_the_counts_and_has_a_row_for_each_change(run: Run) -> 
         "NVIDIA A100 (sm_80, 108 multiprocessors)",
         " | removed | triton:lib.add (M=64, a.dtype=fp16) | BLOCK=32 | 10 us",
     ]
+
+
+def test_diff_names_the_functions_whose_source_changed(run: Run) -> None:
+    for file, source, relu in (("old.textproto", "s", "a"), ("new.textproto", "t", "b")):
+        write(
+            file,
+            replace(entry(source=source), digests=(digest_of_parts(source, {"relu": relu * 4, "helper": "c" * 4}),)),
+        )
+
+    assert "source changed (relu)" in "\n".join(run("diff", "old.textproto", "new.textproto")[1])
 
 
 def test_diff_ends_with_status_1_only_where_asked(run: Run) -> None:

@@ -21,7 +21,7 @@ import pytest_autotune
 from pytest_autotune.cache import stores
 from pytest_autotune.run.lookup import Lookup
 from pytest_autotune.tuners import function
-from pytest_autotune.tuners.function.identity import _digests, source_text, stable_part
+from pytest_autotune.tuners.function.identity import _sources, source_text, stable_part
 from pytest_autotune.tuners.measuring.how import Measuring
 from pytest_autotune.tuners.shared.source_digest import stable_value
 from tests.sessions import a_session
@@ -372,7 +372,7 @@ def other(config: int) -> int:
 )
 def test_state_that_tests_change_makes_no_choice_stale(looked_up: list[Lookup], options: Any) -> None:
     for _ in range(2):
-        _digests.clear()
+        _sources.clear()
         chosen(**options)
         MEMO[len(MEMO)] = 0
 
@@ -413,7 +413,7 @@ def test_an_edit_of_what_the_source_names_makes_the_choice_stale(
     monkeypatch: pytest.MonkeyPatch, name: str, value: Any
 ) -> None:
     def ask() -> Any:
-        _digests.clear()
+        _sources.clear()
         return source_text(follows)
 
     before = ask()

@@ -16,6 +16,7 @@ import weakref
 from collections import namedtuple
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -756,3 +757,13 @@ def test_nothing_that_a_kernel_works_on_outlives_the_tuning(fails: str) -> None:
         assert tensor() is None
     finally:
         gc.enable()
+
+
+def test_candidates_compile_with_the_context_of_the_caller() -> None:
+    mode: ContextVar[str] = ContextVar("mode", default="of nobody")
+    seen = []
+    mode.set("of the test")
+
+    tune("kernel", space=[1, 2, 3], run=lambda config, compiled: None, compile=lambda config: seen.append(mode.get()))
+
+    assert seen == ["of the test"] * 3

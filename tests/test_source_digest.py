@@ -127,6 +127,19 @@ def test_source_that_cannot_be_read_is_uncacheable() -> None:
         source_digest(namespace["kernel"])  # type: ignore[arg-type]
 
 
+def test_a_class_without_a_module_is_part_of_the_kernel(load) -> None:
+    source = (
+        "Undefined = type('Undefined', (), {'__module__': None, 'WIDTH': 1})\ndef kernel(x):\n    return Undefined\n"
+    )
+
+    assert source_digest(load(source).kernel) != source_digest(load(source.replace("1", "2")).kernel)
+
+
+def test_what_wraps_no_function_has_no_source() -> None:
+    with pytest.raises(UncacheableError, match="no Python function is found in a object"):
+        source_digest(object())
+
+
 CLASSES = """
 import enum
 from dataclasses import dataclass

@@ -690,7 +690,7 @@ def test_a_candidate_that_other_threads_may_fail_is_not_kept(session, threads: i
 
     lookup = run.lookups[-1]
     assert lookup.is_tuned == (not threads)
-    assert bool(lookup.unrecorded) == bool(threads)
+    assert bool(lookup.unrecorded_reason) == bool(threads)
 
 
 @pytest.mark.parametrize("threads", [0, 1])
@@ -700,7 +700,7 @@ def test_a_call_that_other_threads_may_fail_is_not_kept(session, threads: int) -
     with pytest.raises(TypeError, match="no such argument"):
         call(copy_kernel(Disturbed(threads, error=TypeError("no such argument"))))
 
-    assert run.lookups[-1].failed == (not threads)
+    assert run.lookups[-1].has_failed == (not threads)
 
 
 def test_another_thread_that_lives_may_disturb_a_search(session) -> None:

@@ -145,6 +145,36 @@ def test_a_constant_that_a_heuristics_function_reads_belongs_to_the_source(
     assert outcome_after(before, Later(), *tensors()) == "stale"
 
 
+# The interpreter of Triton 3.4 leaves other functions in its language.
+exp, exp2 = tl.exp, tl.exp2
+
+
+@triton.jit
+def exponential(x):
+    return exp(x)
+
+
+def test_the_function_behind_a_name_belongs_to_the_source(session, monkeypatch) -> None:  # noqa: F811
+    recorded = session(is_dumping=True)
+    run(with_helper(bench(), exponential), *tensors())
+    loaded = session(recorded.entries)
+    monkeypatch.setattr(f"{__name__}.exp", exp2)
+    run(with_helper(bench(), exponential), *tensors())
+
+    (lookup,) = loaded.lookups
+    assert (lookup.outcome.value, lookup.reason) == ("stale", "source changed (exp came)")
+
+
+def test_a_source_of_very_many_parts_is_noted(session, monkeypatch) -> None:  # noqa: F811
+    monkeypatch.setattr("pytest_autotune.tuners.shared.source_digest.MOST_PARTS", 1)
+    first = session(is_dumping=True)
+    run(with_helper(bench(), exponential), *tensors())
+    run(empty(bench()), *tensors())
+
+    (note,) = first.run.notes
+    assert "through_a_helper: an edit of any of 2 functions and constants" in note
+
+
 def test_heuristics_of_a_derived_class_belong_to_the_source(told_apart) -> None:
     class Derived(triton.runtime.autotuner.Heuristics):
         pass
@@ -399,6 +429,19 @@ def test_the_value_of_an_enum_in_the_key_belongs_to_the_source(outcome_after) ->
     assert outcome_after(one, two, *tensors(), mode(1), arguments=(*tensors(), mode(1))) == "hit"
     assert outcome_after(one, two, *tensors(), mode(1), arguments=(*tensors(), mode(2))) == "stale"
     assert outcome_after(one, two, *tensors(), (mode(1),), arguments=(*tensors(), (mode(2),))) == "stale"
+
+
+class Speed(enum.IntEnum):
+    FAST = 3
+
+
+def test_a_member_of_an_intenum_is_its_number_in_a_key(outcome_after) -> None:
+    """In Triton's memory they are one key, and so they share a choice in any order."""
+    one, two = with_function(bench()), with_function(bench())
+    number, member = (*tensors(), 3), (*tensors(), Speed.FAST)
+
+    assert outcome_after(one, two, *number, arguments=member) == "hit"
+    assert outcome_after(with_function(bench()), with_function(bench()), *member, arguments=number) == "hit"
 
 
 def test_the_value_of_an_enum_in_a_candidate_belongs_to_the_search(outcome_after) -> None:

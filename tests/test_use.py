@@ -262,6 +262,56 @@ def test_kernels_of_a_factory_are_told_apart_by_what_they_took_from_it(library: 
     assert "pytest --autotune-load= --autotune-dump=mylib/autotune.textproto)" in told  # an update keeps what hits
 
 
+def test_several_choices_of_one_problem_are_told(library: Library) -> None:
+    """Kernels of one name with different code, say, of which a launch does not show which it is."""
+    problem = entry(64, 4).problem
+    other = Entry(problem, (Value("space", "other", "digest"),), Candidate(params=(Value("config", 2),), time_us=1.0))
+    shipped = library.ships(entry(64, 4), other, options="on_miss='tune'")
+
+    (_, runs), told = shipped.run("mylib.scale(64)")
+
+    assert runs > 1
+    assert "UserWarning: mylib: several choices are shipped for function:mylib.scale (n=64, kind=a)" in told
+    assert library.ships(entry(64, 4), options="on_miss='tune'").run("mylib.scale(65)")[1] == ""
+
+
+DTYPES = """
+import os
+os.environ["TRITON_INTERPRET"] = "1"  # says which device it is
+import torch, triton, triton.language as tl
+
+@triton.jit
+def kernel(n, TO: tl.constexpr, BLOCK: tl.constexpr):
+    tl.static_assert(TO == TO)
+
+kernel = triton.autotune([triton.Config({"BLOCK": block}) for block in (16, 32)], key=["n", "TO"])(kernel)
+
+def left(TO):
+    kernel.nargs = {"n": 5, "TO": TO}
+    try:
+        return [config.kwargs["BLOCK"] for config in kernel.prune_configs({})]
+    except LookupError as error:
+        return str(error)
+"""
+
+
+def test_a_dtype_of_torch_is_not_taken_for_that_of_triton(library: Library) -> None:
+    pytest.importorskip("triton")
+    pytest.importorskip("torch")
+    key = Value("n", 5), Value("TO", "int32", "dtype")
+    problem = Problem("triton", "mylib.dtypes.kernel", key, Device("Triton interpreter", "interpreter"))
+    params = {"BLOCK": 32, "num_warps": 4, "num_ctas": 1, "num_stages": 3}
+    choice = Candidate(params=tuple(Value(name, value) for name, value in params.items()))
+    shipped = library.ships(Entry(problem, choice=choice), options="on_miss='error'")
+    (shipped.folder / "mylib" / "dtypes.py").write_text(DTYPES)
+
+    module = "__import__('mylib.dtypes').dtypes"
+    (tritons, torchs), _ = shipped.run(f"[(f := {module}).left(f.tl.int32), f.left(f.torch.int32)]")
+
+    assert tritons == [32]
+    assert "TO=torch.int32) on Triton interpreter" in torchs
+
+
 def test_a_script_and_a_folder_without_init_have_no_resource_and_a_line_says_so(library: Library) -> None:
     (library.ships().folder / "bare").mkdir()
     for package in ("__main__", "bare"):

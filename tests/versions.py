@@ -28,7 +28,7 @@ ALWAYS = ("pytest-timeout", "hypothesis", "setuptools", "pip")
 EVERYTHING = ("tests",)
 # The interpreter of Triton 3.4 leaves its language changed: what compiles needs another process.
 TRITON = (
-    "tests/test_triton.py tests/test_triton_identity.py tests/test_triton_pruning.py",
+    "tests/test_triton.py tests/test_triton_identity.py tests/test_triton_pruning.py tests/test_library_names.py",
     "tests/test_triton_compiled.py",
 )
 TORCH = ("tests/test_inductor.py tests/test_inductor_benchmarks.py tests/test_function_tuner.py",)

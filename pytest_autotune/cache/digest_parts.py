@@ -21,6 +21,8 @@ MAX_DESCRIBED = 3
 #: and so many characters of each.
 MAX_DESCRIBED_LENGTH = 100
 _CUT = "..."
+#: Types of the values of a fingerprint that say themselves what they stand for.
+_SAY_THEMSELVES = frozenset({"", "int", "tuple", "settings"})
 _PLAIN = re.compile(r"[\s|,=]+")
 
 
@@ -41,6 +43,35 @@ def digest_of_candidates(digest: str, candidates: Iterable[Iterable[Value]]) -> 
     while sum(map(len, parts)) > MAX_LIST_LENGTH:
         parts[-2:] = [_CUT]
     return Digest(digest, tuple(parts))
+
+
+def describe_changes(before: Iterable[Value], now: Iterable[Value], digests: Iterable[Digest]) -> str:
+    """Return which parts of a fingerprint changed, ``source changed (relu)``; empty where none did.
+
+    :param digests: what the digests of both sides are made of, as far as that is known.
+    """
+    old_parts = {value.name: value for value in before}
+    new_parts = {value.name: value for value in now}
+    made_of = {digest.id: digest for digest in digests}
+    names = sorted(name for name in old_parts.keys() | new_parts.keys() if old_parts.get(name) != new_parts.get(name))
+    if not names:
+        return ""
+    reported = []
+    for name in names:
+        if words := _difference_of_values(name, old_parts.get(name), new_parts.get(name), made_of):
+            reported.append(words if len(names) == 1 else f"{name}: {words}")
+    return f"{', '.join(names)} changed" + (f" ({'; '.join(reported)})" if reported else "")
+
+
+def _difference_of_values(name: str, old: Value | None, now: Value | None, made_of: Mapping[str, Digest]) -> str:
+    """Return how two parts of a fingerprint differ; empty where that is not known."""
+    if all(value is None or value.type in _SAY_THEMSELVES for value in (old, now)):  # such as a version
+        return " -> ".join(
+            "none" if value is None else value.display_text[:MAX_DESCRIBED_LENGTH] for value in (old, now)
+        )
+    before = made_of.get(str(old.value)) if old is not None else None
+    after = made_of.get(str(now.value)) if now is not None else None
+    return describe_difference(name, before, after) if before and after else ""
 
 
 def describe_difference(name: str, before: Digest, now: Digest) -> str:

@@ -45,6 +45,7 @@ from pytest_autotune.run.nearest import nearest
 from pytest_autotune.run.notes import Progress
 from pytest_autotune.run.session import Session
 from pytest_autotune.tuners.hooks import Hooks
+from pytest_autotune.tuners.shared.distributions import rootdir_of_run
 from pytest_autotune.workers.coordinator import Coordinator
 from pytest_autotune.workers.events import Event, Log, OtherWorkers
 from pytest_autotune.workers.locks import Locks, shared_folder
@@ -135,6 +136,7 @@ class TestProcess:
 
     def begin(self) -> None:
         """Hook the tuners; until this run ends, they remember nothing of sessions before it."""
+        self._run_ends.enter_context(rootdir_of_run(self._config.rootpath))
         self.hooks.install()
         if names.has_ended:
             self._run_ends.enter_context(self.hooks.isolated())

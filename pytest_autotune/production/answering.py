@@ -17,7 +17,7 @@ from pytest_autotune.cache.model import UncacheableError, Value
 from pytest_autotune.production.choices import Plain, identity, plain, plain_key
 from pytest_autotune.production.use import Asked, MissError, loaded_for
 from pytest_autotune.tuners.shared.functions import python_function, qualified_name
-from pytest_autotune.tuners.shared.source_digest import unwrapped
+from pytest_autotune.tuners.shared.scalars import unwrapped
 
 _BENCH = "do_bench"
 

@@ -26,9 +26,9 @@ On: TypeAlias = "tuple[str, str, int]"
 def plain(value: Value) -> Plain:
     """A value as ``picker.parts`` finds it in a live launch; what a file says that nobody could mean, as its text."""
     text = str(value.value)
-    if value.type == "dtype":
+    if value.type == "dtype" and value.name.endswith(".dtype"):
         text = text.rpartition(".")[2]
-        return _DTYPES.get(text, text) if value.name.endswith(".dtype") else text
+        return _DTYPES.get(text, text)
     if value.type == "function":
         return f"{text.partition('@')[0]}()"
     with suppress(ValueError, TypeError, SyntaxError, RecursionError, MemoryError):

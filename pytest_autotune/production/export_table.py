@@ -125,6 +125,8 @@ def _placed(entry: Entry, layout: TableLayout) -> tuple[str, int, dict[str, Plai
     """The path of an entry's file, its row, and what stands there."""
     assert entry.choice is not None
     key, params = plain_key(entry.problem.key), plain_key(entry.choice.params)
+    # Tables do not tell torch.float16 from that of Triton.
+    key |= {value.name: str(key[value.name]).rpartition(".")[2] for value in entry.problem.key if value.type == "dtype"}
     row = key.get(layout.row)
     if not isinstance(row, int) or isinstance(row, bool):
         raise CacheError(str(entry.problem), f"its key has no integer {layout.row}, by which rows are found")

@@ -88,6 +88,8 @@ class ShippedCache:
         self._pickers: dict[tuple[str, tuple[str, str, int]], dict[str, Any]] = {}
         self._cached: Cache | None = None
         self._reported: set[str] = set()
+        #: (tuner, kernel, key, architecture) of problems with several choices, of which a launch cannot tell its own.
+        self._ambiguous: set[tuple[object, ...]] = set()
         # A package that says it twice means the last one.
         _loaded[:] = [self, *(other for other in _loaded if other.package != self.package)]
         _hook()
@@ -137,7 +139,10 @@ class ShippedCache:
             from pytest_autotune.production.choices import PICKER, aliased, chosen, identity, plain_key
 
             if (tuner, on) not in self._pickers:
-                entries, _ = chosen(entry for entry in self._cache().entries if entry.problem.tuner == tuner)
+                entries, ambiguous = chosen(entry for entry in self._cache().entries if entry.problem.tuner == tuner)
+                for problem in (entry.problem for entry in ambiguous):
+                    key = tuple(sorted(plain_key(problem.key).items()))
+                    self._ambiguous.add((tuner, problem.kernel, key, problem.device.arch))
                 choices: Any = defaultdict(lambda: defaultdict(list))
                 for entry in entries:
                     device = *identity(entry.problem.device), ""  # of which Triton, each choice says itself
@@ -178,12 +183,16 @@ class ShippedCache:
         except Exception as error:
             _warn(f"{self.package}: no choice for {asked}, so it is tuned: {error!r}")
             return None
+        is_ambiguous = (asked.tuner, asked.kernel, tuple(sorted(asked.key.items())), asked.device[1]) in self._ambiguous
+        what = f"{'several choices are shipped' if is_ambiguous else 'nothing is tuned'} for {asked}"
+        warn = self._picker(asked.tuner, asked.device)["warn"]
         if used == "first":
-            warn = self._picker(asked.tuner, asked.device)["warn"]
-            warn(f"{self.package}: nothing is tuned for {asked}: its first candidate that works is used")
+            warn(f"{self.package}: {what}: its first candidate that works is used")
+        elif used == "tune" and is_ambiguous:
+            warn(f"{self.package}: {what}, so it is tuned", "several")
         self._missed(replace(asked, used=used))
         if used == "error":
-            raise MissError(f"{self}: nothing is tuned for {asked} on {asked.device[0]}")
+            raise MissError(f"{self}: {what} on {asked.device[0]}")
         return found
 
     def _shipped(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from pytest_autotune.cache.diff import Change, find_winner
+from pytest_autotune.cache.digest_parts import describe_changes
 from pytest_autotune.cache.model import Entry, Problem, Value
 from pytest_autotune.cache.quantities import describe_count, describe_duration
 
@@ -50,7 +51,7 @@ def describe_time(entry: Entry) -> str:
 
 
 def describe_change(change: Change) -> tuple[str, str]:
-    """What became of a choice, ``BLOCK 32 -> 64; source changed``, and of its time, ``12 us -> 10 us``."""
+    """What became of a choice, ``BLOCK 32 -> 64; source changed (relu)``, and of its time, ``12 us -> 10 us``."""
     sides = [entry for entry in (change.old, change.new) if entry is not None]
     choices = [best for entry in sides if (best := find_winner(entry)) is not None]
     params = [{value.name: value.display_text for value in best.params} for best in choices]
@@ -60,8 +61,8 @@ def describe_change(change: Change) -> tuple[str, str]:
         what = ", ".join(f"{name} {before.get(name, '-')} -> {now.get(name, '-')}" for name in names)
     else:
         what = join_with_arrow(map(describe_choice, sides))
-    digests = sorted({value.name for value in set(sides[0].fingerprint) ^ set(sides[-1].fingerprint)})
-    rests_on = f"{', '.join(digests)} changed" if digests else ""
+    digests = [digest for entry in sides for digest in entry.digests]
+    rests_on = describe_changes(sides[0].fingerprint, sides[-1].fingerprint, digests)
     return "; ".join(filter(None, [what, rests_on])), join_with_arrow(map(describe_time, sides))
 
 

@@ -9,21 +9,18 @@ entry; the tuner takes it or rejects it, and the next one is asked. Their order 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Generator, Iterable, Sequence, Set
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any, NamedTuple
 
 from pytest_autotune.cache.diff import find_winner
-from pytest_autotune.cache.digest_parts import MAX_DESCRIBED_LENGTH, describe_difference
+from pytest_autotune.cache.digest_parts import describe_changes
 from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.model import Candidate, Digest, Entry, Identity, Value, before_pruning, is_part
 from pytest_autotune.run.lookup import NO_ENTRY, Lookup, Outcome, Policy, SharedEntry, UsedEntry, UsedFallback
 from pytest_autotune.run.nearest import entries_of, nearest, nearest_entries
 from pytest_autotune.workers.coordinator import Claim
-
-#: Types of the values of a fingerprint that say themselves what they stand for.
-_PLAIN = frozenset({"", "int", "tuple", "settings"})
 
 
 class Answer(NamedTuple):
@@ -121,7 +118,7 @@ class Loaded:
         if not is_part(fingerprint) and closest.fingerprint == before_pruning(fingerprint):
             reason = "pruning makes candidates that are not in the list, which were not measured"
         else:
-            reason = _changed(closest, fingerprint, digests)
+            reason = describe_changes(closest.fingerprint, fingerprint, (*digests, *closest.digests))
         if usable is None and not closest.is_failure:
             reason += f", and {_choice_of(closest)} is no longer a candidate"
         stale = replace(stale, reason=reason)
@@ -151,26 +148,6 @@ class Loaded:
 def _made_of(fingerprint: Iterable[Value], digests: Iterable[Digest]) -> set[Value | str]:
     parts = [part for digest in digests for part in digest.parts]
     return {*fingerprint, *parts, *(part.rpartition(" ")[0] for part in parts)}  # what has changed has still its name
-
-
-def _changed(entry: Entry, fingerprint: tuple[Value, ...], digests: Iterable[Digest]) -> str:
-    """What changed in the parts of a fingerprint since an entry was made, in words, as far as both sides say."""
-    made_of = {digest.id: digest for digest in (*digests, *entry.digests)}
-    old, now = ({part.name: part for part in parts} for parts in (entry.fingerprint, fingerprint))
-    names = sorted(name for name in old.keys() | now.keys() if old.get(name) != now.get(name))
-    words = {name: text for name in names if (text := _difference(name, old.get(name), now.get(name), made_of))}
-    reported = [text if len(names) == 1 else f"{name}: {text}" for name, text in words.items()]
-    return f"{', '.join(names)} changed" + (f" ({'; '.join(reported)})" if reported else "")
-
-
-def _difference(name: str, old: Value | None, now: Value | None, made_of: Mapping[str, Digest]) -> str:
-    """How two parts of a fingerprint differ; empty where that is not known."""
-    if all(value is None or value.type in _PLAIN for value in (old, now)):  # such as a version
-        return " -> ".join(
-            "none" if value is None else value.display_text[:MAX_DESCRIBED_LENGTH] for value in (old, now)
-        )
-    before, after = (made_of.get(str(value.value)) if value is not None else None for value in (old, now))
-    return describe_difference(name, before, after) if before and after else ""
 
 
 def _choice_of(entry: Entry) -> str:

@@ -313,7 +313,7 @@ def test_what_is_tuned_in_a_test_that_mocks_open_is_counted_and_written(serial_s
 
     def test_sum(autotune_cache):
         with patch("builtins.open", mock_open()), patch("json.dumps", return_value="{}"):
-            autotune_cache.tune("lib.sum", space=[10, 20], run=range, device="cpu")
+            autotune_cache.tune("lib.sum", space=[10, 20], run=range, source="range", device="cpu")
     """
     serial_suite.pytester.makepyfile(test_lib=mocked)
 

@@ -214,7 +214,7 @@ def test_a_gate_fails_where_only_a_cache_of_a_test_was_asked(serial_suite: Suite
     skip_all(serial_suite)
     of_test = "format_version: 1\n"
     (serial_suite.folder / "own.textproto").write_text(of_test)
-    asks = "autotune_cache.tune('own', key={'n': 1}, space=[1, 2], run=str)"
+    asks = "autotune_cache.tune('own', key={'n': 1}, space=[1, 2], run=str, version=1)"
     own = "import pytest\n@pytest.mark.autotune_cache(load='own.textproto')\n"
     (serial_suite.folder / "test_own.py").write_text(f"{own}def test_own(autotune_cache): {asks}\n")
     serial_suite.run("--autotune-update=all", "test_own.py")
@@ -230,7 +230,7 @@ def test_a_gate_fails_where_only_a_cache_of_a_test_was_asked(serial_suite: Suite
 
 
 def test_a_share_of_misses_is_one_of_what_was_judged(serial_suite: Suite) -> None:
-    asks = "autotune_cache.tune('a', key={'n': 1}, space=[1, 2], run=str)"
+    asks = "autotune_cache.tune('a', key={'n': 1}, space=[1, 2], run=str, version=1)"
     own = "@pytest.mark.autotune_cache(load='own.textproto')\n"
     lines = f"import pytest\ndef test_a(autotune_cache): {asks}\n{own}def test_own(autotune_cache): {asks}\n"
     serial_suite.write(test_lib=lines.replace("'a'", "'b'", 1))

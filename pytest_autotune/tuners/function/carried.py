@@ -31,7 +31,8 @@ from pytest_autotune.tuners.shared.functions import (
     python_function,
     qualified_name,
 )
-from pytest_autotune.tuners.shared.source_digest import class_digest, immutable_text, source_digest, unwrapped
+from pytest_autotune.tuners.shared.scalars import unwrapped
+from pytest_autotune.tuners.shared.source_digest import class_digest, immutable_text, source_digest
 
 
 class CarriedError(TypeError):

@@ -21,17 +21,17 @@ from pytest_autotune.cache.model import UncacheableError, Value
 from pytest_autotune.tuners.function.carried import carried_text
 from pytest_autotune.tuners.shared.code_text import function_text, syntax_text
 from pytest_autotune.tuners.shared.functions import of_library, python_function
+from pytest_autotune.tuners.shared.scalars import unwrapped
 from pytest_autotune.tuners.shared.source_digest import (
+    Source,
     digest,
-    source_digest,
-    source_parts,
+    read_source,
     stable_value,
-    unwrapped,
     used_by,
 )
 
 #: Reading source takes milliseconds; that of a function or module does not change while it lives.
-_digests: WeakKeyDictionary[object, str | None] = WeakKeyDictionary()
+_sources: WeakKeyDictionary[object, Source | None] = WeakKeyDictionary()
 
 
 def sources_of(source: object, *callbacks: object) -> tuple[object, ...]:
@@ -62,38 +62,38 @@ def _called_by(function: FunctionType) -> tuple[object, ...]:
 
 def source_text(source: object) -> str | None:
     """What stands for a source (a function or kernel, text, the path of a file, a module), if anything can."""
+    read = read_given(source)
+    return None if read is None else read.digest
+
+
+def read_given(source: object) -> Source | None:
+    """Return the source that a caller gives, see :func:`source_text`; None where it cannot be read."""
     if isinstance(source, str):
-        return digest(source)
+        return _of_text("text", source)
     if isinstance(source, Path):
         # Line ends are a setting of a checkout, not of the source.
-        return digest(source.read_bytes().replace(b"\r\n", b"\n").decode("utf-8", "surrogateescape"))
+        content = source.read_bytes().replace(b"\r\n", b"\n")
+        return _of_text(source.name, content.decode("utf-8", "surrogateescape"))
     kernel = _kernel_of(source)
     if not isinstance(kernel, ModuleType) and python_function(kernel) is None:
         raise TypeError(f"source= takes functions, texts, paths and Python modules, not {source!r}")
     try:
-        if kernel not in _digests:
-            _digests[kernel] = _digest_or_none(kernel)
-        return _digests[kernel]
+        if kernel not in _sources:
+            _sources[kernel] = _read_or_none(kernel)
+        return _sources[kernel]
     except TypeError:  # it takes no weak references, or has no hash
-        return _digest_or_none(kernel)
+        return _read_or_none(kernel)
 
 
-def parts_of(source: object) -> dict[str, str]:
-    """What a source consists of, by name, each with a digest of it alone; see :func:`source_text`."""
-    if isinstance(source, (str, Path, ModuleType)):
-        name = "text" if isinstance(source, str) else source.name if isinstance(source, Path) else source.__name__
-        return {name: source_text(source) or ""}
-    try:
-        return source_parts(_kernel_of(source), carried=False)
-    except UncacheableError:
-        return {}
+def _of_text(name: str, text: str) -> Source:
+    return Source(digest(text), {name: digest(text)})
 
 
-def _digest_or_none(source: object) -> str | None:
+def _read_or_none(source: object) -> Source | None:
     try:
         if isinstance(source, ModuleType):
-            return digest(syntax_text(ast.parse(inspect.getsource(source))))
-        return source_digest(source, carried=False)
+            return _of_text(source.__name__, syntax_text(ast.parse(inspect.getsource(source))))
+        return read_source(source, carried=False)
     except (UncacheableError, OSError, TypeError, SyntaxError):
         return None
 

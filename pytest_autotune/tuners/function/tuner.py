@@ -30,7 +30,7 @@ from pytest_autotune.devices import stream_is_capturing
 from pytest_autotune.run.session import Session
 from pytest_autotune.run.tuning import Tuning
 from pytest_autotune.tuners.function import MEMORIES, Memory
-from pytest_autotune.tuners.function.identity import key_values, parts_of, source_text, sources_of
+from pytest_autotune.tuners.function.identity import key_values, read_given, source_text, sources_of
 from pytest_autotune.tuners.function.plan import Hold, Plan, as_compile_threads, as_strategy, processor_of
 from pytest_autotune.tuners.function.search import Bench, Found, Loss, compare, random_state_kept, search
 from pytest_autotune.tuners.function.space import Configuration, SpaceError, TuningError, as_space
@@ -38,12 +38,14 @@ from pytest_autotune.tuners.measuring.clocks import Runner
 from pytest_autotune.tuners.measuring.how import Measuring, make_clock
 from pytest_autotune.tuners.measuring.race import CAPTURED, Contest
 from pytest_autotune.tuners.measuring.times import UnusableTimesError
+from pytest_autotune.tuners.shared.distributions import Distribution
 from pytest_autotune.tuners.shared.library import find_version, list_versions
-from pytest_autotune.tuners.shared.source_digest import FORM, digest, stable_value
+from pytest_autotune.tuners.shared.source_digest import FORM, Source, digest, stable_value
 
 NAME = "function"
 #: A larger space is not raced as a whole; of one that is too large to be listed so many are candidates of a sweep.
 MOST = 1000
+_NO_SOURCE = "no source was found in what tune() was given, so no edit makes its choices stale: pass source="
 #: Libraries whose versions a hand-written kernel's choice may depend on, if they are imported.
 _LIBRARIES = ("torch", "triton", "cupy", "numba", "pyopencl", "pycuda", "cutlass", "cuda.tile")
 
@@ -170,7 +172,7 @@ class TuneRequest:
     problem: Problem
     fingerprint: tuple[Value, ...]
     plan: Plan
-    sources: tuple[object, ...]
+    sources: tuple[Source, ...]
     label: str
 
     @classmethod
@@ -180,14 +182,23 @@ class TuneRequest:
         values = [Value("space", plan.space.digest, "digest"), *_how(plan)]
         if version is not None:
             values.append(stable_value("version", version))
-        sources = sources_of(source, plan.run, plan.compile)
-        texts = [source_text(source) for source in sources]
-        known = [text for text in texts if text is not None]
-        if known:
-            form = "digest" if all(isinstance(source, (str, Path)) for source in sources) else FORM
-            values.append(Value("source", known[0] if len(known) == 1 else digest("\n".join(known)), form))
-        label = "" if known and len(known) == len(texts) else "fingerprint: without a source that cannot be read"
+        given = sources_of(source, plan.run, plan.compile)
+        sources = tuple(read for read in map(read_given, given) if read is not None)
+        if sources:
+            form = "digest" if all(isinstance(one, (str, Path)) for one in given) else FORM
+            texts = [read.digest for read in sources]
+            values.append(Value("source", texts[0] if len(texts) == 1 else digest("\n".join(texts)), form))
+        is_complete = sources and len(sources) == len(given)
+        label = "" if is_complete else "fingerprint: without a source that cannot be read"
         return cls(problem, tuple(sorted(values, key=lambda value: value.name)), plan, sources, label)
+
+    @property
+    def note(self) -> str:
+        """A line for the summary about the source; empty where there is nothing to say."""
+        if self.sources:
+            return next(filter(None, (source.note(self.problem.name) for source in self.sources)), "")
+        has_version = any(value.name == "version" for value in self.fingerprint)
+        return "" if has_version else f"{self.problem.name}: {_NO_SOURCE}"
 
     def digest_parts(self) -> Iterator[Digest]:
         """What the digests of the fingerprint stand for."""
@@ -195,8 +206,15 @@ class TuneRequest:
             if value.name == "space" and self.plan.space.can_be_listed:
                 yield digest_of_candidates(str(value.value), [one.params for one in self.plan.space])
             elif value.name == "source":
-                parts = [part for source in self.sources for part in parts_of(source).items()]
+                parts = [part for source in self.sources for part in source.parts.items()]
                 yield digest_of_parts(str(value.value), dict(parts))
+
+    @property
+    def versions(self) -> Versions:
+        """Those of the libraries that a choice may depend on, that of this package first."""
+        own = "pytest-autotune", find_version("pytest_autotune")
+        named = frozenset[Distribution]().union(*(source.libraries for source in self.sources))
+        return Versions((own, *list_versions(*_LIBRARIES, distributions=named).libraries))
 
     def candidates(self) -> list[Candidate]:
         """All configurations; of a space that is too large to be listed some, the same in every run."""
@@ -279,12 +297,13 @@ def _alone(memory: Memory, identity: Identity) -> Iterator[None]:
 
 def _asked(session: Session, request: TuneRequest, forget: Callable[[], object]) -> Configuration:
     """What a loaded cache chooses, or a search that is recorded; ``forget`` has the process ask again."""
+    if note := request.note:
+        session.note(note)
     with session.tuning(
         request.problem,
         request.fingerprint,
         request.on_offer,
-        # The first one is that of the tuner itself.
-        Versions((("pytest-autotune", find_version("pytest_autotune")), *list_versions(*_LIBRARIES).libraries)),
+        request.versions,
         request.label,
         request.candidates,
         request.digest_parts,

@@ -35,6 +35,14 @@ def syntax_text(node: ast.AST, without: Iterable[str] = ()) -> str:
     return _tree_text(node, frozenset(without))
 
 
+def literal_text(value: object) -> str:
+    """Return the text of a value as it stands in :func:`syntax_text` of source that writes it out."""
+    try:
+        return syntax_text(ast.parse(repr(value), mode="eval").body)
+    except (SyntaxError, ValueError):
+        return repr(value)
+
+
 def _tree_text(value: Any, without: frozenset[str] = frozenset()) -> str:
     if isinstance(value, list):
         return f"[{', '.join(_tree_text(part) for part in value)}]"

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-import inspect
 import sys
 import sysconfig
 import textwrap
 from collections.abc import Iterator
 from dataclasses import is_dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 from types import CodeType, FunctionType, ModuleType, SimpleNamespace
 from typing import Any
+
+from pytest_autotune.tuners.shared.distributions import file_of, find_distribution_of_file
 
 #: Packages whose functions are left out of a digest: their versions are not the kernel's.
 _PACKAGES = {"triton", "torch", "numpy", "cupy", "numba", "pyopencl", "jax", "cutlass", "cuda", "pytest"}
 _PACKAGES |= {"jaxlib", "_pytest", "pytest_autotune"}
 #: Nothing of a suite can stand in their place: they are what it is tuned with, wherever they lie.
 _UNMISTAKABLE = ("triton", "torch", "jax", "jaxlib", "pytest_autotune")
+_SCALARS = frozenset({int, str, bool, float, type(None)})
 _STANDARD = tuple({str(Path(sysconfig.get_path(name)).resolve()) for name in ("stdlib", "platstdlib")})
 _INSTALLED = {"site-packages", "dist-packages"}
 
@@ -28,12 +30,21 @@ def layers(value: object) -> Iterator[object]:
         if value is None:
             return
         yield value
-        if inspect.isfunction(value):
+        if isinstance(value, FunctionType):
             return
-        # Triton's name for it, Numba's, and that of functools.lru_cache().
-        names = ("__wrapped__",) if _is_data(value) else ("fn", "py_func", "__wrapped__")
-        inner = (getattr(value, name, None) for name in names)
-        value = next((one for one in inner if one is not None), None)
+        value = _wrapped_in(value)
+
+
+def _wrapped_in(value: object) -> object:
+    """Return what a decorator has wrapped: under Triton's name for it, Numba's, cuTile's, or functools.wraps()'s."""
+    if type(value).__name__ == "tuple":  # that of Triton looks for a field of every name, and raises ValueError
+        return None
+    if not _is_data(value):
+        for name in ("fn", "py_func", "_pyfunc"):
+            inner = getattr(value, name, None)
+            if inner is not None:
+                return inner
+    return getattr(value, "__wrapped__", None)
 
 
 def _is_data(value: object) -> bool:
@@ -45,12 +56,23 @@ def _is_data(value: object) -> bool:
 
 def python_function(value: object) -> FunctionType | None:
     """The Python function inside a kernel, a helper or the wrappers around them."""
-    if inspect.isfunction(value):
+    if isinstance(value, FunctionType):
         return value
+    if type(value) in _SCALARS:  # most of what is asked for; they wrap nothing
+        return None
     for layer in layers(value):
-        if inspect.isfunction(layer):
+        if isinstance(layer, FunctionType):
             return layer
     return None
+
+
+def plain_function(value: Any) -> object:
+    """The function inside what a class holds."""
+    if isinstance(value, property):
+        return value.fget
+    if isinstance(value, cached_property):
+        return value.func
+    return getattr(value, "__func__", value)
 
 
 def kept_source(kernel: object) -> str:
@@ -59,8 +81,14 @@ def kept_source(kernel: object) -> str:
         if hasattr(layer, "_unsafe_update_src") and hasattr(layer, "run"):  # not what Python runs: constexpr_function
             jit: Any = layer
             lines = "".join(getattr(jit, "raw_src", ()))  # since Triton 3.5
-            return lines if textwrap.dedent(lines).endswith(jit.src) else str(jit.src)
+            return lines if _is_source_of(lines, jit.src) else str(jit.src)
     return ""
+
+
+@lru_cache(maxsize=256)
+def _is_source_of(lines: str, source: str) -> bool:
+    """Whether Triton's source of a kernel is what its file has, and was not given for it."""
+    return textwrap.dedent(lines).endswith(source)
 
 
 def qualified_name(function: FunctionType) -> str:
@@ -92,21 +120,32 @@ def of_library(value: FunctionType | type | ModuleType) -> bool:
     if isinstance(value, FunctionType):
         return _is_library(value.__module__ or "", value.__code__.co_filename)
     if isinstance(value, ModuleType):
-        return _is_library(value.__name__, _file_of(value))
-    return _is_library(value.__module__, _file_of(sys.modules.get(value.__module__)))
+        return _is_library(value.__name__, file_of(value))
+    module = value.__module__ or ""  # of classes that sympy makes of undefined functions it is None
+    return _is_library(module, file_of(sys.modules.get(module)))
 
 
-def _file_of(module: ModuleType | None) -> str:
-    return getattr(module, "__file__", None) or ""
+def _is_library(module: str, filename: str) -> bool:
+    if _is_known(module, filename):
+        return True
+    # Also where pip has installed it with --target, which leaves no folder of a known name.
+    return module.partition(".")[0] in _PACKAGES and find_distribution_of_file(filename) is not None
 
 
 @lru_cache(maxsize=4096)
-def _is_library(module: str, filename: str) -> bool:
+def _is_known(module: str, filename: str) -> bool:
     root = module.split(".")[0]
     path = Path(filename)
     if not filename or not path.is_file():  # built in, frozen, or made by exec(): there is only the name
         return root in _PACKAGES or (root in sys.stdlib_module_names and root not in ("test", "__main__"))
-    path = path.resolve()
-    if _INSTALLED.isdisjoint(path.parts) and any(str(path).startswith(f"{folder}/") for folder in _STANDARD):
+    if is_standard(filename):
         return True
+    path = path.resolve()
     return root in _UNMISTAKABLE or (root in _PACKAGES and not _INSTALLED.isdisjoint(path.parts))
+
+
+@lru_cache(maxsize=4096)
+def is_standard(filename: str) -> bool:
+    """Whether a file is of Python's own library."""
+    path = Path(filename).resolve()
+    return _INSTALLED.isdisjoint(path.parts) and any(str(path).startswith(f"{folder}/") for folder in _STANDARD)

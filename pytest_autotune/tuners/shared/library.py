@@ -18,6 +18,7 @@ from typing import Any
 from pytest_autotune.cache.model import Versions
 from pytest_autotune.run.session import Session
 from pytest_autotune.tuners.protocol import HookError
+from pytest_autotune.tuners.shared.distributions import Distribution
 
 
 def find_version(library: str) -> str:
@@ -29,13 +30,17 @@ def find_version(library: str) -> str:
     return str(found or "?").split("+")[0]
 
 
-def list_versions(*libraries: str) -> Versions:
-    """``triton 3.6.0, torch 2.11.0, cuda 13.0``: of libraries that are imported, and what torch was built for."""
+def list_versions(*libraries: str, distributions: Iterable[Distribution] = ()) -> Versions:
+    """``triton 3.6.0, torch 2.11.0, cuda 13.0``: of libraries that are imported, and what torch was built for.
+
+    :param distributions: those that a kernel uses besides.
+    """
     pairs = [(library, find_version(library)) for library in libraries if library in sys.modules]
     torch: Any = sys.modules.get("torch")
     for name in ("cuda", "hip") if "torch" in libraries and torch is not None else ():
         if built_for := getattr(torch.version, name, None):
             pairs.append((name, str(built_for)))
+    pairs += sorted((distribution.name, distribution.version) for distribution in distributions)
     return Versions(tuple(pairs))
 
 

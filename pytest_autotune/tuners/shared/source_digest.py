@@ -4,7 +4,7 @@ The rule, for every tuner: a digest follows names. It holds what Python's parser
 and the function's own decorators, so that it is equal on every version of Python, wherever in a file the function
 stands and however it is laid out; and of what the function names, and so on from there:
 
-- the functions and classes of the suite, not those of Python's own library, of the tuner and the like;
+- the functions and classes of the suite, and the public names of what libraries have, where the source says others;
 - values that cannot change: numbers, text, dtypes, members of an enum, tuples and frozen dataclasses of these;
 - options of decorators that are compiled in.
 
@@ -21,43 +21,40 @@ import enum
 import functools
 import hashlib
 import inspect
-import sys
 from collections.abc import Iterable, Iterator, Mapping
-from functools import cached_property, partial
+from dataclasses import dataclass
+from functools import partial
 from types import FunctionType, ModuleType
 from typing import Any, Optional
 
 from pytest_autotune.cache.model import UncacheableError, Value, plain_value
-from pytest_autotune.tuners.shared.code_text import class_text, function_text
+from pytest_autotune.tuners.shared.code_text import class_text, function_text, literal_text
+from pytest_autotune.tuners.shared.decorator_options import compiled_in
+from pytest_autotune.tuners.shared.distributions import Distribution
 from pytest_autotune.tuners.shared.functions import (
     closure_cells,
     kept_source,
     layers,
     of_library,
+    plain_function,
     python_function,
     qualified_name,
 )
+from pytest_autotune.tuners.shared.libraries import (
+    Libraries,
+    LibraryName,
+    find_name_in_module,
+    find_path,
+    is_library_callable,
+)
+from pytest_autotune.tuners.shared.scalars import list_triton_items, scalar_value, unwrapped
 
 #: The type of a value of a fingerprint that holds a digest of source: another rule gets another name.
 FORM = "digest.2"
-#: Arguments of ``triton.jit`` that are compiled in.
-_OPTIONS = ("noinline", "do_not_specialize", "do_not_specialize_on_alignment", "debug")
-#: Arguments of Numba's decorators that are compiled in.
-_OPTIONS_OF_NUMBA = (
-    "boundscheck",
-    "debug",
-    "error_model",
-    "fastmath",
-    "forceobj",
-    "inline",
-    "max_registers",
-    "parallel",
-)
 DIGEST_LENGTH = 12
-_DTYPES = {"float16": "fp16", "bfloat16": "bf16", "float32": "fp32", "float64": "fp64"}
+#: The source of a kernel with more parts is noted.
+MOST_PARTS = 500
 _PLAIN = (int, str, bool, float, type(None))
-#: Libraries whose classes of scalars stand for dtypes: ``numpy.float32``.
-_DTYPE_CLASSES = ("numpy", "ml_dtypes")
 
 
 def is_code(value: object) -> bool:
@@ -79,34 +76,63 @@ def source_digest(kernel: object, *, own_cells: bool = False, named: bool = True
         one call.
     :raises UncacheableError: when the source of a function cannot be read.
     """
-    return _Digests(carried).of(kernel, own_cells, named)
+    return read_source(kernel, own_cells=own_cells, named=named, carried=carried).digest
 
 
 def source_parts(
     kernel: object, *, own_cells: bool = False, named: bool = True, carried: bool = True
 ) -> dict[str, str]:
     """The functions, classes and constants in :func:`source_digest`, by name, each with a digest of it alone."""
-    digests = _Digests(carried)
-    digests.of(kernel, own_cells, named)
-    return digests.parts
+    return read_source(kernel, own_cells=own_cells, named=named, carried=carried).parts
+
+
+@dataclass(frozen=True)
+class Source:
+    """The source of a kernel, with everything of its own that it uses.
+
+    :param parts: the name of each function, class and constant -> a digest of it alone.
+    :param libraries: the installed distributions that it names functions of, beside the known packages.
+    """
+
+    digest: str
+    parts: dict[str, str]
+    libraries: frozenset[Distribution] = frozenset()
+
+    def note(self, kernel: str) -> str:
+        """Return a line for the summary where so much is followed that a library must be among it; else nothing."""
+        if len(self.parts) <= MOST_PARTS:
+            return ""
+        edits = f"an edit of any of {len(self.parts):,} functions and constants makes its choices stale"
+        return f"{kernel}: {edits}: install the libraries among them with pip, so that their code is left out"
+
+
+def read_source(kernel: object, *, own_cells: bool = False, named: bool = True, carried: bool = True) -> Source:
+    """Return the source of a kernel; see :func:`source_digest` for the parameters and errors."""
+    function = python_function(kernel)
+    if function is None:
+        raise UncacheableError(f"no Python function is found in a {type(kernel).__qualname__}")
+    digests = _Digests(carried, function)
+    text = digests.of(kernel, own_cells, named)
+    return Source(text, digests.parts, frozenset(digests.libraries.left_out))
 
 
 def class_digest(cls: type) -> str:
     """The digest of a class: its text, its methods with what they use, and the values of its attributes."""
-    return _Digests(True).of_class(cls)
+    return _Digests(True, cls).of_class(cls)
 
 
 def immutable_text(value: object) -> str | None:
     """The text of a value that cannot change, and of those in it, the same in every process; None for any other."""
-    return _Digests(True).constant(value)
+    return _Digests(True, None).constant(value)
 
 
 class _Digests:
     """The digests of one question: each function and class once, however they refer to each other."""
 
-    def __init__(self, carried: bool) -> None:
+    def __init__(self, carried: bool, root: FunctionType | type | None) -> None:
         self._carried = carried
         self._seen: dict[object, str] = {}
+        self.libraries = Libraries(root)
         #: The name of each function, class and constant -> a digest of that without what it uses.
         self.parts: dict[str, str] = {}
 
@@ -118,25 +144,45 @@ class _Digests:
         self._seen[function] = f"recursive {function.__qualname__}"
         own = function_text(function, kept_source(value))
         parts = [own.text if named else own.nameless_text]
-        cells = () if own_cells and self._carried else function.__code__.co_freevars
-        for name, used in used_by(function, own.names):
-            text = self._text(used) if name not in cells or is_code(used) else None
-            if text is not None:
-                parts.append(f"{name}: {text}")
-                if not is_code(used):
-                    self._is_part(name, text)
-            elif name in function.__code__.co_freevars and name not in cells and not is_code(used):
+        free = function.__code__.co_freevars
+        cells = () if own_cells and self._carried else free
+        uses = used_by(function, own.names)
+        # What the code of a decorator names is its library's, and may be something else in a new version.
+        is_of_decorator = bool(uses) and self.libraries.has_file(function.__code__.co_filename)
+        for name, used in uses:
+            is_named_code = is_code(used)
+            if name in cells and not is_named_code:
+                continue
+            text = None if is_of_decorator and self._is_of_library(used) else self._text(used, name)
+            if text is None and name in free and not is_named_code:
                 kind = type(used).__qualname__
                 raise UncacheableError(f"{name} of {qualified_name(function)} is a {kind}, which has no stable form")
-        counted = [(name, used) for name, used in _defaults(function) if self._carried or is_code(used)]
-        fixed = [*(f"default {name}: {self._text(used)}" for name, used in counted), *compiled_in(value)]
+            if text is None:
+                text = self._text_with_gaps(used)
+            if text is not None:
+                parts.append(f"{name}: {text}")
+                if not is_named_code or self._is_of_library(used):
+                    self._is_part(name, text)
+        fixed = [*self._default_texts(function, own.names), *compiled_in(value)]
         parts += fixed
         self._is_part(function.__qualname__, "\n".join([parts[0], *fixed]))
         for layer in layers(value):
-            if not inspect.isfunction(layer) and not of_library(type(layer)):
-                parts.append(self.of_class(type(layer)))
+            if not inspect.isfunction(layer) and (text := self._class_text(type(layer))) is not None:
+                parts.append(text)
         self._seen[function] = digest("\n".join(parts))
         return self._seen[function]
+
+    def _default_texts(self, function: FunctionType, names: tuple[tuple[str, ...], ...]) -> Iterator[str]:
+        for name, used in _defaults(function):
+            if self._carried or is_code(used):
+                text = self._text(used, find_path(used, names) or name) or self._text_with_gaps(used)
+                yield f"default {name}: {text}"
+
+    def _is_of_library(self, value: object) -> bool:
+        code = python_function(value) or value
+        if isinstance(code, (FunctionType, type)):
+            return self.libraries.has_code(code)
+        return isinstance(value, LibraryName) or is_library_callable(value)
 
     def of_class(self, cls: type) -> str:
         if cls in self._seen:
@@ -144,15 +190,25 @@ class _Digests:
         self._seen[cls] = f"recursive {cls.__qualname__}"
         parts = [cls.__qualname__, class_text(cls)]
         self._is_part(cls.__qualname__, parts[1])
-        parts += [self.of_class(base) for base in cls.__bases__ if not of_library(base)]
+        parts += [text for base in cls.__bases__ if (text := self._class_text(base)) is not None]
         members = cls.__members__ if issubclass(cls, enum.Enum) else {}
         parts += [f"{name}: {self.constant(member)}" for name, member in members.items()]
         for name, value in sorted(vars(cls).items()):
-            text = self._attribute_text(name, _plain_function(value)) if name not in members else None
+            text = self._attribute_text(name, plain_function(value)) if name not in members else None
             if text is not None:
                 parts.append(f"{name}: {text}")
+        # namedtuple() keeps them nowhere else, and of typing.NamedTuple the text of the class need not have the values.
+        for name, value in sorted(vars(cls).get("_field_defaults", {}).items()):
+            if literal_text(value) not in parts[1] and (text := self._text(value, "")) is not None:
+                parts.append(f"default {name}: {text}")
         self._seen[cls] = digest("\n".join(parts))
         return self._seen[cls]
+
+    def _class_text(self, cls: type) -> str | None:
+        """What stands for a class that the source need not name, such as that of a decorator."""
+        if of_library(cls):
+            return None
+        return self.libraries.find_text(cls, "") if self.libraries.has_code(cls) else self.of_class(cls)
 
     def constant(self, value: object) -> str | None:
         """The text of a value that cannot change; None for any other."""
@@ -176,10 +232,12 @@ class _Digests:
             return f"{kind}({', '.join(sorted(map(self._constant, sorted(value, key=_name_of_function))))})"
         if isinstance(value, (bytes, complex, range)):
             return repr(value)
+        if (items := list_triton_items(value)) is not None:
+            return f"{kind}({self._items(items)})"
         if (function := python_function(value)) is not None:
-            text = "" if of_library(function) else self.of(value)
+            text = "" if self.libraries.has_code(function) else self.of(value)
             return repr(("", "function", f"{qualified_name(function)}@{text}"))
-        return repr(_scalar_value("", value, dtype_apart=True).encoded)
+        return repr(scalar_value("", value, dtype_apart=True).encoded)
 
     def _items(self, items: Iterable[tuple[str, object]]) -> str:
         return ", ".join(f"{name}={self._constant(value)}" for name, value in items)
@@ -189,27 +247,59 @@ class _Digests:
         self.parts[name] = digest(self.parts.get(name, "") + text)
 
     def _attribute_text(self, name: str, value: object) -> str | None:
-        if python_function(value) is not None:
-            try:
-                return self._text(value)
-            except UncacheableError:  # one that a decorator of the class made
-                return None
-        return None if name.startswith("_") and name.endswith("_") else self._text(value)
+        is_special = name.startswith("_") and name.endswith("_")
+        if (function := python_function(value)) is None:
+            # torch gives each class of autograd.Function a class of its own.
+            is_left_out = is_special or (isinstance(value, type) and of_library(value))
+            return None if is_left_out else self._text(value, name) or self._text_with_gaps(value)
+        if is_special and of_library(function):  # such as what enum puts into the classes of enums
+            return None
+        try:
+            return self._text(value, name)
+        except UncacheableError:  # one that a decorator of the class made
+            return None
 
-    def _text(self, value: object) -> str | None:
-        """What stands for something that a function uses; None where that is nothing of its own."""
+    def _text(self, value: object, path: str) -> str | None:
+        """What stands for something that a function uses; None where that is nothing of its own.
+
+        :param path: the name in the source that stands for it; empty where none does.
+        """
         function = python_function(value)
         if function is not None:
-            return None if of_library(function) else self.of(value)
+            return self._library_text(value, function, path) if self.libraries.has_code(function) else self.of(value)
         if isinstance(value, type):
-            return None if of_library(value) else self.of_class(value)
+            return self.libraries.find_text(value, path) if self.libraries.has_code(value) else self.of_class(value)
         if isinstance(value, partial):
             given = [*value.args, *(part for pair in sorted(value.keywords.items()) for part in pair)]
-            texts = [self._text(part) for part in (value.func, *given)]
+            texts = [self._text(part, "") for part in (value.func, *given)]
             return None if None in texts[1:] else f"partial({', '.join(map(str, texts))})"
         text = self.constant(value)
+        if text is not None:
+            return self._with_class(text, value)
+        return self.libraries.find_text(value, path) if self._is_of_library(value) else None
+
+    def _library_text(self, value: object, function: FunctionType, path: str) -> str | None:
+        """What stands for a library's function: its name, and what it wraps where it is what a decorator made."""
+        text = self.libraries.find_text(value, path)
+        if of_library(function):
+            return text
+        wrapped = [used for used in closure_cells(function).values() if python_function(used) is not None]
+        texts = [self.of(used) for used in wrapped if not self._is_of_library(used)]
+        return f"{text}({', '.join(texts)})" if texts else text
+
+    def _with_class(self, text: str, value: object) -> str:
         cls = type(unwrapped(value))
-        return text if text is None or of_library(cls) else f"{text} of {self.of_class(cls)}"
+        return text if self.libraries.has_code(cls) else f"{text} of {self.of_class(cls)}"
+
+    def _text_with_gaps(self, value: object) -> str | None:
+        """What stands for a tuple of which a part may change; None where all of it may, and for what is no tuple."""
+        value = unwrapped(value)
+        if not isinstance(value, tuple) or self.libraries.has_root:
+            return None
+        texts = [self._text(item, "") or self._text_with_gaps(item) for item in value]
+        if not any(texts):
+            return None
+        return self._with_class(f"{type(value).__qualname__}({', '.join(text or '...' for text in texts)})", value)
 
 
 def used_by(function: FunctionType, names: tuple[tuple[str, ...], ...]) -> list[tuple[str, object]]:
@@ -222,10 +312,13 @@ def used_by(function: FunctionType, names: tuple[tuple[str, ...], ...]) -> list[
             continue
         value, path = scope[name], name
         for attribute in attributes:
-            if not isinstance(value, ModuleType) or of_library(value):
+            if not isinstance(value, ModuleType):
+                break
+            path += f".{attribute}"
+            if of_library(value):
+                value = find_name_in_module(value, attribute, path) or value
                 break
             value = getattr(value, attribute, None)
-            path += f".{attribute}"
         if not isinstance(value, ModuleType):
             found[path] = value
     return sorted(found.items(), key=lambda item: item[0])
@@ -240,45 +333,12 @@ def _name_of_function(value: object) -> str:
     return qualified_name(function) if function is not None else ""
 
 
-def _plain_function(value: Any) -> object:
-    """The function inside what a class holds."""
-    if isinstance(value, property):
-        return value.fget
-    if isinstance(value, cached_property):
-        return value.func
-    return getattr(value, "__func__", value)
-
-
 def _defaults(function: FunctionType) -> Iterator[tuple[str, object]]:
     """The defaults of a function's parameters: what a factory computed is not in the text."""
     values = function.__defaults__ or ()
     code = function.__code__
     yield from zip(code.co_varnames[code.co_argcount - len(values) : code.co_argcount], values, strict=True)
     yield from sorted((function.__kwdefaults__ or {}).items())
-
-
-def compiled_in(kernel: object) -> Iterator[str]:
-    """Arguments of a kernel's decorators that are compiled in, where they are not the defaults."""
-    for layer in layers(kernel):
-        given = getattr(getattr(layer, "rewriter", None), "kwargs", None)  # where Triton's interpreter keeps it
-        yield from _given(
-            (name, given.get(name) if isinstance(given, dict) else getattr(layer, name, None)) for name in _OPTIONS
-        )
-        options = getattr(layer, "targetoptions", None)  # of Numba's dispatchers
-        if isinstance(options, dict):
-            if options.get("opt") is False:
-                yield "opt=False"
-            yield from _given((name, options.get(name)) for name in _OPTIONS_OF_NUMBA)
-
-
-def _given(options: Iterable[tuple[str, Any]]) -> Iterator[str]:
-    for name, value in options:
-        if isinstance(value, dict):
-            value = value.items()
-        if isinstance(value, Iterable) and not isinstance(value, str):
-            value = sorted(map(str, value))
-        if value and isinstance(value, (bool, str, int, list)):
-            yield f"{name}={value!r}"
 
 
 def stable_value(name: str, value: object, dtype_apart: bool = False, carried: bool = True) -> Value:
@@ -302,7 +362,7 @@ def stable_value(name: str, value: object, dtype_apart: bool = False, carried: b
         return Value(
             name, f"{qualified_name(function)}@{source_digest(inner, own_cells=True, carried=carried)}", "function"
         )
-    return _scalar_value(name, value, dtype_apart)
+    return scalar_value(name, value, dtype_apart)
 
 
 def callable_text(value: object, carried: bool = True) -> str:
@@ -336,42 +396,3 @@ def _text(value: object) -> str:
 def digest(text: str) -> str:
     """A short digest of text, as fingerprints hold them."""
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:DIGEST_LENGTH]
-
-
-class DtypeName(str):
-    """The name of a dtype, however its library spells it."""
-
-
-def _scalar_value(name: str, value: object, dtype_apart: bool = False) -> Value:
-    """Encode a plain value so that it means the same in another process; see :func:`stable_value`."""
-    value = unwrapped(value)
-    if (dtype := _dtype_name(value, dtype_apart)) is not None:
-        return Value(name, dtype, "dtype")
-    if isinstance(value, enum.Enum):
-        return Value(name, f"{type(value).__qualname__}.{value.name}", "enum")
-    return plain_value(name, value)
-
-
-def unwrapped(value: Any) -> object:
-    """The value inside a ``tl.constexpr`` or a scalar of numpy."""
-    while type(value).__name__ == "constexpr" and hasattr(value, "value"):
-        value = value.value
-    numpy: Any = sys.modules.get("numpy")
-    return value.item() if numpy is not None and isinstance(value, numpy.generic) else value
-
-
-def _dtype_name(value: object, apart: bool) -> str | None:
-    """The name of a dtype, of its library too where those are told apart; Triton's own have none."""
-    if isinstance(value, type):
-        text = value.__name__ if value.__module__ in _DTYPE_CLASSES else None
-    else:
-        # numpy has a class for each of its dtypes: Float32DType.
-        is_dtype = isinstance(value, DtypeName) or type(value).__name__ == "dtype"
-        is_dtype = is_dtype or type(value).__module__ == "numpy.dtypes"
-        text = str(value).removeprefix("torch.") if is_dtype else None
-    if text is None:
-        return None
-    library = value.__module__ if isinstance(value, type) else type(value).__module__
-    if apart and not library.startswith(("triton.", "pytest_autotune.")):
-        return f"{library.split('.')[0]}.{text}"
-    return _DTYPES.get(text, text)

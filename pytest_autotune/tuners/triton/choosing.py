@@ -101,6 +101,8 @@ class Choices:
         if identity.uncacheable:
             self._session.report_uncacheable(identity.problem, identity.uncacheable)
             return None
+        if identity.source is not None and (note := identity.source.note(identity.problem.name)):
+            self._session.note(note)
         return identity
 
     def _device(self, autotuner: Any) -> Device:
@@ -128,9 +130,9 @@ class Choices:
             identity.problem,
             identity.fingerprint,
             on_offer,
-            list_versions("triton", "torch"),
+            list_versions("triton", "torch", distributions=identity.source.libraries if identity.source else ()),
             candidates=lambda: [Candidate(params=params) for params in identity.offered],
-            digests=partial(digest_parts, call, identity.fingerprint, configs),
+            digests=partial(digest_parts, call, identity, configs),
             meanwhile=meanwhile,
             moves=True,
         )

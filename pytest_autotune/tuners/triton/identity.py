@@ -25,17 +25,16 @@ from pytest_autotune.cache.model import (
 )
 from pytest_autotune.devices import stream_is_capturing
 from pytest_autotune.tuners.shared.functions import closure_cells, python_function, qualified_name
+from pytest_autotune.tuners.shared.scalars import DtypeName, unwrapped
 from pytest_autotune.tuners.shared.source_digest import (
     FORM,
-    DtypeName,
+    Source,
     callable_text,
     digest,
     immutable_text,
     is_code,
-    source_digest,
-    source_parts,
+    read_source,
     stable_value,
-    unwrapped,
 )
 from pytest_autotune.tuners.triton.internals import autotuners, environment
 
@@ -132,10 +131,15 @@ def key_value(name: str, value: object) -> Value:
         return stable_value(name, value, dtype_apart=True)
     if isinstance(value, numbers.Integral) and not isinstance(value, enum.Enum):
         return plain_value(name, int(value))
-    if isinstance(value, numbers.Real):
-        number = float(value)
+    if _is_number(name, value):
+        number = float(value)  # type: ignore[arg-type]
         return plain_value(name, int(number) if number.is_integer() else number)
     return stable_value(name, value, dtype_apart=not isinstance(value, DtypeName))
+
+
+def _is_number(name: str, value: object) -> bool:
+    """Whether a part of a key is compared by its number alone, as the member of an IntEnum is."""
+    return not name.startswith(_CELLS) and isinstance(unwrapped(value), numbers.Real)
 
 
 @dataclass(frozen=True)
@@ -144,12 +148,14 @@ class CallIdentity:
 
     :param uncacheable: the part of it that has no stable form, in words: then there is no more than the problem.
     :param offered: the candidates by their params.
+    :param source: of the kernel and its heuristics; None for what is uncacheable.
     """
 
     problem: Problem
     uncacheable: str = ""
     fingerprint: tuple[Value, ...] = ()
     offered: Mapping[tuple[Value, ...], Any] = field(default_factory=dict)
+    source: Source | None = None
 
 
 def identity_of(call: Call, function: FunctionType, configs: Sequence[Any], on: Device) -> CallIdentity:
@@ -175,22 +181,25 @@ def identity_of(call: Call, function: FunctionType, configs: Sequence[Any], on: 
     try:
         for config, params in zip(configs, distinct_params(configs), strict=True):
             offered.setdefault(params, config)
-        fingerprint = fingerprint_of(call.autotuner, call.heuristics, arguments)
-        return CallIdentity(problem, "", (*fingerprint, *_pruned(call.autotuner, configs)), offered)
+        source = _source(call.autotuner.fn, call.heuristics, arguments)
+        fingerprint = (*_fingerprint(call.autotuner, source), *_pruned(call.autotuner, configs))
+        return CallIdentity(problem, "", fingerprint, offered, source)
     except UncacheableError as error:
         return CallIdentity(problem, str(error))
 
 
-def fingerprint_of(
-    autotuner: Any, heuristics: Heuristics, arguments: Sequence[tuple[str, object]] = ()
-) -> tuple[Value, ...]:
-    """What choices of an autotuner rest on, before pruning; without arguments, as far as this shows without a call.
+def fingerprint_of(autotuner: Any, heuristics: Heuristics) -> tuple[Value, ...]:
+    """What choices of an autotuner rest on, before pruning, as far as this shows without a call.
 
     :param heuristics: those under and over the autotuner.
     :raises UncacheableError: when a part of it has no stable form.
     """
+    return _fingerprint(autotuner, _source(autotuner.fn, heuristics, ()))
+
+
+def _fingerprint(autotuner: Any, source: Source) -> tuple[Value, ...]:
     return (
-        Value("source", _source(autotuner.fn, heuristics, arguments), FORM),
+        Value("source", source.digest, FORM),
         Value("search", _list_digest(autotuner.configs), "digest"),
         *settings(autotuner),
     )
@@ -206,18 +215,14 @@ def target_device() -> Device:
     return devices.cpu() if target.backend == "cpu" else Device(str(target.backend), environment.arch_of(target))
 
 
-def digest_parts(call: Call, fingerprint: Iterable[Value], configs: Sequence[Any]) -> Iterator[Digest]:
+def digest_parts(call: Call, identity: CallIdentity, configs: Sequence[Any]) -> Iterator[Digest]:
     """What the digests of a fingerprint stand for.
 
     :param configs: the candidates that pruning left.
     """
-    for value in fingerprint:
-        if value.name == "source" and value.type == FORM:
-            parts = source_parts(call.autotuner.fn, named=False)
-            for name, heuristic in call.heuristics:
-                if python_function(heuristic) is not None:
-                    parts |= {f"{name}.{part}": one for part, one in source_parts(heuristic).items()}
-            yield digest_of_parts(str(value.value), parts)
+    for value in identity.fingerprint:
+        if value.name == "source" and identity.source is not None:
+            yield digest_of_parts(str(value.value), identity.source.parts)
         elif value.name in ("search", PRUNED) and value.type in ("digest", NEW_CANDIDATES_TYPE):
             chosen = call.autotuner.configs if value.name == "search" else _left_early(call.autotuner, configs)
             yield digest_of_candidates(str(value.value), distinct_params(chosen))
@@ -254,16 +259,23 @@ def _left_early(autotuner: Any, configs: Sequence[Any]) -> Sequence[Any]:
     return configs if autotuner.perf_model is None else list(autotuner.configs)
 
 
-def _source(kernel: Any, heuristics: Heuristics, arguments: Sequence[tuple[str, object]]) -> str:
-    """The digest of a kernel with all that is compiled into it and is not in the key."""
-    parts = [source_digest(kernel, named=False)]
+def _source(kernel: Any, heuristics: Heuristics, arguments: Sequence[tuple[str, object]]) -> Source:
+    """The source of a kernel with all that is compiled into it and is not in the key."""
+    source = read_source(kernel, named=False)
+    texts, parts, libraries = [source.digest], source.parts, source.libraries
     for name, function in heuristics:
-        is_plain = python_function(function) is not None
-        text = source_digest(function) if is_plain else callable_text(function)
-        parts.append(f"{name}: {text}")
+        if python_function(function) is None:
+            texts.append(f"{name}: {callable_text(function)}")
+            continue
+        own = read_source(function)
+        texts.append(f"{name}: {own.digest}")
+        parts = parts | {f"{name}.{part}": text for part, text in own.parts.items()}
+        libraries = libraries | own.libraries
     # The key has the name of an enum's member and the values of a named tuple; what belongs to them may be edited.
-    parts += [f"{name}: {immutable_text(value)}" for name, value in arguments if has_names(value)]
-    return parts[0] if len(parts) == 1 else digest("\n".join(parts))
+    for name, value in arguments:
+        if has_names(value) and not _is_number(name, value):
+            texts.append(f"{name}: {immutable_text(value)}")
+    return source if len(texts) == 1 else Source(digest("\n".join(texts)), parts, libraries)
 
 
 def settings(autotuner: Any) -> Iterator[Value]:

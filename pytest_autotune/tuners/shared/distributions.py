@@ -1,0 +1,163 @@
+"""The installed distribution that a file belongs to, by the folder ``NAME-VERSION.dist-info`` that pip leaves.
+
+Only the folders above a file are read, and each answer is kept: ``importlib.metadata.packages_distributions()`` reads
+all that is installed, which takes 90 ms.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from types import FunctionType, ModuleType
+from urllib.parse import unquote, urlsplit
+
+_SITE_FOLDERS = frozenset({"site-packages", "dist-packages"})
+_DIST_INFO = ".dist-info"
+_UNKNOWN = "?"
+#: The rootdirs of the runs of pytest in this process: one run may be inside another, and the last one counts.
+_rootdirs: list[Path] = []
+
+
+@dataclass(frozen=True, order=True)
+class Distribution:
+    """What pip installs at once.
+
+    :param name: that of its ``dist-info``, or of its top package where there is none.
+    :param version: ``"?"`` where there is no ``dist-info``.
+    :param folder: where it was installed.
+    """
+
+    name: str
+    version: str
+    folder: str
+
+
+@contextmanager
+def rootdir_of_run(rootdir: Path) -> Iterator[None]:
+    """Take what lies in the rootdir for the user's own code, unless a virtual environment in it holds that."""
+    _rootdirs.append(rootdir.resolve())
+    try:
+        yield
+    finally:
+        _rootdirs.pop()
+
+
+def file_of(module: ModuleType | None) -> str:
+    """Return the file of a module; an empty text where it has none."""
+    return getattr(module, "__file__", None) or ""
+
+
+def find_distribution(code: FunctionType | type | ModuleType) -> Distribution | None:
+    """Return the installed distribution that a function, class or module belongs to.
+
+    None is returned for the user's own code: what lies in the rootdir of the run, what was installed from there or is
+    editable, and what lies in no ``site-packages`` and beside no ``dist-info`` that lists it.
+    """
+    module = code if isinstance(code, ModuleType) else sys.modules.get(code.__module__ or "")
+    if isinstance(code, FunctionType):
+        filename = code.__code__.co_filename
+        # A function of the user may bear the module of a library function that it wraps. Code of exec() has no file.
+        if not filename.startswith("<") and find_distribution_of_file(filename) is None:
+            return None
+    return find_distribution_of_file(file_of(module))
+
+
+def find_distribution_of_file(filename: str) -> Distribution | None:
+    """Return the installed distribution that a file belongs to; see :func:`find_distribution`."""
+    if not filename or filename.startswith("<"):  # "<string>"
+        return None
+    return _find_distribution_of_file(filename, _rootdirs[-1] if _rootdirs else None)
+
+
+@lru_cache(maxsize=4096)
+def _find_distribution_of_file(filename: str, rootdir: Path | None) -> Distribution | None:
+    path = Path(filename).resolve()
+    if rootdir is not None and _is_in_rootdir(path, rootdir):
+        return None
+    for folder in path.parents:
+        dist_info = _find_dist_info(folder, path)
+        if dist_info is not None:
+            return None if _is_of_project(dist_info, rootdir) else _describe(dist_info)
+        if folder.name in _SITE_FOLDERS:
+            top = path.relative_to(folder).parts[0]
+            return Distribution(Path(top).stem, _UNKNOWN, str(folder))
+    return None
+
+
+def _is_in_rootdir(path: Path, rootdir: Path) -> bool:
+    """Whether a file lies in the rootdir, and in no virtual environment there."""
+    if rootdir.name in _SITE_FOLDERS or not path.is_relative_to(rootdir):
+        return False
+    return _SITE_FOLDERS.isdisjoint(path.relative_to(rootdir).parts)
+
+
+def _find_dist_info(folder: Path, path: Path) -> Path | None:
+    """Return the ``dist-info`` in a folder that lists the package of a file; None where none does."""
+    if not _list_dist_infos(folder):
+        return None
+    owners = _select_dist_infos(folder, _find_package_file(folder, path))
+    if len(owners) > 1:  # distributions that share a namespace of the old kind each bring its __init__.py
+        name = path.relative_to(folder).as_posix()
+        owners = tuple(owner for owner in owners if _has_file(owner, name)) or owners
+    return owners[0] if owners else None
+
+
+def _find_package_file(folder: Path, path: Path) -> str:
+    """Return the name in a ``RECORD`` by which a file's package is known: its ``__init__.py``, else the file's own."""
+    package = folder
+    for part in path.relative_to(folder).parts[:-1]:
+        package /= part
+        if (package / "__init__.py").is_file():
+            return (package / "__init__.py").relative_to(folder).as_posix()
+    return path.relative_to(folder).as_posix()
+
+
+@lru_cache(maxsize=1024)
+def _list_dist_infos(folder: Path) -> tuple[Path, ...]:
+    """List the ``dist-info`` folders in a folder."""
+    try:
+        names = sorted(entry.name for entry in os.scandir(folder) if entry.name.endswith(_DIST_INFO))
+    except OSError:  # inside a zip, or not ours to read
+        return ()
+    return tuple(folder / name for name in names)
+
+
+@lru_cache(maxsize=1024)
+def _select_dist_infos(folder: Path, name: str) -> tuple[Path, ...]:
+    return tuple(dist_info for dist_info in _list_dist_infos(folder) if _has_file(dist_info, name))
+
+
+def _has_file(dist_info: Path, name: str) -> bool:
+    """Whether the ``RECORD`` of a distribution lists a file."""
+    try:
+        record = (dist_info / "RECORD").read_bytes()
+    except OSError:
+        return False
+    return f"\n{name},".encode() in b"\n" + record
+
+
+@lru_cache(maxsize=1024)
+def _is_of_project(dist_info: Path, rootdir: Path | None) -> bool:
+    """Whether a distribution is editable, or was installed from a folder or file in the rootdir."""
+    try:
+        source = json.loads((dist_info / "direct_url.json").read_bytes())
+        url = urlsplit(source["url"])
+        is_editable = source.get("dir_info", {}).get("editable", False)
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):  # it came from an index
+        return False
+    if is_editable:
+        return True
+    if url.scheme != "file" or rootdir is None:
+        return False
+    return Path(unquote(url.path)).resolve().is_relative_to(rootdir)
+
+
+def _describe(dist_info: Path) -> Distribution:
+    name, _, version = dist_info.name.removesuffix(_DIST_INFO).partition("-")
+    return Distribution(name.lower().replace("_", "-"), version or _UNKNOWN, str(dist_info.parent))

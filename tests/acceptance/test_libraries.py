@@ -1,0 +1,126 @@
+"""What a choice rests on where its kernel uses libraries, and what the summary says of kernels without a source."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.conftest import Suite
+
+KERNEL = """
+import os
+from pytest_autotune import Measuring
+import vendor_dsl
+
+act = vendor_dsl.fast if os.environ.get("FAST_OPS") else vendor_dsl.exact
+
+@vendor_dsl.Kernel
+def scale(x):
+    return x * 2
+
+def run(config):
+    scale(act(config))
+
+def tune(tuner, **options):
+    how = Measuring(clock=lambda call: 1.0)
+    return tuner("lib.scale", **{"space": [1, 2], "run": run, "measuring": how, "device": "cpu", **options})
+"""
+DSL = """
+class Kernel:
+    def __init__(self, function):
+        self._pyfunc = function
+
+    def __call__(self, x):
+        return self._pyfunc(x)
+
+def fast(x):
+    return x
+
+def exact(x):
+    return x
+"""
+TEST = """
+import pytest
+from ops import tune
+
+@pytest.mark.parametrize("n", [1, 2])
+def test_scale(autotune_cache, n):
+    tune(autotune_cache.tune, key={"n": n})
+"""
+
+
+def a_suite(suite: Suite, kernel: str = KERNEL, test: str = TEST, version: str = "1.0", dsl: str = DSL) -> Suite:
+    """Write a suite, with a library in a virtual environment beside its tests."""
+    site = suite.folder / "venv" / "site-packages"
+    for old in site.glob("*.dist-info/*"):
+        old.unlink()
+        old.parent.rmdir()
+    dist_info = site / f"vendor_dsl-{version}.dist-info"
+    dist_info.mkdir(parents=True)
+    (dist_info / "RECORD").write_text("vendor_dsl.py,sha256=abc,1\n")
+    (site / "vendor_dsl.py").write_text(dsl)
+    suite.pytester.makepyfile(ops=kernel, test_lib=test)
+    suite.pytester.makeini("[pytest]\npythonpath = . venv/site-packages\n")
+    return suite
+
+
+def test_another_function_of_a_library_makes_a_choice_stale(serial_suite: Suite, section: Any) -> None:
+    a_suite(serial_suite).dump()
+
+    result = serial_suite.load("--autotune-max-misses=0", FAST_OPS="1")
+
+    assert result.ret == 1
+    assert section(result)[0].endswith(": source changed (act)")
+    assert serial_suite.load("--autotune-max-misses=0").ret == 0
+
+
+def test_a_new_version_of_a_library_makes_nothing_stale(serial_suite: Suite) -> None:
+    a_suite(serial_suite).dump()
+    assert "vendor-dsl 1.0" in serial_suite.cache.read_text()
+    a_suite(serial_suite, version="2.0", dsl=DSL.replace("return x", "return x + 0"))
+
+    assert serial_suite.load("--autotune-max-misses=0").ret == 0
+
+
+def test_an_edit_of_a_librarys_kernel_makes_its_choice_stale(serial_suite: Suite, section: Any) -> None:
+    a_suite(serial_suite).dump()
+    a_suite(serial_suite, KERNEL.replace("x * 2", "x * 3"))
+
+    assert section(serial_suite.load())[0].endswith(": source changed (scale)")
+
+
+def test_a_librarys_kernel_is_taken_as_a_source(serial_suite: Suite, section: Any) -> None:
+    kernel = KERNEL.replace('"run": run,', '"run": run, "source": scale,')
+    a_suite(serial_suite, kernel).dump().assert_outcomes(passed=2)
+    a_suite(serial_suite, kernel.replace("x * 2", "x * 3"))
+
+    assert section(serial_suite.load())[0].endswith(": source changed (scale)")
+
+
+def test_a_kernel_without_a_source_is_noted_once(suite: Suite, section: Any) -> None:
+    a_suite(suite, KERNEL.replace('"run": run', '"run": range')).dump()
+
+    notes = [line for line in section(suite.load()) if "source" in line]
+
+    assert notes == [
+        "function:lib.scale: no source was found in what tune() was given, so no edit makes its choices stale: "
+        "pass source="
+    ]
+
+
+def test_a_kernel_with_a_version_is_not_noted(serial_suite: Suite, section: Any) -> None:
+    a_suite(serial_suite, KERNEL.replace('"run": run', '"version": 1, "run": range'))
+
+    assert not any("source" in line for line in section(serial_suite.dump()))
+
+
+def test_a_digest_of_very_many_parts_is_noted(serial_suite: Suite, section: Any) -> None:
+    constants = "\n".join(f"C{number} = {number}" for number in range(501))
+    used = " + ".join(f"C{number}" for number in range(501))
+    a_suite(serial_suite, f"{constants}\n{KERNEL.replace('scale(act(config))', used)}")
+
+    notes = [line for line in section(serial_suite.dump()) if "502" in line]
+
+    assert notes == [
+        "function:lib.scale: an edit of any of 502 functions and constants makes its choices stale: "
+        "install the libraries among them with pip, so that their code is left out"
+    ]
