@@ -3,6 +3,8 @@
     python tests/versions.py                              # the versions to try, by name
     python tests/versions.py triton-3.4.0 lowest          # these
     python tests/versions.py triton-9.9.0 python-3.13     # and any other, by library and version
+    python tests/versions.py triton-newest torch-pre      # the newest release, and the newest pre-release
+    python tests/versions.py --json                       # the versions to try, as one list for a matrix of CI
     python tests/versions.py lowest --tests="tests/acceptance -k 'not n2'"
 
 It needs no GPU. A library is put before what is installed for the Python that runs this. What decides on others, a
@@ -13,6 +15,7 @@ to a file there. A Python is called as ``python3.13``. The exit status is 1 wher
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
@@ -45,27 +48,57 @@ class Version:
     :param tests: pytest's arguments, for each process of it.
     :param python: of an environment of its own; none where the libraries go before what is installed.
     :param plugin: JAX's plugin for CUDA, of which only a library is used: nothing of CUDA is installed.
+    :param pip_options: further options of ``pip install``.
+    :param is_moving: whether the index may have another version tomorrow.
     """
 
     requirements: tuple[str, ...]
     tests: tuple[str, ...] = EVERYTHING
     python: str = ""
     plugin: str = ""
+    pip_options: tuple[str, ...] = ()
+    is_moving: bool = False
+
+
+#: Words in place of a version, and pip's options for them.
+MOVING: dict[str, tuple[str, ...]] = {"newest": (), "pre": ("--pre",)}
+
+
+def _requirement(library: str, version: str) -> str:
+    if version in MOVING:
+        return library
+    return f"{library}=={version}"
+
+
+def _is_before(version: str, numbers: tuple[int, int]) -> bool:
+    return version not in MOVING and _numbers(version) < numbers
 
 
 def _triton(version: str) -> Version:
+    requirements = [_requirement("triton", version)]
     # The interpreter of older ones does not run with newer numpy.
-    numpy = ("numpy<2.4",) if _numbers(version) < (3, 7) else ()
-    return Version((f"triton=={version}", *numpy), TRITON)
+    if _is_before(version, (3, 7)):
+        requirements.append("numpy<2.4")
+    return Version(tuple(requirements), TRITON)
 
 
 def _torch(version: str) -> Version:
-    return Version((f"torch=={version}", "numpy"), TORCH, "python3.11")
+    return Version((_requirement("torch", version), "numpy"), TORCH, "python3.11")
 
 
 def _jax(version: str) -> Version:
-    python = "python3.12" if _numbers(version) >= (0, 11) else "python3.11"
-    return Version((f"jax=={version}", f"jaxlib=={version}"), JAX, python, f"jax-cuda13-pjrt=={version}")
+    python = "python3.12"
+    if _is_before(version, (0, 11)):
+        python = "python3.11"
+    libraries = (_requirement("jax", version), _requirement("jaxlib", version))
+    return Version(libraries, JAX, python, _requirement("jax-cuda13-pjrt", version))
+
+
+def _pytest(version: str) -> Version:
+    # Another release of pytest may need other releases of its own dependencies.
+    if version in MOVING:
+        return Version(("pytest", "triton", "numpy"), EVERYTHING, "python3.11")
+    return Version((f"pytest=={version}",))
 
 
 def _python(version: str) -> Version:
@@ -75,9 +108,9 @@ def _python(version: str) -> Version:
 #: How the tests of a library are run with a version of it.
 LIBRARIES: dict[str, Callable[[str], Version]] = {
     "jax": _jax,
-    "obstore": lambda version: Version((f"obstore=={version}",), STORES),
-    "protobuf": lambda version: Version((f"protobuf=={version}",), FORMATS),
-    "pytest": lambda version: Version((f"pytest=={version}",)),
+    "obstore": lambda version: Version((_requirement("obstore", version),), STORES),
+    "protobuf": lambda version: Version((_requirement("protobuf", version),), FORMATS),
+    "pytest": _pytest,
     "python": _python,
     "torch": _torch,
     "triton": _triton,
@@ -86,10 +119,10 @@ TO_TRY = {
     "triton": ["3.4.0", "3.5.1", "3.6.0", "3.7.1", "3.8.0", "3.9.0"],
     "torch": ["2.11.0", "2.12.1", "2.13.0", "2.14.1", "2.15.0"],
     "jax": ["0.10.2", "0.11.2"],
-    "protobuf": ["5.29.6", "6.33.6"],
+    "protobuf": ["4.25.9", "5.29.6", "6.33.6"],
     "obstore": ["0.9.0", "0.11.1"],
     "pytest": ["8.0.0", "8.4.2"],
-    "python": ["3.10", "3.12", "3.13"],
+    "python": ["3.10", "3.12", "3.13", "3.14"],
 }
 
 
@@ -117,20 +150,24 @@ def version_of(name: str) -> Version:
     library, _, version = name.partition("-")
     if library not in LIBRARIES or not version:
         sys.exit(f"{name}: expected lowest, or LIBRARY-VERSION with one of {', '.join(LIBRARIES)}")
+    if version in MOVING:
+        return replace(LIBRARIES[library](version), pip_options=MOVING[version], is_moving=True)
     return LIBRARIES[library](version)
 
 
 def _made(folder: Path, version: Version) -> None:
-    """Install what there is to install, once."""
-    if (folder / "ready").exists():
+    """Install what there is to install, once; what the index may have replaced, in each run."""
+    if (folder / "ready").exists() and not version.is_moving:
         return
-    pip = [sys.executable, "-m", "pip", "install", "--quiet"]
+    pip = [sys.executable, "-m", "pip", "install", "--upgrade", *version.pip_options]
+    if not version.is_moving:
+        pip.append("--quiet")  # else the log says which version it is today
     if not version.python:
         subprocess.run([*pip, "--no-deps", "--target", folder, *version.requirements], check=True)
     else:
         subprocess.run([version.python, "-m", "venv", folder], check=True)
         pip[0] = str(folder / "bin" / "python")
-        subprocess.run([*pip, "--upgrade", "-e", f"{ROOT}[xdist]", *ALWAYS, *version.requirements], check=True)
+        subprocess.run([*pip, "-e", f"{ROOT}[xdist]", *ALWAYS, *version.requirements], check=True)
         if version.plugin:
             subprocess.run([*pip, "--no-deps", "--target", folder / "plugin", version.plugin], check=True)
     (folder / "ready").touch()
@@ -162,6 +199,12 @@ def run(name: str, version: Version) -> bool:
 
 
 def main(arguments: list[str]) -> int:
+    if arguments == ["--json"]:
+        to_try = ["lowest"]
+        for library, versions in TO_TRY.items():
+            to_try += [f"{library}-{version}" for version in versions]
+        print(json.dumps(to_try))
+        return 0
     names = [argument for argument in arguments if not argument.startswith("--tests=")]
     tests = [argument.partition("=")[2] for argument in arguments if argument.startswith("--tests=")]
     if not names:

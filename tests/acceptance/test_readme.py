@@ -92,3 +92,19 @@ def test_the_kernel_of_the_first_minute_is_added_to_the_same_file(
     in_the_module = 'import os\nos.environ["TRITON_INTERPRET"] = "1"\n'
     (serial_suite.folder / "test_double.py").write_text(in_the_module + TESTS[1])
     serial_suite.dump("test_double.py").assert_outcomes(passed=1)
+
+
+def test_without_the_plugin_ini_keys_only_warn(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An option in ``PYTEST_ADDOPTS`` stops the run: after an uninstall, the ini form is the safe one."""
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+    pytester.makepyfile("def test_pass(): pass")
+    pytester.makeini("[pytest]\nautotune_load = cache.textproto")
+
+    run = pytester.runpytest_subprocess()
+    run.assert_outcomes(passed=1, warnings=1)
+    run.stdout.fnmatch_lines("*Unknown config option: autotune_load*")
+
+    monkeypatch.setenv("PYTEST_ADDOPTS", "--autotune-load=cache.textproto")
+    run = pytester.runpytest_subprocess()
+    assert run.ret == pytest.ExitCode.USAGE_ERROR
+    run.stderr.fnmatch_lines("*unrecognized arguments: --autotune-load=cache.textproto*")
