@@ -131,7 +131,11 @@ def test_the_conformance_tests_pass_for_it(installed: Path, pytester: pytest.Pyt
             "test_a_choice_that_is_no_longer_on_offer_is_not_taken",
         ),
         ("if session.is_paused or", "if", "test_paused_and_ignored_kernels_are_tuned_as_without_the_plugin"),
-        ("len(items)),)", "id(items)),)", "test_a_problem_asked_for_again_is_the_same_problem"),
+        (
+            "len(items)),)",
+            "__import__('time').perf_counter_ns()),)",
+            "test_a_problem_asked_for_again_is_the_same_problem",
+        ),
     ],
     ids=["unhook", "isolated", "restored", "import", "offered", "paused", "key"],
 )

@@ -12,7 +12,7 @@ from pytest_autotune.report import ci_log, markdown
 from pytest_autotune.report.findings import Cost, list_kernel_costs, list_test_costs
 from pytest_autotune.run.lookup import Outcome
 from pytest_autotune.run.mode import Finding, Section
-from pytest_autotune.run.result import Gate, RunResult, TestPlace
+from pytest_autotune.run.result import Gate, RunResult, SourceLocation
 from pytest_autotune.run.rows import ProblemRow
 from tests.results import result
 
@@ -31,7 +31,7 @@ def row(
 def missed(number: int, **more: object) -> RunResult:
     """A summary of that many stale problems, each of a test of its own."""
     rows = [row(Outcome.STALE, test=f"test_a.py::test_{index}", M=index) for index in range(number)]
-    places = {f"test_a.py::test_{index}": TestPlace("test_a.py", 10 * index + 1) for index in range(number)}
+    places = {f"test_a.py::test_{index}": SourceLocation("test_a.py", 10 * index + 1) for index in range(number)}
     return result(loaded=(("c.textproto", 3),), rows=tuple(rows), test_places=places, **more)  # type: ignore[arg-type]
 
 
@@ -82,7 +82,9 @@ def test_a_refused_outcome_is_an_error_without_a_limit() -> None:
 def test_percent_signs_colons_and_commas_are_encoded_as_github_decodes_them() -> None:
     strange = "dir,1/test:50%.py::test_a"
     rows = (row(Outcome.MISS, "lib.a,b:c%", test=strange, M=1),)
-    (line,) = ci_log.github_annotations(result(rows=rows, test_places={strange: TestPlace("dir,1/test:50%.py\n", 3)}))
+    (line,) = ci_log.github_annotations(
+        result(rows=rows, test_places={strange: SourceLocation("dir,1/test:50%.py\n", 3)})
+    )
 
     assert line == (
         "::warning file=dir%2C1/test%3A50%25.py ,line=3,title=autotune cache%3A miss::"
@@ -97,7 +99,7 @@ def test_of_a_test_whose_worker_died_the_file_is_told() -> None:
 
 def test_problems_of_one_line_are_one_annotation() -> None:
     rows = tuple(row(Outcome.MISS, f"lib.op_{number}", f"test_a.py::test_op[{number}]") for number in range(14))
-    places = {one.tests[0]: TestPlace("test_a.py", 7) for one in rows}
+    places = {one.tests[0]: SourceLocation("test_a.py", 7) for one in rows}
 
     (line,) = ci_log.github_annotations(result(rows=rows, test_places=places))
 

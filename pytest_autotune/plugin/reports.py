@@ -20,7 +20,7 @@ from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.foreign_text import to_one_line
 from pytest_autotune.plugin.values import CacheArgument, Options
 from pytest_autotune.report import FILES, ci_log, markdown, terminal
-from pytest_autotune.run.result import RunResult, TestPlace
+from pytest_autotune.run.result import RunResult, SourceLocation
 
 #: Variables with the commit, and with a page of the job: GitHub's, GitLab's, Azure's, Jenkins's.
 _COMMIT = ("GITHUB_SHA", "CI_COMMIT_SHA", "BUILD_SOURCEVERSION", "GIT_COMMIT")
@@ -154,11 +154,11 @@ def add_step_summary(result: RunResult) -> RunResult:
     return result
 
 
-def places(locations: Mapping[str, tuple[str, int | None, str]], root: Path) -> dict[str, TestPlace]:
+def places(locations: Mapping[str, tuple[str, int | None, str]], root: Path) -> dict[str, SourceLocation]:
     """Where tests are defined, by node id: relative to the checkout on GitHub, else to the rootdir."""
     root, checkout = root.resolve(), Path(os.environ.get("GITHUB_WORKSPACE") or root).resolve()
     folder = root.relative_to(checkout) if root.is_relative_to(checkout) else Path()
     return {
-        test: TestPlace(posixpath.normpath((folder / path).as_posix()), 0 if line is None else line + 1)
+        test: SourceLocation(posixpath.normpath((folder / path).as_posix()), 0 if line is None else line + 1)
         for test, (path, line, _) in sorted(locations.items())
     }

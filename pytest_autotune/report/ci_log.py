@@ -15,7 +15,7 @@ from pytest_autotune.cache.quantities import describe_count
 from pytest_autotune.report.findings import MISSES, list_findings, list_uncovered
 from pytest_autotune.report.hints import list_hints
 from pytest_autotune.run.mode import Finding
-from pytest_autotune.run.result import RunResult, TestPlace
+from pytest_autotune.run.result import RunResult, SourceLocation
 from pytest_autotune.run.rows import ProblemRow
 
 #: How many annotations of one level GitHub shows of a step.
@@ -26,7 +26,7 @@ _TITLE = "autotune cache"
 #: What GitHub takes of a step's result, in bytes, and some room for what other tools write there.
 SUMMARY_BYTES = 1024 * 1024 - 64 * 1024
 #: Of what no test asked for.
-NOWHERE = TestPlace("")
+NOWHERE = SourceLocation("")
 
 
 def github_annotations(result: RunResult) -> list[str]:
@@ -46,9 +46,9 @@ def github_annotations(result: RunResult) -> list[str]:
     return lines
 
 
-def _by_place(result: RunResult) -> Mapping[str, Mapping[TestPlace, list[Finding]]]:
+def _by_place(result: RunResult) -> Mapping[str, Mapping[SourceLocation, list[Finding]]]:
     """Level -> place -> what is to be reported there."""
-    rows: defaultdict[TestPlace, list[ProblemRow]] = defaultdict(list)
+    rows: defaultdict[SourceLocation, list[ProblemRow]] = defaultdict(list)
     for row in result.rows:
         # Of a test whose worker died, only its name is known.
         known = [_place(result, test) for test in row.tests]
@@ -57,7 +57,7 @@ def _by_place(result: RunResult) -> Mapping[str, Mapping[TestPlace, list[Finding
     others = (one for one in list_findings(result, is_unfolded=True) if one.word not in MISSES)
     others = (one for one in others if one.test or one.is_failure or one.word == "UNTRACKED")
     placed += [(_place(result, one.test), one) for one in others]
-    found: Mapping[str, defaultdict[TestPlace, list[Finding]]] = {
+    found: Mapping[str, defaultdict[SourceLocation, list[Finding]]] = {
         "error": defaultdict(list),
         "warning": defaultdict(list),
     }
@@ -66,11 +66,11 @@ def _by_place(result: RunResult) -> Mapping[str, Mapping[TestPlace, list[Finding
     return found
 
 
-def _place(result: RunResult, test: str) -> TestPlace:
-    return result.test_places.get(test) or TestPlace(test.partition("::")[0])
+def _place(result: RunResult, test: str) -> SourceLocation:
+    return result.test_places.get(test) or SourceLocation(test.partition("::")[0])
 
 
-def _annotation(level: str, place: TestPlace, found: Sequence[Finding]) -> str:
+def _annotation(level: str, place: SourceLocation, found: Sequence[Finding]) -> str:
     named = [f"{one.word} {one.problem}: {one.text}" for one in found[:_NAMED]]
     if more := sum(one.problem_count for one in found[_NAMED:]):
         named.append(f"… and {more} more")

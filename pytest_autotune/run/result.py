@@ -16,7 +16,7 @@ from pytest_autotune.run.rows import NOT_COVERED, ProblemRow
 
 
 @dataclass(frozen=True)
-class TestPlace:
+class SourceLocation:
     """Where a test is defined.
 
     :param path: of its file, relative to the root of the repository, with forward slashes.
@@ -118,7 +118,7 @@ class RunResult:
     errors: tuple[str, ...] = ()
     dump: DumpOutcome | None = None
     gate: Gate = field(default_factory=Gate)
-    test_places: Mapping[str, TestPlace] = field(default_factory=dict)
+    test_places: Mapping[str, SourceLocation] = field(default_factory=dict)
     run_facts: tuple[tuple[str, str], ...] = ()
     sections: tuple[Section, ...] = ()
 

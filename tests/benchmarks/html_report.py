@@ -26,7 +26,7 @@ from pytest_autotune.cache.merge import MergeResult
 from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Value, Versions
 from pytest_autotune.report.html import to_html
 from pytest_autotune.run.lookup import Outcome
-from pytest_autotune.run.result import Gate, RunRequest, RunResult, TestPlace
+from pytest_autotune.run.result import Gate, RunRequest, RunResult, SourceLocation
 from pytest_autotune.run.rows import NOT_COVERED, ProblemRow
 
 GPU = Device("NVIDIA H200", "sm_90", 132)
@@ -61,7 +61,7 @@ def summary(problems: int, seed: int = 0) -> RunResult:
         merged=MergeResult(Cache(), changes=Diff(changes, problems - len(changes))),
         gate=Gate("0", f"maximum allowed autotune cache misses exceeded: {missed} > 0"),
         request=RunRequest(update_arguments="--autotune-load=tests/autotune.textproto --autotune-update"),
-        test_places={test: TestPlace(test.partition("::")[0], number) for number, test in enumerate(seen)},
+        test_places={test: SourceLocation(test.partition("::")[0], number) for number, test in enumerate(seen)},
     )
 
 
