@@ -64,11 +64,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def _start(config: pytest.Config, *, is_asked: bool = True) -> None:
     """Begin a run in this process, if it ``is_asked`` for, or options ask for it."""
     forget_removed_modules()
-    from pytest_autotune.plugin.completeness import unloaded_gate
+    from pytest_autotune.plugin.completeness import find_unloaded_gate
     from pytest_autotune.plugin.values import read_options
 
     options, process = read_options(config), None
-    if not (is_asked or options.active or unloaded_gate(config, options)):
+    if not (is_asked or options.active or find_unloaded_gate(config, options)):
         return
     from pytest_autotune.plugin.controller import Controller
     from pytest_autotune.plugin.worker import TestProcess, context_of_worker

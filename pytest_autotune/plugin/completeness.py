@@ -1,17 +1,22 @@
-"""Whether a run can be judged: complete, or no entry can be called unused, and with something loaded to judge it by."""
+"""Decides whether a run was complete, and whether a gate has something to judge.
+
+Only a complete run may call an entry unused: every test ran and passed, and nothing selected a part of the suite.
+"""
 
 from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 import pytest
 
 from pytest_autotune.cache.quantities import describe_count
 from pytest_autotune.plugin.values import Options
 
-_SELECTING = {
+#: Pytest's options that select tests, with the flags that a user types.
+_SELECTING_FLAGS = {
     "keyword": "-k",
     "markexpr": "-m",
     "lf": "--lf",
@@ -24,27 +29,34 @@ _SELECTING = {
 
 
 class Completeness:
-    """Watches a run for the first reason why not every test can be said to have run whole."""
+    """Reads the reports of a run, and remembers the first reasons why the run is not complete.
+
+    Attributes: ``first_skip``, the first test that was skipped or failed as expected, with that reason; empty if none.
+    """
 
     def __init__(self) -> None:
-        self._ran: set[str] = set()
-        self._first: dict[str, str] = {}
-        #: Node ids with what became of them, in pytest's words: a test can pass, and fail in its teardown.
+        self._tests_run: set[str] = set()
+        self._first_failure = ""
+        self._first_collection_error = ""
+        #: (node id, outcome in pytest's words). A test has two outcomes if it passes and its teardown fails.
         self._outcomes: set[tuple[str, str]] = set()
-        self.skipped = ""
+        self.first_skip = ""
 
-    def saw(self, report: pytest.TestReport | pytest.CollectReport) -> None:
-        """Note the report of a phase of a test, or of a collector."""
+    def add_report(self, report: pytest.TestReport | pytest.CollectReport) -> None:
+        """Read the report of one phase of a test, or of a collector."""
         is_test = isinstance(report, pytest.TestReport)
         if is_test and (report.when != "setup" or not report.passed):
-            self._ran.add(report.nodeid)
-        if report.failed:
-            kind, what = ("failed", "failed") if is_test else ("collection", "could not be collected")
-            self._first.setdefault(kind, f"{report.nodeid} {what}")
+            self._tests_run.add(report.nodeid)
+        if report.failed and is_test:
+            self._first_failure = self._first_failure or f"{report.nodeid} failed"
+        elif report.failed:
+            error = f"{report.nodeid} could not be collected"
+            self._first_collection_error = self._first_collection_error or error
         elif report.skipped:
-            what = "failed as expected" if hasattr(report, "wasxfail") else "was skipped"
-            self.skipped = self.skipped or f"{report.nodeid} {what}"
-        if outcome := _outcome_of(report):
+            event = "failed as expected" if hasattr(report, "wasxfail") else "was skipped"
+            self.first_skip = self.first_skip or f"{report.nodeid} {event}"
+        outcome = _read_outcome(report)
+        if outcome:
             self._outcomes.add((report.nodeid, outcome))
 
     @property
@@ -52,33 +64,44 @@ class Completeness:
         """The number of tests by outcome, as pytest counts them."""
         return Counter(outcome for _, outcome in self._outcomes)
 
-    def reason(self, session: pytest.Session, exitstatus: int, crashed: Sequence[str], deselected: int) -> str:
-        """The first reason why the run was not complete; empty when it was.
+    def describe_incompleteness(
+        self, session: pytest.Session, exitstatus: int, crashed_workers: Sequence[str], deselected_count: int
+    ) -> str:
+        """Return the first reason why the run was not complete; empty if it was complete.
 
-        :param deselected: how many of the collected tests were not to run.
+        :param session: pytest's session.
+        :param exitstatus: pytest's exit status, as far as it is known.
+        :param crashed_workers: the names of the workers that crashed.
+        :param deselected_count: the number of collected tests that were deselected.
         """
-        # What ends a run with a status of its own, such as pytest.exit(returncode=0), is no interruption to pytest.
+        # pytest.exit(returncode=0) ends a run with a status of its own, which pytest does not call an interruption.
+        if exitstatus == pytest.ExitCode.INTERRUPTED or session.shouldstop:
+            return "the run was interrupted"
+        if exitstatus == pytest.ExitCode.INTERNAL_ERROR:
+            return "an internal error ended the run"
+        if crashed_workers:
+            return f"worker {crashed_workers[0]} crashed"
+        if self._first_collection_error:
+            return self._first_collection_error
+        selection = describe_selection(session.config)
+        if selection:
+            return selection
+        if deselected_count:
+            return describe_count(deselected_count, "test deselected", "tests deselected")
+        if self._first_failure:
+            return self._first_failure
+        if session.shouldfail:
+            return "the run stopped early"
         items: Sequence[pytest.Item] = getattr(session, "items", ())
-        collected = len({item.nodeid for item in items}) or session.testscollected
-        left = collected - len(self._ran)
-        is_interrupted = exitstatus == pytest.ExitCode.INTERRUPTED or session.shouldstop
-        reasons = (
-            "the run was interrupted" if is_interrupted else "",
-            "an internal error ended the run" if exitstatus == pytest.ExitCode.INTERNAL_ERROR else "",
-            f"worker {crashed[0]} crashed" if crashed else "",
-            self._first.get("collection", ""),
-            selection(session.config),
-            describe_count(deselected, "test deselected", "tests deselected") if deselected else "",
-            self._first.get("failed", ""),
-            "the run stopped early" if session.shouldfail else "",
-            f"{left} of {collected} tests did not run" if left > 0 else "",
-            self.skipped,
-        )
-        return next(filter(None, reasons), "")
+        collected_count = len({item.nodeid for item in items}) or session.testscollected
+        missing_count = collected_count - len(self._tests_run)
+        if missing_count > 0:
+            return f"{missing_count} of {collected_count} tests did not run"
+        return self.first_skip
 
 
-def _outcome_of(report: pytest.TestReport | pytest.CollectReport) -> str:
-    """Return what pytest counts a report as; empty for a phase of a test that says nothing of it."""
+def _read_outcome(report: pytest.TestReport | pytest.CollectReport) -> str:
+    """Return the outcome that pytest counts for a report; empty for a phase that decides nothing about the test."""
     phase = report.when if isinstance(report, pytest.TestReport) else "collect"
     was_expected_to_fail = hasattr(report, "wasxfail")
     if report.failed:
@@ -91,49 +114,62 @@ def _outcome_of(report: pytest.TestReport | pytest.CollectReport) -> str:
 
 
 def was_interrupted(session: pytest.Session, exitstatus: int) -> bool:
-    """Whether something else than the tests, or ``-x``, ended the run; xdist reports an end by ``-x`` as one."""
+    """Whether something other than the tests or ``-x`` ended the run. Xdist reports an end by ``-x`` as interrupted."""
     if exitstatus == pytest.ExitCode.INTERRUPTED:
         return not 0 < (session.config.getoption("maxfail") or 0) <= session.testsfailed
     return exitstatus == pytest.ExitCode.INTERNAL_ERROR
 
 
-def selection(config: pytest.Config) -> str:
-    """How the user asked for a part of the suite; empty where all of it is to run."""
-    here, root = config.invocation_params.dir, config.rootpath
+def describe_selection(config: pytest.Config) -> str:
+    """Return how the user selected a part of the suite; empty if the whole suite is to run."""
+    invocation_folder, root = config.invocation_params.dir, config.rootpath
     if config.args_source is pytest.Config.ArgsSource.ARGS:
-        whole = config.getini("testpaths") or ["."]  # what pytest takes without arguments, which it does in its root
-        named, suite = ({os.path.abspath(at / path) for path in of} for at, of in ((here, config.args), (root, whole)))
-        if named != suite or (here != root and config.inipath is None):
+        # Without arguments pytest takes testpaths, but only if it is started in the rootdir.
+        suite = _absolute_paths(config.getini("testpaths") or ["."], root)
+        named = _absolute_paths(config.args, invocation_folder)
+        if named != suite or (invocation_folder != root and config.inipath is None):
             return f"only {' '.join(config.args)} was asked for"
-    if config.args_source is pytest.Config.ArgsSource.INVOCATION_DIR and here != root:
-        return f"only {os.path.relpath(here, root)} was asked for"
-    flag = next((flag for option, flag in _SELECTING.items() if config.getoption(option, None)), "")
-    return f"{flag} selects tests" if flag else ""
+    if config.args_source is pytest.Config.ArgsSource.INVOCATION_DIR and invocation_folder != root:
+        return f"only {os.path.relpath(invocation_folder, root)} was asked for"
+    for option, flag in _SELECTING_FLAGS.items():
+        if config.getoption(option, None):
+            return f"{flag} selects tests"
+    return ""
 
 
-def unloaded_gate(config: pytest.Config, options: Options) -> str:
-    """What is wrong with judging this run, in one line; empty where nothing is: a gate would be green for nothing.
+def _absolute_paths(paths: Iterable[str], folder: Path) -> set[str]:
+    return {os.path.abspath(folder / path) for path in paths}
 
-    Markers may still load some for single tests, which only the tests know. Who runs a part of a suite is not kept from
-    it by what the ini file asks of the whole.
+
+def find_unloaded_gate(config: pytest.Config, options: Options) -> str:
+    """Return one line about an option that needs a loaded cache, in a run that loads none; else an empty text.
+
+    Without a loaded cache a gate would be green for nothing. Markers may still load caches for single tests, which only
+    the tests know. If the user runs a part of the suite, gates of the ini file are no error.
     """
     if options.update and not options.load:
         return f"{options.update_flag}: nothing is loaded, so there is nothing to update (add --autotune-load=PATH)"
     if options.load or config.getoption("autotune_load") is not None:
         return ""
-    on_purpose = "add --autotune-load=PATH; an empty --autotune-load= loads nothing on purpose"
+    remedy = "add --autotune-load=PATH; an empty --autotune-load= loads nothing on purpose"
     for mode in options.modes:
         if mode.without_loaded:
-            return f"--autotune-{mode.name}: nothing is loaded, so {mode.without_loaded} ({on_purpose})"
-    asks = {
+            return f"--autotune-{mode.name}: nothing is loaded, so {mode.without_loaded} ({remedy})"
+    if options.dump is not None:
+        return ""
+    needs_load = {
         "max_misses": options.max_misses is not None,
         "fail_on_unused": options.fail_on_unused,
-        "on_miss": options.on_miss in ("error", "nearest"),  # without entries, none could be the nearest
+        # Without entries there is no nearest entry.
+        "on_miss": options.on_miss in ("error", "nearest"),
         "on_stale": options.on_stale == "error",
     }
-    for name in (name for name, is_asked in asks.items() if is_asked and options.dump is None):
+    for name, is_set in needs_load.items():
+        if not is_set:
+            continue
         is_typed = config.getoption(f"autotune_{name}") is not None
-        if is_typed or not selection(config):
-            gate = f"--autotune-{name.replace('_', '-')}" if is_typed else f"autotune_{name} (ini)"
-            return f"{gate}: nothing is loaded, so there is nothing to judge ({on_purpose})"
+        if is_typed:
+            return f"--autotune-{name.replace('_', '-')}: nothing is loaded, so there is nothing to judge ({remedy})"
+        if not describe_selection(config):
+            return f"autotune_{name} (ini): nothing is loaded, so there is nothing to judge ({remedy})"
     return ""

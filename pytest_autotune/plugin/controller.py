@@ -26,10 +26,10 @@ from pytest_autotune.cache.stores.store import Store
 from pytest_autotune.devices import visible_nvidia_gpus
 from pytest_autotune.modes import MODES
 from pytest_autotune.plugin import reports
-from pytest_autotune.plugin.completeness import Completeness, unloaded_gate, was_interrupted
+from pytest_autotune.plugin.completeness import Completeness, find_unloaded_gate, was_interrupted
 from pytest_autotune.plugin.names import INPUT_KEY, MARKER, asks_for_cache
 from pytest_autotune.plugin.progress import file_of_worker, progress_line, progress_of_process, stages_in
-from pytest_autotune.plugin.values import Options, cache_folder, is_distributed, path_argument
+from pytest_autotune.plugin.values import Options, find_cache_folder, is_distributed, path_argument
 from pytest_autotune.plugin.worker import Task, TestProcess, WorkerContext
 from pytest_autotune.report import ci_log, terminal
 from pytest_autotune.report.gate import judge
@@ -78,7 +78,7 @@ class Controller:
         self._result: RunResult | None = None
         self._run_id = uuid.uuid4().hex
         self._shared = shared_folder()
-        reports.check(options)
+        reports.check_reports(options)
         self._beginning, self._folder, self._store = _begin(config, options, self._shared)
         caches = [*(cache for _, cache in self._beginning.loaded), self._beginning.dump_cache]
         self._notes = list(dict.fromkeys(str(CacheError(*cache.lossy)) for cache in caches if cache.lossy))
@@ -121,7 +121,7 @@ class Controller:
 
     @pytest.hookimpl(tryfirst=True)  # before others deselect a test whose marker loads a cache
     def pytest_collection_modifyitems(self, items: Sequence[pytest.Item]) -> None:
-        problem = unloaded_gate(self._config, self._options)
+        problem = find_unloaded_gate(self._config, self._options)
         if problem and items and not self._config.option.collectonly and not any(map(asks_for_cache, items)):
             raise pytest.UsageError(problem)
 
@@ -162,12 +162,12 @@ class Controller:
                 file_of_worker(self._meeting, worker)(None)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        self._completeness.saw(report)
+        self._completeness.add_report(report)
         if report.when == "setup":
             self._locations[report.nodeid] = report.location
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
-        self._completeness.saw(report)
+        self._completeness.add_report(report)
 
     # The innermost wrapper: before reports such as JUnit's are written. After a Ctrl-C, the test that it struck is torn
     # down by pytest in this hook, and workers may still be tuning.
@@ -195,9 +195,9 @@ class Controller:
             return
         if self._process is not None:
             self._handed_on |= self._process.end()
-        result = replace(self._end(session, exitstatus), run_facts=reports.about(self._config))
+        result = replace(self._end(session, exitstatus), run_facts=reports.list_run_facts(self._config))
         is_written = not result.errors
-        result = reports.write(self._options.report, result)
+        result = reports.write_reports(self._options.report, result)
         if self._is_on_github:
             result = reports.add_step_summary(result)
         self._result = result
@@ -219,12 +219,14 @@ class Controller:
             if count:
                 self._notes.append(f"{describe_count(count, 'line')} of {whose} cannot be read")
         collected = collect(events, recovered)
-        incomplete = self._completeness.reason(session, exitstatus, self._crashed, collected.deselected_count)
+        incomplete = self._completeness.describe_incompleteness(
+            session, exitstatus, self._crashed, collected.deselected_count
+        )
         collected = replace(
             collected,
             crashed_workers=tuple(sorted(self._crashed)),
             incomplete_reason=incomplete,
-            is_only_skipped=bool(incomplete) and incomplete == self._completeness.skipped,
+            is_only_skipped=bool(incomplete) and incomplete == self._completeness.first_skip,
             is_interrupted=was_interrupted(session, exitstatus),
             test_counts=self._completeness.test_counts,
             notes=(*self._notes, *collected.notes),
@@ -241,11 +243,13 @@ class Controller:
         if options.dump is None or self._store is None:
             result = settle(self._beginning, collected, Cache(), request)
         else:
-            result = dump_run(self._store, options.dump.given, self._beginning, collected, request, self._folder)
+            result = dump_run(self._store, options.dump.source, self._beginning, collected, request, self._folder)
         errors = (*result.errors, *(error for one in of_tests for error in one.errors))
-        result = replace(result, errors=errors, test_places=reports.places(self._locations, self._config.rootpath))
+        result = replace(
+            result, errors=errors, test_places=reports.locate_tests(self._locations, self._config.rootpath)
+        )
         # Workers cannot refuse the run, and a test that may load a cache need not: by now it is clear whether one did.
-        gate = judge(result, options.max_misses, options.fail_on_unused, unloaded_gate(self._config, options))
+        gate = judge(result, options.max_misses, options.fail_on_unused, find_unloaded_gate(self._config, options))
         result = replace(result, gate=gate)
         return replace(result, sections=tuple(mode.build_section(result) for mode in options.modes))
 
@@ -269,7 +273,7 @@ class Controller:
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         if self._result is not None:
-            reports.show(terminal.render_section(self._result, self._config.get_verbosity()), terminalreporter)
+            reports.show_section(terminal.render_section(self._result, self._config.get_verbosity()), terminalreporter)
             for line in ci_log.github_annotations(self._result) if self._is_on_github else ():
                 terminalreporter.write_line(line)
 
@@ -290,14 +294,14 @@ def _begin(
     """
     dump, held, store = options.dump, Cache(), None
     if dump is not None:
-        with _refusing(f"{dump.given}: "):
+        with _refusing(f"{dump.source}: "):
             store = stores.open_store(dump.location)
     reading = _reading_at_once(options, store)
     if dump is not None and store is not None:
-        with _refusing(f"{dump.given}: "):
+        with _refusing(f"{dump.source}: "):
             held = reading.get(dump.location, store.check_writable)()
     purpose = "\0".join([str(config.rootpath), dump.location.resolved if dump is not None else options.update])
-    bases = (cache_folder(config), shared.path and shared.path / "runs")
+    bases = (find_cache_folder(config), shared.path and shared.path / "runs")
     folder = RunFolder(filter(None, bases), purpose)
     ranks = None
     if options.load and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":  # what torchrun says
@@ -311,7 +315,7 @@ def _begin(
         read = reading.get(argument.location, partial(stores.read_cache, argument.location))
         if is_dump:
             read = partial(Cache, held.entries, held.lossy)
-        with _refusing(f"{argument.given}: "):
+        with _refusing(f"{argument.source}: "):
             # From a store that others write to meanwhile, one rank of a job reads for all.
             cache = ranks.read(argument.typed, read) if ranks is not None and argument.location.url else read()
         if is_dump and ranks is None:

@@ -1,4 +1,7 @@
-"""Where the summary of a run goes: the terminal, the reports that the user names, JUnit's, and GitHub."""
+"""Writes the result of a run to the terminal, the user's report files, JUnit's report and GitHub's step summary.
+
+The renderers in :mod:`pytest_autotune.report` make the texts; the functions here know pytest and the file system.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,6 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,114 +24,160 @@ from pytest_autotune.plugin.values import CacheArgument, Options
 from pytest_autotune.report import FILES, ci_log, markdown, terminal
 from pytest_autotune.run.result import RunResult, SourceLocation
 
-#: Variables with the commit, and with a page of the job: GitHub's, GitLab's, Azure's, Jenkins's.
-_COMMIT = ("GITHUB_SHA", "CI_COMMIT_SHA", "BUILD_SOURCEVERSION", "GIT_COMMIT")
-_GITHUB = ("GITHUB_SERVER_URL", "GITHUB_REPOSITORY")
-_JOB = ("CI_JOB_URL", "BUILD_URL", "BUILD_BUILDURI")
-#: Characters of a file by which a report is known.
-_BEGINNING = 2000
+#: Environment variables that name the commit: of GitHub, GitLab, Azure and Jenkins.
+_COMMIT_VARIABLES = ("GITHUB_SHA", "CI_COMMIT_SHA", "BUILD_SOURCEVERSION", "GIT_COMMIT")
+#: Environment variables with the URL of the job's page: of GitLab, Jenkins and Azure.
+_JOB_VARIABLES = ("CI_JOB_URL", "BUILD_URL", "BUILD_BUILDURI")
+#: The number of characters at the beginning of a file that tell whether the file is a report.
+_BEGINNING_CHARACTERS = 2000
 #: The class of the test case that is added to JUnit's report.
 _JUNIT_CLASS = "autotune_cache"
 
 
-def check(options: Options) -> None:
-    """See, before any test runs, that reports can be written, and that none replaces anything but a report.
+def check_reports(options: Options) -> None:
+    """Check, before any test runs, that all reports can be written and that none replaces another kind of file.
 
-    :raises pytest.UsageError: for the first one that cannot.
+    :raises pytest.UsageError: for the first report that cannot be written.
     """
-    caches = [*options.load, *([options.dump] if options.dump is not None else [])]
+    caches = list(options.load)
+    if options.dump is not None:
+        caches.append(options.dump)
     for report in options.report:
-        problem = ""
-        if report.location.url:
-            problem = "is a URL, and a report is a file (name a path)"
-        elif report.location.path.suffix not in FILES:
-            problem = f"unknown kind of report (use a name that ends in {', '.join(FILES)})"
-        elif any(report.is_same_as(cache) for cache in caches):
-            problem = "is a cache of this run (name another file)"
-        else:
-            try:
-                path = Path(report.location.resolved)
-                path.parent.mkdir(parents=True, exist_ok=True)
-                problem = _in_the_way(path, report.location.path.suffix)
-            except CacheError as error:
-                problem = error.event
-            except OSError as error:
-                problem = f"cannot be written: {error.strerror}"
-        if problem:
-            raise pytest.UsageError(f"{report.given}: {report.typed}: {problem}")
+        error = _find_report_error(report, caches)
+        if error:
+            raise pytest.UsageError(f"{report.source}: {report.typed}: {error}")
 
 
-def _in_the_way(path: Path, suffix: str) -> str:
-    """What is where a report is to be, other than an earlier one; empty where nothing is."""
-    if path.exists() and not path.is_file():  # a pipe without a reader would keep the run from ending
+def _find_report_error(report: CacheArgument, caches: Sequence[CacheArgument]) -> str:
+    """Return why a report cannot be written, and make its folder; empty if the report can be written."""
+    if report.location.url:
+        return "is a URL, and a report is a file (name a path)"
+    suffix = report.location.path.suffix
+    if suffix not in FILES:
+        return f"unknown kind of report (use a name that ends in {', '.join(FILES)})"
+    if any(report.is_same_as(cache) for cache in caches):
+        return "is a cache of this run (name another file)"
+    try:
+        path = Path(report.location.resolved)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return _describe_obstacle(path, suffix)
+    except CacheError as error:
+        return error.event
+    except OSError as error:
+        return f"cannot be written: {error.strerror}"
+
+
+def _describe_obstacle(path: Path, suffix: str) -> str:
+    """Return why a report must not be written to a path; empty for no file, an empty file and an earlier report."""
+    # A pipe without a reader would keep the run from ending.
+    if path.exists() and not path.is_file():
         return "is not a file"
     with suppress(FileNotFoundError), path.open(encoding="utf-8", errors="replace") as file:
-        beginning = file.read(_BEGINNING)
+        beginning = file.read(_BEGINNING_CHARACTERS)
         if beginning.strip() and not FILES[suffix].begins(beginning):
             return "is there and is no report of pytest-autotune (name another file, or remove it)"
     return ""
 
 
-def write(reports: Sequence[CacheArgument], result: RunResult) -> RunResult:
-    """Write the reports; the result gets an error for each that could not be written."""
+def write_reports(reports: Sequence[CacheArgument], result: RunResult) -> RunResult:
+    """Write the report files; return the result, with an error for each file that could not be written."""
     for report in reports:
         path, suffix = Path(report.location.resolved), report.location.path.suffix
         try:
-            problem = _in_the_way(path, suffix)  # again: a test may have put something there
+            # Checked before the tests, too; a test may have written a file there.
+            problem = _describe_obstacle(path, suffix)
             if not problem:
                 path.write_text(FILES[suffix].text(result), encoding="utf-8")
         except OSError as error:
             problem = f"cannot be written: {error.strerror or error}"
         if problem:
-            result = replace(result, errors=(*result.errors, f"{report.given}: {report.typed}: {problem}"))
+            result = replace(result, errors=(*result.errors, f"{report.source}: {report.typed}: {problem}"))
     return result
 
 
-def about(config: pytest.Config) -> tuple[tuple[str, str], ...]:
-    """When, where and by which command a run ran, as far as CI systems say it; for people, and in no cache."""
-    given, now = os.environ.get, time.time()
+def list_run_facts(config: pytest.Config) -> tuple[tuple[str, str], ...]:
+    """Return date, commit, job and command of this run as (word, text), for reports. No cache file holds them."""
+    now = time.time()
+    # The variable is set for reproducible builds.
     with suppress(ValueError):
-        now = int(given("SOURCE_DATE_EPOCH", ""))  # who builds reproducibly
-    on_github = "/".join([*(given(name, "") for name in _GITHUB), "actions/runs", given("GITHUB_RUN_ID", "")])
-    facts = (
-        ("Date", time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(now))),
-        ("Commit", next(filter(None, map(given, _COMMIT)), "")),
-        ("Job", on_github if given("GITHUB_RUN_ID") else next(filter(None, map(given, _JOB)), "")),
-        ("Command", shlex.join(["pytest", *map(str, config.invocation_params.args)])),
-    )
-    return tuple((word, text) for word, text in facts if text)
+        now = int(os.environ.get("SOURCE_DATE_EPOCH", ""))
+    facts = [("Date", time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(now)))]
+    commit = _first_variable(_COMMIT_VARIABLES)
+    if commit:
+        facts.append(("Commit", commit))
+    job = _find_job_url()
+    if job:
+        facts.append(("Job", job))
+    facts.append(("Command", shlex.join(["pytest", *map(str, config.invocation_params.args)])))
+    return tuple(facts)
+
+
+def _find_job_url() -> str:
+    """Return the URL of the CI job's page; empty if no CI system that we know runs this process."""
+    environment = os.environ
+    run_id = environment.get("GITHUB_RUN_ID", "")
+    if not run_id:
+        return _first_variable(_JOB_VARIABLES)
+    server, repository = environment.get("GITHUB_SERVER_URL", ""), environment.get("GITHUB_REPOSITORY", "")
+    return f"{server}/{repository}/actions/runs/{run_id}"
+
+
+def _first_variable(names: Sequence[str]) -> str:
+    """Return the value of the first environment variable that is set and not empty; else an empty text."""
+    for name in names:
+        value = os.environ.get(name)
+        if value:
+            return value
+    return ""
 
 
 def add_to_junit(result: RunResult, config: pytest.Config) -> None:
-    """Add the counts, and a test case for the gates, to JUnit's report, where the run writes one."""
-    log: Any = next((one for one in config.pluginmanager.get_plugins() if type(one).__name__ == "LogXML"), None)
+    """Add the counts, and a test case for the gates, to JUnit's report if this run writes one."""
+    log = _find_junit_plugin(config)
     if log is None:
         return
     for name, count in result.counts.items():
         log.add_global_property(f"autotune_{name}", count)
-    gates = [one for one in (result.gate, *result.gates_of_modes) if one.limit or one.fail_on_unused]
-    if gates or result.failures:
-        why: Any = None
-        if result.failures:
-            why = _Failure("\n".join(line.word + line.text for line in terminal.render_section(result, 1)))
-            why.reprcrash = SimpleNamespace(message=to_one_line("; ".join(result.failures)))
-        elif skipped := "; ".join(filter(None, (one.skipped for one in gates))):
-            why = (_JUNIT_CLASS, 0, to_one_line(skipped))
-        outcome: Any = "failed" if result.failures else "skipped" if why else "passed"
-        # What pytest would report of a test; only JUnit's report is told of it.
-        report = partial(pytest.TestReport, f"{_JUNIT_CLASS}::gate", (_JUNIT_CLASS, None, "gate"), {})
-        log.pytest_runtest_logreport(report(outcome, why, "call"))
-        log.pytest_runtest_logreport(report("passed", None, "teardown"))
+    gates = [gate for gate in (result.gate, *result.gates_of_modes) if gate.limit or gate.fail_on_unused]
+    skip_reasons = [gate.skipped for gate in gates if gate.skipped]
+    if result.failures:
+        failure = _JunitFailure("\n".join(line.word + line.text for line in terminal.render_section(result, 1)))
+        failure.reprcrash = SimpleNamespace(message=to_one_line("; ".join(result.failures)))
+        report = _build_junit_report("failed", failure, "call")
+    elif skip_reasons:
+        skip = (_JUNIT_CLASS, 0, to_one_line("; ".join(skip_reasons)))
+        report = _build_junit_report("skipped", skip, "call")
+    elif gates:
+        report = _build_junit_report("passed", None, "call")
+    else:
+        return
+    # Only JUnit's plugin gets these reports, so pytest does not count a test.
+    log.pytest_runtest_logreport(report)
+    log.pytest_runtest_logreport(_build_junit_report("passed", None, "teardown"))
 
 
-class _Failure(str):
-    """Why a case failed: a text, with the message as JUnit's report looks for it."""
+def _find_junit_plugin(config: pytest.Config) -> Any:
+    """Return pytest's plugin that writes JUnit's report; None if this run writes none."""
+    for plugin in config.pluginmanager.get_plugins():
+        if type(plugin).__name__ == "LogXML":
+            return plugin
+    return None
+
+
+def _build_junit_report(outcome: Any, longrepr: Any, phase: Any) -> pytest.TestReport:
+    """Return the report that pytest would make of a test case ``gate``."""
+    location = (_JUNIT_CLASS, None, "gate")
+    return pytest.TestReport(f"{_JUNIT_CLASS}::gate", location, {}, outcome, longrepr, phase)
+
+
+class _JunitFailure(str):
+    """The text of a failed case. JUnit's plugin reads the message from ``reprcrash``."""
 
     reprcrash: SimpleNamespace
 
 
-def show(lines: Sequence[terminal.Line], terminalreporter: pytest.TerminalReporter) -> None:
-    """Write the section of the terminal; nothing where it has no lines."""
+def show_section(lines: Sequence[terminal.Line], terminalreporter: pytest.TerminalReporter) -> None:
+    """Write the section ``autotune cache`` of the terminal's summary, if it has any lines."""
     if not lines:
         return
     terminalreporter.write_sep("=", "autotune cache")
@@ -140,25 +188,31 @@ def show(lines: Sequence[terminal.Line], terminalreporter: pytest.TerminalReport
 
 
 def add_step_summary(result: RunResult) -> RunResult:
-    """Add the result, as Markdown, to that of the step; the result gets a note where that cannot be written."""
+    """Append the result, as Markdown, to GitHub's step summary; return the result, with a note if that failed."""
     path = os.environ.get("GITHUB_STEP_SUMMARY", "")
     if not path or not (result.rows or result.loaded or result.dump or result.failures):
         return result
     try:
         with open(path, "a", encoding="utf-8") as file:
             text = markdown.to_markdown(result)
-            file.write(text if file.tell() + len(text.encode()) <= ci_log.SUMMARY_BYTES else "")
+            if file.tell() + len(text.encode()) <= ci_log.SUMMARY_BYTES:
+                file.write(text)
     except OSError as error:
         note = f"the step summary could not be written: {error.strerror or error} (GITHUB_STEP_SUMMARY)"
         return replace(result, collected=replace(result.collected, notes=(*result.collected.notes, note)))
     return result
 
 
-def places(locations: Mapping[str, tuple[str, int | None, str]], root: Path) -> dict[str, SourceLocation]:
-    """Where tests are defined, by node id: relative to the checkout on GitHub, else to the rootdir."""
+def locate_tests(locations: Mapping[str, tuple[str, int | None, str]], root: Path) -> dict[str, SourceLocation]:
+    """Return the place of each test's definition by node id. Paths are relative to GitHub's checkout, else to ``root``.
+
+    :param locations: pytest's location of each test: path, line from 0 (or None), name.
+    :param root: pytest's rootdir.
+    """
     root, checkout = root.resolve(), Path(os.environ.get("GITHUB_WORKSPACE") or root).resolve()
     folder = root.relative_to(checkout) if root.is_relative_to(checkout) else Path()
-    return {
-        test: SourceLocation(posixpath.normpath((folder / path).as_posix()), 0 if line is None else line + 1)
-        for test, (path, line, _) in sorted(locations.items())
-    }
+    places = {}
+    for test, (path, line, _) in sorted(locations.items()):
+        line_from_1 = 0 if line is None else line + 1
+        places[test] = SourceLocation(posixpath.normpath((folder / path).as_posix()), line_from_1)
+    return places

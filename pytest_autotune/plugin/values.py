@@ -1,4 +1,8 @@
-"""The values of options, from the command line, else from the ini file. Workers read them, too: no file is opened."""
+"""Reads the values of all options from the command line, else from the ini file.
+
+Workers read the options again, so nothing here opens a file. The table of options is in
+:mod:`pytest_autotune.plugin.options`.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +21,7 @@ import pytest
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.locations import READ_ONLY, Location, is_url, resolve
 from pytest_autotune.cache.model import library_of
-from pytest_autotune.modes import MODES, Option
+from pytest_autotune.modes import MODES, Option, Registered
 from pytest_autotune.plugin.options import OPTIONS
 from pytest_autotune.report.gate import Limit
 from pytest_autotune.run.lookup import Policy
@@ -31,60 +35,76 @@ _AGAINST_UPDATE = ("dump", "on_miss", "on_stale")
 
 @dataclass(frozen=True)
 class CacheArgument:
-    """A path as the user named it; ``given`` is the flag, or the ini value, that did."""
+    """A path or URL that the user named.
+
+    :param source: the flag, ini value or marker that named the path, for messages.
+    """
 
     location: Location
-    given: str
+    source: str
 
     @property
     def typed(self) -> str:
-        """How the same path is typed on the command line of this run."""
+        """The path as a user types it on the command line of this run."""
         return str(self.location)
 
     def is_same_as(self, other: CacheArgument) -> bool:
         """Whether both name one file or folder."""
         try:
             return self.location.resolved == other.location.resolved
-        except CacheError:  # raised again where that cache is read
+        except CacheError:
+            # The code that reads this cache reports the error.
             return False
 
 
-def path_argument(text: str, base: Path, given: str, config: pytest.Config) -> CacheArgument:
-    """A URL, or a path that is relative to ``base``.
+def path_argument(text: str, base: Path, source: str, config: pytest.Config) -> CacheArgument:
+    """Return the path or URL that a text names.
 
+    :param text: a URL, or a path that is relative to ``base``.
+    :param source: the flag, ini value or marker that named the path, for messages.
     :raises CacheError: for a URL of no store.
     """
-    here, typed = config.invocation_params.dir, text
     if is_url(text):
         location = Location.parse(text, base)
-        return CacheArgument(replace(location, local_copy=cache_folder(config)), given)
-    if base != here and not (text.startswith("~") or os.path.isabs(text)):
-        typed = os.path.relpath(base / text, here) + ("/" if text.endswith("/") else "")
-        if os.pardir in Path(text).parts and not _is_one_file(here / typed, base / text):
-            typed = os.path.join(os.path.relpath(base, here), text)
-    return CacheArgument(Location.parse(text, base, typed), given)
+        return CacheArgument(replace(location, local_copy=find_cache_folder(config)), source)
+    typed = _relative_to_invocation(text, base, config.invocation_params.dir)
+    return CacheArgument(Location.parse(text, base, typed), source)
 
 
-def _is_one_file(short: Path, path: Path) -> bool:
-    """Whether a path without its ``..`` names the same file: the folder before one may be missing, or be a link."""
+def _relative_to_invocation(text: str, base: Path, invocation_folder: Path) -> str:
+    """Return a path that is relative to ``base`` as a user types it in the folder in which pytest was started."""
+    if base == invocation_folder or text.startswith("~") or os.path.isabs(text):
+        return text
+    shortened = os.path.relpath(base / text, invocation_folder)
+    if text.endswith("/"):
+        shortened += "/"
+    # relpath removes "..", which names another file if the folder before it is missing or a link.
+    if os.pardir in Path(text).parts and not _is_same_file(invocation_folder / shortened, base / text):
+        return os.path.join(os.path.relpath(base, invocation_folder), text)
+    return shortened
+
+
+def _is_same_file(first: Path, second: Path) -> bool:
     try:
-        return resolve(short) == resolve(path)
+        return resolve(first) == resolve(second)
     except OSError:
         return False
 
 
-def cache_folder(config: pytest.Config) -> Path | None:
-    """Our folder in pytest's cache; None where there is none, or none can be made."""
+def find_cache_folder(config: pytest.Config) -> Path | None:
+    """Return the plugin's folder in pytest's cache, and make it; None if the cache is switched off or read-only."""
     cache: Any = getattr(config, "cache", None)
-    with suppress(OSError):  # a read-only tree
-        if cache is not None:
-            return Path(cache.mkdir("autotune"))
-    return None
+    if cache is None:
+        return None
+    try:
+        return Path(cache.mkdir("autotune"))
+    except OSError:
+        return None
 
 
 @dataclass(frozen=True)
 class Options:
-    """Everything the user asked for: a field for each row of the table."""
+    """The values of all options: a field for each row of the table, and the modes that the user asked for."""
 
     load: tuple[CacheArgument, ...]
     dump: CacheArgument | None
@@ -106,29 +126,34 @@ class Options:
 
     @property
     def active(self) -> bool:
-        """Whether the user asked for anything to happen in this run."""
-        # A limit alone judges nothing, and a run has to say so: a load may have been forgotten.
-        asks = self.load or self.dump or self.update or self.report or self.max_misses or self.fail_on_unused
-        return bool(asks or self.spread_gpus or self.on_miss == "first" or any(map(str, self.modes)))
+        """Whether any option asks the plugin to act in this run."""
+        # A gate without a load judges nothing. The run starts all the same and says so: the user may have forgotten it.
+        if self.load or self.dump or self.update or self.report or self.max_misses or self.fail_on_unused:
+            return True
+        if self.spread_gpus or self.on_miss == "first":
+            return True
+        return any(str(mode) for mode in self.modes)
 
     @property
     def updates(self) -> bool:
-        """Whether the dump path is also loaded: what is there is kept, what is missing is tuned."""
+        """Whether the dump path is also loaded, so that the run keeps the file's entries and tunes what is missing."""
         return self.dump is not None and any(load.is_same_as(self.dump) for load in self.load)
 
     @property
     def writes(self) -> bool:
-        """Whether what is chosen is written down: into the dump path, or by an update into the caches of tests."""
+        """Whether the run writes a cache: the dump path, or, in an update, the caches that tests load."""
         return self.dump is not None or bool(self.update)
 
     @property
     def update_flag(self) -> str:
-        """The flag of an update, as it is typed."""
-        return "--autotune-update" if self.update == "all" else f"--autotune-update={self.update}"
+        """The flag of this update, as a user types it."""
+        if self.update == "all":
+            return "--autotune-update"
+        return f"--autotune-update={self.update}"
 
     @property
     def policy(self) -> Policy:
-        """What a process that runs tests is to do, as far as options say it."""
+        """The policy of a process that runs tests; the process adds its number of compile threads."""
         return Policy(
             is_dumping=self.writes,
             on_miss=self.on_miss,
@@ -142,84 +167,146 @@ class Options:
 
     @property
     def update_arguments(self) -> str:
-        """What to type for a run that tunes what is missing and keeps the rest; empty where nothing could keep it."""
+        """The arguments of a run that tunes only missing problems; empty if no loaded cache can be written."""
         if not self.load or (self.dump is None and READ_ONLY in self.load[-1].location.options):
             return ""
-        typed = [f"--autotune-load={load.typed}" for load in self.load if load.given.startswith("--")]
+        typed = [f"--autotune-load={load.typed}" for load in self.load if load.source.startswith("--")]
         if self.dump is None or self.dump.is_same_as(self.load[-1]):
             return shlex.join([*typed, "--autotune-update"])
-        if self.dump.given.startswith("--"):
+        if self.dump.source.startswith("--"):
             typed.append(f"--autotune-dump={self.dump.typed}")
-        words = {"miss": self.on_miss, "stale": self.on_stale}
-        typed += [f"--autotune-on-{outcome}=tune" for outcome, word in words.items() if word != "tune"]
+        if self.on_miss != "tune":
+            typed.append("--autotune-on-miss=tune")
+        if self.on_stale != "tune":
+            typed.append("--autotune-on-stale=tune")
         return shlex.join(typed)
 
 
 def read_options(config: pytest.Config) -> Options:
-    """The options of this run.
+    """Read all options of this run.
 
     :raises pytest.UsageError: for a value that makes no sense, in one line.
     """
-    found = {option.name: _read(config, option) for option in OPTIONS}
-    of_modes = [(mode, {option.name: found.pop(option.name) for option in mode.options}) for mode in MODES]
-    made = (mode.make(given) for mode, given in of_modes)
-    modes = tuple(mode for mode in made if mode is not None and (found["load"] or not mode.needs_loaded))
-    options = Options(**found, modes=modes)
-    for mode, given in of_modes:
-        asks, *others = mode.options
-        for option in () if given[asks.name] else others:
-            if config.getoption(option.ini, None):
-                raise pytest.UsageError(f"{option.flag}: {mode.without} (add {asks.flag})")
-    is_typed = any(given.startswith("autotune_spread_gpus=") for given in config.getoption("override_ini", None) or ())
-    if options.spread_gpus and is_typed and not is_distributed(config):
+    values = {option.name: _read_option(config, option) for option in OPTIONS}
+    modes = []
+    for registered in MODES:
+        mode_values = {option.name: values.pop(option.name) for option in registered.options}
+        _refuse_options_without_mode(config, registered, mode_values)
+        mode = registered.make(mode_values)
+        if mode is not None and (values["load"] or not mode.needs_loaded):
+            modes.append(mode)
+    options = Options(**values, modes=tuple(modes))
+    if options.spread_gpus and _is_spread_gpus_typed(config) and not is_distributed(config):
         raise pytest.UsageError("autotune_spread_gpus: there are no workers to spread (add -n=NUM)")
-    for alone in modes:
-        if alone.without_caches:  # what the ini file loads is left out
-            others_of_loads = [other.name for other in modes if other.without_loaded]
-            _refuse_beside(config, alone.without_caches, "load", "dump", "update", *_GATES, *others_of_loads)
-            without = replace(options, load=(), dump=None, max_misses=None, fail_on_unused=False, modes=(alone,))
-            return replace(without, on_miss="tune", on_stale="tune")
+    for mode in modes:
+        if mode.without_caches:
+            return _with_only_mode(config, options, mode)
     if options.update:
         _refuse_beside(config, f"{options.update_flag} tunes, and writes into what is loaded", *_AGAINST_UPDATE)
-        # Without one that is loaded for all tests, the caches that tests load for themselves are updated.
+        # If no cache is loaded for all tests, the update writes the caches that tests load for themselves.
         dump = options.load[-1] if options.load else None
         return replace(options, dump=dump, on_miss="tune", on_stale="tune")
     return options
 
 
+def _refuse_options_without_mode(config: pytest.Config, mode: Registered, values: dict[str, Any]) -> None:
+    """Refuse a mode's further options if its first option, which asks for the mode, is not set.
+
+    :raises pytest.UsageError: for the first such option.
+    """
+    first_option, *further_options = mode.options
+    if values[first_option.name]:
+        return
+    for option in further_options:
+        if config.getoption(option.ini, None):
+            raise pytest.UsageError(f"{option.flag}: {mode.without} (add {first_option.flag})")
+
+
+def _is_spread_gpus_typed(config: pytest.Config) -> bool:
+    """Whether the command line sets ``autotune_spread_gpus`` by ``-o``."""
+    overrides = config.getoption("override_ini", None) or ()
+    return any(override.startswith("autotune_spread_gpus=") for override in overrides)
+
+
+def _with_only_mode(config: pytest.Config, options: Options, mode: Mode) -> Options:
+    """Return the options of a run with a mode that needs a run without caches. Caches of the ini file are left out.
+
+    :raises pytest.UsageError: if the command line asks for a cache, a gate, or another mode that needs a cache.
+    """
+    modes_that_load = [other.name for other in options.modes if other.without_loaded]
+    _refuse_beside(config, mode.without_caches, "load", "dump", "update", *_GATES, *modes_that_load)
+    return replace(
+        options,
+        load=(),
+        dump=None,
+        max_misses=None,
+        fail_on_unused=False,
+        modes=(mode,),
+        on_miss="tune",
+        on_stale="tune",
+    )
+
+
 def is_distributed(config: pytest.Config) -> bool:
-    """Whether xdist's workers run the tests: this process is one, or their controller."""
+    """Whether xdist's workers run the tests: this process is a worker, or the workers' controller."""
     return hasattr(config, "workerinput") or config.getoption("dist", "no") != "no"
 
 
-def _refuse_beside(config: pytest.Config, why: str, *names: str) -> None:
+def _refuse_beside(config: pytest.Config, reason: str, *names: str) -> None:
+    """Refuse options of the command line that contradict another option.
+
+    :param reason: the words that the message has after the flag.
+    :param names: the names of the options to refuse, without ``autotune_``.
+    :raises pytest.UsageError: for the first option that the command line sets.
+    """
     for name in names:
         if config.getoption(f"autotune_{name}") not in (None, "", [], "tune"):
-            raise pytest.UsageError(f"--autotune-{name.replace('_', '-')}: {why} (leave one of the two out)")
+            raise pytest.UsageError(f"--autotune-{name.replace('_', '-')}: {reason} (leave one of the two out)")
 
 
-def _read(config: pytest.Config, option: Option) -> Any:
-    """The value of an option. An empty one on the command line undoes what the ini file says."""
+def _read_option(config: pytest.Config, option: Option) -> Any:
+    """Return the value of an option. An empty value on the command line replaces the value of the ini file.
+
+    :raises pytest.UsageError: for a value that makes no sense.
+    """
     value: Any = config.getoption(option.ini, None) if option.is_flag else None
     is_typed = value is not None
-    where = option.flag if is_typed else f"{option.ini} (ini)"
+    source = option.flag if is_typed else f"{option.ini} (ini)"
     try:
         if not is_typed and option.is_ini:
-            value = _in_ini_file(config, option)
+            value = _read_ini_value(config, option)
         if option.kind not in ("path", "paths"):
             return READERS[option.kind](value, option)
-        base = config.invocation_params.dir if is_typed or config.inipath is None else config.inipath.parent
-        texts = ["", *([value] if isinstance(value, str) else value or ())]
-        given = texts[len(texts) - texts[::-1].index("") :]  # an empty one undoes those before it
-        paths = tuple(path_argument(text, base, where, config) for text in given)
-        return paths if option.kind == "paths" else next(iter(paths), None)
+        is_relative_to_ini_file = not is_typed and config.inipath is not None
+        base = config.inipath.parent if is_relative_to_ini_file and config.inipath else config.invocation_params.dir
+        paths = tuple(path_argument(text, base, source, config) for text in _list_path_texts(value))
     except (CacheError, TypeError, ValueError, pytest.UsageError) as error:
-        # Such a flag may have taken the path after it for its value.
-        before_path = f" (before a path, write {option.flag}={option.alone})" if option.alone else ""
-        raise pytest.UsageError(f"{where}: {error}{before_path}") from None
+        # A flag whose value is optional may have taken the path after it for its value.
+        remedy = f" (before a path, write {option.flag}={option.alone})" if option.alone else ""
+        raise pytest.UsageError(f"{source}: {error}{remedy}") from None
+    if option.kind == "paths":
+        return paths
+    return paths[0] if paths else None
 
 
-def _in_ini_file(config: pytest.Config, option: Option) -> Any:
+def _list_path_texts(value: str | Sequence[str] | None) -> list[str]:
+    """Return the paths of an option's value. An empty path removes the paths before it."""
+    if isinstance(value, str):
+        return [value] if value else []
+    texts: list[str] = []
+    for text in value or ():
+        if text:
+            texts.append(text)
+        else:
+            texts.clear()
+    return texts
+
+
+def _read_ini_value(config: pytest.Config, option: Option) -> Any:
+    """Return the value that the ini file has for an option.
+
+    :raises TypeError: for a value of another type than the option has.
+    """
     try:
         return config.getini(option.ini)
     except TypeError:
@@ -233,58 +320,87 @@ def _in_ini_file(config: pytest.Config, option: Option) -> Any:
         raise
 
 
-def _text(value: object) -> str:
+def _strip_text(value: object) -> str:
+    """Return a value as text without surrounding spaces; empty for None."""
     return "" if value is None else str(value).strip()
 
 
-def _word(value: object, option: Option) -> str:
-    """One of the words that the option's metavar lists; the first one, which may be none, where nothing is given."""
+def _read_word(value: object, option: Option) -> str:
+    """Return a word of the option's metavar. Without a value it is empty for an optional word, else the first word."""
     words = option.metavar.split("|")
-    text = _text(value) or ("" if option.alone else words[0])
-    if text and text not in words:
+    text = _strip_text(value)
+    if not text:
+        return "" if option.alone else words[0]
+    if text not in words:
         raise ValueError(f"expected {' or '.join(words)}, not {text!r}")
     return text
 
 
-def _names(value: str | Sequence[str] | None, option: Option) -> tuple[str, ...] | None:
-    parts = [value] if isinstance(value, str) else value or ()
-    names = tuple(name for part in parts for name in part.replace(",", " ").split())
-    known = [*TUNERS, *(entry_point.name for entry_point in third_party_tuners())]
+def _read_switch(value: object, option: Option) -> bool:
+    return bool(value)
+
+
+def _read_tuner_names(value: str | Sequence[str] | None, option: Option) -> tuple[str, ...] | None:
+    """Return names of tuners, which commas or spaces separate; None for all tuners."""
+    texts = [value] if isinstance(value, str) else value or ()
+    names: list[str] = []
+    for text in texts:
+        names += text.replace(",", " ").split()
+    libraries = [*TUNERS, *(entry_point.name for entry_point in third_party_tuners())]
     for name in names:
-        if library_of(name) not in known:
-            raise ValueError(f"unknown tuner {name!r} (known: {', '.join(known)})")
-    return names or None
+        if library_of(name) not in libraries:
+            raise ValueError(f"unknown tuner {name!r} (known: {', '.join(libraries)})")
+    return tuple(names) or None
 
 
-def _pair(line: str) -> tuple[str, str]:
-    # By name: what rows show after it is left out where it was copied, too.
+def _read_lines(value: Sequence[str] | None, option: Option) -> tuple[str, ...]:
+    return tuple(value or ())
+
+
+def _read_device_pairs(value: Sequence[str] | None, option: Option) -> tuple[tuple[str, str], ...]:
+    return tuple(_read_device_pair(line) for line in value or ())
+
+
+def _read_device_pair(line: str) -> tuple[str, str]:
+    """Return the two device names of a line ``DEVICE = OTHER DEVICE``."""
+    # A user may have copied a name from the summary with the brackets that a row shows after it.
     device, _, other = (_SHOWN_AFTER_NAME.sub("", part.strip()) for part in line.partition("="))
     if not (device and other):
         raise ValueError(f"expected 'DEVICE = OTHER DEVICE', not {line!r}")
     return device, other
 
 
-def _seconds(value: object, option: Option) -> float:
-    text = _text(value) or option.default
+def _read_seconds(value: object, option: Option) -> float:
+    text = _strip_text(value) or option.default
     with suppress(ValueError):
-        if 0 <= (seconds := float(text)) < float("inf"):
+        seconds = float(text)
+        if 0 <= seconds < float("inf"):
             return seconds
     raise ValueError(f"expected a number of seconds, not {text!r}")
 
 
-def _by(parse: Callable[[str], Any]) -> Callable[[object, Option], Any]:
-    """Reads a value by a parser of text; None where nothing is given."""
-    return lambda value, option: parse(_text(value)) if _text(value) else None
+class _TextReader:
+    """Reads a value by a parser of text; None for an empty value.
+
+    :param parse: the parser of a mode's option, or of a limit; raises ValueError.
+    """
+
+    def __init__(self, parse: Callable[[str], Any]) -> None:
+        self._parse = parse
+
+    def __call__(self, value: object, option: Option) -> Any:
+        text = _strip_text(value)
+        return self._parse(text) if text else None
 
 
-#: How the value of an option is read, by its kind; ValueError where it makes no sense.
+#: The reader of an option's value, by the option's kind. A reader raises ValueError for a value that makes no sense.
 READERS: dict[str, Callable[[Any, Option], Any]] = {
-    "word": _word,
-    "switch": lambda value, option: bool(value),
-    "names": _names,
-    "lines": lambda value, option: tuple(value or ()),
-    "pairs": lambda value, option: tuple(map(_pair, value or ())),
-    "seconds": _seconds,
-    "limit": _by(Limit.parse),
-    **{mode.name: _by(mode.parse) for mode in MODES},
+    "word": _read_word,
+    "switch": _read_switch,
+    "names": _read_tuner_names,
+    "lines": _read_lines,
+    "pairs": _read_device_pairs,
+    "seconds": _read_seconds,
+    "limit": _TextReader(Limit.parse),
+    **{mode.name: _TextReader(mode.parse) for mode in MODES},
 }
