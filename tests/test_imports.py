@@ -32,6 +32,8 @@ MAY_IMPORT = {
     "testing": {"tuners", "run", "workers", "cache", "devices"},
 }
 IMPORT_PYTEST = {"plugin", "testing"}
+#: The names of modes/ that other rooms import; all else there belongs to a single mode.
+NAMES_OF_MODES = {"MODES", "Option", "Registered"}
 
 
 def imports_of(path: Path) -> Iterator[str]:
@@ -52,7 +54,7 @@ def test_imports_run_one_way(room: str) -> None:
             package, _, rest = name.partition(".")
             if package == "pytest_autotune":
                 assert rest.partition(".")[0] in {room} | MAY_IMPORT[room], f"{file} imports {name}"
-                is_a_mode = rest.startswith("modes.") and rest.partition(".")[2] not in ("MODES", "Option", "Registered")
+                is_a_mode = rest.startswith("modes.") and rest.partition(".")[2] not in NAMES_OF_MODES
                 assert room == "modes" or not is_a_mode, f"{file} names a mode, which may be deleted: {name}"
             elif package in ("pytest", "_pytest"):
                 assert room in IMPORT_PYTEST, f"{file} imports {name}"
