@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from pytest_autotune.cache.model import Device, Identity, Problem
-from pytest_autotune.plugin.progress import file_of_worker
+from pytest_autotune.plugin.progress import ProgressFile
 from pytest_autotune.run.lookup import Lookup
 from pytest_autotune.run.notes import Stage
 from pytest_autotune.workers.events import Log
@@ -123,7 +123,7 @@ def test_what_a_worker_of_any_name_has_left_goes_with_the_folder_of_its_run(tmp_
     shared = SharedFolder(tmp_path)
     folder = run_folder(shared)
     member = RunMembership(folder)
-    file_of_worker(folder, worker)(Stage("triton:k", 0.0))
+    ProgressFile(folder, worker)(Stage("triton:k", 0.0))
     Log(folder, worker).append(Lookup(Identity(Problem("triton", "k", (), Device("GPU", "arch")), ())).to_event())
 
     member.end()

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from pytest_autotune.cache.model import Device, Problem
-from pytest_autotune.plugin.progress import ProgressLine, file_of_worker, stages_in
+from pytest_autotune.plugin.progress import ProgressFile, ProgressLine, read_stages
 from pytest_autotune.run.notes import WAITING_FOR_GPU, Progress, Stage
 from tests.conftest import DISTRIBUTIONS, Suite
 
@@ -110,16 +110,16 @@ def test_the_stages_of_a_tuning_are_told_and_an_inner_one_before_the_outer() -> 
 
 
 def test_a_worker_tells_its_controller_by_a_file_and_nothing_is_left_of_it(tmp_path: Path) -> None:
-    progress = Progress(file_of_worker(tmp_path, "gw1"))
+    progress = Progress(ProgressFile(tmp_path, "gw1"))
 
     progress.begin(PROBLEM)
     progress.at(PROBLEM, "candidate 2 of 3")
-    (stage,) = stages_in(tmp_path)
+    (stage,) = read_stages(tmp_path)
     (tmp_path / "progress-gw0").write_text('{"torn')
     progress.end(PROBLEM)
 
     assert (stage.kernel, stage.doing) == ("toy:lib.op", "candidate 2 of 3")
-    assert stages_in(tmp_path) == []
+    assert read_stages(tmp_path) == []
 
 
 SLOW = """

@@ -71,10 +71,10 @@ def _start(config: pytest.Config, *, is_asked: bool = True) -> None:
     if not (is_asked or options.active or find_unloaded_gate(config, options)):
         return
     from pytest_autotune.plugin.controller import Controller
-    from pytest_autotune.plugin.worker import TestProcess, context_of_worker
+    from pytest_autotune.plugin.worker import TestProcess, build_worker_context
 
     if (workerinput := getattr(config, "workerinput", None)) is not None:
-        process = TestProcess(config, options, context_of_worker(workerinput, options))
+        process = TestProcess(config, options, build_worker_context(workerinput, options))
     else:
         controller = config.stash[_controller] = Controller(config, options)
         config.pluginmanager.register(controller, "autotune-controller")

@@ -28,13 +28,14 @@ from pytest_autotune.modes import MODES
 from pytest_autotune.plugin import reports
 from pytest_autotune.plugin.completeness import Completeness, find_unloaded_gate, was_interrupted
 from pytest_autotune.plugin.names import INPUT_KEY, MARKER, asks_for_cache
-from pytest_autotune.plugin.progress import file_of_worker, progress_line, progress_of_process, stages_in
+from pytest_autotune.plugin.progress import ProcessProgress, ProgressFile, make_progress_line, read_stages
 from pytest_autotune.plugin.values import Options, find_cache_folder, is_distributed, path_argument
 from pytest_autotune.plugin.worker import Task, TestProcess, WorkerContext
 from pytest_autotune.report import ci_log, terminal
 from pytest_autotune.report.gate import judge
 from pytest_autotune.run.collected import ALONE, collect
 from pytest_autotune.run.dumping import dump_run, dump_test_caches
+from pytest_autotune.run.notes import Progress
 from pytest_autotune.run.result import RunRequest, RunResult
 from pytest_autotune.run.settle import InitialCaches, collect_measurements, settle
 from pytest_autotune.tuners import TUNERS, third_party_tuners
@@ -94,7 +95,9 @@ class Controller:
         """What runs the tests in this process; None where xdist's workers do."""
         config, options = self._config, self._options
         if is_distributed(config):
-            line = progress_line(config, partial(stages_in, self._meeting)) if self._meeting is not None else None
+            line = (
+                make_progress_line(config, partial(read_stages, self._meeting)) if self._meeting is not None else None
+            )
             if line is not None:
                 config.pluginmanager.register(line, "autotune-progress")
             return None
@@ -102,7 +105,7 @@ class Controller:
             self._beginning.index,
             Coordinator(Locks(options.wait_timeout, shared=self._shared)),
             self._folder.log(ALONE),
-            progress=progress_of_process(config),
+            progress=Progress(ProcessProgress(config)),
             folder=self._meeting,
         )
         self._process = TestProcess(config, options, context)
@@ -159,7 +162,7 @@ class Controller:
         elif error and worker not in self._crashed:
             self._crashed.append(worker)
             if self._meeting is not None:
-                file_of_worker(self._meeting, worker)(None)
+                ProgressFile(self._meeting, worker)(None)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         self._completeness.add_report(report)

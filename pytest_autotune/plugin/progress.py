@@ -1,7 +1,7 @@
-"""Says on the terminal what is tuned, now and then while that takes long.
+"""Shows on the terminal which problem is being tuned, if a tuning takes long.
 
-Tests run meanwhile, and with them pytest's capture: what is written goes to a copy of the terminal's descriptor, which
-was made before.
+Pytest captures standard output while tests run. So the lines go to a copy of the terminal's file descriptor, which is
+made before pytest captures anything.
 """
 
 from __future__ import annotations
@@ -13,47 +13,56 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
 import pytest
 
 from pytest_autotune.cache.foreign_text import to_one_line
-from pytest_autotune.run.notes import Progress, Stage
+from pytest_autotune.run.notes import Stage
 
-#: The first line comes after so many seconds of a tuning,
+#: The first line appears after this many seconds of one tuning.
 AFTER_S = 10.0
-#: and the next one not before so many more.
+#: The number of seconds between two lines.
 EVERY_S = 30.0
 
 
-@dataclass(eq=False)
 class ProgressLine:
-    """Says what is tuned, by a thread; as a plugin of xdist's controller, for the whole session.
+    """A thread that shows the current tunings; under xdist a plugin of the controller, for the whole session.
 
-    :param config: has the writer that says whether pytest's own line has begun.
-    :param terminal: a descriptor, written to whatever is captured.
-    :param stages: what is tuned now, by this process or by others.
+    :param config: its terminal writer tells whether pytest's own line has begun.
+    :param terminal: a file descriptor of the terminal, which pytest does not capture.
+    :param list_stages: returns the tunings of all processes.
+    :param now: a clock, in seconds.
     """
 
-    config: pytest.Config
-    terminal: int
-    stages: Callable[[], Sequence[Stage]]
-    now: Callable[[], float] = time.time
-    _last: float = float("-inf")
-    _stop: threading.Event = field(default_factory=threading.Event)
-    _thread: threading.Thread | None = None
+    def __init__(
+        self,
+        config: pytest.Config,
+        terminal: int,
+        list_stages: Callable[[], Sequence[Stage]],
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        self._config = config
+        self._terminal = terminal
+        self._list_stages = list_stages
+        self._now = now
+        self._last_line_s = float("-inf")
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
 
     def start(self) -> None:
+        """Start the thread, if it does not run."""
         if self._thread is None:
             self._stop.clear()
             thread = threading.Thread(target=self._watch, name="autotune-progress", daemon=True)
             thread.start()
-            self._thread = thread  # now: threads of a test tune at once, and one may end
+            # Set after the start: several threads of a test may tune at once, and one of them may call stop().
+            self._thread = thread
 
     def stop(self) -> None:
-        """No thread is left, which a test that forks would be warned of."""
+        """End the thread. A test that forks would be warned of a thread that is left."""
         thread, self._thread = self._thread, None
         if thread is not None:
             self._stop.set()
@@ -66,60 +75,80 @@ class ProgressLine:
             self.write()
 
     def write(self) -> None:
-        """Say what is tuned now, if it has taken a while and a line is due."""
-        now = self.now()
-        stages = sorted((one for one in self.stages() if now - one.since >= AFTER_S), key=lambda one: one.since)
-        if stages and now - self._last >= EVERY_S:
-            self._last = now
-            more = f" (and {len(stages) - 1} more)" if len(stages) > 1 else ""
-            begin = "\n" if self.config.get_terminal_writer().width_of_current_line else ""
-            with suppress(OSError):  # a terminal that is gone
-                text = f"{begin}autotune: tuning {to_one_line(stages[0].text(now))}{more}\n"
-                os.write(self.terminal, text.encode(errors="replace"))
+        """Write a line if a tuning has taken long and the last line is old enough."""
+        now = self._now()
+        long_stages = [stage for stage in self._list_stages() if now - stage.since >= AFTER_S]
+        if not long_stages or now - self._last_line_s < EVERY_S:
+            return
+        self._last_line_s = now
+        longest = min(long_stages, key=lambda stage: stage.since)
+        text = f"autotune: tuning {to_one_line(longest.text(now))}"
+        if len(long_stages) > 1:
+            text += f" (and {len(long_stages) - 1} more)"
+        if self._config.get_terminal_writer().width_of_current_line:
+            text = f"\n{text}"
+        # The terminal may be gone.
+        with suppress(OSError):
+            os.write(self._terminal, f"{text}\n".encode(errors="replace"))
 
 
-def progress_line(config: pytest.Config, stages: Callable[[], Sequence[Stage]]) -> ProgressLine | None:
-    """The line of this run; None where nothing is shown. To be called while nothing is captured."""
+def make_progress_line(config: pytest.Config, list_stages: Callable[[], Sequence[Stage]]) -> ProgressLine | None:
+    """Return the progress line of this run; None if pytest shows nothing. Call it before pytest captures anything."""
     if config.get_verbosity() < 0 or not config.pluginmanager.hasplugin("terminal"):
         return None
     try:
-        # The terminal's reporter is made later, and writes to what is standard output now.
+        # Pytest makes its terminal reporter later, and that one writes to today's standard output.
         terminal = os.dup(sys.stdout.fileno())
-    except (OSError, ValueError, AttributeError):  # pytest's output goes to a buffer
+    except (OSError, ValueError, AttributeError):
+        # Pytest's output goes to a buffer.
         return None
     config.add_cleanup(partial(os.close, terminal))
-    return ProgressLine(config, terminal, stages)
+    return ProgressLine(config, terminal, list_stages)
 
 
-def progress_of_process(config: pytest.Config) -> Progress:
-    """Says what this process tunes, which is the only one of its run; no thread is there but in a tuning."""
-    tuned: list[Stage] = []
-    line = progress_line(config, lambda: list(tuned))
+class ProcessProgress:
+    """Shows the tuning of the only process of a run. The thread of the line exists only during a tuning."""
 
-    def tell(stage: Stage | None) -> None:
-        tuned[:] = [stage] if stage is not None else []
-        if line is not None:
-            line.start() if tuned else line.stop()
+    def __init__(self, config: pytest.Config) -> None:
+        self._stages: list[Stage] = []
+        self._line = make_progress_line(config, self._list_stages)
 
-    return Progress(tell)
+    def _list_stages(self) -> list[Stage]:
+        return list(self._stages)
 
-
-def file_of_worker(folder: Path, worker: str) -> Callable[[Stage | None], None]:
-    """Writes what a worker tunes into a file of the run's folder, for its controller on the same machine."""
-    path, process = folder / f"progress-{worker}", os.getpid()
-
-    def tell(stage: Stage | None) -> None:
-        if os.getpid() == process:  # not a forked child of a test: its parent may be tuning, too
-            with suppress(OSError):
-                path.write_text(json.dumps(asdict(stage)) if stage is not None else "")
-
-    return tell
+    def __call__(self, stage: Stage | None) -> None:
+        """Show a tuning, or that none is open any more."""
+        self._stages[:] = [] if stage is None else [stage]
+        if self._line is None:
+            return
+        if stage is None:
+            self._line.stop()
+        else:
+            self._line.start()
 
 
-def stages_in(folder: Path) -> list[Stage]:
-    """What workers say that they tune."""
-    found = []
+class ProgressFile:
+    """Writes the tuning of a worker into a file of the run's folder, which the controller on this machine reads."""
+
+    def __init__(self, folder: Path, worker: str) -> None:
+        self._path = folder / f"progress-{worker}"
+        self._process_id = os.getpid()
+
+    def __call__(self, stage: Stage | None) -> None:
+        """Write a tuning, or that none is open any more."""
+        # A forked child of a test must not replace the stage of its parent.
+        if os.getpid() != self._process_id:
+            return
+        text = "" if stage is None else json.dumps(asdict(stage))
+        with suppress(OSError):
+            self._path.write_text(text)
+
+
+def read_stages(folder: Path) -> list[Stage]:
+    """Return the tunings that the workers wrote into a run's folder."""
+    stages = []
     for path in folder.glob("progress-*"):
-        with suppress(OSError, ValueError, TypeError):  # nothing now, or it writes just now
-            found.append(Stage(**json.loads(path.read_text())))
-    return found
+        # The file is empty without a tuning, and may be half written.
+        with suppress(OSError, ValueError, TypeError):
+            stages.append(Stage(**json.loads(path.read_text())))
+    return stages

@@ -1,13 +1,14 @@
-"""The hooks of a process that runs tests: a worker, or the only process of a run.
+"""The hooks of a process that runs tests: an xdist worker, or the only process of a run without workers.
 
-Under xdist two messages pass for each worker, of primitives only, under the key ``autotune``:
+Under xdist, the controller and each worker exchange two messages under the key ``autotune``. They hold primitives only:
 
-1. ``workerinput``, when the worker is configured: a :class:`Task`. Where no option asks for a run, there is none, and
-   the worker begins one if a test's marker or fixture does.
-2. ``workeroutput``, at its end: the lines of its log. That the key is there says that the worker has ended; one that
-   crashed sends nothing. The first one of a run that only tests have asked for begins that run on the controller.
+1. ``workerinput``: the controller sends a :class:`Task` when it configures the worker. If no option asks for the
+   plugin, there is no task. The worker then starts the plugin as soon as a collected test has the marker or the fixture.
+2. ``workeroutput``: the worker sends the lines of its log at its end. A worker that crashed sends nothing. If only
+   tests ask for the plugin, the first such message starts the plugin on the controller.
 
-All else is in the files of the run's folder, :mod:`pytest_autotune.workers.events`.
+All other communication goes through the files of the run's folder: :mod:`pytest_autotune.workers.events`.
+The hooks of the controller are in :mod:`pytest_autotune.plugin.controller`.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from pytest_autotune.cache.model import Entry
 from pytest_autotune.cache.plain import entry_of
 from pytest_autotune.plugin import names
 from pytest_autotune.plugin.names import INPUT_KEY, MARKER
-from pytest_autotune.plugin.progress import file_of_worker
+from pytest_autotune.plugin.progress import ProgressFile
 from pytest_autotune.plugin.values import Options, path_argument
 from pytest_autotune.run.collected import END
 from pytest_autotune.run.lookup import NO_ENTRY, Lookup, Outcome
@@ -53,11 +54,14 @@ from pytest_autotune.workers.locks import Locks, shared_folder
 
 @dataclass(frozen=True)
 class WorkerContext:
-    """What a process that runs tests finds.
+    """The objects that a process needs to run tests.
 
-    :param index: what is loaded; None when nothing is.
-    :param workers: how many processes of this run share the machine.
-    :param folder: the run's own on this machine; None where there is none.
+    :param index: the loaded caches; None in a run that loads nothing.
+    :param coordination: claims problems and takes locks among the workers of this machine.
+    :param log: the file to which this process writes its lookups.
+    :param workers: the number of processes of this run on this machine.
+    :param progress: shows the user the tunings of this process.
+    :param folder: the folder of this run on this machine; None if no folder could be made.
     """
 
     index: EntryIndex | None
@@ -70,11 +74,13 @@ class WorkerContext:
 
 @dataclass(frozen=True)
 class Task:
-    """What the controller sends a worker when it starts.
+    """The message that the controller sends to a worker when the worker starts.
 
-    :param entries: what is loaded, in the order of an index, as JSON; None when nothing is.
-    :param run_folder: where the processes of this run write down what they do; empty where there is no place.
-    :param host: the controller's; its paths mean nothing on another one.
+    :param entries: the loaded entries as JSON, in the order of an index; None in a run that loads nothing.
+    :param run_folder: the folder of the workers' logs; empty if no folder could be made.
+    :param host: the controller's host. On another host ``run_folder`` means nothing.
+    :param run_id: names the folder in which the workers of one machine share their tunings.
+    :param workers: the number of workers.
     """
 
     entries: str | None = None
@@ -84,33 +90,53 @@ class Task:
     workers: int = 1
 
 
-def context_of_worker(workerinput: Mapping[str, Any], options: Options) -> WorkerContext:
-    """What a worker finds, by what its controller sent."""
-    task, worker = Task(**workerinput.get(INPUT_KEY, {})), workerinput["workerid"]
+def build_worker_context(workerinput: Mapping[str, Any], options: Options) -> WorkerContext:
+    """Return the context of a worker, from the message of its controller."""
+    task = Task(**workerinput.get(INPUT_KEY, {}))
+    worker = workerinput["workerid"]
     shared = shared_folder()
     folder = shared.run_folder(task.run_id) if task.run_id else None
-    is_local = task.host == socket.gethostname()
-    in_reach = Path(task.run_folder) if is_local and task.run_folder else None
-    # What the controller cannot read, the workers of one machine do.
-    log = Log(in_reach or folder, worker)
-    others = OtherWorkers(log.folder, worker) if folder is not None and log.folder is not None else None
+    is_on_controller_host = task.host == socket.gethostname()
+    # If the controller cannot read the log's folder, the other workers of this machine still can.
+    log_folder = folder
+    if is_on_controller_host and task.run_folder:
+        log_folder = Path(task.run_folder)
+    log = Log(log_folder, worker)
+    others = None
+    if folder is not None and log.folder is not None:
+        others = OtherWorkers(log.folder, worker)
+    progress = Progress()
+    if is_on_controller_host and folder is not None:
+        progress = Progress(ProgressFile(folder, worker))
     return WorkerContext(
-        EntryIndex(entry_of(*parts) for parts in json.loads(task.entries)) if task.entries is not None else None,
+        _decode_entries(task.entries),
         Coordinator(Locks(options.wait_timeout, shared=shared), folder, others),
         log,
         workers=task.workers,
-        progress=Progress(file_of_worker(folder, worker)) if is_local and folder is not None else Progress(),
+        progress=progress,
         folder=folder,
     )
 
 
-class TestProcess:
-    """Hooks the tuners, knows which test runs, and hands on what is looked up.
+def _decode_entries(text: str | None) -> EntryIndex | None:
+    """Return the index of the entries that the controller sent; None for None."""
+    if text is None:
+        return None
+    return EntryIndex(entry_of(*parts) for parts in json.loads(text))
 
-    Attributes: ``session``, what the tuners ask; ``hooks``, the adapters. In this order: :meth:`begin`, once the
-    process is configured; modes hear of the collected tests; for each test its caches are loaded before its fixtures
-    and dropped after them; :meth:`end` writes the last event, after which the session is paused; the tuners are as they
-    were in ``pytest_unconfigure``.
+
+class TestProcess:
+    """Hooks the tuners, tells the session which test runs, and loads the caches of single tests.
+
+    The steps of its life:
+
+    1. :meth:`begin` hooks the tuners when pytest is configured.
+    2. After the collection the modes begin, for example to compile ahead.
+    3. For each test it loads the test's own caches before the fixtures, and drops them after the fixtures.
+    4. :meth:`end` pauses the session and writes the last event of the log.
+    5. ``pytest_unconfigure`` restores the tuners.
+
+    Attributes: ``session``, which the adapters ask; ``hooks``, the adapters.
     """
 
     __test__ = False
@@ -124,147 +150,178 @@ class TestProcess:
         self._config = config
         self._options = options
         self._process_id = os.getpid()
-        self._deselected = 0
-        self._drawn: set[str] = set()
-        self._disabled: set[str] = set()
-        self._missing: set[str] = set()
-        self._refused = ""
-        self._run_ends = ExitStack()
-        self._test_ends = ExitStack()
-        self._is_isolated = False
+        self._deselected_count = 0
+        #: Node ids of the tests whose arguments Hypothesis draws.
+        self._hypothesis_tests: set[str] = set()
+        #: Node ids of the tests whose marker bypasses the tuners.
+        self._disabled_tests: set[str] = set()
+        #: The empty or absent caches that tests load in a run that writes, as a user types them.
+        self._missing_caches: set[str] = set()
+        #: The error of the current test, which the session refused; empty if it refused nothing.
+        self._refusal = ""
+        self._run_exits = ExitStack()
+        self._test_exits = ExitStack()
+        self._is_test_isolated = False
+        # A URL is read once for each run: a server that is down takes seconds to fail.
         self._read_url = functools.cache(stores.read_cache)
 
     def begin(self) -> None:
-        """Hook the tuners; until this run ends, they remember nothing of sessions before it."""
-        self._run_ends.enter_context(rootdir_of_run(self._config.rootpath))
+        """Hook the tuners. If an earlier run of this process ended, hide that run's choices until this run ends."""
+        self._run_exits.enter_context(rootdir_of_run(self._config.rootpath))
         self.hooks.install()
         if names.has_ended:
-            self._run_ends.enter_context(self.hooks.isolated())
+            self._run_exits.enter_context(self.hooks.isolated())
 
     def _refuse(self, message: str) -> NoReturn:
-        self._refused = to_one_line(message)
-        pytest.fail(self._refused, pytrace=False)
+        self._refusal = to_one_line(message)
+        pytest.fail(self._refusal, pytrace=False)
 
     def end(self) -> dict[str, list[str]]:
-        """Write down what this process reports of itself; returns its log's name and all lines."""
+        """Write the last event of the log; return the name of the log with all its lines."""
         self.session.is_paused = True
         log = self._context.log
         self._end_modes()
-        log.close(Event(END, data=self._facts()))
+        log.close(Event(END, data=self._build_end_data()))
         return {log.name: log.lines}
 
-    def _facts(self) -> dict[str, Any]:
+    def _build_end_data(self) -> dict[str, Any]:
+        """Return the facts that the controller needs from this process: the fields of ``Collected``."""
+        # Before the notes are read: this call may add a note.
+        untracked = self.hooks.untracked()
+        open_tunings = self.session.progress.open_tunings
+        if open_tunings:
+            self.session.note(f"not recorded, since a thread still tuned it after the tests: {', '.join(open_tunings)}")
+        log_error = self._context.log.error
+        if log_error:
+            self.session.note(f"the log of this run cannot be written, so a kill would lose tunings: {log_error}")
         index = self._context.index
-        untracked = self.hooks.untracked()  # may add a note
-        if late := self.session.progress.open_tunings:
-            self.session.note(f"not recorded, since a thread still tuned it after the tests: {', '.join(late)}")
-        if error := self._context.log.error:
-            self.session.note(f"the log of this run cannot be written, so a kill would lose tunings: {error}")
+        loaded_kernels = index.list_kernels() if index is not None else ()
         return {
             "notes": [*self.session.notes, *self._context.coordination.notes],
             "untracked": sorted(untracked),
             "unhooked": self.session.unhooked_tuners,
             "versions": {tuner: str(versions) for tuner, versions in self.session.versions.items()},
-            "imported_kernels": list(filter(_module_is_imported, index.list_kernels() if index is not None else ())),
-            "hypothesis_tests": sorted(self._drawn),
-            "disabled_tests": sorted(self._disabled),
-            "missing_caches": sorted(self._missing),
-            "deselected": self._deselected,
+            "imported_kernels": [kernel for kernel in loaded_kernels if _is_module_imported(kernel)],
+            "hypothesis_tests": sorted(self._hypothesis_tests),
+            "disabled_tests": sorted(self._disabled_tests),
+            "missing_caches": sorted(self._missing_caches),
+            "deselected": self._deselected_count,
         }
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> Generator[None, None, None]:
-        # Shard plugins drop items without calling pytest_deselected: count what is gone.
-        collected = len(items)
+        # Shard plugins remove items without a call of pytest_deselected, so the items themselves are counted.
+        collected_count = len(items)
         yield
-        self._deselected += collected - len(items)
+        self._deselected_count += collected_count - len(items)
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         if not session.items or session.config.option.collectonly:
             return
 
-        def jobs() -> Sequence[Job]:
-            here, args = session.config.invocation_params.dir, session.config.args
-            is_part = self._deselected > 0 or not all((here / arg).is_dir() for arg in args)
-            return self.hooks.prepare(Suite(tuple(tuple(_parts_of(item)) for item in session.items), is_part))
+        def list_jobs() -> Sequence[Job]:
+            return self.hooks.prepare(self._build_suite(session))
 
         for mode in self._options.modes:
             with self.session.guard("session", mode.name):
-                mode.begin_tests(self.session, self._context.folder, self._context.workers, jobs)
+                mode.begin_tests(self.session, self._context.folder, self._context.workers, list_jobs)
+
+    def _build_suite(self, session: pytest.Session) -> Suite:
+        """Return the objects that the collected tests may call, and whether the tests are a part of the suite."""
+        invocation_folder = session.config.invocation_params.dir
+        names_only_folders = all((invocation_folder / argument).is_dir() for argument in session.config.args)
+        is_part = self._deselected_count > 0 or not names_only_folders
+        objects_by_test = [tuple(_list_test_objects(item)) for item in session.items]
+        return Suite(tuple(objects_by_test), is_part)
 
     def _end_modes(self) -> None:
-        if os.getpid() == self._process_id:  # else what they have begun is the parent's
-            for event in (event for mode in self._options.modes for event in mode.end()):
+        # In a forked child of a test, the threads of a mode belong to the parent.
+        if os.getpid() != self._process_id:
+            return
+        for mode in self._options.modes:
+            for event in mode.end():
                 self.session.append_event(event)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
         self.session.begin_test(item.nodeid)
         if getattr(getattr(item, "obj", None), "is_hypothesis_test", False):
-            self._drawn.add(item.nodeid)
+            self._hypothesis_tests.add(item.nodeid)
         self.session.lookups.clear()
         try:
-            with ExitStack() as self._test_ends:
-                self._is_isolated = False
+            with ExitStack() as self._test_exits:
+                self._is_test_isolated = False
                 if item.get_closest_marker(MARKER) is not None:
                     self._isolate()
-                self.session.is_paused = not _enabled(item)
+                self.session.is_paused = not _is_enabled(item)
                 if self.session.is_paused:
-                    self._disabled.add(item.nodeid)
+                    self._disabled_tests.add(item.nodeid)
                 return (yield)
         finally:
             self.session.current_test = ""
             self.session.is_paused = False
 
     def _isolate(self) -> None:
-        """Until this test ends, nothing that was chosen before answers in the place of a cache."""
-        if not self._is_isolated:
-            self._is_isolated = True
-            self._test_ends.enter_context(self.hooks.isolated())
-            self._test_ends.enter_context(self.session.isolated())
+        """Hide the choices of earlier tests until this test ends, so that only a cache can answer a lookup."""
+        if not self._is_test_isolated:
+            self._is_test_isolated = True
+            self._test_exits.enter_context(self.hooks.isolated())
+            self._test_exits.enter_context(self.session.isolated())
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
-        for path in _caches(item):
+        for path in _list_marker_caches(item):
             self.load(item, path)
 
     def load(self, item: pytest.Item, path: str) -> None:
-        """Load one more cache for this test, relative to its file; one that cannot be read fails it with one line."""
+        """Load one more cache for a test; if the cache cannot be read, fail the test with one line.
+
+        :param path: relative to the file of the test.
+        """
         self._isolate()
         try:
             argument = path_argument(path, item.path.parent, MARKER, item.config)
-            # This run may create it. A store at a URL is asked once: one that is down takes seconds to say nothing.
-            read = self._read_url if argument.location.url else stores.read_cache
-            cache = read(argument.location, self._options.writes)
+            # A run that writes may create the cache, so it may be absent.
+            if argument.location.url:
+                cache = self._read_url(argument.location, self._options.writes)
+            else:
+                cache = stores.read_cache(argument.location, self._options.writes)
         except CacheError as error:
             text = str(error).replace(f"--autotune-dump={error.place}", "--autotune-update")
             raise pytest.fail.Exception(f"{MARKER}: {text}", pytrace=False) from None
         if cache.lossy:
             self.session.note(str(CacheError(*cache.lossy)))
         dump = self._options.dump
-        is_dump = dump is not None and argument.is_same_as(dump)
-        if self._options.writes and not (cache.entries or is_dump or argument.location.url):
-            self._missing.add(argument.typed)
-        self.session.add_cache(EntryIndex.from_caches([cache]), "" if is_dump else argument.typed)
+        is_dump_path = dump is not None and argument.is_same_as(dump)
+        if self._options.writes and not (cache.entries or is_dump_path or argument.location.url):
+            self._missing_caches.add(argument.typed)
+        self.session.add_cache(EntryIndex.from_caches([cache]), "" if is_dump_path else argument.typed)
         self.hooks.install()
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self, item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         report = yield
-        if self._refused and report.outcome != "failed":
-            report.outcome = "failed"  # the library under test has swallowed the error
-            report.longrepr = self._refused
-            vars(report).pop("wasxfail", None)  # pytest does not count a failure that was expected
-        self._refused = ""
-        for mode in self._options.modes if report.failed else ():
+        if self._refusal and report.outcome != "failed":
+            # The library under test swallowed the error.
+            report.outcome = "failed"
+            report.longrepr = self._refusal
+            # pytest would not count an expected failure.
+            vars(report).pop("wasxfail", None)
+        self._refusal = ""
+        if report.failed:
+            self._tell_modes_of_failure(item, report)
+        return report
+
+    def _tell_modes_of_failure(self, item: pytest.Item, report: pytest.TestReport) -> None:
+        """Add the sections of the modes, with a command that runs the failed test again, to its report."""
+        for mode in self._options.modes:
             lines, events = mode.test_failed(item.nodeid)
             if lines:
-                rerun = f"rerun: {_rerun_command(item, self._options, f'--autotune-{mode.name}={mode}')}"
-                report.sections.append((f"autotune {mode.name}", "\n".join([*lines, rerun])))
+                command = _build_rerun_command(item, self._options, f"--autotune-{mode.name}={mode}")
+                report.sections.append((f"autotune {mode.name}", "\n".join([*lines, f"rerun: {command}"])))
             for event in events:
                 self.session.append_event(event)
-        return report
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self) -> None:
@@ -274,51 +331,61 @@ class TestProcess:
 
     def pytest_unconfigure(self) -> None:
         self._end_modes()
-        self.session.begin_test("")  # a run may follow in this process: what the last test ran with is forgotten
-        self._run_ends.close()
+        # Another run may follow in this process: it begins without the state of the last test.
+        self.session.begin_test("")
+        self._run_exits.close()
         self.hooks.uninstall()
 
 
 class CacheFixture:
-    """What the ``autotune_cache`` fixture gives; the problems are those that this test was the first to ask for."""
+    """The value of the ``autotune_cache`` fixture.
+
+    Its lookups are of the problems that this test was the first to ask for.
+    """
 
     def __init__(self, process: TestProcess, item: pytest.Item) -> None:
         self._process = process
         self._item = item
 
-    def _with(self, outcome: Outcome) -> tuple[Lookup, ...]:
+    def _list_lookups(self, outcome: Outcome) -> tuple[Lookup, ...]:
+        """Return this test's lookups with an outcome. The reason of a miss names the nearest entry."""
         indexes = self._process.session.indexes
-        found = [lookup for lookup in self._process.session.lookups if lookup.outcome is outcome]
-        reasons = [one.reason if one.reason != NO_ENTRY else nearest(indexes, one.problem).text for one in found]
-        return tuple(replace(one, reason=reason) for one, reason in zip(found, reasons, strict=True))
+        lookups = []
+        for lookup in self._process.session.lookups:
+            if lookup.outcome is not outcome:
+                continue
+            if lookup.reason == NO_ENTRY:
+                lookup = replace(lookup, reason=nearest(indexes, lookup.problem).text)
+            lookups.append(lookup)
+        return tuple(lookups)
 
     @property
     def hits(self) -> tuple[Lookup, ...]:
-        """What a loaded cache had."""
-        return self._with(Outcome.HIT)
+        """The lookups that a loaded cache answered."""
+        return self._list_lookups(Outcome.HIT)
 
     @property
     def misses(self) -> tuple[Lookup, ...]:
-        """What no loaded cache had."""
-        return self._with(Outcome.MISS)
+        """The lookups of problems without an entry."""
+        return self._list_lookups(Outcome.MISS)
 
     @property
     def stale(self) -> tuple[Lookup, ...]:
-        """What a loaded cache had for other code or other candidates."""
-        return self._with(Outcome.STALE)
+        """The lookups of problems whose entry was made for other code or other candidates."""
+        return self._list_lookups(Outcome.STALE)
 
     @property
     def mismatches(self) -> tuple[Lookup, ...]:
-        """What loaded caches had for other devices only."""
-        return self._with(Outcome.MISMATCH)
+        """The lookups of problems that have entries for other devices only."""
+        return self._list_lookups(Outcome.MISMATCH)
 
     @property
     def entries(self) -> tuple[Entry, ...]:
-        """The entries that are loaded now, the ones that take precedence first."""
+        """The entries that are loaded now; those of the cache that takes precedence come first."""
         return tuple(entry for index in self._process.session.indexes for entry in index)
 
     def load(self, path: str | Path) -> None:
-        """Load one more cache until this test ends; the path is relative to its file."""
+        """Load one more cache until this test ends; the path is relative to the file of the test."""
         self._process.load(self._item, str(path))
 
     def tune(self, kernel: str, **request: Any) -> Any:
@@ -328,33 +395,43 @@ class CacheFixture:
         return tune(kernel, **request)
 
     def loss(self, config: object, **request: Any) -> Any:
-        """What a choice costs here: :func:`pytest_autotune.loss`, with its arguments."""
+        """Measure the cost of a choice on this device: :func:`pytest_autotune.loss`, with its arguments."""
         from pytest_autotune.tuners.function.tuner import loss
 
         return loss(config, **request)
 
 
-def _enabled(item: pytest.Item) -> bool:
-    """Whether the tuners may act in a test; the nearest marker that says so decides."""
-    return next((bool(mark.kwargs["enabled"]) for mark in item.iter_markers(MARKER) if "enabled" in mark.kwargs), True)
+def _is_enabled(item: pytest.Item) -> bool:
+    """Whether the tuners may act in a test. The nearest marker with ``enabled`` decides."""
+    for mark in item.iter_markers(MARKER):
+        if "enabled" in mark.kwargs:
+            return bool(mark.kwargs["enabled"])
+    return True
 
 
-def _caches(item: pytest.Item) -> Iterator[str]:
-    """The caches that a test's markers name, the nearest one last: it wins. One without sense fails the test."""
+def _list_marker_caches(item: pytest.Item) -> Iterator[str]:
+    """Yield the caches that a test's markers name. The cache of the nearest marker is last, so it takes precedence.
+
+    A marker with other arguments fails the test.
+    """
     for mark in reversed(list(item.iter_markers(MARKER))):
-        load, enabled = mark.kwargs.get("load", []), mark.kwargs.get("enabled", True)
+        load = mark.kwargs.get("load", [])
         paths = load if isinstance(load, (list, tuple)) else [load]
-        is_known = not mark.args and mark.kwargs.keys() <= {"load", "enabled"} and isinstance(enabled, bool)
-        if not is_known or not all(isinstance(path, (str, Path)) for path in paths):
-            named = [f"{name}={value!r}" for name, value in mark.kwargs.items()]
-            found = ", ".join([*map(repr, mark.args), *named])
+        has_known_arguments = not mark.args and mark.kwargs.keys() <= {"load", "enabled"}
+        has_paths = all(isinstance(path, (str, Path)) for path in paths)
+        if not (has_known_arguments and has_paths and isinstance(mark.kwargs.get("enabled", True), bool)):
+            arguments = [repr(argument) for argument in mark.args]
+            arguments += [f"{name}={value!r}" for name, value in mark.kwargs.items()]
             pytest.fail(
-                f"marker {MARKER}: expected load=PATH, or several, or enabled=False, not {found}", pytrace=False
+                f"marker {MARKER}: expected load=PATH, or several, or enabled=False, not {', '.join(arguments)}",
+                pytrace=False,
             )
-        yield from map(str, paths)
+        for path in paths:
+            yield str(path)
 
 
-def _rerun_command(item: pytest.Item, options: Options, flag: str) -> str:
+def _build_rerun_command(item: pytest.Item, options: Options, flag: str) -> str:
+    """Return the command that runs a test again with a mode's flag."""
     typed = ["pytest", flag]
     if options.tuners is not None:
         typed.append(f"--autotune-tuners={','.join(options.tuners)}")
@@ -363,24 +440,34 @@ def _rerun_command(item: pytest.Item, options: Options, flag: str) -> str:
     return shlex.join([*typed, f"{path}{colons}{name}"])
 
 
-def _parts_of(item: pytest.Item) -> Iterator[object]:
-    """What a test calls, as far as pytest knows: its function, its fixtures' and what it is parametrized with."""
-    found: Any = item
-    yield getattr(found, "obj", None)
+def _list_test_objects(item: pytest.Item) -> Iterator[object]:
+    """Yield the objects that a test may call: its function, its parameters and the functions of its fixtures.
+
+    The attributes are private to pytest, or absent in items of other plugins.
+    """
+    untyped_item: Any = item
+    yield getattr(untyped_item, "obj", None)
     with suppress(AttributeError):
-        yield from found.callspec.params.values()
+        yield from untyped_item.callspec.params.values()
     with suppress(AttributeError, TypeError, IndexError):
         definitions: Sequence[Any]
-        for definitions in found._fixtureinfo.name2fixturedefs.values():
+        for definitions in untyped_item._fixtureinfo.name2fixturedefs.values():
             yield definitions[-1].func
 
 
-def _module_is_imported(name: str) -> bool:
-    """Whether the module that should define a kernel, ``tuner:module.qualname``, was imported here."""
-    parts = name.partition(":")[2].split(".")
+def _is_module_imported(kernel: str) -> bool:
+    """Whether this process imported the module that should define a kernel.
+
+    :param kernel: ``tuner:module.qualname``.
+    """
+    parts = kernel.partition(":")[2].split(".")
     for end in range(len(parts) - 1, 0, -1):
-        if (module := sys.modules.get(".".join(parts[:end]))) is not None:
-            path = getattr(module, "__path__", None)
-            # Of a package, it may be in a module that is there and was not imported.
-            return end == len(parts) - 1 or path is None or not PathFinder.find_spec(".".join(parts[: end + 1]), path)
+        module = sys.modules.get(".".join(parts[:end]))
+        if module is None:
+            continue
+        search_path = getattr(module, "__path__", None)
+        if end == len(parts) - 1 or search_path is None:
+            return True
+        # This is a package: the kernel may be in one of its modules that exists and was not imported.
+        return not PathFinder.find_spec(".".join(parts[: end + 1]), search_path)
     return False
