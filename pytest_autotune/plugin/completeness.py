@@ -26,6 +26,8 @@ _SELECTING_FLAGS = {
     "deselect": "--deselect",
     "setuponly": "--setup-only",
 }
+#: Ini values that decide which tests pytest collects. Typed with ``-o`` they select tests.
+_SELECTING_INI_VALUES = ("testpaths", "norecursedirs", "python_files", "python_classes", "python_functions")
 
 
 class Completeness:
@@ -134,6 +136,10 @@ def describe_selection(config: pytest.Config) -> str:
     for option, flag in _SELECTING_FLAGS.items():
         if config.getoption(option, None):
             return f"{flag} selects tests"
+    for override in config.getoption("override_ini", None) or ():
+        name = override.partition("=")[0]
+        if name in _SELECTING_INI_VALUES:
+            return f"-o {name} selects tests"
     return ""
 
 

@@ -95,9 +95,9 @@ class Controller:
         """What runs the tests in this process; None where xdist's workers do."""
         config, options = self._config, self._options
         if is_distributed(config):
-            line = (
-                make_progress_line(config, partial(read_stages, self._meeting)) if self._meeting is not None else None
-            )
+            line = None
+            if self._meeting is not None:
+                line = make_progress_line(config, partial(read_stages, self._meeting))
             if line is not None:
                 config.pluginmanager.register(line, "autotune-progress")
             return None

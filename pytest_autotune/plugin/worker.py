@@ -3,7 +3,8 @@
 Under xdist, the controller and each worker exchange two messages under the key ``autotune``. They hold primitives only:
 
 1. ``workerinput``: the controller sends a :class:`Task` when it configures the worker. If no option asks for the
-   plugin, there is no task. The worker then starts the plugin as soon as a collected test has the marker or the fixture.
+   plugin, there is no task. The worker then starts the plugin as soon as a collected test has the marker or the
+   fixture.
 2. ``workeroutput``: the worker sends the lines of its log at its end. A worker that crashed sends nothing. If only
    tests ask for the plugin, the first such message starts the plugin on the controller.
 

@@ -121,6 +121,7 @@ INCOMPLETE = {
     "--deselect": (["--deselect=test_other.py"], {}, "--deselect selects tests"),
     "--ignore": (["--ignore=test_other.py"], {}, "--ignore selects tests"),
     "--lf": (["--lf"], {}, "--lf selects tests"),
+    "-o python_files": (["-o", "python_files=test_op.py"], {}, "-o python_files selects tests"),
     "--sw": (["--sw"], {}, "--sw selects tests"),
     "failed": ([], {"test_z": "def test_z(): assert 0"}, "test_z.py::test_z failed"),
     "skipped": ([], {"test_z": "import pytest\ndef test_z(): pytest.skip()"}, "test_z.py::test_z was skipped"),
