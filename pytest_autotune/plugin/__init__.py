@@ -1,4 +1,9 @@
-"""What pytest imports: it wires the parts together; what parsing options does not need is imported when asked for."""
+"""Pytest's entry point: the hooks and the fixture that exist in every run.
+
+They start a :class:`~pytest_autotune.plugin.controller.Controller` or a
+:class:`~pytest_autotune.plugin.worker.TestProcess` if an option, a marker or the fixture asks for the plugin. Most
+modules are imported at that time, so that a run without the plugin's options does not pay for them.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +16,11 @@ from pytest_autotune.plugin import names
 from pytest_autotune.plugin.names import (
     INPUT_KEY,
     MARKER,
-    asks_for_cache,
     forget_removed_modules,
+    has_marker_or_fixture,
     supply_interpreter_benchmark,
 )
-from pytest_autotune.plugin.options import add_options, anything_set
+from pytest_autotune.plugin.options import add_options, is_any_option_set
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -41,12 +46,15 @@ def pytest_configure(config: pytest.Config) -> None:
     if config.option.help:
         return
     has_task = INPUT_KEY in getattr(config, "workerinput", ())
-    is_asked = has_task or anything_set(config)
-    # As Triton reads it, when it is imported: a test's module may set it then.
-    if is_asked or os.environ.get("TRITON_INTERPRET", "").lower() in ("1", "true", "on", "yes", "y"):
+    has_options = has_task or is_any_option_set(config)
+    # Triton reads the variable when it is imported, and accepts these values.
+    is_interpreted = os.environ.get("TRITON_INTERPRET", "").lower() in ("1", "true", "on", "yes", "y")
+    if has_options or is_interpreted:
         supply_interpreter_benchmark(config.stash.setdefault(_undo, []))
-    if is_asked:
-        _start(config, is_asked=has_task)
+    if has_task:
+        _start(config)
+    elif has_options:
+        _start_if_active(config)
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
@@ -57,22 +65,33 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if _process not in config.stash and any(map(asks_for_cache, items)):
+    if _process not in config.stash and any(has_marker_or_fixture(item) for item in items):
         _start(config)
 
 
-def _start(config: pytest.Config, *, is_asked: bool = True) -> None:
-    """Begin a run in this process, if it ``is_asked`` for, or options ask for it."""
+def _start_if_active(config: pytest.Config) -> None:
+    """Start the plugin if the values of its options ask for anything, or are an error."""
     forget_removed_modules()
     from pytest_autotune.plugin.completeness import find_unloaded_gate
     from pytest_autotune.plugin.values import read_options
 
-    options, process = read_options(config), None
-    if not (is_asked or options.active or find_unloaded_gate(config, options)):
-        return
+    options = read_options(config)
+    if options.active or find_unloaded_gate(config, options):
+        _start(config)
+
+
+def _start(config: pytest.Config) -> None:
+    """Start the plugin in this process: as a worker, or as the controller, which may also run tests.
+
+    :raises pytest.UsageError: for an option that makes no sense, and a cache that cannot be read.
+    """
+    forget_removed_modules()
     from pytest_autotune.plugin.controller import Controller
+    from pytest_autotune.plugin.values import read_options
     from pytest_autotune.plugin.worker import TestProcess, build_worker_context
 
+    options = read_options(config)
+    process: TestProcess | None
     if (workerinput := getattr(config, "workerinput", None)) is not None:
         process = TestProcess(config, options, build_worker_context(workerinput, options))
     else:
@@ -87,7 +106,10 @@ def _start(config: pytest.Config, *, is_asked: bool = True) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any, error: object) -> None:
-    """Begin the run on xdist's controller where only a marker, which a worker has met, asks for one."""
+    """Start the plugin on xdist's controller if only the marker or the fixture of a test asks for it.
+
+    The controller collects no tests, so it learns this from the first message of a worker.
+    """
     if INPUT_KEY in getattr(node, "workeroutput", ()) and _controller not in node.config.stash:
         _start(node.config)
         node.config.stash[_controller].pytest_testnodedown(node, error)
@@ -95,8 +117,8 @@ def pytest_testnodedown(node: Any, error: object) -> None:
 
 @pytest.fixture
 def autotune_cache(request: pytest.FixtureRequest) -> CacheFixture:
-    """What this test looked up in the loaded autotuning caches (.hits, .misses, …); .load(path) one more for it;
-    .tune(kernel, key=…, space=…, run=…) for a hand-written kernel."""
+    """Give this test's lookups in the loaded autotuning caches (.hits, .misses, …). Use .load(path) to load one more
+    cache for this test, and .tune(kernel, key=…, space=…, run=…) to tune a hand-written kernel."""
     from pytest_autotune.plugin.worker import CacheFixture
 
     if _process not in request.config.stash:

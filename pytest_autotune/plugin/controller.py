@@ -27,7 +27,7 @@ from pytest_autotune.devices import visible_nvidia_gpus
 from pytest_autotune.modes import MODES
 from pytest_autotune.plugin import reports
 from pytest_autotune.plugin.completeness import Completeness, find_unloaded_gate, was_interrupted
-from pytest_autotune.plugin.names import INPUT_KEY, MARKER, asks_for_cache
+from pytest_autotune.plugin.names import INPUT_KEY, MARKER, has_marker_or_fixture
 from pytest_autotune.plugin.progress import ProcessProgress, ProgressFile, make_progress_line, read_stages
 from pytest_autotune.plugin.values import Options, find_cache_folder, is_distributed, path_argument
 from pytest_autotune.plugin.worker import Task, TestProcess, WorkerContext
@@ -125,7 +125,10 @@ class Controller:
     @pytest.hookimpl(tryfirst=True)  # before others deselect a test whose marker loads a cache
     def pytest_collection_modifyitems(self, items: Sequence[pytest.Item]) -> None:
         problem = find_unloaded_gate(self._config, self._options)
-        if problem and items and not self._config.option.collectonly and not any(map(asks_for_cache, items)):
+        if not problem or not items or self._config.option.collectonly:
+            return
+        # The marker or the fixture may load a cache that the gate can judge by.
+        if not any(has_marker_or_fixture(item) for item in items):
             raise pytest.UsageError(problem)
 
     @pytest.hookimpl(tryfirst=True)

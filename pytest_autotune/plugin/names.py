@@ -1,4 +1,7 @@
-"""Everything that imports pytest; here is what the plugin, the controller and its workers spell alike."""
+"""Names and small functions that the plugin's hooks, the controller and the workers share.
+
+It imports nothing of the package, so that every module of the plugin may import it.
+"""
 
 from __future__ import annotations
 
@@ -11,35 +14,41 @@ if TYPE_CHECKING:
 
     import pytest
 
-#: The marker, and the fixture, of one test's caches.
+#: The name of the marker and of the fixture for the caches of a single test.
 MARKER = "autotune_cache"
-#: What is ours in xdist's ``workerinput`` and ``workeroutput``.
+#: The plugin's key in xdist's ``workerinput`` and ``workeroutput``.
 INPUT_KEY = "autotune"
 _PACKAGE = "pytest_autotune"
-#: Whether a session has ended in this process: what it has tuned is in memory, and nobody's fault.
+#: Whether a run of pytest has ended in this process. The tuners then still hold its choices in their memory.
 has_ended = False
 
 
-def asks_for_cache(item: pytest.Item) -> bool:
-    """Whether a test has the marker or the fixture, and so may load caches of its own."""
+def has_marker_or_fixture(item: pytest.Item) -> bool:
+    """Whether a test has the marker or the fixture, so that it may load caches of its own."""
     return item.get_closest_marker(MARKER) is not None or MARKER in getattr(item, "fixturenames", ())
 
 
 def forget_removed_modules() -> None:
-    """Take modules that are gone off their packages, where ``from package import module`` would still find them.
+    """Delete the attributes of our packages that are modules which ``sys.modules`` no longer has.
 
-    Pytester removes what a run inside a test has imported, and the packages that the run around it imported stay.
+    Pytester removes the modules that a run inside a test imported. Their packages stay, if the outer run imported them,
+    and ``from package import module`` would still find the removed module.
     """
-    ours = [module for name, module in list(sys.modules.items()) if name.partition(".")[0] == _PACKAGE]
-    for package in ours:
+    for module_name, package in list(sys.modules.items()):
+        if module_name.partition(".")[0] != _PACKAGE:
+            continue
         for name, value in list(vars(package).items()):
-            full = f"{package.__name__}.{name}"
-            if isinstance(value, ModuleType) and value.__name__ == full and sys.modules.get(full) is not value:
+            full_name = f"{package.__name__}.{name}"
+            is_submodule = isinstance(value, ModuleType) and value.__name__ == full_name
+            if is_submodule and sys.modules.get(full_name) is not value:
                 delattr(package, name)
 
 
 def supply_interpreter_benchmark(undo: list[Callable[[], None]]) -> None:
-    """Let Triton measure interpreted kernels, also in a run that asks for nothing; ``undo`` gets what restores it."""
+    """Let Triton's autotuner measure interpreted kernels, as soon as Triton is imported.
+
+    :param undo: gets a function that restores Triton.
+    """
     import wrapt
 
     def supply(module: Any) -> None:

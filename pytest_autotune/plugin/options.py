@@ -1,4 +1,7 @@
-"""The one table of options: flags, ini values and ``--help`` come from it."""
+"""The table of all options, from which the flags, the ini values and the texts of ``--help`` are made.
+
+:mod:`pytest_autotune.plugin.values` reads the values.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +14,9 @@ from pytest_autotune.modes import MODES, Option
 from pytest_autotune.report import FILES
 from pytest_autotune.tuners import TUNERS
 
-#: Of a value that may also be a number in TOML.
+#: The type of an ini value that may also be a number in TOML, which pytest knows since 9.2.
 _NUMBER: Any = str | int | float if pytest.version_tuple >= (9, 2) else None
-#: Pytest's type of an ini value, by its kind; others are text.
+#: Pytest's type of an ini value, by the option's kind; all other kinds are text.
 _INI_TYPES = {
     "seconds": _NUMBER,
     "limit": _NUMBER,
@@ -57,46 +60,51 @@ OPTIONS = (
     Option("debug", "switch", "Write tracebacks of errors that cost no test to standard error", only="ini"),
     *(option for mode in MODES for option in mode.options),
 )
-#: Flags of earlier versions, or of what is an ini value, and what to write in their place.
-OLD_FLAGS = {
-    "--autotune-update-new-only": "write --autotune-update=new",
-    "--autotune-prune": "write --autotune-update=prune, beside --autotune-load=PATH",
-    **{one.flag: f"write -o {one.ini}=VALUE, or set it in the ini file" for one in OPTIONS if not one.is_flag},
-    "--autotune-night": "name the part, as in --autotune-verify=2/7",
-    "--autotune-plain-kernels": "leave it out: a kernel without an autotuner has nothing to tune",
-}
+#: Users try these flags, but the options are ini values: flag -> the name of the ini value.
+_INI_ONLY_FLAGS = {option.flag: option.ini for option in OPTIONS if not option.is_flag}
 
 
-class _OldFlag(argparse.Action):
-    """A flag that says what has replaced it."""
+class _IniOnlyFlag(argparse.Action):
+    """Refuses a flag, because its option is an ini value."""
 
     def __call__(self, parser: object, namespace: object, values: object, flag: str | None = None) -> None:
-        raise pytest.UsageError(f"{flag}: there is no such option ({OLD_FLAGS[flag or '']})")
+        ini = _INI_ONLY_FLAGS[flag or ""]
+        raise pytest.UsageError(f"{flag}: there is no such option (write -o {ini}=VALUE, or set it in the ini file)")
 
 
 def add_options(parser: pytest.Parser) -> None:
     """Register the command-line options and ini values."""
-    about = (
+    title = (
         "autotuning cache (command line: pytest-autotune --help; documentation: docs/reference.md of its repository)"
     )
-    group = parser.getgroup("autotune", about)
+    group = parser.getgroup("autotune", title)
     for option in OPTIONS:
         action = _ACTIONS.get(option.kind, "store")
         if option.is_flag:
-            # The default is None, also of a switch: what the ini file says is then another thing than "off".
-            more = {} if action == "store_true" else {"metavar": option.metavar}
-            more |= {"nargs": "?", "const": option.alone} if option.alone else {}
-            group.addoption(option.flag, action=action, default=None, help=option.meaning.replace("%", "%%"), **more)
+            settings: dict[str, Any] = {}
+            if action != "store_true":
+                settings["metavar"] = option.metavar
+            if option.alone:
+                settings["nargs"] = "?"
+                settings["const"] = option.alone
+            help_text = option.meaning.replace("%", "%%")
+            # A switch has the default None, too: a switch that is not typed takes the value of the ini file.
+            group.addoption(option.flag, action=action, default=None, help=help_text, **settings)
         if option.is_ini:
             parser.addini(option.ini, option.meaning, type=_INI_TYPES.get(option.kind), default=None)
-    for flag in OLD_FLAGS:
-        group.addoption(flag, action=_OldFlag, nargs="?", help=argparse.SUPPRESS)
+    for flag in _INI_ONLY_FLAGS:
+        group.addoption(flag, action=_IniOnlyFlag, nargs="?", help=argparse.SUPPRESS)
 
 
-def anything_set(config: pytest.Config) -> bool:
-    """Whether this run sets any option or ini value of the plugin."""
+def is_any_option_set(config: pytest.Config) -> bool:
+    """Whether the command line or the ini file sets any option of the plugin."""
     try:
-        is_typed = any(config.getoption(option.ini, None) for option in OPTIONS if option.is_flag)
-        return is_typed or any(config.getini(option.ini) for option in OPTIONS if option.is_ini)
+        for option in OPTIONS:
+            if option.is_flag and config.getoption(option.ini, None):
+                return True
+            if option.is_ini and config.getini(option.ini):
+                return True
     except (TypeError, ValueError, pytest.UsageError):
-        return True  # a value that makes no sense: reading it says so
+        # The value makes no sense. The code that reads it reports the error.
+        return True
+    return False

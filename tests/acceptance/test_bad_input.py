@@ -98,7 +98,7 @@ def test_a_cache_is_refused_before_workers_start(bad: Suite, distribution: str) 
     bad.distribution = ALL_DISTRIBUTIONS[distribution]
 
     assert "no such file" in refused(bad, bad.load())
-    assert "write --autotune-update=prune" in refused(bad, bad.run("--autotune-load=c.pb", "--autotune-prune"))
+    assert "write -o autotune_ci=VALUE" in refused(bad, bad.run("--autotune-load=c.pb", "--autotune-ci=off"))
     assert "expected tune or first or nearest or error" in refused(bad, bad.run("--autotune-on-miss=perhaps"))
 
 
@@ -219,15 +219,11 @@ OPTIONS = [
     (["-oautotune_spread_gpus=true"], "autotune_spread_gpus: there are no workers to spread (add -n=NUM)"),
     (["--autotune-tuners=triton,nothing.else"], "--autotune-tuners: unknown tuner 'nothing.else' (known: triton*)"),
 ]
-OLD_FLAGS = [
-    ("--autotune-prune", "write --autotune-update=prune, beside --autotune-load=PATH"),
-    ("--autotune-update-new-only", "write --autotune-update=new"),
+INI_ONLY_FLAGS = [
     ("--autotune-ci=off", "write -o autotune_ci=VALUE, or set it in the ini file"),
     ("--autotune-compile-ahead=off", "write -o autotune_compile_ahead=VALUE, or set it in the ini file"),
     ("--autotune-verify-seconds=3", "write -o autotune_verify_seconds=VALUE, or set it in the ini file"),
     ("--autotune-spread-gpus", "write -o autotune_spread_gpus=VALUE, or set it in the ini file"),
-    ("--autotune-night=3", "name the part, as in --autotune-verify=2/7"),
-    ("--autotune-plain-kernels=c/", "leave it out: a kernel without an autotuner has nothing to tune"),
 ]
 INI = [
     ("autotune_max_misses = many", "autotune_max_misses (ini): expected a count such as 0, or *, not 'many'"),
@@ -257,8 +253,8 @@ def test_an_option_that_makes_no_sense_is_refused(in_the_way: Suite, args: list[
     pytest.LineMatcher([refused(in_the_way, in_the_way.run(*args))]).fnmatch_lines([told])
 
 
-@pytest.mark.parametrize(("flag", "instead"), OLD_FLAGS)
-def test_a_flag_of_an_earlier_version_says_what_replaced_it(bad: Suite, flag: str, instead: str) -> None:
+@pytest.mark.parametrize(("flag", "instead"), INI_ONLY_FLAGS)
+def test_a_flag_of_an_ini_value_is_refused_with_the_remedy(bad: Suite, flag: str, instead: str) -> None:
     told = refused(bad, bad.run("--autotune-load=c.pb", flag))
 
     assert told == f"{flag.partition('=')[0]}: there is no such option ({instead})"
