@@ -102,21 +102,22 @@ instruction_profiles {
 
 
 def test_a_log_of_several_modules_has_times_failures_and_versions() -> None:
-    profiles, versions = entries.read_log(LOG + LOG.replace('"aa"', '"bb"').replace("9.10.0", "9.11.0"))
+    log = entries.read_log(LOG + LOG.replace('"aa"', '"bb"').replace("9.10.0", "9.11.0"))
 
+    profiles = log.profiles
     assert profiles.keys() == {("ed0e56ab8b2a0ecb", "aa"), ("ed0e56ab8b2a0ecb", "bb")}
     fast, failed = profiles["ed0e56ab8b2a0ecb", "aa"].candidates
     assert (str(fast), fast.time_us) == ("backend=TRITON, block_m=64", 12.5)
     assert (str(failed), failed.failed) == ("backend=CUDNN", "compilation failed: no plan")
-    assert versions == {"CUDNN": "9.11.0"}
+    assert log.backend_versions == {"CUDNN": "9.11.0"}
 
 
 def test_the_log_of_an_h200_has_the_times_of_what_was_tuned_and_tells_each_fusion() -> None:
-    profiles, _ = entries.read_log((DATA / "h200_log.textproto").read_text())
+    profiles = entries.read_log((DATA / "h200_log.textproto").read_text()).profiles
     tuned = files.read((DATA / "h200_new.pb").read_bytes(), "h200_new.pb")
     choices = {str(entries.to_entry(entry, H200).choice) for entry in tuned}
 
-    assert sorted(entries.hlo_summary(profile.hlo_text) for profile in profiles.values()) == [
+    assert sorted(entries.describe_hlo(profile.hlo_text) for profile in profiles.values()) == [
         "gemm_fusion_dot: f32[4,256,256]; jit(<lambda>)/dot_general",
         "input_reduce_fusion: bf16[]; jit(<lambda>)/convert_element_type",
         "input_reduce_fusion: f32[256]; jit(<lambda>)/reduce_sum",
@@ -129,7 +130,7 @@ def test_the_log_of_an_h200_has_the_times_of_what_was_tuned_and_tells_each_fusio
 
 
 def test_a_legacy_log_reads_as_empty_and_a_torn_one_is_an_error() -> None:
-    assert entries.read_log("logs {\n  fusion_name: 'x'\n}\n") == ({}, {})
+    assert entries.read_log("logs {\n  fusion_name: 'x'\n}\n") == entries.TuningLog()
     with pytest.raises(ValueError, match="XLA's tuning log cannot be read"):
         entries.read_log(LOG[:-40])
 
@@ -153,7 +154,7 @@ def test_a_legacy_log_reads_as_empty_and_a_torn_one_is_an_error() -> None:
     ],
 )
 def test_hlo_text_is_told_by_its_ops_and_shapes(text: str, summary: str) -> None:
-    assert entries.hlo_summary(text) == summary
+    assert entries.describe_hlo(text) == summary
 
 
 # The command

@@ -59,9 +59,9 @@ def pytest_unconfigure(config):
 """
 ONE_AT_A_TIME = """
 from filelock import FileLock
-from pytest_autotune.tuners.xla.compilations import Compilations
+from pytest_autotune.tuners.xla.compilations import XlaCompileWatcher
 
-watch = Compilations.watch
+watch = XlaCompileWatcher.watch
 
 def watch_alone(self, compile, *args):
     def compile_alone():
@@ -69,7 +69,7 @@ def watch_alone(self, compile, *args):
             return compile()
     return watch(self, compile_alone, *args)
 
-Compilations.watch = watch_alone
+XlaCompileWatcher.watch = watch_alone
 """
 DUMPS = ["dump", "dump, once more", "dump, -n 4", "dump, -n 4, one compilation at a time"]
 REPEATS = int(sys.argv[1]) if len(sys.argv) > 1 else 3

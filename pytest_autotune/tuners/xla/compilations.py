@@ -1,11 +1,12 @@
-"""The compilations of one process: what XLA is offered, and what it looked up and chose.
+"""Watches the compilations of one process: gives XLA the loaded entries, and reads the choices that it made.
 
-XLA keeps one memory of choices for the process. Around each compilation it is given where the loaded entries are and
-where to write that memory; what is new in it afterwards is what this compilation looked up.
+XLA keeps one memory of choices for the process. Before each compilation the watcher tells XLA the folder of the loaded
+entries and the file into which XLA writes its memory. The entries that are new in this file afterwards are the lookups
+of the compilation.
 
-XLA's flags are fields of the options that JAX hands to a compilation. Set there they reach exactly the compilations of
-this process: ``XLA_FLAGS`` stays as the user has it, no child process inherits anything, a flag that the installed XLA
-does not know cannot end the process, and it is never too late.
+The watcher sets XLA's flags in the options that JAX hands to a compilation. So the flags reach exactly the compilations
+of this process: ``XLA_FLAGS`` stays as the user has it, child processes inherit nothing, a flag that the installed XLA
+does not know cannot end the process, and a flag is never set too late.
 """
 
 from __future__ import annotations
@@ -20,19 +21,20 @@ from pathlib import Path
 from typing import Any
 
 from pytest_autotune.cache.errors import CacheError
-from pytest_autotune.cache.model import Device, Versions
+from pytest_autotune.cache.model import Candidate, Device, Entry, Versions
 from pytest_autotune.devices import of_jax
 from pytest_autotune.run.lookup import Lookup, Outcome, TunedEntry, UsedEntry
 from pytest_autotune.run.session import Session
 from pytest_autotune.tuners.shared.library import find_version
 from pytest_autotune.tuners.xla import files, internals, messages
-from pytest_autotune.tuners.xla.entries import KERNELS, NAME, Profiles, hlo_summary, read_log, to_entry
+from pytest_autotune.tuners.xla.entries import KERNELS, NAME, TuningLog, describe_hlo, read_log, to_entry
 from pytest_autotune.tuners.xla.files import XlaEntry
 from pytest_autotune.tuners.xla.outcomes import LoadedEntries
 
-#: The folder of what is loaded, which XLA reads.
-_ENTRIES = "entries"
-_GPUS = ("gpu", "cuda", "rocm")
+#: The name of the folder with the loaded entries, which XLA reads.
+_ENTRIES_FOLDER = "entries"
+#: JAX's names of platforms on which XLA tunes.
+_GPU_PLATFORMS = ("gpu", "cuda", "rocm")
 _DUMP = "xla_gpu_dump_autotune_results_to"
 _LOAD = "xla_gpu_load_autotune_results_from"
 _LOGS = "xla_gpu_dump_autotune_logs_to"
@@ -42,17 +44,19 @@ _MODE = "xla_gpu_experimental_autotune_cache_mode"
 
 @dataclass(frozen=True)
 class _Compilation:
-    """One compilation that is watched.
+    """A compilation that the watcher observes.
 
-    :param dump: where XLA writes its memory of choices; ``log``: what it measured.
-    :param reported: its lookups are the run's; else it is only noted what XLA has learned.
+    :param program: JAX's name of the program.
+    :param dump: the file into which XLA writes its memory of choices.
+    :param log: the file into which XLA writes its measurements.
+    :param is_reported: report the lookups. Else the watcher only reads the choices that XLA now has in its memory.
     """
 
     program: str
     dump: Path
     log: Path
     device: Device
-    reported: bool
+    is_reported: bool
 
 
 class XlaCompileWatcher:
@@ -60,41 +64,49 @@ class XlaCompileWatcher:
 
     def __init__(self, session: Session) -> None:
         self._session = session
-        #: Why compilations were bypassed, each reason once.
+        #: The reasons why compilations were bypassed, each once.
         self.bypassed: dict[str, None] = {}
         self._folder = tempfile.TemporaryDirectory(prefix="pytest-autotune-xla-", ignore_cleanup_errors=True)
         self._temporary = Path(self._folder.name)
-        self._number = 0
+        self._compilation_count = 0
+        #: The bytes of the entries that XLA already had in its memory.
         self._in_memory: set[bytes] = set()
-        self._versions: dict[str, str] = {}
+        #: XLA's names of its backends, with their versions.
+        self._backend_versions: dict[str, str] = {}
         self._mutex = threading.RLock()
 
     def close(self) -> None:
-        """Remove what was written for XLA."""
+        """Remove the files that were written for XLA."""
         self._folder.cleanup()
 
     def watch(self, compile_it: Callable[[], Any], backend: Any, devices: Any, options: Any, program: str) -> Any:
-        """Do one compilation, of what JAX calls ``program``, with its options changed; report what it looked up."""
+        """Compile a program with changed options, and report its lookups.
+
+        :param compile_it: JAX's own compilation.
+        :param program: JAX's name of the program.
+        :returns: the result of ``compile_it``.
+        """
         compilation = self._prepare(backend, devices, options, program)
-        # XLA does not say when it begins to measure. Where each held the GPU for a whole compilation, four workers
+        # No GPU lock: XLA does not tell when it begins to measure. With the lock around whole compilations four workers
         # took 1.6 times as long and chose no better (tests/benchmarks/jax_suite.py).
         compiled = compile_it()
         if compilation is None:
             return compiled
         try:
-            lookups = self._lookups_of(compilation)
-        except Exception as error:  # it is compiled: nobody needs to do so again
+            lookups = self._read_lookups(compilation)
+        except Exception as error:
+            # The program is compiled, so its test is not harmed.
             self._session.report_unanswered_call(NAME, "what XLA wrote", error)
             return compiled
-        if compilation.reported:
+        if compilation.is_reported:
             self._session.report_observed(*lookups)
         return compiled
 
     def tunes_on(self, backend: Any) -> bool:
-        """Whether XLA tunes what is compiled for a backend, and the user wants it to be kept."""
+        """Whether XLA tunes programs for a backend, and the user wants their choices in the cache."""
         if self._session.ignores(NAME, KERNELS[files.XlaLayout.NEW]):
             return False
-        if backend.platform in _GPUS:
+        if backend.platform in _GPU_PLATFORMS:
             config = sys.modules["jax"].config
             if config.jax_compilation_cache_dir and config.jax_enable_compilation_cache:
                 self._session.note(
@@ -107,15 +119,15 @@ class XlaCompileWatcher:
         return False
 
     def _prepare(self, backend: Any, devices: Any, options: Any, program: str) -> _Compilation | None:
-        """Set what XLA reads and writes in this compilation; None where it is bypassed."""
+        """Set the files that XLA reads and writes in a compilation; return None if the compilation is bypassed."""
         if not self.tunes_on(backend):
             return None
         all_devices = backend.devices()
         debug_options = options.executable_build_options.debug_options
-        if len({one.process_index for one in all_devices}) > 1:
+        if len({device.process_index for device in all_devices}) > 1:
             reason = "under jax.distributed XLA itself shares its tuning among the processes"
         else:
-            reason = _objection(options)
+            reason = _find_conflict(options)
         if reason:
             self.bypassed[reason] = None
             return None
@@ -124,84 +136,108 @@ class XlaCompileWatcher:
             session.note(f"xla: --{_FOLDER} is not used in this run")
         if any(NAME in index.list_tuners() for index in session.indexes if index is not session.index):
             session.note("xla: a cache that a test names for itself is not used: XLA keeps its choices to the end")
-        reported = not session.is_paused
+        is_reported = not session.is_paused
         with self._mutex:
-            self._number += 1
-            of_this = self._temporary / str(self._number)
-            loaded = self._loaded if reported else None
-        dump, log = of_this.with_suffix(".pb"), of_this.with_suffix(".log.txt")
+            self._compilation_count += 1
+            number = self._compilation_count
+            loaded = self._loaded if is_reported else None
+        dump, log = self._temporary / f"{number}.pb", self._temporary / f"{number}.log.txt"
         setattr(debug_options, _DUMP, str(dump))
-        if hasattr(debug_options, _LOGS) and not getattr(debug_options, _LOGS):  # else where the user has it written
+        # If the user has set a file for the log, XLA writes it there.
+        if hasattr(debug_options, _LOGS) and not getattr(debug_options, _LOGS):
             setattr(debug_options, _LOGS, str(log))
-        setattr(debug_options, _FOLDER, "" if loaded is None else str(self._temporary / _ENTRIES))
+        setattr(debug_options, _FOLDER, "" if loaded is None else str(self._temporary / _ENTRIES_FOLDER))
         setattr(debug_options, _MODE, internals.read_mode())
-        on = next(iter(devices), all_devices[0]) if devices is not None else all_devices[0]
-        return _Compilation(program, dump, log, of_jax(on), reported)
+        first_device = all_devices[0]
+        if devices is not None:
+            first_device = next(iter(devices), first_device)
+        return _Compilation(program, dump, log, of_jax(first_device), is_reported)
 
     @cached_property
     def _loaded(self) -> LoadedEntries | None:
-        """What is loaded, which then lies where XLA can read it; None in a run that loads nothing."""
+        """The loaded entries, which are written into the folder for XLA; None in a run that loads nothing."""
         index = self._session.index
         if index is None:
             return None
-        folder = self._temporary / _ENTRIES
+        folder = self._temporary / _ENTRIES_FOLDER
         folder.mkdir()
+        cache_entries: list[Entry] = []
+        for kernel in KERNELS.values():
+            cache_entries += index.list_kernel_entries(NAME, kernel)
         try:
-            entries = LoadedEntries(
-                entry for kernel in KERNELS.values() for entry in index.list_kernel_entries(NAME, kernel)
-            )
+            loaded_entries = LoadedEntries(cache_entries)
         except CacheError as error:
             self._session.note(f"xla: nothing was loaded: {error}")
             return LoadedEntries(())
-        # The folder holds one entry for each fusion: one that was tuned under this version goes first.
-        here = "jaxlib", find_version("jaxlib")
-        ranked = sorted(entries.entries, key=lambda one: here not in one.ours.versions.libraries)
-        if left_out := files.write_folder(folder, [one.xla for one in ranked]):
-            self._session.note(f"xla: {left_out} of the loaded entries have a form that XLA's folder cannot hold")
-        return entries
+        # The folder holds one entry for each fusion. An entry that was tuned under this version goes first.
+        this_version = "jaxlib", find_version("jaxlib")
+        same_version: list[XlaEntry] = []
+        other_versions: list[XlaEntry] = []
+        for loaded in loaded_entries.entries:
+            if this_version in loaded.cache_entry.versions.libraries:
+                same_version.append(loaded.xla_entry)
+            else:
+                other_versions.append(loaded.xla_entry)
+        left_out_count = files.write_folder(folder, [*same_version, *other_versions])
+        if left_out_count:
+            self._session.note(f"xla: {left_out_count} of the loaded entries have a form that XLA's folder cannot hold")
+        return loaded_entries
 
-    def _lookups_of(self, compilation: _Compilation) -> list[Lookup]:
-        """What a compilation looked up: what is new in XLA's memory."""
-        dump = _taken(compilation.dump)
-        log_text = _taken(compilation.log).decode("utf-8", "replace")
+    def _read_lookups(self, compilation: _Compilation) -> list[Lookup]:
+        """Return the lookups of a compilation: the entries that are new in XLA's memory."""
+        dump = _read_and_remove(compilation.dump)
+        log_text = _read_and_remove(compilation.log).decode("utf-8", "replace")
         with self._mutex:
-            new = [entry for entry in files.read(dump, "XLA's dump") if entry.raw not in self._in_memory]
-            self._in_memory.update(entry.raw for entry in new)
-        profiles: Profiles = {}
+            new_entries = [entry for entry in files.read(dump, "XLA's dump") if entry.raw not in self._in_memory]
+            self._in_memory.update(entry.raw for entry in new_entries)
+        log = TuningLog()
         try:
-            profiles, backends = read_log(log_text)
-            self._versions.update(backends)
+            log = read_log(log_text)
         except ValueError as error:
             self._session.note(f"xla: {error}; what was tuned has neither times nor op names")
+        self._backend_versions.update(log.backend_versions)
         libraries = [(name, find_version(name)) for name in ("jax", "jaxlib")]
-        versions = Versions((*libraries, *sorted(self._versions.items())))
+        versions = Versions((*libraries, *sorted(self._backend_versions.items())))
         self._session.versions[NAME] = versions
-        return [self._lookup(entry, compilation, profiles, versions) for entry in new]
+        return [self._build_lookup(entry, compilation, log, versions) for entry in new_entries]
 
-    def _lookup(self, chosen: XlaEntry, compilation: _Compilation, profiles: Profiles, versions: Versions) -> Lookup:
-        outcome, reason, ours = None, "", None
+    def _build_lookup(self, chosen: XlaEntry, compilation: _Compilation, log: TuningLog, versions: Versions) -> Lookup:
+        """Return the lookup for an entry that is new in XLA's memory."""
+        verdict = None
         if self._loaded is not None:
-            outcome, reason, ours = self._loaded.judge(chosen, compilation.device, self._versions)
-            if ours is not None and outcome is Outcome.HIT:
-                return Lookup(ours.identity, outcome, label=ours.label, result=UsedEntry(ours))
-        profile = profiles.get((chosen.device, chosen.hlo))
-        # XLA's log says nothing of what it did not measure.
-        label = hlo_summary(profile.hlo_text) if profile else ours.label if ours is not None else ""
-        entry = to_entry(chosen, compilation.device, profile.candidates if profile else (), label, versions)
-        # Where XLA measured nothing it reports nothing of the HLO; the program is known in any case.
-        label = entry.label or (f"in {compilation.program}" if compilation.program else "")
-        return Lookup(entry.identity, outcome, reason, label=label, result=TunedEntry(entry))
+            verdict = self._loaded.judge(chosen, compilation.device, self._backend_versions)
+        loaded_entry = None if verdict is None else verdict.entry
+        if verdict is not None and verdict.outcome is Outcome.HIT and loaded_entry is not None:
+            return Lookup(
+                loaded_entry.identity, verdict.outcome, label=loaded_entry.label, result=UsedEntry(loaded_entry)
+            )
+        candidates: tuple[Candidate, ...] = ()
+        label = ""
+        profile = log.profiles.get((chosen.device, chosen.hlo))
+        if profile is not None:
+            candidates = profile.candidates
+            label = describe_hlo(profile.hlo_text)
+        elif loaded_entry is not None:
+            # The log contains no fusions that XLA did not measure.
+            label = loaded_entry.label
+        entry = to_entry(chosen, compilation.device, candidates, label, versions)
+        lookup_label = entry.label
+        if not lookup_label and compilation.program:
+            lookup_label = f"in {compilation.program}"
+        if verdict is None:
+            return Lookup(entry.identity, label=lookup_label, result=TunedEntry(entry))
+        return Lookup(entry.identity, verdict.outcome, verdict.reason, label=lookup_label, result=TunedEntry(entry))
 
 
-def _taken(path: Path) -> bytes:
-    """What a file holds, which is then removed; nothing where there is none."""
+def _read_and_remove(path: Path) -> bytes:
+    """Return the content of a file, and remove the file; return nothing if there is no file."""
     data = path.read_bytes() if path.exists() else b""
     path.unlink(missing_ok=True)
     return data
 
 
-def _objection(options: Any) -> str:
-    """Why the user's own settings of a compilation rule a cache out; empty where nothing does."""
+def _find_conflict(options: Any) -> str:
+    """Return why the user's own settings of a compilation exclude a cache; empty if they do not."""
     debug_options = options.executable_build_options.debug_options
     overrides = dict(options.env_option_overrides)
     for name, instead in ((_DUMP, "--autotune-dump"), (_LOAD, "--autotune-load")):
@@ -210,16 +246,23 @@ def _objection(options: Any) -> str:
     for name in (_FOLDER, _MODE):
         if overrides.get(name):
             return f"the compiler option {name} is set: remove it, or leave XLA out with --autotune-tuners"
-    # XLA's flags as it will see them; only some of them have a name in Python.
-    parsed = messages.parsed("xla.CompileOptionsProto", options.SerializeAsString())
-    found = parsed.executable_build_options.debug_options
-    settings = {field.name: int(getattr(found, field.name)) for field in found.DESCRIPTOR.fields}
-    settings.update((name, _number(overrides[name])) for name in settings if name in overrides)
-    level = settings.pop("xla_gpu_autotune_level")
-    ruled_out = ["xla_gpu_autotune_level=0"] * (level == 0) + [name for name, is_set in settings.items() if is_set]
-    return f"--{ruled_out[0]} is set: XLA tunes nothing then and does not tell what it lacks" if ruled_out else ""
+    # Only some of XLA's flags have a name in Python, so the flags are read from the serialized options.
+    serialized = messages.parse("xla.CompileOptionsProto", options.SerializeAsString())
+    flags = serialized.executable_build_options.debug_options
+    settings = {field.name: int(getattr(flags, field.name)) for field in flags.DESCRIPTOR.fields}
+    for name in settings:
+        if name in overrides:
+            settings[name] = _parse_setting(overrides[name])
+    conflicts = []
+    if settings.pop("xla_gpu_autotune_level") == 0:
+        conflicts.append("xla_gpu_autotune_level=0")
+    conflicts += [name for name, is_set in settings.items() if is_set]
+    if not conflicts:
+        return ""
+    return f"--{conflicts[0]} is set: XLA tunes nothing then and does not tell what it lacks"
 
 
-def _number(value: object) -> int:
+def _parse_setting(value: object) -> int:
+    """Return an option's value, which may be text such as ``"true"``, as a number."""
     text = str(value).lower()
     return int(text) if text.lstrip("-").isdigit() else int(text == "true")

@@ -1,14 +1,15 @@
-"""XLA's entries as ours, and back: XLA's bytes are the authority, readable fields stand beside them.
+"""Converts XLA's entries to entries of a cache and back, and reads XLA's tuning log.
 
-What it measured, and the HLO that stands behind a fingerprint, its tuning log tells.
+An entry of a cache keeps XLA's bytes in ``native``; its readable fields are made from them. The tuning log tells the
+measured times and the HLO text behind a fingerprint. XLA's own files are in :mod:`pytest_autotune.tuners.xla.files`.
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from pytest_autotune.cache.errors import CacheError
@@ -17,33 +18,37 @@ from pytest_autotune.tuners.xla import messages
 from pytest_autotune.tuners.xla.files import XlaEntry, XlaLayout
 
 NAME = "xla"
-#: The kernel of an entry: the layout that its bytes have. XLA gives no other name at a lookup.
+#: The kernel name of an entry, by the layout of its bytes. XLA gives no other name at a lookup.
 KERNELS = {XlaLayout.NEW: "hlo", XlaLayout.LEGACY: "hlo.legacy"}
 _DNN = re.compile(r", DNN version: ([^,]*)")
 _INSTRUCTION = re.compile(r"^\s*(ROOT\s+)?%?([\w.-]+) = (\(.*?\)|[\w]+\[[^\]]*\](?:\{[^}]*\})?) ([a-z][\w-]*)\((.*)$")
 _SHAPE = re.compile(r"[a-z]\w*\[[^\]]*\]")
-_NUMBER = re.compile(r"(\.\d+)+$")
+_NUMBER_SUFFIX = re.compile(r"(\.\d+)+$")
 _OP_NAME = re.compile(r'metadata=\{[^}]*?op_name="([^"/]*)(?:[^"]*(/[^"/]*))?"')
 _TARGET = re.compile(r'custom_call_target="([^"]*)"')
-# They move or name data; what is left says what is computed.
-_QUIET = {
+# These operations move or name data. A label leaves them out, so that it shows what the fusion computes.
+_MOVING_OPS = {
     "constant", "tuple", "get-tuple-element", "bitcast", "copy", "broadcast", "reshape", "transpose", "convert", "iota",
 }  # fmt: skip
 _MAX_OPS = 6
 
 
 def split_description(description: str) -> tuple[str, str]:
-    """XLA's description of a device without cuDNN's version, and that version; empty where there is none."""
+    """Return XLA's description of a device without cuDNN's version, and that version; the version may be empty."""
     match = _DNN.search(description)
     return _DNN.sub("", description), match[1] if match else ""
 
 
 def problem_of(entry: XlaEntry, device: Device) -> Problem:
-    """The problem that an entry of XLA solves."""
+    """Return the problem that an entry of XLA solves.
+
+    :param device: the device that XLA tuned on; XLA's own device is a part of the key.
+    """
     if entry.layout is XlaLayout.NEW:
         key = [Value("device_fingerprint", entry.device, "digest"), Value("hlo_fingerprint", entry.hlo, "digest")]
-        if explicit := entry.message.key.target.explicit_version:
-            key.append(Value("explicit_version", str(explicit)))
+        explicit_version = entry.message.key.target.explicit_version
+        if explicit_version:
+            key.append(Value("explicit_version", str(explicit_version)))
     else:
         digest = hashlib.sha256(entry.hlo.encode()).hexdigest()[:32]
         key = [
@@ -54,70 +59,80 @@ def problem_of(entry: XlaEntry, device: Device) -> Problem:
 
 
 def fingerprint_of(entry: XlaEntry) -> tuple[Value, ...]:
-    """What an entry of XLA rests on."""
+    """Return the fingerprint of an entry of XLA: versions of cuDNN and the entry, or of the code generator."""
+    fingerprint = []
     if entry.layout is XlaLayout.LEGACY:
         cudnn = split_description(entry.device)[1]
-        version = Value("entry_version", int(entry.message.version))
-        return (Value("cudnn", cudnn), version) if cudnn else (version,)
+        if cudnn:
+            fingerprint.append(Value("cudnn", cudnn))
+        fingerprint.append(Value("entry_version", int(entry.message.version)))
+        return tuple(fingerprint)
     environment = entry.message.key.environment
-    codegen = Value("codegen", str(environment.codegen_version), "digest")
-    options = str(environment.codegen_options_fingerprint)
-    return (codegen, Value("codegen_options", options, "digest")) if options else (codegen,)
+    fingerprint.append(Value("codegen", str(environment.codegen_version), "digest"))
+    codegen_options = str(environment.codegen_options_fingerprint)
+    if codegen_options:
+        fingerprint.append(Value("codegen_options", codegen_options, "digest"))
+    return tuple(fingerprint)
 
 
 def choice_of(entry: XlaEntry) -> Candidate:
-    """The choice in readable words."""
+    """Return the choice of an entry of XLA with readable parameters."""
     if entry.layout is XlaLayout.NEW:
-        return candidate(entry.message.value.optimal_config)
+        return build_candidate(entry.message.value.optimal_config)
     result = entry.message.result
-    kind = result.WhichOneof("one_of") or "none"
+    kind = result.WhichOneof("one_of")
+    params: list[Value] = []
     if kind == "other":
-        params = [Value("backend", str(result.other.name)), *_params(result.other.config)]
-    else:
-        params = [Value("backend", kind.upper()), *_params(getattr(result, kind))] if kind != "none" else []
-    time_us = microseconds(result.run_time) if result.HasField("run_time") else None
+        params = [Value("backend", str(result.other.name)), *_list_params(result.other.config)]
+    elif kind is not None:
+        params = [Value("backend", kind.upper()), *_list_params(getattr(result, kind))]
+    time_us = None
+    if result.HasField("run_time"):
+        time_us = to_microseconds(result.run_time)
     return Candidate(params=tuple(params), time_us=time_us)
 
 
-def candidate(config: messages.Message, time_us: float | None = None, failed: str = "") -> Candidate:
-    """A configuration of the new format in readable words."""
-    backend = Value("backend", word(config.DESCRIPTOR.fields_by_name["backend"], config.backend))
-    return Candidate(params=(backend, *_params(config.backend_config)), time_us=time_us, failed=failed)
+def build_candidate(config: messages.Message, time_us: float | None = None, failed: str = "") -> Candidate:
+    """Return the candidate for a configuration of the new format."""
+    backend = Value("backend", enum_name(config.DESCRIPTOR.fields_by_name["backend"], config.backend))
+    return Candidate(params=(backend, *_list_params(config.backend_config)), time_us=time_us, failed=failed)
 
 
-def word(field: Any, number: int) -> str:
-    """The name of an enum's value; its number where a newer XLA has added it."""
+def enum_name(field: Any, number: int) -> str:
+    """Return the name of an enum's value; its number as text if a newer XLA added the value."""
     value = field.enum_type.values_by_number.get(number)
     return value.name if value else str(number)
 
 
-def microseconds(duration: messages.Message) -> float:
-    """A duration in microseconds."""
+def to_microseconds(duration: messages.Message) -> float:
+    """Return a protobuf duration in microseconds."""
     return float(duration.seconds * 1_000_000 + duration.nanos / 1000)
 
 
-def _params(message: messages.Message) -> list[Value]:
-    """The fields that are set, those of inner messages among them."""
+def _list_params(message: messages.Message) -> list[Value]:
+    """Return the fields that are set in a message and in its inner messages."""
     if message.DESCRIPTOR.full_name == "google.protobuf.Any":
         name = message.type_url.rpartition("/")[2]
         try:
-            return _params(messages.parsed(name, message.value))
-        except Exception:  # of another version of XLA; its bytes are kept all the same
+            return _list_params(messages.parse(name, message.value))
+        except Exception:
+            # The message is of another version of XLA. Its bytes are kept in the entry's native field.
             return [Value("config", name)]
     params: list[Value] = []
-    for field, value in message.ListFields():
-        if field.enum_type is not None:
-            params.append(Value(field.name, word(field, value)))
-        elif field.message_type is None:
-            params.append(Value(field.name, value if isinstance(value, (bool, int, str)) else str(value)))
-        elif field.name == "tuning_knobs":
-            params.append(Value(field.name, " ".join(f"{knob}={value[knob]}" for knob in sorted(value))))
-        elif field.name == "output_tiles":
-            params.append(Value(field.name, " ".join("x".join(map(str, tile.sizes)) for tile in value)))
-        elif field.name == "workspace_size":
-            params.append(Value(field.name, int(value.value)))
+    for descriptor, value in message.ListFields():
+        if descriptor.enum_type is not None:
+            params.append(Value(descriptor.name, enum_name(descriptor, value)))
+        elif descriptor.message_type is None:
+            scalar = value if isinstance(value, (bool, int, str)) else str(value)
+            params.append(Value(descriptor.name, scalar))
+        elif descriptor.name == "tuning_knobs":
+            params.append(Value(descriptor.name, " ".join(f"{knob}={value[knob]}" for knob in sorted(value))))
+        elif descriptor.name == "output_tiles":
+            params.append(Value(descriptor.name, " ".join("x".join(map(str, tile.sizes)) for tile in value)))
+        elif descriptor.name == "workspace_size":
+            params.append(Value(descriptor.name, int(value.value)))
         else:
-            params += _params(value)
+            params += _list_params(value)
     return params
 
 
@@ -128,45 +143,64 @@ def to_entry(
     label: str = "",
     versions: Versions = NO_VERSIONS,
 ) -> Entry:
-    """Our entry for an entry of XLA, with what XLA measured where it says so; a legacy entry labels itself."""
+    """Return the cache entry for an entry of XLA.
+
+    :param candidates: the candidates that XLA measured; empty if its log tells none.
+    :param label: words about the fusion. An entry of the legacy format has its HLO text and needs no label.
+    """
     choice = choice_of(entry)
-    measured = next((one for one in candidates if one.is_same_configuration(choice)), choice)
+    for candidate in candidates:
+        if candidate.is_same_configuration(choice):
+            choice = candidate
+            break
+    if not label and entry.layout is XlaLayout.LEGACY:
+        label = describe_hlo(entry.hlo)
     return Entry(
         problem_of(entry, device),
         fingerprint_of(entry),
-        measured,
+        choice,
         tuple(candidates),
         entry.raw,
-        label or (hlo_summary(entry.hlo) if entry.layout is XlaLayout.LEGACY else ""),
+        label,
         versions=versions,
     )
 
 
 def to_xla(entry: Entry) -> XlaEntry:
-    """XLA's entry in an entry of ours; a CacheError where its bytes are not those of its problem."""
-    layout = next((layout for layout, kernel in KERNELS.items() if kernel == entry.problem.kernel), None)
+    """Return XLA's entry from the native bytes of a cache entry.
+
+    :raises CacheError: if the bytes are not of the entry's problem, or of a layout that is unknown here.
+    """
+    layouts = {kernel: layout for layout, kernel in KERNELS.items()}
+    layout = layouts.get(entry.problem.kernel)
     if layout is None:
         raise CacheError(str(entry.problem), "is of a kind of XLA's entries that is not known here", "upgrade")
-    made = XlaEntry(layout, entry.native)
+    xla_entry = XlaEntry(layout, entry.native)
     try:
-        same = problem_of(made, entry.problem.device) == entry.problem
-    except Exception:  # protobuf raises several
-        same = False
-    if not same:
+        is_same = problem_of(xla_entry, entry.problem.device) == entry.problem
+    except Exception:
+        # Protobuf raises several kinds of errors for damaged bytes.
+        is_same = False
+    if not is_same:
         raise CacheError(str(entry.problem), "its native bytes are not those of this problem", "dump it anew")
-    return made
+    return xla_entry
 
 
 def to_cache(entries: Iterable[XlaEntry], device: Device | None = None) -> Cache:
-    """A cache with XLA's entries; XLA does not write down the device that they were tuned on."""
-    return Cache(tuple(to_entry(entry, device or Device("GPU", "")) for entry in entries))
+    """Return a cache with entries of XLA.
+
+    :param device: the device that they were tuned on, which XLA's files do not name; unknown if None.
+    """
+    if device is None:
+        device = Device("GPU", "")
+    return Cache(tuple(to_entry(entry, device) for entry in entries))
 
 
-def hlo_summary(text: str) -> str:
-    """Op names and shapes of HLO text: ``dot, tanh: f16[512,64], f16[64,512] -> f32[512,512]``.
+def describe_hlo(text: str) -> str:
+    """Return the op names and shapes of HLO text: ``dot, tanh: f16[512,64], f16[64,512] -> f32[512,512]``.
 
-    The shapes are those of the parameters, or of the operands of an instruction that stands alone, and of the result. A
-    fusion whose computation is not in the text is named by its own name and by the operation of JAX that it came from.
+    The input shapes are those of the parameters, or of the operands of a single instruction. If the text does not
+    contain the computation of a fusion, the label has the fusion's own name and its operation of JAX.
     """
     ops: dict[str, None] = {}
     parameters: list[str] = []
@@ -184,50 +218,63 @@ def hlo_summary(text: str) -> str:
         if root or not result:
             result = ", ".join(shapes)
         operands = operands or _SHAPE.findall(rest.partition("), ")[0])
-        if op == "custom-call" and (target := _TARGET.search(rest)):
+        target = _TARGET.search(rest)
+        if op == "custom-call" and target is not None:
             op = target[1]
         if op == "fusion":
-            op, source = _NUMBER.sub("", name), source or _jax_operation(rest)
+            op = _NUMBER_SUFFIX.sub("", name)
+            source = source or _find_jax_operation(rest)
         ops[op] = None
     if not result:
         return ""
-    names = [op for op in ops if op not in _QUIET] or list(ops)
-    label = ", ".join(names[:_MAX_OPS]) + (", …" if len(names) > _MAX_OPS else "")
+    names = [op for op in ops if op not in _MOVING_OPS] or list(ops)
+    label = ", ".join(names[:_MAX_OPS])
+    if len(names) > _MAX_OPS:
+        label += ", …"
     inputs = ", ".join(parameters or operands)
     label += f": {inputs} -> {result}" if inputs else f": {result}"
     return f"{label}; {source}" if source else label
 
 
-def _jax_operation(rest: str) -> str:
-    """The function that was compiled, with the last part of the path that JAX gave an instruction."""
-    found = _OP_NAME.search(rest)
-    return "".join(found.groups("")) if found else ""
+def _find_jax_operation(attributes: str) -> str:
+    """Return the compiled function with the last part of the path that JAX gave an instruction; empty if unknown."""
+    match = _OP_NAME.search(attributes)
+    return "".join(match.groups("")) if match else ""
 
 
 @dataclass(frozen=True)
 class Profile:
-    """What XLA measured for one instruction."""
+    """The measurements of one instruction in XLA's tuning log."""
 
     hlo_text: str
     candidates: tuple[Candidate, ...]
 
 
-#: Device fingerprint and HLO fingerprint -> what was measured.
-Profiles = dict[tuple[str, str], Profile]
+@dataclass(frozen=True)
+class TuningLog:
+    """The tuning log of one compilation.
+
+    :param profiles: the measurements by (device fingerprint, HLO fingerprint).
+    :param backend_versions: XLA's names of its backends, with their versions.
+    """
+
+    profiles: Mapping[tuple[str, str], Profile] = field(default_factory=dict)
+    backend_versions: Mapping[str, str] = field(default_factory=dict)
 
 
-def read_log(text: str) -> tuple[Profiles, dict[str, str]]:
-    """The log of one compilation: what was measured, and XLA's names of backends with their versions.
+def read_log(text: str) -> TuningLog:
+    """Read the text of XLA's tuning log. A log of the legacy format has no fingerprints and reads as empty.
 
-    XLA appends a message for each module, and their one-of-a-kind fields repeat: the text is not that of one message.
-    A legacy log, which names no fingerprints, reads as empty.
+    XLA appends one message for each module, so the text holds several messages: each begins with its device.
+
+    :raises ValueError: for a text that is no tuning log.
     """
     from google.protobuf import text_format
 
-    profiles: Profiles = {}
+    profiles: dict[tuple[str, str], Profile] = {}
     versions: dict[str, str] = {}
     if re.match(r"\s*logs\s*\{", text):
-        return {}, {}
+        return TuningLog()
     for part in re.split(r"^(?=device:)", text, flags=re.MULTILINE):
         if not part.strip():
             continue
@@ -236,15 +283,26 @@ def read_log(text: str) -> tuple[Profiles, dict[str, str]]:
             text_format.Parse(part, message, allow_unknown_field=True, descriptor_pool=messages.pool())
         except text_format.ParseError as error:
             raise ValueError(f"XLA's tuning log cannot be read: {error}") from None
-        versions.update((one.key, one.value) for one in message.per_backend_versions)
-        for one in message.instruction_profiles:
-            measured = [candidate(p.config, microseconds(p.run_time)) for p in one.config_profiles]
-            failed = [candidate(f.config, failed=_failure(f)) for f in one.failed_configs]
-            profiles[message.device, one.hlo_fingerprint] = Profile(one.hlo_text, (*measured, *failed))
-    return profiles, versions
+        for version in message.per_backend_versions:
+            versions[version.key] = version.value
+        for instruction in message.instruction_profiles:
+            candidates = _list_candidates(instruction)
+            profiles[message.device, instruction.hlo_fingerprint] = Profile(instruction.hlo_text, tuple(candidates))
+    return TuningLog(profiles, versions)
 
 
-def _failure(failed: messages.Message) -> str:
-    kind = word(failed.DESCRIPTOR.fields_by_name["kind"], failed.kind).lower().replace("_", " ")
-    first = failed.message.strip().partition("\n")[0][:200]
-    return f"{kind}: {first}" if first else kind
+def _list_candidates(instruction: messages.Message) -> list[Candidate]:
+    """Return the candidates of one instruction: first the measured, then the failed."""
+    candidates = []
+    for profile in instruction.config_profiles:
+        candidates.append(build_candidate(profile.config, to_microseconds(profile.run_time)))
+    for failure in instruction.failed_configs:
+        candidates.append(build_candidate(failure.config, failed=_describe_failure(failure)))
+    return candidates
+
+
+def _describe_failure(failed: messages.Message) -> str:
+    """Return the kind of a failure with the first line of XLA's message, at most 200 characters."""
+    kind = enum_name(failed.DESCRIPTOR.fields_by_name["kind"], failed.kind).lower().replace("_", " ")
+    first_line = failed.message.strip().partition("\n")[0][:200]
+    return f"{kind}: {first_line}" if first_line else kind

@@ -1,4 +1,7 @@
-"""The files that XLA itself writes and reads: both formats, text and binary, and the folder of one file per fusion."""
+"""Reads and writes XLA's own files: both formats as text and binary, and the folder with one file for each fusion.
+
+:mod:`pytest_autotune.tuners.xla.entries` converts their entries to entries of a cache.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
+from operator import attrgetter
 from pathlib import Path, PurePath
 
 from pytest_autotune.cache.errors import CacheError
@@ -17,25 +21,39 @@ from pytest_autotune.tuners.xla import messages
 
 #: The version in the head of every legacy file; XLA refuses any other.
 LEGACY_FILE_VERSION = 3
-#: What XLA takes for the suffix of a text file; everything else is binary.
+#: The suffixes of files that XLA writes as text. All others are binary.
 TEXT_SUFFIXES = (".txt", ".textproto", ".txtpb", ".prototxt", ".pbtxt")
+_DIGEST = re.compile("[0-9a-f]{8,64}")
 _FIRST_WORD = re.compile(rb"(?:\s*#[^\n]*\n)*\s*(version|results|entries|device_scope|explicit_version_scope)\b")
 
 
 class XlaLayout(Enum):
-    """XLA's two formats; the value is the word for it in messages and options."""
+    """XLA's two formats. The value is the format's word in messages and options."""
 
     NEW = "new"
     LEGACY = "legacy"
 
 
-#: The message that a file holds, its field of entries, and the message that an entry is.
-_FORMS = {
-    XlaLayout.NEW: ("xla.autotuner.AutotuneCache", "entries", "xla.autotuner.AutotuneEntry"),
-    XlaLayout.LEGACY: ("xla.AutotuneResults", "results", "xla.AutotuneResultsEntry"),
+@dataclass(frozen=True)
+class _MessageNames:
+    """The protobuf names of a format.
+
+    :param file: the message of a whole file.
+    :param entries: the field of the file with its entries.
+    :param entry: the message of an entry.
+    """
+
+    file: str
+    entries: str
+    entry: str
+
+
+_NAMES = {
+    XlaLayout.NEW: _MessageNames("xla.autotuner.AutotuneCache", "entries", "xla.autotuner.AutotuneEntry"),
+    XlaLayout.LEGACY: _MessageNames("xla.AutotuneResults", "results", "xla.AutotuneResultsEntry"),
 }
-#: What a file of it begins with: the first word of a text, the first byte of binary.
-_BEGINS = {
+#: The possible beginnings of a file of a format: the first word of a text, the first byte of a binary file.
+_BEGINNINGS = {
     XlaLayout.NEW: (b"entries", b"device_scope", b"explicit_version_scope", b"\x0a", b"\x12", b"\x1a"),
     XlaLayout.LEGACY: (b"version", b"results", b"\x08", b"\x22"),
 }
@@ -43,29 +61,36 @@ _BEGINS = {
 
 @dataclass(frozen=True)
 class XlaEntry:
-    """One entry as XLA has it: the serialised message is the authority."""
+    """An entry of XLA.
+
+    :param raw: the serialized message, from which all other values are read.
+    """
 
     layout: XlaLayout
     raw: bytes
 
     @cached_property
     def message(self) -> messages.Message:
-        """The entry as a message; it must not be changed."""
-        return messages.parsed(_FORMS[self.layout][2], self.raw)
+        """The entry as a message, which must not be changed."""
+        return messages.parse(_NAMES[self.layout].entry, self.raw)
 
     @property
     def device(self) -> str:
-        """XLA's word for the device: a fingerprint (new), or a description with cuDNN's version (legacy)."""
-        return str(self.message.key.target.device if self.layout is XlaLayout.NEW else self.message.device)
+        """XLA's name of the device: a fingerprint (new), or a description with cuDNN's version (legacy)."""
+        if self.layout is XlaLayout.NEW:
+            return str(self.message.key.target.device)
+        return str(self.message.device)
 
     @property
     def hlo(self) -> str:
-        """What was tuned: a fingerprint of the HLO (new), or its text (legacy)."""
-        return str(self.message.key.target.hlo_fingerprint if self.layout is XlaLayout.NEW else self.message.hlo)
+        """The tuned HLO: its fingerprint (new), or its text (legacy)."""
+        if self.layout is XlaLayout.NEW:
+            return str(self.message.key.target.hlo_fingerprint)
+        return str(self.message.hlo)
 
     @cached_property
     def identity(self) -> tuple[object, ...]:
-        """What XLA knows entries by: one for each in a file."""
+        """The values by which XLA tells entries apart. A file has one entry for each identity."""
         if self.layout is XlaLayout.LEGACY:
             return self.layout, self.device, self.hlo, self.message.version
         key = self.message.key
@@ -73,61 +98,90 @@ class XlaEntry:
         return self.layout, self.device, self.hlo, *versions, key.environment.codegen_options_fingerprint
 
     @property
-    def _order(self) -> tuple[object, ...]:
+    def sort_key(self) -> tuple[object, ...]:
+        """The order of entries in XLA's files."""
         explicit = "" if self.layout is XlaLayout.LEGACY else self.message.key.target.explicit_version
         return self.device.encode(), explicit.encode(), self.hlo.encode(), self.raw
 
 
 def is_text(path: PurePath) -> bool:
-    """Whether XLA takes a file of this name for text."""
+    """Whether XLA writes a file with this name as text."""
     return path.suffix in TEXT_SUFFIXES
 
 
 def read(data: bytes, where: str) -> tuple[XlaEntry, ...]:
-    """The entries of a file that XLA wrote, text or binary; ``where`` is its path, for the CacheError."""
+    """Return the entries of a file that XLA wrote as text or binary.
+
+    :param where: the path of the file, for messages.
+    :raises CacheError: for another kind of file, a damaged file, or an unknown version.
+    """
     if not data.strip():
         return ()
-    layout, message = _parsed(data, where)
+    layout = _find_layout(data)
+    if layout is None:
+        raise CacheError(where, "is not a file of XLA's autotuning results")
+    message = _parse_file(data, layout, where)
     if layout is XlaLayout.LEGACY and message.version != LEGACY_FILE_VERSION:
         raise CacheError(where, f"XLA's file version is {message.version}, not {LEGACY_FILE_VERSION}", "make it anew")
     if layout is XlaLayout.NEW and (message.device_scope or message.explicit_version_scope):
         raise CacheError(where, "has a scope for all its entries, which is not known here")
-    theirs = getattr(message, _FORMS[layout][1])
-    found = tuple(XlaEntry(layout, one.SerializeToString(deterministic=True)) for one in theirs)
-    if not all(entry.device and entry.hlo for entry in found):
-        raise CacheError(where, "has an entry without a device or an HLO", "is it a file of XLA's autotuning results?")
-    return found
+    entries = []
+    for entry_message in getattr(message, _NAMES[layout].entries):
+        entry = XlaEntry(layout, entry_message.SerializeToString(deterministic=True))
+        if not (entry.device and entry.hlo):
+            remedy = "is it a file of XLA's autotuning results?"
+            raise CacheError(where, "has an entry without a device or an HLO", remedy)
+        entries.append(entry)
+    return tuple(entries)
 
 
 def write(entries: Iterable[XlaEntry], layout: XlaLayout, text: bool) -> bytes:
-    """A file with these entries as XLA would write it: sorted, one of each identity."""
-    one_of_each: dict[tuple[object, ...], XlaEntry] = {}
+    """Return the file that XLA would write for these entries: sorted, with the first entry of each identity.
+
+    :param text: write the text form, else the binary form.
+    :raises CacheError: if the text form cannot hold an entry.
+    """
+    entries_by_identity: dict[tuple[object, ...], XlaEntry] = {}
     for entry in entries:
-        one_of_each.setdefault(entry.identity, entry)
-    name, field, _ = _FORMS[layout]
-    message = messages.new(name)
+        entries_by_identity.setdefault(entry.identity, entry)
+    names = _NAMES[layout]
+    message = messages.new(names.file)
     if layout is XlaLayout.LEGACY:
         message.version = LEGACY_FILE_VERSION
-    for entry in sorted(one_of_each.values(), key=lambda entry: entry._order):
-        getattr(message, field).add().MergeFromString(entry.raw)
-    return _text(message).encode() if text else bytes(message.SerializeToString(deterministic=True))
+    for entry in sorted(entries_by_identity.values(), key=attrgetter("sort_key")):
+        getattr(message, names.entries).add().MergeFromString(entry.raw)
+    if text:
+        return _print_text(message).encode()
+    return bytes(message.SerializeToString(deterministic=True))
 
 
-def _parsed(data: bytes, where: str) -> tuple[XlaLayout, messages.Message]:
+def _find_layout(data: bytes) -> XlaLayout | None:
+    """Return the format of a file; None for another kind of file.
+
+    The beginning decides, because the parser of each format reads a binary file of the other one as an empty file.
+    """
+    first_word = _FIRST_WORD.match(data)
+    beginning = first_word[1] if first_word else data[:1]
+    for layout, beginnings in _BEGINNINGS.items():
+        if beginning in beginnings:
+            return layout
+    return None
+
+
+def _parse_file(data: bytes, layout: XlaLayout, where: str) -> messages.Message:
+    """Return the message of a file.
+
+    :raises CacheError: for a damaged file.
+    """
     from google.protobuf.message import DecodeError
     from google.protobuf.text_format import Parse, ParseError
 
-    # Either format's parser takes the other's binary for an empty file of its own: only the beginning tells.
-    word = _FIRST_WORD.match(data)
-    layout = next((layout for layout, begins in _BEGINS.items() if (word[1] if word else data[:1]) in begins), None)
-    if layout is None:
-        raise CacheError(where, "is not a file of XLA's autotuning results")
-    file = messages.new(_FORMS[layout][0])
+    file = messages.new(_NAMES[layout].file)
     try:
-        if word is not None:
-            return layout, Parse(data.decode(), file, descriptor_pool=messages.pool())
+        if _FIRST_WORD.match(data):
+            return Parse(data.decode(), file, descriptor_pool=messages.pool())
         file.MergeFromString(data)
-        return layout, file
+        return file
     except (DecodeError, UnicodeDecodeError) as error:
         raise CacheError(where, f"is damaged: {error}") from None
     except ParseError as error:
@@ -135,47 +189,60 @@ def _parsed(data: bytes, where: str) -> tuple[XlaLayout, messages.Message]:
         raise CacheError(where, f"is not the text of XLA's autotuning results: {error}", remedy) from None
 
 
-def _text(message: messages.Message) -> str:
-    """A message in the text form, as XLA prints it; a CacheError where that would lose something."""
+def _print_text(message: messages.Message) -> str:
+    """Return the text form of a message as XLA prints it.
+
+    :raises CacheError: if the text would lose a field.
+    """
     from google.protobuf import text_format
 
     pool = messages.pool()
-    text = str(text_format.MessageToString(message, descriptor_pool=pool, as_utf8=False, message_formatter=_as_in_cpp))
-    again = text_format.Parse(text, type(message)(), descriptor_pool=pool)
-    if again.SerializeToString(deterministic=True) != message.SerializeToString(deterministic=True):
+    text = str(
+        text_format.MessageToString(message, descriptor_pool=pool, as_utf8=False, message_formatter=_format_empty_any)
+    )
+    parsed_again = text_format.Parse(text, type(message)(), descriptor_pool=pool)
+    if parsed_again.SerializeToString(deterministic=True) != message.SerializeToString(deterministic=True):
         raise CacheError("XLA's text form", "cannot hold an entry with fields of another version of XLA", "use .pb")
     return text
 
 
-def _as_in_cpp(message: messages.Message, indent: int, as_one_line: bool) -> str | None:
-    """XLA's printer does not spell out an ``Any`` without a value; protobuf's for Python does."""
+def _format_empty_any(message: messages.Message, indent: int, as_one_line: bool) -> str | None:
+    """Print an ``Any`` without a value by its type only, as XLA's printer in C++ does; None for all other messages."""
     if message.DESCRIPTOR.full_name == "google.protobuf.Any" and message.type_url and not message.value:
         return "type_url: " + json.dumps(message.type_url)
     return None
 
 
 def write_folder(folder: Path, entries: Iterable[XlaEntry]) -> int:
-    """Write XLA's folder of one file per fusion, from the first entry of each; how many have no place there."""
-    left_out = 0
+    """Write XLA's folder with one file for each fusion, from the fusion's first entry.
+
+    :returns: the number of entries that the folder cannot hold.
+    """
+    left_out_count = 0
     for entry in entries:
         try:
-            data = entry.raw if entry.layout is XlaLayout.NEW else _text(entry.message.result).encode()
-            file = folder / _file_of(entry)
+            data = entry.raw
+            if entry.layout is XlaLayout.LEGACY:
+                data = _print_text(entry.message.result).encode()
+            file = folder / _path_in_folder(entry)
         except CacheError:
-            left_out += 1
+            left_out_count += 1
             continue
         if not file.exists():
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_bytes(data)
-    return left_out
+    return left_out_count
 
 
-def _file_of(entry: XlaEntry) -> str:
-    """Where XLA looks for an entry, below its folder; a CacheError where it looks for none like it."""
+def _path_in_folder(entry: XlaEntry) -> str:
+    """Return the path below its folder at which XLA looks for an entry.
+
+    :raises CacheError: if XLA looks for no such entry.
+    """
     if entry.layout is XlaLayout.NEW:
-        # A cache is data: what it holds makes a path only where it is what XLA writes.
-        parts = (entry.device, entry.hlo)
-        if entry.message.key.target.explicit_version or not all(re.fullmatch("[0-9a-f]{8,64}", one) for one in parts):
+        # A cache is data, so its values make a path only if they are hexadecimal digests, as XLA writes them.
+        has_digests = _DIGEST.fullmatch(entry.device) and _DIGEST.fullmatch(entry.hlo)
+        if entry.message.key.target.explicit_version or not has_digests:
             raise CacheError(entry.hlo, "has no name in XLA's folder")
         return f"{entry.device}/{entry.hlo}.pb"
     version = entry.message.version

@@ -1,6 +1,6 @@
-"""XLA's protocol buffer messages, as far as its autotuning files need them: see ``descriptors.textproto``.
+"""The protocol buffer messages of XLA's autotuning files, from ``descriptors.textproto`` in this folder.
 
-They live in a pool of their own: TensorFlow registers ``xla.*`` in the default one.
+They are in a descriptor pool of their own, because TensorFlow registers ``xla.*`` in the default pool.
 """
 
 from __future__ import annotations
@@ -9,17 +9,24 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-#: A message of protobuf; its class is made at run time.
+#: A protobuf message. Its class is made at run time, so a type checker knows nothing of it.
 Message = Any
 
 
 def new(name: str) -> Message:
-    """An empty message of the type with XLA's name ``name``."""
+    """Return an empty message.
+
+    :param name: the full name of the message, such as ``xla.AutotuneResults``.
+    """
     return _class(name)()
 
 
-def parsed(name: str, data: bytes) -> Message:
-    """The message that the bytes hold; a DecodeError where they hold none."""
+def parse(name: str, data: bytes) -> Message:
+    """Return the message that binary data holds.
+
+    :param name: the full name of the message, such as ``xla.AutotuneResults``.
+    :raises google.protobuf.message.DecodeError: for data that is no such message.
+    """
     return _class(name).FromString(data)
 
 
@@ -32,13 +39,13 @@ def _class(name: str) -> Any:
 
 @cache
 def pool() -> Any:
-    """The pool with these messages alone."""
+    """Return the descriptor pool that holds only these messages."""
     from google.protobuf import any_pb2, descriptor_pb2, descriptor_pool, duration_pb2, text_format, wrappers_pb2
 
-    made = descriptor_pool.DescriptorPool()
+    descriptors = descriptor_pool.DescriptorPool()
     for module in (any_pb2, duration_pb2, wrappers_pb2):
-        made.AddSerializedFile(module.DESCRIPTOR.serialized_pb)
-    described = files(__package__).joinpath("descriptors.textproto").read_text(encoding="utf-8")
-    for file in text_format.Parse(described, descriptor_pb2.FileDescriptorSet()).file:
-        made.AddSerializedFile(file.SerializeToString())
-    return made
+        descriptors.AddSerializedFile(module.DESCRIPTOR.serialized_pb)
+    description = files(__package__).joinpath("descriptors.textproto").read_text(encoding="utf-8")
+    for file in text_format.Parse(description, descriptor_pb2.FileDescriptorSet()).file:
+        descriptors.AddSerializedFile(file.SerializeToString())
+    return descriptors

@@ -1,8 +1,8 @@
-"""What became of the entries that XLA was offered: hit, stale, mismatch or miss, and why.
+"""Decides the outcome of XLA's lookups: hit, stale, mismatch or miss, with the reason.
 
-XLA looks up inside itself and reports to nobody. But what it was offered in a folder it only takes into its memory
-where it uses it, and it writes its memory down after each compilation. So an entry of that memory that is, value and
-all, one that was loaded is a hit; every other one XLA chose itself.
+XLA looks up choices inside itself and reports nothing. But it takes an entry of the loaded folder into its memory only
+if it uses the entry, and it writes its memory into a file after each compilation. So an entry of its memory that equals
+a loaded entry, including the value, is a hit. XLA chose every other entry itself.
 """
 
 from __future__ import annotations
@@ -13,54 +13,79 @@ from dataclasses import dataclass
 
 from pytest_autotune.cache.model import Device, Entry
 from pytest_autotune.run.lookup import Outcome
-from pytest_autotune.tuners.xla.entries import split_description, to_xla, word
+from pytest_autotune.tuners.xla.entries import enum_name, split_description, to_xla
 from pytest_autotune.tuners.xla.files import XlaEntry, XlaLayout
 
 _UNCHANGED = "XLA could not use the choice, or had tuned before it was offered"
 
 
 @dataclass(frozen=True)
-class Offered:
-    """One entry that was offered to XLA."""
+class LoadedEntry:
+    """A loaded entry, as the cache holds it and as XLA reads it."""
 
-    ours: Entry
-    xla: XlaEntry
+    cache_entry: Entry
+    xla_entry: XlaEntry
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The outcome of one lookup of XLA.
+
+    :param entry: the loaded entry for the same HLO and device; None if there is none.
+    """
+
+    outcome: Outcome
+    reason: str = ""
+    entry: Entry | None = None
 
 
 class LoadedEntries:
-    """The loaded entries of XLA, those that take precedence first, by what they are of."""
+    """The loaded entries of XLA; an entry of a cache that takes precedence comes first.
+
+    :raises CacheError: for an entry whose native bytes are not XLA's.
+    """
 
     def __init__(self, entries: Iterable[Entry]) -> None:
-        self.entries = [Offered(entry, to_xla(entry)) for entry in entries]
-        self._of: dict[tuple[XlaLayout, str], list[Offered]] = {}
+        self.entries = [LoadedEntry(entry, to_xla(entry)) for entry in entries]
+        self._by_hlo: dict[tuple[XlaLayout, str], list[LoadedEntry]] = {}
         for loaded in self.entries:
-            self._of.setdefault((loaded.xla.layout, loaded.xla.hlo), []).append(loaded)
+            self._by_hlo.setdefault((loaded.xla_entry.layout, loaded.xla_entry.hlo), []).append(loaded)
 
-    def judge(self, chosen: XlaEntry, device: Device, versions: Mapping[str, str]) -> tuple[Outcome, str, Entry | None]:
-        """The outcome of what XLA has chosen, by what it was offered; the reason; our entry for its HLO and device."""
-        same_hlo = self._of.get((chosen.layout, chosen.hlo), [])
-        here = [loaded for loaded in same_hlo if same_device(loaded.xla, chosen)]
-        for loaded in here:
-            if _same_value(loaded.xla, chosen):
-                return Outcome.HIT, "", loaded.ours
-        if here:
-            return Outcome.STALE, _what_changed(here[0], chosen, versions), here[0].ours
+    def judge(self, chosen: XlaEntry, device: Device, versions: Mapping[str, str]) -> Verdict:
+        """Return the outcome of a lookup.
+
+        :param chosen: the entry of XLA's memory after a compilation.
+        :param device: the device of the compilation.
+        :param versions: XLA's names of its backends, with their versions now.
+        """
+        same_hlo = self._by_hlo.get((chosen.layout, chosen.hlo), [])
+        same_device = [loaded for loaded in same_hlo if is_same_device(loaded.xla_entry, chosen)]
+        for loaded in same_device:
+            if _has_same_value(loaded.xla_entry, chosen):
+                return Verdict(Outcome.HIT, "", loaded.cache_entry)
+        if same_device:
+            reason = _describe_change(same_device[0], chosen, versions)
+            return Verdict(Outcome.STALE, reason, same_device[0].cache_entry)
         if same_hlo:
-            return Outcome.MISMATCH, _other_device(same_hlo, chosen, device), None
-        others = {loaded.xla.layout for loaded in self.entries}
-        if others and chosen.layout not in others:
-            return Outcome.MISS, f"no entry; those that are loaded are of XLA's {_word(others.pop())} format", None
-        return Outcome.MISS, "no entry for this HLO: new or changed code", None
+            return Verdict(Outcome.MISMATCH, _describe_other_device(same_hlo, chosen, device))
+        layouts = {loaded.xla_entry.layout for loaded in self.entries}
+        if layouts and chosen.layout not in layouts:
+            reason = f"no entry; those that are loaded are of XLA's {_describe_layout(layouts.pop())} format"
+            return Verdict(Outcome.MISS, reason)
+        return Verdict(Outcome.MISS, "no entry for this HLO: new or changed code")
 
 
-def same_device(one: XlaEntry, other: XlaEntry) -> bool:
-    """Whether XLA takes both for entries of one type of device, whatever the version of cuDNN."""
+def is_same_device(one: XlaEntry, other: XlaEntry) -> bool:
+    """Whether two entries are of one type of device, whatever the version of cuDNN."""
     return split_description(one.device)[0] == split_description(other.device)[0]
 
 
-def _same_value(loaded: XlaEntry, chosen: XlaEntry) -> bool:
-    # The new format also takes an entry of another codegen version while its own backend's version is the
-    # same; that version is a part of the value.
+def _has_same_value(loaded: XlaEntry, chosen: XlaEntry) -> bool:
+    """Whether XLA's choice is the loaded one.
+
+    In the new format XLA also uses an entry of another codegen version, if the version of the entry's backend is the
+    same. That version is a part of the value.
+    """
     if chosen.layout is XlaLayout.NEW:
         return bool(loaded.message.value == chosen.message.value)
     return loaded.identity == chosen.identity and _without_time(loaded) == _without_time(chosen)
@@ -73,44 +98,60 @@ def _without_time(entry: XlaEntry) -> bytes:
     return bytes(result.SerializeToString(deterministic=True))
 
 
-def _what_changed(loaded: Offered, chosen: XlaEntry, versions: Mapping[str, str]) -> str:
+def _describe_change(loaded: LoadedEntry, chosen: XlaEntry, versions: Mapping[str, str]) -> str:
+    """Return the reason why XLA did not use a loaded entry for the same HLO and device."""
     if chosen.layout is XlaLayout.LEGACY:
-        return ", ".join(_legacy_changes(loaded.xla, chosen)) or _UNCHANGED
-    if loaded.xla.message.key.environment == chosen.message.key.environment:
+        return ", ".join(_list_legacy_changes(loaded.xla_entry, chosen)) or _UNCHANGED
+    if loaded.xla_entry.message.key.environment == chosen.message.key.environment:
         return _UNCHANGED
-    then = dict(loaded.ours.versions.libraries)
-    theirs, mine = loaded.xla.message.value, chosen.message.value
-    if theirs.optimal_config.backend == mine.optimal_config.backend:
-        config = theirs.optimal_config
-        name = word(config.DESCRIPTOR.fields_by_name["backend"], config.backend)
-        then.setdefault(name, theirs.optimal_backend_version)
-        versions = {name: mine.optimal_backend_version, **versions}
-    changed = [name for name, now in sorted(versions.items()) if then.get(name, now) != now]
-    differences = ", ".join(f"{name} {_short(then[name])} -> {_short(versions[name])}" for name in changed)
-    return f"XLA codegen changed: {differences}" if differences else "XLA codegen changed"
+    loaded_versions = dict(loaded.cache_entry.versions.libraries)
+    loaded_value, chosen_value = loaded.xla_entry.message.value, chosen.message.value
+    config = loaded_value.optimal_config
+    if config.backend == chosen_value.optimal_config.backend:
+        backend = enum_name(config.DESCRIPTOR.fields_by_name["backend"], config.backend)
+        loaded_versions.setdefault(backend, loaded_value.optimal_backend_version)
+        versions = {backend: chosen_value.optimal_backend_version, **versions}
+    differences = []
+    for name, version in sorted(versions.items()):
+        loaded_version = loaded_versions.get(name, version)
+        if loaded_version != version:
+            differences.append(f"{name} {_shorten(loaded_version)} -> {_shorten(version)}")
+    if not differences:
+        return "XLA codegen changed"
+    return f"XLA codegen changed: {', '.join(differences)}"
 
 
-def _legacy_changes(loaded: XlaEntry, chosen: XlaEntry) -> Iterator[str]:
-    then, now = (split_description(entry.device)[1] for entry in (loaded, chosen))
-    if then != now:
-        yield f"cuDNN {then or '?'} -> {now or '?'}"
-    old, new = loaded.message.version, chosen.message.version
-    if old != new:
-        yield f"XLA's entry version {old or '?'} -> {new}"
+def _list_legacy_changes(loaded: XlaEntry, chosen: XlaEntry) -> Iterator[str]:
+    """Yield the differences between two entries of the legacy format for the same HLO and device."""
+    loaded_cudnn = split_description(loaded.device)[1]
+    chosen_cudnn = split_description(chosen.device)[1]
+    if loaded_cudnn != chosen_cudnn:
+        yield f"cuDNN {loaded_cudnn or '?'} -> {chosen_cudnn or '?'}"
+    if loaded.message.version != chosen.message.version:
+        yield f"XLA's entry version {loaded.message.version or '?'} -> {chosen.message.version}"
 
 
-def _short(version: str) -> str:
+def _shorten(version: str) -> str:
+    """Return a version; of a long digest its first 12 digits."""
     return version[:12] if re.fullmatch("[0-9a-f]{16,}", version) else version
 
 
-def _other_device(same_hlo: list[Offered], chosen: XlaEntry, device: Device) -> str:
-    others = sorted({str(loaded.ours.problem.device) for loaded in same_hlo})
-    if others != [str(device)]:
-        return f"tuned on {', '.join(others)}, running on {device}"
-    then, now = (split_description(entry.device)[0].split(", ") for entry in (same_hlo[0].xla, chosen))
-    differing = ", ".join(f"{a} -> {b}" for a, b in zip(then, now, strict=False) if a != b)
-    return f"XLA tells this {device.name} from the one it was tuned on: {differing}"
+def _describe_other_device(same_hlo: list[LoadedEntry], chosen: XlaEntry, device: Device) -> str:
+    """Return the reason of a mismatch: the loaded entries for this HLO are of other devices."""
+    loaded_devices = sorted({str(loaded.cache_entry.problem.device) for loaded in same_hlo})
+    if loaded_devices != [str(device)]:
+        return f"tuned on {', '.join(loaded_devices)}, running on {device}"
+    loaded_parts = split_description(same_hlo[0].xla_entry.device)[0].split(", ")
+    chosen_parts = split_description(chosen.device)[0].split(", ")
+    differences = []
+    for loaded_part, chosen_part in zip(loaded_parts, chosen_parts, strict=False):
+        if loaded_part != chosen_part:
+            differences.append(f"{loaded_part} -> {chosen_part}")
+    return f"XLA tells this {device.name} from the one it was tuned on: {', '.join(differences)}"
 
 
-def _word(layout: XlaLayout) -> str:
-    return f"{layout.value} (jax {'>= 0.11.2' if layout is XlaLayout.NEW else '<= 0.11.1'})"
+def _describe_layout(layout: XlaLayout) -> str:
+    """Return the word for a format, with the versions of JAX that write it."""
+    if layout is XlaLayout.NEW:
+        return f"{layout.value} (jax >= 0.11.2)"
+    return f"{layout.value} (jax <= 0.11.1)"

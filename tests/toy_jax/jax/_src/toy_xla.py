@@ -128,7 +128,7 @@ def from_folder(fusion, folder):
     try:
         if NEW:
             data = (folder / DEVICE / f"{fingerprint(fusion)}.pb").read_bytes()
-            entry = messages.parsed("xla.autotuner.AutotuneEntry", data)
+            entry = messages.parse("xla.autotuner.AutotuneEntry", data)
             same = entry.key.environment.codegen_version == CODEGEN or entry.value.optimal_backend_version == TRITON
             return entry if same else None
         device, hlo = f"{DESCRIPTION}, DNN version: {CUDNN}", hlo_text(fusion)
