@@ -267,6 +267,42 @@ def test_the_parts_of_a_digest_say_which_function_or_constant_changed(load, old:
     assert {name for name in before if before[name] != now[name]} == {changed}
 
 
+MANAGED = """
+import contextlib
+import functools
+EPS = 1
+
+@contextlib.contextmanager
+def managed():
+    yield EPS
+
+@functools.singledispatch
+def dispatched(x):
+    return x + EPS
+
+def reads_global():
+    global EPS
+    return EPS
+
+def kernel(x):
+    return USED
+"""
+
+
+@pytest.mark.parametrize("used", ["managed()", "dispatched(x)", "reads_global()"])
+def test_a_helper_under_a_decorator_or_with_a_global_is_read(load, used: str) -> None:
+    text = MANAGED.replace("USED", used)
+
+    assert source_digest(load(text).kernel) == source_digest(load(text).kernel)
+    assert source_digest(load(text).kernel) != source_digest(load(text.replace("EPS = 1", "EPS = 2")).kernel)
+
+
+def test_a_global_that_a_function_assigns_is_no_part_of_it(load) -> None:
+    text = "COUNT = 0\ndef kernel(x):\n    global COUNT\n    COUNT += 1\n    return x\n"
+
+    assert source_digest(load(text).kernel) == source_digest(load(text.replace("COUNT = 0", "COUNT = 5")).kernel)
+
+
 def test_what_may_change_while_tests_run_is_no_part_of_a_digest(load) -> None:
     module = load(CLASSES.replace("USED", "(SETTINGS.width, wrapped(x), LOG)") + "LOG = []\n")
     before = source_digest(module.kernel)

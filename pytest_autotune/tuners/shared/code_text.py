@@ -276,8 +276,7 @@ def _names(code: CodeType, node: ast.AST) -> list[tuple[str, ...]]:
     # The variables of a comprehension are the function's own since Python 3.12 only.
     targets = [part.target for part in ast.walk(node) if isinstance(part, ast.comprehension)]
     local -= {part.id for target in targets for part in ast.walk(target) if isinstance(part, ast.Name)}
-    # What a function sets itself says nothing of its source.
-    local |= {name for part in ast.walk(node) if isinstance(part, (ast.Global, ast.Nonlocal)) for name in part.names}
+    local |= _assigned_outer_names(node)
     names: set[tuple[str, ...]] = set()
     parts = [part for name, part in ast.iter_fields(node) if name != "decorator_list"]
     for part in parts:
@@ -287,6 +286,21 @@ def _names(code: CodeType, node: ast.AST) -> list[tuple[str, ...]]:
                 if name and name[0] not in local:
                     names.add(name)
     return sorted(names)
+
+
+def _assigned_outer_names(node: ast.AST) -> set[str]:
+    """Return the global and nonlocal names that a function assigns: their values say nothing of its source.
+
+    A function that declares such a name and only reads it depends on the value.
+    """
+    declared: set[str] = set()
+    assigned: set[str] = set()
+    for part in ast.walk(node):
+        if isinstance(part, (ast.Global, ast.Nonlocal)):
+            declared.update(part.names)
+        elif isinstance(part, ast.Name) and not isinstance(part.ctx, ast.Load):
+            assigned.add(part.id)
+    return declared & assigned
 
 
 def _dotted(node: ast.AST) -> tuple[str, ...]:

@@ -279,13 +279,22 @@ class _Digests:
         return self.libraries.find_text(value, path) if self._is_of_library(value) else None
 
     def _library_text(self, value: object, function: FunctionType, path: str) -> str | None:
-        """What stands for a library's function: its name, and what it wraps where it is what a decorator made."""
+        """Return the name of a library's function; of a wrapper that a decorator made also the functions inside it.
+
+        ``contextlib.contextmanager`` has the user's function in its closure, ``functools.singledispatch`` only as
+        ``__wrapped__``.
+        """
         text = self.libraries.find_text(value, path)
-        if of_library(function):
+        wrapped = getattr(function, "__wrapped__", None)
+        if of_library(function) and wrapped is None:
             return text
-        wrapped = [used for used in closure_cells(function).values() if python_function(used) is not None]
-        texts = [self.of(used) for used in wrapped if not self._is_of_library(used)]
-        return f"{text}({', '.join(texts)})" if texts else text
+        inner_functions = [used for used in closure_cells(function).values() if python_function(used) is not None]
+        texts = [self.of(used) for used in inner_functions if not self._is_of_library(used)]
+        if not texts and python_function(wrapped) is not None and not self._is_of_library(wrapped):
+            texts.append(self.of(wrapped))
+        if not texts:
+            return text
+        return f"{text}({', '.join(texts)})"
 
     def _with_class(self, text: str, value: object) -> str:
         cls = type(unwrapped(value))
