@@ -1,4 +1,8 @@
-"""The hooks of the process where a run comes together: xdist's controller, or the only process."""
+"""The hooks of the process that begins and ends a run: xdist's controller, or the only process.
+
+This process reads the loaded caches, merges the workers' logs, writes the dump and the reports, and judges the gates.
+The hooks of the processes that run tests are in :mod:`pytest_autotune.plugin.worker`.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +11,10 @@ import socket
 import uuid
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -33,7 +38,7 @@ from pytest_autotune.plugin.values import Options, find_cache_folder, is_distrib
 from pytest_autotune.plugin.worker import Task, TestProcess, WorkerContext
 from pytest_autotune.report import ci_log, terminal
 from pytest_autotune.report.gate import judge
-from pytest_autotune.run.collected import ALONE, collect
+from pytest_autotune.run.collected import ALONE, Collected, collect
 from pytest_autotune.run.dumping import dump_run, dump_test_caches
 from pytest_autotune.run.notes import Progress
 from pytest_autotune.run.result import RunRequest, RunResult
@@ -43,35 +48,53 @@ from pytest_autotune.workers.coordinator import Coordinator
 from pytest_autotune.workers.events import RunFolder
 from pytest_autotune.workers.locks import Locks, RunMembership, SharedFolder, remove_run_folders, shared_folder
 
-#: How long a Ctrl-C waits for workers, which may be tuning, before xdist kills them, in seconds. What they have tuned
-#: is in files.
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+
+#: The number of seconds for which a Ctrl-C waits for workers before xdist kills them. A worker may be tuning, and its
+#: finished tunings are already in its log.
 INTERRUPTED_S = 1
 
 
+@dataclass(frozen=True)
+class Preparation:
+    """The caches and files of a run, which the controller reads and makes when pytest is configured.
+
+    :param initial: the loaded caches, and the content of the dump path.
+    :param folder: the folder of the logs. The next run finds there the tunings of a run that was killed.
+    :param store: the store of the dump path; None in a run that dumps nothing.
+    """
+
+    initial: InitialCaches
+    folder: RunFolder
+    store: Store | None
+
+
 class Controller:
-    """Reads what is loaded, collects what was looked up, writes the dump, judges and reports.
+    """Reads the loaded caches, collects the lookups, writes the dump, judges the gates and reports.
 
-    Attributes: ``_folder``, the log of the run, and ``_meeting``, where the processes of this machine share what they
-    tune; ``_process``, what runs tests here (None under xdist); ``_handed_on``, the logs of those that have ended;
-    ``_crashed``, workers that ended without their message; ``_result``, from the end of the run on.
+    The steps of its life:
 
-    In this order: caches and the folder of the run are read and made when the run is configured; each worker gets one
-    :class:`~pytest_autotune.plugin.worker.Task` and sends one message at its end; once all have ended, the run is
-    settled, dumped, judged and reported, in ``pytest_sessionfinish``; the folders go when nothing needs them any more,
-    at the latest in ``pytest_unconfigure``.
+    1. When pytest is configured, it reads the caches and makes the folder of the run.
+    2. Each worker gets one :class:`~pytest_autotune.plugin.worker.Task`, and sends one message at its end.
+    3. In ``pytest_sessionfinish``, after the last worker, it merges, dumps, judges and reports.
+    4. It removes the folders as soon as no process needs them, at the latest in ``pytest_unconfigure``.
 
-    Invariants: nobody else writes the user's files. Each worker has either sent its message or crashed. The result is
-    made once, after the last event, and changes no more; a log is removed only when what it holds is written.
+    Invariants: no other process writes the user's files. Each worker has sent its message or has crashed. The result is
+    built once, after the last event. A log is removed only after its entries are in the dump.
 
-    :raises pytest.UsageError: when a cache cannot be read, or the dump not be written.
+    :raises pytest.UsageError: if a cache cannot be read, or the dump path cannot be written.
     """
 
     def __init__(self, config: pytest.Config, options: Options) -> None:
         self._config = config
         self._options = options
+        #: The process that runs the tests here; None under xdist.
         self._process: TestProcess | None = None
-        self._handed_on: dict[str, list[str]] = {}
-        self._crashed: list[str] = []
+        #: The lines of the logs of the processes that have ended, by the name of the log.
+        self._log_lines: dict[str, list[str]] = {}
+        #: The workers that ended without their message.
+        self._crashed_workers: list[str] = []
         self._completeness = Completeness()
         self._has_begun = False
         self._locations: dict[str, tuple[str, int | None, str]] = {}
@@ -80,49 +103,68 @@ class Controller:
         self._run_id = uuid.uuid4().hex
         self._shared = shared_folder()
         reports.check_reports(options)
-        self._beginning, self._folder, self._store = _begin(config, options, self._shared)
-        caches = [*(cache for _, cache in self._beginning.loaded), self._beginning.dump_cache]
-        self._notes = list(dict.fromkeys(str(CacheError(*cache.lossy)) for cache in caches if cache.lossy))
-        self._notes += filter(None, [self._shared.note])
-        #: Where they meet each other, and forked children keep what they look up.
-        self._meeting, self._membership = self._shared.run_folder(self._run_id), None
-        try:
-            self._membership = RunMembership(self._meeting) if self._meeting is not None else None
-        except OSError:  # each worker says so
-            self._meeting = None
+        preparation = _prepare_run(config, options, self._shared)
+        self._initial = preparation.initial
+        self._folder = preparation.folder
+        self._store = preparation.store
+        self._notes = self._list_cache_notes()
+        if self._shared.note:
+            self._notes.append(self._shared.note)
+        #: The folder in which the processes of this machine share their tunings; None if it could not be made.
+        self._shared_run_folder = self._shared.run_folder(self._run_id)
+        self._membership: RunMembership | None = None
+        if self._shared_run_folder is not None:
+            try:
+                self._membership = RunMembership(self._shared_run_folder)
+            except OSError:
+                # Each worker tells the user.
+                self._shared_run_folder = None
+
+    def _list_cache_notes(self) -> list[str]:
+        """Return a line for each cache with fields that this version does not know."""
+        notes: list[str] = []
+        for cache in [*(cache for _, cache in self._initial.loaded), self._initial.dump_cache]:
+            if not cache.lossy:
+                continue
+            note = str(CacheError(*cache.lossy))
+            if note not in notes:
+                notes.append(note)
+        return notes
 
     def begin(self) -> TestProcess | None:
-        """What runs the tests in this process; None where xdist's workers do."""
+        """Return the process that runs the tests here; None if xdist's workers run them."""
         config, options = self._config, self._options
         if is_distributed(config):
             line = None
-            if self._meeting is not None:
-                line = make_progress_line(config, partial(read_stages, self._meeting))
+            if self._shared_run_folder is not None:
+                line = make_progress_line(config, partial(read_stages, self._shared_run_folder))
             if line is not None:
                 config.pluginmanager.register(line, "autotune-progress")
             return None
         context = WorkerContext(
-            self._beginning.index,
+            self._initial.index,
             Coordinator(Locks(options.wait_timeout, shared=self._shared)),
             self._folder.log(ALONE),
             progress=Progress(ProcessProgress(config)),
-            folder=self._meeting,
+            folder=self._shared_run_folder,
         )
         self._process = TestProcess(config, options, context)
         return self._process
 
     def pytest_report_header(self) -> list[str]:
-        parts = [
-            f"load {path} ({describe_count(len(cache.entries), 'entry')})" for path, cache in self._beginning.loaded
-        ]
+        parts = [f"load {path} ({describe_count(len(cache.entries), 'entry')})" for path, cache in self._initial.loaded]
         if self._options.dump is not None:
             parts.append(f"dump {self._options.dump.typed}")
         if self._options.on_miss in ("first", "nearest") and (self._options.load or self._options.dump is None):
-            parts.append(f"on miss {self._options.on_miss}")  # a dump alone tunes all the same
+            # A run that dumps and loads nothing tunes, whatever the option says.
+            parts.append(f"on miss {self._options.on_miss}")
         parts += [f"{mode.name} {mode}" for mode in self._options.modes if str(mode)]
-        return [to_one_line(f"autotune: {', '.join(parts)}")] if parts else []
+        if not parts:
+            return []
+        return [to_one_line(f"autotune: {', '.join(parts)}")]
 
-    @pytest.hookimpl(tryfirst=True)  # before others deselect a test whose marker loads a cache
+    # First: another plugin may deselect the test whose marker loads a cache.
+    @pytest.hookimpl(tryfirst=True)
     def pytest_collection_modifyitems(self, items: Sequence[pytest.Item]) -> None:
         problem = find_unloaded_gate(self._config, self._options)
         if not problem or not items or self._config.option.collectonly:
@@ -133,21 +175,24 @@ class Controller:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self) -> None:
-        self._has_begun = True  # never for --fixtures and its like
+        # Pytest does not call this hook for --fixtures and similar options.
+        self._has_begun = True
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_setupnodes(self, specs: Sequence[Any]) -> None:
-        if self._options.spread_gpus:
-            gpus = visible_nvidia_gpus()
-            if not gpus:
-                raise pytest.UsageError("autotune_spread_gpus: no NVIDIA GPU is visible (nvidia-smi lists none)")
-            for number, spec in enumerate(specs):
-                spec.env.setdefault("CUDA_VISIBLE_DEVICES", gpus[number % len(gpus)])
+        if not self._options.spread_gpus:
+            return
+        gpus = visible_nvidia_gpus()
+        if not gpus:
+            raise pytest.UsageError("autotune_spread_gpus: no NVIDIA GPU is visible (nvidia-smi lists none)")
+        for number, spec in enumerate(specs):
+            spec.env.setdefault("CUDA_VISIBLE_DEVICES", gpus[number % len(gpus)])
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: Any) -> None:
+        index = self._initial.index
         task = Task(
-            entries=to_json(tuple(index)) if (index := self._beginning.index) is not None else None,
+            entries=None if index is None else to_json(tuple(index)),
             run_folder=str(self._folder.path or ""),
             host=socket.gethostname(),
             run_id=self._run_id,
@@ -160,12 +205,14 @@ class Controller:
         worker = node.gateway.id
         log: dict[str, list[str]] | None = getattr(node, "workeroutput", {}).get(INPUT_KEY)
         if log is not None:
-            self._has_begun = True  # where only a test has asked for this run
-            self._handed_on |= log
-        elif error and worker not in self._crashed:
-            self._crashed.append(worker)
-            if self._meeting is not None:
-                ProgressFile(self._meeting, worker)(None)
+            # If only a test asks for the plugin, this message is the beginning of the run here.
+            self._has_begun = True
+            self._log_lines |= log
+        elif error and worker not in self._crashed_workers:
+            self._crashed_workers.append(worker)
+            if self._shared_run_folder is not None:
+                # The worker's last tuning is over: the progress line must not show it any longer.
+                ProgressFile(self._shared_run_folder, worker)(None)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         self._completeness.add_report(report)
@@ -175,33 +222,40 @@ class Controller:
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         self._completeness.add_report(report)
 
-    # The innermost wrapper: before reports such as JUnit's are written. After a Ctrl-C, the test that it struck is torn
-    # down by pytest in this hook, and workers may still be tuning.
+    # The innermost wrapper, so that the run ends before JUnit's report is written. After a Ctrl-C, pytest tears the
+    # interrupted test down in this hook, and workers may still be tuning: the run ends after the other hooks.
     @pytest.hookimpl(wrapper=True, trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> Generator[None, object, object]:
-        if is_over := exitstatus != pytest.ExitCode.INTERRUPTED or self._stop_workers():
+        has_ended = exitstatus != pytest.ExitCode.INTERRUPTED or self._stop_workers()
+        if has_ended:
             self._finish(session, exitstatus)
         result = yield
-        if not is_over:
+        if not has_ended:
             self._finish(session, exitstatus)
         return result
 
     def _stop_workers(self) -> bool:
-        """Have xdist stop its workers before its turn comes, when it finds none; whether there is xdist."""
+        """Let xdist stop its workers now, before its own hook runs; return whether xdist runs the tests."""
         xdist_session = self._config.pluginmanager.get_plugin("dsession")
-        if (nodes := getattr(xdist_session, "nodemanager", None)) is not None:
-            nodes.EXIT_TIMEOUT = min(nodes.EXIT_TIMEOUT, INTERRUPTED_S)  # a tuning does not end sooner for waiting
-        if xdist_session is not None:
-            xdist_session.pytest_sessionfinish()
-        return xdist_session is not None
+        if xdist_session is None:
+            return False
+        nodes = getattr(xdist_session, "nodemanager", None)
+        if nodes is not None:
+            # A longer wait does not end a tuning sooner.
+            nodes.EXIT_TIMEOUT = min(nodes.EXIT_TIMEOUT, INTERRUPTED_S)
+        xdist_session.pytest_sessionfinish()
+        return True
 
     def _finish(self, session: pytest.Session, exitstatus: int) -> None:
-        if not self._has_begun or self._config.getoption("collectonly") or self._config.getoption("setupplan", False):
+        """End the run: build the result, write the dump and the reports, and set pytest's exit status."""
+        has_run_tests = self._has_begun and not self._config.getoption("collectonly")
+        if not has_run_tests or self._config.getoption("setupplan", False):
             self._folder.close(written=False)
             return
         if self._process is not None:
-            self._handed_on |= self._process.end()
-        result = replace(self._end(session, exitstatus), run_facts=reports.list_run_facts(self._config))
+            self._log_lines |= self._process.end()
+        result = self._build_result(self._collect(session, exitstatus))
+        result = replace(result, run_facts=reports.list_run_facts(self._config))
         is_written = not result.errors
         result = reports.write_reports(self._options.report, result)
         if self._is_on_github:
@@ -209,78 +263,101 @@ class Controller:
         self._result = result
         reports.add_to_junit(result, self._config)
         if result.failures:
-            if session.exitstatus == pytest.ExitCode.OK:
-                status = pytest.ExitCode.USAGE_ERROR if result.gate.is_usage_error else pytest.ExitCode.TESTS_FAILED
-                session.exitstatus = status
-            # What pytest says between exclamation marks is one text: -x must not hide why the run fails.
-            why = [str(session.shouldfail)] if session.shouldfail else []
-            session.shouldfail = "; ".join([*why, *map(to_one_line, result.failures)])
+            self._fail(session, result)
         self._folder.close(written=is_written)
 
-    def _end(self, session: pytest.Session, exitstatus: int) -> RunResult:
-        options = self._options
-        events, damaged = self._folder.collect(self._handed_on)
-        recovered, damaged_before = self._folder.recovered
-        for count, whose in ((damaged, "this run's log"), (damaged_before, "the logs of earlier runs")):
-            if count:
-                self._notes.append(f"{describe_count(count, 'line')} of {whose} cannot be read")
-        collected = collect(events, recovered)
-        incomplete = self._completeness.describe_incompleteness(
-            session, exitstatus, self._crashed, collected.deselected_count
+    def _fail(self, session: pytest.Session, result: RunResult) -> None:
+        """Set pytest's exit status, and the text that pytest shows between exclamation marks."""
+        if session.exitstatus == pytest.ExitCode.OK:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+            if result.gate.is_usage_error:
+                session.exitstatus = pytest.ExitCode.USAGE_ERROR
+        # -x has set a text, too, and it must not hide the failure of a gate.
+        reasons = [str(session.shouldfail)] if session.shouldfail else []
+        reasons += [to_one_line(failure) for failure in result.failures]
+        session.shouldfail = "; ".join(reasons)
+
+    def _collect(self, session: pytest.Session, exitstatus: int) -> Collected:
+        """Return the reports of all processes, with the facts that only this process knows."""
+        events, damaged_count = self._folder.collect(self._log_lines)
+        recovered_events, damaged_count_before = self._folder.recovered
+        if damaged_count:
+            self._notes.append(f"{describe_count(damaged_count, 'line')} of this run's log cannot be read")
+        if damaged_count_before:
+            lines = describe_count(damaged_count_before, "line")
+            self._notes.append(f"{lines} of the logs of earlier runs cannot be read")
+        collected = collect(events, recovered_events)
+        incomplete_reason = self._completeness.describe_incompleteness(
+            session, exitstatus, self._crashed_workers, collected.deselected_count
         )
-        collected = replace(
+        return replace(
             collected,
-            crashed_workers=tuple(sorted(self._crashed)),
-            incomplete_reason=incomplete,
-            is_only_skipped=bool(incomplete) and incomplete == self._completeness.first_skip,
+            crashed_workers=tuple(sorted(self._crashed_workers)),
+            incomplete_reason=incomplete_reason,
+            is_only_skipped=bool(incomplete_reason) and incomplete_reason == self._completeness.first_skip,
             is_interrupted=was_interrupted(session, exitstatus),
             test_counts=self._completeness.test_counts,
             notes=(*self._notes, *collected.notes),
         )
-        update = options.update_arguments
-        if any(lookup.test_cache for _, lookup in collected.lookups) and not options.writes:
-            update = update or "--autotune-update"
-        request = self._request(update)
-        of_tests = []
+
+    def _build_result(self, collected: Collected) -> RunResult:
+        """Write the dump and the caches of tests, judge the gates, and return the result of the run."""
+        options = self._options
+        request = self._build_request(collected)
+        test_dumps = []
         if options.writes:
-            of_tests = dump_test_caches(self._cache_of_tests, MARKER, collected, request, self._folder)
-        written = filter(None, map(terminal.describe_dump, of_tests))
-        collected = replace(collected, notes=(*written, *collected.notes))
+            test_dumps = dump_test_caches(self._open_test_cache, MARKER, collected, request, self._folder)
+        dump_notes = [note for note in map(terminal.describe_dump, test_dumps) if note]
+        collected = replace(collected, notes=(*dump_notes, *collected.notes))
         if options.dump is None or self._store is None:
-            result = settle(self._beginning, collected, Cache(), request)
+            result = settle(self._initial, collected, Cache(), request)
         else:
-            result = dump_run(self._store, options.dump.source, self._beginning, collected, request, self._folder)
-        errors = (*result.errors, *(error for one in of_tests for error in one.errors))
-        result = replace(
-            result, errors=errors, test_places=reports.locate_tests(self._locations, self._config.rootpath)
-        )
-        # Workers cannot refuse the run, and a test that may load a cache need not: by now it is clear whether one did.
-        gate = judge(result, options.max_misses, options.fail_on_unused, find_unloaded_gate(self._config, options))
-        result = replace(result, gate=gate)
+            result = dump_run(self._store, options.dump.source, self._initial, collected, request, self._folder)
+        errors = list(result.errors)
+        for test_dump in test_dumps:
+            errors += test_dump.errors
+        test_places = reports.locate_tests(self._locations, self._config.rootpath)
+        result = replace(result, errors=tuple(errors), test_places=test_places)
+        # Only now it is certain whether any test loaded a cache. A worker cannot refuse the run before.
+        unloaded_gate = find_unloaded_gate(self._config, options)
+        result = replace(result, gate=judge(result, options.max_misses, options.fail_on_unused, unloaded_gate))
         return replace(result, sections=tuple(mode.build_section(result) for mode in options.modes))
 
-    def _cache_of_tests(self, name: str) -> Store:
-        return stores.open_store(path_argument(name, self._config.invocation_params.dir, MARKER, self._config).location)
+    def _open_test_cache(self, name: str) -> Store:
+        """Return the store of a cache that a test loads, by the path that a user types."""
+        argument = path_argument(name, self._config.invocation_params.dir, MARKER, self._config)
+        return stores.open_store(argument.location)
 
-    def _request(self, update: str) -> RunRequest:
-        options, names = self._options, self._config.getoption("autotune_tuners")
+    def _build_request(self, collected: Collected) -> RunRequest:
+        """Return the user's wishes for the end of this run."""
+        options = self._options
+        update_arguments = options.update_arguments
+        has_test_caches = any(lookup.test_cache for _, lookup in collected.lookups)
+        if has_test_caches and not options.writes and not update_arguments:
+            update_arguments = "--autotune-update"
+        typed_tuners = self._config.getoption("autotune_tuners")
+        tuners_named_by = "autotune_tuners (ini)"
+        if typed_tuners is not None:
+            tuners_named_by = f"--autotune-tuners={typed_tuners}"
         return RunRequest(
             is_dumping=options.dump is not None,
             prune=options.update == "prune",
             new_only=options.update == "new",
             keep_candidates=options.keep_candidates,
             is_update=options.updates or bool(options.update),
-            update_arguments=update,
+            update_arguments=update_arguments,
             policy=options.policy,
-            tuners_named_by=f"--autotune-tuners={names}" if names is not None else "autotune_tuners (ini)",
+            tuners_named_by=tuners_named_by,
             adapters=(*TUNERS, *(entry_point.name for entry_point in third_party_tuners())),
             version_checks=tuple(f"--autotune-{mode.name} tells {mode.tells}" for mode in MODES if mode.tells),
         )
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        if self._result is not None:
-            reports.show_section(terminal.render_section(self._result, self._config.get_verbosity()), terminalreporter)
-            for line in ci_log.github_annotations(self._result) if self._is_on_github else ():
+        if self._result is None:
+            return
+        reports.show_section(terminal.render_section(self._result, self._config.get_verbosity()), terminalreporter)
+        if self._is_on_github:
+            for line in ci_log.github_annotations(self._result):
                 terminalreporter.write_line(line)
 
     def pytest_unconfigure(self) -> None:
@@ -291,70 +368,126 @@ class Controller:
         remove_run_folders(self._shared)
 
 
-def _begin(
-    config: pytest.Config, options: Options, shared: SharedFolder
-) -> tuple[InitialCaches, RunFolder, Store | None]:
-    """Read the caches of a run, and make the folder of its log, where the next one finds what a killed one has tuned.
+def _prepare_run(config: pytest.Config, options: Options, shared: SharedFolder) -> Preparation:
+    """Read the caches of a run, and make the folder of its logs.
 
-    :raises pytest.UsageError: when a cache cannot be read, or the dump not be written.
+    :raises pytest.UsageError: if a cache cannot be read, or the dump path cannot be written.
     """
-    dump, held, store = options.dump, Cache(), None
+    dump = options.dump
+    store: Store | None = None
     if dump is not None:
-        with _refusing(f"{dump.source}: "):
+        with _usage_errors(f"{dump.source}: "):
             store = stores.open_store(dump.location)
-    reading = _reading_at_once(options, store)
+    reader = CacheReader(options, store)
+    dump_cache = Cache()
     if dump is not None and store is not None:
-        with _refusing(f"{dump.source}: "):
-            held = reading.get(dump.location, store.check_writable)()
-    purpose = "\0".join([str(config.rootpath), dump.location.resolved if dump is not None else options.update])
-    bases = (find_cache_folder(config), shared.path and shared.path / "runs")
-    folder = RunFolder(filter(None, bases), purpose)
+        with _usage_errors(f"{dump.source}: "):
+            dump_cache = reader.read_dump(dump.location, store)
+    folder = _make_log_folder(config, options, shared)
+    loaded = _load_caches(options, reader, dump_cache, folder)
+    index = None
+    # With on_miss=first a run without caches has an index, too: every lookup is a miss.
+    if loaded or (options.on_miss == "first" and dump is None):
+        index = EntryIndex.from_caches([cache for _, cache in loaded])
+    return Preparation(InitialCaches(tuple(loaded), dump_cache, index), folder, store)
+
+
+def _make_log_folder(config: pytest.Config, options: Options, shared: SharedFolder) -> RunFolder:
+    """Make the folder of this run's logs in pytest's cache, else in the folder that all runs of the user share.
+
+    Runs with one rootdir and one dump path find the logs of each other.
+    """
+    dump_path = options.update if options.dump is None else options.dump.location.resolved
+    parents: list[Path] = []
+    cache_folder = find_cache_folder(config)
+    if cache_folder is not None:
+        parents.append(cache_folder)
+    if shared.path is not None:
+        parents.append(shared.path / "runs")
+    return RunFolder(parents, "\0".join([str(config.rootpath), dump_path]))
+
+
+def _load_caches(
+    options: Options, reader: CacheReader, dump_cache: Cache, folder: RunFolder
+) -> list[tuple[str, Cache]]:
+    """Return the loaded caches, each with its path as a user types it. The last one takes precedence.
+
+    :raises pytest.UsageError: if a cache cannot be read.
+    """
     ranks = None
-    if options.load and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":  # what torchrun says
+    # torchrun sets this variable.
+    if options.load and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
         from pytest_autotune.workers.ranks import Ranks
 
         ranks = Ranks.of_this_job()
-    loaded = []
-    # Whatever the order: a file was reviewed, and a store that many share fills in what it lacks. The last one wins.
+    loaded: list[tuple[str, Cache]] = []
+    # Files take precedence over URLs: a file was reviewed, and a shared store only adds what the file lacks.
     for argument in sorted(options.load, key=lambda argument: not argument.location.url):
-        is_dump = dump is not None and argument.is_same_as(dump)
-        read = reading.get(argument.location, partial(stores.read_cache, argument.location))
-        if is_dump:
-            read = partial(Cache, held.entries, held.lossy)
-        with _refusing(f"{argument.source}: "):
-            # From a store that others write to meanwhile, one rank of a job reads for all.
-            cache = ranks.read(argument.typed, read) if ranks is not None and argument.location.url else read()
-        if is_dump and ranks is None:
-            cache = merge_run(
-                cache, collect_measurements(("", one) for one in collect((), folder.recovered[0]).recovered_lookups)
-            ).cache
+        is_dump_path = options.dump is not None and argument.is_same_as(options.dump)
+        with _usage_errors(f"{argument.source}: "):
+            if is_dump_path:
+                read = partial(Cache, dump_cache.entries, dump_cache.lossy)
+            else:
+                read = partial(reader.read, argument.location)
+            # Other jobs write to a shared store meanwhile, so one rank of a job reads it for all ranks.
+            if ranks is not None and argument.location.url:
+                cache = ranks.read(argument.typed, read)
+            else:
+                cache = read()
+        if is_dump_path and ranks is None:
+            cache = _add_recovered_tunings(cache, folder)
         loaded.append((argument.typed, cache))
     if ranks is not None:
-        with _refusing():
+        with _usage_errors():
             ranks.check_same(loaded)
-    # Without any cache, too, the first candidate may stand in for a tuning: then every lookup is a miss.
-    is_judged = bool(loaded) or (options.on_miss == "first" and dump is None)
-    index = EntryIndex.from_caches([cache for _, cache in loaded]) if is_judged else None
-    return InitialCaches(tuple(loaded), held, index), folder, store
+    return loaded
 
 
-def _reading_at_once(options: Options, store: Store | None) -> dict[Location, Callable[[], Cache]]:
-    """What waits for each of several stores at URLs: one that is down takes seconds to say nothing."""
-    reads: dict[Location, Callable[[], Cache]]
-    reads = {one.location: partial(stores.read_cache, one.location) for one in options.load if one.location.url}
-    if options.dump is not None and store is not None and options.dump.location.url:
-        reads[options.dump.location] = store.check_writable
-    if len(reads) < 2:
-        return {}
-    from concurrent.futures import ThreadPoolExecutor
+def _add_recovered_tunings(cache: Cache, folder: RunFolder) -> Cache:
+    """Return a cache with the tunings of killed runs that had the same dump path."""
+    events, _ = folder.recovered
+    recovered_lookups = collect((), events).recovered_lookups
+    return merge_run(cache, collect_measurements(("", lookup) for lookup in recovered_lookups)).cache
 
-    pool = ThreadPoolExecutor(len(reads))
-    return {url: pool.submit(read).result for url, read in reads.items()}
+
+class CacheReader:
+    """Reads the caches of a run; several stores at URLs at once, because each that is down takes seconds to fail."""
+
+    def __init__(self, options: Options, dump_store: Store | None) -> None:
+        reads: dict[Location, Callable[[], Cache]] = {}
+        for argument in options.load:
+            if argument.location.url:
+                reads[argument.location] = partial(stores.read_cache, argument.location)
+        if options.dump is not None and dump_store is not None and options.dump.location.url:
+            reads[options.dump.location] = dump_store.check_writable
+        self._futures: dict[Location, Future[Cache]] = {}
+        if len(reads) > 1:
+            from concurrent.futures import ThreadPoolExecutor
+
+            pool = ThreadPoolExecutor(len(reads))
+            self._futures = {location: pool.submit(read) for location, read in reads.items()}
+
+    def read(self, location: Location) -> Cache:
+        """Return the content of a cache.
+
+        :raises CacheError: if it cannot be read.
+        """
+        future = self._futures.get(location)
+        return stores.read_cache(location) if future is None else future.result()
+
+    def read_dump(self, location: Location, store: Store) -> Cache:
+        """Return the content of the dump path.
+
+        :raises CacheError: if it cannot be read or written.
+        """
+        future = self._futures.get(location)
+        return store.check_writable() if future is None else future.result()
 
 
 @contextmanager
-def _refusing(where: str = "") -> Iterator[None]:
+def _usage_errors(prefix: str = "") -> Iterator[None]:
+    """Raise a cache error as an error of usage, which ends the run with one line."""
     try:
         yield
     except CacheError as error:
-        raise pytest.UsageError(f"{where}{error}") from None
+        raise pytest.UsageError(f"{prefix}{error}") from None
