@@ -14,7 +14,7 @@ from pytest_autotune.cache.locations import Location, is_url
 from pytest_autotune.cache.model import Cache
 from pytest_autotune.cache.quantities import describe_count
 from pytest_autotune.cli.export import exported_defect
-from pytest_autotune.cli.output import FOUND, OK, PATH, first_difference, print_lines, safe, whole
+from pytest_autotune.cli.output import FOUND, OK, PATH, find_first_difference, print_lines, refuse_lossy, safe
 
 
 @click.command("check", short_help="whether caches are valid and sorted; exit status 1 if not")
@@ -35,12 +35,12 @@ def command(files: tuple[str, ...], fix: bool, exported: tuple[str, ...]) -> int
     bad = entries = 0
     for path in files:
         try:
-            cache = whole(stores.read_cache(path))
+            cache = refuse_lossy(stores.read_cache(path))
             if fix:
                 store = stores.open_store(path)
                 store.check_writable()
                 store.update(lambda now: now)  # read again under the lock, so that nothing new is lost
-                cache = whole(stores.read_cache(path))
+                cache = refuse_lossy(stores.read_cache(path))
             entries += len(cache.entries)
             defects = [safe(line) for line in _defects(path, cache)]
             defects += filter(None, [exported_defect(cache, path, module) for module in exported])
@@ -62,7 +62,7 @@ def _defects(path: str, cache: Cache) -> Iterator[str]:
     form = format_of(Path(path), path)
     data, as_written = stores.read_file(path), encode(cache, form)
     if data != as_written:
-        line = f":{first_difference(data.decode(), as_written.decode())}" if form.value.is_text else ""
+        line = f":{find_first_difference(data.decode(), as_written.decode())}" if form.value.is_text else ""
         yield (
             f"{path}{line}: is not as pytest-autotune writes it: not sorted, "
             "laid out otherwise, or with something twice, of which only the faster one is used (--fix writes it again)"

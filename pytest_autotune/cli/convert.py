@@ -10,7 +10,7 @@ from pytest_autotune.cache import stores
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.model import Cache, Device
 from pytest_autotune.cache.quantities import describe_count
-from pytest_autotune.cli.output import PATH, print_lines, safe, whole
+from pytest_autotune.cli.output import PATH, print_lines, refuse_lossy, safe
 
 _XLA = "xla"
 
@@ -59,7 +59,7 @@ def _device(text: str) -> Device:
 def _read_whole(path: str) -> Cache:
     """A cache of ours."""
     try:
-        return whole(stores.read_cache(path))
+        return refuse_lossy(stores.read_cache(path))
     except CacheError:
         if _is_file_of_xla(path):
             raise CacheError(path, "is a file of XLA's, not a cache", "add --from=xla") from None

@@ -12,7 +12,7 @@ from pytest_autotune.cache import stores
 from pytest_autotune.cache.diff import Change, ChangeKind, Diff, compare_caches
 from pytest_autotune.cache.model import Cache, Device
 from pytest_autotune.cache.quantities import describe_count
-from pytest_autotune.cli.output import FOUND, OK, PATH, keys_of, print_lines, safe, table, warned
+from pytest_autotune.cli.output import FOUND, OK, PATH, compare_keys, print_lines, safe, table, with_warning
 from pytest_autotune.report.naming import describe_change, join_with_arrow
 
 #: A line of Markdown has at most so many characters: of these the choice, the time, and what stands between cells.
@@ -32,10 +32,16 @@ def command(old: str, new: str, exit_code: bool, markdown: bool) -> int:
 
     As git's difftool: git difftool --extcmd="pytest-autotune diff" -- FILE
     """
-    # So git names a side that has no such file.
-    found = compare_caches(*(Cache() if path == os.devnull else warned(stores.read_cache(path)) for path in (old, new)))
+    found = compare_caches(_read_side(old), _read_side(new))
     print_lines(_markdown(found) if markdown else _lines(found))
     return FOUND if exit_code and found.changes else OK
+
+
+def _read_side(path: str) -> Cache:
+    """Read a cache. Git names the null device for a side that has no such file."""
+    if path == os.devnull:
+        return Cache()
+    return with_warning(stores.read_cache(path))
 
 
 def _lines(found: Diff) -> Iterator[str]:
@@ -73,12 +79,12 @@ def _markdown(found: Diff) -> Iterator[str]:
             if change.kind is not ChangeKind.VERSIONS:
                 kernels[change.entry.problem.name].append(change)
         for name, of_kernel in kernels.items():
-            keys, own, shared = keys_of([change.entry.problem for change in of_kernel])
-            heading = ", ".join([name, *map(str, shared)])
+            keys = compare_keys([change.entry.problem for change in of_kernel])
+            heading = ", ".join([name, *map(str, keys.shared_values)])
             yield f"\n{code(safe(heading, _LONGEST_HEADING - len(device.name) - 6))} on {code(device.name)}\n"
             yield "| | problem | choice | time |\n| --- | --- | --- | --- |"
-            for change, key in zip(of_kernel, keys, strict=True):
-                problem = " ".join(f"{part}={key[part].display_text}" for part in own if part in key)
+            for change, key in zip(of_kernel, keys.values_by_name, strict=True):
+                problem = " ".join(f"{part}={key[part].display_text}" for part in keys.differing_names if part in key)
                 choice, time = map(safe, describe_change(change), (_LONGEST_CHOICE, _LONGEST_TIME))
                 left = _LONGEST_ROW - _BETWEEN_CELLS - len(change.kind.value + choice + time)
                 cells = change.kind.value, safe(problem, left), choice, time

@@ -11,7 +11,7 @@ import click
 from pytest_autotune.cache import stores
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.model import Cache
-from pytest_autotune.cli.output import PATH, first_difference, print_lines, safe, whole
+from pytest_autotune.cli.output import PATH, find_first_difference, print_lines, refuse_lossy, safe
 from pytest_autotune.production import export_python
 from pytest_autotune.production.export_table import PRESETS, TableLayout, is_table, tables
 
@@ -58,7 +58,7 @@ def command(
 
     table: JSON as frameworks read it, a file for each static key and device: --preset, or --file and --row.
     """
-    cache = whole(stores.read_cache(file))
+    cache = refuse_lossy(stores.read_cache(file))
     if to == "table":
         layout = _layout(preset, path, row, values)
         _write_tables(output, tables(cache, layout, kernels, devices))
@@ -109,7 +109,7 @@ def exported_defect(cache: Cache, path: str, file: str) -> str:
     text = _text(file)
     line = export_python.command_of(text, file)
     expected, _ = _module(cache, line, file)
-    where = f"{file}:{first_difference(text, expected)}"
+    where = f"{file}:{find_first_difference(text, expected)}"
     return "" if text == expected else safe(f"{where}: is not what {path} says ({line})")
 
 

@@ -21,7 +21,7 @@ from pytest_autotune.cache.merge import combine_caches
 from pytest_autotune.cache.model import Cache, Entry
 from pytest_autotune.cache.quantities import describe_seconds
 from pytest_autotune.cli.merge import settled
-from pytest_autotune.cli.output import FOUND, OK, PATH, choice_and_time, print_lines, safe, whole
+from pytest_autotune.cli.output import FOUND, OK, PATH, describe_choice_and_time, print_lines, refuse_lossy, safe
 
 NAME = "pytest-autotune"
 _ATTRIBUTES = f"merge={NAME} diff={NAME}"
@@ -127,7 +127,7 @@ def merge(ancestor: str, ours: str, theirs: str, path: str) -> int:
     form = format_of(Path(path), path)
     try:
         versions = {"ours": ours, "theirs": theirs}
-        sides = {name: whole(decode(stores.read_file(side), form, path)) for name, side in versions.items()}
+        sides = {name: refuse_lossy(decode(stores.read_file(side), form, path)) for name, side in versions.items()}
         before = stores.read_file(ancestor)  # empty where both sides added the file
         combined = combine_caches(sides, decode(before, form, path) if before.strip() else Cache())
         stores.OutputFile(ours).replace(encode(combined.cache, form))
@@ -145,12 +145,12 @@ def textconv(file: str) -> None:
 
     Where a line of the file is another, so is a line of this.
     """
-    cache = whole(stores.read_cache(file, missing_ok=True))
+    cache = refuse_lossy(stores.read_cache(file, missing_ok=True))
     print_lines(_line(entry) for entry in sorted(cache.entries, key=lambda entry: entry.sort_key))
 
 
 def _line(entry: Entry) -> str:
-    on = f"{safe(str(entry.problem))} on {safe(entry.problem.device.id)}: {choice_and_time(entry)}"
+    on = f"{safe(str(entry.problem))} on {safe(entry.problem.device.id)}: {describe_choice_and_time(entry)}"
     noted = [*map(str, entry.fingerprint), str(entry.versions), entry.label]
     noted += [f"{describe_seconds(entry.tuning_seconds)} of tuning"] if entry.tuning_seconds else []
     # What fills lines of the file and is nothing to read: that it is another has to show all the same.

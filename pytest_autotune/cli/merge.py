@@ -13,7 +13,14 @@ from pytest_autotune.cache.locations import Location, is_url
 from pytest_autotune.cache.merge import CombinedCaches, combine_caches
 from pytest_autotune.cache.model import Cache, Problem
 from pytest_autotune.cache.quantities import describe_count
-from pytest_autotune.cli.output import PATH, choice_and_time, on_device, print_lines, safe, whole
+from pytest_autotune.cli.output import (
+    PATH,
+    describe_choice_and_time,
+    describe_on_device,
+    print_lines,
+    refuse_lossy,
+    safe,
+)
 
 
 @click.command("merge", short_help="several caches as one")
@@ -37,7 +44,7 @@ def command(files: tuple[str, ...], output: str, base: str | None) -> None:
     """
     if len(set(files)) < len(files):
         raise CacheError(next(path for path in files if files.count(path) > 1), "is named twice")
-    sides = {path: whole(stores.read_cache(path)) for path in files}
+    sides = {path: refuse_lossy(stores.read_cache(path)) for path in files}
     ancestor = stores.read_cache(base) if base is not None else None
     combined, gone = combine_caches(sides, ancestor), set[Problem]()
     target = Location.parse(output, Path()).resolved
@@ -68,23 +75,25 @@ def settled(combined: CombinedCaches, has_base: bool = True) -> Iterator[str]:
         yield f"{describe_count(len(combined.removed), 'entry')} left out, which one side removed or replaced:"
         there = {entry.problem for entry in combined.cache.entries}
         for problem in (entry.problem for entry in combined.removed):
-            yield on_device(problem) + (": replaced by an entry with another fingerprint" if problem in there else "")
+            yield describe_on_device(problem) + (
+                ": replaced by an entry with another fingerprint" if problem in there else ""
+            )
     if combined.ambiguous:
         count = describe_count(len(combined.ambiguous), "entry")
         yield f"{count} of one problem and several fingerprints, all of which stay:"
         for entry in combined.ambiguous:
             rests_on = ", ".join(map(str, entry.fingerprint))
-            yield f"{on_device(entry.problem)}: {choice_and_time(entry)}; {safe(rests_on)}"
+            yield f"{describe_on_device(entry.problem)}: {describe_choice_and_time(entry)}; {safe(rests_on)}"
         or_base = "" if has_base else ", or --base=FILE,"
         yield f"  (a run with --autotune-update=prune{or_base} drops those of code that is gone)"
     if combined.conflicts:
         several = describe_count(len(combined.conflicts), "problem")
         yield f"{several} with several entries, of which the one stays that a run would keep:"
     for kept, *others in combined.conflicts:
-        yield on_device(kept.entry.problem)
+        yield describe_on_device(kept.entry.problem)
         for one in (kept, *others):
             what = "kept" if one.entry == kept.entry else "dropped"
-            yield f"    {what} {safe(one.process)}: {choice_and_time(one.entry)}"
+            yield f"    {what} {safe(one.process)}: {describe_choice_and_time(one.entry)}"
 
 
 @click.command("compact", short_help="fewer and larger segments in a store at a URL")

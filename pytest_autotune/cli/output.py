@@ -1,8 +1,12 @@
-"""What the commands share: their exit statuses, how they print, and entries as words, with foreign text made safe."""
+"""Functions that several commands use: exit statuses, tables, and entries as words.
+
+All text of a cache passes ``safe`` before it is printed, because a cache file may come from a stranger.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 import click
@@ -12,23 +16,26 @@ from pytest_autotune.cache.foreign_text import to_one_line
 from pytest_autotune.cache.model import Cache, Entry, Problem, Value
 from pytest_autotune.report.naming import describe_choice, describe_time
 
-#: Nothing is wrong.
+#: Exit status: nothing is wrong.
 OK = 0
-#: What was looked for is there: a defect for ``check``, a difference with ``diff --exit-code``, a conflict of git.
+#: Exit status: the command found a defect (``check``), a difference (``diff --exit-code``) or a conflict (git).
 FOUND = 1
-#: Arguments that make no sense, an input that cannot be read, an output that cannot be written: as pytest's own.
+#: Exit status, as pytest's own: the arguments make no sense, or a file cannot be read or written.
 FAILED = 4
-#: Ctrl-C, as shells report it.
+#: Exit status: Ctrl-C, as shells report it.
 INTERRUPTED = 130
 
-#: A path that shells complete; whether it can be read is for the one who reads it to say.
+#: A path that shells can complete. The code that reads the file reports whether it can be read.
 PATH = click.Path(readable=False)
-#: Text of a cache as a part of a line.
+#: Makes text of a cache safe to print within a line.
 safe = to_one_line
 
 
 def matches(wanted: str | None, *names: str) -> bool:
-    """Whether one of some names is meant by an option; None means all."""
+    """Whether an option selects any of some names.
+
+    :param wanted: a glob, or a part of a name; None selects all.
+    """
     if wanted is None:
         return True
     if any(char in wanted for char in "*?["):
@@ -37,58 +44,88 @@ def matches(wanted: str | None, *names: str) -> bool:
 
 
 def print_lines(lines: Iterable[str], err: bool = False) -> None:
-    """Print lines at once: a call for each would take longer than all the rest."""
+    """Print lines with a single call: one call for each line would take longer than the rest of a command."""
     text = "\n".join(lines)
     if text:
         click.echo(text, err=err)
 
 
 def table(title: str, rows: Sequence[Sequence[str]], right: Collection[int] = ()) -> Iterator[str]:
-    """A title with lines of aligned columns below it, indented; foreign text in them is made safe.
+    """Yield a title and the lines of a table with aligned columns; all text is made safe.
 
     :param right: the numbers of the columns that are aligned to the right.
     """
     yield safe(title)
-    rows = [[*map(safe, row)] for row in rows]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    aligned = [f"{{:{'>' if number in right else '<'}{width}}}" for number, width in enumerate(widths)]
-    line = "  ".join(["", *aligned])
-    yield from (line.format(*row).rstrip() for row in rows)
+    safe_rows = [[safe(cell) for cell in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*safe_rows, strict=True)]
+    for row in safe_rows:
+        cells = [""]
+        for number, cell in enumerate(row):
+            width = widths[number]
+            cells.append(cell.rjust(width) if number in right else cell.ljust(width))
+        yield "  ".join(cells).rstrip()
 
 
-def on_device(problem: Problem) -> str:
-    """A problem with its device, for a line of its own."""
+def describe_on_device(problem: Problem) -> str:
+    """Return a line with a problem and its device."""
     return f"  {safe(str(problem))} on {safe(problem.device.name)}"
 
 
-def keys_of(problems: Sequence[Problem]) -> tuple[list[dict[str, Value]], list[str], list[Value]]:
-    """The keys of some problems by name, the names in which they differ, and the values that all of several share."""
+@dataclass(frozen=True)
+class KeyComparison:
+    """The keys of several problems, for a table with a column for each part of the key that differs.
+
+    :param values_by_name: for each problem, the values of its key by name.
+    :param differing_names: the names of the values that are not equal in all keys.
+    :param shared_values: the values that are equal in all keys; empty for a single problem.
+    """
+
+    values_by_name: list[dict[str, Value]]
+    differing_names: list[str]
+    shared_values: list[Value]
+
+
+def compare_keys(problems: Sequence[Problem]) -> KeyComparison:
+    """Compare the keys of some problems."""
     keys = [{value.name: value for value in problem.key} for problem in problems]
     names = dict.fromkeys(name for key in keys for name in key)
-    shared = [name for name in names if len(keys) > 1 and len({key.get(name) for key in keys}) == 1]
-    return keys, [name for name in names if name not in shared], [keys[0][name] for name in shared]
+    differing_names: list[str] = []
+    shared_values: list[Value] = []
+    for name in names:
+        if len(keys) > 1 and len({key.get(name) for key in keys}) == 1:
+            shared_values.append(keys[0][name])
+        else:
+            differing_names.append(name)
+    return KeyComparison(keys, differing_names, shared_values)
 
 
-def choice_and_time(entry: Entry) -> str:
-    """Both, as a part of a line."""
-    return safe(", ".join(filter(None, [describe_choice(entry), describe_time(entry)])))
+def describe_choice_and_time(entry: Entry) -> str:
+    """Return the choice of an entry with its time, as a part of a line."""
+    words = [describe_choice(entry), describe_time(entry)]
+    return safe(", ".join(word for word in words if word))
 
 
-def first_difference(text: str, other: str) -> int:
-    """The number of the first line that is another."""
+def find_first_difference(text: str, other: str) -> int:
+    """Return the number, from 1, of the first line in which two texts differ."""
     pairs = zip(text.split("\n"), other.split("\n"), strict=False)
-    return next((number for number, (one, two) in enumerate(pairs, 1) if one != two), 1)
+    for number, (line, other_line) in enumerate(pairs, 1):
+        if line != other_line:
+            return number
+    return 1
 
 
-def warned(cache: Cache) -> Cache:
-    """The cache itself; warns of what could not be read of it."""
+def with_warning(cache: Cache) -> Cache:
+    """Return a cache, and warn of fields that this version does not know."""
     if cache.lossy:
         print_lines([safe(str(CacheError(*cache.lossy)))], err=True)
     return cache
 
 
-def whole(cache: Cache) -> Cache:
-    """The cache itself; a :class:`CacheError` where it has fields that this version does not know, and would lose."""
+def refuse_lossy(cache: Cache) -> Cache:
+    """Return a cache that a command may write again.
+
+    :raises CacheError: if the cache has fields that this version does not know and would lose.
+    """
     if cache.lossy:
         raise CacheError(*cache.lossy)
     return cache

@@ -1,10 +1,10 @@
-"""``pytest-autotune prune``: drop what several runs together did not ask for."""
+"""The command ``pytest-autotune prune``, which drops the entries that no run needs, by the JSON reports of the runs."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Set
-from dataclasses import replace
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import click
@@ -13,10 +13,10 @@ from pytest_autotune.cache import stores
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.model import Cache, Entry
 from pytest_autotune.cache.quantities import describe_count
-from pytest_autotune.cli.output import FOUND, OK, PATH, matches, on_device, print_lines, safe, warned
+from pytest_autotune.cli.output import FOUND, OK, PATH, describe_on_device, matches, print_lines, safe, with_warning
 from pytest_autotune.report.json_report import entry_mapping, problem_mapping
 
-#: A problem, or an entry, as a report names it: tuner, kernel, device, key, fingerprint; a problem has none of that.
+#: A problem or an entry of a report: tuner, kernel, device, key, fingerprint. Of a problem the fingerprint is null.
 _Reported: TypeAlias = "tuple[str, ...]"
 
 
@@ -48,52 +48,96 @@ def command(
     A report of a run that was not complete is refused, unless --together says that all of them make one. What is of
     another device stays.
     """
-    reports = [_report(path, together) for path in paths]
-    kernels = {problem[:3] for asked, _ in reports for problem in asked} if together else set()  # with their device
-
-    def is_unused(entry: Entry) -> bool:
-        device_of = entry.problem.device
-        if not matches(device, device_of.id, device_of.name):
-            return False
-        reported, problem = _reported(entry_mapping(entry)), _reported(problem_mapping(entry.problem))
-        # Who calls it unused has asked for its problem with other code.
-        is_asked = any(problem in asked and reported not in unused for asked, unused in reports)
-        return not is_asked and (reported[:3] in kernels or any(reported in unused for _, unused in reports))
-
-    def without_unused(now: Cache) -> Cache:
-        return replace(now, entries=tuple(entry for entry in now.entries if not is_unused(entry)))
-
+    selection = UnusedSelection([_read_report(path, together) for path in paths], together, device)
     store = stores.open_store(file)
-    cache, elsewhere = warned(store.read()), ""
-    dropped = [entry for entry in cache.entries if is_unused(entry)]
+    cache = with_warning(store.read())
+    dropped = selection.select_unused(cache)
+    counts = f"{describe_count(len(dropped), 'entry')} {'would be dropped' if dry_run else 'dropped'}"
+    counts += f", {len(cache.entries) - len(dropped)} kept"
     if dropped and not dry_run:
         store.check_writable()
-        updated = store.update(without_unused, removing=True)
-        elsewhere = f", written to {safe(updated.written_to)}" if updated.beside else ""
-    would = "would be dropped" if dry_run else "dropped"
-    counts = f"{describe_count(len(dropped), 'entry')} {would}, {len(cache.entries) - len(dropped)} kept{elsewhere}"
-    print_lines([counts, *(on_device(entry.problem) for entry in dropped)])
+        updated = store.update(selection.without_unused, removing=True)
+        if updated.beside:
+            counts += f", written to {safe(updated.written_to)}"
+    print_lines([counts, *(describe_on_device(entry.problem) for entry in dropped)])
     return FOUND if exit_code and dropped else OK
 
 
-def _reported(row: Mapping[str, Any]) -> _Reported:
+@dataclass(frozen=True)
+class ReportedUse:
+    """The use of a cache in one run, as the run's JSON report has it.
+
+    :param requested: the problems that tests asked for.
+    :param unused: the entries that the report calls unused.
+    """
+
+    requested: Set[_Reported]
+    unused: Set[_Reported]
+
+
+class UnusedSelection:
+    """Selects the entries of a cache that no report needs.
+
+    :param together: the reports are parts of one run. Then an entry is unused if no report asked for it, and a report
+        asked for its kernel on its device.
+    :param device: selects only devices with this name; None for all devices.
+    """
+
+    def __init__(self, reports: Sequence[ReportedUse], together: bool, device: str | None) -> None:
+        self._reports = reports
+        self._device = device
+        #: (tuner, kernel, device) of the requested problems, if the reports are parts of one run.
+        self._requested_kernels: set[tuple[str, ...]] = set()
+        if together:
+            for report in reports:
+                self._requested_kernels.update(problem[:3] for problem in report.requested)
+
+    def select_unused(self, cache: Cache) -> list[Entry]:
+        """Return the entries to drop."""
+        return [entry for entry in cache.entries if self._is_unused(entry)]
+
+    def without_unused(self, cache: Cache) -> Cache:
+        """Return the cache without the entries to drop."""
+        return replace(cache, entries=tuple(entry for entry in cache.entries if not self._is_unused(entry)))
+
+    def _is_unused(self, entry: Entry) -> bool:
+        device = entry.problem.device
+        if not matches(self._device, device.id, device.name):
+            return False
+        reported_entry = _to_reported(entry_mapping(entry))
+        reported_problem = _to_reported(problem_mapping(entry.problem))
+        is_called_unused = False
+        for report in self._reports:
+            if reported_entry in report.unused:
+                is_called_unused = True
+            elif reported_problem in report.requested:
+                # A run that calls the entry unused may ask for its problem, too: with other code.
+                return False
+        return is_called_unused or reported_entry[:3] in self._requested_kernels
+
+
+def _to_reported(row: Mapping[str, Any]) -> _Reported:
+    """Return the identity of a problem or an entry in a report."""
     values = (json.dumps(row.get(name), sort_keys=True) for name in ("key", "fingerprint"))
     return str(row["tuner"]), str(row["kernel"]), str(row["device"]), *values
 
 
-def _report(path: str, together: bool) -> tuple[Set[_Reported], Set[_Reported]]:
-    """The problems that the run of a report asked for, and those of entries that it calls unused.
+def _read_report(path: str, together: bool) -> ReportedUse:
+    """Read the JSON report of a run.
 
-    :param together: the run need not be complete.
-    :raises CacheError: where the path holds no such report.
+    :param together: the run may be incomplete.
+    :raises CacheError: if the file is no such report, or if its run was not complete.
     """
     try:
-        plain = json.loads(stores.read_file(path))
-        asked, unused = (frozenset(map(_reported, plain[name])) for name in ("lookups", "unused"))
-        incomplete = "" if plain["complete"] else str(plain.get("incomplete_reason") or "it does not say why")
+        report = json.loads(stores.read_file(path))
+        requested = frozenset(_to_reported(row) for row in report["lookups"])
+        unused = frozenset(_to_reported(row) for row in report["unused"])
+        incomplete_reason = ""
+        if not report["complete"]:
+            incomplete_reason = str(report.get("incomplete_reason") or "it does not say why")
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise CacheError(path, "is no JSON report of a run", "write one with --autotune-report=REPORT.json") from None
-    if incomplete and not together:
-        found = f"of a run that was not complete ({incomplete}), so nothing is known to be unused"
-        raise CacheError(path, found, "with all shards' reports: --together")
-    return asked, unused
+    if incomplete_reason and not together:
+        event = f"of a run that was not complete ({incomplete_reason}), so nothing is known to be unused"
+        raise CacheError(path, event, "with all shards' reports: --together")
+    return ReportedUse(requested, unused)

@@ -1,4 +1,4 @@
-"""``pytest-autotune show``: what a cache holds, as tables."""
+"""The command ``pytest-autotune show``, which prints the entries of a cache as tables."""
 
 from __future__ import annotations
 
@@ -12,12 +12,24 @@ import click
 from pytest_autotune.cache import stores
 from pytest_autotune.cache.model import Device, Entry
 from pytest_autotune.cache.quantities import describe_count, describe_seconds
-from pytest_autotune.cli.output import FOUND, OK, PATH, keys_of, matches, print_lines, safe, table, warned
+from pytest_autotune.cli.output import (
+    FOUND,
+    OK,
+    PATH,
+    KeyComparison,
+    compare_keys,
+    matches,
+    print_lines,
+    safe,
+    table,
+    with_warning,
+)
 from pytest_autotune.report.naming import describe_choice, describe_time
 
+#: (kernel with its tuner, device) -> the entries.
 _Groups: TypeAlias = "Mapping[tuple[str, Device], list[Entry]]"
-#: So many kernels are named where the one that was asked for is not there.
-_NEAREST = 5
+#: The number of names that the message shows if no entry has the wanted name.
+_SUGGESTION_COUNT = 5
 
 
 @click.command("show", short_help="tables of what a cache holds")
@@ -27,64 +39,101 @@ _NEAREST = 5
 @click.option("--summary", is_flag=True, help="A row for each kernel and device instead of their tables.")
 def command(file: str, kernel: str | None, device: str | None, summary: bool) -> int:
     """Tables of what the cache FILE holds: one for each kernel and device, with a row for each problem."""
-    cache = warned(stores.read_cache(file))
-    of_kernel = [entry for entry in cache.entries if matches(kernel, entry.problem.name)]
-    entries = [one for one in of_kernel if matches(device, one.problem.device.id, one.problem.device.name)]
+    cache = with_warning(stores.read_cache(file))
+    kernel_entries = [entry for entry in cache.entries if matches(kernel, entry.problem.name)]
+    entries = []
+    for entry in kernel_entries:
+        if matches(device, entry.problem.device.id, entry.problem.device.name):
+            entries.append(entry)
     if cache.entries and not entries:
-        names = [one.problem.device.id for one in of_kernel] or [one.problem.name for one in cache.entries]
-        print_lines([_none_of((device if of_kernel else kernel) or "", dict.fromkeys(names))], err=True)
+        if kernel_entries:
+            message = _describe_absence(device or "", [entry.problem.device.id for entry in kernel_entries])
+        else:
+            message = _describe_absence(kernel or "", [entry.problem.name for entry in cache.entries])
+        print_lines([message], err=True)
         return FOUND
     groups: defaultdict[tuple[str, Device], list[Entry]] = defaultdict(list)
     for entry in sorted(entries, key=lambda entry: entry.sort_key):
         groups[entry.problem.name, entry.problem.device].append(entry)
-    print_lines([*(_summary if summary else _tables)(groups), "", _totals(groups, len(cache.entries))])
+    lines = _build_summary(groups) if summary else _build_tables(groups)
+    print_lines([*lines, "", _describe_totals(groups, len(cache.entries))])
     return OK
 
 
-def _none_of(wanted: str, names: Mapping[str, object]) -> str:
-    """What there is, where what was asked for is not."""
-    near = get_close_matches(wanted, names, _NEAREST, 0.3) or list(names)[:_NEAREST]
-    more = f" and {len(names) - len(near)} more (--summary)" if len(names) > len(near) else ""
-    return safe(f"no entry of {wanted}; there are: {', '.join(near)}{more}")
+def _describe_absence(wanted: str, names: Sequence[str]) -> str:
+    """Return a line for a name that no entry has, with the names that resemble it.
+
+    :param names: the names of the entries.
+    """
+    distinct_names = list(dict.fromkeys(names))
+    shown = get_close_matches(wanted, distinct_names, _SUGGESTION_COUNT, 0.3) or distinct_names[:_SUGGESTION_COUNT]
+    text = f"no entry of {wanted}; there are: {', '.join(shown)}"
+    if len(distinct_names) > len(shown):
+        text += f" and {len(distinct_names) - len(shown)} more (--summary)"
+    return safe(text)
 
 
-def _totals(groups: _Groups, number: int) -> str:
-    """What is shown of the entries of the cache, in one line."""
-    entries = [entry for members in groups.values() for entry in members]
+def _describe_totals(groups: _Groups, cache_entry_count: int) -> str:
+    """Return one line with the numbers of the shown entries, kernels and devices."""
+    entries: list[Entry] = []
+    for group_entries in groups.values():
+        entries += group_entries
     counts = [
         describe_count(len(entries), "entry"),
         describe_count(len({name for name, _ in groups}), "kernel"),
         describe_count(len({device for _, device in groups}), "device"),
-        f"{_tuned_in(entries)} of tuning",
+        f"{_describe_tuning_time(entries)} of tuning",
     ]
-    left_out = number - len(entries)
-    return ", ".join([*counts, *([f"{left_out} not shown"] if left_out else [])])
+    if cache_entry_count > len(entries):
+        counts.append(f"{cache_entry_count - len(entries)} not shown")
+    return ", ".join(counts)
 
 
-def _tuned_in(entries: Sequence[Entry]) -> str:
+def _describe_tuning_time(entries: Sequence[Entry]) -> str:
     return describe_seconds(sum(entry.tuning_seconds for entry in entries))
 
 
-def _summary(groups: _Groups) -> Iterator[str]:
+def _build_summary(groups: _Groups) -> Iterator[str]:
+    """Yield a table with a row for each kernel and device."""
     rows = [["kernel", "device", "entries", "tuned in"]]
-    for (name, device), members in groups.items():
-        rows.append([name, device.id, str(len(members)), _tuned_in(members)])
+    for (name, device), entries in groups.items():
+        rows.append([name, device.id, str(len(entries)), _describe_tuning_time(entries)])
     yield from table("kernels", rows, right=[2, 3])
 
 
-def _tables(groups: _Groups) -> Iterator[str]:
-    """A table of each kernel's entries for a device: what all have in common stands above it."""
-    for number, ((name, device), entries) in enumerate(groups.items()):
-        keys, own, shared = keys_of([entry.problem for entry in entries])
-        # Several entries of one problem are told apart by what they rest on.
-        is_ambiguous = len({entry.problem for entry in entries}) < len(entries)
-        rows = [[*own, "choice", "time", "tuned in", *(["fingerprint"] if is_ambiguous else [])]]
-        for key, entry in zip(keys, entries, strict=True):
-            cells = [key[name].display_text if name in key else "-" for name in own]
-            cells += [describe_choice(entry), describe_time(entry), _tuned_in([entry])]
-            rows.append([*cells, *([" ".join(map(str, entry.fingerprint))] if is_ambiguous else [])])
-        values = [[key[name].value for key in keys if name in key] for name in own]
-        numeric = [at for at, column in enumerate(values) if all(isinstance(one, (int, float)) for one in column)]
-        yield from [""] if number else []
-        title = ", ".join([f"{name} on {device}", *map(str, shared)])
-        yield from table(title, rows, [*numeric, len(own) + 1, len(own) + 2])
+def _build_tables(groups: _Groups) -> Iterator[str]:
+    """Yield a table for each kernel and device, with empty lines between them."""
+    is_first = True
+    for (name, device), entries in groups.items():
+        if not is_first:
+            yield ""
+        is_first = False
+        yield from _build_table(f"{name} on {device}", entries)
+
+
+def _build_table(title: str, entries: Sequence[Entry]) -> Iterator[str]:
+    """Yield the table of one kernel's entries for one device. The title has the parts of the key that all share."""
+    keys = compare_keys([entry.problem for entry in entries])
+    names = keys.differing_names
+    # Several entries of one problem differ in their fingerprints.
+    has_fingerprints = len({entry.problem for entry in entries}) < len(entries)
+    header = [*names, "choice", "time", "tuned in"]
+    if has_fingerprints:
+        header.append("fingerprint")
+    rows = [header]
+    for key, entry in zip(keys.values_by_name, entries, strict=True):
+        cells = [key[name].display_text if name in key else "-" for name in names]
+        cells += [describe_choice(entry), describe_time(entry), _describe_tuning_time([entry])]
+        if has_fingerprints:
+            cells.append(" ".join(map(str, entry.fingerprint)))
+        rows.append(cells)
+    right = [number for number, name in enumerate(names) if _is_numeric(name, keys)]
+    # The columns of the time and the tuning time.
+    right += [len(names) + 1, len(names) + 2]
+    yield from table(", ".join([title, *map(str, keys.shared_values)]), rows, right)
+
+
+def _is_numeric(name: str, keys: KeyComparison) -> bool:
+    """Whether all values of a part of the key are numbers."""
+    values = [key[name].value for key in keys.values_by_name if name in key]
+    return all(isinstance(value, (int, float)) for value in values)
