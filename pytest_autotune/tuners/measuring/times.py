@@ -1,7 +1,7 @@
-"""What several times of one candidate come to, and how candidates that took turns compare by theirs.
+"""Statistics of measured times: a candidate's median, and comparisons of candidates that took turns.
 
-What disturbs a whole round, such as another clock, disturbs all candidates in it alike; so they are compared within
-rounds.
+A disturbance of a whole round, such as another clock rate, changes all its candidates alike. Candidates are therefore
+compared within rounds.
 """
 
 from __future__ import annotations
@@ -42,7 +42,10 @@ class Measurement:
 
 
 def measurement(samples_us: Sequence[float]) -> Measurement:
-    """What several times of one call come to; an UnusableTimesError where one is not a positive number."""
+    """Return the median and the spread of several times of one call, without outliers.
+
+    :raises UnusableTimesError: if there is no time, or a time is negative or not finite.
+    """
     if not samples_us or not all(math.isfinite(sample) and sample >= 0 for sample in samples_us):
         raise UnusableTimesError(f"the clock gave no usable time: {list(samples_us)[:3]}")
     ordered = sorted(samples_us)
@@ -53,7 +56,7 @@ def measurement(samples_us: Sequence[float]) -> Measurement:
 
 
 def interquartile_mean(samples: Sequence[float]) -> tuple[float, float]:
-    """The mean of the middle half, and its standard error.
+    """Return the mean of the middle half of the samples, and its standard error.
 
     A timer's ticks do not show in it as they do in a median: those of CUDA events are 0.032 us long, 0.7 % of a
     kernel of 4.5 us. Its error is that of J. W. Tukey and D. H. McLaughlin (Sankhya A, 1963), by the standard
@@ -114,7 +117,10 @@ class Comparison:
     @classmethod
     def of(cls, rounds: Sequence[Round], number: int, other: int) -> Comparison | None:
         """Compare by the rounds in which both were timed; None where there are none."""
-        ratios = [one[number] / one[other] for one in rounds if number in one and one.get(other)]
+        ratios = []
+        for times in rounds:
+            if number in times and times.get(other):
+                ratios.append(times[number] / times[other])
         if not ratios:
             return None
         share, error = interquartile_mean(ratios)
@@ -126,39 +132,57 @@ class Comparison:
 
 
 def scores(rounds: Sequence[Round], numbers: Sequence[int]) -> dict[int, Score]:
-    """How candidates compare: what disturbs a whole round, such as another clock, disturbs all of them alike.
+    """Return the score of each candidate that was timed in a round.
 
-    A round's level is how much longer than usual its candidates took, whichever of them were timed in it. A few rounds
-    say little about how much the times of a candidate scatter, so none counts as steadier than all are together.
+    A round's level says how much longer than usual its candidates took. A few rounds say little about the scatter of
+    a candidate's times, so no candidate counts as steadier than the average of all.
     """
-    times_us = {number: [one[number] for one in rounds if number in one] for number in numbers}
-    usual_us = {number: interquartile_mean(own)[0] for number, own in times_us.items() if own}
+    usual_us: dict[int, float] = {}
+    for number in numbers:
+        times_us = [times[number] for times in rounds if number in times]
+        if times_us:
+            usual_us[number], _ = interquartile_mean(times_us)
+    shares_by_number = _shares_of_level(rounds, usual_us)
+    means: dict[int, tuple[float, float]] = {}
+    scatters: list[float] = []
+    for number, shares in shares_by_number.items():
+        share, error = means[number] = interquartile_mean(shares)
+        if len(shares) >= _SCATTER and share:
+            scatters.append(error * len(shares) ** 0.5 / share)
+    scatter = statistics.fmean(scatters) if scatters else math.inf
+    # Every level holds a part of the candidate's own time: with two candidates, half of it.
+    own_part = (len(means) / (len(means) - 1)) ** 0.5 if len(means) > 1 else 1.0
+    result: dict[int, Score] = {}
+    for number, (share, error) in means.items():
+        relative_error = max(error / (share or 1.0), scatter / len(shares_by_number[number]) ** 0.5)
+        result[number] = Score(share, own_part * relative_error)
+    return result
+
+
+def _shares_of_level(rounds: Sequence[Round], usual_us: dict[int, float]) -> dict[int, list[float]]:
+    """Return each candidate's times, divided by the level of their round; no candidate without such a time."""
     shares: dict[int, list[float]] = {number: [] for number in usual_us}
-    for one in rounds:
-        present = [number for number in usual_us if number in one]
-        level = statistics.fmean(one[number] / (usual_us[number] or 1.0) for number in present) if present else 0.0
-        for number in present if level else ():
-            shares[number].append(one[number] / level)
-    found = {number: (*interquartile_mean(own), len(own)) for number, own in shares.items() if own}
-    known = [error * count**0.5 / share for share, error, count in found.values() if count >= _SCATTER and share]
-    scatter = statistics.fmean(known) if known else math.inf
-    # All levels hold a part of the candidate's own time: of two, each half.
-    apart = (len(found) / (len(found) - 1)) ** 0.5 if len(found) > 1 else 1.0
-    return {
-        number: Score(share, apart * max(error / (share or 1.0), scatter / count**0.5))
-        for number, (share, error, count) in found.items()
-    }
+    for times in rounds:
+        present = [number for number in usual_us if number in times]
+        if not present:
+            continue
+        level = statistics.fmean(times[number] / (usual_us[number] or 1.0) for number in present)
+        if not level:
+            continue
+        for number in present:
+            shares[number].append(times[number] / level)
+    return {number: values for number, values in shares.items() if values}
 
 
 def disagree(before: Sequence[Round], after: Sequence[Round], numbers: Sequence[int]) -> str:
-    """Which of two parts of a race of the same candidates was disturbed, if any: the slower, ``"old"`` or ``"new"``.
+    """Return the disturbed part of a race, which is the slower one: ``"old"``, ``"new"``, or ``""`` for neither.
 
-    They disagree where all candidates became slower or faster, or some more than others.
+    The parts disagree if all candidates became slower or faster, or if some candidates changed more than others.
     """
     shifts, errors = [], []
     for number in numbers:
-        old_us = [one[number] for one in before if number in one]
-        new_us = [one[number] for one in after if number in one]
+        old_us = [times[number] for times in before if number in times]
+        new_us = [times[number] for times in after if number in times]
         if len(old_us) < 3 or len(new_us) < 3:
             return ""
         old, new = measurement(old_us), measurement(new_us)
