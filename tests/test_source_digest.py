@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import itertools
 import os
@@ -14,6 +15,7 @@ from types import ModuleType
 import pytest
 
 from pytest_autotune.cache.model import UncacheableError
+from pytest_autotune.tuners.function.identity import source_text
 from pytest_autotune.tuners.shared.functions import closure_cells
 from pytest_autotune.tuners.shared.source_digest import callable_text, source_digest, source_parts
 from tests.conftest import REPOSITORY
@@ -518,3 +520,147 @@ def test_a_source_that_was_given_for_a_kernel_is_its_source(load) -> None:
     digests = [source_digest(variant.kernel, named=False) for variant in variants]
     assert len(set(digests)) == 3
     assert digests[0] == digests[3]
+
+
+METHODS = """
+OTHER = 1
+class Base:
+    def above(self, c):
+        return c + OTHER
+    def unused(self, c):
+        return 7
+class Tile(Base):
+    SCALE = 3
+    def run(self, c):
+        return self.inner(c) + self.wide + type(self).made(c) + super().above(c)
+    def inner(self, c):
+        return c * 2
+    @property
+    def wide(self):
+        return self.SCALE * 4
+    @classmethod
+    def made(cls, c):
+        return c - 5
+    def other(self, c):
+        return 6
+    def __call__(self, c):
+        return self.inner(c)
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "changes_digest"),
+    [
+        ("c * 2", "c * 20", True),
+        ("SCALE * 4", "SCALE * 40", True),
+        ("SCALE = 3", "SCALE = 30", True),
+        ("c - 5", "c - 50", True),
+        ("OTHER = 1", "OTHER = 10", True),
+        ("return 6", "return 60", False),
+        ("return 7", "return 70", False),
+    ],
+)
+def test_a_method_is_read_with_the_members_that_it_uses(load, old: str, new: str, changes_digest: bool) -> None:
+    before = load(METHODS).Tile()
+    after = load(METHODS.replace(old, new)).Tile()
+    assert (source_text(before.run) != source_text(after.run)) is changes_digest
+    assert (source_text(before) != source_text(after)) is (old == "c * 2")
+
+
+LOCAL_IMPORTS = [
+    "from kernels_pkg import work\n    return work(c)",
+    "import kernels_pkg.deep as deep\n    return deep.work(c)",
+    "from kernels_pkg import deep\n    return deep.work(c)",
+    "try:\n        import missing\n    except ImportError:\n        from kernels_pkg import work\n    return work(c)",
+]
+
+
+@pytest.mark.parametrize("body", LOCAL_IMPORTS)
+def test_a_module_that_a_function_imports_is_read_and_not_imported(load, tmp_path, monkeypatch, body: str) -> None:
+    package = tmp_path / "kernels_pkg"
+    package.mkdir()
+    deep = package / "deep.py"
+    (package / "__init__.py").write_text("from .deep import work\n")
+    deep.write_text("import math\ndef work(c):\n    return c * 2\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    run = load(f"def run(c):\n    {body}\n").run
+    before = source_digest(run)
+    assert "kernels_pkg" not in sys.modules
+    with monkeypatch.context() as context:
+        context.setitem(sys.modules, "kernels_pkg", importlib.import_module("kernels_pkg"))
+        assert source_digest(run) == before
+    for name in ("kernels_pkg", "kernels_pkg.deep"):
+        sys.modules.pop(name, None)
+    deep.write_text("import math\n# The layout does not count.\ndef work(c):\n    return (c * 2)\n")
+    assert source_digest(run) == before
+    deep.write_text("import math\ndef work(c):\n    return c * 3\n")
+    assert source_digest(run) != before
+
+
+def test_a_module_as_source_is_read_with_the_modules_that_it_imports(load, tmp_path, monkeypatch) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    helper = tmp_path / "kernels_helper.py"
+    helper.write_text("def work(c):\n    return c * 2\n")
+    module_text = "import math\nfrom kernels_helper import work\n"
+    digest = source_text(load(module_text))
+    helper.write_text("def work(c):\n    return c * 3\n")
+    monkeypatch.delitem(sys.modules, "kernels_helper")
+    assert source_text(load(module_text)) != digest
+
+
+OWN_WAYS = """
+import dataclasses, functools
+from decimal import Decimal
+from fractions import Fraction
+LIMIT = 1
+HALF = Fraction(1, 2)
+TENTH = Decimal("0.1")
+class Meta(type):
+    def __call__(cls, *args):
+        return 3
+class Made(metaclass=Meta):
+    pass
+@dataclasses.dataclass(frozen=True)
+class Sizes:
+    wide: int = dataclasses.field(default_factory=lambda: LIMIT)
+class Tool:
+    def work(self, x):
+        return x * 4
+    def double(self, x, by):
+        return x * by * 5
+    twice = functools.partialmethod(double, by=2)
+work = Tool().work
+class Size:
+    def __get__(self, owner, cls):
+        return 8
+class Described:
+    size = Size()
+@functools.singledispatch
+def pick(x):
+    return x
+@pick.register
+def _(x: int):
+    return x * 6
+def kernel(x):
+    return USED
+"""
+
+
+@pytest.mark.parametrize(
+    ("used", "old", "new"),
+    [
+        ("HALF", "(1, 2)", "(1, 20)"),
+        ("TENTH", "0.1", "0.10"),
+        ("Made()", "return 3", "return 30"),
+        ("Sizes()", "LIMIT = 1", "LIMIT = 10"),
+        ("work(x)", "x * 4", "x * 40"),
+        ("Tool()", "by * 5", "by * 50"),
+        ("pick(x)", "x * 6", "x * 60"),
+        ("Described().size", "return 8", "return 80"),
+    ],
+)
+def test_code_that_a_name_leads_to_in_another_way_is_read(load, used: str, old: str, new: str) -> None:
+    source = OWN_WAYS.replace("USED", used)
+    digest = source_digest(load(source).kernel)
+    assert source_digest(load(source).kernel) == digest
+    assert source_digest(load(source.replace(old, new)).kernel) != digest

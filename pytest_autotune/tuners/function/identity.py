@@ -19,19 +19,24 @@ from weakref import WeakKeyDictionary
 
 from pytest_autotune.cache.model import UncacheableError, Value
 from pytest_autotune.tuners.function.carried import carried_text
-from pytest_autotune.tuners.shared.code_text import function_text, syntax_text
+from pytest_autotune.tuners.shared.code_text import function_text, list_imports, syntax_text
 from pytest_autotune.tuners.shared.functions import of_library, python_function
+from pytest_autotune.tuners.shared.imported_modules import read_imported_modules
+from pytest_autotune.tuners.shared.libraries import Libraries
 from pytest_autotune.tuners.shared.scalars import unwrapped
 from pytest_autotune.tuners.shared.source_digest import (
     Source,
     digest,
+    read_method_source,
     read_source,
     stable_value,
     used_by,
 )
 
 #: Reading source takes milliseconds; that of a function or module does not change while it lives.
-_sources: WeakKeyDictionary[object, Source | None] = WeakKeyDictionary()
+_sources: WeakKeyDictionary[type, WeakKeyDictionary[object, Source | None]] = WeakKeyDictionary()
+#: Stands for the class of a function that is no method.
+_NO_CLASS = type(None)
 
 
 def sources_of(source: object, *callbacks: object) -> tuple[object, ...]:
@@ -42,11 +47,16 @@ def sources_of(source: object, *callbacks: object) -> tuple[object, ...]:
     """
     if source is not None:
         return tuple(source) if isinstance(source, (list, tuple)) else (source,)
-    found: list[object] = []
-    for kernel in map(_kernel_of, callbacks):
-        if (function := python_function(kernel)) is not None:
-            found += (_called_by(function) if function.__name__ == "<lambda>" else ()) or (kernel,)
-    return tuple(found)
+    sources: list[object] = []
+    for callback in callbacks:
+        function = python_function(_kernel_of(callback))
+        if function is None:
+            continue
+        called: tuple[object, ...] = ()
+        if function.__name__ == "<lambda>":
+            called = _called_by(function)
+        sources += called or (callback,)
+    return tuple(sources)
 
 
 def _called_by(function: FunctionType) -> tuple[object, ...]:
@@ -77,31 +87,69 @@ def read_given(source: object) -> Source | None:
     kernel = _kernel_of(source)
     if not isinstance(kernel, ModuleType) and python_function(kernel) is None:
         raise TypeError(f"source= takes functions, texts, paths and Python modules, not {source!r}")
+    cls = _find_class_of_method(source)
     try:
-        if kernel not in _sources:
-            _sources[kernel] = _read_or_none(kernel)
-        return _sources[kernel]
+        sources = _sources.setdefault(cls, WeakKeyDictionary())
+        if kernel not in sources:
+            sources[kernel] = _read_or_none(kernel, cls)
+        return sources[kernel]
     except TypeError:  # it takes no weak references, or has no hash
-        return _read_or_none(kernel)
+        return _read_or_none(kernel, cls)
 
 
 def _of_text(name: str, text: str) -> Source:
     return Source(digest(text), {name: digest(text)})
 
 
-def _read_or_none(source: object) -> Source | None:
+def _read_or_none(source: object, cls: type) -> Source | None:
     try:
         if isinstance(source, ModuleType):
-            return _of_text(source.__name__, syntax_text(ast.parse(inspect.getsource(source))))
+            return _read_module(source)
+        if cls is not _NO_CLASS and isinstance(source, FunctionType):
+            return read_method_source(source, cls)
         return read_source(source, carried=False)
     except (UncacheableError, OSError, TypeError, SyntaxError):
         return None
 
 
-def _kernel_of(source: object) -> object:
-    """A function, or what its decorators made of it, without the arguments that it is called with."""
+def _read_module(module: ModuleType) -> Source:
+    """Return the source of a module and of the user's modules that it imports."""
+    tree = ast.parse(inspect.getsource(module))
+    text = syntax_text(tree)
+    package = getattr(module, "__package__", None) or ""
+    imported_texts = read_imported_modules(list_imports(tree), package, Libraries(None))
+    imported_texts.pop(module.__name__, None)
+    if not imported_texts:
+        return _of_text(module.__name__, text)
+    parts = {module.__name__: digest(text)}
+    for name, imported_text in imported_texts.items():
+        parts[name] = digest(imported_text)
+    lines = [f"{name}: {part}" for name, part in sorted(parts.items())]
+    return Source(digest("\n".join(lines)), parts)
+
+
+def _find_class_of_method(source: object) -> type:
+    """Return the class of the object that a bound method, or a callable object, is called with."""
+    source = _without_arguments(source)
+    if inspect.ismethod(source):
+        owner: object = source.__self__
+        if isinstance(owner, type):
+            return owner
+        return type(owner)
+    # Of an object that wraps a function, _kernel_of gives the object or the function.
+    is_callable_object = callable(source) and _kernel_of(source) is type(source).__call__
+    return type(source) if is_callable_object else _NO_CLASS
+
+
+def _without_arguments(source: object) -> object:
     while isinstance(source, partial):
         source = source.func
+    return source
+
+
+def _kernel_of(source: object) -> object:
+    """A function, or what its decorators made of it, without the arguments that it is called with."""
+    source = _without_arguments(source)
     if inspect.ismethod(source):
         source = source.__func__
     call = type(source).__call__ if python_function(source) is None and callable(source) else source

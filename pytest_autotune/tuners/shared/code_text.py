@@ -106,14 +106,49 @@ def code_text(source: str) -> str:
 
 
 @dataclass(frozen=True)
+class Import:
+    """An import statement.
+
+    :param module: the module as the statement names it; empty in ``from . import name``.
+    :param names: the names that are taken from the module; empty in ``import module``.
+    :param level: the number of dots before the module.
+    """
+
+    module: str
+    names: tuple[str, ...]
+    level: int
+
+    def list_modules(self, package: str) -> list[str]:
+        """Return the absolute names of the modules that the statement may import.
+
+        A name that is taken from a package may be a module of it.
+
+        :param package: the package that contains the statement; empty outside any package.
+        """
+        module = self.module
+        if self.level:
+            parents = package.split(".")
+            base = ".".join(parents[: len(parents) - self.level + 1])
+            module = f"{base}.{module}".strip(".")
+        return [module, *(f"{module}.{name}" for name in self.names)]
+
+
+@dataclass(frozen=True)
 class FunctionText:
-    """What was read of a function: its text, and the dotted names in it that are not its own variables."""
+    """The source of a function, as the parser sees it.
+
+    :param names: the dotted names that do not begin with a variable of the function.
+    :param members: the names that a method takes from its object or class: ``area`` for ``self.area``.
+    :param imports: the import statements inside the function.
+    """
 
     code: CodeType
     kept: str
     text: str
     nameless_text: str
     names: tuple[tuple[str, ...], ...]
+    members: tuple[str, ...]
+    imports: tuple[Import, ...]
 
 
 _functions: WeakKeyDictionary[FunctionType, FunctionText] = WeakKeyDictionary()
@@ -145,7 +180,48 @@ def _lambda_text(code: CodeType, kept: str, name: str) -> FunctionText:
 def _text(code: CodeType, kept: str, node: ast.AST) -> FunctionText:
     text = syntax_text(node, without=("decorator_list",))
     nameless_text = syntax_text(node, without=("decorator_list", "name"))
-    return FunctionText(code, kept, text, nameless_text, tuple(_names(code, node)))
+    return FunctionText(
+        code, kept, text, nameless_text, tuple(_names(code, node)), _list_members(node), list_imports(node)
+    )
+
+
+def list_imports(tree: ast.AST) -> tuple[Import, ...]:
+    """Return the import statements in a tree of the parser, in their order."""
+    imports: list[Import] = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            imports.extend(Import(alias.name, (), 0) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            names = tuple(alias.name for alias in node.names)
+            imports.append(Import(node.module or "", names, node.level))
+    return tuple(imports)
+
+
+def _list_members(node: ast.AST) -> tuple[str, ...]:
+    """Return the attributes that a method reads of its first parameter, of ``super()`` and of its class, sorted."""
+    arguments = getattr(node, "args", None)
+    if not isinstance(arguments, ast.arguments):
+        return ()
+    parameters = [*arguments.posonlyargs, *arguments.args]
+    if not parameters:
+        return ()
+    first = parameters[0].arg
+    owners = {first, f"{first}.__class__", f"type({first})", "super()"}
+    members = set()
+    for part in ast.walk(node):
+        if isinstance(part, ast.Attribute) and _describe_owner(part.value) in owners:
+            members.add(part.attr)
+    return tuple(sorted(members))
+
+
+def _describe_owner(node: ast.AST) -> str:
+    """Return ``self``, ``self.__class__``, ``type(self)`` or ``super()`` as text; empty for other expressions."""
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+        if node.func.id == "super":  # its arguments do not matter: all classes above are read
+            return "super()"
+        argument = _describe_owner(node.args[0]) if len(node.args) == 1 else ""
+        return f"{node.func.id}({argument})"
+    return ".".join(_dotted(node))
 
 
 def definition_of(function: FunctionType) -> ast.AST:

@@ -7,7 +7,7 @@ import sysconfig
 import textwrap
 from collections.abc import Iterator
 from dataclasses import is_dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partialmethod
 from pathlib import Path
 from types import CodeType, FunctionType, ModuleType, SimpleNamespace
 from typing import Any
@@ -70,7 +70,7 @@ def plain_function(value: Any) -> object:
     """The function inside what a class holds."""
     if isinstance(value, property):
         return value.fget
-    if isinstance(value, cached_property):
+    if isinstance(value, (cached_property, partialmethod)):
         return value.func
     return getattr(value, "__func__", value)
 
@@ -118,14 +118,15 @@ def names_in(code: CodeType) -> Iterator[str]:
 def of_library(value: FunctionType | type | ModuleType) -> bool:
     """Whether code is of Python's own library or a known package; the suite's ``queue.py`` or ``cuda.py`` is not."""
     if isinstance(value, FunctionType):
-        return _is_library(value.__module__ or "", value.__code__.co_filename)
+        return is_library_module(value.__module__ or "", value.__code__.co_filename)
     if isinstance(value, ModuleType):
-        return _is_library(value.__name__, file_of(value))
+        return is_library_module(value.__name__, file_of(value))
     module = value.__module__ or ""  # of classes that sympy makes of undefined functions it is None
-    return _is_library(module, file_of(sys.modules.get(module)))
+    return is_library_module(module, file_of(sys.modules.get(module)))
 
 
-def _is_library(module: str, filename: str) -> bool:
+def is_library_module(module: str, filename: str) -> bool:
+    """Whether a module is of Python's own library or a known package; see :func:`of_library`."""
     if _is_known(module, filename):
         return True
     # Also where pip has installed it with --target, which leaves no folder of a known name.

@@ -23,8 +23,10 @@ import hashlib
 import inspect
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from decimal import Decimal
+from fractions import Fraction
 from functools import partial
-from types import FunctionType, ModuleType
+from types import FunctionType, MethodType, ModuleType
 from typing import Any, Optional
 
 from pytest_autotune.cache.model import UncacheableError, Value, plain_value
@@ -40,11 +42,13 @@ from pytest_autotune.tuners.shared.functions import (
     python_function,
     qualified_name,
 )
+from pytest_autotune.tuners.shared.imported_modules import read_imported_modules
 from pytest_autotune.tuners.shared.libraries import (
     Libraries,
     LibraryName,
     find_name_in_module,
     find_path,
+    find_public_name,
     is_library_callable,
 )
 from pytest_autotune.tuners.shared.scalars import list_triton_items, scalar_value, unwrapped
@@ -116,6 +120,17 @@ def read_source(kernel: object, *, own_cells: bool = False, named: bool = True, 
     return Source(text, digests.parts, frozenset(digests.libraries.left_out))
 
 
+def read_method_source(method: FunctionType, cls: type) -> Source:
+    """Return the source of a method, without values in closures and defaults.
+
+    :param cls: the class of the object that the method is called with.
+    :raises UncacheableError: when the source of a function cannot be read.
+    """
+    digests = _Digests(False, method)
+    text = digests.of_method(method, cls)
+    return Source(text, digests.parts, frozenset(digests.libraries.left_out))
+
+
 def class_digest(cls: type) -> str:
     """The digest of a class: its text, its methods with what they use, and the values of its attributes."""
     return _Digests(True, cls).of_class(cls)
@@ -163,6 +178,10 @@ class _Digests:
                 parts.append(f"{name}: {text}")
                 if not is_named_code or self._is_of_library(used):
                     self._is_part(name, text)
+        package = function.__globals__.get("__package__") or ""
+        for module, module_text in read_imported_modules(own.imports, package, self.libraries).items():
+            parts.append(f"import {module}: {digest(module_text)}")
+            self._is_part(module, module_text)
         fixed = [*self._default_texts(function, own.names), *compiled_in(value)]
         parts += fixed
         self._is_part(function.__qualname__, "\n".join([parts[0], *fixed]))
@@ -171,6 +190,27 @@ class _Digests:
                 parts.append(text)
         self._seen[function] = digest("\n".join(parts))
         return self._seen[function]
+
+    def of_method(self, function: FunctionType, cls: type) -> str:
+        """Return the digest of a method, with the members of the class that the method reaches through its object."""
+        lines = [self.of(function)]
+        # The methods above may be reached with super(), so each class that has a member counts.
+        seen: set[tuple[type, str]] = set()
+        pending = list(function_text(function).members)
+        while pending:
+            name = pending.pop(0)
+            for base in cls.__mro__:
+                if name not in vars(base) or (base, name) in seen or self.libraries.has_code(base):
+                    continue
+                seen.add((base, name))
+                member = plain_function(vars(base)[name])
+                text = self._attribute_text(name, member)
+                if text is not None:
+                    lines.append(f"{base.__qualname__}.{name}: {text}")
+                member_function = python_function(member)
+                if member_function is not None and not self._is_of_library(member_function):
+                    pending += function_text(member_function, kept_source(member)).members
+        return lines[0] if len(lines) == 1 else digest("\n".join(lines))
 
     def _default_texts(self, function: FunctionType, names: tuple[tuple[str, ...], ...]) -> Iterator[str]:
         for name, used in _defaults(function):
@@ -191,12 +231,19 @@ class _Digests:
         parts = [cls.__qualname__, class_text(cls)]
         self._is_part(cls.__qualname__, parts[1])
         parts += [text for base in cls.__bases__ if (text := self._class_text(base)) is not None]
+        metaclass_text = self._class_text(type(cls))
+        if metaclass_text is not None:
+            parts.append(f"metaclass: {metaclass_text}")
         members = cls.__members__ if issubclass(cls, enum.Enum) else {}
         parts += [f"{name}: {self.constant(member)}" for name, member in members.items()]
         for name, value in sorted(vars(cls).items()):
             text = self._attribute_text(name, plain_function(value)) if name not in members else None
             if text is not None:
                 parts.append(f"{name}: {text}")
+        for name, field in sorted(vars(cls).get("__dataclass_fields__", {}).items()):
+            factory = python_function(field.default_factory)
+            if factory is not None and not self._is_of_library(factory):
+                parts.append(f"factory {name}: {self._attribute_text(name, factory)}")
         # namedtuple() keeps them nowhere else, and of typing.NamedTuple the text of the class need not have the values.
         for name, value in sorted(vars(cls).get("_field_defaults", {}).items()):
             if literal_text(value) not in parts[1] and (text := self._text(value, "")) is not None:
@@ -230,7 +277,7 @@ class _Digests:
             return f"{kind}({', '.join(map(self._constant, value))})"
         if isinstance(value, frozenset):
             return f"{kind}({', '.join(sorted(map(self._constant, sorted(value, key=_name_of_function))))})"
-        if isinstance(value, (bytes, complex, range)):
+        if isinstance(value, (bytes, complex, range)) or type(value) in (Decimal, Fraction):
             return repr(value)
         if (items := list_triton_items(value)) is not None:
             return f"{kind}({self._items(items)})"
@@ -250,8 +297,11 @@ class _Digests:
         is_special = name.startswith("_") and name.endswith("_")
         if (function := python_function(value)) is None:
             # torch gives each class of autograd.Function a class of its own.
-            is_left_out = is_special or (isinstance(value, type) and of_library(value))
-            return None if is_left_out else self._text(value, name) or self._text_with_gaps(value)
+            if is_special or (isinstance(value, type) and of_library(value)):
+                return None
+            if hasattr(type(value), "__get__"):  # a descriptor: its class says what the attribute gives
+                return self._class_text(type(value))
+            return self._text(value, name) or self._text_with_gaps(value)
         if is_special and of_library(function):  # such as what enum puts into the classes of enums
             return None
         try:
@@ -264,6 +314,8 @@ class _Digests:
 
         :param path: the name in the source that stands for it; empty where none does.
         """
+        if inspect.ismethod(value) and isinstance(value.__func__, FunctionType):
+            return self._bound_method_text(value, path)
         function = python_function(value)
         if function is not None:
             return self._library_text(value, function, path) if self.libraries.has_code(function) else self.of(value)
@@ -277,6 +329,14 @@ class _Digests:
         if text is not None:
             return self._with_class(text, value)
         return self.libraries.find_text(value, path) if self._is_of_library(value) else None
+
+    def _bound_method_text(self, method: MethodType, path: str) -> str | None:
+        owner = method.__self__
+        cls = owner if isinstance(owner, type) else type(owner)
+        function: Any = method.__func__
+        if self.libraries.has_code(function) or self.libraries.has_code(cls):
+            return self.libraries.find_text(function, path)
+        return self.of_method(function, cls)
 
     def _library_text(self, value: object, function: FunctionType, path: str) -> str | None:
         """Return the name of a library's function; of a wrapper that a decorator made also the functions inside it.
@@ -292,6 +352,12 @@ class _Digests:
         texts = [self.of(used) for used in inner_functions if not self._is_of_library(used)]
         if not texts and python_function(wrapped) is not None and not self._is_of_library(wrapped):
             texts.append(self.of(wrapped))
+        registry = getattr(function, "registry", None)  # functools.singledispatch: class -> implementation
+        if isinstance(registry, Mapping):
+            for cls in sorted(registry, key=find_public_name):
+                implementation = registry[cls]
+                if python_function(implementation) is not None and not self._is_of_library(implementation):
+                    texts.append(self.of(implementation))
         if not texts:
             return text
         return f"{text}({', '.join(texts)})"
