@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pytest_autotune.tuners.function.tuner import loss as loss
     from pytest_autotune.tuners.function.tuner import tune as tune
     from pytest_autotune.tuners.function.tuner import tuned as tuned
-    from pytest_autotune.tuners.measuring.how import Measuring as Measuring
+    from pytest_autotune.tuners.measuring.options import Measuring as Measuring
 
 __version__ = "0.1.0"
 
@@ -26,7 +26,7 @@ _ROOM = "pytest_autotune.tuners.function"
 _MODULES = {
     "pytest_autotune.cache.model": ("Device",),
     "pytest_autotune.production.use": ("use",),
-    "pytest_autotune.tuners.measuring.how": ("Measuring",),
+    "pytest_autotune.tuners.measuring.options": ("Measuring",),
     f"{_ROOM}.identity": ("multiple_of", "power_of_two"),
     f"{_ROOM}.plan": ("Optuna", "Random"),
     f"{_ROOM}.space": ("InvalidConfiguration", "TuningError", "product"),

@@ -27,6 +27,7 @@ from pytest_autotune.run.session import Session as Session
 from pytest_autotune.run.tuning import Tuning as Tuning
 from pytest_autotune.tuners.measuring.clocks import Clock as Clock
 from pytest_autotune.tuners.measuring.clocks import HostClock as HostClock
+from pytest_autotune.tuners.measuring.clocks import HostLaunch as HostLaunch
 from pytest_autotune.tuners.measuring.clocks import Launch as Launch
 from pytest_autotune.tuners.measuring.clocks import Runner as Runner
 from pytest_autotune.tuners.measuring.clocks import torch_clock as torch_clock

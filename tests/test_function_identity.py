@@ -22,7 +22,7 @@ from pytest_autotune.cache import stores
 from pytest_autotune.run.lookup import Lookup
 from pytest_autotune.tuners import function
 from pytest_autotune.tuners.function.identity import _sources, source_text, stable_part
-from pytest_autotune.tuners.measuring.how import Measuring
+from pytest_autotune.tuners.measuring.options import Measuring
 from pytest_autotune.tuners.shared.source_digest import stable_value
 from tests.sessions import a_session
 from tests.test_function_tuner import AS_TOLD, no_gpu

@@ -32,7 +32,7 @@ from pytest_autotune.tuners.function.plan import Optuna, Random, processor_of
 from pytest_autotune.tuners.function.space import InvalidConfiguration, TuningError, as_space, product
 from pytest_autotune.tuners.function.tuner import loss, tune
 from pytest_autotune.tuners.measuring.clocks import HostClock
-from pytest_autotune.tuners.measuring.how import Measuring
+from pytest_autotune.tuners.measuring.options import Measuring
 from tests.sessions import TIMEOUT_S, a_session, verifying
 
 #: A clock for kernels that return their own time in microseconds.

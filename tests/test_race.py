@@ -13,7 +13,7 @@ import pytest
 
 from pytest_autotune.cache.model import Device
 from pytest_autotune.cache.ties import NOISE, TIE, TIE_US, choose_candidate, hysteresis, tie_on_gpu
-from pytest_autotune.tuners.measuring.clocks import HostClock, Launch, Runner, as_large_as_fits
+from pytest_autotune.tuners.measuring.clocks import HostClock, HostLaunch, Launch, Runner, as_large_as_fits
 from pytest_autotune.tuners.measuring.launching import CandidateResult, DeviceLostError
 from pytest_autotune.tuners.measuring.race import Limits, Race
 from pytest_autotune.tuners.measuring.times import measurement
@@ -59,7 +59,7 @@ class Gpu:
         return lambda: None
 
     def launch(self, runner: Runner, busy_us: float) -> Launch:
-        runner.before()
+        runner.before_launch()
         true_us: Any = runner.run()
         prepared_us = 80.0 * self._random.uniform(0.9, 1.1) + self._stalls(self.now_s)
         time_us = true_us * self._random.gauss(1, self._noise) * self._disturbs(self.now_s)
@@ -68,8 +68,8 @@ class Gpu:
         self.now_s += (max(busy_us, prepared_us) + time_us) / 1e6
         if self._tick_us:
             time_us = round(time_us / self._tick_us) * self._tick_us
-        runner.after(None)
-        return Launch(prepared_us, lambda: time_us)
+        runner.after_launch(None)
+        return HostLaunch(prepared_us, time_us)
 
 
 def runners(times_us: Sequence[float], launched: list[int] | None = None) -> list[Runner]:

@@ -173,7 +173,7 @@ class Verify(Mode):
         worth = max(WORTH, noise_of(device))
         try:
             if isinstance(brought, Contest):
-                with brought.around():
+                with brought.context():
                     raced = _race(brought, tuning, worth)
             else:
                 raced = brought(worth)
@@ -337,7 +337,7 @@ def _race(contest: Contest, tuning: Tuning, worth: float) -> RaceOutcome | str:
         return "it cannot be launched"
     if len(racing) < 2:
         return "no other candidate can be launched"
-    with tuning.measuring(contest.on):
+    with tuning.measuring(contest.processor):
         began = HostTime.perf_counter()
         winner, results, raced = races(contest.make_clock(), [runners[one] for one in racing], worth, contest.expected)
         raced = replace(raced, measured_s=HostTime.perf_counter() - began)

@@ -15,7 +15,7 @@ from pytest_autotune.tuners.function import MEMORIES, Memory
 from pytest_autotune.tuners.function.space import TuningError
 from pytest_autotune.tuners.function.tuner import loss, tune
 from pytest_autotune.tuners.measuring.clocks import Runner
-from pytest_autotune.tuners.measuring.how import Measuring, make_clock
+from pytest_autotune.tuners.measuring.options import Measuring, make_clock
 from pytest_autotune.tuners.measuring.race import Race
 from tests.conftest import REPOSITORY, Suite
 

@@ -130,7 +130,7 @@ OF_A_SEARCH = [
     "tuners.triton.tuning.compile_candidates",
     "tuners.triton.tuning.load_ahead",
     "tuners.triton.tuning.Race.finish",
-    "tuners.triton.tuning.clock_for",
+    "tuners.triton.tuning.find_clocks",
     "tuners.triton.tuning.noted_failures",
     "tuners.triton.tuning.distinct_params",
     "tuners.triton.identity.Call.adopt",

@@ -19,7 +19,7 @@ from pytest_autotune.run.session import Session
 from pytest_autotune.tuners import function
 from pytest_autotune.tuners.function.space import product
 from pytest_autotune.tuners.function.tuner import tune
-from pytest_autotune.tuners.measuring.how import Measuring
+from pytest_autotune.tuners.measuring.options import Measuring
 from pytest_autotune.workers.coordinator import Coordinator
 from pytest_autotune.workers.locks import Locks
 

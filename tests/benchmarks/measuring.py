@@ -163,14 +163,14 @@ def pytest_configure() -> None:
 def _probe(part: str, autotuner: Any, tuning_key: Any, configs: list[Any], bench_fn: Any) -> bool:
     from pytest_autotune.tuners.triton.compiling import compile_candidates, load_ahead
     from pytest_autotune.tuners.triton.identity import Call
-    from pytest_autotune.tuners.triton.tuning import clock_for
+    from pytest_autotune.tuners.triton.tuning import find_clocks
 
     call = Call.of(autotuner, tuning_key, bench_fn)
     left_s = float(os.environ["MEASURING_UNTIL"]) - time.time()
     problem = f"{autotuner.base_fn.__qualname__} {tuning_key}"
     cores = 2 if part == "compile" else len(os.sched_getaffinity(0))
     run: Any = SimpleNamespace(policy=SimpleNamespace(compile_threads=cores))
-    own = clock_for(autotuner) is None
+    own = find_clocks(autotuner) is None
     chosen = None
     if len(configs) > 1 and left_s > 0 and not own:
         compile_candidates(call, configs, run)
@@ -247,11 +247,11 @@ def _before(call: Any, configs: list[Any]) -> dict[str, Any]:
 def _race(call: Any, configs: list[Any], codes: dict[Any, Any]) -> dict[str, Any]:
     from pytest_autotune.tuners.measuring.race import Race
     from pytest_autotune.tuners.triton.internals import autotuners
-    from pytest_autotune.tuners.triton.tuning import clock_for, runner
+    from pytest_autotune.tuners.triton.tuning import find_clocks, runner
 
-    make_clock = clock_for(call.autotuner)
-    assert make_clock is not None
-    race = Race(make_clock(), expected=autotuners.expected_failures())
+    clocks = find_clocks(call.autotuner)
+    assert clocks is not None
+    race = Race(clocks.make_clock(), expected=autotuners.expected_failures())
     race.probe([runner(call, config, codes.get(config)) for config in configs])
     results = race.finish()
     return {
@@ -266,11 +266,11 @@ def _race(call: Any, configs: list[Any], codes: dict[Any, Any]) -> dict[str, Any
 def _truth(call: Any, runners: list[Any]) -> dict[str, Any]:
     """The mean of the middle half of many launches of each in turn; a rough time of those far from the best."""
     from pytest_autotune.tuners.measuring.times import interquartile_mean
-    from pytest_autotune.tuners.triton.tuning import clock_for
+    from pytest_autotune.tuners.triton.tuning import find_clocks
 
-    make_clock = clock_for(call.autotuner)
-    assert make_clock is not None
-    clock = make_clock()
+    clocks = find_clocks(call.autotuner)
+    assert clocks is not None
+    clock = clocks.make_clock()
     failing = sys.modules["triton.runtime.errors"].OutOfResources
     shuffle = random.Random(1).shuffle
     times: dict[int, list[float]] = {number: [] for number in range(len(runners))}

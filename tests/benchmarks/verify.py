@@ -352,13 +352,15 @@ def _raced(autotuner: Any, runners: list[Any], truth: list[float], number: int) 
     """What ``--autotune-verify`` makes of a problem whose choice is this candidate."""
     from pytest_autotune.modes.verify import WORTH, races
     from pytest_autotune.tuners.triton.internals import autotuners
-    from pytest_autotune.tuners.triton.tuning import clock_for
+    from pytest_autotune.tuners.triton.tuning import find_clocks
 
-    make_clock = clock_for(autotuner)
-    assert make_clock is not None
+    clocks = find_clocks(autotuner)
+    assert clocks is not None
     order = [number, *(other for other in range(len(runners)) if other != number)]
     started = time.perf_counter()
-    winner, _, raced = races(make_clock(), [runners[one] for one in order], WORTH, autotuners.expected_failures())
+    winner, _, raced = races(
+        clocks.make_clock(), [runners[one] for one in order], WORTH, autotuners.expected_failures()
+    )
     return {
         "loss": truth[number] / min(truth) - 1,
         "found": winner is not None and not raced.disturbed,

@@ -9,7 +9,7 @@ from pytest_autotune.adapters import (
     Contest,
     Device,
     HookError,
-    Launch,
+    HostLaunch,
     Problem,
     Runner,
     Value,
@@ -30,7 +30,7 @@ class ToldClock:
 
     def launch(self, runner, busy_us):
         time_us = runner.run()
-        return Launch(0.0, lambda: time_us)
+        return HostLaunch(0.0, time_us)
 
 
 class Adapter:
@@ -88,7 +88,7 @@ class Adapter:
             while tuning.entry is not None:
                 name = tuning.entry.choice.params[0].value
                 if name not in question.broken:
-                    tuning.race(lambda: Contest(names(), ready, ToldClock, on=os.environ.get("TOY_GPU", "")))
+                    tuning.race(lambda: Contest(names(), ready, ToldClock, processor=os.environ.get("TOY_GPU", "")))
                     return name
                 tuning.reject(f"{name} does not compile")
             with tuning.measuring(os.environ.get("TOY_GPU", "")):

@@ -14,7 +14,7 @@ from pytest_autotune import devices
 from pytest_autotune.cache.model import Device
 from pytest_autotune.tuners.function import MEMORIES
 from pytest_autotune.tuners.function.space import Configuration, InvalidConfiguration, Space, TuningError
-from pytest_autotune.tuners.measuring.how import Measuring
+from pytest_autotune.tuners.measuring.options import Measuring
 
 #: How often Optuna is asked for each candidate, all in all: a strict constraint makes most combinations useless.
 ASKED_FOR_EACH = 20

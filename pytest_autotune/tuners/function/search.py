@@ -18,8 +18,8 @@ from pytest_autotune.run.tuning import MAX_REASON_LENGTH
 from pytest_autotune.tuners.function.plan import Hold, Plan
 from pytest_autotune.tuners.function.space import Configuration, InvalidConfiguration, TuningError, params_of
 from pytest_autotune.tuners.measuring.clocks import Runner
-from pytest_autotune.tuners.measuring.how import CallersClock, make_clock
 from pytest_autotune.tuners.measuring.launching import CandidateResult, DeviceLostError
+from pytest_autotune.tuners.measuring.options import CallersClock, make_clock
 from pytest_autotune.tuners.measuring.race import Race
 from pytest_autotune.tuners.measuring.times import Measurement, UnusableTimesError
 from pytest_autotune.tuners.shared.candidates import clear_tracebacks, rounded_us
@@ -207,7 +207,7 @@ class Bench:
         runner = self.runner(trial)
         if runner.set_up is not None:
             runner.set_up()
-        runner.before()
+        runner.before_launch()
         result = runner.run()
         self._clock.synchronise()
         if self._plan.verify is None:
@@ -238,7 +238,7 @@ class Bench:
             if runner.set_up is not None:
                 runner.set_up()
             with self._hold():
-                return replace(trial, measured=clock.measured(runner))
+                return replace(trial, measured=clock.measure(runner))
         except self._expected as error:
             return self._failed(trial.configuration, error)
 
@@ -262,7 +262,7 @@ class Bench:
         compiled = () if plan.compile is None else (trial.compiled,)
         runner = Runner(partial(plan.run, config, *compiled))
         if plan.reset is not None:
-            runner = replace(runner, before=partial(plan.reset, config))
+            runner = replace(runner, before_launch=partial(plan.reset, config))
         if plan.setup is not None:
             runner = replace(runner, set_up=partial(plan.setup, config))
         return runner

@@ -35,7 +35,7 @@ from pytest_autotune.tuners.function.plan import Hold, Plan, as_compile_threads,
 from pytest_autotune.tuners.function.search import Bench, Found, Loss, compare, random_state_kept, search
 from pytest_autotune.tuners.function.space import Configuration, SpaceError, TuningError, as_space
 from pytest_autotune.tuners.measuring.clocks import Runner
-from pytest_autotune.tuners.measuring.how import Measuring, make_clock
+from pytest_autotune.tuners.measuring.options import Measuring, make_clock
 from pytest_autotune.tuners.measuring.race import CAPTURED, Contest
 from pytest_autotune.tuners.measuring.times import UnusableTimesError
 from pytest_autotune.tuners.shared.distributions import Distribution
@@ -376,7 +376,7 @@ def _contest(plan: Plan) -> Contest | str:
 
     clock = partial(make_clock, how.clock, plan.processor.on_gpu, how.flush_l2)
     expected = (*plan.expected, UnusableTimesError)
-    return Contest(list(offered), ready, clock, expected, plan.processor.lock, around=random_state_kept)
+    return Contest(list(offered), ready, clock, expected, plan.processor.lock, context=random_state_kept)
 
 
 _BOUND = ("compile", "setup", "reset", "verify")

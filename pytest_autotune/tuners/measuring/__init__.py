@@ -1,1 +1,1 @@
-"""The only place that times a candidate: clocks, the race between candidates, and what its times come to."""
+"""The only place that times a candidate: clocks, the race between candidates, and statistics of their times."""

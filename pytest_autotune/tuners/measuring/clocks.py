@@ -1,7 +1,8 @@
-"""How long one launch takes: by events on the GPU, or by the clock of the host.
+"""Clocks: each times a launch, by events on the GPU or by the clock of the host.
 
-A kernel of a few microseconds is shorter than the work of the host that launches it. Events around it
-would time the host. So the GPU is kept busy while a launch is prepared.
+A kernel of a few microseconds is shorter than the work of the host that launches it. Events around such a kernel
+would time the host. A clock therefore keeps the GPU busy while the host prepares a launch.
+The order of launches is in :mod:`~pytest_autotune.tuners.measuring.launching`.
 """
 
 from __future__ import annotations
@@ -10,16 +11,17 @@ import sys
 from collections.abc import Callable, Hashable
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any, Protocol
 
 from pytest_autotune.cache.host_time import HostTime
 
-#: What triton.testing writes to empty the L2 cache of any GPU (that of an H200 has 50 MB); less where memory is full.
+#: triton.testing writes the first size to empty the L2 cache of any GPU (an H200's has 50 MB). The smaller sizes are
+#: for a GPU whose memory is full.
 FLUSHED_BYTES = (256 << 20, 128 << 20, 64 << 20, 32 << 20)
-#: A GPU that is kept busy counts its own cycles; this many, long enough to be timed, tell its speed.
+#: A GPU that is kept busy counts its own cycles. This many take long enough to be timed and tell its speed.
 _COUNTED_CYCLES = 1_000_000
-#: No clock of a GPU is outside of these, in cycles per microsecond; one that sleeps counts fewer.
+#: No GPU's clock is outside of these limits, in cycles per microsecond. A GPU that sleeps counts fewer.
 _SLOWEST, _FASTEST = 1000.0, 4000.0
 _SPIN = """
 extern "C" __global__ void pytest_autotune_spin(long long cycles) {
@@ -28,7 +30,7 @@ extern "C" __global__ void pytest_autotune_spin(long long cycles) {
 """
 
 
-def _nothing(*args: object) -> None:
+def _do_nothing(*args: object) -> None:
     pass
 
 
@@ -36,57 +38,79 @@ def _nothing(*args: object) -> None:
 class Runner:
     """One candidate, ready to be launched.
 
-    :param run: one launch; this is timed.
-    :param before: called before each launch and not timed.
-    :param after: called after each with the error that the launch ended with, or None; not timed.
-    :param set_up: called before a launch that follows one of another candidate. Where there is one,
-        candidates take turns less often.
-    :param code: what it runs, where that is known: of those whose code is equal one is launched for all.
+    :param run: makes one launch, which is timed.
+    :param before_launch: called before each launch, not timed.
+    :param after_launch: called after each launch with the launch's error, or with None; not timed.
+    :param set_up: called before a launch that follows another candidate's launch. Candidates that have a set-up
+        take turns less often.
+    :param code: the code that the candidate runs, None if it is unknown. The race launches only the first candidate
+        of those with equal code.
     """
 
     run: Callable[[], object]
-    before: Callable[[], object] = _nothing
-    after: Callable[[Exception | None], object] = _nothing
+    before_launch: Callable[[], object] = _do_nothing
+    after_launch: Callable[[Exception | None], object] = _do_nothing
     set_up: Callable[[], object] | None = None
     code: Hashable = None
 
 
+class Launch(Protocol):
+    """A launch that a clock made."""
+
+    @property
+    def prepared_us(self) -> float:
+        """The time that the host took for the launch, in microseconds."""
+
+    def time_us(self) -> float:
+        """Return the time of the launch, in microseconds; called after the clock was synchronised."""
+
+
 @dataclass(frozen=True)
-class Launch:
-    """A launch: what the host took for it, and what it took once the clock was synchronised, in microseconds."""
+class HostLaunch:
+    """A launch whose time was known when it returned.
+
+    :param prepared_us: see :class:`Launch`.
+    :param measured_us: the time of the launch, in microseconds.
+    """
 
     prepared_us: float
-    time_us: Callable[[], float]
+    measured_us: float
+
+    def time_us(self) -> float:
+        return self.measured_us
 
 
 class Clock(Protocol):
-    """Times launches one by one."""
+    """Times launches, each by itself."""
 
     @property
     def can_keep_busy(self) -> bool:
         """Whether the device can be kept busy while a launch is prepared."""
 
     def synchronise(self) -> None:
-        """Wait until everything that was launched is done; raises where the device no longer works."""
+        """Wait until the device has finished all launches; raises if the device no longer works."""
 
     def use_device(self) -> Callable[[], object]:
-        """What another thread calls to work on the device that is current in this one."""
+        """Return a function that another thread calls to work on the device that is current in this thread."""
 
     def launch(self, runner: Runner, busy_us: float) -> Launch:
-        """Launch once, with what is before and after it; keep the device busy meanwhile."""
+        """Launch a candidate once, between the calls of its ``before_launch`` and its ``after_launch``.
+
+        :param busy_us: keep the device busy for this long while the launch is prepared.
+        """
 
 
-def called(runner: Runner) -> None:
-    """Launch once, with what belongs after a launch that fails."""
+def _run(runner: Runner) -> None:
+    """Launch once. If the launch fails, call ``after_launch`` before the error passes."""
     try:
         runner.run()
     except Exception as error:
-        runner.after(error)
+        runner.after_launch(error)
         raise
 
 
 class HostClock:
-    """The time until a call returns: for kernels on the CPU, and calls that wait for their device themselves."""
+    """Measures the time until a call returns: for kernels on the CPU, and for calls that wait for their device."""
 
     can_keep_busy = False
 
@@ -94,108 +118,246 @@ class HostClock:
         pass
 
     def use_device(self) -> Callable[[], object]:
-        return _nothing
+        return _do_nothing
 
-    def launch(self, runner: Runner, busy_us: float) -> Launch:
-        runner.before()
-        started = HostTime.perf_counter_ns()
-        called(runner)
-        time_us = (HostTime.perf_counter_ns() - started) / 1000
-        runner.after(None)
-        return Launch(time_us, lambda: time_us)
+    def launch(self, runner: Runner, busy_us: float) -> HostLaunch:
+        runner.before_launch()
+        started_ns = HostTime.perf_counter_ns()
+        _run(runner)
+        time_us = (HostTime.perf_counter_ns() - started_ns) / 1000
+        runner.after_launch(None)
+        return HostLaunch(time_us, time_us)
+
+
+class EventLibrary(Protocol):
+    """A library whose events time a GPU: torch, or CuPy."""
+
+    @property
+    def can_spin(self) -> bool:
+        """Whether :meth:`spin` works."""
+
+    def spin(self, cycles: int) -> None:
+        """Keep the GPU busy for this many cycles of its clock."""
+
+    def make_event(self) -> Any:
+        """Return an event whose ``record`` method puts it on the current stream."""
+
+    def elapsed_ms(self, start: Any, end: Any) -> float:
+        """Return the time between two events, in milliseconds."""
+
+    def synchronise(self) -> None:
+        """Wait until the GPU has finished all launches."""
+
+    def use_device(self) -> Callable[[], object]:
+        """Return a function that another thread calls to work on the GPU that is current in this thread."""
+
+
+class CacheFlush(Protocol):
+    """Empties the L2 cache of a GPU."""
+
+    def flush(self) -> None:
+        """Overwrite a buffer that is larger than the cache."""
+
+
+@dataclass(frozen=True)
+class EventLaunch:
+    """A launch between two events on the stream.
+
+    :param prepared_us: see :class:`Launch`.
+    """
+
+    prepared_us: float
+    start: Any
+    end: Any
+    library: EventLibrary
+
+    def time_us(self) -> float:
+        return float(self.library.elapsed_ms(self.start, self.end)) * 1000
 
 
 @dataclass
 class EventClock:
-    """Events on the current stream of a library.
+    """Measures the time between two events on the current stream of a library.
 
-    The L2 cache is flushed first and what belongs before a launch comes then, as in Triton's own benchmark.
+    The clock flushes the L2 cache before ``before_launch``, as Triton's own benchmark does.
 
-    :param event: makes one.
-    :param elapsed_ms: the time between two, in milliseconds.
-    :param synchronise: waits for the device.
-    :param spin: keeps the device busy for so many cycles; None where it cannot be.
-    :param use_device: what another thread calls to work on the device that is current now.
-    :param flush: flushes the L2 cache; None where that is not wanted.
+    :param cache_flush: empties the L2 cache before each launch; None leaves the cache as it is.
     """
 
-    event: Callable[[], Any]
-    elapsed_ms: Callable[[Any, Any], float]
-    synchronise: Callable[[], None]
-    spin: Callable[[int], object] | None
-    use_device: Callable[[], Callable[[], object]]
-    flush: Callable[[], object] | None
+    library: EventLibrary
+    cache_flush: CacheFlush | None = None
 
     @property
     def can_keep_busy(self) -> bool:
-        return self.spin is not None
+        return self.library.can_spin
 
-    def launch(self, runner: Runner, busy_us: float) -> Launch:
-        start, end = self.event(), self.event()
-        if self.flush is not None:
-            self.flush()
-        runner.before()
-        began = HostTime.perf_counter_ns()
-        if busy_us and self.spin is not None:
-            self.spin(int(busy_us * self._cycles_per_us))
+    def synchronise(self) -> None:
+        self.library.synchronise()
+
+    def use_device(self) -> Callable[[], object]:
+        return self.library.use_device()
+
+    def launch(self, runner: Runner, busy_us: float) -> EventLaunch:
+        start = self.library.make_event()
+        end = self.library.make_event()
+        if self.cache_flush is not None:
+            self.cache_flush.flush()
+        runner.before_launch()
+        began_ns = HostTime.perf_counter_ns()
+        if busy_us and self.can_keep_busy:
+            self.library.spin(int(busy_us * self._cycles_per_us))
         start.record()
-        called(runner)
+        _run(runner)
         end.record()
-        prepared_us = (HostTime.perf_counter_ns() - began) / 1000
-        runner.after(None)
-        return Launch(prepared_us, lambda: self._elapsed_us(start, end))
+        prepared_us = (HostTime.perf_counter_ns() - began_ns) / 1000
+        runner.after_launch(None)
+        return EventLaunch(prepared_us, start, end, self.library)
 
     @cached_property
     def _cycles_per_us(self) -> float:
-        assert self.spin is not None
-        start, end = self.event(), self.event()
-        self.spin(_COUNTED_CYCLES)  # wakes the GPU, and loads the kernel
+        start = self.library.make_event()
+        end = self.library.make_event()
+        self.library.spin(_COUNTED_CYCLES)  # wakes the GPU, and loads the kernel
         start.record()
-        self.spin(_COUNTED_CYCLES)
+        self.library.spin(_COUNTED_CYCLES)
         end.record()
         self.synchronise()
-        return min(max(_COUNTED_CYCLES / self._elapsed_us(start, end), _SLOWEST), _FASTEST)
+        spun = EventLaunch(0.0, start, end, self.library)
+        return min(max(_COUNTED_CYCLES / spun.time_us(), _SLOWEST), _FASTEST)
 
-    def _elapsed_us(self, start: Any, end: Any) -> float:
-        return float(self.elapsed_ms(start, end)) * 1000
+
+@dataclass(frozen=True)
+class TorchDevice:
+    """A GPU by its number, as torch has it."""
+
+    interface: Any
+    number: int
+
+    def use(self) -> None:
+        """Make this GPU the current device of the calling thread."""
+        self.interface.set_device(self.number)
+
+
+class TorchEvents:
+    """torch's events.
+
+    :param interface: ``torch.cuda``, or the module that stands for it in another backend.
+    """
+
+    def __init__(self, interface: Any) -> None:
+        self._interface = interface
+
+    @property
+    def can_spin(self) -> bool:
+        return getattr(self._interface, "_sleep", None) is not None
+
+    def spin(self, cycles: int) -> None:
+        self._interface._sleep(cycles)
+
+    def make_event(self) -> Any:
+        return self._interface.Event(enable_timing=True)
+
+    def elapsed_ms(self, start: Any, end: Any) -> float:
+        return float(start.elapsed_time(end))
+
+    def synchronise(self) -> None:
+        self._interface.synchronize()
+
+    def use_device(self) -> Callable[[], object]:
+        return TorchDevice(self._interface, self._interface.current_device()).use
+
+
+@dataclass(frozen=True)
+class TorchFlush:
+    """Empties the L2 cache with a tensor of torch."""
+
+    tensor: Any
+
+    def flush(self) -> None:
+        self.tensor.zero_()
+
+
+class CupyEvents:
+    """CuPy's events."""
+
+    can_spin = True
+
+    def __init__(self, cupy: Any) -> None:
+        self._cupy = cupy
+        self._kernel = cupy.RawKernel(_SPIN, "pytest_autotune_spin")
+
+    def spin(self, cycles: int) -> None:
+        self._kernel((1,), (1,), (self._cupy.int64(cycles),))
+
+    def make_event(self) -> Any:
+        return self._cupy.cuda.Event()
+
+    def elapsed_ms(self, start: Any, end: Any) -> float:
+        return float(self._cupy.cuda.get_elapsed_time(start, end))
+
+    def synchronise(self) -> None:
+        self._cupy.cuda.runtime.deviceSynchronize()
+
+    def use_device(self) -> Callable[[], object]:
+        use: Callable[[], object] = self._cupy.cuda.Device().use
+        return use
+
+
+@dataclass(frozen=True)
+class CupyFlush:
+    """Empties the L2 cache with an array of CuPy."""
+
+    array: Any
+
+    def flush(self) -> None:
+        self.array.fill(0)
 
 
 def torch_clock(flush_l2: bool, interface: Any = None) -> EventClock:
-    """Events on torch's current stream; ``interface`` is what another backend has for ``torch.cuda``."""
+    """Return a clock by events on torch's current stream.
+
+    :param flush_l2: empty the L2 cache before each launch.
+    :param interface: the module that stands for ``torch.cuda`` in another backend.
+    """
     torch: Any = sys.modules["torch"]
-    interface, buffer = interface or torch.cuda, None
-    if flush_l2:
-        allocate = partial(torch.empty, dtype=torch.int8, device=torch.accelerator.current_accelerator())
-        buffer = as_large_as_fits(allocate, torch.OutOfMemoryError)
-    return EventClock(
-        partial(interface.Event, enable_timing=True),
-        lambda start, end: start.elapsed_time(end),
-        interface.synchronize,
-        getattr(interface, "_sleep", None),
-        lambda: partial(interface.set_device, interface.current_device()),
-        buffer.zero_ if buffer is not None else None,
-    )
+    library = TorchEvents(interface or torch.cuda)
+    if not flush_l2:
+        return EventClock(library)
+    device = torch.accelerator.current_accelerator()
+
+    def allocate(size: int) -> Any:
+        return torch.empty(size, dtype=torch.int8, device=device)
+
+    tensor = as_large_as_fits(allocate, torch.OutOfMemoryError)
+    if tensor is None:
+        return EventClock(library)
+    return EventClock(library, TorchFlush(tensor))
 
 
 def cupy_clock(flush_l2: bool) -> EventClock:
-    """CUDA events on CuPy's current stream."""
+    """Return a clock by CUDA events on CuPy's current stream.
+
+    :param flush_l2: empty the L2 cache before each launch.
+    """
     cupy: Any = sys.modules["cupy"]
-    cuda, buffer = cupy.cuda, None
-    if flush_l2:
-        buffer = as_large_as_fits(partial(cupy.empty, dtype=cupy.int8), cuda.memory.OutOfMemoryError)
-    kernel = cupy.RawKernel(_SPIN, "pytest_autotune_spin")
-    return EventClock(
-        cuda.Event,
-        cuda.get_elapsed_time,
-        cuda.runtime.deviceSynchronize,
-        lambda cycles: kernel((1,), (1,), (cupy.int64(cycles),)),
-        lambda: cuda.Device().use,
-        partial(buffer.fill, 0) if buffer is not None else None,
-    )
+    if not flush_l2:
+        return EventClock(CupyEvents(cupy))
+
+    def allocate(size: int) -> Any:
+        return cupy.empty(size, dtype=cupy.int8)
+
+    array = as_large_as_fits(allocate, cupy.cuda.memory.OutOfMemoryError)
+    if array is None:
+        return EventClock(CupyEvents(cupy))
+    return EventClock(CupyEvents(cupy), CupyFlush(array))
 
 
 def as_large_as_fits(allocate: Callable[[int], Any], out_of_memory: type[Exception]) -> Any:
-    """A buffer to flush the cache with; None where there is no memory for even a small one."""
+    """Return the largest buffer to flush the cache with that the memory has room for; None if none fits.
+
+    :param allocate: returns a buffer of so many bytes.
+    :param out_of_memory: the error that ``allocate`` raises if the memory is full.
+    """
     for size in FLUSHED_BYTES:
         with suppress(out_of_memory):
             return allocate(size)

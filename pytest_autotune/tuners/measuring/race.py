@@ -69,18 +69,18 @@ class Contest:
     :param candidates: all that are on offer now, without times.
     :param ready: makes some of them ready to be launched, without holding the device, and leaves out what cannot be.
     :param expected: errors that are a candidate's own.
-    :param on: names the processor where it is not the current GPU.
+    :param processor: names the processor where it is not the current GPU.
     :param spent_s: seconds that were spent before on making candidates ready.
-    :param around: entered around the race.
+    :param context: entered around the race.
     """
 
     candidates: Iterable[Candidate]
     ready: Callable[[Sequence[Candidate]], Mapping[Candidate, Runner]]
     make_clock: Callable[[], Clock]
     expected: tuple[type[BaseException], ...] = ()
-    on: str = ""
+    processor: str = ""
     spent_s: float = 0.0
-    around: Callable[[], AbstractContextManager[object]] = nullcontext
+    context: Callable[[], AbstractContextManager[object]] = nullcontext
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import math
 import sys
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count
 from typing import Any
@@ -28,21 +28,38 @@ from pytest_autotune.tuners.triton.identity import Call, distinct_params
 from pytest_autotune.tuners.triton.internals import autotuners, compiler
 
 
-def clock_for(autotuner: Any) -> Callable[[], Clock] | None:
-    """Makes the clock for the race; None where the kernel's own benchmark is to be used as it is."""
+@dataclass(frozen=True)
+class DriverFlush:
+    """Empties the L2 cache with the buffer of Triton's driver."""
+
+    driver: Any
+    buffer: Any
+
+    def flush(self) -> None:
+        self.driver.clear_cache(self.buffer)
+
+
+@dataclass(frozen=True)
+class DriverClocks:
+    """Makes the clock for a race: by the events and the buffer of Triton's driver."""
+
+    driver: Any
+
+    def make_clock(self) -> Clock:
+        interface = self.driver.get_device_interface()
+        try:
+            buffer = self.driver.get_empty_cache_for_benchmark()
+        except sys.modules["torch"].OutOfMemoryError:  # a smaller buffer may fit
+            return torch_clock(True, interface)
+        return replace(torch_clock(False, interface), cache_flush=DriverFlush(self.driver, buffer))
+
+
+def find_clocks(autotuner: Any) -> DriverClocks | None:
+    """Return the maker of the clock for a race; None if the kernel's own benchmark is to be used as it is."""
     driver = autotuners.driver_of(autotuner)
     if driver is None:
         return None
-
-    def clock() -> Clock:
-        interface = driver.get_device_interface()
-        try:
-            buffer = driver.get_empty_cache_for_benchmark()
-        except sys.modules["torch"].OutOfMemoryError:  # a smaller one may fit
-            return torch_clock(True, interface)
-        return replace(torch_clock(False, interface), flush=partial(driver.clear_cache, buffer))
-
-    return clock
+    return DriverClocks(driver)
 
 
 def runner(call: Call, config: Any, code: Hashable = None) -> Runner:
@@ -143,11 +160,13 @@ def _race(
     :returns: what became of each; None where the kernel's benchmark is not Triton's own and is to be used as it is.
     :raises Exception: what Triton's own benchmark does not take for a failure of one candidate.
     """
-    make_clock = None if stream_is_capturing() else clock_for(call.autotuner)
-    if make_clock is None:
+    if stream_is_capturing():
+        return None
+    clocks = find_clocks(call.autotuner)
+    if clocks is None:
         return None
     started = HostTime.time()
-    running = Race(make_clock(), expected=autotuners.expected_failures(), progress=tuning.report_race)
+    running = Race(clocks.make_clock(), expected=autotuners.expected_failures(), progress=tuning.report_race)
     running.probe([runner(call, config, codes.get(config)) for config in configs])
     raced = running.finish()
     if running.disturbed:
@@ -207,8 +226,8 @@ def contest_of(call: Call, offered: Mapping[tuple[Value, ...], Any], session: Se
         return "it is a Python function, whose launches are its own"
     if stream_is_capturing():
         return CAPTURED
-    make_clock = clock_for(call.autotuner)
-    if make_clock is None:
+    clocks = find_clocks(call.autotuner)
+    if clocks is None:
         return autotuners.why_no_race(type(call.autotuner)) or "its kernel brings a benchmark of its own"
 
     def ready(candidates: Sequence[Candidate]) -> dict[Candidate, Runner]:
@@ -217,7 +236,9 @@ def contest_of(call: Call, offered: Mapping[tuple[Value, ...], Any], session: Se
         codes = load_ahead(call, list(configs.values()))  # what fails there fails alone, as in a search
         return {one: runner(call, config, codes[config]) for one, config in configs.items() if config in codes}
 
-    return Contest([Candidate(params=params) for params in offered], ready, make_clock, autotuners.expected_failures())
+    return Contest(
+        [Candidate(params=params) for params in offered], ready, clocks.make_clock, autotuners.expected_failures()
+    )
 
 
 @contextmanager

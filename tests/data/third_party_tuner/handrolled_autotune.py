@@ -71,7 +71,7 @@ class Adapter:
         versions = Versions((("handrolled", self._library.__version__),))
         with session.tuning(problem, fingerprint, offered, versions, candidates=names) as tuning:
             if tuning.entry is not None:
-                tuning.race(lambda: Contest(names(), ready, HostClock, on="cpu"))
+                tuning.race(lambda: Contest(names(), ready, HostClock, processor="cpu"))
                 return on_offer[tuning.entry.choice.params]
             with tuning.measuring("cpu"):
                 times = tuned.time_all(items)

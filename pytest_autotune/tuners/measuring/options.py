@@ -1,0 +1,122 @@
+"""The options of a hand-written tuner that say how its candidates are measured, and the clock that they name."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from pytest_autotune.devices import torch_cuda
+from pytest_autotune.tuners.measuring.clocks import Clock, HostClock, HostLaunch, Runner, cupy_clock, torch_clock
+from pytest_autotune.tuners.measuring.race import Limits
+from pytest_autotune.tuners.measuring.times import Measurement, measurement
+
+#: The caller's benchmark: takes a function without arguments, and returns its time, or several times, in microseconds.
+CallersBenchmark = Callable[[Callable[[], object]], "float | Iterable[float]"]
+
+
+@dataclass(frozen=True)
+class Measuring:
+    """How the candidates of a hand-written tuner are measured.
+
+    The candidates that may win take turns until each was measured for ``measure_ms``. Each is measured ``min_runs``
+    times at least and ``max_runs`` times at most. The turns end sooner if the best candidate is certain.
+
+    :param flush_l2: overwrite the GPU's L2 cache before each run, so that the run reads its inputs from memory.
+    :param clock: ``"torch"`` or ``"cupy"`` (CUDA events on the library's current stream), ``"host"``, or a function.
+        The function takes a function without arguments and returns its time, or several times, in microseconds.
+        It makes its own warm-up runs. None: the clock that fits the device.
+    """
+
+    measure_ms: float = 100.0
+    min_runs: int = 5
+    max_runs: int = 1000
+    flush_l2: bool = False
+    clock: str | CallersBenchmark | None = None
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.min_runs <= self.max_runs:
+            raise ValueError(f"expected 1 <= min_runs <= max_runs, not {self.min_runs} and {self.max_runs}")
+        if self.flush_l2 and callable(self.clock):
+            raise ValueError("flush_l2=True does nothing for a clock of your own: flush in it")
+
+    @property
+    def limits(self) -> Limits:
+        """The limits of a race. All candidates together may take ten times as long as one."""
+        return Limits(self.measure_ms * 1000, self.measure_ms * 10_000, self.min_runs, self.max_runs)
+
+
+class CallersClock:
+    """Takes the times of the caller's benchmark: one result of the benchmark counts as the time of one launch.
+
+    :param device: the clock that would be used without the benchmark. It synchronises the device.
+    """
+
+    can_keep_busy = False
+
+    def __init__(self, benchmark: CallersBenchmark, device: Clock) -> None:
+        self._benchmark = benchmark
+        self._device = device
+
+    def synchronise(self) -> None:
+        self._device.synchronise()
+
+    def use_device(self) -> Callable[[], object]:
+        return self._device.use_device()
+
+    def measure(self, runner: Runner) -> Measurement:
+        """Have the benchmark measure a candidate."""
+        runner.before_launch()
+        times = self._benchmark(runner.run)
+        if isinstance(times, Iterable):
+            return measurement([float(time) for time in times])
+        return measurement([float(times)])
+
+    def launch(self, runner: Runner, busy_us: float) -> HostLaunch:
+        time_us = self.measure(runner).median_us
+        return HostLaunch(time_us, time_us)
+
+
+def make_clock(name: str | CallersBenchmark | None, on_gpu: bool, flush_l2: bool) -> Clock:
+    """Return the clock of a name, a clock around the caller's benchmark, or the clock that fits the device.
+
+    On a GPU, the events of torch fit if torch has initialised the GPU, else the events of CuPy. Elsewhere the host's
+    clock fits.
+
+    :param on_gpu: whether the candidates run on a GPU.
+    :raises ValueError: if no such clock works here.
+    """
+    library = ""
+    if on_gpu:
+        library = _find_library_on_gpu()
+    if callable(name):
+        if library:
+            return CallersClock(name, _CLOCKS[library](False))
+        return CallersClock(name, HostClock())
+    if name is None and on_gpu and not library:
+        raise ValueError(
+            "neither torch nor CuPy uses the GPU: pass Measuring(clock=…), a benchmark of your own or 'host' "
+            "for calls that wait for the GPU themselves"
+        )
+    name = name or library or "host"
+    if name == "host":
+        if flush_l2:
+            raise ValueError("flush_l2=True is for GPUs that are timed with events of torch or CuPy")
+        return HostClock()
+    if name not in _CLOCKS:
+        raise ValueError(f"clock={name!r}: expected 'torch', 'cupy', 'host' or a benchmark of your own")
+    if name not in sys.modules:
+        raise ValueError(f"clock={name!r}: {name} is not imported")
+    return _CLOCKS[name](flush_l2)
+
+
+_CLOCKS: dict[str, Callable[[bool], Clock]] = {"torch": torch_clock, "cupy": cupy_clock}
+
+
+def _find_library_on_gpu() -> str:
+    """Return the library whose events can time the GPU; empty if no such library is imported."""
+    if torch_cuda() is not None:
+        return "torch"
+    if "cupy" in sys.modules:
+        return "cupy"
+    return ""
