@@ -223,7 +223,9 @@ class Verify(Mode):
             self.name,
             str(self),
             tuple(lines),
-            tuple(build_finding("SLOWER", row, str(found[row.problem]), fails=bool(gate.failure)) for row in slower),
+            tuple(
+                build_finding("SLOWER", row, str(found[row.problem]), is_failure=bool(gate.failure)) for row in slower
+            ),
             problem_remarks={row.problem: _of_problem(found.get(row.problem)) for row in result.rows},
             data={"verify": data},
             gate=gate,

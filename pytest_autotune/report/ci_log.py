@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 
 from pytest_autotune.cache.foreign_text import to_one_line
 from pytest_autotune.cache.quantities import describe_count
-from pytest_autotune.report.findings import MISSES, list_findings, list_uncovered
+from pytest_autotune.report.findings import MISS_WORDS, list_findings, list_uncovered
 from pytest_autotune.report.hints import list_hints
 from pytest_autotune.run.mode import Finding
 from pytest_autotune.run.result import RunResult, SourceLocation
@@ -54,7 +54,7 @@ def _by_place(result: RunResult) -> Mapping[str, Mapping[SourceLocation, list[Fi
         known = [_place(result, test) for test in row.tests]
         rows[max(known, key=lambda one: one.line > 0, default=NOWHERE)].append(row)
     placed = [(place, one) for place, those in rows.items() for one in list_uncovered(result, those)]
-    others = (one for one in list_findings(result, is_unfolded=True) if one.word not in MISSES)
+    others = (one for one in list_findings(result, is_grouped=False) if one.word not in MISS_WORDS)
     others = (one for one in others if one.test or one.is_failure or one.word == "UNTRACKED")
     placed += [(_place(result, one.test), one) for one in others]
     found: Mapping[str, defaultdict[SourceLocation, list[Finding]]] = {

@@ -1,9 +1,12 @@
-"""What is to be known of a run in rows, several that say the same as one, and where the time of searches went. Pure."""
+"""The findings of a run, as its summary lists them: similar rows are grouped. Also the times of its searches.
+
+Every renderer takes its rows from here, so that all of them group alike. The functions only read the result.
+"""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence, Set
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from pytest_autotune.cache.model import Value
@@ -14,154 +17,291 @@ from pytest_autotune.run.mode import Finding
 from pytest_autotune.run.result import RunResult
 from pytest_autotune.run.rows import NOT_COVERED, ProblemRow
 
-#: So many rows that say the same are shown one by one all the same.
-FEW = 3
-#: Of more, so many keys are listed.
-_KEYS = 6
-#: What is said of problems that an update covers until the next run.
-_DRAWN = "; drawn anew in each run by Hypothesis"
-#: The words of rows that count as misses.
-MISSES = tuple(outcome.value.upper() for outcome in NOT_COVERED)
-#: Searches that no test asked for: at import, or in a fixture of the session.
-OUTSIDE = "outside of tests"
+#: The largest number of similar rows that are listed singly; more rows become a group.
+MAX_SINGLE_ROWS = 3
+#: The number of keys that a group lists.
+_MAX_LISTED_KEYS = 6
+#: The remark on problems that an update covers only until the next run.
+_HYPOTHESIS_REMARK = "; drawn anew in each run by Hypothesis"
+#: The words of findings that count as misses.
+MISS_WORDS = tuple(outcome.value.upper() for outcome in NOT_COVERED)
+#: The name, among tests, for searches that no test asked for: at import, or in a fixture of the session.
+OUTSIDE_TESTS = "outside of tests"
 
 
-def list_findings(result: RunResult, *, is_unfolded: bool = False) -> list[Finding]:
-    """All that is to be known of a run, in the order in which it is to be read.
+def list_findings(result: RunResult, *, is_grouped: bool = True) -> list[Finding]:
+    """Return all findings of a run, in the order in which a user should read them.
 
-    :param is_unfolded: every problem has a row of its own.
+    :param is_grouped: similar rows become a single finding; else each problem has a finding of its own.
     """
-    without = {} if is_unfolded else {key: rows for key, rows in result.rows_without_entries.items() if len(rows) > 1}
-    summed_up = {row for rows in without.values() for row in rows}
-    found = [_without_entries(result, tuner, rows) for (tuner, _), rows in without.items()]
-    found += list_uncovered(result, [row for row in result.rows if row not in summed_up], each=is_unfolded)
-    unrecorded = [replace(row, reason=row.unrecorded) for row in result.rows if row.unrecorded and not row.outcome]
-    found += _folded("UNRECORDED", unrecorded, each=is_unfolded)
-    fails_on_unused = result.gate.fail_on_unused and bool(result.gate.failure)
-    found += _folded("UNUSED", _unused(result), each=is_unfolded, fails=fails_on_unused)
-    found += result.findings
-    behind = "tuned behind pytest-autotune's back; neither loaded nor dumped"
-    found += [
-        Finding("UNTRACKED", one, behind, is_failure=bool(result.gate.failure)) for one in result.collected.untracked
-    ]
-    return found
+    findings: list[Finding] = []
+    other_rows = list(result.rows)
+    if is_grouped:
+        rows_without_entries: set[ProblemRow] = set()
+        for (tuner, _), rows in result.rows_without_entries.items():
+            if len(rows) > 1:
+                findings.append(_build_no_entries_finding(result, tuner, rows))
+                rows_without_entries.update(rows)
+        other_rows = [row for row in result.rows if row not in rows_without_entries]
+    findings += list_uncovered(result, other_rows, is_grouped=is_grouped)
+    findings += _list_row_findings("UNRECORDED", _list_unrecorded_rows(result), is_grouped=is_grouped)
+    has_failed_gate = bool(result.gate.failure)
+    fails_for_unused = result.gate.fail_on_unused and has_failed_gate
+    findings += _list_row_findings(
+        "UNUSED", _list_unused_rows(result), is_grouped=is_grouped, is_failure=fails_for_unused
+    )
+    findings += result.findings
+    text = "tuned behind pytest-autotune's back; neither loaded nor dumped"
+    for kernel in result.collected.untracked:
+        findings.append(Finding("UNTRACKED", kernel, text, is_failure=has_failed_gate))
+    return findings
 
 
-def list_uncovered(result: RunResult, rows: Sequence[ProblemRow], *, each: bool = False) -> Iterator[Finding]:
-    """Of these rows, what was asked for and was no hit."""
-    drawn = set(result.hypothesis_rows)
+def list_uncovered(result: RunResult, rows: Sequence[ProblemRow], *, is_grouped: bool = True) -> list[Finding]:
+    """Return the findings of those rows that are no hits, ordered by outcome.
+
+    :param rows: rows of the result.
+    """
+    hypothesis_rows = frozenset(result.hypothesis_rows)
+    findings = []
     for outcome in NOT_COVERED:
-        fails = bool(result.gate.failure) or result.request.policy.is_error(outcome)
-        found = [row for row in rows if row.outcome is outcome]
-        yield from _folded(outcome.value.upper(), found, each=each, fails=fails, drawn=drawn)
+        findings += _list_row_findings(
+            outcome.value.upper(),
+            [row for row in rows if row.outcome is outcome],
+            is_grouped=is_grouped,
+            is_failure=bool(result.gate.failure) or result.request.policy.is_error(outcome),
+            hypothesis_rows=hypothesis_rows,
+        )
+    return findings
 
 
-def _without_entries(result: RunResult, tuner: str, rows: Sequence[ProblemRow]) -> Finding:
-    """What a tuner asked for on a device that the loaded caches have nothing of it for."""
-    word = "MISMATCH" if any(row.outcome is Outcome.MISMATCH for row in rows) else "MISS"
-    others = sorted(map(str, result.devices_by_tuner.get(tuner, ())))
-    has = f"; those for {', '.join(others)} do not hold here" if others else ""
-    what = f"no entries for {rows[0].problem.device}{has}"
-    fails = bool(result.gate.failure) or any(result.request.policy.is_error(row.outcome) for row in rows)
-    return Finding(word, f"{len(rows)} problems of {tuner}", what, is_failure=fails, problem_count=len(rows))
+def _build_no_entries_finding(result: RunResult, tuner: str, rows: Sequence[ProblemRow]) -> Finding:
+    """Return a finding for all problems of a tuner on a device for which the loaded caches have no entry.
+
+    :param rows: the tuner's rows on that device.
+    """
+    word = "MISS"
+    if any(row.outcome is Outcome.MISMATCH for row in rows):
+        word = "MISMATCH"
+    text = f"no entries for {rows[0].problem.device}"
+    entry_devices = sorted(str(device) for device in result.devices_by_tuner.get(tuner, ()))
+    if entry_devices:
+        text += f"; those for {', '.join(entry_devices)} do not hold here"
+    is_error = any(result.request.policy.is_error(row.outcome) for row in rows)
+    is_failure = bool(result.gate.failure) or is_error
+    return Finding(word, f"{len(rows)} problems of {tuner}", text, is_failure=is_failure, problem_count=len(rows))
 
 
-def _unused(result: RunResult) -> list[ProblemRow]:
-    asked = {row.problem for row in result.rows} if result.unused_entries else set()
-    whys = ("not requested by any test", "only requested with other code or candidates")
-    return [ProblemRow(entry.problem, None, whys[entry.problem in asked]) for entry in result.unused_entries]
+def _list_unrecorded_rows(result: RunResult) -> list[ProblemRow]:
+    """Return the rows without an outcome whose searches recorded nothing. Rows with an outcome give it as a reason."""
+    rows = []
+    for row in result.rows:
+        if row.unrecorded and row.outcome is None:
+            rows.append(replace(row, reason=row.unrecorded))
+    return rows
 
 
-def _folded(
+def _list_unused_rows(result: RunResult) -> list[ProblemRow]:
+    """Return a row for each entry that no test asked for."""
+    if not result.unused_entries:
+        return []
+    requested_problems = {row.problem for row in result.rows}
+    rows = []
+    for entry in result.unused_entries:
+        reason = "not requested by any test"
+        if entry.problem in requested_problems:
+            reason = "only requested with other code or candidates"
+        rows.append(ProblemRow(entry.problem, None, reason))
+    return rows
+
+
+def build_finding(word: str, row: ProblemRow, text: str, *, is_failure: bool) -> Finding:
+    """Return a finding about a single problem."""
+    return Finding(word, describe_problem(row.problem, row.label), text, _find_first_test(row), is_failure)
+
+
+def _find_first_test(row: ProblemRow) -> str:
+    """Return the node id of the first test that asked for the problem; empty if no test did."""
+    return row.tests[0] if row.tests else ""
+
+
+def _list_row_findings(
     word: str,
     rows: Sequence[ProblemRow],
     *,
-    each: bool = False,
-    fails: bool = False,
-    drawn: Set[ProblemRow] = frozenset(),
-) -> Iterator[Finding]:
-    """The rows, those of one kernel that say the same as one where they are more than :data:`FEW`."""
-    same: defaultdict[tuple[object, ...], list[ProblemRow]] = defaultdict(list)
-    for row in rows:
-        same[_sameness(row)].append(row)
-    for row in rows:
-        together = same[_sameness(row)]
-        if each or len(together) <= FEW:
-            yield build_finding(word, row, row.reason + (_DRAWN if row in drawn else ""), fails=fails)
-        elif together[0] is row:
-            common = tuple(value for value, *others in _parts(together) if all(one == value for one in others))
-            parts = [
-                ", ".join(filter(None, [describe_row_count(len(together), word), "; ".join(_keys(together))])),
-                _why(together),
-            ]
-            what = "; ".join(filter(None, parts)) + (_DRAWN if all(one in drawn for one in together) else "")
-            test, *others = dict.fromkeys(one.tests[0] if one.tests else "" for one in together)
-            problem = describe_problem(replace(row.problem, key=common))
-            yield Finding(word, problem, what, test, fails, len(together), len(others))
+    is_grouped: bool,
+    is_failure: bool = False,
+    hypothesis_rows: frozenset[ProblemRow] = frozenset(),
+) -> list[Finding]:
+    """Return findings that begin with a word. A group stands at the place of its first row.
 
-
-def build_finding(word: str, row: ProblemRow, what: str, *, fails: bool) -> Finding:
-    """What is to be known of one problem."""
-    return Finding(word, describe_problem(row.problem, row.label), what, row.tests[0] if row.tests else "", fails)
-
-
-def _sameness(row: ProblemRow) -> tuple[object, ...]:
-    problem = row.problem
-    names = tuple((value.name, value.type) for value in problem.key)
-    why = tuple(name for name, _ in row.nearest) or row.reason
-    return row.outcome, problem.tuner, problem.kernel, problem.device, names, why, row.consequence
-
-
-def _parts(rows: Sequence[ProblemRow]) -> list[tuple[Value, ...]]:
-    return list(zip(*[row.problem.key for row in rows], strict=True))
-
-
-def _keys(rows: Sequence[ProblemRow]) -> Iterator[str]:
-    """What differs in the keys of some rows: ``(M, N) = (16, 64), (32, 8)``, ``n = 101 … 114``; digests say nothing.
-
-    Numbers stand as they belong together; of other parts, those that are always the same stand once.
+    :param hypothesis_rows: the rows that Hypothesis draws anew in each run.
     """
-    parts = [part for part in _parts(rows) if is_readable(part[0]) and any(value != part[0] for value in part)]
-    numbers = [part for part in parts if all(isinstance(value.value, (int, float)) for value in part)]
-    found = list(dict.fromkeys(zip(*numbers, strict=True)))
-    if len(numbers) == 1 and len(found) > _KEYS:
-        (values,) = numbers
-        least, most = (choose(values, key=lambda value: value.sort_key).display_text for choose in (min, max))
-        yield f"{values[0].name} = {least} … {most}"
-    elif numbers:
-        keys = [_tuple([value.display_text for value in key]) for key in found]
-        yield f"{_tuple([part[0].name for part in numbers])} = {describe_first(keys, _KEYS)}"
-    names: defaultdict[tuple[str, ...], list[str]] = defaultdict(list)
+    groups: defaultdict[tuple[object, ...], list[ProblemRow]] = defaultdict(list)
+    for row in rows:
+        groups[_group_key(row)].append(row)
+    findings = []
+    for row in rows:
+        group = groups[_group_key(row)]
+        if not is_grouped or len(group) <= MAX_SINGLE_ROWS:
+            text = row.reason
+            if row in hypothesis_rows:
+                text += _HYPOTHESIS_REMARK
+            findings.append(build_finding(word, row, text, is_failure=is_failure))
+        elif group[0] is row:
+            text = _describe_group(word, group)
+            if hypothesis_rows.issuperset(group):
+                text += _HYPOTHESIS_REMARK
+            findings.append(_build_group_finding(word, group, text, is_failure))
+    return findings
+
+
+def _group_key(row: ProblemRow) -> tuple[object, ...]:
+    """Return a value that is equal for similar rows: they differ in values of the key, not in its names."""
+    problem = row.problem
+    names_and_types = tuple((value.name, value.type) for value in problem.key)
+    differing_names = tuple(name for name, _ in row.nearest)
+    reason = differing_names or row.reason
+    return row.outcome, problem.tuner, problem.kernel, problem.device, names_and_types, reason, row.consequence
+
+
+def _build_group_finding(word: str, rows: Sequence[ProblemRow], text: str, is_failure: bool) -> Finding:
+    """Return the finding of a group. The name of its problem has the parts of the key that are equal in all rows."""
+    shared_key = tuple(part.values[0] for part in _list_key_parts(rows) if part.is_shared)
+    problem = describe_problem(replace(rows[0].problem, key=shared_key))
+    tests = list(dict.fromkeys(_find_first_test(row) for row in rows))
+    return Finding(word, problem, text, tests[0], is_failure, len(rows), len(tests) - 1)
+
+
+def _describe_group(word: str, rows: Sequence[ProblemRow]) -> str:
+    """Return the size of a group, the keys of its rows and their reason: ``4 misses, n = 1, 2, 3, 4; no entry``."""
+    keys = "; ".join(_describe_differing_keys(_list_key_parts(rows)))
+    text = describe_row_count(len(rows), word)
+    if keys:
+        text += f", {keys}"
+    reason = _describe_shared_reason(rows)
+    if reason:
+        text += f"; {reason}"
+    return text
+
+
+@dataclass(frozen=True)
+class _KeyPart:
+    """A part of the key of similar problems.
+
+    :param values: the part's value in each row of the group.
+    """
+
+    values: tuple[Value, ...]
+
+    @property
+    def name(self) -> str:
+        return self.values[0].name
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether all rows have the same value."""
+        return all(value == self.values[0] for value in self.values)
+
+    @property
+    def is_numeric(self) -> bool:
+        return all(isinstance(value.value, (int, float)) for value in self.values)
+
+
+def _list_key_parts(rows: Sequence[ProblemRow]) -> list[_KeyPart]:
+    """Return the parts of the key of similar rows."""
+    return [_KeyPart(values) for values in zip(*[row.problem.key for row in rows], strict=True)]
+
+
+def _describe_differing_keys(parts: Sequence[_KeyPart]) -> Iterator[str]:
+    """Yield the values that differ: ``(M, N) = (16, 64), (32, 8)``, ``n = 101 … 114``, ``a, b = bf16, fp16``.
+
+    Numbers of the same row stay together in parentheses. Digests and settings are left out.
+    """
+    numeric_parts = []
+    other_parts = []
     for part in parts:
-        if part not in numbers:
-            names[tuple(value.display_text for value in part)].append(part[0].name)
-    for texts, of in names.items():
-        shown = [f"({text})" if ", " in text and text[0] != "(" else text for text in sorted(set(texts))]
-        yield f"{', '.join(of)} = {describe_first(shown, _KEYS)}"
+        if part.is_shared or not is_readable(part.values[0]):
+            continue
+        if part.is_numeric:
+            numeric_parts.append(part)
+        else:
+            other_parts.append(part)
+    if numeric_parts:
+        yield _describe_numbers(numeric_parts)
+    yield from _describe_texts(other_parts)
 
 
-def _tuple(texts: Sequence[str]) -> str:
-    return texts[0] if len(texts) == 1 else f"({', '.join(texts)})"
+def _describe_numbers(parts: Sequence[_KeyPart]) -> str:
+    """Return the distinct numbers in the order of the rows; many numbers of a single part as a range."""
+    rows_of_numbers = list(dict.fromkeys(zip(*[part.values for part in parts], strict=True)))
+    if len(parts) == 1 and len(rows_of_numbers) > _MAX_LISTED_KEYS:
+        numbers = sorted(parts[0].values, key=lambda value: value.sort_key)
+        return f"{parts[0].name} = {numbers[0].display_text} … {numbers[-1].display_text}"
+    names = _join_in_parentheses([part.name for part in parts])
+    keys = []
+    for numbers_of_row in rows_of_numbers:
+        keys.append(_join_in_parentheses([value.display_text for value in numbers_of_row]))
+    return f"{names} = {describe_first(keys, _MAX_LISTED_KEYS)}"
 
 
-def _why(rows: Sequence[ProblemRow]) -> str:
-    """Why they are no hits, as far as it is the same: ``the nearest has n 100``."""
-    first = rows[0]
-    if all(row.reason == first.reason for row in rows):
-        return first.reason.removeprefix("no entry; ")
-    has = []
-    for number, (name, _) in enumerate(first.nearest):
+def _join_in_parentheses(texts: Sequence[str]) -> str:
+    """Return ``(a, b)``; a single text stays without parentheses."""
+    if len(texts) == 1:
+        return texts[0]
+    return f"({', '.join(texts)})"
+
+
+def _describe_texts(parts: Sequence[_KeyPart]) -> Iterator[str]:
+    """Yield the distinct values, sorted. Parts with equal values in every row are listed together."""
+    names_by_texts: defaultdict[tuple[str, ...], list[str]] = defaultdict(list)
+    for part in parts:
+        names_by_texts[tuple(value.display_text for value in part.values)].append(part.name)
+    for texts, names in names_by_texts.items():
+        shown_texts = []
+        for text in sorted(set(texts)):
+            # A text with commas would read as several values.
+            if ", " in text and not text.startswith("("):
+                text = f"({text})"
+            shown_texts.append(text)
+        yield f"{', '.join(names)} = {describe_first(shown_texts, _MAX_LISTED_KEYS)}"
+
+
+def _describe_shared_reason(rows: Sequence[ProblemRow]) -> str:
+    """Return why the rows are no hits: the parts of the reason that all rows share, ``the nearest has n 100``."""
+    first_row = rows[0]
+    if all(row.reason == first_row.reason for row in rows):
+        return first_row.reason.removeprefix("no entry; ")
+    parts = []
+    difference = _describe_nearest(rows)
+    if difference:
+        parts.append(difference)
+    if first_row.consequence:
+        parts.append(first_row.consequence)
+    return "; ".join(parts)
+
+
+def _describe_nearest(rows: Sequence[ProblemRow]) -> str:
+    """Return how the nearest entries differ from the keys; empty if the rows have no nearest entry."""
+    names = [name for name, _ in rows[0].nearest]
+    if not names:
+        return ""
+    nearest_values = []
+    for number, name in enumerate(names):
         texts = {row.nearest[number][1] for row in rows}
         if len(texts) > 1:
-            names = ", ".join(name for name, _ in first.nearest)
-            return "; ".join(filter(None, [f"the nearest differ in {names}", first.consequence]))
-        has.append(f"{name} {texts.pop()}")
-    return "; ".join(filter(None, [f"the nearest has {', '.join(has)}" if has else "", first.consequence]))
+            return f"the nearest differ in {', '.join(names)}"
+        nearest_values.append(f"{name} {texts.pop()}")
+    return f"the nearest has {', '.join(nearest_values)}"
 
 
 @dataclass(frozen=True)
 class Cost:
-    """What the searches of one kernel, or in one test, took."""
+    """The searches of a kernel or of a test.
+
+    :param problems: the number of searches.
+    :param seconds: their total time.
+    """
 
     name: str
     problems: int
@@ -169,18 +309,26 @@ class Cost:
 
 
 def list_kernel_costs(result: RunResult) -> list[Cost]:
-    """Of each kernel, as ``tuner:kernel``; the longest first."""
-    return _costs((row.problem.name, seconds) for row in result.rows for _, seconds in row.searches)
+    """Return the cost of each kernel, named ``tuner:kernel``. The most expensive kernel comes first."""
+    seconds_by_kernel: defaultdict[str, list[float]] = defaultdict(list)
+    for row in result.rows:
+        for _, seconds in row.searches:
+            seconds_by_kernel[row.problem.name].append(seconds)
+    return _list_costs(seconds_by_kernel)
 
 
 def list_test_costs(result: RunResult) -> list[Cost]:
-    """Of each test, by the one that searched; the longest first."""
-    return _costs((test or OUTSIDE, seconds) for row in result.rows for test, seconds in row.searches)
+    """Return the cost of each test in which a search took place. The most expensive test comes first."""
+    seconds_by_test: defaultdict[str, list[float]] = defaultdict(list)
+    for row in result.rows:
+        for test, seconds in row.searches:
+            seconds_by_test[test or OUTSIDE_TESTS].append(seconds)
+    return _list_costs(seconds_by_test)
 
 
-def _costs(searches: Iterable[tuple[str, float]]) -> list[Cost]:
-    found: defaultdict[str, list[float]] = defaultdict(list)
-    for name, seconds in searches:
-        found[name].append(seconds)
-    costs = [Cost(name, len(each), sum(sorted(each))) for name, each in found.items()]
+def _list_costs(seconds_by_name: dict[str, list[float]]) -> list[Cost]:
+    costs = []
+    for name, seconds in seconds_by_name.items():
+        # Sorted, so that the sum does not depend on the order of the processes.
+        costs.append(Cost(name, len(seconds), sum(sorted(seconds))))
     return sorted(costs, key=lambda cost: (-cost.seconds, cost.name))

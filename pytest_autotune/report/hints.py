@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from pytest_autotune.cache.model import library_of
-from pytest_autotune.report.findings import FEW
+from pytest_autotune.report.findings import MAX_SINGLE_ROWS
 from pytest_autotune.report.naming import describe_kernels
 from pytest_autotune.run.lookup import Outcome
 from pytest_autotune.run.result import RunResult
@@ -13,7 +13,7 @@ from pytest_autotune.run.result import RunResult
 
 def list_hints(result: RunResult) -> Iterator[str]:
     """The lines, in the order in which to follow them; none where all is well."""
-    drawn = result.hypothesis_rows if len(result.hypothesis_rows) > FEW else ()
+    drawn = result.hypothesis_rows if len(result.hypothesis_rows) > MAX_SINGLE_ROWS else ()
     if drawn:
         kernels = describe_kernels(sorted({f"{row.problem.library}:{row.problem.kernel}" for row in drawn}))
         yield (

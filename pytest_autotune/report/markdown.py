@@ -13,7 +13,7 @@ from typing import TypeVar
 from pytest_autotune.cache.diff import Change
 from pytest_autotune.cache.foreign_text import to_one_line
 from pytest_autotune.cache.quantities import describe_count, describe_seconds
-from pytest_autotune.report.findings import MISSES, Cost, list_findings, list_kernel_costs, list_test_costs
+from pytest_autotune.report.findings import MISS_WORDS, Cost, list_findings, list_kernel_costs, list_test_costs
 from pytest_autotune.report.hints import list_hints
 from pytest_autotune.report.naming import describe_change, describe_problem
 from pytest_autotune.report.terminal import describe_counts, describe_verdict, list_facts, list_notes
@@ -22,7 +22,7 @@ from pytest_autotune.run.result import RunResult
 
 _SIGNS = {"failed": "❌", "passed": "✅", "unjudged": "❔"}
 #: The titles of tables, by the word of their rows, where they are not that word.
-_TITLES = dict.fromkeys(MISSES, "Not covered") | {
+_TITLES = dict.fromkeys(MISS_WORDS, "Not covered") | {
     "UNTRACKED": "Tuned without passing the plugin",
     "UNRECORDED": "Not recorded",
 }

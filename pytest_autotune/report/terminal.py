@@ -47,7 +47,7 @@ def render_section(result: RunResult, verbosity: int) -> list[Line]:
     is_quiet, is_blamed = verbosity < 0, any(gate.failure for gate in (result.gate, *result.gates_of_modes))
     shown = [
         one
-        for one in list_findings(result, is_unfolded=verbosity > 0)
+        for one in list_findings(result, is_grouped=verbosity <= 0)
         if not is_quiet or (is_blamed and one.is_failure)
     ]
     lines = [*_rows(shown, verbosity)]
