@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from types import ModuleType
@@ -19,6 +19,7 @@ from pytest_autotune.cache.codec import Format, decode, encode
 from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.model import Cache, Entry
 from pytest_autotune.run.lookup import Lookup, Outcome, Policy, TunedEntry
+from pytest_autotune.run.mode import Mode
 from pytest_autotune.run.session import Session
 from pytest_autotune.tuners.protocol import Adapter, HookError
 from pytest_autotune.workers.coordinator import Coordinator
@@ -71,12 +72,12 @@ class AdapterConformance(ABC):
 
     @contextmanager
     def _hooked(
-        self, library: ModuleType, *entries: Entry, **policy: Any
+        self, library: ModuleType, *entries: Entry, modes: Sequence[Mode] = (), **policy: Any
     ) -> Iterator[tuple[Session, list[Lookup], Adapter]]:
-        """The adapter hooked for a run that has these entries loaded, and what is reported to the run."""
+        """Hook the adapter for a run that loaded these entries; yield the session, its lookups and the adapter."""
         self._log = Log(None, "main")
         index = EntryIndex.from_caches([Cache(entries)]) if entries else None
-        session = Session(Policy(**policy), index, Coordinator(Locks(WAIT_S)), pytest.fail, log=self._log)
+        session = Session(Policy(**policy), index, Coordinator(Locks(WAIT_S)), pytest.fail, log=self._log, modes=modes)
         adapter = self._make()
         try:
             adapter.hook(library, session)
@@ -115,7 +116,7 @@ class AdapterConformance(ABC):
         assert lookup.entry is not None
         assert lookup.entry.choice is not None or lookup.entry.candidates or lookup.entry.native
         assert lookup.entry.tuning_seconds >= 0
-        assert self.tuner in session.versions, "session.tuning(…, versions=…) notes the library's version"
+        assert self.tuner in session.versions, "Question(versions=…) notes the library's version"
         choice = lookup.entry.choice
         if choice is not None and lookup.entry.candidates:
             assert any(choice.is_same_configuration(candidate) for candidate in lookup.entry.candidates)
@@ -179,7 +180,7 @@ class AdapterConformance(ABC):
                 self.tune()
                 self.forget()
             assert [lookup.is_tuned for lookup in lookups] == [False], (
-                "session.tuning(…, candidates=…) says what a sweep may give"
+                "Question.candidates() says what a sweep may give"
             )
             assert lookups[0].entry is not None
             picks.append(lookups[0].entry.choice)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from pytest_autotune.cache.index import EntryIndex
-from pytest_autotune.cache.model import Cache, Entry
+from pytest_autotune.cache.model import Cache, Digest, Entry, Problem, Value
 from pytest_autotune.run.lookup import Lookup, Policy
+from pytest_autotune.run.mode import Mode
+from pytest_autotune.run.question import Question
 from pytest_autotune.run.session import Session
 from pytest_autotune.workers.coordinator import Coordinator
 from pytest_autotune.workers.locks import Locks
@@ -19,13 +22,34 @@ TIMEOUT_S = 1.0
 
 
 def a_session(
-    entries: tuple[Entry, ...] | None = None, coordination: Any = None, refuse: Any = pytest.fail, **policy: Any
+    entries: tuple[Entry, ...] | None = None,
+    coordination: Any = None,
+    refuse: Any = pytest.fail,
+    modes: Sequence[Mode] = (),
+    **policy: Any,
 ) -> tuple[Session, list[Lookup]]:
-    """A run that has loaded these entries, if any, and the lookups that it is told of."""
+    """Return the session of a run that loaded these entries, if any, and the list of its lookups."""
     index = None if entries is None else EntryIndex.from_caches([Cache(entries)])
     alone = coordination or Coordinator(Locks(TIMEOUT_S))
-    session = Session(Policy(**policy), index, alone, refuse)
+    session = Session(Policy(**policy), index, alone, refuse, modes=modes)
     return session, session.lookups
+
+
+class AnyChoice(Question):
+    """Asks for a problem of which every choice is on offer.
+
+    :param digests: the parts of the fingerprint's digests.
+    """
+
+    def __init__(self, problem: Problem, fingerprint: Iterable[Value] = (), digests: Iterable[Digest] = ()) -> None:
+        super().__init__(problem, fingerprint, may_be_renamed=True)
+        self._digests = digests
+
+    def offers(self, entry: Entry) -> bool:
+        return True
+
+    def digests(self) -> Iterable[Digest]:
+        return self._digests
 
 
 def verifying(share: str = "all", seconds: float = 100.0) -> Any:

@@ -126,7 +126,7 @@ def test_the_conformance_tests_pass_for_it(installed: Path, pytester: pytest.Pyt
         ("tuned.best = memory", "pass", "test_inside_isolation_nothing_is_remembered_and_nothing_is_left"),
         ("import gc", "import gc, handrolled", "test_making_the_adapter_imports_no_library"),
         (
-            "entry.choice.params in on_offer",
+            "entry.choice.params in self.chunks_by_params",
             "True",
             "test_a_choice_that_is_no_longer_on_offer_is_not_taken",
         ),

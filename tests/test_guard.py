@@ -18,6 +18,7 @@ from pytest_autotune.run.session import Session
 from pytest_autotune.tuners.hooks import Hooks
 from pytest_autotune.workers.coordinator import Coordinator
 from pytest_autotune.workers.locks import Locks
+from tests.sessions import AnyChoice
 from tests.test_session import Refused, a_session, problem, tune
 
 PROBLEM = Problem("toy", "kernel", (), Device("Toy GPU", "toy"))
@@ -117,7 +118,7 @@ def test_an_adapter_that_records_what_is_no_candidate_is_told_and_nothing_is_kep
     library: Any, monkeypatch: pytest.MonkeyPatch, choice: Any
 ) -> None:
     def choose(self: Any, session: Session, original: Any) -> Any:
-        with session.tuning(PROBLEM, (), lambda entry: True) as tuning:
+        with session.tuning(AnyChoice(PROBLEM)) as tuning:
             tuning.record(choice)
 
     with hooked(monkeypatch, replacing_choose(choose)) as session:
@@ -144,7 +145,7 @@ def test_an_error_of_the_users_kernel_passes_unchanged(
     def choose(self: Any, session: Session, original: Any) -> Any:
         if way == "tuner's own function":
             return original(self)
-        with session.tuning(PROBLEM, (), lambda entry: True):
+        with session.tuning(AnyChoice(PROBLEM)):
             return self.measure()
 
     with hooked(monkeypatch, replacing_choose(choose)) as session, pytest.raises(type(error)) as raised:
@@ -206,7 +207,7 @@ class Broken:
 def test_a_claim_or_lock_that_cannot_be_had_fails_no_tuning() -> None:
     session, lookups = a_session((), Broken())
 
-    with session.tuning(problem(), (), lambda entry: True) as tuning, tuning.measuring(), session.measuring():
+    with session.tuning(AnyChoice(problem())) as tuning, tuning.measuring(), session.measuring():
         with session.compiling("k", wait=True) as is_mine:
             assert is_mine
         tuning.record(Candidate("a"))

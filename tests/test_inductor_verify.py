@@ -15,7 +15,7 @@ from pytest_autotune.tuners.inductor.benchmarks import Benchmarks
 from pytest_autotune.tuners.inductor.kernels import Kernels
 from pytest_autotune.tuners.inductor.templates import Templates
 from pytest_autotune.tuners.shared.library import Patches
-from tests.sessions import a_session, verifying
+from tests.sessions import AnyChoice, a_session, verifying
 from tests.test_inductor_benchmarks import Inductor, Kernel
 from tests.test_race import Gpu
 
@@ -54,7 +54,7 @@ def test_a_kernels_configurations_race_against_the_loaded_one_without_those_that
     found = []
     for times_us, spills in (({16: 40.0, 64: 44.0, 128: 30.0}, {128: 99}), ({16: 44.0, 64: 44.2}, {})):
         session, verdicts = a_race(entry)
-        with session.tuning(entry.problem, (), lambda entry: True) as tuning:
+        with session.tuning(AnyChoice(entry.problem)) as tuning:
             search: Any = SimpleNamespace(compiled_s=1.5, autotuner=Spilling(times_us, spills))
             tuning.race(partial(part._contest, search, Candidate(params=params(64)), ("x",), {"stream": 0}))
         found += verdicts

@@ -18,6 +18,7 @@ from pytest_autotune.run.settle import complete_lookups
 from pytest_autotune.workers.coordinator import Claim, Coordinator
 from pytest_autotune.workers.locks import Locks
 from tests import sessions
+from tests.sessions import AnyChoice
 
 GPU = Device("GPU", "arch", 1)
 FAST = Candidate(params=(Value("BLOCK", 16),), time_us=1.0)
@@ -40,8 +41,9 @@ a_session = partial(sessions.a_session, refuse=refuse)
 
 
 def open_tuning(session: Session, asked: Problem | None = None, source: str = "s", **options: Any) -> Any:
-    offered = options.pop("offered", lambda entry: True)
-    return session.tuning(asked or problem(), [Value("source", source)], offered, moves=True)
+    question = AnyChoice(asked or problem(), [Value("source", source)])
+    question.offers = options.pop("offered", question.offers)  # type: ignore[method-assign]
+    return session.tuning(question)
 
 
 def tune(session: Session, asked: Problem | None = None, **options: Any) -> Entry:
@@ -155,7 +157,7 @@ def test_a_failure_that_is_none_any_more_is_an_error_where_stale_is_one(policy: 
 def test_a_version_that_is_as_it_was_is_not_said_to_have_changed() -> None:
     def stale(version: int) -> str:
         session, lookups = a_session((entry,))
-        with session.tuning(problem(), [Value("source", "b", "digest"), Value("version", version)], lambda entry: True):
+        with session.tuning(AnyChoice(problem(), [Value("source", "b", "digest"), Value("version", version)])):
             pass
         return lookups[0].reason
 
@@ -175,7 +177,7 @@ def test_a_stale_problem_is_compared_with_the_entry_that_differs_least() -> None
     now = of("c", FAST, "kernel 2", "square 2")
     entries = (of("a", FAST, "kernel 1", "relu 1"), of("b", SLOW, "kernel 1", "square 1"))
     session, lookups = a_session(entries, on_stale="use")
-    with session.tuning(problem(), now.fingerprint, lambda entry: True, digests=lambda: now.digests) as tuning:
+    with session.tuning(AnyChoice(problem(), now.fingerprint, now.digests)) as tuning:
         assert tuning.entry.choice == SLOW
 
     assert lookups[0].reason == "source changed (kernel, square)"

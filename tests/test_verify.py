@@ -21,6 +21,7 @@ from pytest_autotune.workers.coordinator import Coordinator
 from pytest_autotune.workers.events import Event, Log
 from pytest_autotune.workers.locks import Locks
 from tests.results import result
+from tests.sessions import AnyChoice
 from tests.test_race import Gpu
 
 GPU = Device("GPU", "arch", 1)
@@ -62,15 +63,15 @@ def raced(
 ) -> Any:
     """The verdict on a hit with this choice, where candidates take so long now; None where it is not raced."""
     entry = Entry(PROBLEMS[0], (), candidate(choice), tuple(kept))
-    log, policy = Log(None, "main"), Policy(modes=(Verify(share, seconds),))
+    log = Log(None, "main")
     index = EntryIndex.from_caches([Cache((entry,))])
-    session = Session(policy, index, Coordinator(Locks(1.0)), pytest.fail, log=log)
+    session = Session(Policy(), index, Coordinator(Locks(1.0)), pytest.fail, log=log, modes=(Verify(share, seconds),))
 
     def ready(some: Sequence[Candidate]) -> dict[Candidate, Runner]:
         numbers = {one: one.params[0].value for one in some}
         return {one: Runner(lambda number=number: times_us[number]) for one, number in numbers.items()}  # type: ignore
 
-    with session.tuning(PROBLEMS[0], (), lambda entry: True) as tuning:
+    with session.tuning(AnyChoice(PROBLEMS[0])) as tuning:
         candidates = [candidate(number) for number in range(len(times_us))]
         given = {"ready": ready, **contest}
         tuning.race(lambda: Contest(candidates, make_clock=lambda: gpu, **given))  # type: ignore[arg-type]

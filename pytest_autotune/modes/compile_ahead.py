@@ -12,9 +12,10 @@ from pathlib import Path
 from pytest_autotune import devices
 from pytest_autotune.cache.host_time import HostTime
 from pytest_autotune.cache.quantities import describe_count
-from pytest_autotune.run.mode import Job, Mode, Section
+from pytest_autotune.run.mode import Job, Mode
+from pytest_autotune.run.reporter import Reporter
 from pytest_autotune.run.result import RunResult
-from pytest_autotune.run.session import Session
+from pytest_autotune.run.section import Section
 from pytest_autotune.tuners.shared.compile_pool import CompilePool
 from pytest_autotune.workers.events import Event
 from pytest_autotune.workers.locks import in_distributed_run
@@ -38,14 +39,14 @@ class CompileAhead(Mode):
         self._failures: list[str] = []
 
     def begin_tests(
-        self, session: Session, folder: Path | None, processes: int, jobs: Callable[[], Sequence[Job]]
+        self, reporter: Reporter, folder: Path | None, processes: int, jobs: Callable[[], Sequence[Job]]
     ) -> None:
         threads = min(max(cores(devices.cpu().multiprocessors) // processes - 1, self._always), MOST_THREADS)
-        if session.index is None or folder is None or not threads or in_distributed_run():
+        if reporter.index is None or folder is None or not threads or in_distributed_run():
             return
         if not (found := jobs()):
             return
-        session.coordinator.compile_in(folder)
+        reporter.coordinator.compile_in(folder)
         self._pool = CompilePool(min(threads, len(found)))
         for job in found:
             self._pool.submit(self._do, job)

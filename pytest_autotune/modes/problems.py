@@ -17,8 +17,9 @@ from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.foreign_text import to_one_line
 from pytest_autotune.cache.quantities import describe_count
 from pytest_autotune.production.choices import plain_key
-from pytest_autotune.run.mode import Finding, Mode, Section
-from pytest_autotune.run.result import Gate, RunResult
+from pytest_autotune.run.mode import Mode
+from pytest_autotune.run.result import RunResult
+from pytest_autotune.run.section import Finding, Gate, Section
 
 _NO_PROBLEM = "is no problem that pytest_autotune.use() reported"
 

@@ -6,7 +6,7 @@ So a failure comes back with the same seed, in any order of the tests, with any 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from pytest_autotune.cache.foreign_text import to_one_line
@@ -17,10 +17,12 @@ from pytest_autotune.report.json_report import candidate_mapping, problem_mappin
 from pytest_autotune.report.naming import describe_problem
 from pytest_autotune.report.terminal import NO_LOOKUPS
 from pytest_autotune.run.lookup import Lookup, UsedEntry
-from pytest_autotune.run.mode import Finding, Mode, Section
+from pytest_autotune.run.mode import Mode
+from pytest_autotune.run.notes import Notes
+from pytest_autotune.run.question import Question
 from pytest_autotune.run.result import RunResult
-from pytest_autotune.run.session import Session
-from pytest_autotune.run.sources import Answer, Answers
+from pytest_autotune.run.section import Finding, Section
+from pytest_autotune.run.sources import Answer, Rejection, Source, select_rejections
 from pytest_autotune.workers.events import Event
 
 #: The kind of event that tells what a test that failed ran with.
@@ -66,22 +68,17 @@ class Sweep(Mode):
             first = (self.part - 1) * max(number, self.parts) // self.parts % number
         return [distinct[encoded] for encoded in ranked[first:] + ranked[:first]]
 
-    def list_answers(
-        self, session: Session, lookup: Lookup, candidates: Callable[[], Iterable[Candidate]] | None
-    ) -> Answers:
-        """Each candidate; where the tuner cannot use it, the next one."""
-        problem, fingerprint = lookup.identity
-        if candidates is None:
-            session.note(f"{problem.tuner} does not say what its candidates are: in a sweep, too, it chose by itself")
-            return
-        ordered: list[Candidate] = []
-        with session.guard(problem.tuner, "candidates()"):
-            ordered = self.ordered(problem, candidates())
-        noted = list(ordered)
-        for number, candidate in enumerate(ordered):
-            entry = Entry(problem, fingerprint, candidate, tuple(noted))
-            reason = yield Answer(replace(lookup, result=UsedEntry(entry)), entry)
-            noted[number] = replace(candidate, failed=reason)
+    def build_source(self, question: Question, reporter: Notes) -> Source | None:
+        """Return the source of the problem's candidates, in the order of this sweep."""
+        problem = question.problem
+        candidates: Sequence[Candidate] = ()
+        with reporter.guard(problem.tuner, "candidates()"):
+            candidates = question.candidates()
+            if not candidates:
+                reporter.note(
+                    f"{problem.tuner} does not say what its candidates are: in a sweep, too, it chose by itself"
+                )
+        return SweptCandidates(self.ordered(problem, candidates))
 
     def begin_test(self) -> None:
         self.ran_with.clear()
@@ -127,6 +124,25 @@ class Sweep(Mode):
             stands_for_counts=True,
             data={"modes": {self.name: {"seed": str(self), "rows": data}}},
         )
+
+
+@dataclass(frozen=True)
+class SweptCandidates:
+    """The source of the candidates of a sweep: the first, and after each rejection the next."""
+
+    ordered: Sequence[Candidate]
+
+    def ask(self, question: Question, rejections: Sequence[Rejection]) -> Answer | None:
+        """Return the next candidate; see :class:`pytest_autotune.run.sources.Source`."""
+        own_rejections = select_rejections(rejections, self)
+        number = len(own_rejections)
+        if number == len(self.ordered):
+            return None
+        noted = list(self.ordered)
+        for position, rejection in enumerate(own_rejections):
+            noted[position] = replace(noted[position], failed=rejection.reason)
+        entry = Entry(question.problem, question.fingerprint, self.ordered[number], tuple(noted))
+        return Answer(result=UsedEntry(entry))
 
 
 def parse(text: str) -> Sweep:

@@ -23,9 +23,10 @@ from pytest_autotune.modes import part_of
 from pytest_autotune.report.findings import build_finding
 from pytest_autotune.report.gate import Limit, explain_empty_run, explain_unreachable_entries
 from pytest_autotune.run.lookup import Lookup, Outcome
-from pytest_autotune.run.mode import Mode, ProblemRemark, Section
-from pytest_autotune.run.result import Gate, RunResult
-from pytest_autotune.run.session import Session
+from pytest_autotune.run.mode import Mode
+from pytest_autotune.run.reporter import Reporter
+from pytest_autotune.run.result import RunResult
+from pytest_autotune.run.section import Gate, ProblemRemark, Section
 from pytest_autotune.run.tuning import Tuning
 from pytest_autotune.tuners.measuring.clocks import Clock, Runner
 from pytest_autotune.tuners.measuring.launching import CandidateResult as Launched
@@ -147,18 +148,18 @@ class Verify(Mode):
     def has_turn(self, problem: Problem, *, now: bool = False) -> bool:
         return self._share.has_turn(problem) and not (now and self._why_not)
 
-    def race(self, session: Session, tuning: Tuning, contest: Callable[[], Any]) -> None:
+    def race(self, reporter: Reporter, tuning: Tuning, contest: Callable[[], Any]) -> None:
         lookup = tuning.lookup
         try:
             brought: Contest | OwnRace | str = contest()
         except Exception as error:
             brought = describe_error(error)
         if why := brought if isinstance(brought, str) else self._why_not:
-            session.append_event(Verdict(why).event(lookup))
+            reporter.append_event(Verdict(why).event(lookup))
             return
         assert not isinstance(brought, str)
-        claiming = session.coordinator.claim(_claim_of(lookup), None)
-        with session.guarded(lookup.problem.tuner, claiming, Claim()) as claim:
+        claiming = reporter.coordinator.claim(_claim_of(lookup), None)
+        with reporter.guarded(lookup.problem.tuner, claiming, Claim()) as claim:
             if not claim.is_claimed:  # another worker races it, or has
                 return
             started = HostTime.perf_counter()
@@ -166,7 +167,7 @@ class Verify(Mode):
             took_s = HostTime.perf_counter() - started
             self._left_s -= took_s
             took_s += brought.spent_s if isinstance(brought, Contest) else 0.0
-            session.append_event(replace(verdict, seconds=round_significant(took_s)).event(lookup))
+            reporter.append_event(replace(verdict, seconds=round_significant(took_s)).event(lookup))
 
     def _verdict(self, tuning: Tuning, brought: Contest | OwnRace) -> Verdict:
         device = tuning.lookup.problem.device

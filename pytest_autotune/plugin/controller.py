@@ -341,6 +341,7 @@ class Controller:
             tuners_named_by = f"--autotune-tuners={typed_tuners}"
         return RunRequest(
             is_dumping=options.dump is not None,
+            modes=options.modes,
             prune=options.update == "prune",
             new_only=options.update == "new",
             keep_candidates=options.keep_candidates,

@@ -161,7 +161,6 @@ class Options:
             tuners=self.tuners,
             ignore=self.ignore,
             device_aliases=dict(self.device_alias),
-            modes=self.modes,
             debug=self.debug,
         )
 

@@ -146,7 +146,15 @@ class TestProcess:
         self._context = context
         share = max(devices.cpu().multiprocessors // context.workers, 1)
         policy = replace(options.policy, compile_threads=share)
-        self.session = Session(policy, context.index, context.coordination, self._refuse, context.progress, context.log)
+        self.session = Session(
+            policy,
+            context.index,
+            context.coordination,
+            self._refuse,
+            context.progress,
+            context.log,
+            modes=options.modes,
+        )
         self.hooks = Hooks(self.session, options.tuners)
         self._config = config
         self._options = options

@@ -14,9 +14,9 @@ from pytest_autotune.cache.foreign_text import to_one_line
 from pytest_autotune.cache.quantities import describe_count
 from pytest_autotune.report.findings import MISS_WORDS, list_findings, list_uncovered
 from pytest_autotune.report.hints import list_hints
-from pytest_autotune.run.mode import Finding
 from pytest_autotune.run.result import RunResult, SourceLocation
 from pytest_autotune.run.rows import ProblemRow
+from pytest_autotune.run.section import Finding
 
 #: How many annotations of one level GitHub shows of a step.
 SHOWN = 10

@@ -9,7 +9,8 @@ from decimal import Decimal
 
 from pytest_autotune.cache.quantities import describe_count
 from pytest_autotune.run.lookup import Outcome
-from pytest_autotune.run.result import Gate, RunResult
+from pytest_autotune.run.result import RunResult
+from pytest_autotune.run.section import Gate
 
 #: What becomes of tests, in pytest's words and order.
 _TEST_OUTCOMES = ("failed", "passed", "skipped", "xfailed", "xpassed")

@@ -17,8 +17,8 @@ from pytest_autotune.report.findings import MISS_WORDS, Cost, list_findings, lis
 from pytest_autotune.report.hints import list_hints
 from pytest_autotune.report.naming import describe_change, describe_problem
 from pytest_autotune.report.terminal import describe_counts, describe_verdict, list_facts, list_notes
-from pytest_autotune.run.mode import Finding
 from pytest_autotune.run.result import RunResult
+from pytest_autotune.run.section import Finding
 
 _SIGNS = {"failed": "❌", "passed": "✅", "unjudged": "❔"}
 #: The titles of tables, by the word of their rows, where they are not that word.

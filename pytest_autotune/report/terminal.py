@@ -11,8 +11,8 @@ from pytest_autotune.cache.quantities import describe_count
 from pytest_autotune.report.findings import list_findings
 from pytest_autotune.report.hints import list_hints
 from pytest_autotune.report.naming import describe_row_count
-from pytest_autotune.run.mode import Finding
 from pytest_autotune.run.result import RunResult
+from pytest_autotune.run.section import Finding
 
 #: What is counted, in words that are not the name of the count.
 _COUNTED = {"failed": "cannot be tuned", "unrecorded": "not recorded", "fallback": "used a fallback"}

@@ -1,4 +1,4 @@
-"""One request for a choice, what became of it, and what a run does about that."""
+"""One lookup of a problem, its result, and the policy of a run for lookups."""
 
 from __future__ import annotations
 
@@ -6,13 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from pytest_autotune.cache.model import Entry, Identity, Problem, Value, library_of
+from pytest_autotune.cache.model import Device, Entry, Identity, Problem, Value, library_of
 from pytest_autotune.workers.events import Event
-
-if TYPE_CHECKING:
-    from pytest_autotune.run.mode import Mode
 
 #: The reason of a miss for which nobody has looked at the other entries of the kernel yet.
 NO_ENTRY = "no entry"
@@ -280,16 +277,15 @@ def _read_result(event: Event, data: dict[str, Any]) -> LookupResult:
 
 @dataclass(frozen=True)
 class Policy:
-    """What a run does with its lookups.
+    """How a run treats its lookups.
 
-    :param dumping: what is chosen will be written down, so every search must be a real one.
+    :param is_dumping: the run writes its choices to a cache, so every search must be a real search.
     :param on_miss: ``"tune"``, ``"first"``, ``"nearest"`` or ``"error"``; applies to every outcome but a hit.
     :param on_stale: ``"tune"``, ``"use"`` or ``"error"``; applies to stale problems, beside ``on_miss``.
-    :param tuners: the tuners to act on, each with those below it; None for all.
+    :param tuners: the tuners to act on, matched by prefix; None for all.
     :param ignore: globs of ``tuner:kernel`` that are bypassed.
-    :param aliases: device name -> name of a device whose entries it may use.
+    :param device_aliases: name of a device -> name of the device that has entries which it may use.
     :param compile_threads: this process's share of the cores.
-    :param modes: what the run does beside loading and dumping.
     :param debug: show the tracebacks of errors that cost no test.
     """
 
@@ -300,13 +296,11 @@ class Policy:
     ignore: tuple[str, ...] = ()
     device_aliases: Mapping[str, str] = field(default_factory=dict)
     compile_threads: int = 1
-    modes: tuple[Mode, ...] = ()
     debug: bool = False
 
-    @property
-    def picks_candidates(self) -> bool:
-        """Whether a mode gives candidates in place of searches, so that every test asks anew."""
-        return any(mode.picks_candidates for mode in self.modes)
+    def find_alias(self, device: Device) -> str:
+        """Return the name of the device whose entries this device may use if it has none; empty without alias."""
+        return self.device_aliases.get(device.name, "")
 
     def ignores(self, tuner: str, kernel: str) -> bool:
         """Whether a glob names this kernel; ``*`` is every kernel of a tuner."""

@@ -1,92 +1,32 @@
-"""What a mode may do in a run: the hooks that :mod:`pytest_autotune.modes` fill, and what renderers show of one."""
+"""The hooks that a mode of :mod:`pytest_autotune.modes` may fill."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
-from pytest_autotune.cache.model import Candidate, Entry, Problem
+from pytest_autotune.cache.model import Entry, Problem
 from pytest_autotune.run.lookup import Lookup
+from pytest_autotune.run.question import Question
+from pytest_autotune.run.reporter import Reporter
+from pytest_autotune.run.result import RunResult
+from pytest_autotune.run.section import Section
+from pytest_autotune.run.sources import Source
+from pytest_autotune.run.tuning import Tuning
 from pytest_autotune.workers.events import Event
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from pytest_autotune.run.result import Gate, RunResult
-    from pytest_autotune.run.session import Session
-    from pytest_autotune.run.sources import Answers
-    from pytest_autotune.run.tuning import Tuning
-
-#: What can be done beside the tests, in a thread: returns whether there was anything to do.
+#: Work that a thread can do beside the tests. Returns whether there was any work.
 Job = Callable[[], bool]
 
 
 @dataclass(frozen=True)
-class Finding:
-    """One row of what is to be known of a run.
-
-    :param word: what it is, as rows begin: ``"FAILED"``.
-    :param problem: in words; what several that are one row have in common.
-    :param test: the node id of the test that it is of, or of the first one; empty where it is of none.
-    :param fails: a test or the run fails for it.
-    :param count: of how many problems it is.
-    """
-
-    word: str
-    problem: str
-    text: str
-    test: str = ""
-    is_failure: bool = False
-    problem_count: int = 1
-    other_test_count: int = 0
-
-    def __str__(self) -> str:
-        return f"{f'{self.test} - ' if self.test else ''}{self.problem}: {self.text}"
-
-
-@dataclass(frozen=True)
-class ProblemRemark:
-    """What a mode says of one problem.
-
-    :param data: for the JSON report, by key beside those of the lookup.
-    :param word: by which such problems are counted and filtered, where they stand out: ``"slower"``.
-    """
-
-    text: str
-    data: Mapping[str, Any]
-    word: str = ""
-
-
-@dataclass(frozen=True)
-class Section:
-    """What a mode says at the end of a run.
-
-    :param about: as a user types it again.
-    :param lines: what it came to.
-    :param stands_for_counts: the lines stand in the place of the counts; else they follow those.
-    :param notes: lines in front of the counts.
-    :param data: for the JSON report, by key beside those of the run.
-    :param gate: what it has judged; None where it judges nothing.
-    """
-
-    name: str
-    typed_value: str
-    lines: tuple[str, ...] = ()
-    findings: tuple[Finding, ...] = ()
-    stands_for_counts: bool = False
-    notes: tuple[str, ...] = ()
-    problem_remarks: Mapping[Problem, ProblemRemark] = field(default_factory=dict)
-    data: Mapping[str, Any] = field(default_factory=dict)
-    gate: Gate | None = None
-
-
-@dataclass(frozen=True)
 class Suite:
-    """What collection has found.
+    """The collected tests.
 
-    :param tests: for each test, in their order, the functions and values that it is made of.
-    :param is_part: these are not all tests of the files that were collected.
+    :param tests: the functions and values that each test is made of; the tests are in their order.
+    :param is_part: the files that were collected have more tests.
     """
 
     tests: tuple[tuple[object, ...], ...]
@@ -94,84 +34,85 @@ class Suite:
 
 
 class Mode:
-    """A mode in one process. What is not overridden does nothing.
+    """A mode in one process. A method that a mode does not override does nothing.
 
-    In a process that runs tests: :meth:`collected`, once; for each test :meth:`begin_test`, for each lookup in it
-    :meth:`offers`, or where a loaded choice is a hit :meth:`has_turn` and :meth:`race`, then :meth:`used`, and
-    :meth:`test_failed` where it fails; :meth:`end` after the last one. Where the run comes together, with the events of
-    all processes: :meth:`replacing`, perhaps more than once, and :meth:`section` when all else is settled and judged.
+    In a process that runs tests, pytest-autotune calls :meth:`begin_tests` once and :meth:`begin_test` for each test.
+    A lookup asks the source of :meth:`build_source`. If a loaded choice is a hit, the lookup calls :meth:`has_turn`
+    and :meth:`race`. :meth:`note_used` follows. :meth:`test_failed` is called for each failed test, and :meth:`end`
+    after the last test.
 
-    Its text is the value of its flag, as a user types it; empty where it has none.
+    In the process that ends the run, with the events of all processes, :meth:`list_replacing_entries` may be called
+    more than once. :meth:`build_section` is called when the run is settled and judged.
+
+    ``str(mode)`` is the value of the mode's flag, as a user types it; empty if the flag has no value.
     """
 
-    #: Of its module and of its flag.
+    #: The name of the mode's module and of its flag.
     name = ""
-    #: Why it is not to be combined with anything that is loaded or dumped, in words; empty where it may be.
+    #: Why the mode cannot be combined with loaded or dumped caches, in words; empty if it can.
     without_caches = ""
-    #: What there is not where nothing is loaded, in words; empty where it needs nothing loaded.
+    #: What a run lacks that loads nothing, in words; empty if the mode needs no loaded cache.
     without_loaded = ""
-    #: It does nothing where nothing is loaded for all tests.
+    #: The mode does nothing in a run that loads no cache for all tests.
     needs_loaded = False
-    #: It gives candidates in place of searches, so every test is to ask for every problem anew.
+    #: The mode gives candidates in place of searches, so every test must ask for every problem again.
     picks_candidates = False
 
     def __str__(self) -> str:
         return ""
 
     def begin_tests(
-        self, session: Session, folder: Path | None, processes: int, jobs: Callable[[], Sequence[Job]]
+        self, reporter: Reporter, folder: Path | None, processes: int, jobs: Callable[[], Sequence[Job]]
     ) -> None:
-        """The tests are known, and none has begun.
+        """Begin a run: all tests are collected, and none has begun.
 
-        :param folder: the run's own, the same for all its processes on this machine; None where there is none.
-        :param processes: how many of them run tests here.
-        :param jobs: gives what the tuners can do beside the tests, what those need first in front.
+        :param folder: the run's own folder, which all its processes on this machine share; None if there is none.
+        :param processes: the number of processes that run tests on this machine.
+        :param jobs: lists the work that the tuners can do beside the tests, the most urgent work first.
         """
 
     def begin_test(self) -> None:
-        """A test begins."""
+        """Begin a test."""
 
-    def list_answers(
-        self, session: Session, lookup: Lookup, candidates: Callable[[], Iterable[Candidate]] | None
-    ) -> Answers:
-        """What a tuner is to use one after another, where the mode picks candidates; sent back is why it cannot."""
-        yield from ()
+    def build_source(self, question: Question, reporter: Reporter) -> Source | None:
+        """Return the source of the candidates that the mode picks; None if it picks none for this question."""
+        return None
 
     def has_turn(self, problem: Problem, *, now: bool = False) -> bool:
-        """Whether a loaded choice of this problem is to be raced before it is used.
+        """Whether the mode wants to race a loaded choice of this problem before the tuner uses it.
 
-        :param now: ask as well whether there is time left for it.
+        :param now: also ask whether there is time left for the race.
         """
         return False
 
-    def race(self, session: Session, tuning: Tuning, contest: Callable[[], Any]) -> None:
-        """Race the loaded choice that ``tuning`` has, which is used whatever comes of that.
+    def race(self, reporter: Reporter, tuning: Tuning, contest: Callable[[], Any]) -> None:
+        """Race the loaded choice of a tuning. The tuner uses the choice, whatever the result is.
 
-        :param contest: gives what its tuner brings: see :meth:`pytest_autotune.run.tuning.Tuning.race`.
+        :param contest: builds the contest: see :meth:`pytest_autotune.run.tuning.Tuning.race`.
         """
 
     def note_used(self, lookup: Lookup, entry: Entry) -> None:
-        """A tuner has used an entry."""
+        """Note that a tuner has used an entry."""
 
     def test_failed(self, test: str) -> tuple[Sequence[str], Sequence[Event]]:
-        """A test has failed: what its report is to say, and what is to be written down.
+        """Return lines for the report of a failed test, and events for the log.
 
         :param test: its node id.
         """
         return (), ()
 
     def end(self) -> Iterable[Event]:
-        """The tests are over, or the run is: what is to be written down."""
+        """Return the last events for the log. The tests are over."""
         return ()
 
     def list_replacing_entries(self, events: Sequence[Event], lookups: Sequence[Lookup]) -> Iterable[Entry]:
-        """What a dump is to hold in place of the entries that were used.
+        """Return the entries that a dump holds in place of the entries that were used.
 
-        :param events: those of all modes.
-        :param lookups: but those that the cache of a single test gave another choice.
+        :param events: of all modes.
+        :param lookups: without those that a single test's cache gave another choice.
         """
         return ()
 
     def build_section(self, result: RunResult) -> Section:
-        """What it says at the end; the events of all modes are in ``result.collected.others``."""
+        """Return the words of the mode at the end. ``result.collected.mode_events`` has the events of all modes."""
         return Section(self.name, str(self))

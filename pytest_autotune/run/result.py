@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Protocol
 
 from pytest_autotune.cache.diff import ChangeKind, Diff
 from pytest_autotune.cache.merge import MergeResult
 from pytest_autotune.cache.model import Cache, Device, Entry, Problem, is_tuner_named, library_of
 from pytest_autotune.run.collected import Collected
-from pytest_autotune.run.lookup import Outcome, Policy
-from pytest_autotune.run.mode import Finding, Section
+from pytest_autotune.run.lookup import Lookup, Outcome, Policy
 from pytest_autotune.run.rows import NOT_COVERED, ProblemRow
+from pytest_autotune.run.section import Finding, Gate, Section
+from pytest_autotune.workers.events import Event
 
 
 @dataclass(frozen=True)
@@ -27,21 +29,11 @@ class SourceLocation:
     line: int = 0
 
 
-@dataclass(frozen=True)
-class Gate:
-    """Whether a run is within a limit: on its misses and unused entries, or what a mode judges.
+class EntryReplacer(Protocol):
+    """A mode that may replace entries of a dump; see :class:`pytest_autotune.run.mode.Mode`."""
 
-    :param limit: how many are allowed, as the user wrote it; empty where they are not to be judged.
-    :param failure: why the run fails; empty when it passes.
-    :param skipped: why nothing was judged; empty when it was.
-    :param is_usage_error: the failure is one of what was asked for, not of what was found.
-    """
-
-    limit: str = ""
-    failure: str = ""
-    skipped: str = ""
-    is_usage_error: bool = False
-    fail_on_unused: bool = False
+    def list_replacing_entries(self, events: Sequence[Event], lookups: Sequence[Lookup]) -> Iterable[Entry]:
+        """Return the entries that a dump holds in place of the entries that were used."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +58,7 @@ class RunRequest:
     is_update: bool = False
     update_arguments: str = ""
     policy: Policy = field(default_factory=Policy)
+    modes: tuple[EntryReplacer, ...] = ()
     tuners_named_by: str = ""
     adapters: tuple[str, ...] | None = None
     version_checks: tuple[str, ...] = ()

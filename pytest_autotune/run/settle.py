@@ -92,7 +92,7 @@ def settle(initial: InitialCaches, collected: Collected, dump_cache: Cache, requ
         used += [replace(old, problem=lookup.problem) for old, lookup in moved]
         used = [entry for entry in used if entry.identity not in drop]
     if request.is_dumping:
-        for mode in policy.modes:
+        for mode in request.modes:
             replacing = mode.list_replacing_entries(collected.mode_events, kept)
             used += replacing if request.keep_candidates else map(without_candidates, replacing)
     merged = merge_run(
@@ -108,7 +108,7 @@ def settle(initial: InitialCaches, collected: Collected, dump_cache: Cache, requ
         ),
     )
     return RunResult(
-        build_rows(lookups, lambda one: nearest([index], one, policy.device_aliases.get(one.device.name, "")), merged),
+        build_rows(lookups, lambda one: nearest([index], one, policy.find_alias(one.device)), merged),
         collected,
         request,
         merged,

@@ -1,185 +1,370 @@
-"""Where the choice for a lookup may come from: sources, asked one after another.
+"""The sources of a choice, in the order in which a lookup asks them.
 
-What this process has chosen before, what is loaded, what stands in for a tuning where the user wants none, and what
-another worker is tuning; a mode may have sources of its own. Each says what it makes of the lookup, and may offer an
-entry; the tuner takes it or rejects it, and the next one is asked. Their order stands in
-:class:`~pytest_autotune.run.session.Session`; whether a lookup is an error says
-:class:`~pytest_autotune.run.tuning.Tuning`, for all of them.
+A lookup has a list of sources. Each source answers with an entry for the tuner, with an outcome alone, or with nothing.
+If the tuner rejects an entry, the lookup asks the same source again, and then the next source. The session decides
+which sources a lookup has; :class:`~pytest_autotune.run.tuning.Tuning` asks them and decides when an outcome is an
+error. A mode may have a source of its own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Sequence, Set
-from dataclasses import dataclass, replace
-from itertools import chain
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Sequence, Set
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from typing import Protocol
 
 from pytest_autotune.cache.diff import find_winner
 from pytest_autotune.cache.digest_parts import describe_changes
 from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.model import Candidate, Digest, Entry, Identity, Value, before_pruning, is_part
-from pytest_autotune.run.lookup import NO_ENTRY, Lookup, Outcome, Policy, SharedEntry, UsedEntry, UsedFallback
+from pytest_autotune.run.lookup import (
+    NO_ENTRY,
+    Lookup,
+    LookupResult,
+    NoResult,
+    NotRecorded,
+    Outcome,
+    Policy,
+    SharedEntry,
+    UsedEntry,
+    UsedFallback,
+)
 from pytest_autotune.run.nearest import entries_of, nearest, nearest_entries
-from pytest_autotune.workers.coordinator import Claim
-
-
-class Answer(NamedTuple):
-    """What a source makes of a lookup.
-
-    :param lookup: what is reported where the tuner takes the entry, or where there is none and no later source has.
-    :param entry: offered to the tuner; None where the source has nothing to offer.
-    :param is_reported: this process has reported the problem before.
-    :param is_disturbed: another worker may still measure while this one does.
-    """
-
-    lookup: Lookup
-    entry: Entry | None = None
-    is_reported: bool = False
-    is_disturbed: bool = False
-
-
-#: One after another, until the tuner takes an entry; sent back is why it could not use the one before.
-Answers = Generator[Answer, Any, None]
+from pytest_autotune.run.notes import WAITING_FOR_WORKER, Notes, Progress
+from pytest_autotune.run.question import Question, list_digests
+from pytest_autotune.workers.coordinator import Claim, Coordinator
 
 
 @dataclass(frozen=True)
-class Loaded:
-    """What is loaded.
+class Answer:
+    """The reply of a source.
 
-    :param indexes: of the caches, the one that takes precedence first.
-    :param asked: (tuner, kernel) of what this process has looked up while something was loaded.
-    :param of_one_test: a test has loaded some of them for itself: what they lack, nobody else can say later.
-    :param offered: whether an entry's choice is among the candidates now.
-    :param moves: entries of its source under another name may be the kernel's own.
+    :param outcome: of the lookup; None leaves the outcome, and its reason, as they are.
+    :param reason: why the outcome is no hit, in words.
+    :param result: holds the entry that the source offers, if it offers any.
+    :param label: replaces the label of the lookup; empty leaves that as it is.
+    :param has_rejected_entry: a loaded entry with this problem and fingerprint was offered, and the tuner rejected it.
+    :param is_final: no later source is asked.
+    :param is_remembered: this process has reported the problem before.
+    :param is_disturbed: another worker may still measure while this worker does.
+    """
+
+    outcome: Outcome | None = None
+    reason: str = ""
+    result: LookupResult = field(default_factory=NoResult)
+    label: str = ""
+    has_rejected_entry: bool = False
+    is_final: bool = False
+    is_remembered: bool = False
+    is_disturbed: bool = False
+
+    @property
+    def entry(self) -> Entry | None:
+        """The entry that the tuner may use. An entry that says that every candidate failed is not for use."""
+        if isinstance(self.result, (NoResult, NotRecorded)) or self.result.entry.is_failure:
+            return None
+        return self.result.entry
+
+    def fold_into(self, lookup: Lookup) -> Lookup:
+        """Return the lookup with this answer."""
+        if self.outcome is not None:
+            lookup = replace(lookup, outcome=self.outcome, reason=self.reason)
+        return replace(
+            lookup,
+            result=self.result,
+            label=self.label or lookup.label,
+            has_rejected_entry=self.has_rejected_entry or lookup.has_rejected_entry,
+        )
+
+
+class Source(Protocol):
+    """An object that may know the choice of a problem."""
+
+    def ask(self, question: Question, rejections: Sequence[Rejection]) -> Answer | None:
+        """Return an answer; None if the source has nothing more to say.
+
+        After an answer with an entry, the source is asked again if the tuner rejects the entry.
+
+        :param rejections: all entries that the tuner has rejected in this lookup, also those of other sources.
+        """
+
+
+@dataclass(frozen=True)
+class Rejection:
+    """An entry that the tuner could not use.
+
+    :param reason: why not, in words.
+    """
+
+    source: Source
+    entry: Entry
+    reason: str
+
+
+def select_rejections(rejections: Sequence[Rejection], source: Source) -> list[Rejection]:
+    """Return the rejections of entries that this source offered."""
+    return [rejection for rejection in rejections if rejection.source is source]
+
+
+@dataclass(frozen=True)
+class RememberedEntry:
+    """The source of the entry that this process used or recorded before."""
+
+    entry: Entry | None
+
+    def ask(self, question: Question, rejections: Sequence[Rejection]) -> Answer | None:
+        """Return the entry if the tuner can still use it; see :class:`Source`."""
+        if self.entry is None or select_rejections(rejections, self):
+            return None
+        if self.entry.is_failure or not question.offers(self.entry):
+            return None
+        return Answer(result=UsedEntry(self.entry), is_remembered=True)
+
+
+@dataclass(frozen=True)
+class LoadedCaches:
+    """The source of the entries of loaded caches.
+
+    :param indexes: of the caches; the first takes precedence.
+    :param asked_kernels: (tuner, kernel) of all lookups of this process.
+    :param has_test_cache: a test has loaded some of the caches for itself. Only this process can then say which entry
+        is the nearest; else the controller says it.
+    :param notes: receives an error of the adapter's ``digests()``.
     """
 
     indexes: Sequence[EntryIndex]
     policy: Policy
-    asked: Set[tuple[str, str]]
-    of_one_test: bool
-    offered: Callable[[Entry], bool]
-    digest_parts: Callable[[], Iterable[Digest]]
-    moves: bool
+    asked_kernels: Set[tuple[str, str]]
+    has_test_cache: bool
+    notes: Notes
 
-    def judge(self, lookup: Lookup) -> Lookup:
-        """What the loaded entries say about a lookup, with the entry to offer; the first cache precedes.
+    def ask(self, question: Question, rejections: Sequence[Rejection]) -> Answer | None:
+        """Return what the caches say; after a rejection, that the problem is stale. See :class:`Source`."""
+        own_rejections = select_rejections(rejections, self)
+        if own_rejections:
+            rejection = own_rejections[-1]
+            is_same = rejection.entry.identity == question.identity
+            return Answer(Outcome.STALE, rejection.reason, has_rejected_entry=is_same)
+        entries: list[Entry] = []
+        for index in self.indexes:
+            entries += index.list_same_key(question.problem)
+        device_entries = self._select_entries_of_device(question, entries)
+        if device_entries:
+            return self._judge_entries(question, device_entries)
+        renamed = self._find_renamed_entry(question)
+        if renamed is not None:
+            return Answer(Outcome.HIT, f"moved from {renamed.problem.kernel}", UsedEntry(renamed))
+        if entries:
+            devices = ", ".join(sorted({str(entry.problem.device) for entry in entries}))
+            return Answer(Outcome.MISMATCH, f"tuned on {devices}, running on {question.problem.device}")
+        return Answer(Outcome.MISS, self._describe_miss(question))
 
-        A hit on an entry that says that every candidate failed offers nothing.
-        """
-        problem, indexes = lookup.problem, self.indexes
-        same_key = [entry for index in indexes for entry in index.list_same_key(problem)]
-        own = [entry for entry in same_key if entry.problem.device == problem.device]
-        if not own and (other := self.policy.device_aliases.get(problem.device.name, "")):
-            own = [entry for entry in same_key if entry.problem.device.name == other]
-        if own:
-            hit = self._hit(lookup.fingerprint, own)
-            return (
-                replace(lookup, outcome=Outcome.HIT, result=UsedEntry(hit))
-                if hit is not None
-                else self._stale(lookup, own)
-            )
-        if self.moves and (moved := self._moved(lookup)) is not None:
-            return replace(
-                lookup, outcome=Outcome.HIT, reason=f"moved from {moved.problem.kernel}", result=UsedEntry(moved)
-            )
-        if same_key:
-            devices = ", ".join(sorted({str(entry.problem.device) for entry in same_key}))
-            reason = f"tuned on {devices}, running on {problem.device}"
-            return replace(lookup, outcome=Outcome.MISMATCH, reason=reason)
-        reason = NO_ENTRY
-        if self.of_one_test or self.policy.on_miss == "error":  # else the controller looks, which has all
-            reason = nearest(indexes, problem, self.policy.device_aliases.get(problem.device.name, "")).text
-        return replace(lookup, outcome=Outcome.MISS, reason=reason)
+    def _select_entries_of_device(self, question: Question, entries: Sequence[Entry]) -> list[Entry]:
+        """Return the entries for the device of the problem; without any, those for the device that stands for it."""
+        device = question.problem.device
+        selected = [entry for entry in entries if entry.problem.device == device]
+        if not selected:
+            alias = self.policy.find_alias(device)
+            selected = [entry for entry in entries if entry.problem.device.name == alias]
+        return selected
 
-    def _hit(self, fingerprint: tuple[Value, ...], entries: Sequence[Entry]) -> Entry | None:
+    def _judge_entries(self, question: Question, entries: Sequence[Entry]) -> Answer:
+        hit = _find_hit(question, entries)
+        if hit is not None:
+            # A hit on an entry without a choice leaves the call to the tuner, which fails as it always does.
+            return Answer(Outcome.HIT, result=UsedEntry(hit), is_final=hit.is_failure)
         for entry in entries:
-            if entry.fingerprint == fingerprint and (entry.is_failure or self.offered(entry)):
-                return entry
-        # The fastest of all candidates is the fastest of any part of them that it is in.
-        whole = before_pruning(fingerprint)
-        for entry in entries if is_part(fingerprint) else ():
-            if entry.fingerprint == whole and not entry.is_failure and self.offered(entry):
-                return entry
-        return None
+            if entry.fingerprint == question.fingerprint:
+                return Answer(Outcome.STALE, f"{_describe_choice(entry)} is no longer a candidate")
+        return self._describe_stale(question, entries)
 
-    def _stale(self, lookup: Lookup, entries: Sequence[Entry]) -> Lookup:
-        """Why none of these entries is a hit; the one to use all the same, where the user wants that."""
-        fingerprint = lookup.fingerprint
-        stale = replace(lookup, outcome=Outcome.STALE)
-        exact = next((entry for entry in entries if entry.fingerprint == fingerprint), None)
-        if exact is not None:
-            return replace(stale, reason=f"{_choice_of(exact)} is no longer a candidate")
-        digests = tuple(self.digest_parts())
-        made_of = _made_of(fingerprint, digests)
-        # Of several, as of kernels of one factory, the one that differs least.
-        entries = sorted(entries, key=lambda entry: len(made_of ^ _made_of(entry.fingerprint, entry.digests)))
-        usable = next((entry for entry in entries if not entry.is_failure and self.offered(entry)), None)
-        closest = usable or entries[0]
+    def _describe_stale(self, question: Question, entries: Sequence[Entry]) -> Answer:
+        """Return how the nearest of the entries differs, with the entry if the user wants to use it all the same.
+
+        Kernels that one factory makes share a name, so a problem can have several entries. The nearest entry differs
+        in the fewest parts.
+        """
+        fingerprint = question.fingerprint
+        digests = list_digests(question, self.notes)
+        wanted_parts = _list_parts(fingerprint, digests)
+
+        def count_differences(entry: Entry) -> int:
+            return len(wanted_parts ^ _list_parts(entry.fingerprint, entry.digests))
+
+        ranked = sorted(entries, key=count_differences)
+        usable = None
+        for entry in ranked:
+            if not entry.is_failure and question.offers(entry):
+                usable = entry
+                break
+        closest = usable or ranked[0]
         if not is_part(fingerprint) and closest.fingerprint == before_pruning(fingerprint):
             reason = "pruning makes candidates that are not in the list, which were not measured"
         else:
             reason = describe_changes(closest.fingerprint, fingerprint, (*digests, *closest.digests))
         if usable is None and not closest.is_failure:
-            reason += f", and {_choice_of(closest)} is no longer a candidate"
-        stale = replace(stale, reason=reason)
+            reason += f", and {_describe_choice(closest)} is no longer a candidate"
         if usable is not None and self.policy.on_stale == "use":
-            return replace(stale, result=UsedFallback(usable, "stale"))
-        return stale
+            return Answer(Outcome.STALE, reason, UsedFallback(usable, "stale"))
+        return Answer(Outcome.STALE, reason)
 
-    def _moved(self, lookup: Lookup) -> Entry | None:
-        """The entry of a kernel with the same source that nobody asked for; None if several chose differently."""
-        problem, fingerprint = lookup.identity
-        if not any(value.name == "source" for value in fingerprint):
+    def _find_renamed_entry(self, question: Question) -> Entry | None:
+        """Return the entry of a kernel with the same source under a name that no test asked for.
+
+        None if several such kernels have different choices.
+        """
+        has_source = any(value.name == "source" for value in question.fingerprint)
+        if not question.may_be_renamed or not has_source:
             return None
-        indexes, found = self.indexes, dict[str, Entry]()
-        kernels = {
-            kernel for index in indexes for kernel in index.list_kernels_with_fingerprint(problem.tuner, fingerprint)
-        }
-        for kernel in sorted(kernels - {problem.kernel}):
-            old = Identity(replace(problem, kernel=kernel), fingerprint)
-            for entry in (entry for index in indexes for entry in index.list_same_key(old.problem)):
-                if entry.identity == old and entry.choice is not None and self.offered(entry):
-                    found.setdefault(kernel, entry)
-        free = [entry for kernel, entry in found.items() if (problem.tuner, kernel) not in self.asked]
-        choices = [entry.choice for entry in free if entry.choice is not None]
-        return free[0] if choices and all(one.is_same_configuration(choices[0]) for one in choices) else None
+        entries = []
+        for kernel in self._list_other_names(question):
+            entry = self._find_entry_of_kernel(question, kernel)
+            if entry is not None:
+                entries.append(entry)
+        if not entries:
+            return None
+        first_choice = entries[0].choice
+        for entry in entries:
+            if entry.choice is None or first_choice is None or not entry.choice.is_same_configuration(first_choice):
+                return None
+        return entries[0]
+
+    def _list_other_names(self, question: Question) -> list[str]:
+        """Return the names of other kernels that have an entry with this fingerprint and that no test asked for."""
+        tuner = question.problem.tuner
+        names: set[str] = set()
+        for index in self.indexes:
+            names.update(index.list_kernels_with_fingerprint(tuner, question.fingerprint))
+        names.discard(question.problem.kernel)
+        return sorted(name for name in names if (tuner, name) not in self.asked_kernels)
+
+    def _find_entry_of_kernel(self, question: Question, kernel: str) -> Entry | None:
+        identity = Identity(replace(question.problem, kernel=kernel), question.fingerprint)
+        for index in self.indexes:
+            for entry in index.list_same_key(identity.problem):
+                if entry.identity == identity and entry.choice is not None and question.offers(entry):
+                    return entry
+        return None
+
+    def _describe_miss(self, question: Question) -> str:
+        """Return why there is no entry, with the nearest entry if nobody else can name it later."""
+        if not self.has_test_cache and self.policy.on_miss != "error":
+            return NO_ENTRY
+        problem = question.problem
+        return nearest(self.indexes, problem, self.policy.find_alias(problem.device)).text
 
 
-def _made_of(fingerprint: Iterable[Value], digests: Iterable[Digest]) -> set[Value | str]:
-    parts = [part for digest in digests for part in digest.parts]
-    return {*fingerprint, *parts, *(part.rpartition(" ")[0] for part in parts)}  # what has changed has still its name
+def _find_hit(question: Question, entries: Sequence[Entry]) -> Entry | None:
+    fingerprint = question.fingerprint
+    for entry in entries:
+        if entry.fingerprint == fingerprint and (entry.is_failure or question.offers(entry)):
+            return entry
+    if not is_part(fingerprint):
+        return None
+    # The fastest of all candidates is also the fastest of any part of them that contains it.
+    unpruned_fingerprint = before_pruning(fingerprint)
+    for entry in entries:
+        if entry.fingerprint == unpruned_fingerprint and not entry.is_failure and question.offers(entry):
+            return entry
+    return None
 
 
-def _choice_of(entry: Entry) -> str:
-    """What an entry chooses, in words; where it keeps the times of all candidates, the fastest."""
+def _list_parts(fingerprint: Iterable[Value], digests: Iterable[Digest]) -> set[Value | str]:
+    """Return the values of a fingerprint and the parts of its digests, each part also without its own digest.
+
+    A function that changed then still has its name in common.
+    """
+    parts: set[Value | str] = set(fingerprint)
+    for digest in digests:
+        for part in digest.parts:
+            parts.add(part)
+            parts.add(part.rpartition(" ")[0])
+    return parts
+
+
+def _describe_choice(entry: Entry) -> str:
+    """Return the choice of an entry in words; if the entry holds all times instead, the fastest candidate."""
     return f"the choice {find_winner(entry) or ''}".rstrip()
 
 
-def list_fallbacks(lookup: Lookup, loaded: Loaded, candidates: Callable[[], Iterable[Candidate]]) -> Answers:
-    """What is used in place of a tuning: the nearest entries' choices where the user wants those, then each candidate.
+class Fallback:
+    """The source of the choices that the user wants in place of a tuning.
 
-    :param candidates: in the tuner's own order.
+    With ``--autotune-on-miss=nearest`` these are the choices of the nearest entries, and then each candidate. With
+    ``first`` they are the candidates, in the tuner's own order.
     """
-    (problem, fingerprint), policy = lookup.identity, loaded.policy
-    entries = entries_of(loaded.indexes, problem) if policy.on_miss == "nearest" else []
-    near = nearest_entries(entries, problem, policy.device_aliases.get(problem.device.name, ""))
-    choices = [(one.choice, "nearest") for one in near if one.choice is not None and loaded.offered(one)]
-    for choice, kind in chain(choices, ((candidate, "first") for candidate in candidates())):
-        entry = Entry(problem, fingerprint, replace(choice, time_us=None))  # the time is another problem's
-        yield Answer(replace(lookup, result=UsedFallback(entry, kind)), entry)
+
+    def __init__(self, indexes: Sequence[EntryIndex], policy: Policy) -> None:
+        self._indexes = indexes
+        self._policy = policy
+        #: The choices that are not offered yet; None before the first question.
+        self._pending: list[UsedFallback] | None = None
+
+    def ask(self, question: Question, rejections: Sequence[Rejection]) -> Answer | None:
+        """Return the next choice; see :class:`Source`."""
+        if self._pending is None:
+            self._pending = self._list_choices(question)
+        if not self._pending:
+            return None
+        return Answer(result=self._pending.pop(0))
+
+    def _list_choices(self, question: Question) -> list[UsedFallback]:
+        candidates = question.candidates()
+        if not candidates:
+            return []
+        choices = []
+        if self._policy.on_miss == "nearest":
+            problem = question.problem
+            entries = entries_of(self._indexes, problem)
+            for entry in nearest_entries(entries, problem, self._policy.find_alias(problem.device)):
+                if entry.choice is not None and question.offers(entry):
+                    choices.append(_build_fallback(question, entry.choice, "nearest"))
+        for candidate in candidates:
+            choices.append(_build_fallback(question, candidate, "first"))
+        return choices
 
 
-def answer_of_other_worker(claim: Claim, lookup: Lookup, offered: Callable[[Entry], bool]) -> Answer:
-    """What another worker of this run has tuned, where there is such a one.
+def _build_fallback(question: Question, choice: Candidate, kind: str) -> UsedFallback:
+    # The time of the choice is the time of another problem.
+    entry = Entry(question.problem, question.fingerprint, replace(choice, time_us=None))
+    return UsedFallback(entry, kind)
 
-    :param offered: whether an entry's choice is among the candidates now.
+
+class OtherWorker:
+    """The source of the entry that another worker of this run tunes.
+
+    The source claims the problem, or waits for the worker that has the claim. The claim lasts until ``claims`` is
+    closed, which happens when the tuning ends.
     """
-    shared = Lookup.from_event(claim.result) if claim.result is not None else None
-    entry = shared.entry if shared is not None else None
-    if shared is not None and entry is not None and not entry.is_failure and offered(entry):
-        # Reported as the first worker met it, so that the count is right even if that one dies.
-        met = replace(shared, result=SharedEntry(entry, shared.is_disturbed))
+
+    def __init__(self, coordinator: Coordinator, notes: Notes, progress: Progress, claims: ExitStack) -> None:
+        self._coordinator = coordinator
+        self._notes = notes
+        self._progress = progress
+        self._claims = claims
+
+    def ask(self, question: Question, rejections: Sequence[Rejection]) -> Answer | None:
+        """Return the other worker's entry; without any, whether that worker may still measure. See :class:`Source`."""
+        if select_rejections(rejections, self):
+            return None
+        claim = self._claim(question)
+        shared = None
+        if claim.result is not None:
+            shared = Lookup.from_event(claim.result)
+        if shared is None or shared.entry is None or shared.entry.is_failure or not question.offers(shared.entry):
+            return Answer(is_disturbed=claim.has_timed_out)
+        # The outcome of the first worker is reported, so that the count is right even if that worker dies.
         return Answer(
-            replace(met, test=lookup.test, outer_tuning=lookup.outer_tuning, test_cache=lookup.test_cache), entry
+            shared.outcome,
+            shared.reason,
+            SharedEntry(shared.entry, shared.is_disturbed),
+            shared.label,
+            shared.has_rejected_entry,
         )
-    return Answer(lookup, is_disturbed=claim.has_timed_out)
+
+    def _claim(self, question: Question) -> Claim:
+        is_nested = bool(self._progress.open_tunings)
+        self._progress.begin(question.problem, WAITING_FOR_WORKER)
+        # Waiting inside a tuning could wait for a worker that waits for this worker.
+        claiming = self._coordinator.claim(question.identity.digest, None if is_nested else question.help)
+        return self._claims.enter_context(self._notes.guarded(question.problem.tuner, claiming, Claim()))

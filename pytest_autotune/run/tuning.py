@@ -1,160 +1,185 @@
-"""Tuning: one problem in one process, from the first question to what was recorded."""
+"""Tuning: one problem in one process, from the first question to the recorded entry."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
 from pytest_autotune.cache.host_time import HostTime
-from pytest_autotune.cache.model import Candidate, Digest, Entry, Versions
+from pytest_autotune.cache.model import Candidate, Entry, Problem
 from pytest_autotune.cache.quantities import round_significant
 from pytest_autotune.run.lookup import Lookup, NotRecorded, Outcome, TunedEntry
 from pytest_autotune.run.notes import WAITING_FOR_GPU
-from pytest_autotune.run.sources import Answers
+from pytest_autotune.run.question import Question, list_digests
+from pytest_autotune.run.reporter import Reporter
+from pytest_autotune.run.sources import Rejection, Source
 
-if TYPE_CHECKING:
-    from pytest_autotune.run.session import Session
-
-#: What is said of an entry that expected a failure.
+#: The reason why an entry is stale that says that every candidate failed.
 WORKS_NOW = "every candidate failed when it was tuned, and one works now"
+
+
+class Racer(Protocol):
+    """A mode that races loaded choices (:class:`pytest_autotune.run.mode.Mode` says more about both methods)."""
+
+    def has_turn(self, problem: Problem, *, now: bool = False) -> bool:
+        """Whether to race a loaded choice of this problem."""
+
+    def race(self, reporter: Reporter, tuning: Tuning, contest: Callable[[], Any]) -> None:
+        """Race the loaded choice of a tuning."""
 
 
 class Tuning:
     """One problem: an entry to use, or a search to make and record.
 
-    In this order: while there is an :attr:`entry`, the tuner uses it, and may :meth:`race` it before, or calls
-    :meth:`reject` for the next one; where there is none, it measures, each time inside :meth:`measuring`, and calls
-    :meth:`record` or :meth:`record_failure` once. :meth:`not_recorded` says why it does neither, and :meth:`postpone`
-    that it will ask again.
+    While there is an :attr:`entry`, the tuner uses it, and may :meth:`race` it before, or calls :meth:`reject` to get
+    the next entry. If there is none, the tuner measures inside :meth:`measuring` and calls :meth:`record` or
+    :meth:`record_failure` once. If it does neither, :meth:`not_recorded` says why. With :meth:`postpone` it will ask
+    again.
 
-    :param versions: of the libraries that matter to the tuner, now.
-    :param digests: what the digests of the fingerprint are made of.
-    :param answers: of the sources, one after another.
-    :param outer: the tuning inside of which this one is, and which does not count its seconds once more.
+    :param sources: of the choice, in the order in which they are asked.
+    :param racers: the modes of the run.
+    :param outer: the tuning that this tuning is inside of. It does not count these seconds again.
     """
 
     def __init__(
         self,
-        session: Session,
+        reporter: Reporter,
+        question: Question,
         lookup: Lookup,
-        versions: Versions,
-        digests: Callable[[], tuple[Digest, ...]],
-        answers: Answers,
+        sources: Sequence[Source],
+        racers: Sequence[Racer] = (),
         outer: Tuning | None = None,
     ) -> None:
-        #: The entry to use; None where the tuner must search.
+        #: The entry to use; None if the tuner must search.
         self.entry: Entry | None = None
         self.lookup = lookup
-        self.versions = versions
+        self.versions = question.versions
         #: This process asked for the problem before and has reported it.
         self.is_remembered = False
-        self._session = session
-        self._digests = digests
-        self._answers = answers
-        #: The lookup before ``entry`` was offered.
-        self._before = lookup
-        self._started = 0.0
-        #: What is not its own: waiting, and the tunings inside.
-        self._other_s = 0.0
-        self._outer = outer
-        self._is_reported = False
         #: Something else may have used the device during the measurements.
         self.is_disturbed = False
+        self._reporter = reporter
+        self._question = question
+        #: The sources that may still have an answer.
+        self._sources = list(sources)
+        self._racers = racers
+        self._outer = outer
+        self._rejections: list[Rejection] = []
+        #: The lookup without the entry that is offered now.
+        self._lookup_without_offer = lookup
+        self._started = 0.0
+        #: Seconds of waiting, and of tunings inside this tuning.
+        self._other_s = 0.0
+        self._is_reported = False
         self._has_failed = False
 
-    def ask(self, rejected: str | None = None) -> None:
-        """Ask the sources that are left, until one has an entry; the session does so first.
+    def ask(self) -> None:
+        """Ask the sources until one offers an entry. The session calls this first.
 
-        :param rejected: why the entry before cannot be used.
-        :raises BaseException: what the run raises where an outcome is an error.
+        :raises BaseException: from the session's ``refuse``, if the outcome is an error.
         """
         self.entry, self.is_remembered = None, False
         try:
-            with suppress(StopIteration):
-                while self.entry is None:
-                    answer = self._answers.send(rejected)
-                    rejected, self._before = None, self.lookup
-                    self.lookup, self.entry, self.is_remembered = answer.lookup, answer.entry, answer.is_reported
-                    self.is_disturbed |= answer.is_disturbed
-                    if self.entry is None:
-                        self._session.refuse_errors(self.lookup)
-        except Exception as error:  # the tuner goes on without
-            self._session.report_error(self.lookup.problem.tuner, "the session", error)
-            if self._session.indexes and self.lookup.outcome is None:
+            while self._sources and self.entry is None:
+                self._ask_next_source()
+        except Exception as error:  # the tuner goes on by itself
+            self._sources.clear()
+            self._reporter.report_error(self.lookup.problem.tuner, "the session", error)
+            if self._reporter.indexes and self.lookup.outcome is None:
                 self.lookup = replace(self.lookup, outcome=Outcome.MISS, reason="an error of pytest-autotune")
-            # Whoever wants an error instead of a tuning gets none that nobody sees, either.
-            self._session.refuse_errors(self.lookup)
+            # A user who wants an error in place of a tuning gets no silent tuning here, either.
+            self._reporter.refuse_errors(self.lookup)
         if self.entry is None:
-            self._session.progress.begin_search(self.lookup.problem)
+            self._reporter.progress.begin_search(self.lookup.problem)
         self._started, self._other_s = HostTime.perf_counter(), 0.0
 
-    def reject(self, reason: str) -> None:
-        """Say why ``entry`` cannot be used; afterwards ``entry`` is another one or None.
+    def _ask_next_source(self) -> None:
+        """Ask the first source that may still have an answer, and drop it unless it offers an entry."""
+        answer = self._sources[0].ask(self._question, self._rejections)
+        if answer is None:
+            self._sources.pop(0)
+            return
+        self.lookup = answer.fold_into(self._lookup_without_offer)
+        self.is_disturbed |= answer.is_disturbed
+        self.entry, self.is_remembered = answer.entry, answer.is_remembered
+        if answer.entry is not None:
+            return
+        self._lookup_without_offer = self.lookup
+        self._sources.pop(0)
+        if answer.is_final:
+            self._sources.clear()
+        self._reporter.refuse_errors(self.lookup)
 
-        :raises BaseException: what the run raises where a stale problem is an error.
+    def reject(self, reason: str) -> None:
+        """Say why the tuner cannot use ``entry``; afterwards ``entry`` is the next entry, or None.
+
+        :raises BaseException: from the session's ``refuse``, if a stale problem is an error.
         """
         if self.entry is not None:
-            self.lookup = self._before
-            self.ask(str(reason))
+            self._rejections.append(Rejection(self._sources[0], self.entry, str(reason)))
+            self.lookup = self._lookup_without_offer
+            self.ask()
 
     def race(self, contest: Callable[[], object]) -> None:
-        """Have the loaded choice raced where a mode wants that; to be called when it can be used, before it is.
+        """Let a mode race the loaded choice. The adapter calls this when it can use the choice, before it does.
 
-        :param contest: gives what the tuner brings for it, a ``Contest`` or a race of its own
-            (:mod:`pytest_autotune.tuners.measuring.race`), or says why there can be none; called where it is wanted.
+        :param contest: builds the tuner's ``Contest`` or its own race (:mod:`pytest_autotune.tuners.measuring.race`),
+            or says why there is none; called only if a mode wants a race.
         """
-        if self.lookup.outcome is Outcome.HIT and not (self.is_remembered or self.lookup.is_shared):
-            mode = self._session.find_racing_mode(self.lookup.problem)
-            if mode is not None:
-                mode.race(self._session, self, contest)
+        if self.lookup.outcome is not Outcome.HIT or self.is_remembered or self.lookup.is_shared:
+            return
+        for racer in self._racers:
+            if racer.has_turn(self.lookup.problem):
+                racer.race(self._reporter, self, contest)
+                return
 
     @property
     def is_expected_to_fail(self) -> bool:
-        """A loaded entry says that every candidate failed: the tuner does as it would without us."""
+        """Whether a loaded entry says that every candidate failed. The tuner then does as it always does."""
         return self.entry is None and self.lookup.outcome is Outcome.HIT and not self.lookup.is_tuned
 
     @contextmanager
     def measuring(self, on: str = "") -> Iterator[None]:
-        """Have the device to oneself, as far as other pytest processes go.
+        """Take the device for a measurement, so that no other pytest process measures on it.
 
-        :param on: names the processor where it is not the current GPU.
+        :param on: the name of the processor; empty for the current GPU.
         """
-        asked, progress, problem = HostTime.perf_counter(), self._session.progress, self.lookup.problem
+        asked_s, progress, problem = HostTime.perf_counter(), self._reporter.progress, self.lookup.problem
         progress.at(problem, WAITING_FOR_GPU)
-        with self._session.measuring(on) as undisturbed:
+        with self._reporter.measuring(on) as is_undisturbed:
             progress.at(problem, "")
-            self._other_s += HostTime.perf_counter() - asked
-            if not undisturbed:
+            self._other_s += HostTime.perf_counter() - asked_s
+            if not is_undisturbed:
                 self.mark_disturbed()
             yield
 
     def report_trial(self, number: int, of: int) -> None:
-        """Say which candidate is compiled or measured now, for people who wait.
+        """Show which candidate is compiled or measured now, for people who wait.
 
         :param number: from 1.
         """
-        self._session.progress.at(self.lookup.problem, f"candidate {number} of {of}")
+        self._reporter.progress.at(self.lookup.problem, f"candidate {number} of {of}")
 
     def report_race(self, left: int, of: int) -> None:
-        """Say how many candidates are still in the race, for people who wait."""
-        self._session.progress.at(self.lookup.problem, f"{left} of {of} candidates race")
+        """Show how many candidates are still in the race, for people who wait."""
+        self._reporter.progress.at(self.lookup.problem, f"{left} of {of} candidates race")
 
     def mark_disturbed(self) -> None:
-        """Say that something else may have run on the device while it was measured."""
+        """Note that something else may have used the device during the measurements."""
         self.is_disturbed = True
 
     def record(
         self, choice: Candidate | None, candidates: Sequence[Candidate] = (), native: bytes = b"", label: str = ""
     ) -> Entry:
-        """Record what a search that really took place has chosen.
+        """Record the choice of a search that really took place.
 
         :param candidates: every candidate with its time in microseconds, or why it failed.
         :returns: the new entry.
-        :raises BaseException: what the run raises where an outcome is an error: here, where it was
-            :attr:`known_to_fail` and did not.
+        :raises BaseException: from the session's ``refuse``, if a stale problem is an error: an entry said that every
+            candidate fails, and one works.
         """
         known_to_fail = self.is_expected_to_fail
         seconds = HostTime.perf_counter() - self._started
@@ -169,7 +194,7 @@ class Tuning:
             label or self.lookup.label,
             round_significant(seconds - self._other_s),
             self.versions,
-            digests=self._digests(),
+            digests=list_digests(self._question, self._reporter),
         )
         if known_to_fail and entry.is_failure:
             assert self.lookup.entry is not None
@@ -177,28 +202,28 @@ class Tuning:
         self.lookup = replace(self.lookup, result=TunedEntry(entry, self.is_disturbed, self._has_failed))
         if known_to_fail:
             self.lookup = replace(self.lookup, outcome=Outcome.STALE, reason=WORKS_NOW)
-        self.report()  # now, while the claim is held: whoever waits for it finds it written down
+        self.report()  # while the claim is held, so that a waiting worker finds the event
         if known_to_fail:
-            self._session.refuse_errors(self.lookup)
+            self._reporter.refuse_errors(self.lookup)
         return entry
 
     def report(self) -> None:
-        """Write down what became of the lookup, once."""
+        """Report the lookup, once."""
         if not self._is_reported:
             self._is_reported = True
-            self._session.report_lookup(self.lookup)
+            self._reporter.report_lookup(self.lookup)
 
     def postpone(self) -> None:
-        """Report nothing: the tuner needs no choice yet, perhaps never, and asks again when it does."""
+        """Report nothing. The tuner needs no choice yet, perhaps never, and asks again when it needs one."""
         self._is_reported = True
 
     def not_recorded(self, reason: str, *, is_over: bool = False) -> None:
-        """Say why a search came to nothing that can be recorded: what kept it from that may be gone the next time.
+        """Say why a search recorded nothing. The next run may succeed.
 
-        The session says so itself of a search that ends with an error. Where none took place, or it has recorded
-        something, or was expected to fail, nothing is said.
+        The session calls this itself for a search that ends with an error. The reason is ignored if no search took
+        place, if it recorded an entry, or if it was expected to fail.
 
-        :param is_over: by an error or ``pytest.skip``: it missed nothing that an update could cover.
+        :param is_over: an error or ``pytest.skip`` ended the search, so an update could not cover the problem either.
         """
         if self.entry is None and not self.lookup.is_tuned and not self.is_expected_to_fail:
             self.lookup = replace(self.lookup, result=NotRecorded(self.lookup.unrecorded_reason or reason))
@@ -212,20 +237,20 @@ class Tuning:
         the device has. Not for a device that broke, a time-out, or memory that another process holds.
 
         :param reasons: why; of candidates that failed for the same reason, one is enough.
-        :returns: the entry.
+        :returns: the new entry.
         """
         self._has_failed = True
         distinct = sorted({stable_reason(reason) for reason in reasons} - {""}) or ["failed"]
         return self.record(None, [Candidate(failed=reason) for reason in distinct[:MAX_REASONS]])
 
 
-#: So many different reasons of failed candidates are kept in an entry without a choice,
+#: An entry without a choice keeps at most so many different reasons of failed candidates.
 MAX_REASONS = 5
-#: and so many characters of each.
+#: The length of a reason in characters.
 MAX_REASON_LENGTH = 200
 
 
-#: What differs from run to run, or from machine to machine, and what stands for it; in this order.
+#: Text that differs between runs or machines, and its replacement; applied in this order.
 _UNSTABLE = (
     (r"0[xX][0-9a-fA-F]+", "0x..."),
     (r"(?<![\w.])/(?:[\w.+~-]+/)*([\w.+~-]+)", r"\1"),
@@ -235,12 +260,15 @@ _UNSTABLE = (
 
 
 def stable_reason(text: str) -> str:
-    """Why a candidate failed, in one line that the next run and another machine would write, too.
+    """Return the reason why a candidate failed in one line that the next run and another machine would give, too.
 
-    Without addresses, absolute paths, names of temporary files and numbers of processes; cut to :data:`REASON_LENGTH`
-    characters. Other words that change cost no entry: one that says that none works is kept whatever its words.
+    Addresses, absolute paths, names of temporary files and numbers of processes are replaced, and the line is cut to
+    :data:`MAX_REASON_LENGTH` characters. A reason that still differs makes no entry stale.
     """
-    for unstable, stands_for in _UNSTABLE:
-        text = re.sub(unstable, stands_for, text)
-    text = " ".join("".join(one if one.isprintable() else " " for one in text).split())
-    return text if len(text) <= MAX_REASON_LENGTH else f"{text[: MAX_REASON_LENGTH - 3]}..."
+    for unstable, replacement in _UNSTABLE:
+        text = re.sub(unstable, replacement, text)
+    printable = "".join(character if character.isprintable() else " " for character in text)
+    text = " ".join(printable.split())
+    if len(text) <= MAX_REASON_LENGTH:
+        return text
+    return f"{text[: MAX_REASON_LENGTH - 3]}..."

@@ -58,7 +58,7 @@ class Hooks:
     def _is_to_act(self, name: str, adapter: Adapter) -> bool:
         if self._wanted is not None or self._session.policy.is_dumping or adapter.acts_without_entries:
             return True
-        if self._session.policy.picks_candidates:
+        if self._session.picks_candidates:
             return getattr(adapter, "names_candidates", False)
         return any(library_of(tuner) == name for index in self._session.indexes for tuner in index.list_tuners())
 

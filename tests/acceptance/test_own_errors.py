@@ -115,10 +115,10 @@ ALWAYS = [
     "run.tuning.Tuning.ask",
     "run.lookup.Lookup.to_event",
 ]
-OF_A_HIT = ["run.sources.Loaded.judge", "run.tuning.Tuning.race", "tuners.triton.choosing.Call.adopt"]
+OF_A_HIT = ["run.sources.LoadedCaches.ask", "run.tuning.Tuning.race", "tuners.triton.choosing.Call.adopt"]
 OF_A_SEARCH = [
-    "run.session.Session._claim",
-    "run.session.answer_of_other_worker",
+    "run.sources.OtherWorker._claim",
+    "run.sources.OtherWorker.ask",
     "run.notes.Progress.begin_search",
     "run.notes.Progress.end",
     "run.tuning.Entry",

@@ -41,9 +41,11 @@ def test_op(tune):
     tune("lib.op")
 
 def test_cannot(session, tune):
-    from pytest_autotune.adapters import Device, Problem
+    from pytest_autotune.adapters import Device, Problem, Versions
+    from toytuner_autotune import ToyQuestion
     tune("lib.op")  # which has the toy hooked
-    with session.tuning(Problem("toy", "lib.cannot", (), Device("Toy GPU", "toy", 4)), (), bool) as tuning:
+    problem = Problem("toy", "lib.cannot", (), Device("Toy GPU", "toy", 4))
+    with session.tuning(ToyQuestion(problem, (), Versions(()), {})) as tuning:
         if not tuning.is_expected_to_fail:
             tuning.record_failure([f"too large for {object()} at {time.time_ns()}"])
 """
@@ -71,9 +73,12 @@ def test_op(source, monkeypatch):
 #: A loaded choice is tried, and can no longer be used; nor can any other candidate.
 REJECTED = """
 def test_op(session, tune):
-    from pytest_autotune.adapters import Candidate, Device, Problem, Value
+    from pytest_autotune.adapters import Candidate, Device, Problem, Value, Versions
+    from toytuner_autotune import ToyQuestion
     tune("lib.other")  # which has the toy hooked
-    with session.tuning(Problem("toy", "lib.op", (), Device("Toy GPU", "toy", 4)), (), lambda entry: True) as tuning:
+    a = Candidate(params=(Value("config", "a"),))
+    problem = Problem("toy", "lib.op", (), Device("Toy GPU", "toy", 4))
+    with session.tuning(ToyQuestion(problem, (), Versions(()), {"a": a})) as tuning:
         if tuning.entry is not None and {rejects}:
             tuning.reject("it does not compile")
         if tuning.entry is None and {rejects}:

@@ -26,8 +26,9 @@ from pytest_autotune.cache.merge import MergeResult
 from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Value, Versions
 from pytest_autotune.report.html import to_html
 from pytest_autotune.run.lookup import Outcome
-from pytest_autotune.run.result import Gate, RunRequest, RunResult, SourceLocation
+from pytest_autotune.run.result import RunRequest, RunResult, SourceLocation
 from pytest_autotune.run.rows import NOT_COVERED, ProblemRow
+from pytest_autotune.run.section import Gate
 
 GPU = Device("NVIDIA H200", "sm_90", 132)
 KERNELS = ["matmul", "matmul_fp8", "softmax", "layer_norm_fwd", "layer_norm_bwd", "flash_attention_fwd", "rms_norm",

@@ -11,6 +11,7 @@ from pytest_autotune.adapters import (
     HookError,
     HostLaunch,
     Problem,
+    Question,
     Runner,
     Value,
     Versions,
@@ -31,6 +32,20 @@ class ToldClock:
     def launch(self, runner, busy_us):
         time_us = runner.run()
         return HostLaunch(0.0, time_us)
+
+
+class ToyQuestion(Question):
+    """Asks for the config of a toy problem."""
+
+    def __init__(self, problem, fingerprint, versions, candidates):
+        super().__init__(problem, fingerprint, versions=versions)
+        self._candidates = list(candidates.values())
+
+    def offers(self, entry):
+        return any(entry.choice.is_same_configuration(candidate) for candidate in self._candidates)
+
+    def candidates(self):
+        return [Candidate(params=candidate.params) for candidate in self._candidates]
 
 
 class Adapter:
@@ -73,22 +88,18 @@ class Adapter:
             name: Candidate(params=(Value("config", name),), time_us=time) for name, time in question.times.items()
         }
 
-        def offered(entry):
-            return any(entry.choice.is_same_configuration(candidate) for candidate in candidates.values())
-
-        def names():
-            return [Candidate(params=candidate.params) for candidate in candidates.values()]
-
         def ready(some):
             ready = {one: one.params[0].value for one in some if one.params[0].value not in question.broken}
             return {one: Runner(partial(self._library.launch, question, name)) for one, name in ready.items()}
 
         versions = Versions.parse(question.environment)
-        with session.tuning(problem, fingerprint, offered, versions, candidates=names) as tuning:
+        asked = ToyQuestion(problem, fingerprint, versions, candidates)
+        with session.tuning(asked) as tuning:
             while tuning.entry is not None:
                 name = tuning.entry.choice.params[0].value
                 if name not in question.broken:
-                    tuning.race(lambda: Contest(names(), ready, ToldClock, processor=os.environ.get("TOY_GPU", "")))
+                    gpu = os.environ.get("TOY_GPU", "")
+                    tuning.race(lambda: Contest(asked.candidates(), ready, ToldClock, processor=gpu))
                     return name
                 tuning.reject(f"{name} does not compile")
             with tuning.measuring(os.environ.get("TOY_GPU", "")):

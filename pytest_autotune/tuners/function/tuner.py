@@ -27,6 +27,7 @@ from pytest_autotune.cache.model import (
     check_name,
 )
 from pytest_autotune.devices import stream_is_capturing
+from pytest_autotune.run.question import Question
 from pytest_autotune.run.session import Session
 from pytest_autotune.run.tuning import Tuning
 from pytest_autotune.tuners.function import MEMORIES, Memory
@@ -216,14 +217,6 @@ class TuneRequest:
         named = frozenset[Distribution]().union(*(source.libraries for source in self.sources))
         return Versions((own, *list_versions(*_LIBRARIES, distributions=named).libraries))
 
-    def candidates(self) -> list[Candidate]:
-        """All configurations; of a space that is too large to be listed some, the same in every run."""
-        return [Candidate(params=one.params) for one in self.plan.space.sample(MOST, self.problem.digest)]
-
-    def on_offer(self, entry: Entry) -> bool:
-        """Whether an entry's choice is in the space."""
-        return entry.choice is not None and self.plan.space.find(entry.choice.params) is not None
-
 
 def _how(plan: Plan) -> Iterator[Value]:
     """What is measured, and which part of a space, where it is not the usual; how exactly, is left out."""
@@ -279,6 +272,27 @@ def _choice(kernel: str, key: object, plan: Plan, version: object, source: objec
         return chosen
 
 
+class TuneQuestion(Question):
+    """Asks for the configuration of a call of ``tune()``."""
+
+    def __init__(self, request: TuneRequest) -> None:
+        super().__init__(request.problem, request.fingerprint, label=request.label, versions=request.versions)
+        self._request = request
+
+    def offers(self, entry: Entry) -> bool:
+        """Whether an entry's choice is in the space."""
+        return entry.choice is not None and self._request.plan.space.find(entry.choice.params) is not None
+
+    def candidates(self) -> Sequence[Candidate]:
+        """Return all configurations; of a space that is too large to be listed a sample, the same in every run."""
+        sample = self._request.plan.space.sample(MOST, self.problem.digest)
+        return [Candidate(params=configuration.params) for configuration in sample]
+
+    def digests(self) -> Iterable[Digest]:
+        """Return the configurations and the functions that the fingerprint is made of."""
+        return self._request.digest_parts()
+
+
 @contextmanager
 def _alone(memory: Memory, identity: Identity) -> Iterator[None]:
     """Let one thread at a time tune a problem; a thread goes on beside another one when its time-out is over.
@@ -299,15 +313,7 @@ def _asked(session: Session, request: TuneRequest, forget: Callable[[], object])
     """What a loaded cache chooses, or a search that is recorded; ``forget`` has the process ask again."""
     if note := request.note:
         session.note(note)
-    with session.tuning(
-        request.problem,
-        request.fingerprint,
-        request.on_offer,
-        request.versions,
-        request.label,
-        request.candidates,
-        request.digest_parts,
-    ) as tuning:
+    with session.tuning(TuneQuestion(request)) as tuning:
         taken = _taken(session, request, tuning, forget)
         return taken if taken is not None else _tuned(request, tuning)
 
@@ -319,7 +325,7 @@ def _taken(
     while tuning.entry is not None and tuning.entry.choice is not None:
         found = request.plan.space.find(tuning.entry.choice.params)
         assert found is not None
-        if session.policy.picks_candidates:  # it asks again what it runs with
+        if session.picks_candidates:  # it asks again what it runs with
             session.at_next_test(forget)
         elif not tuning.lookup.fallback:
             tuning.race(partial(_contest, request.plan))

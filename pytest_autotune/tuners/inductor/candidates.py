@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from pytest_autotune.cache.model import Candidate, Entry, Problem, Value, plain_value
+from pytest_autotune.run.question import Question
+from pytest_autotune.tuners.inductor.identity import versions
 from pytest_autotune.tuners.shared.candidates import rounded_us
 
 Params = tuple[Value, ...]
@@ -76,17 +78,6 @@ class Search:
     compiles_all: bool = False
     compiled_s: float = 0.0
 
-    def offers(self, entry: Entry) -> bool:
-        """Whether an entry's choice sets what a candidate of the list does; the search goes on from those to others."""
-        if entry.choice is None:
-            return False
-        names = {value.name for value in entry.choice.params}
-        return any(names >= {value.name for value in params_of(config)} for config in self.configs)
-
-    def candidates(self) -> list[Candidate]:
-        """Those of the list."""
-        return [Candidate(params=params_of(config)) for config in self.configs]
-
     def _config(self, choice: Candidate) -> Any:
         """The candidate that is the choice, or one made of it."""
         found = next((config for config in self.configs if params_of(config) == choice.params), None)
@@ -134,6 +125,31 @@ class Search:
             result = autotuner._precompile_config(self._config(choice))
             autotuner.compile_results.append(result)
             autotuner.launchers.append(result.make_launcher())
+
+
+class SearchQuestion(Question):
+    """Asks for the configuration of one kernel."""
+
+    def __init__(self, search: Search) -> None:
+        super().__init__(search.problem, label=search.label, versions=versions())
+        self._search = search
+
+    def offers(self, entry: Entry) -> bool:
+        """Whether a search that begins with the candidates of the list can reach the entry's choice.
+
+        A choice by coordinate descent need not be in the list, but it sets the same values.
+        """
+        if entry.choice is None:
+            return False
+        names = {value.name for value in entry.choice.params}
+        for config in self._search.configs:
+            if names >= {value.name for value in params_of(config)}:
+                return True
+        return False
+
+    def candidates(self) -> list[Candidate]:
+        """Return the candidates of the list."""
+        return [Candidate(params=params_of(config)) for config in self._search.configs]
 
 
 def may_win(autotuner: Any, launchers: Sequence[Any]) -> list[Any]:

@@ -42,7 +42,7 @@ class GraphCaches:
         self._set(torch.compiler.config, "cache_key_tag", _own_tag())
         if "TORCHINDUCTOR_COMPILE_THREADS" not in os.environ:
             # On a hit there is one candidate to compile: starting other processes for it takes longer.
-            only_loads = session.policy.picks_candidates or (bool(session.indexes) and not session.policy.is_dumping)
+            only_loads = session.picks_candidates or (bool(session.indexes) and not session.policy.is_dumping)
             threads = 1 if only_loads else min(config.compile_threads or 1, session.policy.compile_threads)
             self._set(config, "compile_threads", threads)
 

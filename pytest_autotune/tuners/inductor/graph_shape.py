@@ -18,6 +18,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 from pytest_autotune.cache.model import Candidate, Entry, Problem, Value
+from pytest_autotune.run.question import Question
 from pytest_autotune.run.session import Session
 from pytest_autotune.run.tuning import Tuning
 from pytest_autotune.tuners.inductor.benchmarks import Benchmarks
@@ -28,6 +29,22 @@ from pytest_autotune.tuners.inductor.templates import DIGITS
 from pytest_autotune.tuners.shared.candidates import rounded_us
 from pytest_autotune.tuners.shared.library import Patches
 from pytest_autotune.tuners.shared.source_digest import digest
+
+
+class FusionQuestion(Question):
+    """Asks for the time of a fused, or unfused, kernel."""
+
+    def offers(self, entry: Entry) -> bool:
+        """Whether the entry holds a time."""
+        return len(entry.candidates) == 1
+
+
+class PaddingQuestion(Question):
+    """Asks whether to pad a matrix product."""
+
+    def offers(self, entry: Entry) -> bool:
+        """Whether the entry holds a decision."""
+        return _is_padded(entry) is not None
 
 
 class Fusions(Part):
@@ -71,9 +88,7 @@ class Fusions(Part):
         problem = Problem(self.tuner, name, key, device_of(on.type, on.index))
         if session.is_paused or session.ignores(self.tuner, name):
             return measure(mod)
-        with session.tuning(
-            problem, (), lambda entry: len(entry.candidates) == 1, versions(), "whether to fuse"
-        ) as tuning:
+        with session.tuning(FusionQuestion(problem, label="whether to fuse", versions=versions())) as tuning:
             entry = tuning.entry or self._measure(measure, mod, tuning)
             time_us = entry.candidates[0].time_us
             return math.inf if time_us is None else time_us / 1000, mod.__file__
@@ -162,7 +177,7 @@ class Paddings(Part):
         beside = {"sizes": decision.sizes, "settings": ", ".join(product_settings(torch))}
         others = [Value(name, text, "settings" if name == "settings" else "") for name, text in beside.items() if text]
         problem = Problem(self.tuner, decision.op, (Value("inputs", key), *others), on)
-        asked = session.tuning(problem, (), lambda entry: _is_padded(entry) is not None, versions(), "whether to pad")
+        asked = session.tuning(PaddingQuestion(problem, label="whether to pad", versions=versions()))
         tuning = decision.held.enter_context(asked)
         if tuning.entry is not None:
             return _is_padded(tuning.entry)

@@ -25,7 +25,15 @@ from pytest_autotune.devices import stream_is_capturing
 from pytest_autotune.run.session import Session
 from pytest_autotune.run.tuning import Tuning
 from pytest_autotune.tuners.inductor.benchmarks import Benchmarks, runners
-from pytest_autotune.tuners.inductor.candidates import Params, Search, candidate, descends, may_win, params_of
+from pytest_autotune.tuners.inductor.candidates import (
+    Params,
+    Search,
+    SearchQuestion,
+    candidate,
+    descends,
+    may_win,
+    params_of,
+)
 from pytest_autotune.tuners.inductor.graph_caches import forget_compiled
 from pytest_autotune.tuners.inductor.hooking import Part
 from pytest_autotune.tuners.inductor.identity import (
@@ -34,7 +42,6 @@ from pytest_autotune.tuners.inductor.identity import (
     is_placeholder,
     kernel_key,
     kernel_name,
-    versions,
 )
 from pytest_autotune.tuners.measuring.clocks import Runner
 from pytest_autotune.tuners.measuring.race import CAPTURED, Contest
@@ -210,9 +217,9 @@ class Kernels(Part):
         return Search(autotuner, problem, configs, results, dtypes(autotuner))
 
     def _tuning(self, search: Search) -> AbstractContextManager[Tuning]:
-        if self._session.policy.picks_candidates:  # the next test asks again what it runs with
+        if self._session.picks_candidates:  # the next test asks again what it runs with
             self._session.at_next_test(forget_compiled)
-        return self._session.tuning(search.problem, (), search.offers, versions(), search.label, search.candidates)
+        return self._session.tuning(SearchQuestion(search))
 
     # The first call.
 

@@ -20,6 +20,7 @@ from typing import Any
 from pytest_autotune.cache.foreign_text import describe_error
 from pytest_autotune.cache.host_time import HostTime
 from pytest_autotune.cache.model import Candidate, Entry, Problem
+from pytest_autotune.run.question import Question
 from pytest_autotune.run.session import Session
 from pytest_autotune.run.tuning import Tuning
 from pytest_autotune.tuners.inductor.benchmarks import Benchmarks
@@ -72,18 +73,11 @@ class Templates(Part):
         on = choices[0].layout.device
         key = template_key(self._module.torch, choices, op, inputs, hint_override)
         problem = Problem(self.tuner, op, key, device_of(on.type, on.index))
-        if session.policy.picks_candidates:  # the next test asks again what it runs with
+        if session.picks_candidates:  # the next test asks again what it runs with
             session.at_next_test(forget_compiled)
         if benchmark is None and session.may_race(problem):
             return {}  # they are compiled then, and this is asked again with a benchmark
-        with session.tuning(
-            problem,
-            (),
-            lambda entry: offered.winner(entry) is not None,
-            versions(),
-            f"{len(choices)} candidates",
-            offered.candidates,
-        ) as tuning:
+        with session.tuning(TemplateQuestion(problem, offered)) as tuning:
             while tuning.entry is not None:
                 if reason := _does_not_compile(offered, tuning.entry):
                     tuning.reject(reason)
@@ -144,10 +138,28 @@ class Templates(Part):
         return offered.times_ms(tuning.record(None, candidates))
 
 
+class TemplateQuestion(Question):
+    """Asks for the times of all candidates of an operation."""
+
+    def __init__(self, problem: Problem, offered: _Offered) -> None:
+        super().__init__(problem, label=f"{offered.number} candidates", versions=versions())
+        self._offered = offered
+
+    def offers(self, entry: Entry) -> bool:
+        """Whether the candidate that won then is on offer now."""
+        return self._offered.winner(entry) is not None
+
+    def candidates(self) -> list[Candidate]:
+        """Return all candidates without times."""
+        return self._offered.candidates()
+
+
 class _Offered:
     """The candidates of one decision, by their stable names."""
 
     def __init__(self, choices: Sequence[Any]) -> None:
+        #: The number of candidates.
+        self.number = len(choices)
         self._ids = {choice: str(choice.hash_key()) for choice in choices}
         self._labels = {choice: _label(choice) for choice in choices}
         self._number_of = Counter(self._labels.values())

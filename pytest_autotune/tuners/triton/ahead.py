@@ -82,7 +82,7 @@ def _choices(
     if function.__globals__ is not vars(sys.modules.get(function.__module__, sys)):  # its module was loaded anew
         return
     name = qualified_name(function)
-    names = {device.name, session.policy.device_aliases.get(device.name, device.name)}
+    names = {device.name, session.policy.find_alias(device) or device.name}
     entries = [
         entry
         for entry in index.list_kernel_entries(NAME, name)

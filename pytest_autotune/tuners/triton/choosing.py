@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, suppress
 from functools import partial
 from types import FunctionType
 from typing import Any
 
 from pytest_autotune import devices
-from pytest_autotune.cache.model import Candidate, Device, Entry
+from pytest_autotune.cache.model import Candidate, Device, Digest, Entry
 from pytest_autotune.devices import stream_is_capturing
 from pytest_autotune.run.lookup import Lookup
+from pytest_autotune.run.question import Question
 from pytest_autotune.run.session import Session
 from pytest_autotune.run.tuning import Tuning
 from pytest_autotune.tuners.shared.candidates import does_not_compile
@@ -24,6 +25,39 @@ from pytest_autotune.tuners.triton.internals import autotuners, compiler
 from pytest_autotune.tuners.triton.internals.autotuners import HeuristicsOver, pruner_of
 from pytest_autotune.tuners.triton.interpreter import InterpreterThreads
 from pytest_autotune.tuners.triton.tuning import contest_of, failure_text, tune
+
+
+class CallQuestion(Question):
+    """Asks for the config of a call of an autotuned kernel.
+
+    :param configs: the candidates that pruning left.
+    """
+
+    def __init__(self, call: Call, configs: Sequence[Any], identity: CallIdentity, session: Session) -> None:
+        libraries = identity.source.libraries if identity.source is not None else ()
+        versions = list_versions("triton", "torch", distributions=libraries)
+        super().__init__(identity.problem, identity.fingerprint, versions=versions, may_be_renamed=True)
+        self._call = call
+        self._configs = configs
+        self._call_identity = identity
+        self._session = session
+
+    def offers(self, entry: Entry) -> bool:
+        """Whether the entry's choice is one of the call's candidates."""
+        return entry.choice is not None and entry.choice.params in self._call_identity.offered
+
+    def candidates(self) -> list[Candidate]:
+        """Return the call's candidates in the order of the kernel's list."""
+        return [Candidate(params=params) for params in self._call_identity.offered]
+
+    def digests(self) -> Iterable[Digest]:
+        """Return the functions, constants and configs that the fingerprint is made of."""
+        return digest_parts(self._call, self._call_identity, self._configs)
+
+    def help(self) -> None:
+        """Compile candidates for the worker that tunes this call."""
+        if _is_compiled(self._call.autotuner):
+            help_to_compile(self._call, self._configs, self._session)
 
 
 class Choices:
@@ -117,25 +151,7 @@ class Choices:
         return on
 
     def _tuning(self, call: Call, configs: Sequence[Any], identity: CallIdentity) -> AbstractContextManager[Tuning]:
-        session = self._session
-
-        def on_offer(entry: Entry) -> bool:
-            return entry.choice is not None and entry.choice.params in identity.offered
-
-        def meanwhile() -> None:
-            if _is_compiled(call.autotuner):
-                help_to_compile(call, configs, session)
-
-        return session.tuning(
-            identity.problem,
-            identity.fingerprint,
-            on_offer,
-            list_versions("triton", "torch", distributions=identity.source.libraries if identity.source else ()),
-            candidates=lambda: [Candidate(params=params) for params in identity.offered],
-            digests=partial(digest_parts, call, identity, configs),
-            meanwhile=meanwhile,
-            moves=True,
-        )
+        return self._session.tuning(CallQuestion(call, configs, identity, self._session))
 
     def _take(self, call: Call, identity: CallIdentity, tuning: Tuning) -> bool:
         """Take what is offered, unless it does not compile; False where nothing is."""
@@ -171,7 +187,7 @@ class Choices:
         """
         autotuner = call.autotuner
         is_pruned = pruner_of(autotuner) is not None and autotuner.perf_model is None
-        if is_pruned or self._session.policy.picks_candidates:
+        if is_pruned or self._session.picks_candidates:
             self._session.at_next_test(partial(autotuner.cache.pop, call.tuning_key, None))
 
 

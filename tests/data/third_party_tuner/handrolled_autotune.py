@@ -11,6 +11,7 @@ from pytest_autotune.adapters import (
     HookError,
     HostClock,
     Problem,
+    Question,
     Runner,
     UncacheableError,
     Value,
@@ -19,6 +20,21 @@ from pytest_autotune.adapters import (
     digest,
     source_digest,
 )
+
+
+class ChunkQuestion(Question):
+    """Asks for the chunk size of a problem."""
+
+    def __init__(self, problem, fingerprint, versions, chunks):
+        super().__init__(problem, fingerprint, versions=versions)
+        #: The params of a choice -> its chunk size.
+        self.chunks_by_params = {(Value("chunk", chunk),): chunk for chunk in chunks}
+
+    def offers(self, entry):
+        return entry.choice is not None and entry.choice.params in self.chunks_by_params
+
+    def candidates(self):
+        return [Candidate(params=params) for params in self.chunks_by_params]
 
 
 class Adapter:
@@ -57,22 +73,21 @@ class Adapter:
             return self._original(tuned, items)
         search = digest(repr(sorted(tuned.chunks)))
         fingerprint = [Value("source", source, "digest"), Value("search", search, "digest")]
-        on_offer = {(Value("chunk", chunk),): chunk for chunk in tuned.chunks}
-
-        def offered(entry):
-            return entry.choice is not None and entry.choice.params in on_offer
-
-        def names():
-            return [Candidate(params=params) for params in on_offer]
+        versions = Versions((("handrolled", self._library.__version__),))
+        question = ChunkQuestion(problem, fingerprint, versions, tuned.chunks)
+        chunks_by_params = question.chunks_by_params
 
         def ready(candidates):
-            return {one: Runner(partial(tuned.function, items, on_offer[one.params])) for one in candidates}
+            runners = {}
+            for candidate in candidates:
+                chunk = chunks_by_params[candidate.params]
+                runners[candidate] = Runner(partial(tuned.function, items, chunk))
+            return runners
 
-        versions = Versions((("handrolled", self._library.__version__),))
-        with session.tuning(problem, fingerprint, offered, versions, candidates=names) as tuning:
+        with session.tuning(question) as tuning:
             if tuning.entry is not None:
-                tuning.race(lambda: Contest(names(), ready, HostClock, processor="cpu"))
-                return on_offer[tuning.entry.choice.params]
+                tuning.race(lambda: Contest(question.candidates(), ready, HostClock, processor="cpu"))
+                return chunks_by_params[tuning.entry.choice.params]
             with tuning.measuring("cpu"):
                 times = tuned.time_all(items)
             candidates = {
