@@ -94,15 +94,15 @@ class Adapter:
 
         versions = Versions.parse(question.environment)
         asked = ToyQuestion(problem, fingerprint, versions, candidates)
+        gpu = os.environ.get("TOY_GPU", "")
         with session.tuning(asked) as tuning:
             while tuning.entry is not None:
                 name = tuning.entry.choice.params[0].value
                 if name not in question.broken:
-                    gpu = os.environ.get("TOY_GPU", "")
                     tuning.race(lambda: Contest(asked.candidates(), ready, ToldClock, processor=gpu))
                     return name
                 tuning.reject(f"{name} does not compile")
-            with tuning.measuring(os.environ.get("TOY_GPU", "")):
+            with tuning.measuring(gpu):
                 best = self._library.search(question)
             tuning.record(candidates[best], list(candidates.values()))
             return best
