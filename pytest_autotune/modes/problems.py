@@ -6,17 +6,16 @@ One is covered where a test of this run asks for its kernel with its key, on wha
 from __future__ import annotations
 
 import json
-import math
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from pytest_autotune.cache import stores
+from pytest_autotune.cache.distance import distance, launch_key
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.foreign_text import to_one_line
 from pytest_autotune.cache.quantities import describe_count
-from pytest_autotune.production.choices import plain_key
 from pytest_autotune.run.mode import Mode
 from pytest_autotune.run.result import RunResult
 from pytest_autotune.run.section import Finding, Gate, Section
@@ -56,8 +55,9 @@ class Problems(Mode):
         except CacheError as error:
             return Section(self.name, str(self), gate=Gate(str(self), f"--autotune-problems: {error}"))
         tests: defaultdict[tuple[str, str], dict[frozenset[tuple[str, Any]], str]] = defaultdict(dict)
-        for row in result.rows:
-            key = frozenset(plain_key(row.problem.key).items())
+        # Of two tests that are equally near, the one whose problem comes first in a file is named, as in runs.
+        for row in sorted(result.rows, key=lambda row: row.problem.sort_key):
+            key = frozenset(launch_key(row.problem.key).items())
             tests[row.problem.tuner, row.problem.kernel].setdefault(key, row.tests[0] if row.tests else "")
         uncovered = [one for one in wanted if one.key not in tests[one.tuner, one.kernel]]
         uncovered.sort(key=lambda one: (-wanted[one], str(one)))
@@ -119,19 +119,8 @@ def _finding(wanted: Wanted, times: int, tests: Mapping[frozenset[tuple[str, Any
     what = f"asked for in production{often}, and by no test"
     if not tests:
         return Finding("UNCOVERED", to_one_line(str(wanted)), f"{what}, nor is this kernel with another key")
-    near = min(tests, key=lambda key: (_distance(dict(wanted.key), dict(key)), sorted(map(str, key))))
+    near = min(tests, key=lambda key: distance(dict(wanted.key), dict(key)))
     differs = ", ".join(f"{name}={value}" for name, value in sorted(near - wanted.key))
     return Finding(
         "UNCOVERED", to_one_line(str(wanted)), f"{what}; the nearest has {differs or 'no more'}", tests[near]
     )
-
-
-def _distance(wanted: Mapping[str, Any], has: Mapping[str, Any]) -> float:
-    """How far two keys are apart: sizes in log2, and all else by more than any sizes."""
-    return sum(_apart(wanted.get(name), has.get(name)) for name in wanted.keys() | has.keys())
-
-
-def _apart(one: Any, other: Any) -> float:
-    if isinstance(one, (int, float)) and isinstance(other, (int, float)):
-        return abs(math.log2(max(one, 1)) - math.log2(max(other, 1)))
-    return 0.0 if one == other else 1e6

@@ -13,8 +13,9 @@ from functools import cached_property, partial
 from types import ModuleType
 from typing import Any
 
+from pytest_autotune.cache.distance import LaunchValue, launch_key, launch_value
 from pytest_autotune.cache.model import UncacheableError, Value
-from pytest_autotune.production.choices import Plain, identity, plain, plain_key
+from pytest_autotune.production.choices import identity
 from pytest_autotune.production.use import Asked, MissError, loaded_for
 from pytest_autotune.tuners.shared.functions import python_function, qualified_name
 from pytest_autotune.tuners.shared.scalars import unwrapped
@@ -80,7 +81,7 @@ def _choice(autotuner: Any, kwargs: Any, configs: Any) -> Any:
     )
 
 
-def _part(name: str, value: object) -> tuple[str, Plain]:
+def _part(name: str, value: object) -> tuple[str, LaunchValue]:
     """A part of a key as exports have it: a function by its name, whose source is for the tests.
 
     What has no stable form is in no cache: there it is a miss.
@@ -88,9 +89,9 @@ def _part(name: str, value: object) -> tuple[str, Plain]:
     from pytest_autotune.tuners.triton.identity import key_value
 
     if (function := python_function(unwrapped(value))) is not None:
-        return name, plain(Value(name, qualified_name(function), "function"))
+        return name, launch_value(Value(name, qualified_name(function), "function"))
     try:
-        return name, plain(key_value(name, value))
+        return name, launch_value(key_value(name, value))
     except UncacheableError as error:
         return name, str(error)
 
@@ -123,7 +124,7 @@ def hook_function(module: ModuleType) -> None:
         if loaded is None:
             return None
         return loaded.choice(
-            Asked("function", problem.kernel, plain_key(problem.key), identity(problem.device)),
+            Asked("function", problem.kernel, launch_key(problem.key), identity(problem.device)),
             lambda choice: space.find(choice.params),
             space,
             lambda configuration: not tuner.why_unusable(request, configuration),

@@ -2,47 +2,20 @@
 
 from __future__ import annotations
 
-import ast
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TypeAlias
 
 from pytest_autotune.cache.codec.mapping import sort_entries
-from pytest_autotune.cache.model import Cache, Device, Entry, Scalar, Value, before_pruning
+from pytest_autotune.cache.distance import launch_key
+from pytest_autotune.cache.model import Cache, Device, Entry, before_pruning
 
 #: What picks in an exported module, and in ``use()``; run as a file, since pytest rewrites it as a module of a plugin.
 PICKER = Path(__file__).with_name("picker.py")
-#: What torch calls the dtypes of arguments.
-_DTYPES = {"fp16": "float16", "bf16": "bfloat16", "fp32": "float32", "fp64": "float64"}
-#: A scalar, or a tuple of such.
-Plain: TypeAlias = "Scalar | tuple[Plain, ...]"
 #: name, architecture, multiprocessors
 On: TypeAlias = "tuple[str, str, int]"
-
-
-def plain(value: Value) -> Plain:
-    """A value as ``picker.parts`` finds it in a live launch; what a file says that nobody could mean, as its text."""
-    text = str(value.value)
-    if value.type == "dtype" and value.name.endswith(".dtype"):
-        text = text.rpartition(".")[2]
-        return _DTYPES.get(text, text)
-    if value.type == "function":
-        return f"{text.partition('@')[0]}()"
-    with suppress(ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
-        if value.type == "int":
-            return int(text)
-        if value.type == "tuple":
-            parts = [(ast.literal_eval(scalar), kind) for _, scalar, kind in ast.literal_eval(text)]
-            return tuple(plain(Value("", scalar, kind)) for scalar, kind in parts)
-    return value.value
-
-
-def plain_key(values: Iterable[Value]) -> dict[str, Plain]:
-    """A key, or what a candidate is called."""
-    return {value.name: plain(value) for value in values}
 
 
 def chosen(entries: Iterable[Entry]) -> tuple[list[Entry], list[Entry]]:
@@ -56,7 +29,7 @@ def chosen(entries: Iterable[Entry]) -> tuple[list[Entry], list[Entry]]:
     for entry in entries:
         problem = entry.problem
         if entry.choice and all(one.value == one.value for one in (*problem.key, *entry.choice.params)):
-            key = frozenset(plain_key(problem.key).items())
+            key = frozenset(launch_key(problem.key).items())
             same.setdefault((problem.tuner, problem.kernel, problem.device, key), []).append(entry)
     found: list[Entry] = []
     ambiguous: list[Entry] = []

@@ -9,11 +9,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from operator import attrgetter
 
+from pytest_autotune.cache.distance import launch_key
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.foreign_text import to_one_line
 from pytest_autotune.cache.model import Cache, Device, Entry, Problem
 from pytest_autotune.cache.quantities import describe_count, describe_duration
-from pytest_autotune.production.choices import PICKER, aliased, chosen, identity, plain_key, selected, triton_versions
+from pytest_autotune.production.choices import PICKER, aliased, chosen, identity, selected, triton_versions
 
 #: How parts of keys are named that no launch shows: what a kernel took from the factory that made it.
 _CELLS = ("closure.", "heuristics.")
@@ -98,7 +99,9 @@ def _data(
 def _choice(entry: Entry) -> str:
     assert entry.choice is not None
     time = f"  # {describe_duration(entry.choice.time_us)}" if entry.choice.time_us is not None else ""
-    return f"            ({_literal(plain_key(entry.problem.key))}, {_literal(plain_key(entry.choice.params))}),{time}"
+    return (
+        f"            ({_literal(launch_key(entry.problem.key))}, {_literal(launch_key(entry.choice.params))}),{time}"
+    )
 
 
 def _literal(value: object) -> str:

@@ -9,9 +9,10 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from pytest_autotune.cache.distance import LaunchValue, launch_key
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.model import Cache, Entry
-from pytest_autotune.production.choices import Plain, by_version, chosen, plain_key, selected
+from pytest_autotune.production.choices import by_version, chosen, selected
 
 #: A name in braces, or a part in brackets that is left out where a name in it has no value.
 _PART = re.compile(r"\[([^\[\]]*)\]|([^\[\]]+)")
@@ -34,28 +35,28 @@ class TableLayout:
     file: str
     row: str
     values: tuple[str, ...] = ()
-    words: Mapping[str, Callable[[Plain], str]] = field(default_factory=dict)
+    words: Mapping[str, Callable[[LaunchValue], str]] = field(default_factory=dict)
     version_key: str = ""
     has_others: bool = True
 
 
-def _name(value: Plain) -> str:
+def _name(value: LaunchValue) -> str:
     """A device as file names spell it."""
     return re.sub(r"[ /]", "_", str(value))
 
 
-def _name_in_vllm(value: Plain) -> str:
+def _name_in_vllm(value: LaunchValue) -> str:
     # All of that family share tables: it is looked for under this name.
     return "NVIDIA_H200" if "H200" in _name(value).split("_") else _name(value)
 
 
-def _moe_dtype(value: Plain) -> str:
+def _moe_dtype(value: LaunchValue) -> str:
     """A dtype as both spell it: kinds of quantisation by name, float32, and nothing for what has 16 bits."""
     return {"fp16": "", "bf16": "", "float16": "", "bfloat16": "", "fp32": "float32"}.get(str(value), str(value or ""))
 
 
-def _block_shape(separator: str) -> Callable[[Plain], str]:
-    def words(value: Plain) -> str:
+def _block_shape(separator: str) -> Callable[[LaunchValue], str]:
+    def words(value: LaunchValue) -> str:
         sizes = re.findall(r"\d+", str(value))
         return f"[{separator.join(sizes)}]" if len(sizes) == 2 and all(map(int, sizes)) else ""
 
@@ -98,7 +99,7 @@ def tables(cache: Cache, layout: TableLayout, kernels: Sequence[str], devices: S
         raise CacheError(
             str(ambiguous[0].problem), "has several choices", "name the kernel or device (--kernel, --device)"
         )
-    found: dict[str, dict[int, dict[str, Plain]]] = {}
+    found: dict[str, dict[int, dict[str, LaunchValue]]] = {}
     versions: dict[str, set[str]] = {}
     for entry in entries:
         path, row, values = _placed(entry, layout)
@@ -121,10 +122,10 @@ def is_table(text: str) -> bool:
     return isinstance(rows, dict) and all(re.fullmatch(r"-?\d+|triton_version", row) for row in rows)
 
 
-def _placed(entry: Entry, layout: TableLayout) -> tuple[str, int, dict[str, Plain]]:
+def _placed(entry: Entry, layout: TableLayout) -> tuple[str, int, dict[str, LaunchValue]]:
     """The path of an entry's file, its row, and what stands there."""
     assert entry.choice is not None
-    key, params = plain_key(entry.problem.key), plain_key(entry.choice.params)
+    key, params = launch_key(entry.problem.key), launch_key(entry.choice.params)
     # Tables do not tell torch.float16 from that of Triton.
     key |= {value.name: str(key[value.name]).rpartition(".")[2] for value in entry.problem.key if value.type == "dtype"}
     row = key.get(layout.row)
@@ -144,7 +145,7 @@ def _placed(entry: Entry, layout: TableLayout) -> tuple[str, int, dict[str, Plai
     return path, row, values | (rest if layout.has_others else {})
 
 
-def _path(entry: Entry, layout: TableLayout, named: Mapping[str, Plain]) -> Iterator[str]:
+def _path(entry: Entry, layout: TableLayout, named: Mapping[str, LaunchValue]) -> Iterator[str]:
     def words(match: re.Match[str]) -> str:
         name = match[1]
         if name == "triton" and not named[name]:
@@ -170,7 +171,7 @@ def _path(entry: Entry, layout: TableLayout, named: Mapping[str, Plain]) -> Iter
         yield _NAME.sub(words, optional or fixed)
 
 
-def _text(rows: Mapping[int, Mapping[str, Plain]], layout: TableLayout, versions: set[str]) -> str:
+def _text(rows: Mapping[int, Mapping[str, LaunchValue]], layout: TableLayout, versions: set[str]) -> str:
     plain: dict[str, object] = {}
     if layout.version_key and (version := max(versions, key=by_version)):
         plain[layout.version_key] = version

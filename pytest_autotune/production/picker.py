@@ -10,9 +10,12 @@ pytest-autotune wrote it. Edit nothing here: COMMAND writes it anew.
 import functools
 import math
 import os
+import re
 import sys
 import threading
 import warnings
+from collections.abc import Mapping
+from itertools import zip_longest
 from typing import Any
 
 
@@ -35,7 +38,7 @@ def pick(kernel: str, prune: Any = None, nearest: Any = (), other_devices: bool 
             try:
                 names, choices, remark = choices_here(kernel, other_devices)
                 here = tuple(sorted(parts({**named_args, **kwargs, "grid": None}, names)))
-                known = here if here in choices else closest(choices, here, nearest)
+                known = here if here in choices else find_nearest_key(choices, here, nearest)
                 best = choices[known]
                 live = [one for one in left.over if one.kwargs.items() <= best.items() and one.all_kwargs() == best]
                 assert live, f"{best} is no candidate any more"
@@ -60,14 +63,54 @@ def pick(kernel: str, prune: Any = None, nearest: Any = (), other_devices: bool 
     return early_config_prune
 
 
-def closest(choices: Any, here: Any, nearest: Any) -> Any:
-    """Of the known problems that differ in these numbers alone, the one that is the fewest doublings away."""
-    away, ours = {}, dict(here)
-    for known in choices:
-        apart = [(name in nearest, a, ours.get(name, ...)) for name, a in known if ours.get(name, ...) != a]
-        if len(known) == len(here) and all(may and {type(a), type(b)} <= {int, float} for may, a, b in apart):
-            away[known] = math.hypot(*(math.log2(max(a, 0.5)) - math.log2(max(b, 0.5)) for _, a, b in apart))
-    return min(away, key=away.__getitem__, default=here)
+def find_nearest_key(choices: Any, wanted: Any, nearest: Any) -> Any:
+    """Return the key of the choices that is the nearest to the wanted one, else the wanted key itself.
+
+    :param choices: the choices of a kernel on this GPU, by key.
+    :param nearest: the names of the numbers that may differ; all else is the same.
+    """
+    near_keys = [key for key in choices if is_near(dict(wanted), dict(key), nearest)]
+    return min(near_keys, key=lambda key: distance(dict(wanted), dict(key)), default=wanted)
+
+
+def is_near(wanted: Any, has: Any, nearest: Any) -> bool:
+    """Whether two keys have the same names, and differ in the numbers of the names in ``nearest`` alone."""
+    if wanted.keys() != has.keys():
+        return False
+    for name, value in has.items():
+        if wanted[name] == value:
+            continue
+        if name not in nearest or not {type(wanted[name]), type(value)} <= {int, float}:
+            return False
+    return True
+
+
+def distance(wanted: Mapping[str, Any], has: Mapping[str, Any]) -> tuple[int, float]:
+    """Return how far two keys are apart: first the parts that are no numbers, then the doublings between the numbers.
+
+    The nearest key has the smallest result. A part that only one key has counts as one. 16 and 64 are two doublings
+    apart, and numbers below 0.5 count as 0.5. Texts and tuples are compared word by word and number by number.
+    """
+    parts = len(wanted.keys() ^ has.keys())
+    doublings = []
+    for name in wanted.keys() & has.keys():
+        if wanted[name] == has[name]:
+            continue
+        pairs: Any = [(wanted[name], has[name])]
+        if isinstance(wanted[name], (str, tuple)) and isinstance(has[name], (str, tuple)):
+            words = [re.findall(r"\w+", str(value)) for value in pairs[0]]
+            pairs = zip_longest(*words)
+        for a, b in pairs:
+            if isinstance(a, str) and isinstance(b, str) and a.isdecimal() and b.isdecimal():
+                a, b = float(a), float(b)
+            if a == b:
+                continue
+            if type(a) in (int, float) and type(b) in (int, float) and a == a and b == b:  # not a bool, not NaN
+                doublings.append(abs(math.log2(max(a, 0.5)) - math.log2(max(b, 0.5))))
+            else:
+                parts += 1
+    # Sets have another order in each process, which must not change the last digit of the sum.
+    return parts, math.hypot(*sorted(doublings))
 
 
 def parts(named: Any, names: Any) -> Any:

@@ -30,7 +30,7 @@ ON_MISS = ("first", "nearest", "tune", "error")
 class Asked:
     """A problem that was asked for.
 
-    :param key: as :func:`~pytest_autotune.production.choices.plain_key` has it.
+    :param key: as :func:`~pytest_autotune.production.choices.launch_key` has it.
     :param device: name, architecture, multiprocessors.
     :param used: where no exact choice is shipped, what it ran with: the ``"first"`` candidate, the ``"nearest"``
         choice, or what it was to ``"tune"``.
@@ -136,17 +136,21 @@ class ShippedCache:
     def _picker(self, tuner: str, on: tuple[str, str, int]) -> dict[str, Any]:
         """The code of an exported module, with the choices of a tuner, for a device."""
         with _lock:
-            from pytest_autotune.production.choices import PICKER, aliased, chosen, identity, plain_key
+            from pytest_autotune.cache.codec.mapping import sort_entries
+            from pytest_autotune.cache.distance import launch_key
+            from pytest_autotune.production.choices import PICKER, aliased, chosen, identity
 
             if (tuner, on) not in self._pickers:
-                entries, ambiguous = chosen(entry for entry in self._cache().entries if entry.problem.tuner == tuner)
+                # Of two entries that are equally near, the first in a file's order is used, as in runs and exports.
+                of_tuner = [entry for entry in self._cache().entries if entry.problem.tuner == tuner]
+                entries, ambiguous = chosen(sort_entries(of_tuner))
                 for problem in (entry.problem for entry in ambiguous):
-                    key = tuple(sorted(plain_key(problem.key).items()))
+                    key = tuple(sorted(launch_key(problem.key).items()))
                     self._ambiguous.add((tuner, problem.kernel, key, problem.device.arch))
                 choices: Any = defaultdict(lambda: defaultdict(list))
                 for entry in entries:
                     device = *identity(entry.problem.device), ""  # of which Triton, each choice says itself
-                    choices[entry.problem.kernel][device].append((plain_key(entry.problem.key), entry))
+                    choices[entry.problem.kernel][device].append((launch_key(entry.problem.key), entry))
                 taken = aliased({entry.problem.device for entry in entries}, self.aliases or {}).get(on[:2], on)
                 for here in choices.values():
                     if theirs := here.get((*taken, "")):
@@ -204,7 +208,7 @@ class ShippedCache:
         here = known = tuple(sorted(asked.key.items()))
         if here not in choices and self.on_miss == "nearest":
             sizes = {name for key in choices for name, value in key if isinstance(value, (int, float)) and value > 1}
-            known = picker["closest"](choices, here, self.nearest or sizes)
+            known = picker["find_nearest_key"](choices, here, self.nearest or sizes)
         entry = choices.get(known)
         found = None if entry is None else find(entry.choice)
         if found is None:

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import math
-import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
-from itertools import starmap, zip_longest
-from operator import itemgetter
+from itertools import groupby
+from operator import attrgetter, itemgetter
 from typing import NamedTuple
 
+from pytest_autotune.cache.distance import LaunchValue, distance, launch_key
 from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.model import Entry, Problem, Value
 from pytest_autotune.run.lookup import NO_ENTRY
-
-#: What a part that differs counts, beside how far it is apart: fewer parts are nearer, whatever their values are.
-_PART = 1000.0
 
 
 class MissReason(NamedTuple):
@@ -41,7 +37,7 @@ def nearest(indexes: Sequence[EntryIndex], problem: Problem, alias: str = "") ->
     usable = [entry for device, entry in of_kernel if device == problem.device or device.name == alias]
     if not usable:
         return MissReason()
-    entry = next(iter(nearest_entries(usable, problem)), None)
+    entry = next(list_nearest_entries(usable, problem), None)
     if entry is None:
         names = ", ".join(value.name for value in usable[0].problem.key) or "no names"
         return MissReason(f"no entry with these key names; the entries of this kernel have {names}")
@@ -62,21 +58,31 @@ def entries_of(indexes: Sequence[EntryIndex], problem: Problem) -> list[Entry]:
     return [entry for index in indexes for entry in index.list_kernel_entries(problem.tuner, problem.kernel)]
 
 
-def nearest_entries(entries: Iterable[Entry], problem: Problem, alias: str = "") -> list[Entry]:
-    """The entries whose keys can be compared with a problem's part by part, the nearest first.
+def list_nearest_entries(entries: Iterable[Entry], problem: Problem, alias: str = "") -> Iterator[Entry]:
+    """Yield the entries whose keys can be compared with a problem's key, the nearest first.
 
-    One may have parts that the other lacks: some tuners give only what is not as usual. First come those of its own
-    device and of its alias.
+    A key may have parts that the other key lacks, because some tuners name only the settings that are not the default.
+    Entries of the problem's device and of its alias come before all others. Entries that are equally near come in the
+    order of a file, as in production.
     """
-    wanted = {value.name: value for value in problem.key}
-    found: list[tuple[bool, float, Entry]] = []
+    wanted = launch_key(problem.key)
+    ranked: list[tuple[tuple[bool, int, float], Entry]] = []
     for entry in entries:
-        has = {value.name: value for value in entry.problem.key}
-        if has.keys() <= wanted.keys() or wanted.keys() <= has.keys():
-            is_other = entry.problem.device != problem.device and entry.problem.device.name != alias
-            apart = sum(_distance(has.get(name), wanted.get(name)) for name in has.keys() | wanted.keys())
-            found.append((is_other, apart, entry))
-    return [entry for *_, entry in sorted(found, key=itemgetter(0, 1))]
+        has = _cached_launch_key(entry.problem.key)
+        if not (has.keys() <= wanted.keys() or wanted.keys() <= has.keys()):
+            continue
+        is_other_device = entry.problem.device != problem.device and entry.problem.device.name != alias
+        ranked.append(((is_other_device, *distance(wanted, has)), entry))
+    ranked.sort(key=itemgetter(0))
+    for _, equally_near in groupby(ranked, key=itemgetter(0)):
+        # Computing the sort keys of all entries would take longer than the distances.
+        yield from sorted((entry for _, entry in equally_near), key=attrgetter("sort_key"))
+
+
+@lru_cache(4096)
+def _cached_launch_key(key: tuple[Value, ...]) -> Mapping[str, LaunchValue]:
+    """Return the key of an entry as a launch shows it. Each miss of a kernel is compared with the same entries."""
+    return launch_key(key)
 
 
 def _part(name: str, one: Value | None, other: Value | None) -> str:
@@ -87,27 +93,3 @@ def _part(name: str, one: Value | None, other: Value | None) -> str:
 
 def _text(value: Value | None) -> str:
     return "none" if value is None else value.display_text
-
-
-def _distance(one: Value | None, other: Value | None) -> float:
-    """How far two values are apart: of two that differ by how far their numbers are, of texts those place by place."""
-    if one == other:
-        return 0.0
-    if one is None or other is None or not one.type == other.type in ("", "tuple"):
-        return _PART + 1.0
-    ours, theirs = _pieces(one.value), _pieces(other.value)
-    differing = [(a, b) for a, b in zip_longest(ours, theirs) if a != b]
-    return _PART + sum(starmap(_share, differing)) / max(len(ours), len(theirs))
-
-
-@lru_cache(4096)
-def _pieces(value: object) -> list[object]:
-    """A value; of a text, such as ``cpu float32[4, 64]``, the words and the numbers in it."""
-    if not isinstance(value, str):
-        return [value]
-    return [float(piece) if piece.isdecimal() else piece for piece in re.split(r"(\d+)", value)]
-
-
-def _share(a: object, b: object) -> float:
-    numbers = isinstance(a, (int, float)) and isinstance(b, (int, float)) and math.isfinite(a) and math.isfinite(b)
-    return abs(a - b) / max(abs(a), abs(b), 1) if numbers else 1.0  # type: ignore[operator, arg-type]

@@ -29,7 +29,7 @@ from pytest_autotune.run.lookup import (
     UsedEntry,
     UsedFallback,
 )
-from pytest_autotune.run.nearest import entries_of, nearest, nearest_entries
+from pytest_autotune.run.nearest import entries_of, list_nearest_entries, nearest
 from pytest_autotune.run.notes import WAITING_FOR_WORKER, Notes, Progress
 from pytest_autotune.run.question import Question, list_digests
 from pytest_autotune.workers.coordinator import Claim, Coordinator
@@ -316,7 +316,7 @@ class Fallback:
         if self._policy.on_miss == "nearest":
             problem = question.problem
             entries = entries_of(self._indexes, problem)
-            for entry in nearest_entries(entries, problem, self._policy.find_alias(problem.device)):
+            for entry in list_nearest_entries(entries, problem, self._policy.find_alias(problem.device)):
                 if entry.choice is not None and question.offers(entry):
                     choices.append(_build_fallback(question, entry.choice, "nearest"))
         for candidate in candidates:

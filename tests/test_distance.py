@@ -1,0 +1,185 @@
+"""A run, ``use()`` and an exported module take the same entry for a problem that was not tuned."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import math
+import os
+import random
+import subprocess
+import sys
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import pytest_autotune
+from pytest_autotune.cache import stores
+from pytest_autotune.cache.distance import distance, launch_key
+from pytest_autotune.cache.index import EntryIndex
+from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Scalar, Value, Versions
+from pytest_autotune.production import use as production
+from pytest_autotune.production.choices import PICKER
+from pytest_autotune.production.export_python import module_text
+from pytest_autotune.run.nearest import list_nearest_entries
+
+GPU = Device("NVIDIA H200", "sm_90", 132)
+KERNEL = "distance_library.add"
+NAMES = ("M", "N")
+
+
+def problem(*key: Value, kernel: str = KERNEL) -> Problem:
+    return Problem("triton", kernel, key, GPU)
+
+
+def entry(number: int, *sizes: int, kernel: str = KERNEL) -> Entry:
+    """An entry for sizes M and N, and for half precision. Its number tells it apart."""
+    sizes_of_key = [Value(name, size) for name, size in zip(NAMES, sizes, strict=True)]
+    key = (*sizes_of_key, Value("a.dtype", "fp16", "dtype"))
+    params = (Value("BLOCK", number), Value("num_warps", 4))
+    versions = Versions.parse("triton 3.7.1")
+    return Entry(problem(*key, kernel=kernel), (), Candidate(params=params), versions=versions)
+
+
+def block_of(found: Entry) -> Scalar:
+    assert found.choice is not None
+    return found.choice.params[0].value
+
+
+def block_of_a_run(entries: list[Entry], wanted: Problem) -> Scalar:
+    """Return the number of the entry that ``--autotune-on-miss=nearest`` takes first."""
+    index = EntryIndex.from_caches([Cache(tuple(entries))])
+    of_kernel = index.list_kernel_entries(wanted.tuner, wanted.kernel)
+    return block_of(next(iter(list_nearest_entries(of_kernel, wanted))))
+
+
+class UsedLibrary:
+    """A cache that ``use()`` reads. Each kernel has entries of its own."""
+
+    def __init__(self, folder: Path, entries: list[Entry], monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(production, "_hook", lambda: None)
+        monkeypatch.setattr(production, "_loaded", [])
+        stores.open_store(str(folder / "c.yaml")).update(lambda now: Cache(tuple(entries)))
+        self._used = pytest_autotune.use("distance_library", folder / "c.yaml", "nearest", nearest=NAMES)
+
+    def block(self, wanted: Problem) -> Scalar:
+        asked = production.Asked("triton", wanted.kernel, launch_key(wanted.key), ("NVIDIA H200", "sm_90", 132))
+        return self._used.choice(asked, lambda candidate: candidate.params[0].value, [], lambda value: True)
+
+
+class ExportedLibrary:
+    """A module that ``pytest-autotune export`` wrote, in a process with the GPU."""
+
+    def __init__(self, entries: list[Entry]) -> None:
+        text, _ = module_text(Cache(tuple(entries)), "pytest-autotune export", [], [], {})
+        self._module: dict[str, Any] = {}
+        exec(text, self._module)
+        self._module["device"] = lambda: ("NVIDIA H200", "sm_90", 132, "3.7.1")
+
+    def block(self, wanted: Problem) -> Scalar:
+        _, choices, _ = self._module["choices_here"](wanted.kernel, False)
+        key = tuple(sorted(launch_key(wanted.key).items()))
+        nearest_key = self._module["find_nearest_key"](choices, key, NAMES)
+        block: Scalar = choices[nearest_key]["BLOCK"]
+        return block
+
+
+@pytest.mark.filterwarnings("ignore:distance_library")
+def test_the_fewest_doublings_decide_and_not_the_number_of_parts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entries = [entry(1, 96, 4096), entry(2, 100, 104)]
+    wanted = problem(Value("M", 96), Value("N", 100), Value("a.dtype", "fp16", "dtype"))
+
+    assert block_of_a_run(entries, wanted) == 2
+    assert UsedLibrary(tmp_path, entries, monkeypatch).block(wanted) == 2
+    assert ExportedLibrary(entries).block(wanted) == 2
+
+
+@pytest.mark.filterwarnings("ignore:distance_library")
+def test_run_use_and_export_agree_on_random_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small sizes make many entries equally near. Each of 200 kernels is asked for 25 keys, in any order of parts."""
+    chance = random.Random(37)
+    entries: list[Entry] = []
+    for kernel_number in range(200):
+        largest = chance.choice([4, 20, 5_000])
+        keys = {(chance.randint(0, largest), chance.randint(0, largest)) for _ in range(chance.randint(1, 12))}
+        for sizes in sorted(keys, key=lambda key: chance.random()):
+            entries.append(entry(len(entries), *sizes, kernel=f"{KERNEL}{kernel_number}"))
+    used, exported = UsedLibrary(tmp_path, entries, monkeypatch), ExportedLibrary(entries)
+    by_kernel = defaultdict(list)
+    for known in entries:
+        by_kernel[known.problem.kernel].append(known)
+
+    for kernel, of_kernel in by_kernel.items():
+        for _ in range(25):
+            largest = chance.choice([4, 20, 5_000])
+            key = [Value("a.dtype", "fp16", "dtype"), *(Value(name, chance.randint(0, largest)) for name in NAMES)]
+            chance.shuffle(key)
+            wanted = problem(*key, kernel=kernel)
+            blocks = {block_of_a_run(of_kernel, wanted), used.block(wanted), exported.block(wanted)}
+            assert len(blocks) == 1, wanted
+
+
+def test_the_picker_has_a_copy_of_the_function() -> None:
+    source = inspect.getsource(distance)
+
+    assert source in PICKER.read_text()
+    assert source in module_text(Cache((entry(1, 2, 3),)), "", [], [], {})[0]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "has", "expected"),
+    [
+        pytest.param({"M": 16, "N": 16}, {"N": 64, "M": 16}, (0, 2.0), id="doublings of numbers"),
+        pytest.param({"M": 16, "N": 16}, {"N": 64, "M": 16 * 32}, (0, math.hypot(2, 5)), id="two numbers"),
+        pytest.param({"M": 0}, {"M": 1}, (0, 1.0), id="numbers below 0.5 count as 0.5"),
+        pytest.param({"M": -7}, {"M": 0.25}, (0, 0.0), id="no doublings below 0.5"),
+        pytest.param({"M": 10**4000}, {"M": float("inf")}, (0, float("inf")), id="infinity"),
+        pytest.param({"M": float("nan")}, {"M": 1}, (1, 0.0), id="NaN is no number"),
+        pytest.param({"M": True}, {"M": 2}, (1, 0.0), id="a bool is no number"),
+        pytest.param({"M": True}, {"M": 1}, (0, 0.0), id="equal in Python"),
+        pytest.param({"M": 1, "flag": 1}, {"M": 4, "other": 1}, (2, 2.0), id="a part on one side only"),
+        pytest.param({"M": None}, {}, (1, 0.0), id="None is a value"),
+        pytest.param({"M": "16"}, {"M": 16}, (1, 0.0), id="text is no number"),
+        pytest.param({"x": "f32[2, 8]"}, {"x": "f32[2, 64]"}, (0, 3.0), id="numbers inside a text"),
+        pytest.param({"x": "f32[2]"}, {"x": "bf16[2, 64]"}, (2, 0.0), id="words inside a text"),
+        pytest.param({"d": "float16"}, {"d": "float32"}, (1, 0.0), id="a dtype is a word"),
+        pytest.param({"x": (128, 128)}, {"x": (128, 64)}, (0, 1.0), id="numbers inside a tuple"),
+        pytest.param({"x": "9" * 5000}, {"x": "9" * 5001}, (0, 0.0), id="numbers without end"),
+    ],
+)
+def test_a_distance(wanted: dict[str, Any], has: dict[str, Any], expected: tuple[int, float]) -> None:
+    assert distance(wanted, has) == pytest.approx(expected)
+    assert distance(has, wanted) == distance(wanted, has)
+
+
+HASH_SEED = """
+import json, random
+from pytest_autotune.cache.index import EntryIndex
+from pytest_autotune.cache.model import Cache
+from pytest_autotune.run.nearest import list_nearest_entries
+from tests.test_distance import block_of, entry, problem, Value
+
+chance = random.Random(1)
+entries = [entry(number, chance.randint(1, 9), chance.randint(1, 9)) for number in range(40)]
+blocks = []
+for _ in range(50):
+    key = [Value("M", chance.randint(1, 9)), Value("N", chance.randint(1, 9)), Value("a.dtype", "fp16", "dtype")]
+    blocks.append([block_of(found) for found in list_nearest_entries(entries, problem(*key))])
+print(json.dumps(blocks))
+"""
+
+
+def test_the_order_of_entries_does_not_depend_on_the_hash_seed() -> None:
+    root = Path(__file__).parent.parent
+    outputs = []
+    for seed in ("1", "2", "3"):
+        environment = {**os.environ, "PYTHONHASHSEED": seed}
+        process = subprocess.run(
+            [sys.executable, "-c", HASH_SEED], cwd=root, env=environment, capture_output=True, text=True, check=True
+        )
+        outputs.append(json.loads(process.stdout))
+    assert outputs[0] == outputs[1] == outputs[2]
