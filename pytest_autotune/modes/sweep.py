@@ -13,9 +13,9 @@ from pytest_autotune.cache.foreign_text import to_one_line
 from pytest_autotune.cache.model import Candidate, Entry, Identity, Problem
 from pytest_autotune.cache.quantities import describe_count
 from pytest_autotune.modes import part_of
+from pytest_autotune.report.counts import NO_LOOKUPS
 from pytest_autotune.report.json_report import candidate_mapping, problem_mapping
 from pytest_autotune.report.naming import describe_problem
-from pytest_autotune.report.terminal import NO_LOOKUPS
 from pytest_autotune.run.lookup import Lookup, UsedEntry
 from pytest_autotune.run.mode import Mode
 from pytest_autotune.run.notes import Notes

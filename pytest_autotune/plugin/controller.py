@@ -37,6 +37,7 @@ from pytest_autotune.plugin.progress import ProcessProgress, ProgressFile, make_
 from pytest_autotune.plugin.values import Options, find_cache_folder, is_distributed, path_argument
 from pytest_autotune.plugin.worker import Task, TestProcess, WorkerContext
 from pytest_autotune.report import ci_log, terminal
+from pytest_autotune.report.counts import describe_dump
 from pytest_autotune.report.gate import judge
 from pytest_autotune.run.collected import ALONE, Collected, collect
 from pytest_autotune.run.dumping import dump_run, dump_test_caches
@@ -307,7 +308,7 @@ class Controller:
         test_dumps = []
         if options.writes:
             test_dumps = dump_test_caches(self._open_test_cache, MARKER, collected, request, self._folder)
-        dump_notes = [note for note in map(terminal.describe_dump, test_dumps) if note]
+        dump_notes = [note for note in map(describe_dump, test_dumps) if note]
         collected = replace(collected, notes=(*dump_notes, *collected.notes))
         if options.dump is None or self._store is None:
             result = settle(self._initial, collected, Cache(), request)

@@ -22,6 +22,7 @@ from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.foreign_text import to_one_line
 from pytest_autotune.plugin.values import CacheArgument, Options
 from pytest_autotune.report import FILES, ci_log, markdown, terminal
+from pytest_autotune.report.line import Line
 from pytest_autotune.run.result import RunResult, SourceLocation
 
 #: Environment variables that name the commit: of GitHub, GitLab, Azure and Jenkins.
@@ -176,7 +177,7 @@ class _JunitFailure(str):
     reprcrash: SimpleNamespace
 
 
-def show_section(lines: Sequence[terminal.Line], terminalreporter: pytest.TerminalReporter) -> None:
+def show_section(lines: Sequence[Line], terminalreporter: pytest.TerminalReporter) -> None:
     """Write the section ``autotune cache`` of the terminal's summary, if it has any lines."""
     if not lines:
         return

@@ -1,116 +1,154 @@
-"""A result as Markdown: for the summary page of a CI job, a comment, a mail.
+"""A run's result as Markdown: for the summary page of a CI job, a comment or a mail.
 
-Foreign text stands in code spans, where only their end has a meaning.
+Text from caches and tests stands in code spans, where GitHub and GitLab read no markup.
 """
 
 from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
-from typing import TypeVar
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from pytest_autotune.cache.diff import Change
 from pytest_autotune.cache.foreign_text import to_one_line
 from pytest_autotune.cache.quantities import describe_count, describe_seconds
+from pytest_autotune.report.counts import list_count_lines
 from pytest_autotune.report.findings import MISS_WORDS, Cost, list_findings, list_kernel_costs, list_test_costs
 from pytest_autotune.report.hints import list_hints
 from pytest_autotune.report.naming import describe_change, describe_problem
-from pytest_autotune.report.terminal import describe_counts, describe_verdict, list_facts, list_notes
+from pytest_autotune.report.notes import list_notes
+from pytest_autotune.report.verdict import build_verdict, list_facts
 from pytest_autotune.run.result import RunResult
 from pytest_autotune.run.section import Finding
 
 _SIGNS = {"failed": "❌", "passed": "✅", "unjudged": "❔"}
-#: The titles of tables, by the word of their rows, where they are not that word.
+#: The titles of the tables of findings, by the word of the findings. For other words, the word is the title.
 _TITLES = dict.fromkeys(MISS_WORDS, "Not covered") | {
     "UNTRACKED": "Tuned without passing the plugin",
     "UNRECORDED": "Not recorded",
 }
-#: Rows of a table; what is more is counted.
-SHOWN = 100
-#: Characters of one cell.
-_LONGEST_CELL = 300
-#: And of what is to be done.
-_LONGEST_LINE = 2000
-_T = TypeVar("_T")
+#: The largest number of rows in a table.
+_MAX_ROWS = 100
+#: The largest number of characters in a cell.
+_MAX_CELL_LENGTH = 300
+#: The largest number of characters in a line outside tables, such as a command to type.
+_MAX_LINE_LENGTH = 2000
 
 
 def to_markdown(result: RunResult) -> str:
-    """The result as Markdown text, as GitHub and GitLab read it."""
-    return "\n".join(_lines(result)) + "\n"
+    """Return the result as Markdown text, in the dialect that GitHub and GitLab share."""
+    lines = ["# Autotune cache", *_list_head_lines(result)]
+    for table in _list_tables(result):
+        lines += table.list_lines()
+    return "\n".join(lines) + "\n"
 
 
-def code(text: str, longest: int = _LONGEST_CELL) -> str:
-    """Foreign text as a code span, also of a table."""
-    text = to_one_line(text, longest)
+def code(text: str, max_length: int = _MAX_CELL_LENGTH) -> str:
+    """Return text as a code span that may stand in a table; empty for blank text."""
+    text = to_one_line(text, max_length)
     if not text.strip():
         return ""
-    fence = "`" * (1 + max((len(run) for run in re.findall("`+", text)), default=0))
-    padding = " " if text.startswith("`") or text.endswith("`") else ""
-    # A table is cut at each bar, in code spans, too; a backslash before it is taken away again.
+    longest_run = max((len(run) for run in re.findall("`+", text)), default=0)
+    fence = "`" * (longest_run + 1)
+    padding = ""
+    if text.startswith("`") or text.endswith("`"):
+        padding = " "
+    # A bar ends a cell even inside a code span. A backslash in front of the bar is not shown in a table.
     return f"{fence}{padding}{text}{padding}{fence}".replace("|", r"\|")
 
 
-def _lines(result: RunResult) -> Iterator[str]:
-    yield "# Autotune cache"
-    yield from _head(result)
-    yield from _tables(result)
-    yield from _part("Notes", [""], list_notes(result), lambda note: [code(note)])
+def _list_head_lines(result: RunResult) -> Iterator[str]:
+    """Yield the verdict, the hints, the counts and the facts."""
+    verdict = build_verdict(result)
+    yield f"\n{_SIGNS[verdict.state]} **{code(verdict.reason, _MAX_LINE_LENGTH)}**"
+    for hint in list_hints(result):
+        yield f"\n{code(hint, _MAX_LINE_LENGTH)}"
+    for line in list_count_lines(result):
+        if line.text != verdict.reason:
+            yield f"\n{code(line.text)}"
+    for title, text in list_facts(result):
+        yield f"\n{title}: {code(text, _MAX_LINE_LENGTH)}"
 
 
-def _head(result: RunResult) -> Iterator[str]:
-    """Whether the run failed and why, the counts, and what it was."""
-    state, why = describe_verdict(result)
-    yield f"\n{_SIGNS[state]} **{code(why, _LONGEST_LINE)}**"
-    yield from (f"\n{code(hint, _LONGEST_LINE)}" for hint in list_hints(result))
-    yield from (f"\n{code(line.text)}" for line in describe_counts(result) if line.text != why)
-    yield from (f"\n{word}: {code(text, _LONGEST_LINE)}" for word, text in list_facts(result))
+@dataclass(frozen=True)
+class _Row:
+    """A row of a table.
 
-
-def _tables(result: RunResult) -> Iterator[str]:
-    titled: defaultdict[str, list[Finding]] = defaultdict(list)
-    for one in list_findings(result):
-        titled[_TITLES.get(one.word, one.word.capitalize())].append(one)
-    for title, found in titled.items():
-        head = ["", "test", "problem", "why"]
-        yield from _part(title, head, found, _found, size=lambda one: one.problem_count)
-    title = f"Different from {'what the file held' if result.dump else 'the loaded cache'}"
-    yield from _part(title, ["", "problem", "choice", "time"], result.changes.changes, _change)
-    head = ["", "problems", "time"]
-    yield from _part("Time of tuning by kernel", head, list_kernel_costs(result), _cost)
-    yield from _part("Time of tuning by test", head, list_test_costs(result), _cost)
-
-
-def _found(one: Finding) -> list[str]:
-    more = f" and {describe_count(one.other_test_count, 'more test')}" if one.other_test_count else ""
-    return [one.word, code(one.test) + more, code(one.problem), code(one.text)]
-
-
-def _change(change: Change) -> list[str]:
-    what, times = describe_change(change)
-    return [change.kind.value, code(describe_problem(change.entry.problem)), code(what), times]
-
-
-def _cost(cost: Cost) -> list[str]:
-    return [code(cost.name), str(cost.problems), describe_seconds(cost.seconds)]
-
-
-def _part(
-    title: str,
-    head: Sequence[str],
-    rows: Sequence[_T],
-    cells: Callable[[_T], Sequence[str]],
-    size: Callable[[_T], int] = lambda row: 1,
-) -> Iterator[str]:
-    """A heading with a table; nothing where there are no rows.
-
-    :param size: how many things a row stands for.
+    :param cells: Markdown.
+    :param problem_count: the number of problems that the row stands for.
     """
-    if not rows:
-        return
-    yield f"\n### {title} ({sum(map(size, rows))})\n"
-    yield f"| {' | '.join(head)} |"
-    yield "|" + " --- |" * len(head)
-    yield from (f"| {' | '.join(cells(row))} |" for row in rows[:SHOWN])
-    if hidden := sum(map(size, rows[SHOWN:])):
-        yield f"\n{describe_count(hidden, 'more is', 'more are')} in the JSON report."
+
+    cells: Sequence[str]
+    problem_count: int = 1
+
+
+@dataclass(frozen=True)
+class _Table:
+    """A table with a heading."""
+
+    title: str
+    header: Sequence[str]
+    rows: Sequence[_Row]
+
+    def list_lines(self) -> list[str]:
+        """Return the lines of the table; none if it has no rows."""
+        if not self.rows:
+            return []
+        lines = [
+            f"\n### {self.title} ({_count_problems(self.rows)})\n",
+            _join_cells(self.header),
+            "|" + " --- |" * len(self.header),
+        ]
+        lines += [_join_cells(row.cells) for row in self.rows[:_MAX_ROWS]]
+        hidden_count = _count_problems(self.rows[_MAX_ROWS:])
+        if hidden_count:
+            lines.append(f"\n{describe_count(hidden_count, 'more is', 'more are')} in the JSON report.")
+        return lines
+
+
+def _count_problems(rows: Sequence[_Row]) -> int:
+    return sum(row.problem_count for row in rows)
+
+
+def _join_cells(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _list_tables(result: RunResult) -> list[_Table]:
+    """Return the tables in their order. Some may have no rows."""
+    rows_by_title: defaultdict[str, list[_Row]] = defaultdict(list)
+    for finding in list_findings(result):
+        title = _TITLES.get(finding.word, finding.word.capitalize())
+        rows_by_title[title].append(_build_finding_row(finding))
+    tables = []
+    for title, rows in rows_by_title.items():
+        tables.append(_Table(title, ["", "test", "problem", "why"], rows))
+    title = "Different from the loaded cache"
+    if result.dump is not None:
+        title = "Different from what the file held"
+    change_rows = [_build_change_row(change) for change in result.changes.changes]
+    tables.append(_Table(title, ["", "problem", "choice", "time"], change_rows))
+    kernel_rows = [_build_cost_row(cost) for cost in list_kernel_costs(result)]
+    tables.append(_Table("Time of tuning by kernel", ["", "problems", "time"], kernel_rows))
+    test_rows = [_build_cost_row(cost) for cost in list_test_costs(result)]
+    tables.append(_Table("Time of tuning by test", ["", "problems", "time"], test_rows))
+    note_rows = [_Row([code(note.text)]) for note in list_notes(result, verbosity=1)]
+    tables.append(_Table("Notes", [""], note_rows))
+    return tables
+
+
+def _build_finding_row(finding: Finding) -> _Row:
+    test = code(finding.test)
+    if finding.other_test_count:
+        test += f" and {describe_count(finding.other_test_count, 'more test')}"
+    return _Row([finding.word, test, code(finding.problem), code(finding.text)], finding.problem_count)
+
+
+def _build_change_row(change: Change) -> _Row:
+    choice, time = describe_change(change)
+    return _Row([change.kind.value, code(describe_problem(change.entry.problem)), code(choice), time])
+
+
+def _build_cost_row(cost: Cost) -> _Row:
+    return _Row([code(cost.name), str(cost.problems), describe_seconds(cost.seconds)])

@@ -1,7 +1,7 @@
-"""A result as HTML: one file, put together of ``page.html``, its style, its script and the data.
+"""A run's result as HTML: a single file, built from ``page.html``, ``page.css``, ``page.js`` and the data as JSON.
 
-Foreign text is only in the data, and the script shows it as text. The page may load nothing and run no other script:
-its policy names the digests of these two.
+Text from caches and tests is only in the data, and the script shows it as text, never as HTML. The page loads nothing
+and runs no other script, because its security policy names the digests of its style and of its script.
 """
 
 from __future__ import annotations
@@ -20,93 +20,135 @@ from typing import Any
 from pytest_autotune.cache.foreign_text import to_one_line
 from pytest_autotune.cache.quantities import round_significant
 from pytest_autotune.cache.ties import hysteresis
+from pytest_autotune.report.counts import list_count_lines
 from pytest_autotune.report.findings import list_findings, list_kernel_costs, list_test_costs
 from pytest_autotune.report.hints import list_hints
 from pytest_autotune.report.json_report import to_mapping
 from pytest_autotune.report.naming import describe_key
-from pytest_autotune.report.terminal import describe_counts, describe_verdict, list_facts, list_notes
+from pytest_autotune.report.notes import list_notes
+from pytest_autotune.report.verdict import build_verdict, list_facts
 from pytest_autotune.run.result import RunResult
 from pytest_autotune.run.rows import ProblemRow
 
+#: A place in ``page.html`` for a text that is made here, such as ``{{style}}``.
+_PLACEHOLDER = re.compile(r"\{\{(\w+)\}\}")
+#: The label of a measured time: the spread, which the page shows, and more words.
+_SPREAD_LABEL = re.compile(r"^(\+-[\d.e+-]+ us), .*")
+#: The digits of numbers in the page.
+_DIGITS = 5
+
 
 def to_html(result: RunResult) -> str:
-    """The result as an HTML document."""
-    here = files(__name__)
-    page, style, script = ((here / name).read_text(encoding="utf-8") for name in ("page.html", "page.css", "page.js"))
-    state, why = describe_verdict(result)
+    """Return the result as an HTML document."""
+    style, script = _read_part("page.css"), _read_part("page.js")
+    verdict = build_verdict(result)
     data = json.dumps(page_data(result), separators=(",", ":"))
     parts = {
         "policy": f"default-src 'none'; style-src {_digest(style)}; script-src {_digest(script)}; base-uri 'none'",
         "style": style,
         "script": script,
-        "state": state,
-        "verdict": html.escape(to_one_line(why)),
-        "counts": html.escape("; ".join(line.text for line in describe_counts(result))),
-        # Nothing in it ends the script element or begins a comment.
+        "state": verdict.state,
+        "verdict": html.escape(to_one_line(verdict.reason)),
+        "counts": html.escape("; ".join(line.text for line in list_count_lines(result))),
+        # Without "<", no text in the data can end the script element or begin a comment.
         "data": data.replace("<", "\\u003c"),
     }
-    return re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], page)
+    return _PLACEHOLDER.sub(lambda match: parts[match[1]], _read_part("page.html"))
 
 
-def page_data(result: RunResult) -> dict[str, Any]:
-    """All that the page shows, as plain values: the JSON report, and what the other renderers show in words."""
-    report = to_mapping(result)
-    params: dict[str, int] = {}
-    for lookup, row in zip(report["lookups"], result.rows, strict=True):
-        candidates = [_listed(one, params) for one in lookup["candidates"]]
-        lookup |= {**_of_row(result, row), "choice": _listed(lookup["choice"], params), "candidates": candidates}
-        del lookup["searches"]
-    for mapping, change in zip(report["changes"], result.changes.changes, strict=True):
-        mapping["key"] = describe_key(change.entry.problem.key)
-        mapping |= {side: _listed(mapping[side], params) for side in ("old", "new")}
-    del report["places"]
-    report |= {
-        "params": [*map(json.loads, params)],
-        "judged": result.is_judged,
-        "facts": [*result.run_facts, *list_facts(result)],
-        "hints": [*list_hints(result)],
-        "findings": [*map(asdict, list_findings(result))],
-        "by_kernel": [*map(asdict, list_kernel_costs(result))],
-        "by_test": [*map(asdict, list_test_costs(result))],
-        "changed": f"{result.changes}, {result.changes.unchanged} unchanged",
-        "notes": list_notes(result),
-    }
-    shown: dict[str, Any] = _shown(report)
-    return shown
-
-
-def _listed(candidate: Mapping[str, Any] | None, params: dict[str, int]) -> list[Any] | None:
-    """A candidate of the JSON report by the number of its parameters: many problems have the same ones."""
-    if candidate is None:
-        return None
-    number = params.setdefault(json.dumps(candidate["params"]), len(params))
-    label = re.sub(r"^(\+-[\d.e+-]+ us), .*", r"\1", candidate.get("label", ""))  # the page shows the spread alone
-    return [number, candidate.get("time_us"), label, candidate.get("failed", ""), candidate.get("id", "")]
-
-
-def _of_row(result: RunResult, row: ProblemRow) -> dict[str, Any]:
-    """What the page knows of a problem beside the JSON report; its key in words."""
-    of_modes = {one.name: said for one in result.sections if (said := one.problem_remarks.get(row.problem)) is not None}
-    best_us = min((one.time_us for one in row.candidates if one.time_us and not one.failed), default=0.0)
-    return {
-        "key": describe_key(row.problem.key),
-        "versions": str(row.versions),
-        "found": next((said.word for said in of_modes.values() if said.word), ""),
-        "said": "; ".join(f"{name}: {said.text}" for name, said in of_modes.items() if said.text),
-        "tie": hysteresis(row.problem.device, best_us),
-    }
-
-
-def _shown(plain: Any) -> Any:
-    """Plain values with texts fit to be shown, and numbers to five digits; None for those that JSON cannot hold."""
-    if isinstance(plain, str):
-        return to_one_line(plain)
-    if isinstance(plain, float):
-        return round_significant(plain, 5) if math.isfinite(plain) else None
-    if isinstance(plain, Mapping):
-        return {to_one_line(name): _shown(value) for name, value in plain.items()}
-    return [*map(_shown, plain)] if isinstance(plain, (list, tuple)) else plain
+def _read_part(name: str) -> str:
+    return (files(__name__) / name).read_text(encoding="utf-8")
 
 
 def _digest(text: str) -> str:
-    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+    """Return the digest of a style or a script, as a security policy spells it."""
+    digest = base64.b64encode(hashlib.sha256(text.encode()).digest())
+    return f"'sha256-{digest.decode()}'"
+
+
+def page_data(result: RunResult) -> dict[str, Any]:
+    """Return the data of the page: the JSON report, and words of the other renderers."""
+    report = to_mapping(result)
+    candidates = _CandidateEncoder()
+    for lookup, row in zip(report["lookups"], result.rows, strict=True):
+        encoded_candidates = [candidates.encode(candidate) for candidate in lookup["candidates"]]
+        lookup.update(_describe_row(result, row))
+        lookup["choice"] = candidates.encode(lookup["choice"])
+        lookup["candidates"] = encoded_candidates
+        del lookup["searches"]
+    for change_mapping, change in zip(report["changes"], result.changes.changes, strict=True):
+        change_mapping["key"] = describe_key(change.entry.problem.key)
+        for side in ("old", "new"):
+            change_mapping[side] = candidates.encode(change_mapping[side])
+    del report["places"]
+    report["params"] = candidates.list_params()
+    report["judged"] = result.is_judged
+    report["facts"] = [*result.run_facts, *list_facts(result)]
+    report["hints"] = list(list_hints(result))
+    report["findings"] = [asdict(finding) for finding in list_findings(result)]
+    report["by_kernel"] = [asdict(cost) for cost in list_kernel_costs(result)]
+    report["by_test"] = [asdict(cost) for cost in list_test_costs(result)]
+    report["changed"] = f"{result.changes}, {result.changes.unchanged} unchanged"
+    report["notes"] = [note.text for note in list_notes(result, verbosity=1)]
+    page: dict[str, Any] = _to_page_value(report)
+    return page
+
+
+class _CandidateEncoder:
+    """Encodes candidates with a number in place of their params, because many problems have the same candidates."""
+
+    def __init__(self) -> None:
+        #: params as JSON -> their number.
+        self._numbers: dict[str, int] = {}
+
+    def encode(self, candidate: Mapping[str, Any] | None) -> list[Any] | None:
+        """Return a candidate of the JSON report as ``[number of its params, time, label, failure, id]``."""
+        if candidate is None:
+            return None
+        number = self._numbers.setdefault(json.dumps(candidate["params"]), len(self._numbers))
+        label = _SPREAD_LABEL.sub(r"\1", candidate.get("label", ""))
+        return [number, candidate.get("time_us"), label, candidate.get("failed", ""), candidate.get("id", "")]
+
+    def list_params(self) -> list[dict[str, Any]]:
+        """Return the params of all encoded candidates, in the order of their numbers."""
+        return [json.loads(text) for text in self._numbers]
+
+
+def _describe_row(result: RunResult, row: ProblemRow) -> dict[str, Any]:
+    """Return the fields of a problem that are not in the JSON report, and its key in words.
+
+    ``found`` is the word by which the page counts problems with a mode's remark; ``said`` holds the remarks.
+    """
+    first_word = ""
+    remarks = []
+    for section in result.sections:
+        remark = section.problem_remarks.get(row.problem)
+        if remark is None:
+            continue
+        first_word = first_word or remark.word
+        if remark.text:
+            remarks.append(f"{section.name}: {remark.text}")
+    times_us = [candidate.time_us for candidate in row.candidates if candidate.time_us and not candidate.failed]
+    return {
+        "key": describe_key(row.problem.key),
+        "versions": str(row.versions),
+        "found": first_word,
+        "said": "; ".join(remarks),
+        "tie": hysteresis(row.problem.device, min(times_us, default=0.0)),
+    }
+
+
+def _to_page_value(value: Any) -> Any:
+    """Return a plain value for the page, also inside lists and mappings.
+
+    Texts are safe to show and numbers are rounded. NaN and infinity become None, because JSON has no form for them.
+    """
+    if isinstance(value, str):
+        return to_one_line(value)
+    if isinstance(value, float):
+        return round_significant(value, _DIGITS) if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {to_one_line(name): _to_page_value(item) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_to_page_value(item) for item in value]
+    return value

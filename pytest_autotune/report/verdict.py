@@ -1,0 +1,62 @@
+"""The verdict on a run, and facts about it, for reports that are files. The terminal shows neither."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pytest_autotune.cache.quantities import describe_count
+from pytest_autotune.report.counts import NO_LOOKUPS, list_count_lines
+from pytest_autotune.run.result import RunResult
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Whether a run passed.
+
+    :param state: ``"passed"``, ``"failed"`` or ``"unjudged"``.
+    :param reason: why; the first sentence of a report.
+    """
+
+    state: str
+    reason: str
+
+
+def build_verdict(result: RunResult) -> Verdict:
+    """Return the verdict on a run. A run that wrote its dump needs no gate to pass."""
+    gate = result.gate
+    if result.failures:
+        return Verdict("failed", "; ".join(result.failures))
+    is_written = result.dump is not None and bool(result.dump.written_to)
+    if gate.skipped and not is_written:
+        return Verdict("unjudged", gate.skipped)
+    if gate.limit and not gate.skipped:
+        return Verdict("passed", f"within the limit of {gate.limit} misses")
+    state = "unjudged"
+    if result.rows and not result.rows_to_update:
+        state = "passed"
+    counts = "; ".join(line.text for line in list_count_lines(result))
+    return Verdict(state, counts or NO_LOOKUPS)
+
+
+def list_facts(result: RunResult) -> list[tuple[str, str]]:
+    """Return facts about the run as (title, text): its devices, caches, versions and modes."""
+    facts = [("Device", str(device)) for device in result.devices]
+    for path, entry_count in result.loaded:
+        facts.append(("Loaded", f"{path} ({describe_count(entry_count, 'entry')})"))
+    dump, merged = result.dump, result.merged
+    if dump is not None and dump.written_to:
+        counts = describe_count(len(merged.cache.entries), "entry")
+        if merged.describe_counts:
+            counts += f": {merged.describe_counts}"
+        facts.append(("Written", f"{dump.written_to} ({counts})"))
+    for versions in sorted(set(result.collected.versions.values()), key=str):
+        if versions:
+            facts.append(("Versions", str(versions)))
+    for section in result.sections:
+        if section.lines:
+            title = section.name.replace("_", " ").capitalize()
+            texts = [text for text in (section.typed_value, *section.lines) if text]
+            facts.append((title, "; ".join(texts)))
+    if result.collected.incomplete_reason:
+        facts.append(("Not complete", result.collected.incomplete_reason))
+    return facts
