@@ -30,7 +30,7 @@ from pytest_autotune.run.section import Gate, ProblemRemark, Section
 from pytest_autotune.run.tuning import Tuning
 from pytest_autotune.tuners.measuring.clocks import Clock, Runner
 from pytest_autotune.tuners.measuring.launching import CandidateResult as Launched
-from pytest_autotune.tuners.measuring.race import Contest, Limits, OwnRace, Race, RaceOutcome
+from pytest_autotune.tuners.measuring.race import Contest, Limits, Race, RaceOutcome, TunerRace
 from pytest_autotune.tuners.shared.candidates import rounded_us
 from pytest_autotune.workers.coordinator import Claim
 from pytest_autotune.workers.events import Event
@@ -151,7 +151,7 @@ class Verify(Mode):
     def race(self, reporter: Reporter, tuning: Tuning, contest: Callable[[], Any]) -> None:
         lookup = tuning.lookup
         try:
-            brought: Contest | OwnRace | str = contest()
+            brought: Contest | TunerRace | str = contest()
         except Exception as error:
             brought = describe_error(error)
         if why := brought if isinstance(brought, str) else self._why_not:
@@ -169,7 +169,7 @@ class Verify(Mode):
             took_s += brought.spent_s if isinstance(brought, Contest) else 0.0
             reporter.append_event(replace(verdict, seconds=round_significant(took_s)).event(lookup))
 
-    def _verdict(self, tuning: Tuning, brought: Contest | OwnRace) -> Verdict:
+    def _verdict(self, tuning: Tuning, brought: Contest | TunerRace) -> Verdict:
         device = tuning.lookup.problem.device
         worth = max(WORTH, noise_of(device))
         try:
@@ -310,7 +310,7 @@ def _of_problem(verdict: Verdict | None) -> ProblemRemark:
 
 
 def _result(raced: RaceOutcome, is_disturbed: bool) -> Verdict:
-    verdict = Verdict(raced=raced.number, device_seconds=round_significant(raced.measured_s))
+    verdict = Verdict(raced=raced.candidate_count, device_seconds=round_significant(raced.measured_s))
     if raced.disturbed or is_disturbed:
         return replace(verdict, not_raced=DISTURBED)
     if raced.slower is None:
@@ -378,7 +378,7 @@ def races(
     again.probe([runners[0], runners[race.choice]])
     _, best = again.finish()
     raced = RaceOutcome(len(runners), race.disturbed or again.disturbed)
-    found = again.compared(0, 1)
+    found = again.compare(0, 1)
     if found is None or not found.is_slower(worth):
         return None, results, raced
     return race.choice, results, replace(raced, slower=found, best_us=best.time_us)

@@ -1,26 +1,28 @@
-"""The launches of a race: candidates in turn, many of them before the host waits for the device.
+"""The launches of a race: the candidates take turns, and many launches are queued before the host waits.
 
-A kernel of a few microseconds is shorter than what the host needs to prepare its launch, so the device is kept busy
-meanwhile; a launch for which the host was late all the same does not count.
+The host needs longer to prepare a launch than a kernel of a few microseconds runs. The device is therefore kept busy
+while the host prepares. A launch does not count if the host needed longer than that.
+:mod:`~pytest_autotune.tuners.measuring.race` decides which candidates are launched, and how often.
 """
 
 from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from pytest_autotune.tuners.measuring.clocks import Clock, Launch, Runner
 from pytest_autotune.tuners.measuring.times import Measurement, Round, measurement
 from pytest_autotune.tuners.shared.candidates import clear_tracebacks
 
-#: So many launches are queued before the host waits for the device; its queue holds about 1,000 operations.
+#: The host queues this many launches before it waits for the device. The device's queue holds about 1,000 operations.
 QUEUED = 100
-#: The longest that a device is kept busy before a launch: what takes longer waits for its kernels itself.
+#: The longest time that a device is kept busy before a launch. A launch whose preparation takes longer waits for its
+#: kernels itself.
 LONGEST_BUSY_US = 2000.0
 SHORTEST_BUSY_US = 20.0
-#: How much longer than most launches took to prepare.
+#: The device is kept busy for this many times the preparation of most launches.
 BUSY_MARGIN = 1.3
 
 
@@ -35,7 +37,11 @@ class DeviceLostError(Exception):
 
 @dataclass(frozen=True)
 class CandidateResult:
-    """What became of one candidate; ``same_as`` is who was launched in its place, since it runs the same code."""
+    """The result of racing one candidate.
+
+    :param failed: the error of the candidate.
+    :param same_as: the number of the candidate that was launched instead, because it runs the same code.
+    """
 
     measured: Measurement | None = None
     failed: BaseException | None = None
@@ -43,52 +49,107 @@ class CandidateResult:
 
     @property
     def time_us(self) -> float:
-        return self.measured.median_us if self.measured else float("inf")
+        """The median time; infinite for a candidate that failed."""
+        if self.measured is None:
+            return float("inf")
+        return self.measured.median_us
+
+
+@dataclass(frozen=True)
+class Defeat:
+    """A comparison that a candidate lost.
+
+    :param best: the candidate that was the fastest then.
+    :param factor: the loser's time, divided by the time of the best.
+    """
+
+    best: Racer
+    factor: float
 
 
 @dataclass
-class Racing:
-    """A candidate that is launched, with what its launches took."""
+class Racer:
+    """A candidate that is launched, with the times of its launches.
+
+    :param number: the position of the candidate among all that were probed.
+    """
 
     number: int
     runner: Runner
-    #: Times of the probes: none is too short, all may be too long.
+    #: Times of the probes. No time is too short. All may be too long.
     probed_us: list[float] = field(default_factory=list)
-    #: One of the probes was in time: the device was kept busy for as long as the host needed.
-    in_time: bool = False
+    #: Whether the device was kept busy long enough during a probe.
+    was_in_time: bool = False
     timed_us: list[float] = field(default_factory=list)
     failed: BaseException | None = None
-    #: Who was the best when this one was last compared, if another was, and how many times its time this one took.
-    #: Never leads back to this one: a circle would keep what is launched, all tensors of the call, after the race.
-    behind: tuple[Racing, float] | None = None
+    #: The last comparison that the candidate lost. A defeat never leads back to its own racer. Such a circle would
+    #: keep all tensors of the launches after the race.
+    defeat: Defeat | None = None
 
     @property
-    def least_us(self) -> float:
+    def fastest_probe_us(self) -> float:
         return min(self.probed_us, default=float("inf"))
 
     @property
     def time_us(self) -> float:
-        """The median; for one that was beaten, as if it had been timed for as long as the best."""
-        if self.behind is not None:
-            return self.behind[0].time_us * self.behind[1]
-        return measurement(self.timed_us or [self.least_us]).median_us
+        """The median time. A beaten candidate's time is computed as if it had been timed for as long as the best."""
+        if self.defeat is not None:
+            return self.defeat.best.time_us * self.defeat.factor
+        return self._measurement.median_us
 
     @property
     def result(self) -> CandidateResult:
         if self.failed is not None:
             return CandidateResult(failed=self.failed)
-        return CandidateResult(replace(measurement(self.timed_us or [self.least_us]), median_us=self.time_us))
+        return CandidateResult(replace(self._measurement, median_us=self.time_us))
+
+    @property
+    def _measurement(self) -> Measurement:
+        return measurement(self.timed_us or [self.fastest_probe_us])
 
 
-#: A launch that was made of a candidate, in the round of this number.
-Launched = tuple[Racing, int, Launch]
+@dataclass(frozen=True)
+class Turn:
+    """A launch to be made.
+
+    :param round_number: from 0.
+    :param needs_set_up: whether another candidate's launch may come directly before.
+    """
+
+    racer: Racer
+    round_number: int
+    needs_set_up: bool
+
+
+@dataclass(frozen=True)
+class RacerLaunch:
+    """A launch that was made of a racer, in the round of this number."""
+
+    racer: Racer
+    round_number: int
+    launch: Launch
+
+    @property
+    def prepared_us(self) -> float:
+        return self.launch.prepared_us
+
+
+@dataclass(frozen=True)
+class RoundTimes:
+    """The times of some rounds.
+
+    :param is_host_late: the host was late so often that the times are of no use.
+    """
+
+    rounds: list[Round]
+    is_host_late: bool
 
 
 class Launching:
     """Launches candidates in turn, and times them.
 
-    :param expected: errors that are a candidate's own: it fails, and the others go on.
-    :param seed: of the order in which they take turns; no other random state is touched.
+    :param expected: errors that a single candidate may raise. That candidate fails, and the others go on.
+    :param seed: determines the order of the turns. No other random state is touched.
     """
 
     def __init__(self, clock: Clock, expected: tuple[type[BaseException], ...], seed: int) -> None:
@@ -97,67 +158,93 @@ class Launching:
         self._random = random.Random(seed)
         #: Whether the device can be kept busy while a launch is prepared.
         self.can_keep_busy = clock.can_keep_busy
-        #: How long it is kept busy before a launch that counts, in microseconds.
+        #: The time for which the device is kept busy before a launch that counts, in microseconds.
         self.busy_us = 0.0
 
-    def timed(self, candidates: Sequence[Racing], rounds: int, busy_us: float) -> list[Launched]:
-        """The launches of some rounds, of each candidate once in each round, without those of candidates that fail."""
-        turns = list(self._turns(candidates, rounds))
-        made: list[Launched] = []
+    def launch_rounds(self, racers: Sequence[Racer], round_count: int, busy_us: float) -> list[RacerLaunch]:
+        """Launch each racer once in each round, and return the launches of the racers that did not fail."""
+        turns = self._list_turns(racers, round_count)
+        launches: list[RacerLaunch] = []
         for first in range(0, len(turns), QUEUED):
-            for candidate, number, is_first in turns[first : first + QUEUED]:
-                if candidate.failed is not None:
+            for turn in turns[first : first + QUEUED]:
+                racer = turn.racer
+                if racer.failed is not None:
                     continue
                 try:
-                    if is_first and candidate.runner.set_up is not None:
-                        candidate.runner.set_up()
-                    made.append((candidate, number, self._clock.launch(candidate.runner, busy_us)))
+                    if turn.needs_set_up and racer.runner.set_up is not None:
+                        racer.runner.set_up()
+                    launch = self._clock.launch(racer.runner, busy_us)
                 except self._expected as error:
-                    self._fails(candidate, error)
+                    self._fail(racer, error)
+                else:
+                    launches.append(RacerLaunch(racer, turn.round_number, launch))
             self._clock.synchronise()
-        return [one for one in made if one[0].failed is None]
+        return [launch for launch in launches if launch.racer.failed is None]
 
-    def rounds(self, left: Sequence[Racing], launches: int) -> tuple[list[Round], bool]:
-        """The times of some rounds, without those of launches that the device had to wait for.
+    def time_rounds(self, racers: Sequence[Racer], round_count: int) -> RoundTimes:
+        """Launch each racer once in each round, and return the times of the launches that count.
 
-        :returns: them, and whether the host was late so often that they are of no use.
+        A launch counts if the host was in time for it. If the host was late for most launches of a racer, all
+        launches count.
         """
-        timed = self.timed(left, launches, self.busy_us)
-        in_time = [one for one in timed if one[2].prepared_us <= self.busy_us]
-        running = [one for one in left if one.failed is None]
-        all_of, of = (Counter(one.number for one, _, _ in some) for some in (timed, in_time))
-        enough = all(2 * of[one.number] >= all_of[one.number] for one in running)
-        if not self.can_keep_busy or not enough:
-            in_time = timed
-        late = self.can_keep_busy and not enough and self.busy_us < LONGEST_BUSY_US
-        if late:
-            self.keep_busy([launch.prepared_us for _, _, launch in timed])
-        rounds: list[Round] = [{} for _ in range(launches)]
-        for one, number, launch in in_time:
-            rounds[number][one.number] = launch.time_us()
-        return rounds, late
+        launches = self.launch_rounds(racers, round_count, self.busy_us)
+        counted = launches
+        is_host_late = False
+        if self.can_keep_busy:
+            in_time = [launch for launch in launches if launch.prepared_us <= self.busy_us]
+            if _are_enough(in_time, launches):
+                counted = in_time
+            elif self.busy_us < LONGEST_BUSY_US:
+                is_host_late = True
+                self.keep_busy([launch.prepared_us for launch in launches])
+        rounds: list[Round] = [{} for _ in range(round_count)]
+        for launch in counted:
+            rounds[launch.round_number][launch.racer.number] = launch.launch.time_us()
+        return RoundTimes(rounds, is_host_late)
 
     def keep_busy(self, prepared_us: Sequence[float]) -> None:
-        """Have the device kept busy for as long as almost every launch takes to prepare."""
-        if self.can_keep_busy and prepared_us:
-            most = sorted(prepared_us)[int(len(prepared_us) * 0.9)]
-            self.busy_us = max(self.busy_us, min(LONGEST_BUSY_US, max(SHORTEST_BUSY_US, most * BUSY_MARGIN)))
+        """Have the device kept busy for as long as the host needs to prepare almost every launch.
 
-    def _turns(self, candidates: Sequence[Racing], rounds: int) -> Iterator[tuple[Racing, int, bool]]:
-        """Who is launched, in order, in which round, and whether it is to be set up before."""
-        shuffled = list(candidates)
-        if any(one.runner.set_up for one in candidates):  # then whoever has its turn is launched for all rounds
-            self._random.shuffle(shuffled)
-            yield from ((one, number, number == 0) for one in shuffled for number in range(rounds))
+        :param prepared_us: the times that the host needed for launches, in microseconds.
+        """
+        if not self.can_keep_busy or not prepared_us:
             return
-        for number in range(rounds):
-            self._random.shuffle(shuffled)
-            yield from [(one, number, False) for one in shuffled]
+        longest_us = sorted(prepared_us)[int(len(prepared_us) * 0.9)]
+        wanted_us = min(LONGEST_BUSY_US, max(SHORTEST_BUSY_US, longest_us * BUSY_MARGIN))
+        self.busy_us = max(self.busy_us, wanted_us)
 
-    def _fails(self, candidate: Racing, error: BaseException) -> None:
-        # Its frames hold the call's tensors and this candidate, which holds the error: a circle.
-        candidate.failed = clear_tracebacks(error)
+    def _list_turns(self, racers: Sequence[Racer], round_count: int) -> list[Turn]:
+        """Return the launches of some rounds in their order, which is drawn at random."""
+        shuffled = list(racers)
+        turns = []
+        # A set-up may take long. A racer with a set-up is therefore launched for all rounds in one turn.
+        if any(racer.runner.set_up for racer in racers):
+            self._random.shuffle(shuffled)
+            for racer in shuffled:
+                for number in range(round_count):
+                    turns.append(Turn(racer, number, needs_set_up=number == 0))
+            return turns
+        for number in range(round_count):
+            self._random.shuffle(shuffled)
+            for racer in shuffled:
+                turns.append(Turn(racer, number, needs_set_up=False))
+        return turns
+
+    def _fail(self, racer: Racer, error: BaseException) -> None:
+        """Note the error of a racer.
+
+        :raises DeviceLostError: if the device no longer works.
+        """
+        # The error's frames hold the call's tensors and this racer, which holds the error: a circle.
+        racer.failed = clear_tracebacks(error)
         try:
             self._clock.synchronise()
-        except Exception as broken:
-            raise DeviceLostError(candidate.number, error) from broken
+        except Exception as device_error:
+            raise DeviceLostError(racer.number, error) from device_error
+
+
+def _are_enough(in_time: Sequence[RacerLaunch], launches: Sequence[RacerLaunch]) -> bool:
+    """Whether the host was in time for at least half of the launches of each racer."""
+    in_time_counts = Counter(launch.racer.number for launch in in_time)
+    counts = Counter(launch.racer.number for launch in launches)
+    return all(2 * in_time_counts[number] >= count for number, count in counts.items())

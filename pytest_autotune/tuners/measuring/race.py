@@ -1,11 +1,11 @@
 """The race: all candidates take turns on the device, in random order, and losers drop out early.
 
-Each candidate is probed with a few launches. Those that may win go on to rounds, in each of which every candidate is
-launched once; after a stage of some rounds those that are clearly slower are out. The device waits for the host once
-for many launches. What disturbs a stage (kernels of another process, a clock that ramps, a host that stalls) disturbs
-all candidates alike, since they take turns; a stage that disagrees with those before it is run again.
+Each candidate is probed with a few launches. The candidates that may win go on to stages of some rounds. In a round,
+every candidate is launched once. After each stage the clearly slower candidates drop out. The host waits for the
+device once for many launches. A disturbance (kernels of another process, a clock that ramps, a host that stalls) slows
+all candidates alike, because they take turns. A stage that disagrees with the stages before it is run again.
 
-The stages were found by measuring 61 problems of public suites on an H200, kernels of 4 to 90 us, against 200 to
+The stages were chosen by measuring 61 problems of public suites on an H200, kernels of 4 to 90 us, against 200 to
 300 launches of every candidate: the choice was 0.3 % slower than the best on average.
 """
 
@@ -20,40 +20,50 @@ from pytest_autotune.cache.host_time import HostTime
 from pytest_autotune.cache.model import Candidate, Entry
 from pytest_autotune.cache.ties import NOISE, NOISE_ON_CPU, TIE, choose_candidate, order_of_preference, tie_on_gpu
 from pytest_autotune.tuners.measuring.clocks import Clock, Runner
-from pytest_autotune.tuners.measuring.launching import CandidateResult, Launching, Racing
-from pytest_autotune.tuners.measuring.times import ALLOWANCE, SURE, VERY_SURE, Comparison, Round, disagree, scores
+from pytest_autotune.tuners.measuring.launching import CandidateResult, Defeat, Launching, Racer, RoundTimes
+from pytest_autotune.tuners.measuring.times import (
+    ALLOWANCE,
+    SURE,
+    VERY_SURE,
+    Comparison,
+    Round,
+    Score,
+    disagree,
+    scores,
+)
 
-#: (launches of each that is left, those more than this share slower than the best drop out afterwards).
+#: Each stage: how often it launches each candidate, and the share of the best time. Candidates that are slower than
+#: the best by more than the share drop out after the stage.
 STAGES = ((4, 0.30), (5, 0.15), (10, 0.08), (20, 0.04), (40, 0.02), (40, 0.0))
-#: So often two launches are made again of candidates for which the host was late.
+#: The race repeats the two probes of a candidate this often while the host is late for them.
 PROBES = 3
-#: A choice is not clear before so many: over 19 rounds, two candidates for which a GPU takes 20.3 and 20.7 us were
-#: equal.
+#: A choice is not certain before this many rounds. Over 19 rounds, two candidates for which a GPU takes 20.3 and
+#: 20.7 us were equal.
 LEAST_ROUNDS = 30
-#: That a choice is held is clear sooner: what counts then is more than a tie.
+#: Fewer rounds are enough if the first candidate holds the choice: only a difference larger than a tie counts then.
 LEAST_ROUNDS_HELD = 9
-#: So many more stages at most decide who is as good as the best.
+#: The race decides with at most this many further stages which candidates are as good as the best.
 DECIDING = 20
-#: A candidate that is this many times slower than the best is launched no third time.
+#: A candidate that is this many times slower than the best is not launched a third time.
 HOPELESS = 20.0
-#: The first probe is the only one of such a candidate where it took longer than a host stalls.
+#: Such a candidate is launched only once if its first probe took longer than a host stalls.
 STALL_US = 10_000.0
-#: Candidates within this share of the fastest one in the probes may win.
+#: Candidates within this share of the fastest candidate in the probes may win.
 MAY_WIN = 0.5
-#: How often a stage is run again in one race.
+#: A race runs disturbed stages again this often.
 REPEATS = 4
-#: Why nothing can be raced then.
+#: The reason for which nothing can be raced while CUDA captures a graph.
 CAPTURED = "a CUDA graph was captured"
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What a race may cost. Times are in microseconds.
+    """The limits of a race. Times are in microseconds.
 
-    :param each_us: how long each candidate is timed in the stages.
-    :param all_us: after this time, stages included, candidates that were launched ``least`` times drop no further.
-    :param least: how often each candidate that may win is timed.
-    :param most: how often at most.
+    :param each_us: the time for which each candidate is timed in the stages.
+    :param all_us: after this time, stages included, the stages end for candidates that were launched ``least`` times.
+    :param least: each candidate that may win is timed this often at least.
+    :param most: each candidate is timed this often at most.
     """
 
     each_us: float = 100_000.0
@@ -64,14 +74,14 @@ class Limits:
 
 @dataclass(frozen=True)
 class Contest:
-    """What a tuner brings to the race of a loaded choice.
+    """The candidates that a tuner offers for the race of a loaded choice.
 
-    :param candidates: all that are on offer now, without times.
-    :param ready: makes some of them ready to be launched, without holding the device, and leaves out what cannot be.
-    :param expected: errors that are a candidate's own.
-    :param processor: names the processor where it is not the current GPU.
-    :param spent_s: seconds that were spent before on making candidates ready.
-    :param context: entered around the race.
+    :param candidates: all candidates on offer, without times.
+    :param ready: takes some candidates and returns a runner for each that can be launched. It does not hold the device.
+    :param expected: errors that a single candidate may raise.
+    :param processor: the name of the processor, empty for the current GPU.
+    :param spent_s: the seconds that the tuner spent before on making candidates ready.
+    :param context: returns a context manager that is entered for the race.
     """
 
     candidates: Iterable[Candidate]
@@ -85,16 +95,16 @@ class Contest:
 
 @dataclass(frozen=True)
 class RaceOutcome:
-    """What the race of a loaded choice came to.
+    """The outcome of the race of a loaded choice.
 
-    :param number: how many candidates raced, the choice among them.
-    :param slower: how the choice compares with the one that beats it; None where it is as good as any.
-    :param best_us: the time of that one, in microseconds.
-    :param measured_s: how long the device was held, in seconds.
-    :param entry: what holds that one in place of the choice.
+    :param candidate_count: the number of candidates that raced, the choice included.
+    :param slower: the choice compared with the candidate that beats it; None if no candidate beats it.
+    :param best_us: the time of the candidate that beats the choice, in microseconds.
+    :param measured_s: the time for which the device was held, in seconds.
+    :param entry: the entry with that candidate in place of the choice.
     """
 
-    number: int
+    candidate_count: int
     disturbed: bool = False
     slower: Comparison | None = None
     best_us: float = 0.0
@@ -102,18 +112,76 @@ class RaceOutcome:
     entry: Entry | None = None
 
 
-#: What a tuner brings that has to race its candidates itself: is given by which share of the other's time a choice has
-#: to be slower to be called so; what came of it, or why there was none.
-OwnRace = Callable[[float], RaceOutcome | str]
+#: The race of a tuner that has to race its candidates itself. It is called with a share of the best time: a choice that
+#: is slower by this share counts as slower. It returns the outcome, or the reason for which there was no race.
+TunerRace = Callable[[float], RaceOutcome | str]
+
+
+@dataclass(frozen=True)
+class Standing:
+    """A candidate compared with the best.
+
+    :param slower: the share of the best time by which the candidate is slower.
+    :param error: the standard error of ``slower``.
+    :param tolerated: the candidate may be slower by this share and is still chosen before the best.
+    """
+
+    slower: float
+    error: float
+    tolerated: float
+
+    @property
+    def may_be_chosen(self) -> bool:
+        """Whether the candidate is perhaps as good as the best."""
+        return self.slower - SURE * self.error <= self.tolerated
+
+    def is_surely_chosen(self, certainty: float) -> bool:
+        """Whether the candidate is as good as the best, even if ``slower`` is wrong by so many standard errors."""
+        return self.slower + certainty * self.error < self.tolerated
+
+
+@dataclass(frozen=True)
+class Standings:
+    """The candidates of a race, compared with the best.
+
+    :param best: the number of the best candidate.
+    """
+
+    best: int
+    by_number: Mapping[int, Standing]
+
+
+@dataclass(frozen=True)
+class _Deciders:
+    """The candidates on which the choice depends.
+
+    :param is_open: whether it is uncertain for a candidate if it is as good as the best.
+    """
+
+    racers: list[Racer]
+    is_open: bool
+
+
+@dataclass(frozen=True)
+class _ScoreErrors:
+    scores: Mapping[int, Score]
+
+    def error_between(self, number: int, best: int) -> float:
+        """Return the share of the best time by which the difference of two candidates may be wrong."""
+        return SURE * math.hypot(self.scores[number].error, self.scores[best].error)
+
+
+def _ignore_progress(racing: int, total: int) -> None:
+    pass
 
 
 class Race:
     """A race between candidates that are compiled and loaded; see :class:`Launching`.
 
-    :param worth: the first candidate holds the choice, until another one saves this share of that one's time; None
-        where none holds it.
-    :param now_s: tells the time, in seconds.
-    :param progress: called, while nothing is timed, with how many candidates are still in the race, and of how many.
+    :param worth: the first candidate holds the choice until another candidate saves this share of its own time. None:
+        no candidate holds the choice.
+    :param now_s: returns the time in seconds.
+    :param progress: called, while nothing is timed, with the number of candidates that still race, and of all.
     """
 
     def __init__(
@@ -124,230 +192,309 @@ class Race:
         seed: int = 0,
         worth: float | None = None,
         now_s: Callable[[], float] = HostTime.perf_counter,
-        progress: Callable[[int, int], object] = lambda left, of: None,
+        progress: Callable[[int, int], object] = _ignore_progress,
     ) -> None:
         self._limits = limits or Limits()
         self._launching = Launching(clock, expected, seed)
         self._worth = worth
         self._now_s = now_s
         self._progress = progress
-        self._candidates: list[Racing] = []
-        #: Who is launched for each candidate that was probed: of those with the same code, the first.
-        self._launched_for: list[Racing] = []
-        self._left: list[Racing] = []
+        self._racers: list[Racer] = []
+        #: For each candidate that was probed, the racer that is launched: the first with the same code.
+        self._racer_by_number: list[Racer] = []
+        self._finalists: list[Racer] = []
         self._rounds: list[Round] = []
-        self._repeats = REPEATS
-        #: Stages went on to disagree until they were no longer run again.
+        self._repeats_left = REPEATS
+        #: Whether stages still disagreed after the last repetition.
         self.disturbed = False
 
     def probe(self, runners: Iterable[Runner]) -> Sequence[CandidateResult]:
-        """Launch new candidates a few times; returns what became of these."""
-        launching, first = self._launching, len(self._launched_for)
-        new = self._entered(runners)
-        self._progress(len(new), len(self._candidates))
-        prepared_us: list[float] = []
-        for _ in range(2):
-            for one, _, launch in launching.timed(self._hopeful(new), 1, 0.0):
-                one.probed_us.append(launch.time_us())
-                prepared_us.append(launch.prepared_us)
-        # The first launches may load what the later ones find.
-        launching.keep_busy(prepared_us[len(prepared_us) // 2 :])
-        quick = [
-            one for one in self._hopeful(new) if one.least_us < 10 * launching.busy_us or not launching.can_keep_busy
-        ]
-        for _ in range(PROBES):
-            for one, _, launch in launching.timed(quick, 2, launching.busy_us):
-                one.probed_us.append(launch.time_us())
-                one.in_time |= launch.prepared_us <= launching.busy_us
-            # Of the others only the host's times are known.
-            quick = [one for one in quick if one.failed is None and not one.in_time and launching.can_keep_busy]
-        return self.results[first:]
+        """Launch new candidates a few times, and return their results."""
+        first_number = len(self._racer_by_number)
+        new_racers = self._enter(runners)
+        self._progress(len(new_racers), len(self._racers))
+        self._probe_without_busy_device(new_racers)
+        self._probe_with_busy_device(new_racers)
+        return self.results[first_number:]
 
     def finish(self) -> Sequence[CandidateResult]:
-        """Race those that may win; returns what became of every candidate, in the order of the probes."""
+        """Race the candidates that may win. Return the result of every candidate, in the order of the probes."""
         began_s = self._now_s()
-        best_us = min((one.least_us for one in _running(self._candidates)), default=math.inf)
-        left = [
-            one
-            for one in _running(self._candidates)
-            if one.least_us <= best_us * (1 + MAY_WIN) or (self._worth is not None and one.number == 0)
-        ]
+        racers = self._select_possible_winners()
         for launches, margin in STAGES:
-            wanted = self._launches(left, launches, over=self._is_over(began_s))
-            if not wanted:
+            count = self._count_launches(racers, launches, is_over=self._is_over(began_s))
+            if not count:
                 break
-            self._stage(left, wanted)
-            left = self._without_losers(_running(left), margin)
-            if len(left) <= 1 or self._is_decided(left):
+            self._run_stage(racers, count)
+            racers = self._without_losers(_running(racers), margin)
+            if len(racers) <= 1 or self._is_decided(racers):
                 break
-        left = self._decide_ties(left, began_s)
-        while wanted := self._launches(left, 0, over=True):
-            self._stage(left, wanted)
-            left = _running(left)
-        self._left = left
+        racers = self._decide_ties(racers, began_s)
+        count = self._count_launches(racers, 0, is_over=True)
+        while count:
+            self._run_stage(racers, count)
+            racers = _running(racers)
+            count = self._count_launches(racers, 0, is_over=True)
+        self._finalists = racers
         return self.results
 
     def alone(self, runner: Runner) -> CandidateResult:
-        """Time one candidate, within the limits; there is none to take turns with."""
+        """Time a single candidate, within the limits."""
         self.probe([runner])
-        (one,) = self._candidates
-        while one.failed is None and (wanted := self._launches([one], STAGES[2][0], over=False)):
-            self._stage([one], wanted)
-        return one.result
+        racer = self._racers[0]
+        while racer.failed is None:
+            count = self._count_launches([racer], STAGES[2][0], is_over=False)
+            if not count:
+                break
+            self._run_stage([racer], count)
+        return racer.result
 
     @property
     def results(self) -> Sequence[CandidateResult]:
-        """What became of every candidate so far, in the order of the probes."""
-        results = {one.number: one.result for one in self._candidates}
-        found = []
-        for number, launched in enumerate(self._launched_for):
-            result = results[launched.number]
-            found.append(result if launched.number == number else replace(result, same_as=launched.number))
-        return found
+        """The result of every candidate so far, in the order of the probes."""
+        results_by_racer = {racer.number: racer.result for racer in self._racers}
+        results = []
+        for number, racer in enumerate(self._racer_by_number):
+            result = results_by_racer[racer.number]
+            if racer.number != number:
+                result = replace(result, same_as=racer.number)
+            results.append(result)
+        return results
 
     @property
     def choice(self) -> int:
-        """The number of the candidate to choose: of those that the race cannot tell apart, the first."""
-        if not self._left:
+        """The number of the candidate to choose: the first candidate that the race cannot tell apart from the best."""
+        if not self._finalists:
             raise LookupError("every candidate failed")
-        found = scores(self._rounds, [one.number for one in self._left])
-        noise = NOISE if self._launching.can_keep_busy else NOISE_ON_CPU
-        return choose_candidate(
-            {number: score.share for number, score in found.items()},
-            noise if self._worth is None else self._worth - ALLOWANCE,
-            kept=None if self._worth is None else 0,
-            error=lambda number, best: SURE * math.hypot(found[number].error, found[best].error),
-            tie=self._tie(self._left),
-        )
+        finalist_scores = scores(self._rounds, [racer.number for racer in self._finalists])
+        shares = {number: score.share for number, score in finalist_scores.items()}
+        noise = NOISE_ON_CPU
+        if self._launching.can_keep_busy:
+            noise = NOISE
+        kept = None
+        if self._worth is not None:
+            noise = self._worth - ALLOWANCE
+            kept = 0
+        errors = _ScoreErrors(finalist_scores)
+        return choose_candidate(shares, noise, kept=kept, error=errors.error_between, tie=self._tie(self._finalists))
 
-    def compared(self, number: int, other: int) -> Comparison | None:
-        """How a candidate compares with another one; None where they were never timed in one round."""
-        return Comparison.of(self._rounds, self._launched_for[number].number, self._launched_for[other].number)
+    def compare(self, number: int, rival: int) -> Comparison | None:
+        """Compare a candidate with another; None if no round timed both."""
+        racer, rival_racer = self._racer_by_number[number], self._racer_by_number[rival]
+        return Comparison.of(self._rounds, racer.number, rival_racer.number)
 
-    def _entered(self, runners: Iterable[Runner]) -> list[Racing]:
-        """New candidates, without those that run the same code as one before."""
-        before = len(self._candidates)
+    # The probes.
+
+    def _enter(self, runners: Iterable[Runner]) -> list[Racer]:
+        """Add candidates, and return a racer for each whose code no earlier candidate runs."""
+        first = len(self._racers)
         for runner in runners:
-            alike = (one for one in self._candidates if runner.code is not None and runner.code == one.runner.code)
-            candidate = next(alike, None)
-            if candidate is None:
-                candidate = Racing(len(self._launched_for), runner)
-                self._candidates.append(candidate)
-            self._launched_for.append(candidate)
-        return self._candidates[before:]
+            racer = self._find_racer_with_code(runner)
+            if racer is None:
+                racer = Racer(len(self._racer_by_number), runner)
+                self._racers.append(racer)
+            self._racer_by_number.append(racer)
+        return self._racers[first:]
 
-    def _hopeful(self, candidates: Sequence[Racing]) -> list[Racing]:
-        best_us = min((one.least_us for one in _running(self._candidates)), default=math.inf)
+    def _find_racer_with_code(self, runner: Runner) -> Racer | None:
+        if runner.code is None:
+            return None
+        for racer in self._racers:
+            if racer.runner.code == runner.code:
+                return racer
+        return None
 
-        def has_lost(one: Racing) -> bool:
-            # A single time of a quick kernel may be that of a host that stalled.
-            known = len(one.probed_us) > 1 or (bool(one.probed_us) and one.least_us > STALL_US)
-            return known and one.least_us > best_us * HOPELESS
+    def _probe_without_busy_device(self, racers: Sequence[Racer]) -> None:
+        """Probe the racers twice, to learn how long the host takes to prepare a launch."""
+        prepared_us: list[float] = []
+        for _ in range(2):
+            for launch in self._launching.launch_rounds(self._without_hopeless(racers), 1, 0.0):
+                launch.racer.probed_us.append(launch.launch.time_us())
+                prepared_us.append(launch.prepared_us)
+        # The first launches may load code that the later launches find loaded.
+        self._launching.keep_busy(prepared_us[len(prepared_us) // 2 :])
 
-        return [one for one in _running(candidates) if not has_lost(one)]
+    def _probe_with_busy_device(self, racers: Sequence[Racer]) -> None:
+        """Probe quick kernels again: the probes before have timed the host."""
+        launching = self._launching
+        quick = self._without_hopeless(racers)
+        if launching.can_keep_busy:
+            quick = [racer for racer in quick if racer.fastest_probe_us < 10 * launching.busy_us]
+        for _ in range(PROBES):
+            for launch in launching.launch_rounds(quick, 2, launching.busy_us):
+                racer = launch.racer
+                racer.probed_us.append(launch.launch.time_us())
+                if launch.prepared_us <= launching.busy_us:
+                    racer.was_in_time = True
+            if not launching.can_keep_busy:
+                break
+            quick = [racer for racer in _running(quick) if not racer.was_in_time]
+
+    def _without_hopeless(self, racers: Sequence[Racer]) -> list[Racer]:
+        best_us = _find_fastest_probe_us(self._racers)
+        hopeful = []
+        for racer in _running(racers):
+            # A single time of a quick kernel may be the time of a host that stalled.
+            is_certain = len(racer.probed_us) > 1 or (bool(racer.probed_us) and racer.fastest_probe_us > STALL_US)
+            has_lost = is_certain and racer.fastest_probe_us > best_us * HOPELESS
+            if not has_lost:
+                hopeful.append(racer)
+        return hopeful
+
+    # The stages.
+
+    def _select_possible_winners(self) -> list[Racer]:
+        """Return the racers whose probes were quick, and the racer that holds the choice."""
+        best_us = _find_fastest_probe_us(self._racers)
+        racers = []
+        for racer in _running(self._racers):
+            holds_choice = self._worth is not None and racer.number == 0
+            if holds_choice or racer.fastest_probe_us <= best_us * (1 + MAY_WIN):
+                racers.append(racer)
+        return racers
 
     def _is_over(self, began_s: float) -> bool:
         return (self._now_s() - began_s) * 1e6 > self._limits.all_us
 
-    def _launches(self, left: Sequence[Racing], wanted: int, over: bool) -> int:
-        """How often to launch each in the next stage, within the limits."""
-        if not left:
+    def _count_launches(self, racers: Sequence[Racer], wanted: int, is_over: bool) -> int:
+        """Return how often the next stage launches each racer, within the limits.
+
+        :param wanted: the number of launches in a stage without limits.
+        :param is_over: whether only launches up to the least number are allowed.
+        """
+        if not racers:
             return 0
         limits = self._limits
-        have = min(len(one.timed_us) for one in left)
-        each_us = max(one.time_us for one in left)
+        timed = min(len(racer.timed_us) for racer in racers)
+        each_us = max(racer.time_us for racer in racers)
         if each_us > 0:
-            wanted = min(wanted, int((limits.each_us - have * each_us) / each_us))
-        return min(max(limits.least - have, 0 if over else wanted, 0), limits.most - have)
+            wanted = min(wanted, int((limits.each_us - timed * each_us) / each_us))
+        if is_over:
+            wanted = 0
+        return min(max(limits.least - timed, wanted, 0), limits.most - timed)
 
-    def _stage(self, left: Sequence[Racing], launches: int) -> None:
-        """Run some rounds, again where they disagree with those before, and keep their times."""
-        self._progress(len(left), len(self._candidates))
+    def _run_stage(self, racers: Sequence[Racer], launches: int) -> None:
+        """Run some rounds and keep their times. Run them again while they disagree with the rounds before."""
+        self._progress(len(racers), len(self._racers))
         while True:
-            rounds, late = self._launching.rounds(left, launches)
-            running = _running(left)
-            slower = "" if late or not running else disagree(self._rounds, rounds, [one.number for one in running])
-            if not late and not slower:
+            times = self._launching.time_rounds(racers, launches)
+            disturbed_part = self._find_disturbed_part(times, racers)
+            if not times.is_host_late and not disturbed_part:
                 break
-            if not self._repeats:
+            if not self._repeats_left:
                 self.disturbed = True
                 break
-            self._repeats -= 1
-            if slower == "old":  # what came before was the disturbed part
-                self._rounds = rounds
-        self._rounds += rounds
-        for one in running:
-            one.timed_us = [times[one.number] for times in self._rounds if one.number in times]
+            self._repeats_left -= 1
+            if disturbed_part == "old":
+                self._rounds = times.rounds
+        self._rounds += times.rounds
+        for racer in _running(racers):
+            racer.timed_us = [round_us[racer.number] for round_us in self._rounds if racer.number in round_us]
 
-    def _tie(self, left: Sequence[Racing]) -> float:
-        """The share of the best time by which another may be slower and still is as good."""
-        best_us = min((one.time_us for one in left), default=0.0)
-        return tie_on_gpu(best_us) if self._launching.can_keep_busy else TIE
+    def _find_disturbed_part(self, times: RoundTimes, racers: Sequence[Racer]) -> str:
+        """Return the disturbed part of the race: ``"old"``, ``"new"``, or ``""`` for neither."""
+        numbers = [racer.number for racer in _running(racers)]
+        if times.is_host_late or not numbers:
+            return ""
+        return disagree(self._rounds, times.rounds, numbers)
 
-    def _behind(self, left: Sequence[Racing]) -> tuple[int, dict[int, tuple[float, float, float]]]:
-        """The number of the best, and of each how it compares with that one.
+    def _tie(self, racers: Sequence[Racer]) -> float:
+        """Return the share of the best time by which a candidate may be slower and is still as good."""
+        if not self._launching.can_keep_busy:
+            return TIE
+        return tie_on_gpu(min((racer.time_us for racer in racers), default=0.0))
 
-        :returns: by number, by which share of the best time it is slower, how wrong that may be, and by how much it
-            may be slower and still is chosen before the best.
+    def _compare_with_best(self, racers: Sequence[Racer]) -> Standings:
+        scores_by_number = scores(self._rounds, [racer.number for racer in racers])
+        tie = self._tie(racers)
+        best = min(scores_by_number, key=lambda number: (scores_by_number[number].share, number))
+        best_score = scores_by_number[best]
+        standings = {}
+        for number, score in scores_by_number.items():
+            tolerated = tie
+            if self._worth is not None and number == 0:
+                tolerated = self._worth - ALLOWANCE
+            error = math.hypot(score.error, best_score.error)
+            standings[number] = Standing(score.share / best_score.share - 1, error, tolerated)
+        return Standings(best, standings)
+
+    def _without_losers(self, racers: Sequence[Racer], margin: float) -> list[Racer]:
+        """Return the racers that may still win.
+
+        :param margin: a racer stays if it is slower than the best by no more than this share.
         """
-        by_number, tie = scores(self._rounds, [one.number for one in left]), self._tie(left)
-        best = min(by_number, key=lambda number: (by_number[number].share, number))
-        found = {
-            number: (
-                score.share / by_number[best].share - 1,
-                math.hypot(score.error, by_number[best].error),
-                tie if self._worth is None or number else self._worth - ALLOWANCE,
-            )
-            for number, score in by_number.items()
-        }
-        return best, found
-
-    def _without_losers(self, left: Sequence[Racing], margin: float) -> list[Racing]:
-        if not left:
+        if not racers:
             return []
-        best, found = self._behind(left)
-        stay = []
-        for one in left:
-            behind, error, tolerated = found[one.number]
-            one.behind = (self._launched_for[best], 1 + behind) if one.number != best else None
-            if behind <= max(margin, tolerated + VERY_SURE * error):
-                stay.append(one)
-        return stay
+        standings = self._compare_with_best(racers)
+        best = self._racer_by_number[standings.best]
+        winners = []
+        for racer in racers:
+            standing = standings.by_number[racer.number]
+            racer.defeat = None
+            if racer is not best:
+                racer.defeat = Defeat(best, 1 + standing.slower)
+            if standing.slower <= max(margin, standing.tolerated + VERY_SURE * standing.error):
+                winners.append(racer)
+        return winners
 
-    def _decide_ties(self, left: list[Racing], began_s: float) -> list[Racing]:
-        """Race those on whom the choice depends, until it is clear for each whether it is as good as the best.
+    # The end of the race.
 
-        That is the best, the first in the list that surely is as good, and those before it of which it is not known.
-        Where the first candidate holds the choice, it is that one and the best.
-        """
+    def _decide_ties(self, racers: list[Racer], began_s: float) -> list[Racer]:
+        """Race the deciders until it is certain for each whether it is as good as the best."""
         for _ in range(DECIDING):
-            if len(left) < 2:
+            if len(racers) < 2:
                 break
-            best, found = self._behind(left)
-            deciding, is_open = [best], False
-            for number in order_of_preference(found) if self._worth is None else sorted({0, best}):
-                behind, error, tolerated = found.get(number, (math.inf, 0.0, 0.0))
-                if number != best and behind - SURE * error <= tolerated:
-                    deciding.append(number)
-                if behind + SURE * error < tolerated or number == best:
-                    break
-                is_open |= behind - SURE * error <= tolerated
-            left = [one for one in left if one.number in deciding]
-            wanted = self._launches(left, STAGES[-1][0], self._is_over(began_s))
-            if not is_open or not wanted:
+            deciders = self._select_deciders(racers)
+            racers = deciders.racers
+            count = self._count_launches(racers, STAGES[-1][0], self._is_over(began_s))
+            if not deciders.is_open or not count:
                 break
-            self._stage(left, wanted)
-            left = _running(left)
-        return left
+            self._run_stage(racers, count)
+            racers = _running(racers)
+        return racers
 
-    def _is_decided(self, left: Sequence[Racing]) -> bool:
-        """Whether the first that is left is as good as the best for certain, and so is the choice."""
-        if len(self._rounds) < (LEAST_ROUNDS if self._worth is None else LEAST_ROUNDS_HELD):
+    def _select_deciders(self, racers: Sequence[Racer]) -> _Deciders:
+        """Return the racers on which the choice depends.
+
+        The deciders are the best, the first racer in the list that surely is as good, and the racers before it that
+        perhaps are as good. If the first candidate holds the choice, only this candidate and the best are deciders.
+        """
+        standings = self._compare_with_best(racers)
+        if self._worth is None:
+            numbers = order_of_preference(standings.by_number)
+        else:
+            numbers = sorted({0, standings.best})
+        deciding = {standings.best}
+        is_open = False
+        for number in numbers:
+            if number == standings.best:
+                break
+            standing = standings.by_number.get(number)
+            if standing is None:
+                continue
+            if standing.may_be_chosen:
+                deciding.add(number)
+            if standing.is_surely_chosen(SURE):
+                break
+            if standing.may_be_chosen:
+                is_open = True
+        return _Deciders([racer for racer in racers if racer.number in deciding], is_open)
+
+    def _is_decided(self, racers: Sequence[Racer]) -> bool:
+        """Whether the first racer is certainly as good as the best, so that it is the choice."""
+        least_rounds, certainty = LEAST_ROUNDS, SURE
+        if self._worth is not None:
+            least_rounds, certainty = LEAST_ROUNDS_HELD, VERY_SURE
+        if len(self._rounds) < least_rounds:
             return False
-        _, found = self._behind(left)
-        behind, error, tolerated = found[order_of_preference(found)[0]]
-        return behind + (SURE if self._worth is None else VERY_SURE) * error < tolerated
+        standings = self._compare_with_best(racers)
+        first = order_of_preference(standings.by_number)[0]
+        return standings.by_number[first].is_surely_chosen(certainty)
 
 
-def _running(candidates: Sequence[Racing]) -> list[Racing]:
-    return [one for one in candidates if one.failed is None]
+def _running(racers: Sequence[Racer]) -> list[Racer]:
+    return [racer for racer in racers if racer.failed is None]
+
+
+def _find_fastest_probe_us(racers: Sequence[Racer]) -> float:
+    return min((racer.fastest_probe_us for racer in _running(racers)), default=math.inf)
