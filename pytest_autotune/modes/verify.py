@@ -254,7 +254,7 @@ class Verify(Mode):
         gate = replace(gate, limit=limit.text)
         late = sum(number for (_, why), number in why_not.items() if why == TIME_OVER)
         failure = skipped = ""
-        if compared := limit.exceeded_by(slower, raced):
+        if compared := limit.describe_excess(slower, raced):
             failure = f"maximum allowed drift of autotune choices exceeded: {compared}"
         elif (
             not (failure := explain_unreachable_entries(result))

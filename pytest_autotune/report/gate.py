@@ -1,4 +1,7 @@
-"""Whether a run is within the limits that its user set: functions of a result, whoever made that."""
+"""The gate: whether a run is within the limits that its user set on misses and unused entries.
+
+The functions only read the result of a run. A mode that judges more, such as ``verify``, has a gate of its own.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +15,18 @@ from pytest_autotune.run.lookup import Outcome
 from pytest_autotune.run.result import RunResult
 from pytest_autotune.run.section import Gate
 
-#: What becomes of tests, in pytest's words and order.
+#: The outcomes of tests, in pytest's words and order.
 _TEST_OUTCOMES = ("failed", "passed", "skipped", "xfailed", "xpassed")
 
 
 @dataclass(frozen=True)
 class Limit:
-    """How many of some things, such as misses, a run may have: a count, or a percentage of all of them."""
+    """The largest number of misses, or of other things, that a run may have.
+
+    :param text: the limit as the user wrote it.
+    :param allowed: a count, or a percentage of all.
+    :param is_share: ``allowed`` is a percentage.
+    """
 
     text: str
     allowed: Decimal
@@ -28,72 +36,125 @@ class Limit:
     def parse(cls, text: str) -> Limit:
         """Parse ``"5"`` or ``"2.5%"``.
 
-        :raises ValueError: for anything else, a negative number or more than 100 %.
+        :raises ValueError: for any other text, a negative number or more than 100 %.
         """
-        found = re.fullmatch(r"(\d+)|(\d+(?:\.\d+)?) *%", text.strip(), re.ASCII)
-        if found is None or (found[2] and Decimal(found[2]) > 100):
+        text = text.strip()
+        if re.fullmatch(r"\d+", text, re.ASCII):
+            return cls(text, Decimal(text), is_share=False)
+        match = re.fullmatch(r"(\d+(?:\.\d+)?) *%", text, re.ASCII)
+        if match is None or Decimal(match[1]) > 100:
             raise ValueError(f"expected a count such as 0, or a percentage such as 5%, not {text!r}")
-        return cls(text.strip(), Decimal(found[1] or found[2]), is_share=not found[1])
+        return cls(text, Decimal(match[1]), is_share=True)
 
-    def exceeded_by(self, number: int, of: int) -> str:
-        """How ``number`` out of ``of`` is more than this allows, ``"3 > 2"``; empty where it is not; never rounded."""
-        if self.is_share:
-            return f"{number} of {of} > {self.text}" if number * 100 > self.allowed * of else ""
-        return f"{number} > {self.text}" if number > self.allowed else ""
+    def describe_excess(self, count: int, total: int) -> str:
+        """Return the comparison if a count is above the limit, ``"3 > 2"``, else an empty text. Nothing is rounded.
+
+        :param total: the number of which a share allows a percentage.
+        """
+        if not self.is_share:
+            return f"{count} > {self.text}" if count > self.allowed else ""
+        if count * 100 > self.allowed * total:
+            return f"{count} of {total} > {self.text}"
+        return ""
 
 
 def judge(result: RunResult, limit: Limit | None, fail_on_unused: bool = False, unloaded: str = "") -> Gate:
-    """Whether a run has more misses than its user allows, or unused entries where there are to be none.
+    """Return whether a run has more misses than its user allows, or unused entries although the user allows none.
 
-    :param limit: None where the user has set none.
-    :param unloaded: what is wrong with judging a run that loads nothing; nothing is where a test has loaded something.
+    :param limit: on misses; None if the user set none.
+    :param unloaded: the message of the usage error that a gate is in a run without a loaded cache; empty if it is none.
+        A cache that a test loads for itself makes the gate right.
     """
-    # Where each miss or stale problem fails its test, a run without one is judged by that as well.
-    refuses = result.request.policy.is_error(Outcome.STALE) and not result.request.is_update
-    judged = ["misses"] if limit is not None or refuses else []
-    judged += ["unused entries"] if fail_on_unused else []
-    why_not = ""
-    if not result.is_judged:
-        why_not = "nothing was loaded"
-    elif result.request.is_update:
-        why_not = "this run updates the cache that it loads"
-    elif result.collected.is_interrupted:
-        why_not = "the run was interrupted"
-    gate = Gate(limit.text if limit is not None else "", fail_on_unused=fail_on_unused)
-    failures: list[str] = []
-    if judged and why_not:
-        gate = replace(gate, skipped=f"autotune cache {' and '.join(judged)} not judged: {why_not}")
-    elif judged:
-        of = sum(row.outcome is not None for row in result.rows) + len(result.collected.untracked)
-        exceeded = limit.exceeded_by(result.miss_count, of) if limit is not None else ""
-        misses = f"maximum allowed autotune cache misses exceeded: {exceeded}" if exceeded else ""
-        failures += [explain_unreachable_entries(result) or misses or explain_empty_run(result)]
-        skipped = []
-        if not of and not failures[0] and "misses" in judged:
-            skipped += [f"autotune cache misses not judged: {_nothing_to_judge(result)}"]
-        if fail_on_unused and result.collected.incomplete_reason:
-            skipped += [f"unused autotune cache entries not judged: {result.collected.incomplete_reason}"]
-        elif fail_on_unused and result.unused_entries:
-            failures += [
-                f"{_entries_were(len(result.unused_entries))} loaded and not asked for (--autotune-fail-on-unused)"
-            ]
-        gate = replace(gate, skipped="; ".join(skipped))
-    if any(failures):
-        return replace(gate, failure="; ".join(filter(None, failures)))
+    gate = Gate(fail_on_unused=fail_on_unused)
+    if limit is not None:
+        gate = replace(gate, limit=limit.text)
     if unloaded and not result.is_judged:
-        return replace(gate, failure=unloaded, skipped="", is_usage_error=True)
-    return gate
+        return replace(gate, failure=unloaded, is_usage_error=True)
+    # If the options fail each test with a stale problem or a miss, a run of no tests must fail, too.
+    refuses_misses = result.request.policy.is_error(Outcome.STALE) and not result.request.is_update
+    judges_misses = limit is not None or refuses_misses
+    subjects = []
+    if judges_misses:
+        subjects.append("misses")
+    if fail_on_unused:
+        subjects.append("unused entries")
+    if not subjects:
+        return gate
+    reason = _explain_unjudged_run(result)
+    if reason:
+        return replace(gate, skipped=f"autotune cache {' and '.join(subjects)} not judged: {reason}")
+    verdicts = [_judge_misses(result, limit, judges_misses)]
+    if fail_on_unused:
+        verdicts.append(_judge_unused(result))
+    return replace(
+        gate,
+        failure="; ".join(verdict.failure for verdict in verdicts if verdict.failure),
+        skipped="; ".join(verdict.skipped for verdict in verdicts if verdict.skipped),
+    )
 
 
-def _nothing_to_judge(result: RunResult) -> str:
+def _explain_unjudged_run(result: RunResult) -> str:
+    """Return why a run as a whole cannot be judged; empty if it can."""
+    if not result.is_judged:
+        return "nothing was loaded"
+    if result.request.is_update:
+        return "this run updates the cache that it loads"
+    if result.collected.is_interrupted:
+        return "the run was interrupted"
+    return ""
+
+
+@dataclass(frozen=True)
+class _Verdict:
+    """The verdict on misses or on unused entries.
+
+    :param failure: why the run fails; empty if it does not.
+    :param skipped: why nothing was judged; empty if something was.
+    """
+
+    failure: str = ""
+    skipped: str = ""
+
+
+def _judge_misses(result: RunResult, limit: Limit | None, judges_misses: bool) -> _Verdict:
+    """Return the verdict on misses, and on runs whose lookups could not reach the loaded entries.
+
+    :param judges_misses: False for a gate on unused entries alone.
+    """
+    judged_count = len(result.collected.untracked) + sum(row.outcome is not None for row in result.rows)
+    failure = explain_unreachable_entries(result)
+    if failure:
+        return _Verdict(failure)
+    if limit is not None:
+        excess = limit.describe_excess(result.miss_count, judged_count)
+        if excess:
+            return _Verdict(f"maximum allowed autotune cache misses exceeded: {excess}")
+    failure = explain_empty_run(result)
+    if failure:
+        return _Verdict(failure)
+    if judges_misses and not judged_count:
+        return _Verdict(skipped=f"autotune cache misses not judged: {_explain_no_outcomes(result)}")
+    return _Verdict()
+
+
+def _judge_unused(result: RunResult) -> _Verdict:
+    if result.collected.incomplete_reason:
+        return _Verdict(skipped=f"unused autotune cache entries not judged: {result.collected.incomplete_reason}")
+    if result.unused_entries:
+        entries = _describe_entries_were(len(result.unused_entries))
+        return _Verdict(f"{entries} loaded and not asked for (--autotune-fail-on-unused)")
+    return _Verdict()
+
+
+def _explain_no_outcomes(result: RunResult) -> str:
     """Return why a run has no problem that is a hit or a miss."""
     if result.rows:
         return "nothing came of what the tests asked for"
-    return f"no test asked for a tuned kernel ({_tests_in_words(result.collected.test_counts)})"
+    return f"no test asked for a tuned kernel ({_describe_test_counts(result.collected.test_counts)})"
 
 
-def _tests_in_words(counts: Mapping[str, int]) -> str:
-    """Return how many tests passed, failed and so on, as pytest says it: ``"1 failed, 3 passed, 9 skipped"``."""
+def _describe_test_counts(counts: Mapping[str, int]) -> str:
+    """Return the number of tests by outcome, in pytest's form: ``"1 failed, 3 passed, 9 skipped"``."""
     words = [f"{counts[outcome]} {outcome}" for outcome in _TEST_OUTCOMES if counts.get(outcome)]
     if counts.get("error"):
         words.append(describe_count(counts["error"], "error"))
@@ -101,21 +162,39 @@ def _tests_in_words(counts: Mapping[str, int]) -> str:
 
 
 def explain_empty_run(result: RunResult) -> str:
-    """Why a run of the whole suite that asked for nothing fails; empty where it is none.
+    """Return why a run of the whole suite fails if no lookup used the loaded caches; empty for any other run.
 
-    Skipped tests are no excuse: where a GPU is lost, every test of it is skipped, and the gate would be green for ever.
-    Nor is what a test finds in a cache of its own, or what nothing came of.
+    Skipped tests are no excuse. If a GPU is lost, all its tests are skipped, and the gate would pass for ever.
     """
-    asks = any((row.outcome or row.entry) and row.problem not in result.test_cache_problems for row in result.rows)
-    if asks or not result.loaded or (result.collected.incomplete_reason and not result.collected.is_only_skipped):
+    if not result.loaded or _has_used_caches(result):
         return ""
-    leaves = f"{' or '.join(result.bypasses)} may leave them out" if result.bypasses else ""
-    why = "; ".join(filter(None, [leaves, result.collected.incomplete_reason]))
-    return f"{_entries_were(result.loaded_entry_count)} loaded and not one was asked for{f' ({why})' if why else ''}"
+    if result.collected.incomplete_reason and not result.collected.is_only_skipped:
+        return ""
+    reasons = []
+    if result.bypasses:
+        reasons.append(f"{' or '.join(result.bypasses)} may leave them out")
+    if result.collected.incomplete_reason:
+        reasons.append(result.collected.incomplete_reason)
+    text = f"{_describe_entries_were(result.loaded_entry_count)} loaded and not one was asked for"
+    if reasons:
+        text += f" ({'; '.join(reasons)})"
+    return text
+
+
+def _has_used_caches(result: RunResult) -> bool:
+    """Whether a lookup of the run had a result, and could have found it in the caches that all tests load."""
+    for row in result.rows:
+        has_result = row.outcome is not None or row.entry is not None
+        if has_result and row.problem not in result.test_cache_problems:
+            return True
+    return False
 
 
 def explain_unreachable_entries(result: RunResult) -> str:
-    """Which loaded entries no lookup of this run could reach, so that a gate would be green for nothing."""
+    """Return which loaded entries no lookup could reach; empty if there are none.
+
+    A gate must fail then, because it would pass whatever the entries hold.
+    """
     if result.unhooked_tuners:
         return f"requested tuner could not be hooked: {', '.join(result.unhooked_tuners)}"
     if result.tuners_without_adapter:
@@ -126,5 +205,5 @@ def explain_unreachable_entries(result: RunResult) -> str:
     return ""
 
 
-def _entries_were(number: int) -> str:
-    return describe_count(number, "entry was", "entries were")
+def _describe_entries_were(count: int) -> str:
+    return describe_count(count, "entry was", "entries were")

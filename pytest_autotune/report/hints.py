@@ -1,76 +1,142 @@
-"""What to do about what a result tells, in lines to copy from. Pure."""
+"""Hints: lines that tell the user how to mend the findings of a run. They have options to copy."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Sequence
 
 from pytest_autotune.cache.model import library_of
 from pytest_autotune.report.findings import MAX_SINGLE_ROWS
 from pytest_autotune.report.naming import describe_kernels
 from pytest_autotune.run.lookup import Outcome
 from pytest_autotune.run.result import RunResult
+from pytest_autotune.run.rows import ProblemRow
 
 
-def list_hints(result: RunResult) -> Iterator[str]:
-    """The lines, in the order in which to follow them; none where all is well."""
-    drawn = result.hypothesis_rows if len(result.hypothesis_rows) > MAX_SINGLE_ROWS else ()
-    if drawn:
-        kernels = describe_kernels(sorted({f"{row.problem.library}:{row.problem.kernel}" for row in drawn}))
-        yield (
-            f"Hypothesis draws {len(drawn)} of these problems anew in each run, so no update covers them: fix its seed "
-            f"(derandomize=True), round what it draws to few sizes, or set autotune_ignore (ini) for {kernels}."
-        )
-    yield from _update(result, len(result.rows_to_update) > len(drawn))
-    yield from _bypass(result)
-    yield from _go_without(result)
+def list_hints(result: RunResult) -> list[str]:
+    """Return the hints, in the order in which the user should follow them; none if all is well."""
+    hypothesis_rows = result.hypothesis_rows
+    # Hypothesis draws other problems in the next run, so an update cannot cover them.
+    advises_seed = len(hypothesis_rows) > MAX_SINGLE_ROWS
+    needs_update = bool(result.rows_to_update)
+    hints = []
+    if advises_seed:
+        hints.append(_advise_on_hypothesis(hypothesis_rows))
+        needs_update = len(result.rows_to_update) > len(hypothesis_rows)
+    hints += _list_update_hints(result, needs_update)
+    hints += _list_bypass_hints(result)
+    hints += _list_adapter_hints(result)
+    return hints
 
 
-def _update(result: RunResult, has_missed: bool) -> Iterator[str]:
-    """How to bring the cache up to date, where an update covers something (``has_missed``) or entries are unused."""
-    update, dump = result.request.update_arguments, result.dump
-    is_dumped = dump is not None and not dump.error
-    prune = ""
-    if update.endswith("--autotune-update"):
-        prune = f"{update}=prune"
-        if len(result.loaded) > 1:  # an update writes the last one alone
-            prune = "--autotune-report=r.json, then pytest-autotune prune --unused-in=r.json for each of these caches,"
-    elif dump is not None and (update or is_dumped):
-        prune = f"--autotune-load={dump.path} --autotune-update=prune"
-    has_no_entries = bool(result.loaded and not result.loaded_entry_count and result.failures)
-    has_moved = result.rename_counts and not result.collected.incomplete_reason
-    if update and (has_missed or (not is_dumped and (has_moved or has_no_entries))):
-        yield f"Re-run{_on(result)} with {update} to update the cache."
-    if prune and result.unused_entries:
-        yield f"Run with {prune} to drop the unused entries, unless another suite uses them."
-
-
-def _on(result: RunResult) -> str:
-    """Where to run the update, if the cache is of other devices: one that was made elsewhere would change nothing."""
-    devices = {str(device) for tuner, device in result.rows_without_entries if result.devices_by_tuner.get(tuner)}
-    devices.update(str(row.problem.device) for row in result.rows_to_update if row.outcome is Outcome.MISMATCH)
-    return f" on {' and '.join(sorted(devices))}" if devices else ""
-
-
-def _go_without(result: RunResult) -> Iterator[str]:
-    missing = sorted({library_of(tuner) for tuner in result.unhooked_tuners})
-    ways = (
-        (missing, f"Upgrade pytest-autotune or its adapter, or report why {' and '.join(missing)} was bypassed"),
-        (result.tuners_without_adapter, f"Install the adapter of {' and '.join(result.tuners_without_adapter)}"),
+def _advise_on_hypothesis(rows: Sequence[ProblemRow]) -> str:
+    kernels = describe_kernels(_list_kernels(rows))
+    return (
+        f"Hypothesis draws {len(rows)} of these problems anew in each run, so no update covers them: fix its seed "
+        f"(derandomize=True), round what it draws to few sizes, or set autotune_ignore (ini) for {kernels}."
     )
-    for tuners, way in ways if result.failures else ():
-        if tuners:
-            yield f"{way}; autotune_ignore (ini) for {', '.join(f'{one}:*' for one in tuners)} goes on without."
 
 
-def _bypass(result: RunResult) -> Iterator[str]:
+def _list_kernels(rows: Iterable[ProblemRow]) -> list[str]:
+    """Return the kernels of some rows as ``library:kernel``, sorted, none twice."""
+    return sorted({f"{row.problem.library}:{row.problem.kernel}" for row in rows})
+
+
+def _list_update_hints(result: RunResult, needs_update: bool) -> list[str]:
+    """Return how to bring the cache up to date, and how to drop its unused entries.
+
+    :param needs_update: some rows are no hits, and an update would cover them.
+    """
+    hints = []
+    if result.request.update_arguments and (needs_update or _needs_other_update(result)):
+        place = _describe_update_devices(result)
+        hints.append(f"Re-run{place} with {result.request.update_arguments} to update the cache.")
+    prune_arguments = _find_prune_arguments(result)
+    if prune_arguments and result.unused_entries:
+        hints.append(f"Run with {prune_arguments} to drop the unused entries, unless another suite uses them.")
+    return hints
+
+
+def _is_dumped(result: RunResult) -> bool:
+    return result.dump is not None and not result.dump.error
+
+
+def _needs_other_update(result: RunResult) -> bool:
+    """Whether an update would rename entries, or write the first entries of caches whose lack fails the run."""
+    if _is_dumped(result):
+        return False
+    if result.rename_counts and not result.collected.incomplete_reason:
+        return True
+    return bool(result.loaded) and not result.loaded_entry_count and bool(result.failures)
+
+
+def _find_prune_arguments(result: RunResult) -> str:
+    """Return the arguments that drop unused entries; empty if the run has no cache to update."""
+    update_arguments, dump = result.request.update_arguments, result.dump
+    if update_arguments.endswith("--autotune-update"):
+        # An update writes only the last of several loaded caches.
+        if len(result.loaded) > 1:
+            return "--autotune-report=r.json, then pytest-autotune prune --unused-in=r.json for each of these caches,"
+        return f"{update_arguments}=prune"
+    if dump is not None and (update_arguments or not dump.error):
+        return f"--autotune-load={dump.path} --autotune-update=prune"
+    return ""
+
+
+def _describe_update_devices(result: RunResult) -> str:
+    """Return the devices on which to run an update, `` on NVIDIA H200``, if the caches are for other devices.
+
+    A user who runs the update on the device of the cache would change nothing.
+    """
+    devices = set()
+    for tuner, device in result.rows_without_entries:
+        if result.devices_by_tuner.get(tuner):
+            devices.add(str(device))
+    for row in result.rows_to_update:
+        if row.outcome is Outcome.MISMATCH:
+            devices.add(str(row.problem.device))
+    if not devices:
+        return ""
+    return f" on {' and '.join(sorted(devices))}"
+
+
+def _list_adapter_hints(result: RunResult) -> list[str]:
+    """Return what to do about tuners that the plugin could not hook or has no adapter for, if they fail the run."""
+    if not result.failures:
+        return []
+    hints = []
+    unhooked = sorted({library_of(tuner) for tuner in result.unhooked_tuners})
+    if unhooked:
+        advice = f"Upgrade pytest-autotune or its adapter, or report why {' and '.join(unhooked)} was bypassed"
+        hints.append(f"{advice}; {_describe_going_without(unhooked)}")
+    without_adapter = result.tuners_without_adapter
+    if without_adapter:
+        advice = f"Install the adapter of {' and '.join(without_adapter)}"
+        hints.append(f"{advice}; {_describe_going_without(without_adapter)}")
+    return hints
+
+
+def _describe_going_without(tuners: Iterable[str]) -> str:
+    globs = ", ".join(f"{tuner}:*" for tuner in tuners)
+    return f"autotune_ignore (ini) for {globs} goes on without."
+
+
+def _list_bypass_hints(result: RunResult) -> list[str]:
+    """Return what to do about problems that no update covers, if the run loaded a cache."""
     if not result.is_judged:
-        return
-    rows = [row for row in result.rows if row.outcome is Outcome.UNCACHEABLE]
-    uncacheable = [f"{row.problem.library}:{row.problem.kernel}" for row in rows]
+        return []
+    uncacheable = _list_kernels(row for row in result.rows if row.outcome is Outcome.UNCACHEABLE)
+    # An untracked kernel has its place behind its name.
     untracked = [kernel.partition(" ")[0] for kernel in result.collected.untracked]
-    unrecorded = [f"{row.problem.library}:{row.problem.kernel}" for row in result.rows if row.unrecorded]
-    if kernels := sorted({*uncacheable, *untracked, *unrecorded}):
-        found = {"uncacheable": uncacheable, "untracked": untracked, "not recorded": unrecorded}
-        what = " or ".join(word for word, those in found.items() if those)
-        leave_out = f"set autotune_ignore (ini) for {describe_kernels(kernels)}"
-        yield f"No update covers what is {what}: mend what its row names, or {leave_out}."
+    unrecorded = _list_kernels(row for row in result.rows if row.unrecorded)
+    kernels = sorted({*uncacheable, *untracked, *unrecorded})
+    if not kernels:
+        return []
+    words = []
+    if uncacheable:
+        words.append("uncacheable")
+    if untracked:
+        words.append("untracked")
+    if unrecorded:
+        words.append("not recorded")
+    ignore = f"set autotune_ignore (ini) for {describe_kernels(kernels)}"
+    return [f"No update covers what is {' or '.join(words)}: mend what its row names, or {ignore}."]

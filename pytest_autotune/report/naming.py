@@ -1,82 +1,122 @@
-"""How every renderer names a problem, a choice, and what differs. Pure."""
+"""Words for problems, choices, times and changes. All renderers and commands use them, so that names are equal.
+
+:mod:`pytest_autotune.cache.quantities` has the words for numbers.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from pytest_autotune.cache.diff import Change, find_winner
 from pytest_autotune.cache.digest_parts import describe_changes
-from pytest_autotune.cache.model import Entry, Problem, Value
+from pytest_autotune.cache.model import Candidate, Entry, Problem, Value
 from pytest_autotune.cache.quantities import describe_count, describe_duration
 
-#: What is counted by another word than the one that rows of it begin with, in the singular and in the plural.
+#: Word of findings -> the noun for a count of them, singular and plural. For other words, the noun is the word.
 _NOUNS = {"MISS": ("miss", "misses"), "MISMATCH": ("mismatch", "mismatches"), "HIT": ("hit", "hits")}
-#: How many kernels one line names.
-_NAMED = 3
+#: The number of kernels that a line names.
+_MAX_NAMED_KERNELS = 3
 
 
 def is_readable(value: Value) -> bool:
-    """Whether a part of a key says something to a reader: no digest does.
+    """Whether a part of a key helps a reader. Digests never do.
 
-    Settings do only where they differ: then the reason of a row names them.
+    Settings do not, either: if they differ, the reason of a row names them.
     """
     return value.type not in ("digest", "settings")
 
 
 def describe_key(key: Iterable[Value]) -> str:
-    """The parts of a key that say something to a reader: ``M=64, N=64``."""
-    return ", ".join(map(str, filter(is_readable, key)))
+    """Return the readable parts of a key: ``M=64, N=64``."""
+    return ", ".join(str(value) for value in key if is_readable(value))
 
 
 def describe_problem(problem: Problem, label: str = "") -> str:
-    """A problem as rows name it: ``triton:lib.matmul (M=64, N=64)``."""
-    about = ", ".join(filter(None, [describe_key(problem.key), label]))
-    return f"{problem.library}:{problem.kernel}{f' ({about})' if about else ''}"
+    """Return the name of a problem, with a label if it has one: ``triton:lib.matmul (M=64, N=64)``."""
+    name = f"{problem.library}:{problem.kernel}"
+    details = [text for text in (describe_key(problem.key), label) if text]
+    if not details:
+        return name
+    return f"{name} ({', '.join(details)})"
 
 
 def describe_choice(entry: Entry) -> str:
-    """What an entry makes its tuner do."""
-    best = find_winner(entry)
-    if best is not None:
-        return (best.display_text or "-") + (f" (failed: {best.failed})" if best.failed else "")
+    """Return the choice of an entry: ``BLOCK=64, num_warps=4``, or what the entry has in place of a choice."""
+    winner = find_winner(entry)
+    if winner is not None:
+        text = winner.display_text or "-"
+        if winner.failed:
+            text += f" (failed: {winner.failed})"
+        return text
     if entry.candidates:
         return "every candidate failed"
-    return f"{len(entry.native)} bytes of the tuner" if entry.native else "nothing"
+    if entry.native:
+        return f"{len(entry.native)} bytes of the tuner"
+    return "nothing"
 
 
 def describe_time(entry: Entry) -> str:
-    """The measured time of what an entry chooses, as people say it; empty where none is known."""
-    best = find_winner(entry)
-    return describe_duration(best.time_us) if best is not None and best.time_us is not None else ""
+    """Return the measured time of an entry's choice: ``7.68 us``; empty if it was not measured."""
+    winner = find_winner(entry)
+    if winner is None or winner.time_us is None:
+        return ""
+    return describe_duration(winner.time_us)
 
 
 def describe_change(change: Change) -> tuple[str, str]:
-    """What became of a choice, ``BLOCK 32 -> 64; source changed (relu)``, and of its time, ``12 us -> 10 us``."""
-    sides = [entry for entry in (change.old, change.new) if entry is not None]
-    choices = [best for entry in sides if (best := find_winner(entry)) is not None]
-    params = [{value.name: value.display_text for value in best.params} for best in choices]
-    if len(params) == 2 and all(params):
-        before, now = params
-        names = [name for name in {**now, **before} if before.get(name) != now.get(name)]
-        what = ", ".join(f"{name} {before.get(name, '-')} -> {now.get(name, '-')}" for name in names)
-    else:
-        what = join_with_arrow(map(describe_choice, sides))
-    digests = [digest for entry in sides for digest in entry.digests]
-    rests_on = describe_changes(sides[0].fingerprint, sides[-1].fingerprint, digests)
-    return "; ".join(filter(None, [what, rests_on])), join_with_arrow(map(describe_time, sides))
+    """Return how an entry's choice changed and why, ``BLOCK 32 -> 64; source changed (relu)``, and its times.
+
+    The times are ``12 us -> 10 us``, or a single time if the entry is new or gone.
+    """
+    entries = [entry for entry in (change.old, change.new) if entry is not None]
+    digests = [digest for entry in entries for digest in entry.digests]
+    choice = _describe_choices(change.old, change.new)
+    fingerprint = describe_changes(entries[0].fingerprint, entries[-1].fingerprint, digests)
+    text = "; ".join(part for part in (choice, fingerprint) if part)
+    return text, join_with_arrow(describe_time(entry) for entry in entries)
 
 
-def join_with_arrow(words: Iterable[str]) -> str:
-    """What was, and what is where that is something else."""
-    return " -> ".join(dict.fromkeys(filter(None, words)))
+def _describe_choices(old_entry: Entry | None, new_entry: Entry | None) -> str:
+    """Return the changed params of two choices; without two choices that have params, a whole choice or both."""
+    old_winner, new_winner = find_winner(old_entry), find_winner(new_entry)
+    if old_winner is not None and new_winner is not None and old_winner.params and new_winner.params:
+        return _describe_changed_params(_texts_by_name(old_winner), _texts_by_name(new_winner))
+    entries = [entry for entry in (old_entry, new_entry) if entry is not None]
+    return join_with_arrow(describe_choice(entry) for entry in entries)
 
 
-def describe_row_count(number: int, word: str, more: str = "") -> str:
-    """So many rows that begin with a word: ``"2 more misses"``."""
-    return describe_count(number, *(f"{more}{one}" for one in _NOUNS.get(word, (word.lower(), word.lower()))))
+def _texts_by_name(candidate: Candidate) -> dict[str, str]:
+    return {value.name: value.display_text for value in candidate.params}
+
+
+def _describe_changed_params(old_texts: Mapping[str, str], new_texts: Mapping[str, str]) -> str:
+    """Return the params that differ: ``BLOCK 32 -> 64, stages - -> 2``; empty if all are equal."""
+    changes = []
+    for name in dict.fromkeys([*new_texts, *old_texts]):
+        if old_texts.get(name) != new_texts.get(name):
+            changes.append(f"{name} {old_texts.get(name, '-')} -> {new_texts.get(name, '-')}")
+    return ", ".join(changes)
+
+
+def join_with_arrow(texts: Iterable[str]) -> str:
+    """Return ``before -> after``; a single text if both are equal or the other is empty."""
+    return " -> ".join(dict.fromkeys(text for text in texts if text))
+
+
+def describe_row_count(count: int, word: str, adjective: str = "") -> str:
+    """Return the number of rows with a word: ``"2 more misses"``.
+
+    :param word: the first word of the rows, such as ``"MISS"``.
+    :param adjective: stands between the number and the noun, with a space at its end.
+    """
+    singular, plural = _NOUNS.get(word, (word.lower(), word.lower()))
+    return describe_count(count, f"{adjective}{singular}", f"{adjective}{plural}")
 
 
 def describe_kernels(kernels: Sequence[str]) -> str:
-    """Kernels, as many as one line names: ``toy:a, toy:b, toy:c and 2 other kernels``."""
-    others = len(kernels) - _NAMED
-    return ", ".join(kernels[:_NAMED]) + (f" and {describe_count(others, 'other kernel')}" if others > 0 else "")
+    """Return a list of kernels that fits in a line: ``toy:a, toy:b, toy:c and 2 other kernels``."""
+    text = ", ".join(kernels[:_MAX_NAMED_KERNELS])
+    unnamed_count = len(kernels) - _MAX_NAMED_KERNELS
+    if unnamed_count > 0:
+        text += f" and {describe_count(unnamed_count, 'other kernel')}"
+    return text

@@ -84,7 +84,7 @@ def page_data(result: RunResult) -> dict[str, Any]:
     report["params"] = candidates.list_params()
     report["judged"] = result.is_judged
     report["facts"] = [*result.run_facts, *list_facts(result)]
-    report["hints"] = list(list_hints(result))
+    report["hints"] = list_hints(result)
     report["findings"] = [asdict(finding) for finding in list_findings(result)]
     report["by_kernel"] = [asdict(cost) for cost in list_kernel_costs(result)]
     report["by_test"] = [asdict(cost) for cost in list_test_costs(result)]
