@@ -221,6 +221,15 @@ def test_launches_for_which_the_host_was_late_do_not_count() -> None:
     assert results[2].measured.median_us < 5.0
 
 
+def test_a_race_ends_although_a_candidate_was_timed_more_often_than_allowed() -> None:
+    """A stage is as long as the candidate with the fewest times allows: the others may be timed more often."""
+    late = random.Random(1)
+    for seed in range(10):
+        gpu = Gpu(seed=seed, stalls=lambda now_s: 80.0 if late.random() < 0.1 else 0.0)
+        choice, _, _ = race(gpu, [20.7, 20.3, 20.0, 20.5, 21.0], Limits(25_000, least=2, most=30), seed=seed)
+        assert choice in range(5)
+
+
 def test_a_candidate_that_fails_in_the_middle_is_out_and_the_others_go_on() -> None:
     launches = 0
 

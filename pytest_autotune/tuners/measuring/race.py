@@ -371,7 +371,8 @@ class Race:
             wanted = min(wanted, int((limits.each_us - timed * each_us) / each_us))
         if is_over:
             wanted = 0
-        return min(max(limits.least - timed, wanted, 0), limits.most - timed)
+        # A racer may have been timed more often than `most`: stages are as long as the least timed racer allows.
+        return max(0, min(max(limits.least - timed, wanted), limits.most - timed))
 
     def _run_stage(self, racers: Sequence[Racer], launches: int) -> None:
         """Run some rounds and keep their times. Run them again while they disagree with the rounds before."""
