@@ -17,7 +17,7 @@ import pytest
 from pytest_autotune.cache.diff import Change, ChangeKind, Diff
 from pytest_autotune.cache.merge import MergeResult
 from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Value
-from pytest_autotune.report.html import page_data, to_html
+from pytest_autotune.report.html import build_page_data, to_html
 from pytest_autotune.report.naming import describe_problem
 from pytest_autotune.run.lookup import Outcome
 from pytest_autotune.run.result import DumpOutcome, RunResult
@@ -94,7 +94,7 @@ def test_a_dump_says_what_it_has_tuned() -> None:
 
 
 def test_it_says_when_and_where_and_by_which_command_it_ran() -> None:
-    data = page_data(replace(summary(), run_facts=(("Commit", "5f2c"), ("Command", "pytest --autotune-load=c"))))
+    data = build_page_data(replace(summary(), run_facts=(("Commit", "5f2c"), ("Command", "pytest --autotune-load=c"))))
     assert data["facts"][:2] == [["Commit", "5f2c"], ["Command", "pytest --autotune-load=c"]]
 
 
@@ -106,13 +106,13 @@ def test_candidates_that_measuring_cannot_tell_apart_are_a_tie(device: Device, s
     (row,) = summary(1).rows
     row = replace(row, problem=replace(row.problem, device=device))
 
-    assert page_data(result(rows=(row,)))["lookups"][0]["tie"] == share
+    assert build_page_data(result(rows=(row,)))["lookups"][0]["tie"] == share
 
 
 def test_a_key_is_told_as_in_the_terminal_without_digests_and_settings() -> None:
     key = (Value("M", 64), Value("code", "a1b2", "digest"), Value("settings", "deterministic", "settings"))
     row = replace(summary(1).rows[0], problem=Problem("toy", "lib.ops.kernel", key, GPU))
-    data = page_data(result(rows=(row,)))
+    data = build_page_data(result(rows=(row,)))
 
     assert data["lookups"][0]["key"] == "M=64"
     assert describe_problem(row.problem) == "toy:lib.ops.kernel (M=64)"
@@ -121,7 +121,7 @@ def test_a_key_is_told_as_in_the_terminal_without_digests_and_settings() -> None
 def test_no_time_that_json_cannot_hold_is_in_the_data() -> None:
     shown = summary(1)
     row = replace(shown.rows[0], candidates=(candidate(64, float("nan")), candidate(128, float("inf"))))
-    json.dumps(page_data(replace(shown, rows=(row,))), allow_nan=False)
+    json.dumps(build_page_data(replace(shown, rows=(row,))), allow_nan=False)
 
 
 BROWSER = shutil.which("chromium") or shutil.which("google-chrome")

@@ -48,7 +48,7 @@ def test_what_fails_the_run_is_an_error_and_comes_first_with_what_mends_it() -> 
         2, gate=FAILED, update_arguments="--autotune-load=c --autotune-dump=c", errors=("100% full\nsecond, line",)
     )
 
-    first, second, *rest = ci_log.github_annotations(summary)
+    first, second, *rest = ci_log.list_annotations(summary)
 
     assert first == (
         "::error title=autotune cache::maximum allowed autotune cache misses exceeded: 2 > 0"
@@ -68,7 +68,7 @@ def test_a_slower_choice_and_a_test_that_failed_in_a_sweep_are_told_at_their_tes
     rows = (replace(stale, outcome=Outcome.HIT, reason=""),)
     sections = (Section("sweep", "7", findings=(failed,)), Section("verify", "all", findings=(slow,)))
 
-    told, slower = ci_log.github_annotations(replace(missed(1), rows=rows, sections=sections))
+    told, slower = ci_log.list_annotations(replace(missed(1), rows=rows, sections=sections))
 
     at = "file=test_a.py,line=1,title=autotune cache%3A"
     assert told == f"::error {at} failed::FAILED toy:lib.op (M=0): ran with BLOCK=8"
@@ -76,13 +76,13 @@ def test_a_slower_choice_and_a_test_that_failed_in_a_sweep_are_told_at_their_tes
 
 
 def test_a_refused_outcome_is_an_error_without_a_limit() -> None:
-    assert ci_log.github_annotations(missed(1, on_stale="error"))[0].startswith("::error file=test_a.py")
+    assert ci_log.list_annotations(missed(1, on_stale="error"))[0].startswith("::error file=test_a.py")
 
 
 def test_percent_signs_colons_and_commas_are_encoded_as_github_decodes_them() -> None:
     strange = "dir,1/test:50%.py::test_a"
     rows = (row(Outcome.MISS, "lib.a,b:c%", test=strange, M=1),)
-    (line,) = ci_log.github_annotations(
+    (line,) = ci_log.list_annotations(
         result(rows=rows, test_places={strange: SourceLocation("dir,1/test:50%.py\n", 3)})
     )
 
@@ -93,7 +93,7 @@ def test_percent_signs_colons_and_commas_are_encoded_as_github_decodes_them() ->
 
 
 def test_of_a_test_whose_worker_died_the_file_is_told() -> None:
-    (line,) = ci_log.github_annotations(replace(missed(1), test_places={}))
+    (line,) = ci_log.list_annotations(replace(missed(1), test_places={}))
     assert line.startswith("::warning file=test_a.py,title=")
 
 
@@ -101,14 +101,14 @@ def test_problems_of_one_line_are_one_annotation() -> None:
     rows = tuple(row(Outcome.MISS, f"lib.op_{number}", f"test_a.py::test_op[{number}]") for number in range(14))
     places = {one.tests[0]: SourceLocation("test_a.py", 7) for one in rows}
 
-    (line,) = ci_log.github_annotations(result(rows=rows, test_places=places))
+    (line,) = ci_log.list_annotations(result(rows=rows, test_places=places))
 
     assert line.count("%0A") == 10
     assert line.endswith("%0A… and 4 more")
 
 
 def test_no_more_annotations_are_written_than_github_shows_of_a_step() -> None:
-    lines = ci_log.github_annotations(missed(40, gate=FAILED))
+    lines = ci_log.list_annotations(missed(40, gate=FAILED))
 
     assert len(lines) == 10
     assert "32 more tests ask for what is no hit" in lines[-1]
@@ -118,7 +118,7 @@ def test_a_lookup_outside_of_tests_and_untracked_kernels_have_no_place_and_unuse
     unused = Entry(Problem("toy", "lib.old", (), GPU))
     summary = result(rows=(row(Outcome.MISS, M=1),), untracked=("lib.hidden",), unused_entries=(unused,))
 
-    assert ci_log.github_annotations(summary) == [
+    assert ci_log.list_annotations(summary) == [
         "::warning title=autotune cache%3A miss%2C untracked::MISS toy:lib.op (M=1): source changed"
         "%0AUNTRACKED lib.hidden: tuned behind pytest-autotune's back; neither loaded nor dumped",
     ]

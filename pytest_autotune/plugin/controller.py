@@ -359,7 +359,7 @@ class Controller:
             return
         reports.show_section(terminal.render_section(self._result, self._config.get_verbosity()), terminalreporter)
         if self._is_on_github:
-            for line in ci_log.github_annotations(self._result):
+            for line in ci_log.list_annotations(self._result):
                 terminalreporter.write_line(line)
 
     def pytest_unconfigure(self) -> None:

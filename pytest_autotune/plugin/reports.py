@@ -75,7 +75,7 @@ def _describe_obstacle(path: Path, suffix: str) -> str:
         return "is not a file"
     with suppress(FileNotFoundError), path.open(encoding="utf-8", errors="replace") as file:
         beginning = file.read(_BEGINNING_CHARACTERS)
-        if beginning.strip() and not FILES[suffix].begins(beginning):
+        if beginning.strip() and not FILES[suffix].is_beginning(beginning):
             return "is there and is no report of pytest-autotune (name another file, or remove it)"
     return ""
 
@@ -88,7 +88,7 @@ def write_reports(reports: Sequence[CacheArgument], result: RunResult) -> RunRes
             # Checked before the tests, too; a test may have written a file there.
             problem = _describe_obstacle(path, suffix)
             if not problem:
-                path.write_text(FILES[suffix].text(result), encoding="utf-8")
+                path.write_text(FILES[suffix].render(result), encoding="utf-8")
         except OSError as error:
             problem = f"cannot be written: {error.strerror or error}"
         if problem:

@@ -1,4 +1,8 @@
-"""What a run came to, shown by renderers. One that writes a file is a module here and a row of :data:`FILES`."""
+"""Renderers: each shows the result of a run in one form. None of them knows pytest.
+
+The renderers of report files are the modules in :data:`FILES`. The terminal's section, the annotations of a CI job and
+the gate have modules, too.
+"""
 
 from __future__ import annotations
 
@@ -11,26 +15,29 @@ if TYPE_CHECKING:
 
 
 class FileRenderer(NamedTuple):
-    """A renderer that is a file: a function of a module here, from a result to the whole file.
+    """A renderer of a report file. Its module is imported when a report is written.
 
-    :param beginning: how each of them begins, as a regular expression: nothing else may be replaced by one.
+    :param beginning: a regular expression for the beginning of such a report. A report replaces no other file.
+    :param module: the name of a module of this package.
+    :param function: the name of a function of that module: it takes a result and returns the text of the file.
     """
 
     beginning: str
     module: str
     function: str
 
-    def begins(self, text: str) -> bool:
-        """Whether the beginning of a file is that of such a report."""
+    def is_beginning(self, text: str) -> bool:
+        """Whether a text is the beginning of such a report."""
         return re.match(self.beginning, text) is not None
 
-    def text(self, result: RunResult) -> str:
-        """The whole file."""
-        text: str = getattr(import_module(f"{__name__}.{self.module}"), self.function)(result)
+    def render(self, result: RunResult) -> str:
+        """Return the text of the report."""
+        module = import_module(f"{__name__}.{self.module}")
+        text: str = getattr(module, self.function)(result)
         return text
 
 
-#: Every renderer that is a file, by the suffix of its files.
+#: All renderers of report files, by the suffix of their files.
 FILES = {
     ".html": FileRenderer(r"(?s)<!doctype html>.*<title>Autotune report</title>", "html", "to_html"),
     ".md": FileRenderer(r"# Autotune cache\n", "markdown", "to_markdown"),

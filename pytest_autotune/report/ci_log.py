@@ -1,14 +1,15 @@
-"""What GitHub reads of a result from the log of a job: annotations at the tests.
+"""Annotations: lines in the log of a job that GitHub shows beside the code of a test.
 
-A line ``::error file=F,line=N,title=T::message``, in which ``%``, line breaks and, in properties, ``:`` and
-``,`` are percent-encoded. It shows ten errors and ten warnings of a step:
+A line is ``::error file=F,line=N,title=T::message``. ``%`` and line breaks are percent-encoded, in properties also
+``:`` and ``,``. GitHub shows ten errors and ten warnings of a step:
 https://docs.github.com/actions/reference/workflows-and-actions/workflow-commands.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from pytest_autotune.cache.foreign_text import to_one_line
 from pytest_autotune.cache.quantities import describe_count
@@ -18,72 +19,125 @@ from pytest_autotune.run.result import RunResult, SourceLocation
 from pytest_autotune.run.rows import ProblemRow
 from pytest_autotune.run.section import Finding
 
-#: How many annotations of one level GitHub shows of a step.
-SHOWN = 10
-#: How many problems, or groups of them that say the same, one annotation names.
-_NAMED = 10
+#: The number of errors, and of warnings, that GitHub shows of a step.
+_MAX_ANNOTATIONS = 10
+#: The number of findings that an annotation lists.
+_MAX_LISTED_FINDINGS = 10
 _TITLE = "autotune cache"
-#: What GitHub takes of a step's result, in bytes, and some room for what other tools write there.
+#: The most bytes of a step's summary: GitHub's limit is 1 MiB, and 64 KiB of it are left to other tools.
 SUMMARY_BYTES = 1024 * 1024 - 64 * 1024
-#: Of what no test asked for.
-NOWHERE = SourceLocation("")
+#: The location of findings that no test asked for.
+_NOWHERE = SourceLocation("")
 
 
-def github_annotations(result: RunResult) -> list[str]:
-    """Lines that GitHub turns into annotations: why the run fails, and at each test what it asked for and was no hit.
+@dataclass(frozen=True)
+class _LocatedFinding:
+    """A finding, and the place of its test."""
 
-    They are errors where the run or the test fails for it, and else warnings.
+    location: SourceLocation
+    finding: Finding
+
+
+def list_annotations(result: RunResult) -> list[str]:
+    """Return the failures of the run and, for each test, the problems that it asked for and that are no hits.
+
+    An annotation is an error if the run or the test fails because of it, else a warning.
     """
-    lines = [_command("error", failure, *list_hints(result)) for failure in result.failures[:SHOWN]]
-    found = _by_place(result)
-    for level, room in (("error", SHOWN - len(lines)), ("warning", SHOWN)):
-        places = sorted(found[level], key=lambda place: (place.path, place.line))
-        shown = places if len(places) <= room else places[: max(room - 1, 0)]
-        lines += [_annotation(level, place, found[level][place]) for place in shown]
-        if hidden := len(places) - len(shown):
-            what = describe_count(hidden, "more test asks", "more tests ask")
-            lines += [_command(level, f"{what} for what is no hit; the section of the log names all with -v")]
-    return lines
+    hints = list_hints(result)
+    annotations = [_format_command("error", [failure, *hints]) for failure in result.failures[:_MAX_ANNOTATIONS]]
+    error_findings: list[_LocatedFinding] = []
+    other_findings: list[_LocatedFinding] = []
+    for located in _locate_findings(result):
+        if located.finding.is_failure:
+            error_findings.append(located)
+        else:
+            other_findings.append(located)
+    annotations += _annotate("error", error_findings, _MAX_ANNOTATIONS - len(annotations))
+    annotations += _annotate("warning", other_findings, _MAX_ANNOTATIONS)
+    return annotations
 
 
-def _by_place(result: RunResult) -> Mapping[str, Mapping[SourceLocation, list[Finding]]]:
-    """Level -> place -> what is to be reported there."""
-    rows: defaultdict[SourceLocation, list[ProblemRow]] = defaultdict(list)
+def _locate_findings(result: RunResult) -> list[_LocatedFinding]:
+    """Return the findings that belong into the code. The misses of tests at the same line are grouped."""
+    rows_by_location: defaultdict[SourceLocation, list[ProblemRow]] = defaultdict(list)
     for row in result.rows:
-        # Of a test whose worker died, only its name is known.
-        known = [_place(result, test) for test in row.tests]
-        rows[max(known, key=lambda one: one.line > 0, default=NOWHERE)].append(row)
-    placed = [(place, one) for place, those in rows.items() for one in list_uncovered(result, those)]
-    others = (one for one in list_findings(result, is_grouped=False) if one.word not in MISS_WORDS)
-    others = (one for one in others if one.test or one.is_failure or one.word == "UNTRACKED")
-    placed += [(_place(result, one.test), one) for one in others]
-    found: Mapping[str, defaultdict[SourceLocation, list[Finding]]] = {
-        "error": defaultdict(list),
-        "warning": defaultdict(list),
-    }
-    for place, one in placed:
-        found["error" if one.is_failure else "warning"][place].append(one)
-    return found
+        rows_by_location[_locate_row(result, row)].append(row)
+    located_findings = []
+    for location, rows in rows_by_location.items():
+        for finding in list_uncovered(result, rows):
+            located_findings.append(_LocatedFinding(location, finding))
+    for finding in list_findings(result, is_grouped=False):
+        if finding.word in MISS_WORDS:
+            continue
+        # Unused entries have no test. They are shown only if they fail the run.
+        if finding.test or finding.is_failure or finding.word == "UNTRACKED":
+            located_findings.append(_LocatedFinding(_locate_test(result, finding.test), finding))
+    return located_findings
 
 
-def _place(result: RunResult, test: str) -> SourceLocation:
-    return result.test_places.get(test) or SourceLocation(test.partition("::")[0])
+def _locate_row(result: RunResult, row: ProblemRow) -> SourceLocation:
+    """Return the location of the first test whose line is known, else that of the first test."""
+    locations = [_locate_test(result, test) for test in row.tests]
+    for location in locations:
+        if location.line > 0:
+            return location
+    return locations[0] if locations else _NOWHERE
 
 
-def _annotation(level: str, place: SourceLocation, found: Sequence[Finding]) -> str:
-    named = [f"{one.word} {one.problem}: {one.text}" for one in found[:_NAMED]]
-    if more := sum(one.problem_count for one in found[_NAMED:]):
-        named.append(f"… and {more} more")
-    where = {"file": place.path, "line": str(place.line) if place.line else ""} if place.path else {}
-    return _command(level, *named, title=f"{_TITLE}: {', '.join(sorted({one.word.lower() for one in found}))}", **where)
+def _locate_test(result: RunResult, test: str) -> SourceLocation:
+    """Return the location of a test. If its worker died, its file is known from its name, and its line is not."""
+    return result.test_places.get(test, SourceLocation(test.partition("::")[0]))
 
 
-def _command(level: str, *lines: str, title: str = _TITLE, **where: str) -> str:
-    properties = {**where, "title": title}
-    written = ",".join(f"{name}={_property(value)}" for name, value in properties.items() if value)
-    data = "%0A".join(to_one_line(line).replace("%", "%25") for line in lines if line)
-    return f"::{level} {written}::{data}"
+def _annotate(level: str, located_findings: Sequence[_LocatedFinding], room: int) -> list[str]:
+    """Return an annotation for each location, ordered by file and line.
+
+    :param level: ``"error"`` or ``"warning"``.
+    :param room: the most annotations to return. The last annotation counts the locations that have no room.
+    """
+    findings_by_location: defaultdict[SourceLocation, list[Finding]] = defaultdict(list)
+    for located in located_findings:
+        findings_by_location[located.location].append(located.finding)
+    locations = sorted(findings_by_location, key=lambda location: (location.path, location.line))
+    shown_count = len(locations)
+    if shown_count > room:
+        shown_count = max(room - 1, 0)
+    annotations = []
+    for location in locations[:shown_count]:
+        annotations.append(_format_annotation(level, location, findings_by_location[location]))
+    hidden_count = len(locations) - shown_count
+    if hidden_count:
+        tests = describe_count(hidden_count, "more test asks", "more tests ask")
+        line = f"{tests} for what is no hit; the section of the log names all with -v"
+        annotations.append(_format_command(level, [line]))
+    return annotations
 
 
-def _property(text: str) -> str:
+def _format_annotation(level: str, location: SourceLocation, findings: Sequence[Finding]) -> str:
+    lines = []
+    for finding in findings[:_MAX_LISTED_FINDINGS]:
+        lines.append(f"{finding.word} {finding.problem}: {finding.text}")
+    hidden_count = sum(finding.problem_count for finding in findings[_MAX_LISTED_FINDINGS:])
+    if hidden_count:
+        lines.append(f"… and {hidden_count} more")
+    words = sorted({finding.word.lower() for finding in findings})
+    return _format_command(level, lines, location, f"{_TITLE}: {', '.join(words)}")
+
+
+def _format_command(level: str, lines: Sequence[str], location: SourceLocation = _NOWHERE, title: str = _TITLE) -> str:
+    """Return a line that GitHub reads as a command.
+
+    :param lines: of the message; empty lines are left out.
+    """
+    properties = []
+    if location.path:
+        properties.append(f"file={_encode_property(location.path)}")
+        if location.line:
+            properties.append(f"line={location.line}")
+    properties.append(f"title={_encode_property(title)}")
+    encoded_lines = [to_one_line(line).replace("%", "%25") for line in lines if line]
+    return f"::{level} {','.join(properties)}::{'%0A'.join(encoded_lines)}"
+
+
+def _encode_property(text: str) -> str:
     return to_one_line(text).replace("%", "%25").replace(":", "%3A").replace(",", "%2C")

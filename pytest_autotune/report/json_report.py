@@ -1,4 +1,4 @@
-"""A result as JSON; its schema is documented in docs/reference.md."""
+"""A run's result as JSON. ``docs/reference.md`` documents the schema."""
 
 from __future__ import annotations
 
@@ -8,23 +8,24 @@ from typing import Any
 
 from pytest_autotune.cache.diff import Change, find_winner
 from pytest_autotune.cache.model import Candidate, Entry, Problem, Value
-from pytest_autotune.run.result import DumpOutcome, RunResult
+from pytest_autotune.run.result import RunResult
 from pytest_autotune.run.rows import ProblemRow
 
-#: Of a row.
-_AS_THEY_ARE = (
-    "label", "reason", "moved_from", "tuned", "failed", "unrecorded", "fallback",
-)  # fmt: skip
+#: The fields of a row that the report has under the same name.
+_ROW_FIELDS = ("label", "reason", "moved_from", "tuned", "failed", "unrecorded", "fallback")
 
 
 def to_json(result: RunResult) -> str:
-    """The result as JSON text with a trailing newline, in ASCII: what a terminal would act upon is escaped in it."""
+    """Return the result as JSON text with a newline at its end.
+
+    The text is ASCII, so characters on which a terminal would act are escaped.
+    """
     return json.dumps(to_mapping(result), indent=1) + "\n"
 
 
 def to_mapping(result: RunResult) -> dict[str, Any]:
-    """The result as plain values, in the order of the documented schema."""
-    return {
+    """Return the result as plain values, in the order of the documented schema."""
+    mapping: dict[str, Any] = {
         "format_version": 1,
         "complete": not result.collected.incomplete_reason,
         "incomplete_reason": result.collected.incomplete_reason,
@@ -32,8 +33,8 @@ def to_mapping(result: RunResult) -> dict[str, Any]:
         "tuning_seconds": result.tuning_seconds,
         "saved_seconds": result.saved_seconds,
         "devices": [{"id": device.id, **asdict(device)} for device in result.devices],
-        "loaded": [{"path": path, "entries": entries} for path, entries in result.loaded],
-        "dump": _dump(result, result.dump) if result.dump is not None else None,
+        "loaded": [{"path": path, "entries": entry_count} for path, entry_count in result.loaded],
+        "dump": _dump_mapping(result),
         "gate": {
             "limit": result.gate.limit,
             "fail_on_unused": result.gate.fail_on_unused,
@@ -41,25 +42,27 @@ def to_mapping(result: RunResult) -> dict[str, Any]:
             "skipped": result.gate.skipped,
         },
         "errors": list(result.errors),
-        "lookups": [_lookup(result, row) for row in result.rows],
+        "lookups": [_row_mapping(result, row) for row in result.rows],
         "unused": [entry_mapping(entry) for entry in result.unused_entries],
         "left_out": [problem_mapping(entry.problem) for entry in result.left_out_entries],
         "untracked": list(result.collected.untracked),
         "crashed": list(result.collected.crashed_workers),
         "recovered": result.recovered_count,
-        "other_versions": [
-            {"tuned_with": then, "running": now, "hits": hits}
-            for (then, now), hits in result.other_version_counts.items()
-        ],
+        "other_versions": _list_other_versions(result),
         "update": result.request.update_arguments,
         "notes": list(result.collected.notes),
-        "changes": [_change(change) for change in result.changes.changes],
-        "places": {test: {"file": place.path, "line": place.line} for test, place in result.test_places.items()},
-        **{key: value for section in result.sections for key, value in section.data.items()},
+        "changes": [_change_mapping(change) for change in result.changes.changes],
+        "places": _locations_by_test(result),
     }
+    for section in result.sections:
+        mapping.update(section.data)
+    return mapping
 
 
-def _dump(result: RunResult, dump: DumpOutcome) -> dict[str, Any]:
+def _dump_mapping(result: RunResult) -> dict[str, Any] | None:
+    dump = result.dump
+    if dump is None:
+        return None
     return {
         "path": dump.written_to or dump.path,
         **result.merged.counts,
@@ -68,13 +71,31 @@ def _dump(result: RunResult, dump: DumpOutcome) -> dict[str, Any]:
     }
 
 
-def _change(change: Change) -> dict[str, Any]:
-    sides = {"old": candidate_mapping(find_winner(change.old)), "new": candidate_mapping(find_winner(change.new))}
-    return {"kind": change.kind.value, **problem_mapping(change.entry.problem), **sides}
+def _list_other_versions(result: RunResult) -> list[dict[str, Any]]:
+    mappings = []
+    for (tuned_with, running), hits in result.other_version_counts.items():
+        mappings.append({"tuned_with": tuned_with, "running": running, "hits": hits})
+    return mappings
+
+
+def _locations_by_test(result: RunResult) -> dict[str, Any]:
+    locations = {}
+    for test, location in result.test_places.items():
+        locations[test] = {"file": location.path, "line": location.line}
+    return locations
+
+
+def _change_mapping(change: Change) -> dict[str, Any]:
+    return {
+        "kind": change.kind.value,
+        **problem_mapping(change.entry.problem),
+        "old": candidate_mapping(find_winner(change.old)),
+        "new": candidate_mapping(find_winner(change.new)),
+    }
 
 
 def problem_mapping(problem: Problem) -> dict[str, Any]:
-    """A problem as plain values."""
+    """Return a problem as plain values."""
     return {
         "tuner": problem.tuner,
         "kernel": problem.kernel,
@@ -84,38 +105,44 @@ def problem_mapping(problem: Problem) -> dict[str, Any]:
 
 
 def entry_mapping(entry: Entry) -> dict[str, Any]:
-    """What an entry is of, as plain values."""
+    """Return the problem and the fingerprint of an entry as plain values."""
     return {**problem_mapping(entry.problem), "fingerprint": plain_values(entry.fingerprint)}
 
 
-def _lookup(result: RunResult, row: ProblemRow) -> dict[str, Any]:
-    of_modes = [one.problem_remarks[row.problem] for one in result.sections if row.problem in one.problem_remarks]
-    return {
-        "outcome": row.outcome.value if row.outcome else None,
-        **problem_mapping(row.problem),
-        **{name: getattr(row, name) for name in _AS_THEY_ARE},
-        "disturbed": row.is_disturbed,
-        "tuning_seconds": row.tuning_seconds,
-        "nearest": dict(row.nearest),
-        "tests": list(row.tests),
-        "searches": [{"test": test, "seconds": seconds} for test, seconds in row.searches],
-        "choice": candidate_mapping(row.choice),
-        "candidates": [candidate_mapping(candidate) for candidate in row.candidates],
-        **{key: value for one in of_modes for key, value in one.data.items()},
-    }
+def _row_mapping(result: RunResult, row: ProblemRow) -> dict[str, Any]:
+    mapping: dict[str, Any] = {"outcome": None}
+    if row.outcome is not None:
+        mapping["outcome"] = row.outcome.value
+    mapping.update(problem_mapping(row.problem))
+    for name in _ROW_FIELDS:
+        mapping[name] = getattr(row, name)
+    mapping["disturbed"] = row.is_disturbed
+    mapping["tuning_seconds"] = row.tuning_seconds
+    mapping["nearest"] = dict(row.nearest)
+    mapping["tests"] = list(row.tests)
+    mapping["searches"] = [{"test": test, "seconds": seconds} for test, seconds in row.searches]
+    mapping["choice"] = candidate_mapping(row.choice)
+    mapping["candidates"] = [candidate_mapping(candidate) for candidate in row.candidates]
+    for section in result.sections:
+        remark = section.problem_remarks.get(row.problem)
+        if remark is not None:
+            mapping.update(remark.data)
+    return mapping
 
 
 def plain_values(values: tuple[Value, ...]) -> dict[str, Any]:
-    """Named values as plain ones."""
+    """Return named values as a mapping: name -> scalar."""
     return {value.name: value.value for value in values}
 
 
 def candidate_mapping(candidate: Candidate | None) -> dict[str, Any] | None:
-    """A candidate as plain values."""
+    """Return a candidate as plain values, without its empty fields."""
     if candidate is None:
         return None
-    plain: dict[str, Any] = {"params": plain_values(candidate.params)}
+    mapping: dict[str, Any] = {"params": plain_values(candidate.params)}
     for name in ("id", "time_us", "failed", "label"):
-        if (value := getattr(candidate, name)) not in ("", None):
-            plain[name] = value
-    return plain
+        value = getattr(candidate, name)
+        # A time of 0 stays.
+        if value is not None and value != "":
+            mapping[name] = value
+    return mapping

@@ -42,7 +42,7 @@ def to_html(result: RunResult) -> str:
     """Return the result as an HTML document."""
     style, script = _read_part("page.css"), _read_part("page.js")
     verdict = build_verdict(result)
-    data = json.dumps(page_data(result), separators=(",", ":"))
+    data = json.dumps(build_page_data(result), separators=(",", ":"))
     parts = {
         "policy": f"default-src 'none'; style-src {_digest(style)}; script-src {_digest(script)}; base-uri 'none'",
         "style": style,
@@ -66,7 +66,7 @@ def _digest(text: str) -> str:
     return f"'sha256-{digest.decode()}'"
 
 
-def page_data(result: RunResult) -> dict[str, Any]:
+def build_page_data(result: RunResult) -> dict[str, Any]:
     """Return the data of the page: the JSON report, and words of the other renderers."""
     report = to_mapping(result)
     candidates = _CandidateEncoder()
