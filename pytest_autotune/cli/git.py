@@ -1,4 +1,4 @@
-"""git and caches: ``git-setup`` registers a merge driver, ``git-merge``, and a view, ``git-textconv``."""
+"""Commands for git: ``git-setup`` registers the merge driver ``git-merge`` and the view ``git-textconv``."""
 
 from __future__ import annotations
 
@@ -14,18 +14,21 @@ from pathlib import Path
 import click
 
 from pytest_autotune.cache import stores
-from pytest_autotune.cache.codec import decode, encode, format_of
+from pytest_autotune.cache.codec import Format, decode, encode, format_of
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.locations import Location
 from pytest_autotune.cache.merge import combine_caches
 from pytest_autotune.cache.model import Cache, Entry
 from pytest_autotune.cache.quantities import describe_seconds
-from pytest_autotune.cli.merge import settled
+from pytest_autotune.cli.merge import describe_combined
 from pytest_autotune.cli.output import FOUND, OK, PATH, describe_choice_and_time, print_lines, refuse_lossy, safe
 
+#: The name of the command, and of the merge driver in git's configuration.
 NAME = "pytest-autotune"
 _ATTRIBUTES = f"merge={NAME} diff={NAME}"
-_PLAIN = re.compile(r"[\w./*\\-]+", re.ASCII)
+#: A pattern of .gitattributes that needs no quotes.
+_UNQUOTED_PATTERN = re.compile(r"[\w./*\\-]+", re.ASCII)
+_CONTROL_CHARACTER = re.compile(r"[\x00-\x1f\x7f]")
 
 
 @click.command("git-setup", short_help="have git merge caches by problem, and show them by choice")
@@ -37,80 +40,118 @@ def setup(files: tuple[str, ...], globally: bool) -> None:
     The attributes are to be committed; the configuration belongs to this clone, so that each other clone runs this
     once, without FILE. Where it is not registered, git merges and shows the lines, as it always does.
     """
-    root = Path(_git("rev-parse", "--show-toplevel").removesuffix("\n"))
+    root = Path(_run_git("rev-parse", "--show-toplevel").removesuffix("\n"))
     attributes = root / ".gitattributes"
-    lines = _append(attributes, [f"{_pattern(file, root)} {_ATTRIBUTES}" for file in files])
-    program, scope = shlex.quote(_program()), ["--global"] if globally else []
-    # Both fall back on what git does by itself, for when this installation is gone or cannot read a file.
+    added_lines = _append_lines(attributes, [f"{_build_pattern(file, root)} {_ATTRIBUTES}" for file in files])
+    _register(globally)
+    owner = "clone"
+    if globally:
+        owner = "user"
+    message = f"registered in the configuration of this {owner}"
+    if added_lines:
+        message += "; commit .gitattributes"
+    elif not attributes.exists() or f"merge={NAME}" not in attributes.read_text(errors="replace"):
+        message += "; .gitattributes names no cache yet (git-setup FILE adds one)"
+    print_lines(f"{NAME}: {safe(line)}" for line in [*added_lines, message])
+
+
+def _register(globally: bool) -> None:
+    """Write the merge driver and the view into git's configuration.
+
+    If this installation is gone or cannot read a file, both fall back on git's own merge and on the file's text.
+
+    :param globally: for all repositories of the user, else for this clone.
+    """
+    program = shlex.quote(_find_program())
     driver = f"{program} git-merge %O %A %B %P || git merge-file -q %A %O %B || exit 1"
     textconv = f'textconv() {{ {program} git-textconv "$1" 2>/dev/null || cat "$1"; }}; textconv'
-    _git("config", *scope, f"merge.{NAME}.name", "autotuning caches, entry by entry")
-    _git("config", *scope, f"merge.{NAME}.driver", driver)
-    _git("config", *scope, f"diff.{NAME}.textconv", textconv)
-    done = f"registered in the configuration of this {'user' if globally else 'clone'}"
-    if lines:
-        done += "; commit .gitattributes"
-    elif not attributes.exists() or f"merge={NAME}" not in attributes.read_text(errors="replace"):
-        done += "; .gitattributes names no cache yet (git-setup FILE adds one)"
-    print_lines([f"{NAME}: {safe(line)}" for line in [*lines, done]])
+    scope = []
+    if globally:
+        scope = ["--global"]
+    _run_git("config", *scope, f"merge.{NAME}.name", "autotuning caches, entry by entry")
+    _run_git("config", *scope, f"merge.{NAME}.driver", driver)
+    _run_git("config", *scope, f"diff.{NAME}.textconv", textconv)
 
 
-def _git(*arguments: str) -> str:
-    """What git prints; a :class:`CacheError` where it fails."""
+def _run_git(*arguments: str) -> str:
+    """Run git and return its output.
+
+    :raises CacheError: if git cannot be run, or fails.
+    """
     try:
-        done = subprocess.run(["git", *arguments], capture_output=True, text=True, errors="surrogateescape")
+        process = subprocess.run(["git", *arguments], capture_output=True, text=True, errors="surrogateescape")
     except OSError as error:
         raise CacheError("git", f"cannot be run: {error.strerror}") from None
-    if done.returncode:
-        lines = done.stderr.strip().splitlines()
-        raise CacheError(f"git {arguments[0]}", lines[0] if lines else f"ended with {done.returncode}")
-    return done.stdout
+    if process.returncode:
+        error_lines = process.stderr.strip().splitlines()
+        event = f"ended with {process.returncode}"
+        if error_lines:
+            event = error_lines[0]
+        raise CacheError(f"git {arguments[0]}", event)
+    return process.stdout
 
 
-def _pattern(file: str, root: Path) -> str:
-    """The line of .gitattributes begins with it: the path of a cache from the root on, of a folder all files in it.
+def _build_pattern(file: str, root: Path) -> str:
+    """Return the pattern of .gitattributes for a cache: its path below the root, or all text files of a folder.
 
-    It is meant literally but for its last star. A name that would be more than one line is refused.
+    :raises CacheError: for a path outside the repository, and for a name with a line break: it would add lines.
     """
     path = Path(os.path.realpath(file))
-    folder = Location.parse(file, Path()).is_folder
-    if not folder:
-        format_of(path, file)
+    is_folder = Location.parse(file, Path()).is_folder
+    if not is_folder:
+        format_of(path, file)  # refuses the name of a file that is no cache
     try:
-        inside = path.relative_to(os.path.realpath(root))
+        path_below_root = path.relative_to(os.path.realpath(root))
     except ValueError:
         raise CacheError(file, f"is not in the repository {root}") from None
-    if re.search(r"[\x00-\x1f\x7f]", str(inside)):
+    if _CONTROL_CHARACTER.search(str(path_below_root)):
         raise CacheError(file, "has a line break or another control character in its name", "name it otherwise")
-    pattern = "/" + "/".join([*map(_literal, inside.parts), *(["*.textproto"] if folder else [])])
-    if _PLAIN.fullmatch(pattern):
+    parts = [_escape_glob(part) for part in path_below_root.parts]
+    if is_folder:
+        parts.append("*.textproto")
+    pattern = "/" + "/".join(parts)
+    if _UNQUOTED_PATTERN.fullmatch(pattern):
         return pattern
-    return '"' + pattern.replace("\\", "\\\\").replace('"', '\\"') + '"'
+    escaped_pattern = pattern.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped_pattern}"'
 
 
-def _literal(text: str) -> str:
+def _escape_glob(text: str) -> str:
+    """Return a pattern that matches only the text itself."""
     return re.sub(r"([*?\[\\])", r"\\\1", text)
 
 
-def _append(file: Path, wanted: Sequence[str]) -> list[str]:
-    """Add lines to a file; returns those that it did not have.
+def _append_lines(file: Path, lines: Sequence[str]) -> list[str]:
+    """Append those lines that a file does not have, and return them.
 
-    A link is refused: git does not follow it, and whoever committed it chose where it leads.
+    :raises CacheError: for a link. Git does not follow it, and a stranger who committed it chose its target.
     """
     if file.is_symlink():
         raise CacheError(str(file), "is a link, which git does not follow", "put a file in its place")
-    before = file.read_text(errors="surrogateescape") if file.exists() else ""
-    if lines := [line for line in wanted if line not in before.splitlines()]:
-        text = before if before.endswith("\n") or not before else f"{before}\n"
-        text += "".join(f"{line}\n" for line in lines)
-        stores.OutputFile(str(file)).replace(text.encode(errors="surrogateescape"))
-    return lines
+    text = ""
+    if file.exists():
+        text = file.read_text(errors="surrogateescape")
+    present_lines = text.splitlines()
+    added_lines = [line for line in lines if line not in present_lines]
+    if not added_lines:
+        return []
+    if text and not text.endswith("\n"):
+        text += "\n"
+    for line in added_lines:
+        text += f"{line}\n"
+    stores.OutputFile(str(file)).replace(text.encode(errors="surrogateescape"))
+    return added_lines
 
 
-def _program() -> str:
-    """This command, wherever git runs; not ``python -m``, which would import from the folder that git merges in."""
+def _find_program() -> str:
+    """Return a command that git can run: the path of this installation's program, else its name.
+
+    ``python -m`` would import modules from the folder in which git merges.
+    """
     path = Path(sys.executable).with_name(NAME)
-    return str(path) if path.is_file() else NAME
+    if path.is_file():
+        return str(path)
+    return NAME
 
 
 @click.command("git-merge", short_help="git's merge driver; git-setup installs it")
@@ -124,18 +165,29 @@ def merge(ancestor: str, ours: str, theirs: str, path: str) -> int:
     What only one side changed is changed; of two entries of one problem and fingerprint, the one stays that a run
     would keep. Exit status 1 where one side cannot be read, or is empty: then OURS is as it was.
     """
-    form = format_of(Path(path), path)
+    cache_format = format_of(Path(path), path)
     try:
-        versions = {"ours": ours, "theirs": theirs}
-        sides = {name: refuse_lossy(decode(stores.read_file(side), form, path)) for name, side in versions.items()}
-        before = stores.read_file(ancestor)  # empty where both sides added the file
-        combined = combine_caches(sides, decode(before, form, path) if before.strip() else Cache())
-        stores.OutputFile(ours).replace(encode(combined.cache, form))
+        sides = {}
+        for name, file in (("ours", ours), ("theirs", theirs)):
+            sides[name] = refuse_lossy(decode(stores.read_file(file), cache_format, path))
+        combined = combine_caches(sides, _read_ancestor(ancestor, cache_format, path))
+        stores.OutputFile(ours).replace(encode(combined.cache, cache_format))
     except CacheError as error:
         print_lines([f"{NAME}: {safe(path)}: cannot be merged as a cache: {error}"], err=True)
         return FOUND
-    print_lines([f"{safe(path)}: {line}" for line in settled(combined)], err=True)
+    print_lines([f"{safe(path)}: {line}" for line in describe_combined(combined)], err=True)
     return OK
+
+
+def _read_ancestor(file: str, cache_format: Format, path: str) -> Cache:
+    """Read the version that both sides began with. Git gives an empty file if both sides added the cache.
+
+    :param path: names the cache in messages.
+    """
+    data = stores.read_file(file)
+    if not data.strip():
+        return Cache()
+    return decode(data, cache_format, path)
 
 
 @click.command("git-textconv", short_help="a line for each entry; git-setup has git diff show these")
@@ -146,15 +198,20 @@ def textconv(file: str) -> None:
     Where a line of the file is another, so is a line of this.
     """
     cache = refuse_lossy(stores.read_cache(file, missing_ok=True))
-    print_lines(_line(entry) for entry in sorted(cache.entries, key=lambda entry: entry.sort_key))
+    entries = sorted(cache.entries, key=lambda entry: entry.sort_key)
+    print_lines(_describe_entry(entry) for entry in entries)
 
 
-def _line(entry: Entry) -> str:
-    on = f"{safe(str(entry.problem))} on {safe(entry.problem.device.id)}: {describe_choice_and_time(entry)}"
-    noted = [*map(str, entry.fingerprint), str(entry.versions), entry.label]
-    noted += [f"{describe_seconds(entry.tuning_seconds)} of tuning"] if entry.tuning_seconds else []
-    # What fills lines of the file and is nothing to read: that it is another has to show all the same.
-    rest = (entry.candidates, entry.native, entry.compiled, entry.digests)
-    if any(rest):
-        noted.append(f"and more: {hashlib.sha256(repr(rest).encode()).hexdigest()[:8]}")
-    return f"{on}; {safe(', '.join(filter(None, noted)))}"
+def _describe_entry(entry: Entry) -> str:
+    """Return a line about an entry. If a part of the entry changes, the line changes, too."""
+    problem = f"{safe(str(entry.problem))} on {safe(entry.problem.device.id)}"
+    details = [*map(str, entry.fingerprint), str(entry.versions), entry.label]
+    if entry.tuning_seconds:
+        details.append(f"{describe_seconds(entry.tuning_seconds)} of tuning")
+    # These fill many lines of the file, and are nothing to read.
+    bulk = (entry.candidates, entry.native, entry.compiled, entry.digests)
+    if any(bulk):
+        digest = hashlib.sha256(repr(bulk).encode()).hexdigest()
+        details.append(f"and more: {digest[:8]}")
+    text = safe(", ".join(detail for detail in details if detail))
+    return f"{problem}: {describe_choice_and_time(entry)}; {text}"
