@@ -1,4 +1,4 @@
-"""The command ``pytest-autotune``: what can be done with caches without running tests."""
+"""The command ``pytest-autotune``, which works with caches and runs no tests. A module for each subcommand."""
 
 from pytest_autotune.cli.main import main
 

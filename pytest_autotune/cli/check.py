@@ -1,8 +1,7 @@
-"""``pytest-autotune check``: whether caches are whole, and as they are written. It needs no library that tunes."""
+"""The command ``pytest-autotune check``, which reports defects of caches. It imports no library that tunes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import click
@@ -13,7 +12,7 @@ from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.locations import Location, is_url
 from pytest_autotune.cache.model import Cache
 from pytest_autotune.cache.quantities import describe_count
-from pytest_autotune.cli.export import exported_defect
+from pytest_autotune.cli.export import find_export_defect
 from pytest_autotune.cli.output import FOUND, OK, PATH, find_first_difference, print_lines, refuse_lossy, safe
 
 
@@ -32,38 +31,77 @@ def command(files: tuple[str, ...], fix: bool, exported: tuple[str, ...]) -> int
     """
     if exported and len(files) > 1:
         raise CacheError("--exported", "which of the caches was it exported from?", "name that one alone")
-    bad = entries = 0
+    bad_count = entry_count = 0
     for path in files:
         try:
-            cache = refuse_lossy(stores.read_cache(path))
-            if fix:
-                store = stores.open_store(path)
-                store.check_writable()
-                store.update(lambda now: now)  # read again under the lock, so that nothing new is lost
-                cache = refuse_lossy(stores.read_cache(path))
-            entries += len(cache.entries)
-            defects = [safe(line) for line in _defects(path, cache)]
-            defects += filter(None, [exported_defect(cache, path, module) for module in exported])
+            cache = _read_cache(path, fix)
+            entry_count += len(cache.entries)
+            defects = _list_defects(path, cache)
+            for module in exported:
+                defect = find_export_defect(cache, path, module)
+                if defect:
+                    defects.append(defect)
         except CacheError as error:
             defects = [safe(str(error))]
-        bad += bool(defects)
+        if defects:
+            bad_count += 1
         print_lines(defects)
-    found = f"{describe_count(len(files), 'cache')}, {describe_count(entries, 'entry')}"
-    print_lines([f"{found}: {f'{bad} to mend' if bad else 'fine'}"])
-    return FOUND if bad else OK
+    verdict = "fine"
+    if bad_count:
+        verdict = f"{bad_count} to mend"
+    print_lines([f"{describe_count(len(files), 'cache')}, {describe_count(entry_count, 'entry')}: {verdict}"])
+    return FOUND if bad_count else OK
 
 
-def _defects(path: str, cache: Cache) -> Iterator[str]:
+def _read_cache(path: str, fix: bool) -> Cache:
+    """Read a cache.
+
+    :param fix: write the cache again first, in its usual form.
+    :raises CacheError: if the cache cannot be read or written, or has fields that this version does not know.
+    """
+    cache = refuse_lossy(stores.read_cache(path))
+    if not fix:
+        return cache
+    store = stores.open_store(path)
+    store.check_writable()
+    store.update(_keep)
+    return refuse_lossy(stores.read_cache(path))
+
+
+def _keep(cache: Cache) -> Cache:
+    """Return a cache unchanged. The store has read it under its lock, so entries of another process stay."""
+    return cache
+
+
+def _list_defects(path: str, cache: Cache) -> list[str]:
+    """Return the defects of a cache: entries without a result, and a file that is not as this package writes it."""
+    defects = []
     for entry in cache.entries:
         if entry.choice is None and not entry.candidates and not entry.native:
-            yield f"{path}: {entry.problem} on {entry.problem.device.name} has no result (a run that updates tunes it)"
-    if is_url(path) or Location.parse(path, Path()).is_folder:
-        return  # it is written file by file
-    form = format_of(Path(path), path)
-    data, as_written = stores.read_file(path), encode(cache, form)
-    if data != as_written:
-        line = f":{find_first_difference(data.decode(), as_written.decode())}" if form.value.is_text else ""
-        yield (
-            f"{path}{line}: is not as pytest-autotune writes it: not sorted, "
-            "laid out otherwise, or with something twice, of which only the faster one is used (--fix writes it again)"
-        )
+            problem = f"{entry.problem} on {entry.problem.device.name}"
+            defects.append(safe(f"{path}: {problem} has no result (a run that updates tunes it)"))
+    # A folder or a store has many files, and no form of its own.
+    if not is_url(path) and not Location.parse(path, Path()).is_folder:
+        defect = _find_form_defect(path, cache)
+        if defect:
+            defects.append(safe(defect))
+    return defects
+
+
+def _find_form_defect(path: str, cache: Cache) -> str:
+    """Return the first line that this package would write otherwise; empty if there is none.
+
+    :param cache: the cache that the file holds.
+    """
+    cache_format = format_of(Path(path), path)
+    data = stores.read_file(path)
+    expected_data = encode(cache, cache_format)
+    if data == expected_data:
+        return ""
+    place = path
+    if cache_format.value.is_text:
+        place += f":{find_first_difference(data.decode(), expected_data.decode())}"
+    return (
+        f"{place}: is not as pytest-autotune writes it: not sorted, "
+        "laid out otherwise, or with something twice, of which only the faster one is used (--fix writes it again)"
+    )

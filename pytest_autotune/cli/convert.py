@@ -1,7 +1,8 @@
-"""``pytest-autotune convert``: a cache in another form, or XLA's own files as a cache and back."""
+"""The command ``pytest-autotune convert``, which writes a cache in another form, also from and to XLA's own files."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 import click
@@ -38,42 +39,57 @@ def command(
         raise CacheError("--device", "says what a file of XLA was tuned on", "add --from=xla")
     if xla_format is not None and to is None:
         raise CacheError("--xla-format", "says what to write for XLA", "add --to=xla")
-    on = _device(device) if device is not None else None
-    cache = _decode_xla(stores.read_file(source), source, on) if from_ else _read_whole(source)
+    xla_device = None
+    if device is not None:
+        xla_device = _parse_device(device)
+    if from_:
+        cache = _decode_xla(stores.read_file(source), source, xla_device)
+    else:
+        cache = _read_cache(source)
     if to:
         print_lines([safe(_write_xla(cache, source, output, xla_format))])
         return
     store = stores.open_store(output)
     store.check_writable()
-    updated = store.update(lambda now: cache)
+    updated = store.update(_Replacement(cache).replace)
     print_lines([f"{describe_count(len(cache.entries), 'entry')} written to {safe(updated.written_to)}"])
 
 
-def _device(text: str) -> Device:
+@dataclass(frozen=True)
+class _Replacement:
+    """A cache that replaces the output's cache."""
+
+    cache: Cache
+
+    def replace(self, output_cache: Cache) -> Cache:
+        return self.cache
+
+
+def _parse_device(text: str) -> Device:
     parts = [part.strip() for part in text.split(",")]
     if len(parts) != 3 or not parts[0] or not parts[2].isdecimal():
         raise CacheError("--device", f"expected NAME,ARCH,MULTIPROCESSORS, not {text!r}")
     return Device(parts[0], parts[1], int(parts[2]))
 
 
-def _read_whole(path: str) -> Cache:
-    """A cache of ours."""
+def _read_cache(path: str) -> Cache:
+    """Read a cache. If the file is XLA's, the error says so."""
     try:
         return refuse_lossy(stores.read_cache(path))
     except CacheError:
-        if _is_file_of_xla(path):
+        if _is_xla_file(path):
             raise CacheError(path, "is a file of XLA's, not a cache", "add --from=xla") from None
         raise
 
 
-def _is_file_of_xla(path: str) -> bool:
+def _is_xla_file(path: str) -> bool:
     try:
-        return _is_of_xla(stores.read_file(path), path)
+        return _is_xla_data(stores.read_file(path), path)
     except CacheError:
         return False
 
 
-def _is_of_xla(data: bytes, path: str) -> bool:
+def _is_xla_data(data: bytes, path: str) -> bool:
     try:
         _decode_xla(data, path)
     except CacheError:
@@ -82,30 +98,45 @@ def _is_of_xla(data: bytes, path: str) -> bool:
 
 
 def _decode_xla(data: bytes, path: str, device: Device | None = None) -> Cache:
+    """Return the results of a file of XLA as a cache.
+
+    :param path: names the file in messages.
+    """
     from pytest_autotune.tuners.xla import entries, files
 
     return entries.to_cache(files.read(data, path), device)
 
 
-def _write_xla(cache: Cache, source: str, output: str, wanted: str | None) -> str:
+def _write_xla(cache: Cache, source: str, output: str, format_name: str | None) -> str:
+    """Write the entries of XLA in a cache as a file of XLA, and return what was written as a line.
+
+    :param source: the path of the cache, for messages.
+    :param format_name: ``"new"`` or ``"legacy"``; None if the cache has entries of a single format.
+    """
     from pytest_autotune.tuners.xla import entries, files
 
-    ours = [entry for entry in cache.entries if entry.problem.tuner == entries.NAME]
-    theirs = [entries.to_xla(entry) for entry in ours]
-    found = {entry.layout for entry in theirs}
-    layout = files.XlaLayout(wanted) if wanted else next(iter(found), None)
-    chosen = [entry for entry in theirs if entry.layout is layout]
-    if layout is None or not chosen:
-        raise CacheError(source, f"holds no entries of XLA{f' in its {wanted} format' if wanted else ''}")
-    if wanted is None and len(found) > 1:
+    xla_entries = [entries.to_xla(entry) for entry in cache.entries if entry.problem.tuner == entries.NAME]
+    layouts = {entry.layout for entry in xla_entries}
+    if format_name:
+        layouts &= {files.XlaLayout(format_name)}
+    if not layouts:
+        words = ""
+        if format_name:
+            words = f" in its {format_name} format"
+        raise CacheError(source, f"holds no entries of XLA{words}")
+    if len(layouts) > 1:
         raise CacheError(
             source, "holds entries in both of XLA's formats", "add --xla-format=new or --xla-format=legacy"
         )
+    (layout,) = layouts
+    written_entries = [entry for entry in xla_entries if entry.layout is layout]
     file = stores.OutputFile(output)
-    before = file.read()
-    if before.strip() and not _is_of_xla(before, output):
+    old_data = file.read()
+    if old_data.strip() and not _is_xla_data(old_data, output):
         raise CacheError(output, "holds something else than XLA's autotuning results", "name a new file")
-    file.replace(files.write(chosen, layout, files.is_text(Path(output))))
-    left_out = len(cache.entries) - len(chosen)
-    rest = f"; {describe_count(left_out, 'other')} left out" if left_out else ""
-    return f"{describe_count(len(chosen), 'entry')} written to {output} in XLA's {layout.value} format{rest}"
+    file.replace(files.write(written_entries, layout, files.is_text(Path(output))))
+    line = f"{describe_count(len(written_entries), 'entry')} written to {output} in XLA's {layout.value} format"
+    left_out = len(cache.entries) - len(written_entries)
+    if left_out:
+        line += f"; {describe_count(left_out, 'other')} left out"
+    return line

@@ -1,10 +1,11 @@
-"""``pytest-autotune diff``: how two caches differ, in the words of a review."""
+"""The command ``pytest-autotune diff``, which prints the differences of two caches for a review."""
 
 from __future__ import annotations
 
 import os
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import click
 
@@ -12,12 +13,8 @@ from pytest_autotune.cache import stores
 from pytest_autotune.cache.diff import Change, ChangeKind, Diff, compare_caches
 from pytest_autotune.cache.model import Cache, Device
 from pytest_autotune.cache.quantities import describe_count
-from pytest_autotune.cli.output import FOUND, OK, PATH, compare_keys, print_lines, safe, table, with_warning
+from pytest_autotune.cli.output import FOUND, OK, PATH, print_lines, table, with_warning
 from pytest_autotune.report.naming import describe_change, join_with_arrow
-
-#: A line of Markdown has at most so many characters: of these the choice, the time, and what stands between cells.
-_LONGEST_ROW, _LONGEST_CHOICE, _LONGEST_TIME, _BETWEEN_CELLS = 119, 36, 20, 21
-_LONGEST_HEADING = 113
 
 
 @click.command("diff", short_help="how two caches differ")
@@ -32,9 +29,15 @@ def command(old: str, new: str, exit_code: bool, markdown: bool) -> int:
 
     As git's difftool: git difftool --extcmd="pytest-autotune diff" -- FILE
     """
-    found = compare_caches(_read_side(old), _read_side(new))
-    print_lines(_markdown(found) if markdown else _lines(found))
-    return FOUND if exit_code and found.changes else OK
+    diff = compare_caches(_read_side(old), _read_side(new))
+    lines = _build_tables(diff)
+    if markdown:
+        # Imported here, because it imports a renderer with all of its modules.
+        from pytest_autotune.cli.diff_markdown import build_markdown
+
+        lines = build_markdown(diff)
+    print_lines(lines)
+    return FOUND if exit_code and diff.changes else OK
 
 
 def _read_side(path: str) -> Cache:
@@ -44,48 +47,48 @@ def _read_side(path: str) -> Cache:
     return with_warning(stores.read_cache(path))
 
 
-def _lines(found: Diff) -> Iterator[str]:
-    yield str(found)
-    for device, changes in _by_device(found):
+def _build_tables(diff: Diff) -> Iterator[str]:
+    """Yield the counts, and a table for each device."""
+    yield str(diff)
+    for device, changes in group_by_device(diff):
+        rows = []
+        for change in changes:
+            if change.kind is not ChangeKind.VERSIONS:
+                choice, time = describe_change(change)
+                rows.append((change.kind.value, str(change.entry.problem), choice, time))
+        for count in count_versions(changes):
+            rows.append((ChangeKind.VERSIONS.value, count.entries, count.versions, ""))
         yield ""
-        others = [change for change in changes if change.kind is not ChangeKind.VERSIONS]
-        rows = [(change.kind.value, str(change.entry.problem), *describe_change(change)) for change in others]
-        rows += [(ChangeKind.VERSIONS.value, *words, "") for words in _versions(changes)]
+        # The time is aligned to the right.
         yield from table(str(device), rows, right=[3])
 
 
-def _by_device(found: Diff) -> Iterator[tuple[Device, list[Change]]]:
-    devices = {change.entry.problem.device for change in found.changes}
-    for device in sorted(devices, key=lambda device: (device != found.device, device.sort_key)):
-        yield device, [change for change in found.changes if change.entry.problem.device == device]
+def group_by_device(diff: Diff) -> Iterator[tuple[Device, list[Change]]]:
+    """Yield the changes of each device. The device with the most changes comes first."""
+    changes_by_device: defaultdict[Device, list[Change]] = defaultdict(list)
+    for change in diff.changes:
+        changes_by_device[change.entry.problem.device].append(change)
+    for device in sorted(changes_by_device, key=lambda device: (device != diff.device, device.sort_key)):
+        yield device, changes_by_device[device]
 
 
-def _versions(changes: Sequence[Change]) -> Iterator[tuple[str, str]]:
-    """How many entries went from which versions to which."""
-    others = (change for change in changes if change.kind is ChangeKind.VERSIONS)
-    words = Counter(join_with_arrow(str(one.versions) for one in (change.old, change.new) if one) for change in others)
-    yield from ((describe_count(number, "entry"), which) for which, number in words.items())
+@dataclass(frozen=True)
+class VersionCount:
+    """Entries that differ only in the versions of libraries.
+
+    :param entries: their number: ``2 entries``.
+    :param versions: the old and the new versions: ``triton 3.3.0 -> triton 3.4.0``.
+    """
+
+    entries: str
+    versions: str
 
 
-def _markdown(found: Diff) -> Iterator[str]:
-    """A table for each kernel and device: what all its rows have in common stands above it."""
-    from pytest_autotune.report.markdown import code
-
-    yield f"**{code(str(found), _LONGEST_HEADING)}**"
-    for device, changes in _by_device(found):
-        yield from (f"\n{number}: {code(safe(which, 90))}" for number, which in _versions(changes))
-        kernels: defaultdict[str, list[Change]] = defaultdict(list)
-        for change in changes:
-            if change.kind is not ChangeKind.VERSIONS:
-                kernels[change.entry.problem.name].append(change)
-        for name, of_kernel in kernels.items():
-            keys = compare_keys([change.entry.problem for change in of_kernel])
-            heading = ", ".join([name, *map(str, keys.shared_values)])
-            yield f"\n{code(safe(heading, _LONGEST_HEADING - len(device.name) - 6))} on {code(device.name)}\n"
-            yield "| | problem | choice | time |\n| --- | --- | --- | --- |"
-            for change, key in zip(of_kernel, keys.values_by_name, strict=True):
-                problem = " ".join(f"{part}={key[part].display_text}" for part in keys.differing_names if part in key)
-                choice, time = map(safe, describe_change(change), (_LONGEST_CHOICE, _LONGEST_TIME))
-                left = _LONGEST_ROW - _BETWEEN_CELLS - len(change.kind.value + choice + time)
-                cells = change.kind.value, safe(problem, left), choice, time
-                yield f"| {' | '.join(code(cell) if cell else '' for cell in cells)} |"
+def count_versions(changes: Sequence[Change]) -> list[VersionCount]:
+    """Return how many entries changed from which versions to which."""
+    counts: Counter[str] = Counter()
+    for change in changes:
+        if change.kind is ChangeKind.VERSIONS:
+            entries = [entry for entry in (change.old, change.new) if entry is not None]
+            counts[join_with_arrow(str(entry.versions) for entry in entries)] += 1
+    return [VersionCount(describe_count(count, "entry"), versions) for versions, count in counts.items()]

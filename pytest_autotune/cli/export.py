@@ -1,10 +1,11 @@
-"""``pytest-autotune export``: choices in forms that those read who have nothing of this package."""
+"""The command ``pytest-autotune export``, which writes choices in forms that need no part of this package."""
 
 from __future__ import annotations
 
 import os
 import shlex
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import click
 
@@ -60,21 +61,27 @@ def command(
     """
     cache = refuse_lossy(stores.read_cache(file))
     if to == "table":
-        layout = _layout(preset, path, row, values)
+        layout = _choose_layout(preset, path, row, values)
         _write_tables(output, tables(cache, layout, kernels, devices))
         return
     if preset or path or row or values:
         raise CacheError("--to=python", "writes one module", "--preset, --file, --row and --values are for --to=table")
-    text, words = _module(cache, _line(file, kernels, devices, aliases, output))
-    module = stores.OutputFile(output)
-    before = module.read().decode(errors="replace")
-    if before.strip():
-        export_python.command_of(before, output)  # raises for what is something else, and is to stay
-        if before == text:
-            print_lines([safe(f"{output} is up to date: {words}")])
-            return
-    module.replace(text.encode())
-    print_lines([safe(f"{output} was written: {words}")])
+    export = _ExportCommand(file, kernels, devices, aliases, output)
+    # Parsed, because a path that looks like an option would give a command that nobody can run again.
+    _write_module(cache, _ExportCommand.parse(str(export), "export"))
+
+
+def _choose_layout(preset: str | None, path: str | None, row: str | None, values: str) -> TableLayout:
+    """Return the layout that the options of a table name.
+
+    :raises CacheError: if the options name no layout, or two.
+    """
+    if preset and not (path or row or values):
+        return PRESETS[preset]
+    if preset or not path or not row:
+        raise CacheError("--to=table", "takes --preset, or --file and --row", "see pytest-autotune export --help")
+    names = tuple(name.strip() for name in values.split(",") if name.strip())
+    return TableLayout(path, row, names, has_others=not names)
 
 
 def _write_tables(output: str, texts: Mapping[str, str]) -> None:
@@ -86,8 +93,8 @@ def _write_tables(output: str, texts: Mapping[str, str]) -> None:
     for name in texts:
         path = os.path.join(output, name)
         file = stores.OutputFile(path, below=output)
-        before = file.read().decode(errors="replace")
-        if before.strip() and not is_table(before):
+        old_text = file.read().decode(errors="replace")
+        if old_text.strip() and not is_table(old_text):
             raise CacheError(path, "is no table, and is to stay", "name another --output or --file")
         files[name] = file
     for name, file in files.items():
@@ -95,52 +102,88 @@ def _write_tables(output: str, texts: Mapping[str, str]) -> None:
     print_lines(safe(os.path.join(output, name)) for name in files)
 
 
-def _layout(preset: str | None, path: str | None, row: str | None, values: str) -> TableLayout:
-    if preset and not (path or row or values):
-        return PRESETS[preset]
-    if preset or not (path and row):
-        raise CacheError("--to=table", "takes --preset, or --file and --row", "see pytest-autotune export --help")
-    names = tuple(name.strip() for name in values.split(",") if name.strip())
-    return TableLayout(path, row, names, has_others=not names)
+@dataclass(frozen=True)
+class _ExportCommand:
+    """An export of choices as a Python module. The module keeps the command, so that it can be written again.
+
+    :param file: the cache.
+    :param kernels: globs; all kernels if there are none.
+    :param devices: globs; all devices if there are none.
+    :param aliases: texts ``NAME = OTHER``.
+    :param output: the module.
+    """
+
+    file: str
+    kernels: tuple[str, ...]
+    devices: tuple[str, ...]
+    aliases: tuple[str, ...]
+    output: str
+
+    @classmethod
+    def parse(cls, line: str, module: str) -> _ExportCommand:
+        """Parse the command of an exported module.
+
+        :param module: names the module in messages.
+        :raises CacheError: if the line is not exactly as :meth:`__str__` writes it. Messages tell users to run the
+            line, so nothing else may stand in it.
+        """
+        try:
+            params = command.make_context("export", shlex.split(line)[2:]).params
+            export = cls(params["file"], params["kernels"], params["devices"], params["aliases"], params["output"])
+        except (click.ClickException, click.exceptions.Exit, ValueError):
+            export = None
+        if export is None or str(export) != line:
+            raise CacheError(module, f"COMMAND is no command of pytest-autotune: {line}", "export it again")
+        return export
+
+    def __str__(self) -> str:
+        """Return the command as a user types it."""
+        options = [f"--kernel={glob}" for glob in self.kernels]
+        options += [f"--device={glob}" for glob in self.devices]
+        options += [f"--alias={alias}" for alias in self.aliases]
+        return shlex.join(["pytest-autotune", "export", self.file, "--to=python", *options, f"--output={self.output}"])
+
+    def build_module(self, cache: Cache) -> tuple[str, str]:
+        """Return the text of the module, and words about its choices."""
+        aliases = _parse_aliases(self.aliases)
+        return export_python.module_text(cache, str(self), self.kernels, self.devices, aliases)
 
 
-def exported_defect(cache: Cache, path: str, file: str) -> str:
-    """In what an exported module is not what its command would write; empty where it is."""
-    text = _text(file)
-    line = export_python.command_of(text, file)
-    expected, _ = _module(cache, line, file)
-    where = f"{file}:{find_first_difference(text, expected)}"
-    return "" if text == expected else safe(f"{where}: is not what {path} says ({line})")
-
-
-def _line(file: str, kernels: Sequence[str], devices: Sequence[str], aliases: Sequence[str], output: str) -> str:
-    """The command that writes a module, as users type it."""
-    given = {"kernel": kernels, "device": devices, "alias": aliases, "output": [output]}
-    options = [f"--{name}={value}" for name, some in given.items() for value in some]
-    return shlex.join(["pytest-autotune", "export", file, "--to=python", *options])
-
-
-def _module(cache: Cache, line: str, where: str = "export") -> tuple[str, str]:
-    """The module that a command writes, and what it holds in words; a :class:`CacheError` where it is no command."""
-    try:
-        given = command.make_context("export", shlex.split(line)[2:]).params
-        # It is told to users as what to run, so nothing else may stand there.
-        if line != _line(*(given[name] for name in ("file", "kernels", "devices", "aliases", "output"))):
-            raise ValueError
-    except (click.ClickException, click.exceptions.Exit, ValueError):
-        raise CacheError(where, f"COMMAND is no command of pytest-autotune: {line}", "export it again") from None
-    return export_python.module_text(cache, line, given["kernels"], given["devices"], _pairs(given["aliases"]))
-
-
-def _pairs(aliases: Sequence[str]) -> dict[str, str]:
-    pairs = {}
-    for text in aliases:
-        name, separator, other = (part.strip() for part in text.partition("="))
-        if not (name and separator and other):
+def _parse_aliases(texts: Sequence[str]) -> dict[str, str]:
+    """Return name of a device -> name of the device whose choices it takes."""
+    aliases = {}
+    for text in texts:
+        name, separator, chosen_device = text.partition("=")
+        name, chosen_device = name.strip(), chosen_device.strip()
+        if not (name and separator and chosen_device):
             raise CacheError("--alias", f"expected 'NAME = OTHER', not {text!r}")
-        pairs[name] = other
-    return pairs
+        aliases[name] = chosen_device
+    return aliases
 
 
-def _text(path: str) -> str:
-    return stores.read_file(path).decode(errors="replace")
+def _write_module(cache: Cache, export: _ExportCommand) -> None:
+    text, summary = export.build_module(cache)
+    file = stores.OutputFile(export.output)
+    old_text = file.read().decode(errors="replace")
+    if old_text.strip():
+        # Raises an error for a file that is no export, because the file is to stay.
+        export_python.command_of(old_text, export.output)
+        if old_text == text:
+            print_lines([safe(f"{export.output} is up to date: {summary}")])
+            return
+    file.replace(text.encode())
+    print_lines([safe(f"{export.output} was written: {summary}")])
+
+
+def find_export_defect(cache: Cache, path: str, module: str) -> str:
+    """Return the first difference between an exported module and a new export; empty if there is none.
+
+    :param path: of the cache.
+    :param module: the path of the exported module.
+    """
+    text = stores.read_file(module).decode(errors="replace")
+    line = export_python.command_of(text, module)
+    expected_text, _ = _ExportCommand.parse(line, module).build_module(cache)
+    if text == expected_text:
+        return ""
+    return safe(f"{module}:{find_first_difference(text, expected_text)}: is not what {path} says ({line})")

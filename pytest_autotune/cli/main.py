@@ -1,4 +1,4 @@
-"""The command and its parts, and how what went wrong becomes one line and an exit status."""
+"""The command ``pytest-autotune``: it runs a subcommand, and reports an error as a line and an exit status."""
 
 from __future__ import annotations
 
@@ -30,20 +30,34 @@ def commands() -> None:
     and stores at s3://, gs:// and az://."""
 
 
-parts = (show, diff, merge, check, prune, convert, export)
-for command in (*(part.command for part in parts), merge.compact, git.setup, git.merge, git.textconv):
+_COMMANDS = (
+    show.command,
+    diff.command,
+    merge.command,
+    check.command,
+    prune.command,
+    convert.command,
+    export.command,
+    merge.compact,
+    git.setup,
+    git.merge,
+    git.textconv,
+)
+for command in _COMMANDS:
     commands.add_command(command)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command, by default with the arguments of this process, which is its own then; returns its status."""
+    """Run the command and return its exit status.
+
+    :param arguments: None takes the arguments of this process. Then the command also sets up signals and output.
+    """
     if arguments is None:
-        signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # a reader that has had enough, such as `head`, is no error
-        if isinstance(sys.stdout, TextIOWrapper):  # nor is a name that the terminal's encoding lacks
-            sys.stdout.reconfigure(errors="backslashreplace")
+        _prepare_process()
     try:
         status = commands.main(arguments, PROGRAM, standalone_mode=False)
-        if sys.stdout is not None:  # it was closed before we began
+        # The standard output is None if it was closed before this process began.
+        if sys.stdout is not None:
             sys.stdout.flush()
         return status if isinstance(status, int) else OK
     except CacheError as error:
@@ -53,8 +67,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"{path}: {error.format_message().removesuffix('.')} (see {path} --help)", file=sys.stderr)
     except (click.Abort, KeyboardInterrupt):
         return INTERRUPTED
-    except OSError as error:  # those of caches say what to do
-        # What is still to be written would fail again when Python ends.
+    except OSError as error:
+        # Mostly the standard output failed, because errors of caches are a CacheError. Without this line, Python would
+        # write the rest of the output when it ends, and fail again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         print(f"{PROGRAM}: {error.filename or 'standard output'}: {error.strerror or error}", file=sys.stderr)
     return FAILED
+
+
+def _prepare_process() -> None:
+    """Set up the signals and the output of a process that runs only this command."""
+    # A reader that closes the pipe early, such as `head`, is no error.
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    # A name that the terminal's encoding cannot show is no error, either.
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
