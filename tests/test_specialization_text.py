@@ -20,8 +20,8 @@ from pytest_autotune.tuners.triton.specialization_text import (
     LONGEST,
     NoText,
     Parameter,
-    parsed,
-    text_of,
+    encode_specialization,
+    parse_specialization,
 )
 from pytest_autotune.workers.events import Event
 
@@ -43,27 +43,27 @@ def source(**kinds: Any) -> Any:
 def test_a_text_has_a_word_for_each_parameter_and_leaves_out_what_the_choice_holds() -> None:
     of = source(x=("*fp16", 16), y="*fp16", n=("i32", 16), one={"value": 1}, BLOCK={"value": 64})
 
-    assert text_of(of, ["BLOCK"], {}) == "*fp16:16 *fp16 i32:16 =1 _"
+    assert encode_specialization(of, ["BLOCK"], {}) == "*fp16:16 *fp16 i32:16 =1 _"
 
 
 def test_options_that_the_call_gave_stand_at_the_end() -> None:
-    assert text_of(source(n="i32"), [], {"num_warps": 8, "fast": True}) == "i32 | fast=true num_warps=8"
+    assert encode_specialization(source(n="i32"), [], {"num_warps": 8, "fast": True}) == "i32 | fast=true num_warps=8"
 
 
 @pytest.mark.parametrize("value", [None, True, 1.5, "a b,c)"])
 def test_a_constant_comes_back_as_it_was(value: object) -> None:
-    text = text_of(source(a={"value": value}, b="i64"), [], {})
+    text = encode_specialization(source(a={"value": value}, b="i64"), [], {})
 
-    assert parsed(text) == ([Parameter("constexpr", value), Parameter("i64")], {})
+    assert parse_specialization(text) == ([Parameter("constexpr", value), Parameter("i64")], {})
 
 
 def test_types_and_what_is_assumed_of_a_parameter_come_back() -> None:
-    parameters, options = parsed("*fp32:16 tensordesc<fp16[128,64]> _ *kfp32 | num_warps=8")
+    parameters, options = parse_specialization("*fp32:16 tensordesc<fp16[128,64]> _ *kfp32 | num_warps=8")
 
     assert parameters == [
         Parameter("*fp32", divisible=True),
         Parameter("tensordesc<fp16[128, 64]>"),
-        Parameter("constexpr", is_held=True),
+        Parameter("constexpr", is_in_choice=True),
         Parameter("*kfp32"),
     ]
     assert options == {"num_warps": 8}
@@ -74,7 +74,7 @@ def test_types_and_what_is_assumed_of_a_parameter_come_back() -> None:
 )
 def test_what_has_no_stable_or_short_form_has_no_text(value: object) -> None:
     with pytest.raises(NoText):
-        text_of(source(a={"value": value}), [], {})
+        encode_specialization(source(a={"value": value}), [], {})
 
 
 HOSTILE = [
@@ -99,7 +99,7 @@ HOSTILE = [
 @pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
 def test_a_text_that_is_none_is_refused(text: str) -> None:
     with pytest.raises(NoText):
-        parsed(text)
+        parse_specialization(text)
 
 
 def entry(kernel: str = "k", block: int = 64, *compiled: str) -> Entry:

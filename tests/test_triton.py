@@ -801,8 +801,8 @@ def test_the_owners_disk_cache_is_used_only_where_nothing_is_dumped(session, mon
         return False
 
     monkeypatch.setattr(autotuner_module.Autotuner, "check_disk_cache", disk_cache)
-    monkeypatch.setattr("pytest_autotune.tuners.triton.internals.autotuners.interprets", lambda autotuner: False)
-    monkeypatch.setattr("pytest_autotune.tuners.triton.choosing.target_device", lambda: device.INTERPRETER)
+    monkeypatch.setattr("pytest_autotune.tuners.triton.internals.autotuners.is_interpreted", lambda autotuner: False)
+    monkeypatch.setattr("pytest_autotune.tuners.triton.choosing.find_target_device", lambda: device.INTERPRETER)
     session((), is_dumping=dumping)
     kernel = copy_kernel(Bench())
     kernel.cache_results = True

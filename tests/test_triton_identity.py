@@ -495,8 +495,8 @@ def test_a_default_that_a_factory_computed_belongs_to_the_source(outcome_after) 
 def test_settings_of_triton_that_change_what_is_compiled_belong_to_the_fingerprint(monkeypatch) -> None:
     from pytest_autotune.tuners.triton import identity
 
-    monkeypatch.setattr("pytest_autotune.tuners.triton.internals.autotuners.interprets", lambda autotuner: False)
-    assert list(identity.settings(None)) == []
+    monkeypatch.setattr("pytest_autotune.tuners.triton.internals.autotuners.is_interpreted", lambda autotuner: False)
+    assert list(identity.list_settings(None)) == []
 
     monkeypatch.setenv("DISABLE_MMA_V3", "1")  # among what Triton keeps compiled kernels apart by
     monkeypatch.setenv("MLIR_ENABLE_DUMP", "1")  # only tells
@@ -504,7 +504,7 @@ def test_settings_of_triton_that_change_what_is_compiled_belong_to_the_fingerpri
     monkeypatch.setattr(triton.knobs.runtime, "debug", True)
 
     settings = "DISABLE_MMA_V3=true, LLVM_PASS_PLUGIN_PATH=passes.so, runtime.debug=True"
-    assert list(identity.settings(None)) == [Value("settings", settings, "settings")]
+    assert list(identity.list_settings(None)) == [Value("settings", settings, "settings")]
 
 
 def test_what_a_hook_for_the_stages_of_the_compiler_says_belongs_to_the_fingerprint(monkeypatch) -> None:
@@ -512,10 +512,10 @@ def test_what_a_hook_for_the_stages_of_the_compiler_says_belongs_to_the_fingerpr
 
     if not hasattr(triton.knobs.runtime, "add_stages_inspection_hook"):
         pytest.skip("this Triton has no such hook")
-    monkeypatch.setattr("pytest_autotune.tuners.triton.internals.autotuners.interprets", lambda autotuner: False)
+    monkeypatch.setattr("pytest_autotune.tuners.triton.internals.autotuners.is_interpreted", lambda autotuner: False)
 
     def settings_with(key: str) -> list[Value]:
         monkeypatch.setattr(triton.knobs.runtime, "add_stages_inspection_hook", lambda *_: (key, "hash"))
-        return list(identity.settings(None))
+        return list(identity.list_settings(None))
 
     assert settings_with("one") == settings_with("one") != settings_with("another")

@@ -63,16 +63,22 @@ def hook_triton(module: ModuleType) -> None:
 def _choice(autotuner: Any, kwargs: Any, configs: Any) -> Any:
     """The candidate to launch; None where Triton is to tune."""
     from pytest_autotune.devices import INTERPRETER, current_gpu
-    from pytest_autotune.tuners.triton.identity import Call, distinct_params, heuristics_of, key_values, target_device
-    from pytest_autotune.tuners.triton.internals.autotuners import interprets
+    from pytest_autotune.tuners.triton.identity import (
+        Call,
+        distinct_params,
+        find_target_device,
+        list_heuristics,
+        list_key_values,
+    )
+    from pytest_autotune.tuners.triton.internals.autotuners import is_interpreted
 
     kernel = qualified_name(autotuner.base_fn)
     loaded = loaded_for(kernel)
     if loaded is None or len(configs) < 2:
         return None
-    call = Call(autotuner, None, tuple(autotuner.nargs.values()), kwargs, heuristics_of(autotuner))
-    key = dict(_part(name, value) for name, value in key_values(call, autotuner.base_fn))
-    on = INTERPRETER if interprets(autotuner) else current_gpu() or target_device()
+    call = Call(autotuner, None, tuple(autotuner.nargs.values()), kwargs, list_heuristics(autotuner))
+    key = dict(_part(name, value) for name, value in list_key_values(call, autotuner.base_fn))
+    on = INTERPRETER if is_interpreted(autotuner) else current_gpu() or find_target_device()
     return loaded.choice(
         Asked("triton", kernel, key, identity(on)),
         lambda choice: dict(zip(distinct_params(configs), configs, strict=True)).get(choice.params),
@@ -86,12 +92,12 @@ def _part(name: str, value: object) -> tuple[str, LaunchValue]:
 
     What has no stable form is in no cache: there it is a miss.
     """
-    from pytest_autotune.tuners.triton.identity import key_value
+    from pytest_autotune.tuners.triton.identity import encode_key_value
 
     if (function := python_function(unwrapped(value))) is not None:
         return name, launch_value(Value(name, qualified_name(function), "function"))
     try:
-        return name, launch_value(key_value(name, value))
+        return name, launch_value(encode_key_value(name, value))
     except UncacheableError as error:
         return name, str(error)
 
@@ -100,9 +106,9 @@ def _fits(call: Any, config: Any) -> bool:
     """Whether a candidate that was tuned for something else compiles here, and finds room."""
     from pytest_autotune.devices import stream_is_capturing
     from pytest_autotune.tuners.triton.compiling import compile_and_load
-    from pytest_autotune.tuners.triton.internals.autotuners import interprets
+    from pytest_autotune.tuners.triton.internals.autotuners import is_interpreted
 
-    if interprets(call.autotuner) or stream_is_capturing():
+    if is_interpreted(call.autotuner) or stream_is_capturing():
         return True
     try:
         compile_and_load(call, config)

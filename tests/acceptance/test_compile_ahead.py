@@ -324,7 +324,7 @@ def test_what_is_compiled_ahead_is_what_a_launch_looks_for_whatever_its_argument
 def test_it_can_be_turned_off(suite: Suite, monkeypatch: pytest.MonkeyPatch, off: str) -> None:
     suite.dump()
     suite.wants(0)
-    monkeypatch.setattr(ahead, "jobs", lambda *_: pytest.fail("started"))
+    monkeypatch.setattr(ahead.AheadCompiler, "list_jobs", lambda *_: pytest.fail("started"))
 
     suite.run("--autotune-load=cache.textproto", off)
 
@@ -593,7 +593,9 @@ def test_what_launches_a_kernel_is_built_too_where_a_c_compiler_does(
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     kinds = {"x": "*fp32", "y": "*fp32", "BLOCK": "constexpr"}
 
-    was_made = [compile_apart(copied, kinds, {(2,): 16}, {}, {"num_warps": 1}, "sm_90") for _ in range(2)]
+    specialization = apart.Specialization(kinds, {(2,): 16})
+
+    was_made = [compile_apart(copied, specialization, {"num_warps": 1}, "sm_90") for _ in range(2)]
 
     assert was_made == [True, False]
     assert built == ["copied"]

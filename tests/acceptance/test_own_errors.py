@@ -95,17 +95,17 @@ def suite(pytester: pytest.Pytester) -> Suite:
 
 
 ALWAYS = [
-    "tuners.triton.adapter.pruned_alone",
+    "tuners.triton.adapter.prune_copies",
     "tuners.triton.choosing.python_function",
     "tuners.triton.choosing.Call.of",
-    "tuners.triton.choosing.target_device",
-    "tuners.triton.choosing.identity_of",
+    "tuners.triton.choosing.find_target_device",
+    "tuners.triton.choosing.compute_identity",
     "tuners.triton.choosing.list_versions",
     "tuners.triton.choosing.Choices._tuning",
     "tuners.triton.choosing.Choices._take",
     "tuners.triton.choosing.Choices._forget_before_the_next_test",
-    "tuners.triton.compilations.CompileWatcher.looks_for_choice",
-    "tuners.triton.compilations.CompileWatcher.chosen",
+    "tuners.triton.compilations.CompileWatcher.begin_choice",
+    "tuners.triton.compilations.CompileWatcher.note_choice",
     "run.session.Session.ignores",
     "run.session.Session.tuning",
     "run.session.Session._close",

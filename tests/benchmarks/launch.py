@@ -71,7 +71,7 @@ def main() -> None:
         import pytest_autotune.tuners.triton.choosing as ours
         from pytest_autotune.devices import INTERPRETER
 
-        ours.target_device = lambda: INTERPRETER
+        ours.find_target_device = lambda: INTERPRETER
     launch_us(stock)
     adapter.hook(autotuner_module, run)
     launch_us(hooked)

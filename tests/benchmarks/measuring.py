@@ -251,7 +251,7 @@ def _race(call: Any, configs: list[Any], codes: dict[Any, Any]) -> dict[str, Any
 
     clocks = find_clocks(call.autotuner)
     assert clocks is not None
-    race = Race(clocks.make_clock(), expected=autotuners.expected_failures())
+    race = Race(clocks.make_clock(), expected=autotuners.list_candidate_errors())
     race.probe([runner(call, config, codes.get(config)) for config in configs])
     results = race.finish()
     return {

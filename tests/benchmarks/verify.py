@@ -312,7 +312,7 @@ def _plant(autotuner: Any, tuning_key: Any, configs: list[Any], bench_fn: Any) -
     from pytest_autotune.devices import current_gpu
     from pytest_autotune.tuners.shared.functions import python_function
     from pytest_autotune.tuners.triton.compiling import load_ahead
-    from pytest_autotune.tuners.triton.identity import Call, identity_of
+    from pytest_autotune.tuners.triton.identity import Call, compute_identity
     from pytest_autotune.tuners.triton.tuning import runner
 
     call = Call.of(autotuner, tuning_key, bench_fn)
@@ -324,11 +324,11 @@ def _plant(autotuner: Any, tuning_key: Any, configs: list[Any], bench_fn: Any) -
         function, device = python_function(autotuner), current_gpu()
         assert function is not None
         assert device is not None
-        identity = identity_of(call, function, configs, device)
+        identity = compute_identity(call, function, configs, device)
         record = {
             "kernel": identity.problem.kernel,
             "key": {value.name: value.value for value in identity.problem.key},
-            "params": [{value.name: value.value for value in params} for params in identity.offered],
+            "params": [{value.name: value.value for value in params} for params in identity.config_by_params],
             "truth": truth,
             "planted": [_raced(autotuner, runners, truth, number) for number in _to_plant(truth)],
         }
@@ -359,7 +359,7 @@ def _raced(autotuner: Any, runners: list[Any], truth: list[float], number: int) 
     order = [number, *(other for other in range(len(runners)) if other != number)]
     started = time.perf_counter()
     winner, _, raced = races(
-        clocks.make_clock(), [runners[one] for one in order], WORTH, autotuners.expected_failures()
+        clocks.make_clock(), [runners[one] for one in order], WORTH, autotuners.list_candidate_errors()
     )
     return {
         "loss": truth[number] / min(truth) - 1,

@@ -13,7 +13,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from functools import partial, wraps
+from functools import wraps
 from types import ModuleType
 from typing import Any
 
@@ -26,7 +26,7 @@ from pytest_autotune.tuners.triton.choosing import Choices
 from pytest_autotune.tuners.triton.compilations import CompileWatcher
 from pytest_autotune.tuners.triton.identity import NAME
 from pytest_autotune.tuners.triton.internals import autotuners, environment
-from pytest_autotune.tuners.triton.internals.autotuners import pruned_alone
+from pytest_autotune.tuners.triton.internals.autotuners import prune_copies
 
 _SWITCH = "cache_results"
 
@@ -70,15 +70,15 @@ class Adapter:
         self._seen: weakref.WeakSet[Any] = weakref.WeakSet()
         #: Kernels of autotuners that searched past us, which may be gone at the end.
         self._passed: set[str] = set()
-        self._jobs: Callable[[Suite], Iterator[Job]] | None = None
+        self._ahead: ahead.AheadCompiler | None = None
 
     def hook(self, module: ModuleType, session: Session) -> None:
         autotuner_class: Any = module.Autotuner
         patches = Patches(session, NAME)
         self._hooked.callback(patches.undo)
-        own_check = autotuners.method_of(autotuner_class, autotuners.DISK_CACHE, patches)
-        prune = autotuners.method_of(autotuner_class, autotuners.PRUNE, patches)
-        heuristics = autotuners.HeuristicsOver(module, patches)
+        own_check = autotuners.find_original_method(autotuner_class, autotuners.DISK_CACHE, patches)
+        prune = autotuners.find_original_method(autotuner_class, autotuners.PRUNE, patches)
+        heuristics = autotuners.OuterHeuristics(module, patches)
         compilations = CompileWatcher(session)
         self._hooked.callback(compilations.unhook)
         choices = Choices(session, compilations, heuristics, own_check)
@@ -103,13 +103,13 @@ class Adapter:
                 raise
 
         def prune_configs(self: Any, kwargs: Any) -> Any:
-            return prune(self, kwargs) if session.is_paused else pruned_alone(self, lambda: prune(self, kwargs))
+            return prune(self, kwargs) if session.is_paused else prune_copies(self, prune, kwargs)
 
-        if why := autotuners.why_no_race(autotuner_class):
+        if why := autotuners.explain_no_race(autotuner_class):
             session.note(f"{NAME}: candidates are measured one after the other and not raced: {why}")
         self._session = session
         self._autotuner_class = autotuner_class
-        self._jobs = partial(ahead.jobs, session, autotuner_class, heuristics, compilations)
+        self._ahead = ahead.AheadCompiler(session, autotuner_class, heuristics, compilations)
         setattr(autotuner_class, autotuners.DISK_CACHE, check_disk_cache)
         setattr(autotuner_class, autotuners.PRUNE, prune_configs)
         outer = [held[_SWITCH]] if _SWITCH in (held := vars(autotuner_class)) else []  # of a run around this one
@@ -118,11 +118,11 @@ class Adapter:
 
     def prepare(self, suite: Suite) -> list[Job]:
         """Compile loaded choices ahead of the tests."""
-        return list(self._jobs(suite)) if self._jobs is not None else []
+        return self._ahead.list_jobs(suite) if self._ahead is not None else []
 
     def unhook(self) -> None:
         self._hooked.close()
-        self._autotuner_class = self._jobs = None
+        self._autotuner_class = self._ahead = None
 
     @contextmanager
     def isolated(self) -> Iterator[None]:
@@ -163,4 +163,4 @@ class Adapter:
             self._passed.add(f"{kernel} ({type(autotuner).__module__}.{type(autotuner).__qualname__})")
 
     def _live_autotuners(self) -> list[Any]:
-        return autotuners.live_objects(self._autotuner_class) if self._autotuner_class is not None else []
+        return autotuners.list_live_objects(self._autotuner_class) if self._autotuner_class is not None else []

@@ -20,9 +20,16 @@ from pytest_autotune.tuners.shared.functions import python_function, qualified_n
 from pytest_autotune.tuners.shared.library import list_versions
 from pytest_autotune.tuners.triton.compilations import CompileWatcher
 from pytest_autotune.tuners.triton.compiling import compile_and_load, help_to_compile
-from pytest_autotune.tuners.triton.identity import NAME, Call, CallIdentity, digest_parts, identity_of, target_device
+from pytest_autotune.tuners.triton.identity import (
+    NAME,
+    Call,
+    CallIdentity,
+    compute_identity,
+    find_target_device,
+    list_digests,
+)
 from pytest_autotune.tuners.triton.internals import autotuners, compiler
-from pytest_autotune.tuners.triton.internals.autotuners import HeuristicsOver, pruner_of
+from pytest_autotune.tuners.triton.internals.autotuners import OuterHeuristics, find_pruner
 from pytest_autotune.tuners.triton.interpreter import InterpreterThreads
 from pytest_autotune.tuners.triton.tuning import contest_of, failure_text, tune
 
@@ -44,15 +51,15 @@ class CallQuestion(Question):
 
     def offers(self, entry: Entry) -> bool:
         """Whether the entry's choice is one of the call's candidates."""
-        return entry.choice is not None and entry.choice.params in self._call_identity.offered
+        return entry.choice is not None and entry.choice.params in self._call_identity.config_by_params
 
     def candidates(self) -> list[Candidate]:
         """Return the call's candidates in the order of the kernel's list."""
-        return [Candidate(params=params) for params in self._call_identity.offered]
+        return [Candidate(params=params) for params in self._call_identity.config_by_params]
 
     def digests(self) -> Iterable[Digest]:
         """Return the functions, constants and configs that the fingerprint is made of."""
-        return digest_parts(self._call, self._call_identity, self._configs)
+        return list_digests(self._call, self._call_identity, self._configs)
 
     def help(self) -> None:
         """Compile candidates for the worker that tunes this call."""
@@ -63,16 +70,20 @@ class CallQuestion(Question):
 class Choices:
     """Chooses for the calls of one process.
 
-    :param compiled: notes what the choices are compiled for.
+    :param compilations: notes what the choices are compiled for.
     :param heuristics: those over autotuners.
     :param disk_cache: Triton's own ``check_disk_cache``.
     """
 
     def __init__(
-        self, session: Session, compiled: CompileWatcher, heuristics: HeuristicsOver, disk_cache: Callable[..., Any]
+        self,
+        session: Session,
+        compilations: CompileWatcher,
+        heuristics: OuterHeuristics,
+        disk_cache: Callable[..., Any],
     ) -> None:
         self._session = session
-        self._compiled = compiled
+        self._compilations = compilations
         self._heuristics = heuristics
         self._disk_cache = disk_cache
         self._devices: set[Device] = set()
@@ -89,12 +100,12 @@ class Choices:
         function = python_function(autotuner)
         if session.is_paused or function is None or session.ignores(NAME, qualified_name(function)):
             return self.check_disk_cache(autotuner, tuning_key, configs, bench_fn)
-        is_interpreted = autotuners.interprets(autotuner)
+        is_interpreted = autotuners.is_interpreted(autotuner)
         if is_interpreted:
             self._interpreter_threads.add_lookup()
-        call = Call.of(autotuner, tuning_key, bench_fn, self._heuristics.over(autotuner))
+        call = Call.of(autotuner, tuning_key, bench_fn, self._heuristics.list_around(autotuner))
         if len(configs) == 1:
-            with compiler.refusals_undone():  # a candidate that holds a function has the hash of that
+            with compiler.remove_unfinished_hashes():  # a candidate that holds a function has the hash of that
                 call.adopt(configs[0], {configs[0]: 0.0})
             self._forget_before_the_next_test(call)
             return True
@@ -104,7 +115,7 @@ class Choices:
         if identity is None:
             return self.check_disk_cache(autotuner, tuning_key, configs, bench_fn)
         if not is_interpreted:
-            self._compiled.looks_for_choice(autotuner)
+            self._compilations.begin_choice(autotuner)
         with self._tuning(call, configs, identity) as tuning:
             is_taken = self._take(call, identity, tuning)
             if not is_taken:
@@ -131,7 +142,7 @@ class Choices:
             device = self._device(call.autotuner)
         except RuntimeError:  # there is no GPU, or it is broken: the launch says which
             return None
-        identity = identity_of(call, function, configs, device)
+        identity = compute_identity(call, function, configs, device)
         if identity.uncacheable:
             self._session.report_uncacheable(identity.problem, identity.uncacheable)
             return None
@@ -140,9 +151,9 @@ class Choices:
         return identity
 
     def _device(self, autotuner: Any) -> Device:
-        if autotuners.interprets(autotuner):
+        if autotuners.is_interpreted(autotuner):
             return devices.INTERPRETER
-        on = devices.current_gpu() or target_device()
+        on = devices.current_gpu() or find_target_device()
         self._devices.add(on)
         if len(self._devices) == 2:
             self._session.note(
@@ -156,7 +167,7 @@ class Choices:
     def _take(self, call: Call, identity: CallIdentity, tuning: Tuning) -> bool:
         """Take what is offered, unless it does not compile; False where nothing is."""
         while tuning.entry is not None and tuning.entry.choice is not None:
-            config = identity.offered[tuning.entry.choice.params]
+            config = identity.config_by_params[tuning.entry.choice.params]
             try:
                 kernel = _compiled_kernel(call, config)
             except (TypeError, ValueError, KeyError, OSError, MemoryError):
@@ -164,9 +175,9 @@ class Choices:
             except Exception as error:
                 tuning.reject(does_not_compile(failure_text(error)))
                 continue
-            tuning.race(partial(contest_of, call, identity.offered, self._session))
+            tuning.race(partial(contest_of, call, identity.config_by_params, self._session))
             call.adopt(config, {config: (tuning.entry.choice.time_us or 0.0) / 1000})
-            self._compiled.chosen(call, tuning.entry, config, kernel)
+            self._compilations.note_choice(call, tuning.entry, config, kernel)
             return True
         return False
 
@@ -177,7 +188,7 @@ class Choices:
             kernel = None
             with suppress(Exception):  # then the launch raises it
                 kernel = _compiled_kernel(call, config)
-            self._compiled.chosen(call, lookup.entry, config, kernel)
+            self._compilations.note_choice(call, lookup.entry, config, kernel)
 
     def _forget_before_the_next_test(self, call: Call) -> None:
         """Let the next test ask for its own choice where arguments outside the key prune the candidates.
@@ -186,7 +197,7 @@ class Choices:
         In a sweep it always asks, so that it is known what it ran with.
         """
         autotuner = call.autotuner
-        is_pruned = pruner_of(autotuner) is not None and autotuner.perf_model is None
+        is_pruned = find_pruner(autotuner) is not None and autotuner.perf_model is None
         if is_pruned or self._session.picks_candidates:
             self._session.at_next_test(partial(autotuner.cache.pop, call.tuning_key, None))
 
@@ -204,12 +215,12 @@ def _compiled_kernel(call: Call, config: Any) -> Any:
 def _is_compiled(autotuner: Any) -> bool:
     """Whether candidates can be compiled without a launch: not where the hook of another one's launches this kernel."""
     return (
-        not autotuners.interprets(autotuner)
-        and autotuners.is_of_triton(autotuner)
-        and not compiler.collects_what_is_compiled()
+        not autotuners.is_interpreted(autotuner)
+        and autotuners.launches_triton_kernel(autotuner)
+        and not compiler.is_pool_active()
     )
 
 
 def _owner_uses_disk_cache(autotuner: Any) -> bool:
     # Triton 3.4 and 3.5 fail there when interpreting.
-    return bool(autotuner.__dict__.get("cache_results")) and not autotuners.interprets(autotuner)
+    return bool(autotuner.__dict__.get("cache_results")) and not autotuners.is_interpreted(autotuner)

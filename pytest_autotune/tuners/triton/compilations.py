@@ -1,8 +1,8 @@
-"""What this process has Triton compile: seen, done in turns with others, and noted where it is a choice.
+"""Watches the compilations of Triton in this process: takes turns with other processes, and notes specializations.
 
-``triton.compiler.compile`` is what every kernel compiles itself with, from the first launch on. It is called for what
-is in Triton's cache on disk, too, and not for what is in the kernel's memory. What it is given and what it returns
-stays as it is; nothing is put into the slots that Triton has for hooks and listeners.
+Every kernel compiles itself with ``triton.compiler.compile``, from the first launch on. A kernel also calls it to read
+Triton's cache on disk, but not to read its own memory. The watcher changes neither the arguments nor the result, and
+uses none of Triton's slots for hooks and listeners.
 """
 
 from __future__ import annotations
@@ -10,165 +10,208 @@ from __future__ import annotations
 import hashlib
 import threading
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from dataclasses import dataclass
 from functools import wraps
-from operator import eq
-from typing import Any, NamedTuple
+from typing import Any
 
 from pytest_autotune.cache.model import Entry
 from pytest_autotune.run.session import Session
 from pytest_autotune.tuners.triton.identity import Call
 from pytest_autotune.tuners.triton.internals import autotuners, compiler, environment
 from pytest_autotune.tuners.triton.internals.compile_time import CompileTime
-from pytest_autotune.tuners.triton.specialization_text import NoText, text_of
+from pytest_autotune.tuners.triton.specialization_text import NoText, encode_specialization
 
-_OF_THREAD = threading.local()
-_OF_TRITON = ("grid", "warmup")
+_THREAD_STATE = threading.local()
+#: Arguments of a launch that are Triton's own.
+_TRITON_ARGUMENTS = ("grid", "warmup")
 
 
 class CompiledElsewhere(Exception):
-    """Another process, or thread, compiles this now."""
+    """Another process, or another thread, compiles the kernel now."""
 
 
 def leave_to_others() -> None:
-    """Let this thread not wait for what is being compiled: there it gets a :class:`CompiledElsewhere`."""
-    _OF_THREAD.leaves = True
+    """Have this thread raise :class:`CompiledElsewhere` instead of waiting for a kernel that is compiled elsewhere."""
+    _THREAD_STATE.leaves_to_others = True
 
 
-def name_of(source: Any, target: Any, options: Any) -> str:
-    """What is compiled, and where to, as 32 hexadecimal digits: the same in every process that compiles it.
+def name_compilation(source: Any, target: Any, options: Any) -> str:
+    """Return 32 hexadecimal digits that name a compilation, the same in every process.
 
-    Triton is not asked for a hash of its own: a kernel that it refuses is left with a hash that is none, and the next
-    one of that name is launched with the code of this one. Two that only use other globals have one name here.
+    Triton's own hash would need a computation that Triton may refuse. The kernel would then keep a wrong hash, and the
+    next kernel of its name would be launched with its code. Two kernels that differ only in their globals have the
+    same name.
+
+    :param source: Triton's ``ASTSource``.
     """
-    given = sorted((str(name), str(value)) for name, value in dict(options or {}).items())
-    parts = (*compiler.description_of(source), str(target), given, environment.cache_folder())
+    option_texts = sorted((str(name), str(value)) for name, value in dict(options or {}).items())
+    parts = (*compiler.describe_source(source), str(target), option_texts, environment.find_cache_folder())
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:32]
 
 
-class _Chosen(NamedTuple):
-    """What was chosen for one key of an autotuner.
+@dataclass(frozen=True)
+class _ChosenConfig:
+    """The choice for one key of an autotuner.
 
-    :param options: arguments of its first call that are none of the kernel's.
-    :param text: what that was compiled for.
+    :param options: the arguments of the key's first call that are no arguments of the kernel.
     """
 
     autotuner: weakref.ref[Any]
     entry: Entry
     config: Any
     options: Mapping[str, Any]
-    text: str = ""
+
+    def describe(self, kernel: Any) -> str:
+        """Return the specialization of a compiled kernel, as text.
+
+        :raises NoText: if the specialization has no text.
+        """
+        options = dict(self.options)
+        for heuristics in autotuners.list_inner_heuristics(self.autotuner()):  # may set options, too
+            for name in heuristics.values:
+                if name not in kernel.src.signature:
+                    options[name] = getattr(kernel.metadata, name)
+        return encode_specialization(kernel.src, self.config.kwargs, options)
+
+
+@dataclass(frozen=True)
+class _NotedChoice:
+    """A choice with the specialization of its first call, as text."""
+
+    chosen: _ChosenConfig
+    text: str
 
 
 class CompileWatcher:
-    """Watches ``triton.compiler.compile`` in one process, and notes what choices are compiled for.
+    """Watches ``triton.compiler.compile`` in one process, and notes the specializations of choices.
 
-    The first call of a key asks the session. A later one that differs in what no key has, such as an alignment, has
-    Triton compile again, and is seen there: by the autotuner that launches then, and what that is known to run with.
+    The first call of a key asks the session. Triton compiles again for a later call that differs in a property outside
+    the key, such as an alignment. The watcher sees this compilation. It finds the choice by the autotuner that
+    launches then, and by the config that the autotuner runs with.
     """
 
     def __init__(self, session: Session) -> None:
         self._session = session
         self._module: Any = None
         self._original: Any = None
-        self._chosen: dict[tuple[int, Any], _Chosen] = {}
-        #: The autotuners that look for a choice: what is compiled for them meanwhile may be any candidate.
+        #: The choices by the number of their autotuner, and by Triton's key.
+        self._choices: dict[tuple[int, Any], _NotedChoice] = {}
+        #: The numbers of the autotuners that look for a choice. They may compile any candidate.
         self._choosing: set[int] = set()
 
     def watch(self) -> None:
-        """Watch from now on: from the first call on, since Triton imports its compiler after its autotuner.
+        """Begin to watch. Triton imports its compiler after its autotuner, so this is called at the first call.
 
-        :raises HookError: when it does not compile as it is known here.
+        :raises HookError: if Triton's compiler differs from the known ones.
         """
-        module = compiler.imported()
+        module = compiler.find_compiler()
         if module is None or self._module is not None:
             return
-        original = compiler.compile_of(module)
+        original = compiler.find_compile_function(module)
 
         @wraps(original)
         def compile(*args: Any, **kwargs: Any) -> Any:
-            if self._module is None:  # a kernel keeps it for good
-                return original(*args, **kwargs)
-            given = compiler.given_to_compile(args, kwargs)
-            source = given["src"]
-            if not compiler.is_of_kernel(source):  # a file of some stage
-                return original(*args, **kwargs)
-            leaves = getattr(_OF_THREAD, "leaves", False)
-            with self._turn(given, wait=not leaves) as is_mine:
-                if leaves and not is_mine:
-                    raise CompiledElsewhere
-                kernel = original(*args, **kwargs)
-            with self._noting():
-                self._compiled(kernel)
-            return kernel
+            return self._compile(original, args, kwargs)
 
         self._module, self._original = module, original
         self._module.compile = compile
 
     def unhook(self) -> None:
-        """Watch no more."""
+        """End to watch."""
         if self._module is not None:
             self._module.compile = self._original
             self._module = None
 
-    def looks_for_choice(self, autotuner: Any) -> None:
-        """A choice is looked for, until one is :meth:`chosen`."""
+    def begin_choice(self, autotuner: Any) -> None:
+        """Note that an autotuner looks for a choice, until :meth:`note_choice` is called."""
         with self._session.guard("triton", "what is compiled"):
             self.watch()
         self._choosing.add(id(autotuner))
 
-    def chosen(self, call: Call, entry: Entry, config: Any, kernel: Any) -> None:
-        """A choice was found, and compiled for this call.
+    def note_choice(self, call: Call, entry: Entry, config: Any, kernel: Any) -> None:
+        """Note the choice of a call, and report its specialization.
 
-        :param kernel: Triton's compiled kernel; None where it was not compiled, such as under the interpreter.
+        :param kernel: Triton's compiled kernel; None if nothing was compiled, as under the interpreter.
         """
         autotuner = call.autotuner
         self._choosing.discard(id(autotuner))
         if kernel is None:
             return
-        with self._noting():
-            names = {*kernel.src.signature, *_OF_TRITON}
-            options = {name: value for name, value in call.kwargs.items() if name not in names}
-            known = _Chosen(weakref.ref(autotuner), entry, config, options)
-            known = self._chosen[id(autotuner), call.tuning_key] = known._replace(text=_text(known, kernel))
-            self._session.report_specialization(entry, known.text)
+        with self._guard_notes():
+            kernel_arguments = {*kernel.src.signature, *_TRITON_ARGUMENTS}
+            options = {name: value for name, value in call.kwargs.items() if name not in kernel_arguments}
+            chosen = _ChosenConfig(weakref.ref(autotuner), entry, config, options)
+            noted = _NotedChoice(chosen, chosen.describe(kernel))
+            self._choices[id(autotuner), call.tuning_key] = noted
+            self._session.report_specialization(entry, noted.text)
 
-    def _turn(self, given: Mapping[str, Any], wait: bool) -> AbstractContextManager[bool]:
-        """What is entered around a compilation: gives whether it is this one's, and nobody else's now."""
+    def _compile(self, original: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """Do what Triton's ``compile`` does, in turns with other processes.
+
+        :param original: Triton's ``compile``.
+        """
+        if self._module is None:  # a kernel keeps the replaced function after the run
+            return original(*args, **kwargs)
+        arguments = compiler.name_compile_arguments(args, kwargs)
+        if not compiler.is_kernel_source(arguments["src"]):
+            return original(*args, **kwargs)
+        leaves_to_others = getattr(_THREAD_STATE, "leaves_to_others", False)
+        with self._take_turn(arguments, wait=not leaves_to_others) as is_mine:
+            if leaves_to_others and not is_mine:
+                raise CompiledElsewhere
+            kernel = original(*args, **kwargs)
+        with self._guard_notes():
+            self._note_compiled(kernel)
+        return kernel
+
+    def _take_turn(self, arguments: Mapping[str, Any], wait: bool) -> AbstractContextManager[bool]:
+        """Return the context of a compilation. It yields whether no other process or thread compiles the kernel now.
+
+        :param wait: whether to wait for other processes and threads.
+        """
         with self._session.guard("triton", "compile()"):
-            source = given["src"]
+            source = arguments["src"]
             if CompileTime.of(source.fn, source.constants.values()).needs_thread:
                 return nullcontext(wait)  # another thread, or process, may make other code of it
-            name = name_of(source, given.get("target"), given.get("options"))
+            name = name_compilation(source, arguments.get("target"), arguments.get("options"))
             return self._session.compiling(name, wait)
         return nullcontext(True)
 
     @contextmanager
-    def _noting(self) -> Iterator[None]:
-        """Note what was compiled: an error of ours in that fails no launch."""
+    def _guard_notes(self) -> Iterator[None]:
+        """Catch our errors, so that no launch fails because a specialization cannot be noted."""
         with self._session.guard("triton", "what a choice was compiled for"), suppress(NoText):
             yield
 
-    def _compiled(self, kernel: Any) -> None:
-        """Something was compiled in this process; where that is launched, by the choice for the most similar call."""
-        launched = [(_text(known, kernel), known) for known in self._chosen.values() if self._may_launch(known, kernel)]
-        if launched:
-            text, nearest = max(launched, key=lambda one: sum(map(eq, one[0].split(), one[1].text.split())))
-            self._session.report_specialization(nearest.entry, text)
+    def _note_compiled(self, kernel: Any) -> None:
+        """Report the specialization of a compiled kernel with the choice whose own specialization is most similar."""
+        nearest = None
+        nearest_text = ""
+        most_equal_words = -1
+        for noted in list(self._choices.values()):
+            if not self._may_launch(noted.chosen, kernel):
+                continue
+            text = noted.chosen.describe(kernel)
+            equal_words = _count_equal_words(text, noted.text)
+            if equal_words > most_equal_words:
+                nearest, nearest_text, most_equal_words = noted, text, equal_words
+        if nearest is not None:
+            self._session.report_specialization(nearest.chosen.entry, nearest_text)
 
-    def _may_launch(self, known: _Chosen, kernel: Any) -> bool:
-        """Whether a choice is launched now, as far as its autotuner shows: the key of the call is not among that."""
-        autotuner = known.autotuner()
+    def _may_launch(self, chosen: _ChosenConfig, kernel: Any) -> bool:
+        """Whether a choice's autotuner launches the kernel now, as far as can be seen. The key cannot be seen."""
+        autotuner = chosen.autotuner()
         if autotuner is None or id(autotuner) in self._choosing or autotuner.nargs is None:
             return False
-        # It has none while its first choice is being found, and another thread compiles ahead.
-        is_chosen = getattr(autotuner, "best_config", None) is known.config
-        return is_chosen and autotuners.jit_function(autotuner) is kernel.src.fn
+        # The attribute is missing if another thread compiles ahead while the first choice is found.
+        if getattr(autotuner, "best_config", None) is not chosen.config:
+            return False
+        return autotuners.find_jit_function(autotuner) is kernel.src.fn
 
 
-def _text(known: _Chosen, kernel: Any) -> str:
-    options = dict(known.options)
-    for layer in autotuners.heuristics_under(known.autotuner()):  # they may set options, too
-        options |= {name: getattr(kernel.metadata, name) for name in layer.values if name not in kernel.src.signature}
-    return text_of(kernel.src, known.config.kwargs, options)
+def _count_equal_words(text: str, noted_text: str) -> int:
+    """Return how many words of two texts are equal at the same position."""
+    pairs = zip(text.split(), noted_text.split(), strict=False)
+    return sum(word == noted_word for word, noted_word in pairs)

@@ -20,10 +20,10 @@ from pytest_autotune.tuners.triton.internals.compile_time import CompileTime
 def _compile(call: Call, config: Any) -> Any:
     """Compile the kernel for one candidate, without a launch."""
     if config.pre_hook is not None:
-        with compiler.compiling_at_once():
+        with compiler.compile_at_once():
             config.pre_hook(call.arguments(config))  # may change what is compiled, such as a descriptor's block shape
     kwargs = {**call.kwargs, "warmup": True}
-    with compiler.refusals_undone():
+    with compiler.remove_unfinished_hashes():
         return call.autotuner.fn.run(*call.args, **kwargs, **config.all_kwargs())
 
 
@@ -32,7 +32,7 @@ class _CandidatePool(CompilePool):
 
     def submit(self, job: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         """Compile one candidate, as Triton asks its executor."""
-        source = compiler.source_compiled_by(job)
+        source = compiler.find_job_source(job)
         if source is None or CompileTime.of(source.fn, source.constants.values()).needs_thread:
             return self._compile_in_calling_thread(job)
         return super().submit(_compile_at_once, job)
@@ -60,7 +60,7 @@ class _HelpersPool(_CandidatePool):
 
 def _compile_at_once(job: Callable[[], object]) -> object:
     """Do the job of a pool, with which the context of the calling thread has come that submits to the pool."""
-    with compiler.compiling_at_once(), compiler.refusals_undone():
+    with compiler.compile_at_once(), compiler.remove_unfinished_hashes():
         return job()
 
 
@@ -96,7 +96,7 @@ def help_to_compile(call: Call, configs: Sequence[Any], session: Session) -> Non
 
 
 def _compile_in_threads(call: Call, configs: Sequence[Any], pool: CompilePool) -> None:
-    with compiler.compiling_by(pool, call.autotuner.fn), pool:
+    with compiler.compile_in_pool(pool, call.autotuner.fn), pool:
         for config in configs:
             with suppress(Exception):
                 _compile(call, config)
@@ -142,9 +142,9 @@ def launched_code(call: Call, config: Any, kernel: Any) -> Hashable:
 
     :param kernel: what the candidate was compiled to.
     """
-    code = compiler.machine_code(kernel)
+    code = compiler.find_machine_code(kernel)
     # A grid may depend on what the kernel is given; and what heuristics between the two give it, on all there is.
-    is_called_directly = autotuners.jit_function(call.autotuner.fn) is call.autotuner.fn
+    is_called_directly = autotuners.find_jit_function(call.autotuner.fn) is call.autotuner.fn
     names = {*config.kwargs, *call.autotuner.arg_names}
     given = [one for one in config.all_kwargs().items() if one[0] in names or not is_called_directly]
     return None if code is None else (code, repr(sorted(given)), config.pre_hook)

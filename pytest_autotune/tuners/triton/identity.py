@@ -1,10 +1,9 @@
-"""One call of an autotuned kernel, and what its choice is known by: problem, candidates, and fingerprint."""
+"""The identity of a call of an autotuned kernel: its problem, its candidates, and its fingerprint."""
 
 from __future__ import annotations
 
 import enum
 import numbers
-import operator
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -38,18 +37,18 @@ from pytest_autotune.tuners.shared.source_digest import (
 )
 from pytest_autotune.tuners.triton.internals import autotuners, environment
 
-#: The functions of ``triton.heuristics``, by the name of the value that each makes.
+#: The functions of ``triton.heuristics``, each after the name of the value that it computes.
 Heuristics = list[tuple[str, Callable[..., object]]]
-#: How values are named that are in no key of Triton's: they are compiled in as they are.
+#: The beginnings of the names of values that Triton's key lacks. Triton compiles these values in.
 _CELLS = ("closure.", "heuristics.")
 NAME = "triton"
-#: What stands for the candidates of which a performance model leaves the best.
+#: Stands in the fingerprint for the candidates that a performance model leaves.
 BY_MODEL = "by a performance model"
 
 
 @dataclass(frozen=True)
 class Call:
-    """One call that found no choice in Triton's memory."""
+    """One call of a kernel that found no choice in Triton's memory."""
 
     autotuner: Any
     tuning_key: Any
@@ -58,74 +57,97 @@ class Call:
     heuristics: Heuristics
 
     @classmethod
-    def of(cls, autotuner: Any, tuning_key: Any, bench_fn: Callable[[], None], over: Iterable[Any] = ()) -> Call:
-        """The call that a benchmark function of Triton's is for.
+    def of(
+        cls, autotuner: Any, tuning_key: Any, bench_fn: Callable[[], None], outer_heuristics: Iterable[Any] = ()
+    ) -> Call:
+        """Return the call that a benchmark function of Triton belongs to.
 
-        :param over: the ``triton.heuristics`` over the autotuner.
-        :raises LookupError: when it is not the function that Triton is known to pass.
+        :param outer_heuristics: the ``triton.heuristics`` around the autotuner.
+        :raises LookupError: if the function is not the function of a known Triton.
         """
-        return cls(autotuner, tuning_key, *autotuners.arguments_of(bench_fn), heuristics_of(autotuner, over))
+        args, kwargs = autotuners.find_arguments(bench_fn)
+        return cls(autotuner, tuning_key, args, kwargs, list_heuristics(autotuner, outer_heuristics))
 
     @property
     def named(self) -> dict[str, Any]:
-        """Every argument by its name, with Triton's own ``grid`` and ``warmup`` among them."""
+        """Every argument by its name, Triton's own ``grid`` and ``warmup`` included."""
         return {**dict(zip(self.autotuner.arg_names, self.args, strict=False)), **self.kwargs}
 
     def arguments(self, config: Any) -> dict[str, Any]:
-        """What Triton's hooks get to see when ``config`` is used."""
+        """Return the arguments that Triton passes to its hooks for a config."""
         return {**self.named, **config.all_kwargs()}
 
     def adopt(self, config: Any, times_ms: Mapping[Any, float], seconds: float = 0.0) -> None:
-        """Leave the autotuner as a benchmark would have left it that chose this candidate.
+        """Leave the autotuner in the state in which a benchmark that chose this config would leave it.
 
-        The last launch may have been another candidate's: what it left in the tensors must not differ.
+        The last launch may have been another candidate's. The hook therefore resets the tensors.
+
+        :param times_ms: the time of each config, in milliseconds.
+        :param seconds: the duration of the benchmark.
         """
-        if not stream_is_capturing():  # first: with arguments that it refuses, nothing was chosen
+        if not stream_is_capturing():  # first: if the hook refuses the arguments, nothing was chosen
             self.autotuner.pre_hook(self.arguments(config), reset_only=True)
-        self.autotuner.configs_timings = {one: [time_ms] * 3 for one, time_ms in times_ms.items()}
+        self.autotuner.configs_timings = {timed: [time_ms] * 3 for timed, time_ms in times_ms.items()}
         self.autotuner.bench_time = seconds
-        self.autotuner.cache[self.tuning_key] = config  # last: nobody goes on with a choice that lacks the rest
+        self.autotuner.cache[self.tuning_key] = config  # last: no thread may use a choice without the rest
 
 
-def heuristics_of(autotuner: Any, over: Iterable[Any] = ()) -> Heuristics:
-    """The functions of the ``triton.heuristics`` under an autotuner, and of those ``over`` it."""
-    return [pair for one in (*autotuners.heuristics_under(autotuner), *over) for pair in one.values.items()]
+def list_heuristics(autotuner: Any, outer_heuristics: Iterable[Any] = ()) -> Heuristics:
+    """Return the functions of the ``triton.heuristics`` inside an autotuner, and of those around it."""
+    functions: Heuristics = []
+    for heuristics in (*autotuners.list_inner_heuristics(autotuner), *outer_heuristics):
+        functions += heuristics.values.items()
+    return functions
 
 
-def key_values(call: Call, function: FunctionType) -> Iterator[tuple[str, object]]:
-    """What a tuning depends on, by name: positions shift with defaults and keyword arguments."""
+# The key of the problem.
+
+
+def list_key_values(call: Call, function: FunctionType) -> Iterator[tuple[str, object]]:
+    """Yield the values that a choice depends on, by name: positions shift with defaults and keyword arguments.
+
+    :param function: the function of the kernel.
+    """
     autotuner = call.autotuner
     named = {name: value for name, value in call.named.items() if name in autotuner.arg_names}
-    yield from ((name, named[name]) for name in dict.fromkeys(autotuner.keys) if name in named)
+    for name in dict.fromkeys(autotuner.keys):
+        if name in named:
+            yield name, named[name]
     for name, value in named.items():
-        yield from _compiled_in(name, value, is_key=name in autotuner.keys)
-    yield from _cells("closure", function)
+        yield from _list_compiled_in(name, value, is_key=name in autotuner.keys)
+    yield from _list_cells("closure", function)
     for name, heuristic in call.heuristics:
-        if (inner := python_function(heuristic)) is not None:
-            yield from _cells(f"heuristics.{name}", inner)
+        heuristic_function = python_function(heuristic)
+        if heuristic_function is not None:
+            yield from _list_cells(f"heuristics.{name}", heuristic_function)
 
 
-def _compiled_in(name: str, value: Any, is_key: bool) -> Iterator[tuple[str, object]]:
-    """The dtypes of an argument, in tuples and descriptors too, and functions that the key does not name."""
+def _list_compiled_in(name: str, value: Any, is_key: bool) -> Iterator[tuple[str, object]]:
+    """Yield the dtypes of an argument, also those in tuples and descriptors, and a function outside of the key."""
     if hasattr(value, "dtype"):
         yield f"{name}.dtype", DtypeName(str(value.dtype))
     elif isinstance(value, tuple):
-        for position, part in enumerate(value):
-            yield from _compiled_in(f"{name}.{position}", part, is_key)
+        for position, item in enumerate(value):
+            yield from _list_compiled_in(f"{name}.{position}", item, is_key)
     elif hasattr(getattr(value, "base", None), "dtype"):
         yield f"{name}.base.dtype", DtypeName(str(value.base.dtype))
     elif not is_key and python_function(unwrapped(value)) is not None:
         yield name, value
 
 
-def _cells(prefix: str, function: FunctionType) -> Iterator[tuple[str, object]]:
+def _list_cells(prefix: str, function: FunctionType) -> Iterator[tuple[str, object]]:
     for name, value in closure_cells(function).items():
         if not is_code(value):
             yield f"{prefix}.{name}", value
 
 
-def key_value(name: str, value: object) -> Value:
-    """Encode a part of a key as Triton compares it: True, 1 and 1.0 are one key there; in a closure they are three."""
+def encode_key_value(name: str, value: object) -> Value:
+    """Encode a part of a key so that equal keys of Triton are equal: its memory holds True, 1 and 1.0 as one key.
+
+    In a closure these are three values.
+
+    :raises UncacheableError: if the value has no stable form.
+    """
     value = unwrapped(value)
     if name.startswith(_CELLS):
         return stable_value(name, value, dtype_apart=True)
@@ -133,90 +155,80 @@ def key_value(name: str, value: object) -> Value:
         return plain_value(name, int(value))
     if _is_number(name, value):
         number = float(value)  # type: ignore[arg-type]
-        return plain_value(name, int(number) if number.is_integer() else number)
+        if number.is_integer():
+            return plain_value(name, int(number))
+        return plain_value(name, number)
     return stable_value(name, value, dtype_apart=not isinstance(value, DtypeName))
 
 
 def _is_number(name: str, value: object) -> bool:
-    """Whether a part of a key is compared by its number alone, as the member of an IntEnum is."""
+    """Whether Triton compares a part of a key by its number alone, as it does the member of an IntEnum."""
     return not name.startswith(_CELLS) and isinstance(unwrapped(value), numbers.Real)
+
+
+# The identity of a call.
 
 
 @dataclass(frozen=True)
 class CallIdentity:
-    """What a call is known by.
+    """The problem of a call, and the facts that its choice depends on.
 
-    :param uncacheable: the part of it that has no stable form, in words: then there is no more than the problem.
-    :param offered: the candidates by their params.
-    :param source: of the kernel and its heuristics; None for what is uncacheable.
+    :param uncacheable: names the value that has no stable form. The other fields are empty then.
+    :param config_by_params: the candidates by their params.
+    :param source: the source of the kernel and its heuristics.
     """
 
     problem: Problem
     uncacheable: str = ""
     fingerprint: tuple[Value, ...] = ()
-    offered: Mapping[tuple[Value, ...], Any] = field(default_factory=dict)
+    config_by_params: Mapping[tuple[Value, ...], Any] = field(default_factory=dict)
     source: Source | None = None
 
 
-def identity_of(call: Call, function: FunctionType, configs: Sequence[Any], on: Device) -> CallIdentity:
-    """The problem of a call, what its choice rests on, and the candidates.
+def compute_identity(call: Call, function: FunctionType, configs: Sequence[Any], device: Device) -> CallIdentity:
+    """Return the identity of a call.
 
-    :param function: the kernel's.
+    :param function: the function of the kernel.
     :param configs: the candidates that pruning left.
     """
     key: list[Value] = []
-    reason = "a lambda has no name" if function.__name__ == "<lambda>" else ""
-    if watcher := autotuners.watched_by(call.autotuner, function):
+    reason = ""
+    if function.__name__ == "<lambda>":
+        reason = "a lambda has no name"
+    watcher = autotuners.find_watcher(call.autotuner, function)
+    if watcher:
         reason = f"{watcher} sees each search, so there is one"
-    arguments = list(key_values(call, function))
+    arguments = list(list_key_values(call, function))
     for name, value in arguments:
         try:
-            key.append(key_value(name, value))
+            key.append(encode_key_value(name, value))
         except UncacheableError as error:  # the rest of the key still tells problems apart
             reason = reason or str(error)
-    problem = Problem(NAME, qualified_name(function), tuple(key), on)
+    problem = Problem(NAME, qualified_name(function), tuple(key), device)
     if reason:
         return CallIdentity(problem, reason)
-    offered: dict[tuple[Value, ...], Any] = {}
+    config_by_params: dict[tuple[Value, ...], Any] = {}
     try:
         for config, params in zip(configs, distinct_params(configs), strict=True):
-            offered.setdefault(params, config)
-        source = _source(call.autotuner.fn, call.heuristics, arguments)
-        fingerprint = (*_fingerprint(call.autotuner, source), *_pruned(call.autotuner, configs))
-        return CallIdentity(problem, "", fingerprint, offered, source)
+            config_by_params.setdefault(params, config)
+        source = _read_source(call.autotuner.fn, call.heuristics, arguments)
+        fingerprint = [*_list_digest_values(call.autotuner, source), *_list_pruned_values(call.autotuner, configs)]
     except UncacheableError as error:
         return CallIdentity(problem, str(error))
+    return CallIdentity(problem, "", tuple(fingerprint), config_by_params, source)
 
 
-def fingerprint_of(autotuner: Any, heuristics: Heuristics) -> tuple[Value, ...]:
-    """What choices of an autotuner rest on, before pruning, as far as this shows without a call.
+def compute_fingerprint(autotuner: Any, heuristics: Heuristics) -> tuple[Value, ...]:
+    """Return the fingerprint of an autotuner's choices before pruning, as far as it is known without a call.
 
-    :param heuristics: those under and over the autotuner.
-    :raises UncacheableError: when a part of it has no stable form.
+    :param heuristics: the functions of the ``triton.heuristics`` inside and around the autotuner.
+    :raises UncacheableError: if a part of the fingerprint has no stable form.
     """
-    return _fingerprint(autotuner, _source(autotuner.fn, heuristics, ()))
+    return tuple(_list_digest_values(autotuner, _read_source(autotuner.fn, heuristics, ())))
 
 
-def _fingerprint(autotuner: Any, source: Source) -> tuple[Value, ...]:
-    return (
-        Value("source", source.digest, FORM),
-        Value("search", _list_digest(autotuner.configs), "digest"),
-        *settings(autotuner),
-    )
-
-
-def _list_digest(configs: Iterable[Any]) -> str:
-    return digest("\n".join(sorted(search_text(config) for config in configs)))
-
-
-def target_device() -> Device:
-    """The device where torch has no GPU in use: what Triton's driver compiles for."""
-    target = environment.current_target()
-    return devices.cpu() if target.backend == "cpu" else Device(str(target.backend), environment.arch_of(target))
-
-
-def digest_parts(call: Call, identity: CallIdentity, configs: Sequence[Any]) -> Iterator[Digest]:
-    """What the digests of a fingerprint stand for.
+def list_digests(call: Call, identity: CallIdentity, configs: Sequence[Any]) -> Iterator[Digest]:
+    """Yield the parts that the digests of a fingerprint are made of.
 
     :param configs: the candidates that pruning left.
     """
@@ -224,115 +236,173 @@ def digest_parts(call: Call, identity: CallIdentity, configs: Sequence[Any]) -> 
         if value.name == "source" and identity.source is not None:
             yield digest_of_parts(str(value.value), identity.source.parts)
         elif value.name in ("search", PRUNED) and value.type in ("digest", NEW_CANDIDATES_TYPE):
-            chosen = call.autotuner.configs if value.name == "search" else _left_early(call.autotuner, configs)
-            yield digest_of_candidates(str(value.value), distinct_params(chosen))
+            candidates = call.autotuner.configs
+            if value.name == PRUNED:
+                candidates = _select_before_model(call.autotuner, configs)
+            yield digest_of_candidates(str(value.value), distinct_params(candidates))
 
 
-def _pruned(autotuner: Any, configs: Sequence[Any]) -> list[Value]:
-    """What pruning left, where that is not all: it may depend on arguments that are in no key.
+def find_target_device() -> Device:
+    """Return the device that Triton's driver compiles for; used if torch uses no GPU."""
+    target = environment.find_target()
+    if target.backend == "cpu":
+        return devices.cpu()
+    return Device(str(target.backend), environment.describe_arch(target))
 
-    Pruners also make candidates anew, as many as there were.
 
-    Where a performance model chooses of it, only that: what it leaves may be another list each time. It differs
-    from the whole all the same, since the best of a part is not the best of all.
-    """
-    whole, is_modelled = autotuner.configs, autotuner.perf_model is not None
-    if configs is whole or (len(configs) == len(whole) and all(map(operator.is_, configs, whole))):
-        return []
-    early = _left_early(autotuner, configs)
-    left, of_all = _list_digest(early), _list_digest(whole)
-    if left == of_all:
-        is_chosen = is_modelled and _list_digest(configs) != of_all
-        return [Value(PRUNED, BY_MODEL)] if is_chosen else []
-    is_part = set(map(search_text, early)) <= set(map(search_text, whole))
+# The fingerprint.
+
+
+def _list_digest_values(autotuner: Any, source: Source) -> list[Value]:
+    """Return the fingerprint before pruning."""
     return [
-        Value(
-            PRUNED, digest(f"{left} {BY_MODEL}") if is_modelled else left, "digest" if is_part else NEW_CANDIDATES_TYPE
-        )
+        Value("source", source.digest, FORM),
+        Value("search", _compute_list_digest(autotuner.configs), "digest"),
+        *list_settings(autotuner),
     ]
 
 
-def _left_early(autotuner: Any, configs: Sequence[Any]) -> Sequence[Any]:
-    """The candidates that pruning left before a performance model chose of them."""
-    if isinstance(configs, autotuners.Pruned):
-        return configs.early
-    return configs if autotuner.perf_model is None else list(autotuner.configs)
+def _compute_list_digest(configs: Iterable[Any]) -> str:
+    return digest("\n".join(sorted(search_text(config) for config in configs)))
 
 
-def _source(kernel: Any, heuristics: Heuristics, arguments: Sequence[tuple[str, object]]) -> Source:
-    """The source of a kernel with all that is compiled into it and is not in the key."""
+def _list_pruned_values(autotuner: Any, configs: Sequence[Any]) -> list[Value]:
+    """Return a value for the candidates that pruning left; none if it left all.
+
+    Pruning may depend on arguments outside of the key. A pruner may also make as many new candidates as there were.
+
+    A performance model may leave another list each time. The value then stands for the candidates that the model chose
+    from. The value differs from that of the whole list, because the best of a part may not be the best of all.
+
+    :param configs: the candidates that pruning left.
+    """
+    all_configs = autotuner.configs
+    has_model = autotuner.perf_model is not None
+    if _is_same_list(configs, all_configs):
+        return []
+    before_model = _select_before_model(autotuner, configs)
+    pruned_digest = _compute_list_digest(before_model)
+    whole_digest = _compute_list_digest(all_configs)
+    if pruned_digest == whole_digest:
+        if has_model and _compute_list_digest(configs) != whole_digest:
+            return [Value(PRUNED, BY_MODEL)]
+        return []
+    value_type = NEW_CANDIDATES_TYPE
+    if set(map(search_text, before_model)) <= set(map(search_text, all_configs)):
+        value_type = "digest"
+    if has_model:
+        pruned_digest = digest(f"{pruned_digest} {BY_MODEL}")
+    return [Value(PRUNED, pruned_digest, value_type)]
+
+
+def _is_same_list(configs: Sequence[Any], all_configs: Sequence[Any]) -> bool:
+    """Whether two lists hold the same objects in the same order."""
+    if configs is all_configs:
+        return True
+    if len(configs) != len(all_configs):
+        return False
+    return all(config is candidate for config, candidate in zip(configs, all_configs, strict=True))
+
+
+def _select_before_model(autotuner: Any, configs: Sequence[Any]) -> Sequence[Any]:
+    """Return the candidates that a performance model chose ``configs`` from; without a model, ``configs``."""
+    if isinstance(configs, autotuners.PrunedConfigs):
+        return configs.before_model
+    if autotuner.perf_model is None:
+        return configs
+    return list(autotuner.configs)
+
+
+def _read_source(kernel: Any, heuristics: Heuristics, arguments: Sequence[tuple[str, object]]) -> Source:
+    """Return the source of a kernel, and of the compiled-in values that the key does not hold.
+
+    :param arguments: the parts of the key.
+    """
     source = read_source(kernel, named=False)
-    texts, parts, libraries = [source.digest], source.parts, source.libraries
+    texts, parts, libraries = [source.digest], dict(source.parts), source.libraries
     for name, function in heuristics:
         if python_function(function) is None:
             texts.append(f"{name}: {callable_text(function)}")
             continue
-        own = read_source(function)
-        texts.append(f"{name}: {own.digest}")
-        parts = parts | {f"{name}.{part}": text for part, text in own.parts.items()}
-        libraries = libraries | own.libraries
-    # The key has the name of an enum's member and the values of a named tuple; what belongs to them may be edited.
+        heuristic_source = read_source(function)
+        texts.append(f"{name}: {heuristic_source.digest}")
+        for part_name, text in heuristic_source.parts.items():
+            parts[f"{name}.{part_name}"] = text
+        libraries = libraries | heuristic_source.libraries
+    # The key holds the name of an enum's member, and the values of a named tuple. Their classes may be edited.
     for name, value in arguments:
         if has_names(value) and not _is_number(name, value):
             texts.append(f"{name}: {immutable_text(value)}")
-    return source if len(texts) == 1 else Source(digest("\n".join(texts)), parts, libraries)
+    if len(texts) == 1:
+        return source
+    return Source(digest("\n".join(texts)), parts, libraries)
 
 
-def settings(autotuner: Any) -> Iterator[Value]:
-    """The settings of Triton that change what is compiled, where they are not what they are by themselves."""
-    if autotuners.interprets(autotuner):
-        return
-    changed = list(environment.changed_settings())
-    if changed:
-        yield Value("settings", ", ".join(changed), "settings")
+def list_settings(autotuner: Any) -> list[Value]:
+    """Return a value for Triton's settings that change the compiled code; none if all have their defaults."""
+    if autotuners.is_interpreted(autotuner):
+        return []
+    changed = list(environment.list_changed_settings())
+    if not changed:
+        return []
+    return [Value("settings", ", ".join(changed), "settings")]
 
 
-def _own_params(config: Any) -> tuple[Value, ...]:
-    return tuple(stable_value(name, value, dtype_apart=True) for name, value in config.all_kwargs().items())
+# The candidates.
 
 
 def distinct_params(configs: Sequence[Any]) -> list[tuple[Value, ...]]:
-    """The params of each candidate; where those of two are equal, what else they differ in is added.
+    """Return the params of each candidate. Candidates with equal params get their further attributes, too.
 
-    :raises UncacheableError: when that has no stable form, so that nothing tells the two apart.
+    :raises UncacheableError: if such an attribute has no stable form, so that nothing tells two candidates apart.
     """
-    found = [_own_params(config) for config in configs]
-    often = Counter(found)
-    return [
-        params if often[params] == 1 else (*params, *(_stable_extra(*extra) for extra in _extras(config)))
-        for params, config in zip(found, configs, strict=True)
-    ]
+    params_of_configs = [_encode_params(config) for config in configs]
+    counts = Counter(params_of_configs)
+    distinct = []
+    for params, config in zip(params_of_configs, configs, strict=True):
+        if counts[params] > 1:
+            params += tuple(_encode_extra(name, value) for name, value in _list_extras(config))
+        distinct.append(params)
+    return distinct
 
 
-def _extras(config: Any) -> Iterator[tuple[str, object]]:
-    """What a candidate holds that Triton does not pass to the kernel: its ``pre_hook``, and what a backend added."""
+def _encode_params(config: Any) -> tuple[Value, ...]:
+    return tuple(stable_value(name, value, dtype_apart=True) for name, value in config.all_kwargs().items())
+
+
+def _list_extras(config: Any) -> Iterator[tuple[str, object]]:
+    """Yield the attributes that Triton does not pass to the kernel: ``pre_hook``, and the attributes of a backend."""
     passed = config.all_kwargs()
     for name, value in sorted(vars(config).items()):
         if name != "kwargs" and name not in passed and value is not None:
             yield name, value
 
 
-def _stable_extra(name: str, value: object) -> Value:
-    return Value(name, callable_text(value), "function") if callable(value) else stable_value(name, value)
+def _encode_extra(name: str, value: object) -> Value:
+    if callable(value):
+        return Value(name, callable_text(value), "function")
+    return stable_value(name, value)
 
 
 def search_text(config: Any) -> str:
-    """What a candidate adds to the digest of the list that it stands in."""
-    words = [value.encoded for value in _own_params(config)]
-    words += [
-        (name, "", str(immutable_text(value)), "") for name, value in config.all_kwargs().items() if has_names(value)
-    ]
-    for name, value in _extras(config):
+    """Return the text that stands for a candidate in the digest of a list of candidates."""
+    words = [value.encoded for value in _encode_params(config)]
+    for name, value in config.all_kwargs().items():
+        if has_names(value):
+            words.append((name, "", str(immutable_text(value)), ""))
+    for name, value in _list_extras(config):
         try:
-            words.append(_stable_extra(name, value).encoded)
-        except UncacheableError:  # enough to see that there is one, and what can be seen of it
-            text = callable_text(value, carried=False) if callable(value) else ""
+            words.append(_encode_extra(name, value).encoded)
+        except UncacheableError:  # the text then holds only the type, and the part that has a stable form
+            text = ""
+            if callable(value):
+                text = callable_text(value, carried=False)
             words.append((name, type(value).__qualname__, text, ""))
     return repr(words)
 
 
 def has_names(value: object) -> bool:
-    """Whether a value is more than what keys hold of it: the member of an enum, a named tuple."""
+    """Whether a value has names that a key does not hold: the member of an enum, a named tuple."""
     value = unwrapped(value)
     if isinstance(value, enum.Enum) or hasattr(value, "_fields"):
         return True

@@ -29,8 +29,8 @@ def supply_interpreter_benchmark(module: ModuleType) -> Callable[[], None]:
     benchmarker = original.func
 
     def do_bench(self: Any) -> Any:
-        if is_interpreted := autotuners.interprets(self):
-            autotuners.measure_as_triton(self)
+        if is_interpreted := autotuners.is_interpreted(self):
+            autotuners.remove_exported_benchmark(self)
         try:
             return benchmarker(self)
         except RuntimeError:

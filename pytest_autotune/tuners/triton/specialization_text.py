@@ -1,147 +1,159 @@
-"""What a kernel was compiled for, as one short text: ``*bf16:16 *bf16:16 i32:16 =1 i32 _ _``.
+"""A specialization of a kernel as one short text: ``*bf16:16 *bf16:16 i32:16 =1 i32 _ _``.
 
-One word for each parameter: its type as Triton's signature has it, ``:16`` where the value is divisible by 16,
-``=JSON`` for a constant, ``_`` for what the choice holds. Options that the call itself gave follow after ``|``.
-The text is data: what is read from a file is taken apart by rule, of bounded length, and never evaluated. Tuples, and
-constants that are objects, have no text: kernels with them are compiled by the tests that launch them.
+The text has one word for each parameter: the type in Triton's signature, ``:16`` after it if the value is divisible by
+16, ``=JSON`` for a constant, or ``_`` for a value that the choice holds. The options of the call follow after ``|``.
+A text from a file is data: it has a bounded length, is parsed by rule, and is never evaluated. Tuples, and constants
+that are objects, have no text. The tests that launch kernels with them compile these kernels.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
 
 from pytest_autotune.tuners.triton.internals import compiler, environment
 
 #: Longer texts are neither written nor read, in characters.
 LONGEST = 1000
-_HELD, _DIVISIBLE = "_", ":16"
+_IN_CHOICE, _DIVISIBLE = "_", ":16"
 _TYPE = re.compile(r"(\*?k?[a-z][a-z0-9]*(?:<[a-z0-9]+\[[0-9]+(?:,[0-9]+)*\]>)?)(:16)?")
 CONSTANT = "constexpr"
 
 
 class NoText(ValueError):
-    """A specialization has no text, or a text is none of a specialization."""
+    """A specialization has no text, or a text describes no specialization."""
 
 
-class Parameter(NamedTuple):
-    """What a word says of a parameter.
+@dataclass(frozen=True)
+class Parameter:
+    """A parameter of a specialization, as a word describes it.
 
-    :param kind: its type in Triton's signature: ``*fp16``, ``tensordesc<fp16[128,64]>``, ``constexpr``.
-    :param constant: what is compiled in.
-    :param is_held: the choice holds what is compiled in.
-    :param divisible: by 16.
+    :param kind: the type in Triton's signature: ``*fp16``, ``tensordesc<fp16[128,64]>``, ``constexpr``.
+    :param constant: the value that is compiled in.
+    :param is_in_choice: whether the choice holds that value.
+    :param divisible: whether the value is divisible by 16.
     """
 
     kind: str
     constant: Any = None
-    is_held: bool = False
+    is_in_choice: bool = False
     divisible: bool = False
 
 
-def text_of(source: Any, held: Collection[str], options: Mapping[str, object]) -> str:
-    """The text of what Triton compiled.
+def encode_specialization(source: Any, choice_names: Collection[str], options: Mapping[str, object]) -> str:
+    """Return the text of a compiled kernel.
 
     :param source: Triton's ``ASTSource``.
-    :param held: the parameters that the choice holds.
-    :param options: those that the call gave beside the choice.
-    :raises NoText: for what has no stable form, and where the text would be too long.
+    :param choice_names: the parameters whose values the choice holds.
+    :param options: the options that the call gave besides the choice.
+    :raises NoText: if a value has no stable form, or the text would be too long.
     """
     words = []
-    for name, kind, constant, attributes in compiler.parameters_of(source):
-        word = _word(kind, constant, attributes)
-        words.append(_HELD if name in held and kind == CONSTANT else word)
+    for parameter in compiler.list_parameters(source):
+        word = _encode_parameter(parameter)
+        if parameter.name in choice_names and parameter.kind == CONSTANT:
+            word = _IN_CHOICE
+        words.append(word)
     if options:
-        words += ["|", *(f"{name}={_json(_checked(value))}" for name, value in sorted(options.items()))]
+        words.append("|")
+    for name, value in sorted(options.items()):
+        words.append(f"{name}={_encode_json(_check_option(value))}")
     text = " ".join(words)
     if len(text) > LONGEST:
         raise NoText(f"longer than {LONGEST} characters")
     return text
 
 
-def _word(kind: object, constant: object, attributes: Mapping[str, object]) -> str:
-    if kind == CONSTANT:
-        return f"={_json(_plain(constant))}"
-    name = str(kind).replace(" ", "")
-    if not _TYPE.fullmatch(name):
-        raise NoText(f"the type {name[:60]}")
-    return name + (_DIVISIBLE if attributes.get("tt.divisibility") == 16 else "")
+def _encode_parameter(parameter: compiler.CompiledParameter) -> str:
+    if parameter.kind == CONSTANT:
+        return f"={_encode_json(_encode_constant(parameter.constant))}"
+    kind = str(parameter.kind).replace(" ", "")
+    if not _TYPE.fullmatch(kind):
+        raise NoText(f"the type {kind[:60]}")
+    if parameter.attributes.get("tt.divisibility") == 16:
+        return kind + _DIVISIBLE
+    return kind
 
 
-def parsed(text: str) -> tuple[list[Parameter], dict[str, Any]]:
-    """What a text says: the parameters, and the options of the launch.
+def parse_specialization(text: str) -> tuple[list[Parameter], dict[str, Any]]:
+    """Return the parameters of a text, and the options of the launch.
 
-    :raises NoText: where it is none.
+    :raises NoText: if the text describes no specialization.
     """
     if len(text) > LONGEST:
         raise NoText(f"longer than {LONGEST} characters")
-    words, _, options = text.partition(" | ")
+    parameter_words, _, option_words = text.partition(" | ")
     try:
-        return [_parameter(word) for word in words.split(" ")], dict(_options(options))
+        parameters = [_parse_parameter(word) for word in parameter_words.split(" ")]
+        return parameters, _parse_options(option_words)
     except (ValueError, RecursionError) as error:
         raise NoText(str(error)) from None
 
 
-def _parameter(word: str) -> Parameter:
-    if word == _HELD:
-        return Parameter(CONSTANT, is_held=True)
+def _parse_parameter(word: str) -> Parameter:
+    if word == _IN_CHOICE:
+        return Parameter(CONSTANT, is_in_choice=True)
     if word.startswith("="):
-        return Parameter(CONSTANT, _constant_of(json.loads(word[1:])))
+        return Parameter(CONSTANT, _parse_constant(json.loads(word[1:])))
     match = _TYPE.fullmatch(word)
     if match is None:
         raise NoText(word[:40])
     return Parameter(match[1].replace(",", ", "), divisible=match[2] is not None)
 
 
-def _options(text: str) -> Iterator[tuple[str, Any]]:
+def _parse_options(text: str) -> dict[str, Any]:
+    options = {}
     for word in text.split():
         name, _, value = word.partition("=")
         if not name.isidentifier():
             raise NoText(word[:40])
-        yield name, _checked(json.loads(value))
+        options[name] = _check_option(json.loads(value))
+    return options
 
 
-def _plain(value: Any) -> Any:
-    """A constant as plain JSON.
+def _encode_constant(value: Any) -> Any:
+    """Return a constant as plain JSON.
 
-    :raises NoText: where it has no form that another process could make it of.
+    :raises NoText: if another process could not make the constant of any plain form.
     """
     if value is None or type(value) in (bool, int, float, str):
         return value
-    kind = type(value).__name__ if type(value).__module__ == environment.LANGUAGE_MODULE else ""
-    if kind == "dtype":
-        return {kind: str(value)}
-    if kind == "constexpr":
-        return {kind: _plain(value.value)}
+    if type(value).__module__ == environment.LANGUAGE_MODULE:
+        class_name = type(value).__name__
+        if class_name == "dtype":
+            return {class_name: str(value)}
+        if class_name == "constexpr":
+            return {class_name: _encode_constant(value.value)}
     raise NoText(f"a constant of type {type(value).__qualname__}")
 
 
-def _constant_of(value: Any) -> Any:
-    """The reverse of :func:`_plain`.
+def _parse_constant(value: Any) -> Any:
+    """Return the constant of a plain form, the reverse of :func:`_encode_constant`.
 
-    :raises NoText: for what stands for nothing here.
+    :raises NoText: if no constant has this form.
     """
     match value:
         case {"dtype": str(name)} if name.isalnum():
-            return environment.module("language.core").dtype(name)
+            return environment.find_module("language.core").dtype(name)
         case {"constexpr": inner}:
-            return environment.module("language.core").constexpr(_constant_of(inner))
+            return environment.find_module("language.core").constexpr(_parse_constant(inner))
         case dict() | list():
             raise NoText(f"the constant {str(value)[:60]}")
     return value
 
 
-def _checked(option: object) -> object:
-    """An option of a launch that is a number or a switch: others name files, or are handed to other programs.
+def _check_option(option: object) -> object:
+    """Return an option of a launch that is a number or a switch. Other options name files, or go to other programs.
 
-    :raises NoText: for others.
+    :raises NoText: for other options.
     """
     if option is not None and type(option) not in (bool, int, float):
         raise NoText(f"an option of type {type(option).__qualname__}")
     return option
 
 
-def _json(value: object) -> str:
+def _encode_json(value: object) -> str:
     return json.dumps(value, separators=(",", ":")).replace(" ", "\\u0020")

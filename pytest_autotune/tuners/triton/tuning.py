@@ -56,7 +56,7 @@ class DriverClocks:
 
 def find_clocks(autotuner: Any) -> DriverClocks | None:
     """Return the maker of the clock for a race; None if the kernel's own benchmark is to be used as it is."""
-    driver = autotuners.driver_of(autotuner)
+    driver = autotuners.find_benchmark_driver(autotuner)
     if driver is None:
         return None
     return DriverClocks(driver)
@@ -166,7 +166,7 @@ def _race(
     if clocks is None:
         return None
     started = HostTime.time()
-    running = Race(clocks.make_clock(), expected=autotuners.expected_failures(), progress=tuning.report_race)
+    running = Race(clocks.make_clock(), expected=autotuners.list_candidate_errors(), progress=tuning.report_race)
     running.probe([runner(call, config, codes.get(config)) for config in configs])
     raced = running.finish()
     if running.disturbed:
@@ -220,15 +220,15 @@ def contest_of(call: Call, offered: Mapping[tuple[Value, ...], Any], session: Se
 
     :param offered: the candidates by their params.
     """
-    if autotuners.interprets(call.autotuner):
+    if autotuners.is_interpreted(call.autotuner):
         return "it was interpreted, and times mean nothing"
-    if not autotuners.is_of_triton(call.autotuner):
+    if not autotuners.launches_triton_kernel(call.autotuner):
         return "it is a Python function, whose launches are its own"
     if stream_is_capturing():
         return CAPTURED
     clocks = find_clocks(call.autotuner)
     if clocks is None:
-        return autotuners.why_no_race(type(call.autotuner)) or "its kernel brings a benchmark of its own"
+        return autotuners.explain_no_race(type(call.autotuner)) or "its kernel brings a benchmark of its own"
 
     def ready(candidates: Sequence[Candidate]) -> dict[Candidate, Runner]:
         configs = {candidate: offered[candidate.params] for candidate in candidates}
@@ -237,7 +237,7 @@ def contest_of(call: Call, offered: Mapping[tuple[Value, ...], Any], session: Se
         return {one: runner(call, config, codes[config]) for one, config in configs.items() if config in codes}
 
     return Contest(
-        [Candidate(params=params) for params in offered], ready, clocks.make_clock, autotuners.expected_failures()
+        [Candidate(params=params) for params in offered], ready, clocks.make_clock, autotuners.list_candidate_errors()
     )
 
 
@@ -258,7 +258,7 @@ def noted_failures(
         try:
             return original(kernel_call, *args, **kwargs)
         except Exception as error:
-            failed[autotuners.candidate_of(kernel_call)] = error
+            failed[autotuners.find_launched_config(kernel_call)] = error
             raise
 
     autotuner.do_bench = noting
@@ -288,4 +288,4 @@ def fails_again(error: BaseException) -> bool:
 
 def failure_text(error: BaseException) -> str:
     """An error in one line: Triton's messages begin with the source and end with what is wrong."""
-    return describe_error(error, compiler.message_of(error))
+    return describe_error(error, compiler.find_message(error))

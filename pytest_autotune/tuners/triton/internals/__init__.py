@@ -1,6 +1,6 @@
-"""Triton's internals, 3.4 to 3.9: no other module of this adapter names a module, a class or a private member of it.
+"""Triton's internals, 3.4 to 3.9: only this room names Triton's modules, classes and private members.
 
-What a user of Triton sees of an autotuner and its candidates (``configs``, ``keys``, ``cache``, ``fn``, ``pre_hook``,
-``all_kwargs()``) is used by its name. Where a Triton is not what is known here, what hooks it raises HookError, and
-what asks it says that there is none.
+The rest of the adapter uses the public members of an autotuner and its candidates (``configs``, ``keys``, ``cache``,
+``fn``, ``pre_hook``, ``all_kwargs()``) by their names. If a Triton differs from the known ones, functions that hook it
+raise HookError, and functions that look for something return None.
 """

@@ -1,8 +1,9 @@
-"""Triton's compiler, asked beside the tests: for a type of GPU, without a driver, a launch or a trace in a kernel.
+"""Compiles a kernel beside the tests: for a type of GPU, without a driver, a launch or a trace in the kernel.
 
-Triton keeps in each kernel the hash of its source, and the globals that this rests on: a test that sets one of them
-before its first launch would be refused. So what is compiled here is a copy of the kernel, and its hash is that of
-copies of all that it calls, by Triton's own rule. What that makes lies on disk where a launch looks for it.
+Triton keeps in each kernel the hash of its source, and the values of the globals that the hash rests on. A test that
+sets one of these globals before its first launch would be refused. This module therefore compiles a copy of the
+kernel. The copy's hash is computed by Triton's own rule from copies of all functions that the kernel calls. The
+compiled kernel lies on disk, and a launch finds it there.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import threading
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
 from types import FunctionType
@@ -21,30 +23,31 @@ from typing import Any
 from pytest_autotune.tuners.protocol import HookError
 from pytest_autotune.tuners.shared.library import find_version
 from pytest_autotune.tuners.triton.internals.compile_time import CompileTime
-from pytest_autotune.tuners.triton.internals.environment import module, target_of
+from pytest_autotune.tuners.triton.internals.environment import build_target, find_module
 
-_SOURCE_PARAMETERS = ["self", "fn", "signature", "constexprs", "attrs"]
-#: How Triton's kernels say that they assume something of an argument.
+_SOURCE_PARAMETERS = ["fn", "signature", "constexprs", "attrs"]
+#: Triton's word for "divisible by 16".
 _DIVISIBLE = "D"
 
 
-#: Held while code is made of Python: what that hashes is seen, and Python's lock allows no more of it at a time.
+#: Held while Triton makes code of Python. This makes hashes visible in the functions for a while. Python's lock lets no
+#: second thread do it at the same time anyway.
 _MAKES_CODE = threading.RLock()
 
 
 class ChangedMeanwhile(Exception):
-    """The launch is to compile this itself: a test has changed what is compiled, or Triton warns of it.
+    """The launch has to compile the kernel itself: a test has changed a function, or Triton warns of the kernel.
 
-    What a test has changed would lie under a hash that is not its own; and only the launch warns in its test.
+    Changed code would lie on disk under the hash of other code. A warning belongs to the test that launches the kernel.
     """
 
 
 class _Warning(BaseException):
-    """Triton warns of what it compiles; no ``Exception``, which Triton would make an error of the kernel."""
+    """Triton warns of a kernel. Triton would turn an ``Exception`` into an error of the kernel."""
 
 
 class _WarningsModule:
-    """Stands for the module ``warnings`` in Triton's modules: in the thread that has made it, a warning is an error."""
+    """Replaces the module ``warnings`` in Triton's modules. In the thread that made it, a warning is an error."""
 
     def __init__(self) -> None:
         self._thread = threading.get_ident()
@@ -55,15 +58,29 @@ class _WarningsModule:
         return getattr(warnings, name)
 
 
-def check_version() -> None:
-    """See whether kernels can be compiled so.
+@dataclass(frozen=True)
+class Specialization:
+    """The arguments that a kernel is compiled for.
 
-    :raises HookError: where this Triton is not known to do it.
+    :param signature: the type of each parameter, by name.
+    :param constants: the values that are compiled in, by the position of the parameter: ``{(2,): 16}``.
+    :param assumptions: Triton's words for its assumptions of an argument, by position; see :func:`find_assumptions`.
     """
-    compiler, jit = module("compiler.compiler"), module("runtime.jit")
+
+    signature: dict[str, Any] = field(default_factory=dict)
+    constants: dict[tuple[int], Any] = field(default_factory=dict)
+    assumptions: dict[tuple[int], str] = field(default_factory=dict)
+
+
+def check_version() -> None:
+    """Check that this Triton can compile a kernel in this way.
+
+    :raises HookError: if the Triton is not known to do it.
+    """
+    compiler, jit = find_module("compiler.compiler"), find_module("runtime.jit")
     is_known = (
-        module("backends.compiler") is not None
-        and list(inspect.signature(compiler.ASTSource).parameters) == _SOURCE_PARAMETERS[1:]
+        find_module("backends.compiler") is not None
+        and list(inspect.signature(compiler.ASTSource).parameters) == _SOURCE_PARAMETERS
         and hasattr(jit.DependenciesFinder, "_update_hash")
         and isinstance(inspect.getattr_static(jit.JITFunction, "cache_key"), property)
     )
@@ -71,73 +88,77 @@ def check_version() -> None:
         raise HookError(f"triton {find_version('triton')} compiles in a way that is not known here")
 
 
-def assumptions(kind: str, parameter: Any, *, divisible: bool) -> str | None:
-    """What a launch assumes of an argument of this type, in Triton's words; None where it does not look at it.
+def find_assumptions(kind: str, parameter: Any, *, divisible: bool) -> str | None:
+    """Return Triton's words for its assumptions of an argument; None if Triton does not look at the argument.
 
-    :param parameter: Triton's, of the kernel.
+    :param kind: the argument's type in Triton's signature.
+    :param parameter: Triton's parameter of the kernel.
+    :param divisible: whether the argument is divisible by 16.
     """
     is_looked_at = kind.startswith("*") or (kind[0] in "iu" and kind not in ("i1", "u1"))
     if parameter.do_not_specialize or not is_looked_at:
         return None
-    return _DIVISIBLE * divisible
+    if divisible:
+        return _DIVISIBLE
+    return ""
 
 
-def assumptions_of_constant(value: Any) -> str | None:
-    """The same of what is compiled in; Triton before 3.7 takes a text for such words."""
+def find_assumptions_of_constant(value: Any) -> str | None:
+    """Return Triton's words for a value that is compiled in. Triton before 3.7 takes a text for such words."""
     if tuple(map(int, find_version("triton").split(".")[:2])) >= (3, 7):
         return ""
-    return value if isinstance(value, str) else None
+    if isinstance(value, str):
+        return value
+    return None
 
 
-def compile_apart(
-    function: Any,
-    signature: Mapping[str, Any],
-    constants: Mapping[tuple[int], Any],
-    assumed: Mapping[tuple[int], str],
-    options: Mapping[str, Any],
-    arch: str,
-) -> bool:
-    """Compile a kernel as a launch would whose arguments are as told.
+def compile_apart(function: Any, specialization: Specialization, options: Mapping[str, Any], arch: str) -> bool:
+    """Compile a kernel as a launch with these arguments would.
 
     :param function: Triton's ``JITFunction``.
-    :param signature: the type of each parameter.
-    :param constants: what is compiled in, by its place among the parameters.
-    :param assumed: see :func:`assumptions`.
-    :param arch: ``sm_90``.
-    :returns: whether that was to be done: it may be on disk.
-    :raises Exception: what Triton raises, or :class:`ChangedMeanwhile`.
+    :param options: the options of the launch.
+    :param arch: for example ``sm_90``.
+    :returns: whether the kernel was compiled. It was not if it lies on disk already.
+    :raises Exception: Triton's errors, or :class:`ChangedMeanwhile`.
     """
-    target = target_of(arch)
-    backend = module("compiler.compiler").make_backend(target)
-    knobs = module("knobs")
-    given = {**options, "debug": options.get("debug", function.debug) or knobs.runtime.debug}
+    target = build_target(arch)
+    backend = find_module("compiler.compiler").make_backend(target)
+    knobs = find_module("knobs")
+    launch_options = {**options, "debug": options.get("debug", function.debug) or knobs.runtime.debug}
     if hasattr(knobs.compilation, "instrumentation_mode"):
-        given["instrumentation_mode"] = knobs.compilation.instrumentation_mode
+        launch_options["instrumentation_mode"] = knobs.compilation.instrumentation_mode
     copies = _Copies(function)
     source = _source_class()(
-        copies.of(function),
-        dict(signature),
-        dict(constants),
-        {path: backend.parse_attr(words) for path, words in assumed.items()},
+        copies.find_copy(function),
+        dict(specialization.signature),
+        dict(specialization.constants),
+        {path: backend.parse_attr(words) for path, words in specialization.assumptions.items()},
     )
     source.copies = copies
-    kernel = module("compiler").compile(source, target=target, options=backend.parse_options(given).__dict__)
-    if source.was_made:
-        driver = module("backends.nvidia.driver")
-        if hasattr(driver, "make_launcher"):  # before 3.7 a C compiler makes one for each signature
-            with suppress(Exception):  # the launch that builds it raises the error
-                driver.CudaLauncher(kernel.src, kernel.metadata)
-    return bool(source.was_made)
+    backend_options = backend.parse_options(launch_options).__dict__
+    kernel = find_module("compiler").compile(source, target=target, options=backend_options)
+    if not source.was_made:
+        return False
+    driver = find_module("backends.nvidia.driver")
+    if hasattr(driver, "make_launcher"):  # before 3.7 a C compiler makes a launcher for each signature
+        with suppress(Exception):  # the launch that builds the launcher raises the error
+            driver.CudaLauncher(kernel.src, kernel.metadata)
+    return True
 
 
 @cache
 def _source_class() -> Any:
-    class Source(module("compiler.compiler").ASTSource):  # type: ignore[misc]
+    class Source(find_module("compiler.compiler").ASTSource):  # type: ignore[misc]
+        """A kernel that is compiled apart.
+
+        :param was_made: whether Triton made code of the source. It did not if it found the kernel on disk.
+        """
+
         copies: Any = None
         was_made = False
 
         def make_ir(self, *args: Any, **kwargs: Any) -> Any:
-            with _MAKES_CODE, _leaving_unhashed(self.copies.originals), _refusing_warnings():
+            with _MAKES_CODE, _remove_new_hashes(self.copies.originals), _refuse_warnings():
                 if CompileTime.of(self.fn, self.constants.values()).needs_time:
                     raise ChangedMeanwhile
                 code = super().make_ir(*args, **kwargs)
@@ -150,8 +171,8 @@ def _source_class() -> Any:
 
 
 @contextmanager
-def _leaving_unhashed(functions: Iterable[Any]) -> Iterator[None]:
-    """Compile functions, which hashes what a kernel calls, and let those that have no hash have none afterwards."""
+def _remove_new_hashes(functions: Iterable[Any]) -> Iterator[None]:
+    """Remove the hashes that functions get inside: a compilation hashes the functions that a kernel calls."""
     unhashed = [function for function in functions if function.hash is None]
     try:
         yield
@@ -164,12 +185,12 @@ def _leaving_unhashed(functions: Iterable[Any]) -> Iterator[None]:
 
 
 @contextmanager
-def _refusing_warnings() -> Iterator[None]:
-    """Refuse to compile what Triton warns of, in this thread.
+def _refuse_warnings() -> Iterator[None]:
+    """Refuse kernels that Triton warns of, in this thread.
 
-    :raises ChangedMeanwhile: where it warns.
+    :raises ChangedMeanwhile: if Triton warns.
     """
-    import_module("triton.compiler.code_generator")  # Triton does so at its first compilation
+    import_module("triton.compiler.code_generator")  # Triton imports it at its first compilation
     namespaces = []
     for name, imported in sys.modules.copy().items():
         if name.startswith("triton.") and getattr(imported, "warnings", None) is warnings:
@@ -186,41 +207,54 @@ def _refusing_warnings() -> Iterator[None]:
 
 
 class _Copies:
-    """A copy of a kernel and of each function that it calls, hashed by Triton's own rule as those have none yet."""
+    """Copies of a kernel and of each function that it calls, hashed by Triton's own rule.
+
+    :param function: the kernel, Triton's ``JITFunction``.
+    """
 
     def __init__(self, function: Any) -> None:
         copies = self
 
-        class Finder(module("runtime.jit").DependenciesFinder):  # type: ignore[misc]
+        class Finder(find_module("runtime.jit").DependenciesFinder):  # type: ignore[misc]
+            """Finds the functions that a function calls, and hashes their copies."""
+
             def _update_hash(self, called: Any) -> None:
                 if not isinstance(getattr(type(called), "cache_key", None), property):  # Triton 3.4 asks for all names
                     return
-                is_new = id(called) not in copies._copies
-                copy = copies.of(called)
-                used = copy.used_global_vals
-                # Triton takes over what a function uses only where that is hashed already.
-                copy.used_global_vals = {} if is_new else used
+                is_new = not copies.has_copy(called)
+                copy = copies.find_copy(called)
+                used_globals = copy.used_global_vals
+                # Triton merges the globals of a called function only if the function was hashed before.
+                if is_new:
+                    copy.used_global_vals = {}
                 super()._update_hash(copy)
-                copy.used_global_vals = used
+                copy.used_global_vals = used_globals
 
         key: Any = inspect.getattr_static(type(function), "cache_key").fget
         scope = {**key.__globals__, "DependenciesFinder": Finder}
         self._hash = FunctionType(key.__code__, scope, closure=key.__closure__)
         self._copies: dict[int, Any] = {}
         self.originals: list[Any] = []
-        self.of(function)
+        self.find_copy(function)
 
-    def of(self, function: Any) -> Any:
-        """The copy of a function, with its hash."""
+    def has_copy(self, function: Any) -> bool:
+        return id(function) in self._copies
+
+    def find_copy(self, function: Any) -> Any:
+        """Return the copy of a function, with its hash. The first call makes the copy."""
         if id(function) not in self._copies:
             self.originals.append(function)
-            copy = self._copies[id(function)] = object.__new__(type(function))
+            copy = object.__new__(type(function))
+            self._copies[id(function)] = copy
             vars(copy).update(vars(function), hash=None, used_global_vals={}, _hash_lock=threading.RLock())
             self._hash(copy)
         return self._copies[id(function)]
 
     @property
     def state(self) -> list[object]:
-        """What is compiled, and the globals that it uses: Triton 3.4 has none of these in its hash."""
-        copies = self._copies.values()
-        return [(one.hash, *(repr(value) for value, _ in one.used_global_vals.values())) for one in copies]
+        """The hashes of all copies, and the values of their globals: Triton 3.4 does not hash these values."""
+        state: list[object] = []
+        for copy in self._copies.values():
+            globals_text = [repr(value) for value, _ in copy.used_global_vals.values()]
+            state.append((copy.hash, *globals_text))
+        return state

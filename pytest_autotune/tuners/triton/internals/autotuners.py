@@ -1,4 +1,4 @@
-"""Triton's ``Autotuner``: what of it is hooked, the layers of its kernel, how it measures, what it remembers."""
+"""Triton's ``Autotuner``: its hooked methods, the layers of its kernel, how it measures, and its memory."""
 
 from __future__ import annotations
 
@@ -12,7 +12,12 @@ from typing import Any
 from pytest_autotune.tuners.protocol import HookError
 from pytest_autotune.tuners.shared.functions import closure_cells, layers
 from pytest_autotune.tuners.shared.library import Patches, check_signature
-from pytest_autotune.tuners.triton.internals.environment import AUTOTUNER_MODULE, JIT_MODULE, module, triton_driver
+from pytest_autotune.tuners.triton.internals.environment import (
+    AUTOTUNER_MODULE,
+    JIT_MODULE,
+    find_driver,
+    find_module,
+)
 
 DISK_CACHE, PRUNE = "check_disk_cache", "prune_configs"
 _PARAMETERS = {DISK_CACHE: ["self", "tuning_key", "configs", "bench_fn"], PRUNE: ["self", "kwargs"]}
@@ -21,126 +26,159 @@ _BENCH_PARAMETERS = ["self", "args", "config", "meta"]
 _BENCHMARK_NEEDS = ("get_device_interface", "get_empty_cache_for_benchmark", "clear_cache")
 
 
-def method_of(autotuner_class: Any, name: str, patches: Patches) -> Any:
-    """A method of ``Autotuner`` that is hooked, until these patches are undone.
+def find_original_method(autotuner_class: Any, name: str, patches: Patches) -> Any:
+    """Return a method of ``Autotuner`` that the adapter replaces. Undoing the patches puts the method back.
 
-    ``check_disk_cache`` is called with the candidates that pruning left, and what benchmarks them; ``prune_configs``
-    where a search begins, with the keyword arguments of the call.
+    Triton calls ``check_disk_cache`` with the candidates that pruning left, and with the function that benchmarks
+    them. It calls ``prune_configs`` at the beginning of a search, with the keyword arguments of the call.
 
-    :raises HookError: where there is none, or it is called otherwise.
+    :raises HookError: if Triton has no such method, or calls it in another way.
     """
     return patches.known(autotuner_class, name, _PARAMETERS[name], needed="triton >= 3.4 is needed")
 
 
 def was_tuned(autotuner: Any, autotuner_class: Any) -> bool:
-    """Whether an autotuner has launched what some search has chosen, and remembers it."""
-    held = vars(autotuner)
-    if held.get("cache") == {} or "best_config" not in held or len(autotuner.configs) < 2:
+    """Whether an autotuner remembers the choice of a search, and has launched it."""
+    attributes = vars(autotuner)
+    if attributes.get("cache") == {} or "best_config" not in attributes or len(autotuner.configs) < 2:
         return False
     # Triton >= 3.8 takes the only candidate left after pruning without asking: nothing was tuned.
-    return "bench_time" in held or type(autotuner).run is not autotuner_class.run
+    return "bench_time" in attributes or type(autotuner).run is not autotuner_class.run
 
 
-def live_objects(*classes: Any) -> list[Any]:
-    """The objects in this process that are of some classes, or of classes derived from them."""
-    # isinstance would ask proxies for their class, which may run code of theirs. A list of all objects, of which there
-    # may be a million, counts a reference to each: in a forked child that copies the memory of all of them.
-    wanted = {id(cls): cls for cls in classes}
+def list_live_objects(*classes: Any) -> list[Any]:
+    """Return the objects of this process that are of some classes, or of classes derived from them."""
+    # isinstance would ask proxies for their class, which may run their code. A list of all objects, which may be a
+    # million, counts a reference to each: in a forked child that copies the memory of all of them.
+    classes_by_id = {id(cls): cls for cls in classes}
     queue = list(classes)
     while queue:
-        below = [one for one in type.__subclasses__(queue.pop()) if id(one) not in wanted]
-        wanted |= {id(one): one for one in below}
-        queue += below
-    return [one for one in gc.get_referrers(*wanted.values()) if id(type(one)) in wanted]
+        for derived in type.__subclasses__(queue.pop()):
+            if id(derived) not in classes_by_id:
+                classes_by_id[id(derived)] = derived
+                queue.append(derived)
+    referrers = gc.get_referrers(*classes_by_id.values())
+    return [referrer for referrer in referrers if id(type(referrer)) in classes_by_id]
 
 
-class HeuristicsOver:
-    """The ``triton.heuristics`` over autotuners, which these know nothing of: noted where they are made.
+class OuterHeuristics:
+    """The ``triton.heuristics`` around autotuners. An autotuner does not know them: they are noted when they are made.
 
     :param module: ``triton.runtime.autotuner``.
-    :param patches: until these are undone, new ones are noted.
-    :raises HookError: where they are made otherwise.
+    :param patches: new heuristics are noted until these patches are undone.
+    :raises HookError: if Triton makes heuristics in another way.
     """
 
     def __init__(self, module: ModuleType, patches: Patches) -> None:
-        heuristics: Any = module.Heuristics
-        original = patches.known(heuristics, "__init__", ["self", "fn", "arg_names", "values"])
-        self._all: weakref.WeakKeyDictionary[Any, None] = weakref.WeakKeyDictionary()  # in their order
-        all_of_them = self._all
-        all_of_them.update(dict.fromkeys(live_objects(heuristics)))
+        heuristics_class: Any = module.Heuristics
+        original = patches.known(heuristics_class, "__init__", ["self", "fn", "arg_names", "values"])
+        #: All heuristics of this process, in the order in which they were made.
+        self._heuristics: weakref.WeakKeyDictionary[Any, None] = weakref.WeakKeyDictionary()
+        noted = self._heuristics
+        noted.update(dict.fromkeys(list_live_objects(heuristics_class)))
 
         def __init__(self: Any, fn: Any, arg_names: Any, values: Any) -> None:
             original(self, fn, arg_names, values)
-            all_of_them[self] = None
+            noted[self] = None
 
-        heuristics.__init__ = __init__
+        heuristics_class.__init__ = __init__
 
-    def over(self, autotuner: Any) -> list[Any]:
-        """Those over an autotuner, from the inside out; all of them, where several stand side by side."""
-        found = [(list(layers(getattr(one, "fn", None))), one) for one in list(self._all)]
-        over = [(len(inner), one) for inner, one in found if any(layer is autotuner for layer in inner)]
-        return [one for _, one in sorted(over, key=lambda pair: pair[0])]
+    def list_around(self, autotuner: Any) -> list[Any]:
+        """Return the heuristics around an autotuner, from the inside out.
+
+        If several stand side by side around the autotuner, all of them are returned.
+        """
+        depths = []
+        for heuristics in list(self._heuristics):
+            inner_layers = list(layers(getattr(heuristics, "fn", None)))
+            if any(layer is autotuner for layer in inner_layers):
+                depths.append((len(inner_layers), heuristics))
+        depths.sort(key=lambda pair: pair[0])
+        return [heuristics for _, heuristics in depths]
 
 
-def pruner_of(autotuner: Any) -> Any:
-    """The function that the author of a kernel prunes with; None where there is none but the picker of an export.
+def find_pruner(autotuner: Any) -> Any:
+    """Return the function that the author of a kernel prunes with; None if the author has given none.
 
-    That one leaves all candidates in a run: see :mod:`pytest_autotune.production`.
+    The picker of an export is no pruner. It keeps all candidates in a run: see :mod:`pytest_autotune.production`.
     """
     pruner = getattr(autotuner, "early_config_prune", None)
     return getattr(pruner, "autotune_pruner", pruner)
 
 
-def measure_as_triton(autotuner: Any) -> None:
-    """Take the ``do_bench`` of an export out of an autotuner: it is Triton's own, where more than one is left."""
+def remove_exported_benchmark(autotuner: Any) -> None:
+    """Take the ``do_bench`` of an export out of an autotuner, so that the autotuner uses Triton's own benchmark.
+
+    The export uses its ``do_bench`` if its picker leaves several candidates.
+    """
     bench = getattr(getattr(autotuner, "early_config_prune", None), "do_bench", None)
     if bench is not None and bench is autotuner._do_bench:
         autotuner._do_bench = None
         vars(autotuner).pop("do_bench", None)
 
 
-class Pruned(list[Any]):
+class PrunedConfigs(list[Any]):
     """The candidates that pruning left.
 
-    :param early: those that ``early_config_prune`` left, of which a performance model may have chosen some.
+    :param configs: the candidates after the whole pruning.
+    :param before_model: the candidates that ``early_config_prune`` left. A performance model may have chosen
+        ``configs`` among them.
     """
 
-    def __init__(self, left: Iterable[Any], early: Iterable[Any]) -> None:
-        super().__init__(left)
-        self.early = list(early)
+    def __init__(self, configs: Iterable[Any], before_model: Iterable[Any]) -> None:
+        super().__init__(configs)
+        self.before_model = list(before_model)
 
 
-def pruned_alone(autotuner: Any, prune: Callable[[], Any]) -> Any:
-    """Prune copies of the candidates of an autotuner, so that nothing of it is left in those of later calls.
+class _NotedPruner:
+    """A kernel's pruner that notes the candidates that it left."""
 
-    Pruners of public libraries are generators, make candidates of their own, or change those that they are given: "no
-    TMA where the input is permuted". A test would not get in a suite what it gets alone.
+    def __init__(self, pruner: Callable[..., Any]) -> None:
+        self._pruner = pruner
+        self.configs: list[Any] = []
+
+    def prune(self, *args: Any, **kwargs: Any) -> Any:
+        configs = self._pruner(*args, **kwargs)
+        self.configs = []
+        if isinstance(configs, list):
+            self.configs = list(configs)
+        return configs
+
+
+def prune_copies(autotuner: Any, prune: Callable[[Any, Any], Any], kwargs: Any) -> Any:
+    """Prune copies of an autotuner's candidates, so that pruning changes no candidate of a later call.
+
+    The pruners of public libraries are generators, make candidates of their own, or change the given candidates ("no
+    TMA where the input is permuted"). A test in a suite would get other candidates than the same test alone.
 
     :param prune: the ``prune_configs`` of the autotuner's class.
-    :returns: where there is a pruner, :class:`Pruned`: the autotuner's own, but for those that the pruner changed.
+    :param kwargs: the keyword arguments of the call.
+    :returns: if there is a pruner, :class:`PrunedConfigs` with the autotuner's own candidates. A candidate that the
+        pruner changed is the changed copy.
     """
-    measure_as_triton(autotuner)
-    if pruner_of(autotuner) is None:
-        return prune()
-    own, pruner = autotuner.configs, autotuner.early_config_prune
-    copies = [_copied(config) for config in own]
-    early: list[Any] = []
-
-    def noted(*args: Any, **kwargs: Any) -> Any:
-        left = pruner(*args, **kwargs)
-        early[:] = left if isinstance(left, list) else ()
-        return left
-
-    autotuner.configs, autotuner.early_config_prune = list(copies), noted
+    remove_exported_benchmark(autotuner)
+    if find_pruner(autotuner) is None:
+        return prune(autotuner, kwargs)
+    configs, pruner = autotuner.configs, autotuner.early_config_prune
+    copies = [_copy_config(config) for config in configs]
+    noted_pruner = _NotedPruner(pruner)
+    autotuner.configs, autotuner.early_config_prune = list(copies), noted_pruner.prune
     try:
-        left = list(prune())
+        pruned = list(prune(autotuner, kwargs))
     finally:
-        autotuner.configs, autotuner.early_config_prune = own, pruner
-    unchanged = {id(copy): config for copy, config in zip(copies, own, strict=True) if vars(copy) == vars(config)}
-    return Pruned(*([unchanged.get(id(config), config) for config in some] for some in (left, early or left)))
+        autotuner.configs, autotuner.early_config_prune = configs, pruner
+    unchanged = {}
+    for copy, config in zip(copies, configs, strict=True):
+        if vars(copy) == vars(config):
+            unchanged[id(copy)] = config
+    before_model = noted_pruner.configs or pruned
+    return PrunedConfigs(
+        [unchanged.get(id(config), config) for config in pruned],
+        [unchanged.get(id(config), config) for config in before_model],
+    )
 
 
-def _copied(config: Any) -> Any:
+def _copy_config(config: Any) -> Any:
     copy = object.__new__(type(config))
     vars(copy).update(vars(config), kwargs=dict(config.kwargs))
     return copy
@@ -148,77 +186,96 @@ def _copied(config: Any) -> Any:
 
 def is_heuristics(layer: Any) -> bool:
     """Whether a decorator of a kernel is ``triton.heuristics``, or a copy of it."""
-    is_named_so = any(base.__name__ == "Heuristics" for base in type(layer).__mro__)
-    return is_named_so and isinstance(getattr(layer, "values", None), dict)
+    has_name = any(base.__name__ == "Heuristics" for base in type(layer).__mro__)
+    return has_name and isinstance(getattr(layer, "values", None), dict)
 
 
-def interprets(autotuner: Any) -> bool:
-    """Whether the kernel of an autotuner runs under the interpreter: decided when it was decorated."""
+def is_interpreted(autotuner: Any) -> bool:
+    """Whether the kernel of an autotuner runs under the interpreter. Triton decides this at the decoration."""
     return any(type(layer).__name__ == "InterpretedFunction" for layer in layers(autotuner))
 
 
-def is_of_triton(autotuner: Any) -> bool:
-    """Whether what an autotuner launches is a kernel of Triton's, Gluon's too, that ``warmup=True`` only compiles.
+def launches_triton_kernel(autotuner: Any) -> bool:
+    """Whether an autotuner launches a kernel of Triton or Gluon, which ``warmup=True`` compiles without a launch.
 
-    Some autotuners are made around a Python function, which launches what it likes.
+    Some autotuners are made around a Python function, which may launch anything.
     """
-    return any(base.__name__ == "JITFunction" for layer in layers(autotuner.fn) for base in type(layer).__mro__)
+    for layer in layers(autotuner.fn):
+        if any(base.__name__ == "JITFunction" for base in type(layer).__mro__):
+            return True
+    return False
 
 
-def jit_function(layer: Any) -> Any:
-    """The ``JITFunction`` under decorators of Triton; None where there is none."""
-    return next((one for one in layers(layer) if (type(one).__module__, type(one).__name__) == _JIT_FUNCTION), None)
+def find_jit_function(layer: Any) -> Any:
+    """Return the ``JITFunction`` under decorators of Triton; None if there is none."""
+    for inner_layer in layers(layer):
+        if (type(inner_layer).__module__, type(inner_layer).__name__) == _JIT_FUNCTION:
+            return inner_layer
+    return None
 
 
-def watched_by(autotuner: Any, function: FunctionType) -> str:
-    """What looks on at the searches of an autotuner and can remember it, in words; empty where nothing does.
+def find_watcher(autotuner: Any, function: FunctionType) -> str:
+    """Name the hook that sees an autotuner's searches and can remember them; empty if there is none.
 
-    That is a ``post_hook`` of the user's, or Triton's listener (since 3.8), which is a closure or a method: a test that
-    has made it asks whether there was a search. What is a function of its own restores a tensor, or writes a log, and
-    so does what a library has given a kernel that no test has made.
+    Such a hook is a ``post_hook`` of the user, or Triton's listener (since 3.8), if it is a closure or a method. A
+    test that has made it asks whether there was a search. A plain function restores a tensor or writes a log. So
+    does a hook that a library has given to a kernel that no test has made.
+
+    :param function: the function of the kernel.
     """
-    settings = getattr(module("knobs"), "autotuning", None)
-    is_made_inside = "<locals>" in function.__qualname__ and getattr(autotuner, "user_defined_post_hook", False)
-    lookers = {
-        "its post_hook": autotuner.post_hook if is_made_inside else None,
-        "knobs.autotuning.listener": getattr(settings, "listener", None),
-    }
-    found = (name for name, one in lookers.items() if one and (not inspect.isfunction(one) or one.__closure__))
-    return next(found, "")
+    has_own_hook = "<locals>" in function.__qualname__ and getattr(autotuner, "user_defined_post_hook", False)
+    if has_own_hook and _can_remember(autotuner.post_hook):
+        return "its post_hook"
+    if _can_remember(getattr(getattr(find_module("knobs"), "autotuning", None), "listener", None)):
+        return "knobs.autotuning.listener"
+    return ""
 
 
-def heuristics_under(autotuner: Any) -> list[Any]:
-    """The ``triton.heuristics`` between an autotuner and its kernel."""
+def _can_remember(hook: Any) -> bool:
+    if not hook:
+        return False
+    return not inspect.isfunction(hook) or bool(hook.__closure__)
+
+
+def list_inner_heuristics(autotuner: Any) -> list[Any]:
+    """Return the ``triton.heuristics`` between an autotuner and its kernel."""
     return [layer for layer in layers(autotuner.fn) if is_heuristics(layer)]
 
 
-def arguments_of(bench_fn: Callable[[], None]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The arguments of a call, which only the closure of its benchmark function holds.
+def find_arguments(bench_fn: Callable[[], None]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return the positional and keyword arguments of a call. Only the closure of its benchmark function holds them.
 
-    :raises LookupError: when it is not the function that Triton is known to pass.
+    :raises LookupError: if the function is not the function of a known Triton.
     """
-    cells = closure_cells(bench_fn) if inspect.isfunction(bench_fn) else {}
+    cells = _find_cells(bench_fn)
     args, kwargs = cells.get("args"), cells.get("kwargs")
-    if not (isinstance(args, tuple) and isinstance(kwargs, dict)):
+    if not isinstance(args, tuple) or not isinstance(kwargs, dict):
         raise LookupError("its benchmark is not the one that is known here")
     return args, kwargs
 
 
-def candidate_of(kernel_call: Callable[[], object]) -> Any:
-    """The candidate that Triton's benchmark launches; None where that is not known."""
-    return closure_cells(kernel_call).get("config") if inspect.isfunction(kernel_call) else None
+def find_launched_config(kernel_call: Callable[[], object]) -> Any:
+    """Return the candidate that Triton's benchmark launches with a function; None if it is not known."""
+    return _find_cells(kernel_call).get("config")
 
 
-def expected_failures() -> tuple[type[BaseException], ...]:
-    """What Triton's own benchmark takes for a failure of one candidate."""
-    errors, compiler = module("runtime.errors"), module("compiler.errors")
-    return errors.OutOfResources, errors.PTXASError, compiler.CompileTimeAssertionFailure
+def _find_cells(function: Any) -> dict[str, Any]:
+    if not inspect.isfunction(function):
+        return {}
+    return closure_cells(function)
 
 
-def why_no_race(autotuner_class: Any) -> str:
-    """Return why no search of this Triton can race, in one line; empty where searches can.
+def list_candidate_errors() -> tuple[type[BaseException], ...]:
+    """Return the classes of errors that Triton's own benchmark takes for the failure of a single candidate."""
+    errors = find_module("runtime.errors")
+    compiler_errors = find_module("compiler.errors")
+    return errors.OutOfResources, errors.PTXASError, compiler_errors.CompileTimeAssertionFailure
 
-    What another package has put in place of Triton's own benchmark is used as it is, and is no reason.
+
+def explain_no_race(autotuner_class: Any) -> str:
+    """Return the reason why no search of this Triton can race, in one line; empty if searches can race.
+
+    A benchmark that another package has put in place of Triton's own is used as it is, and is no reason.
     """
     bench = getattr(autotuner_class, "_bench", None)
     if bench is not None and not _is_from_triton(bench):
@@ -233,22 +290,24 @@ def why_no_race(autotuner_class: Any) -> str:
 
 
 def _is_from_triton(bench: Any) -> bool:
-    # What is put around Triton's by functools.wraps has its __module__.
+    # functools.wraps copies __module__ to a function around Triton's, so __module__ would not tell.
     return getattr(bench, "__globals__", {}).get("__name__") == AUTOTUNER_MODULE
 
 
-def driver_of(autotuner: Any) -> Any:
-    """The active driver, with what Triton's own benchmark needs of it; None where another benchmark is to be used.
+def find_benchmark_driver(autotuner: Any) -> Any:
+    """Return the active driver if an autotuner uses Triton's own benchmark; None if it uses another benchmark.
 
-    That is one that a kernel's author brings, one with ``warmup=``, ``rep=`` or ``use_cuda_graph=``, one that another
-    package has put in its place, and that of a backend without events.
+    Other benchmarks are: the author's, one with ``warmup=``, ``rep=`` or ``use_cuda_graph=``, one that another package
+    has put in place of Triton's, and the benchmark of a backend without events.
     """
-    cls = type(autotuner)
-    if why_no_race(cls) or not _is_from_triton(cls._bench) or "_bench" in vars(autotuner):
+    autotuner_class = type(autotuner)
+    if explain_no_race(autotuner_class) or not _is_from_triton(autotuner_class._bench) or "_bench" in vars(autotuner):
         return None
     benchmark = autotuner.do_bench
-    named = getattr(benchmark, "__module__", ""), getattr(benchmark, "__qualname__", "")
-    if autotuner._do_bench is not None or named != ("triton.testing", "do_bench"):
+    qualified_name = getattr(benchmark, "__module__", ""), getattr(benchmark, "__qualname__", "")
+    if autotuner._do_bench is not None or qualified_name != ("triton.testing", "do_bench"):
         return None
-    driver = triton_driver().active
-    return driver if all(hasattr(driver, name) for name in _BENCHMARK_NEEDS) else None
+    driver = find_driver().active
+    if not all(hasattr(driver, name) for name in _BENCHMARK_NEEDS):
+        return None
+    return driver

@@ -1,13 +1,13 @@
-"""The Python values that Triton reads while it compiles a kernel: may another thread, or an earlier time, read them?
+"""Whether a thread other than the launching thread may compile a kernel, and whether it may do so before the launch.
 
-Triton looks up the names of a kernel's functions when it compiles them, and calls Python functions that it finds. Most
-values are in Triton's hash of the kernel: a launch with another value looks for another file. The others decide where
-a kernel may be compiled:
+Triton looks up the names of a kernel's functions when it compiles them, and calls the Python functions that the names
+stand for. Most values are in Triton's hash of the kernel: a launch with another value looks for another file. Two kinds
+of values restrict the compilation:
 
-- Python code outside Triton's package may read what a test has set, in its thread or its context.
-- A value that is not in the hash may be another one when the test launches the kernel.
+- Python code outside Triton's package may read values that a test has set in its thread or its context.
+- A value that is not in the hash may have changed when the test launches the kernel.
 
-A kernel with a value that is not known here counts as both. No value is asked for anything but its class and its name.
+A kernel with a value of an unknown kind counts as both. This module reads only the class and the name of a value.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any
 
 from pytest_autotune.tuners.shared.functions import closure_cells
-from pytest_autotune.tuners.triton.internals.environment import JIT_MODULE, LANGUAGE_MODULE, module
+from pytest_autotune.tuners.triton.internals.environment import JIT_MODULE, LANGUAGE_MODULE, find_module
 
-#: Triton lets a kernel read any global of such a name, and leaves it out of the hash.
+#: Triton lets a kernel read any global with one of these names, and leaves it out of the hash.
 _UNHASHED_NAMES = frozenset(
     {"float", "getattr", "hasattr", "int", "isinstance", "len", "list", "max", "min", "print", "range"}
 )
-#: Triton lets a kernel read a global of one of these classes of Triton's,
+#: Triton lets a kernel read a global of one of these classes.
 _READABLE_CLASSES = ("JITCallable", "JITFunction", "constexpr", "dtype")
-#: with one of these marks,
+#: Triton lets a kernel read a global with one of these marks.
 _MARKS = ("__triton_builtin__", "__triton_aggregate__")
-#: and of a module whose name begins so.
+#: Triton lets a kernel read a global of these modules, and of the modules inside.
 _LANGUAGES = ("triton.language", "triton.experimental.gluon.language")
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
 
@@ -63,7 +63,7 @@ class CompileTime:
             walk.add_function(kernel)
             for constant in constants:
                 walk.add_constant(constant)
-        except Exception:  # nothing is sure of a kernel that cannot be followed
+        except Exception:  # nothing is certain about a kernel that cannot be followed
             return cls(needs_thread=True, needs_time=True)
         return cls(walk.runs_code, walk.runs_code or walk.reads_unhashed)
 
@@ -73,7 +73,7 @@ class _Names:
     """The names in the source of a function that may stand for values outside of it.
 
     :param paths: dotted names, as long as they stand in the source: ``("tl", "float32", "name")``.
-    :param in_defaults: those in the defaults of the parameters.
+    :param in_defaults: the dotted names in the defaults of the parameters.
     :param assigned: the names that the function assigns itself.
     """
 
@@ -155,7 +155,7 @@ class _Walk:
             self._add_defaults(function.fn, names, {**scope, **cells})
 
     def add_constant(self, value: object) -> None:
-        """Follow an argument that is compiled in, and is in the key of the kernel."""
+        """Follow an argument that is compiled in. Triton's key of the kernel holds the argument."""
         value = _unwrapped(value)
         if _is_of_class(value, "JITFunction"):
             self._add_value(value, is_hashed=True)
@@ -163,8 +163,10 @@ class _Walk:
             self.runs_code = True
 
     def _add_defaults(self, function: FunctionType, names: _Names, scope: Mapping[str, object]) -> None:
-        """Follow the defaults of a function that a kernel calls: in Triton's hash is only their text."""
-        for default in (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()):
+        """Follow the defaults of a function that a kernel calls: Triton's hash holds only their text."""
+        for default in function.__defaults__ or ():
+            self.add_constant(default)
+        for default in (function.__kwdefaults__ or {}).values():
             self.add_constant(default)
         for path in names.in_defaults:
             self.reads_unhashed |= not _belongs_to_triton(scope.get(path[0]))
@@ -180,13 +182,13 @@ class _Walk:
         """
         name, *attributes = path
         if name not in cells and name not in scope:
-            return  # it is a function of Python's, which Triton knows, or an error
+            return  # the name is a built-in function, which Triton knows, or an error
         value = cells.get(name, scope.get(name))
         if _is_module(value):
             if name not in assigned:  # else a variable of the kernel hides the module
                 self._add_path_in_module(value, attributes)
             return
-        # The hash has the global where the closure has another value of the same name.
+        # If the closure and the globals have the name with two values, the hash holds the global's value.
         is_hidden = name in cells and scope.get(name, value) is not value
         is_hashed = name not in _UNHASHED_NAMES and name not in assigned and not is_hidden
         if name in _UNHASHED_NAMES or _is_readable(value):
@@ -197,26 +199,26 @@ class _Walk:
         owner = value
         while _is_module(value):
             if not attributes:
-                self.runs_code = True  # whoever is handed a module may take anything from it
+                self.runs_code = True  # a function that gets a module may use any of its values
                 return
             owner, attribute = value, attributes.pop(0)
             if attribute not in vars(owner):
-                # The module may compute it; else the kernel is wrong.
+                # The module may compute the attribute; else the kernel is wrong.
                 self.runs_code |= "__getattr__" in vars(owner) or type(owner) is not ModuleType
                 return
             value = vars(owner)[attribute]
-        is_own = _belongs_to_triton(value) or _is_plain(value) or type(value) is BuiltinFunctionType
-        if is_own and (owner is math or _belongs_to_triton(owner)):
+        is_safe = _belongs_to_triton(value) or _is_plain(value) or type(value) is BuiltinFunctionType
+        if is_safe and (owner is math or _belongs_to_triton(owner)):
             self.runs_code |= _is_static_print(value)
         else:
-            # Triton does not look into its own modules for what belongs into the hash.
+            # Triton does not hash the values of its own modules.
             self._add_value(value, not _belongs_to_triton(owner), has_attributes=bool(attributes))
 
     def _add_value(self, value: Any, is_hashed: bool, *, is_global: bool = False, has_attributes: bool = False) -> None:
         """Follow the value that a name stands for.
 
-        :param is_hashed: the hash has the value if it has values of this kind.
-        :param is_global: the name is that of a global or of a variable of a closure.
+        :param is_hashed: the hash holds the value, if it holds values of this kind at all.
+        :param is_global: the name is a global, or a variable of a closure.
         :param has_attributes: attributes of the value follow.
         """
         if _is_of_class(value, "constexpr"):
@@ -245,10 +247,13 @@ def _unwrapped(value: Any) -> object:
     return value
 
 
-# Not isinstance, here and below: it asks proxies for their class, which may run code of theirs.
+# The functions below do not use isinstance: it asks proxies for their class, which may run their code.
 def _is_of_class(value: object, name: str) -> bool:
-    """Whether a value is of a class of Triton with this name, or of one that is derived from it."""
-    return any(cls.__name__ == name and cls.__module__ in (JIT_MODULE, LANGUAGE_MODULE) for cls in type(value).__mro__)
+    """Whether a value is of a class of Triton with this name, or of a derived class."""
+    for cls in type(value).__mro__:
+        if cls.__name__ == name and cls.__module__ in (JIT_MODULE, LANGUAGE_MODULE):
+            return True
+    return False
 
 
 def _is_module(value: object) -> bool:
@@ -256,31 +261,33 @@ def _is_module(value: object) -> bool:
 
 
 def _is_plain(value: Any) -> bool:
-    """Whether a value can neither change nor run any code; dtypes of all libraries are such values."""
+    """Whether a value can neither change nor run any code, as the dtypes of all libraries."""
     if type(value) is tuple:
         return all(map(_is_plain, value))
     return type(value) in _PLAIN or type(value).__name__ == "dtype"
 
 
 def _belongs_to_triton(value: Any) -> bool:
-    """Whether a module, a class, a function or a dtype is of Triton's own package."""
+    """Whether a module, a class, a function or a dtype belongs to Triton's package."""
     if _is_module(value):
         return str(value.__name__).partition(".")[0] == "triton"
     if issubclass(type(value), type):
         return str(value.__module__).partition(".")[0] == "triton"
     if _is_of_class(value, "dtype"):
         return True
-    function = value.fn if _is_of_class(value, "JITCallable") or _is_of_class(value, "JITFunction") else value
+    function = value
+    if _is_of_class(value, "JITCallable") or _is_of_class(value, "JITFunction"):
+        function = value.fn
     if type(function) is not FunctionType:
         return False
-    # Around a user's function, a decorator of Triton's has put one that has Triton's code.
+    # A decorator of Triton puts a function with Triton's code around a user's function.
     innermost = inspect.unwrap(function)
     folder = os.path.dirname(str(sys.modules["triton"].__file__))
     return type(innermost) is FunctionType and innermost.__code__.co_filename.startswith(folder + os.sep)
 
 
 def _is_static_print(value: Any) -> bool:
-    """Whether a value of Triton's is ``tl.static_print``, or Gluon's."""
+    """Whether a value of Triton is ``static_print`` of ``tl`` or of Gluon."""
     return type(value) is FunctionType and value.__name__ == "static_print"
 
 
@@ -288,12 +295,16 @@ def _is_readable(value: Any) -> bool:
     """Whether Triton lets a kernel read a global that has this value; otherwise a variable of the kernel hides it."""
     if value is None or any(_is_of_class(value, name) for name in _READABLE_CLASSES):
         return True
-    cls = value if issubclass(type(value), type) else type(value)
+    cls = type(value)
+    if issubclass(cls, type):
+        cls = value
     if issubclass(cls, tuple) and hasattr(cls, "_fields"):
         return True
-    if any(_attribute(value, mark) for mark in _MARKS) or str(_attribute(value, "__module__")).startswith(_LANGUAGES):
+    if any(_attribute(value, mark) for mark in _MARKS):
         return True
-    return bool(module("knobs").compilation.allow_non_constexpr_globals)
+    if str(_attribute(value, "__module__")).startswith(_LANGUAGES):
+        return True
+    return bool(find_module("knobs").compilation.allow_non_constexpr_globals)
 
 
 def _attribute(value: Any, name: str) -> object:
@@ -305,5 +316,5 @@ def _attribute(value: Any, name: str) -> object:
 
 @lru_cache(maxsize=1)
 def _hashes_constants() -> bool:
-    """Whether Triton's hash has the globals that are ``tl.constexpr``: since 3.5."""
-    return hasattr(module("runtime.jit"), "JITCallable")
+    """Whether Triton's hash holds the globals that are ``tl.constexpr``: since 3.5."""
+    return hasattr(find_module("runtime.jit"), "JITCallable")

@@ -1,4 +1,4 @@
-"""Triton's compiler: how it is called, here and in a pool, how it refuses; what it made, and loading that."""
+"""Triton's compiler: its call, its pool, its refusals, its compiled kernels, and how a kernel is loaded."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ import re
 import sys
 import threading
 from collections.abc import Callable, Hashable, Iterator, Mapping
-from concurrent.futures import Executor
+from concurrent.futures import Executor, Future
 from contextlib import contextmanager
+from dataclasses import dataclass
 from traceback import walk_tb
 from types import ModuleType
 from typing import Any
@@ -17,48 +18,48 @@ from typing import Any
 from pytest_autotune.tuners.shared.candidates import chained_errors, clear_tracebacks
 from pytest_autotune.tuners.shared.functions import closure_cells
 from pytest_autotune.tuners.shared.library import check_signature
-from pytest_autotune.tuners.triton.internals.environment import module
+from pytest_autotune.tuners.triton.internals.environment import find_module
 
 _COMPILE_PARAMETERS = ["src", "target", "options"]
 _REFUSALS = {"CompilationError", "OutOfResources", "PTXASError", "AutotunerError"}
 #: The message of a RuntimeError that refuses a kernel for a function in it; kind and name of the function.
 _UNSUPPORTED = re.compile(r"Unsupported function referenced(?:: <([a-z ]+ [\w.<>]+))?")
-#: The hash of a function begins so while Triton computes it.
+#: The hash of a function begins with this word while Triton computes it.
 _PLACEHOLDER = "recursion:"
 _NO_LOCK = threading.Lock()
-#: What says only how a kernel was compiled, not how it is launched.
+#: The metadata that tells only how a kernel was compiled, not how it is launched.
 _COMPILED_WITH = {"hash", "num_stages", "maxnreg"}
 
 
-def imported() -> Any:
-    """``triton.compiler``; None where it is not imported yet."""
+def find_compiler() -> Any:
+    """Return ``triton.compiler``; None if it is not imported yet."""
     return sys.modules.get("triton.compiler")
 
 
-def compile_of(compiler: ModuleType) -> Callable[..., Any]:
-    """``triton.compiler.compile``: what kernels compile themselves with.
+def find_compile_function(compiler: ModuleType) -> Callable[..., Any]:
+    """Return ``triton.compiler.compile``, by which kernels compile themselves.
 
-    :raises HookError: where there is none, or it is called otherwise.
+    :raises HookError: if Triton has no such function, or it has other parameters.
     """
     return check_signature(
         getattr(compiler, "compile", None), "triton.compiler.compile", "triton", _COMPILE_PARAMETERS, and_others=True
     )
 
 
-def given_to_compile(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of a call of ``triton.compiler.compile`` by name: ``src``, ``target``, ``options``."""
+def name_compile_arguments(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of a call of ``triton.compiler.compile`` by name: ``src``, ``target``, ``options``."""
     return {**dict(zip(_COMPILE_PARAMETERS, args, strict=False)), **kwargs}
 
 
 def is_refusal(error: BaseException) -> bool:
-    """Whether an error is one of Triton's that says: this cannot be compiled, or needs more than the device has."""
+    """Whether Triton says by an error that a kernel cannot be compiled, or needs more than the device has."""
     names = {cls.__name__ for cls in type(error).__mro__ if cls.__module__.startswith("triton.")}
     text = str(error)
     return bool(names & _REFUSALS) or text.startswith("PassManager::run failed") or bool(_UNSUPPORTED.match(text))
 
 
-def message_of(error: BaseException) -> str:
-    """Return the part of an error's message that says what is wrong; empty if all of it does."""
+def find_message(error: BaseException) -> str:
+    """Return the part of an error's message that names the fault; empty if the whole message does."""
     if match := _UNSUPPORTED.match(str(error)):
         # The rest is the text of an object, such as all variables of the environment.
         return f"Unsupported function referenced: {match[1] or 'an object'}"
@@ -66,26 +67,26 @@ def message_of(error: BaseException) -> str:
 
 
 @contextmanager
-def refusals_undone() -> Iterator[None]:
-    """Leave no trace of an error that Triton raises inside while it computes the hash of a function.
+def remove_unfinished_hashes() -> Iterator[None]:
+    """Remove the placeholder for a function's hash, if Triton raises an error while it computes the hash.
 
     Triton (3.5 and later) writes a placeholder into the function first, and leaves it there after an error. The next
     launch takes the placeholder for the hash: it passes, and runs the code of any kernel that has the same name.
-    A launch of the test's own leaves the placeholder as it does without us.
+    A test's own launch without the plugin leaves the placeholder, too.
     """
     try:
         yield
     except BaseException as error:
-        for function in _unfinished_hashes(error):
-            with getattr(function, "_hash_lock", _NO_LOCK):  # another thread may have computed it since
+        for function in _list_unfinished_functions(error):
+            with getattr(function, "_hash_lock", _NO_LOCK):  # another thread may have computed the hash meanwhile
                 if str(function.hash).startswith(_PLACEHOLDER):
                     function.hash = None
         raise
 
 
-def _unfinished_hashes(error: BaseException) -> list[Any]:
+def _list_unfinished_functions(error: BaseException) -> list[Any]:
     """Return the functions whose hash Triton was computing when an error was raised."""
-    cache_key = inspect.getattr_static(module("runtime.jit").JITFunction, "cache_key", None)
+    cache_key = inspect.getattr_static(find_module("runtime.jit").JITFunction, "cache_key", None)
     code = getattr(getattr(cache_key, "fget", None), "__code__", None)
     functions = []
     for linked in chained_errors(error):
@@ -95,44 +96,66 @@ def _unfinished_hashes(error: BaseException) -> list[Any]:
     return functions
 
 
-def is_of_kernel(source: Any) -> bool:
-    """Whether what is compiled is a kernel and its arguments, ``ASTSource``, and no file of one of Triton's stages."""
+def is_kernel_source(source: Any) -> bool:
+    """Whether a source is a kernel and its arguments, ``ASTSource``, and not a file of one of Triton's stages."""
     return all(hasattr(source, name) for name in ("fn", "signature", "constants", "attrs"))
 
 
-def description_of(source: Any) -> tuple[str, ...]:
-    """What is compiled, in words that Triton need not compute anything for: the text of a kernel, and its arguments."""
+def describe_source(source: Any) -> tuple[str, ...]:
+    """Describe a kernel and its arguments by texts for which Triton computes nothing.
+
+    :param source: Triton's ``ASTSource``.
+    """
     function = source.fn
     arguments = source.signature, source.constants, source.attrs
     return f"{function.__module__}.{function.__qualname__}", function.src, *map(str, arguments)
 
 
-def parameters_of(source: Any) -> Iterator[tuple[str, object, object, dict[str, object]]]:
-    """The parameters of what was compiled: name, type, what is compiled in, what was assumed (``tt.divisibility``).
+@dataclass(frozen=True)
+class CompiledParameter:
+    """A parameter of a compiled kernel.
+
+    :param kind: the type in Triton's signature.
+    :param constant: the value that is compiled in.
+    :param attributes: what Triton assumed of the value (``tt.divisibility``).
+    """
+
+    name: str
+    kind: object
+    constant: object
+    attributes: dict[str, object]
+
+
+def list_parameters(source: Any) -> list[CompiledParameter]:
+    """Return the parameters of a compiled kernel.
 
     :param source: Triton's ``ASTSource``.
     """
+    parameters = []
     for number, (name, kind) in enumerate(source.signature.items()):
         path = (number,)
-        yield name, kind, source.constants.get(path), dict(source.attrs.get(path) or ())
+        attributes = dict(source.attrs.get(path) or ())
+        parameters.append(CompiledParameter(name, kind, source.constants.get(path), attributes))
+    return parameters
 
 
 def load(kernel: Any) -> None:
     """Load a compiled kernel onto the device, as its first launch does.
 
-    :raises Exception: what Triton raises, without its frames: one of them holds the error, which would keep them, and
-        with them the tensors of the call, until the garbage collector comes.
+    :raises Exception: Triton's error, without its frames. One of the frames holds the error, so that the frames and
+        the tensors of the call would stay until the garbage collector runs.
     """
-    load = getattr(kernel, "_init_handles", None)
-    if load is not None:
-        try:
-            load()
-        except Exception as error:
-            raise error.with_traceback(None)  # noqa: B904
+    init_handles = getattr(kernel, "_init_handles", None)
+    if init_handles is None:
+        return
+    try:
+        init_handles()
+    except Exception as error:
+        raise error.with_traceback(None)  # noqa: B904
 
 
-def machine_code(kernel: Any) -> Hashable:
-    """The code of a compiled kernel, with how it is launched; None where a Triton has it in another way.
+def find_machine_code(kernel: Any) -> Hashable:
+    """Return the digest of a compiled kernel's code, and the metadata of its launch; None if a Triton has no such code.
 
     :param kernel: ``CompiledKernel``, loaded.
     """
@@ -140,55 +163,66 @@ def machine_code(kernel: Any) -> Hashable:
     metadata: Any = getattr(kernel, "metadata", None)
     if not isinstance(binary, bytes) or not hasattr(metadata, "_asdict"):
         return None
-    launched = {name: value for name, value in metadata._asdict().items() if name not in _COMPILED_WITH}
-    return hashlib.sha256(binary).hexdigest(), repr(sorted(launched.items()))
+    launched_with = {name: value for name, value in metadata._asdict().items() if name not in _COMPILED_WITH}
+    return hashlib.sha256(binary).hexdigest(), repr(sorted(launched_with.items()))
 
 
-def source_compiled_by(job: Callable[..., object]) -> Any:
+def find_job_source(job: Callable[..., object]) -> Any:
     """Return the kernel and arguments that a job of a pool compiles, Triton's ``ASTSource``; None if it is not known.
 
-    :param job: what Triton submits to the pool of :func:`compiling_by`.
+    :param job: the function that Triton submits to the pool of :func:`compile_in_pool`.
     """
-    source = closure_cells(job).get("src") if inspect.isfunction(job) else None
-    return source if source is not None and is_of_kernel(source) else None
+    if not inspect.isfunction(job):
+        return None
+    source = closure_cells(job).get("src")
+    if source is None or not is_kernel_source(source):
+        return None
+    return source
 
 
 def compiles_in_pools() -> bool:
-    """Whether this Triton has the mode: since 3.6 without leaving itself active after an error."""
-    mode = getattr(module("runtime._async_compile"), "AsyncCompileMode", None)
+    """Whether this Triton can compile in a pool. Since 3.6 an error inside does not leave the mode active."""
+    mode = getattr(find_module("runtime._async_compile"), "AsyncCompileMode", None)
     return mode is not None and "ignore_errors" in inspect.signature(mode).parameters
 
 
-def collects_what_is_compiled() -> bool:
-    """Whether a mode for compiling in a pool is active: what ``warmup=True`` compiles is not compiled yet then."""
-    active = getattr(module("runtime._async_compile"), "active_mode", None)
+def is_pool_active() -> bool:
+    """Whether a pool compiles now. ``warmup=True`` then only submits a kernel to the pool."""
+    active = getattr(find_module("runtime._async_compile"), "active_mode", None)
     return active is not None and active.get() is not None
 
 
 @contextmanager
-def compiling_by(pool: Executor, kernel: Any) -> Iterator[None]:
-    """Have a pool compile what ``warmup=True`` asks for inside; leaving it waits for that, whether it failed or not.
+def compile_in_pool(pool: Executor, kernel: Any) -> Iterator[None]:
+    """Have a pool compile each kernel that ``warmup=True`` asks for. The exit waits for all of them.
 
-    What failed is forgotten: Triton's memory of a kernel would raise the same error again, and with the error go the
-    frames that it was raised in, with the tensors of the call in them.
+    Kernels that failed are forgotten. Triton's memory of a kernel would raise the same error again. The error would
+    also keep the frames in which it was raised, with the tensors of the call.
 
-    :param kernel: what is compiled.
+    :param kernel: the kernel that is compiled.
     """
-    mode = module("runtime._async_compile").AsyncCompileMode(pool, ignore_errors=True)
+    mode = find_module("runtime._async_compile").AsyncCompileMode(pool, ignore_errors=True)
     try:
         with mode:
             yield
     finally:
         _forget_failures(kernel)
         for future in mode.raw_futures:
-            if future.done() and not future.cancelled() and (error := future.exception()) is not None:
-                clear_tracebacks(error)
+            _clear_error(future)
+
+
+def _clear_error(future: Future[Any]) -> None:
+    if not future.done() or future.cancelled():
+        return
+    error = future.exception()
+    if error is not None:
+        clear_tracebacks(error)
 
 
 @contextmanager
-def compiling_at_once() -> Iterator[None]:
-    """Compile inside what is asked for, although a pool compiles outside: the hook of a candidate may launch it."""
-    active = getattr(module("runtime._async_compile"), "active_mode", None)
+def compile_at_once() -> Iterator[None]:
+    """Compile in this thread although a pool compiles outside: a candidate's hook may launch the kernel."""
+    active = getattr(find_module("runtime._async_compile"), "active_mode", None)
     if active is None:
         yield
         return
@@ -200,6 +234,7 @@ def compiling_at_once() -> Iterator[None]:
 
 
 def _forget_failures(kernel: Any) -> None:
+    """Delete the kernels whose compilation failed from the memory of a kernel."""
     while kernel is not None and not hasattr(kernel, "device_caches"):
         kernel = getattr(kernel, "fn", None)
     for caches in getattr(kernel, "device_caches", {}).values():

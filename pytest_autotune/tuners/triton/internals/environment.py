@@ -1,4 +1,4 @@
-"""What Triton is set to in this process: its modules, as far as they are imported, its target and its settings."""
+"""Triton's state in this process: its imported modules, its target and its settings."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from pytest_autotune.tuners.shared.source_digest import digest
 AUTOTUNER_MODULE = "triton.runtime.autotuner"
 JIT_MODULE = "triton.runtime.jit"
 LANGUAGE_MODULE = "triton.language.core"
-#: Of the variables in Triton's key, those by which it only tells more of what it does.
-_TELLING = re.compile("DUMP|TIMING|DEBUG|LINE_INFO|IR_LOC|DI_LOCAL")
-#: Those of ``triton.knobs`` that change what a kernel is compiled to, and are no variables of that key.
+#: Variables of the environment that are in Triton's key, and only make Triton print more.
+_PRINTING = re.compile("DUMP|TIMING|DEBUG|LINE_INFO|IR_LOC|DI_LOCAL")
+#: Settings in ``triton.knobs`` that change the compiled code, and are no variables in Triton's key.
 _KNOBS = {
     "runtime": ("debug", "sanitize_overflow"),
     "compilation": ("instrumentation_mode", "override"),
@@ -24,53 +24,59 @@ _KNOBS = {
 }
 
 
-def module(name: str) -> Any:
-    """A module of Triton's by its name without ``triton.``; None where it is not imported."""
+def find_module(name: str) -> Any:
+    """Return a module of Triton; None if it is not imported.
+
+    :param name: the module's name without ``triton.``.
+    """
     return sys.modules.get(f"triton.{name}")
 
 
-def triton_driver() -> Any:
-    """What holds Triton's active driver, and makes one when it is asked for; None before Triton has one."""
-    return getattr(module("runtime.driver"), "driver", None)
+def find_driver() -> Any:
+    """Return the object whose ``active`` makes Triton's active driver at its first use; None before Triton has it."""
+    return getattr(find_module("runtime.driver"), "driver", None)
 
 
-def current_target() -> Any:
-    """What the active driver compiles for: ``backend`` and ``arch``.
+def find_target() -> Any:
+    """Return the target of the active driver: an object with ``backend`` and ``arch``.
 
-    :raises RuntimeError: where there is no GPU.
+    :raises RuntimeError: if there is no GPU.
     """
-    return triton_driver().active.get_current_target()
+    return find_driver().active.get_current_target()
 
 
-def arch_of(target: Any) -> str:
-    """The architecture of what a driver of Triton compiles for, as a device has it: without settings of a machine."""
-    return f"sm_{target.arch}" if target.backend == "cuda" else str(target.arch).split(":")[0]
+def describe_arch(target: Any) -> str:
+    """Return the architecture of a target as a device has it, without the settings of a machine: ``sm_90``."""
+    if target.backend == "cuda":
+        return f"sm_{target.arch}"
+    return str(target.arch).split(":")[0]
 
 
-def target_of(arch: str) -> Any:
-    """What a driver would compile for on an NVIDIA GPU of this architecture.
+def build_target(arch: str) -> Any:
+    """Return the target of a driver on an NVIDIA GPU of this architecture.
 
-    :param arch: ``sm_90``.
+    :param arch: for example ``sm_90``.
     """
-    return module("backends.compiler").GPUTarget("cuda", int(arch.removeprefix("sm_")), 32)
+    return find_module("backends.compiler").GPUTarget("cuda", int(arch.removeprefix("sm_")), 32)
 
 
-def changed_settings() -> Iterator[str]:
-    """The settings that change what is compiled, where they are not at their defaults: ``name=value``.
+def list_changed_settings() -> Iterator[str]:
+    """Yield the settings that change the compiled code and differ from their defaults, as ``name=value``.
 
-    Those that Triton itself keeps compiled kernels apart by: environment variables, of which a file has the names of
-    files without their folders, and what its hook for the stages of the compiler says.
+    Triton itself tells compiled kernels apart by these settings. They are environment variables (a file in them is
+    named without its folder), and the key that Triton's hook for the compiler's stages returns.
     """
-    for name, value in sorted(module("_C.libtriton").get_cache_invalidating_env_vars().items()):
-        if not _TELLING.search(name):
+    for name, value in sorted(find_module("_C.libtriton").get_cache_invalidating_env_vars().items()):
+        if not _PRINTING.search(name):
             yield f"{name}={value.rpartition('/')[2]}"
-    knobs = module("knobs")
+    knobs = find_module("knobs")
     for group_name, names in _KNOBS.items():
         group = getattr(knobs, group_name, None)
         for name in names:
             value = getattr(group, name, None)
             default = getattr(vars(type(group)).get(name), "default", None)
-            default = default() if callable(default) else default  # as in Triton 3.4
+            if callable(default):  # as in Triton 3.4
+                default = default()
             if (value or None) != (default or None):
                 yield f"{group_name}.{name}={value}"
     hook = getattr(knobs.runtime, "add_stages_inspection_hook", None)
@@ -78,16 +84,17 @@ def changed_settings() -> Iterator[str]:
         yield f"add_stages_inspection_hook={digest(str(hook()[0]))}"
 
 
-def cache_folder() -> str:
-    """Where Triton keeps what it compiled."""
-    return str(getattr(module("knobs").cache, "dir", ""))
+def find_cache_folder() -> str:
+    """Return the folder in which Triton keeps compiled kernels; empty if it is not known."""
+    return str(getattr(find_module("knobs").cache, "dir", ""))
 
 
-def reads_what_others_compile() -> bool:
-    """Whether this process finds what another one compiles, in Triton's own cache on disk, and nothing listens here."""
-    with suppress(AttributeError):  # of a Triton that has them otherwise
-        knobs = module("knobs")
-        manager = knobs.cache.manager_class or module("runtime.cache").FileCacheManager
-        is_own = manager is module("runtime.cache").FileCacheManager and not knobs.compilation.always_compile
-        return is_own and knobs.compilation.listener is None
+def uses_disk_cache() -> bool:
+    """Whether Triton finds the kernels that other processes compile, in its cache on disk, and tells no listener."""
+    with suppress(AttributeError):  # raised if a Triton has these settings in another place
+        knobs = find_module("knobs")
+        file_cache_manager = find_module("runtime.cache").FileCacheManager
+        cache_manager = knobs.cache.manager_class or file_cache_manager
+        if cache_manager is file_cache_manager and not knobs.compilation.always_compile:
+            return knobs.compilation.listener is None
     return False
