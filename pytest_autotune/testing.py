@@ -17,7 +17,7 @@ import pytest
 
 from pytest_autotune.cache.codec import Format, decode, encode
 from pytest_autotune.cache.index import EntryIndex
-from pytest_autotune.cache.model import Cache, Entry
+from pytest_autotune.cache.model import Cache, Entry, Fingerprint
 from pytest_autotune.run.lookup import Lookup, Outcome, Policy, TunedEntry
 from pytest_autotune.run.mode import Mode
 from pytest_autotune.run.session import Session
@@ -164,7 +164,7 @@ class AdapterConformance(ABC):
         before = self.searches()
         # With the same fingerprint it may be taken for this kernel under its old name.
         problem = replace(entry.problem, kernel=f"{entry.problem.kernel}_other")
-        other = replace(entry, problem=problem, fingerprint=())
+        other = replace(entry, problem=problem, fingerprint=Fingerprint())
         with self._hooked(library, other, on_miss="error"), pytest.raises(pytest.fail.Exception):
             self.tune()
         assert self.searches() == before
@@ -245,7 +245,7 @@ class AdapterConformance(ABC):
 
 def _with_other_fingerprint(entry: Entry) -> Entry:
     first, *rest = entry.fingerprint
-    return replace(entry, fingerprint=(replace(first, value=f"not {first.value}"), *rest))
+    return replace(entry, fingerprint=Fingerprint([replace(first, value=f"not {first.value}"), *rest]))
 
 
 def _snapshot(library: ModuleType) -> dict[str, object]:

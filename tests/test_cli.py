@@ -20,6 +20,7 @@ from pytest_autotune.cache.digest_parts import digest_of_parts
 from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Scalar, Value, Versions
 from pytest_autotune.cache.stores.store import Store
 from pytest_autotune.report.json_report import entry_mapping, problem_mapping
+from tests.stores import update_store
 
 H200 = Device("NVIDIA H200", "sm_90", 132)
 A100 = Device("NVIDIA A100", "sm_80", 108)
@@ -64,7 +65,7 @@ def run(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.
 
 
 def write(path: str, *entries: Entry) -> None:
-    stores.open_store(path).update(lambda now: Cache(entries))
+    update_store(stores.open_store(path), lambda now: Cache(entries))
 
 
 def held(path: str) -> set[Entry]:
@@ -395,7 +396,7 @@ def test_a_fix_keeps_what_a_dump_writes_meanwhile(run: Run, monkeypatch: pytest.
     store_of = stores.open_store
 
     def after_a_dump(path: str) -> Store:
-        store_of(path).update(lambda now: replace(now, entries=(*now.entries, entry(3))))
+        update_store(store_of(path), lambda now: replace(now, entries=(*now.entries, entry(3))))
         return store_of(path)
 
     monkeypatch.setattr(stores, "open_store", after_a_dump)
@@ -414,7 +415,7 @@ def test_a_merge_keeps_what_a_dump_writes_meanwhile(run: Run, monkeypatch: pytes
 
     def after_a_dump(path: str) -> Store:
         if path == output:
-            store_of(path).update(lambda now: replace(now, entries=(*now.entries, entry(3))))
+            update_store(store_of(path), lambda now: replace(now, entries=(*now.entries, entry(3))))
         return store_of(path)
 
     monkeypatch.setattr(stores, "open_store", after_a_dump)
@@ -554,7 +555,7 @@ def test_what_cannot_be_done_is_one_line_and_exit_status_4(run: Run, arguments: 
 
 
 def test_a_reader_that_has_had_enough_is_no_error(tmp_path: Path) -> None:
-    stores.open_store(tmp_path / "a.textproto").update(lambda now: Cache(tuple(entry(m) for m in range(3000))))
+    update_store(stores.open_store(tmp_path / "a.textproto"), lambda now: Cache(tuple(entry(m) for m in range(3000))))
 
     command = [sys.executable, "-m", "pytest_autotune.cli", "show", "a.textproto"]
     with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
@@ -566,7 +567,7 @@ def test_a_reader_that_has_had_enough_is_no_error(tmp_path: Path) -> None:
 
 
 def test_output_that_cannot_be_written_is_told_in_one_line_and_a_closed_one_is_no_error(tmp_path: Path) -> None:
-    stores.open_store(tmp_path / "a.textproto").update(lambda now: Cache((entry(),)))
+    update_store(stores.open_store(tmp_path / "a.textproto"), lambda now: Cache((entry(),)))
     command = f"{sys.executable} -m pytest_autotune.cli show a.textproto"
 
     full = subprocess.run(f"{command} >/dev/full", shell=True, cwd=tmp_path, capture_output=True, text=True)
@@ -578,7 +579,7 @@ def test_output_that_cannot_be_written_is_told_in_one_line_and_a_closed_one_is_n
 
 def test_a_name_that_the_encoding_of_the_output_lacks_is_escaped(tmp_path: Path) -> None:
     named = replace(entry(), problem=replace(entry().problem, kernel="lib.\u6f22"))
-    stores.open_store(tmp_path / "a.textproto").update(lambda now: Cache((named,)))
+    update_store(stores.open_store(tmp_path / "a.textproto"), lambda now: Cache((named,)))
     command = [sys.executable, "-m", "pytest_autotune.cli", "show", "a.textproto"]
 
     latin = {**os.environ, "PYTHONIOENCODING": "latin-1"}

@@ -19,6 +19,7 @@ from triton.runtime import autotuner as autotuner_module
 from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.model import Cache, Entry
 from pytest_autotune.run.collected import Collected, collect
+from pytest_autotune.run.dump_plan import FileDump
 from pytest_autotune.run.lookup import Policy
 from pytest_autotune.run.result import RunRequest
 from pytest_autotune.run.session import Session
@@ -82,12 +83,12 @@ def call(n: int = 64, offset: int = 0, **options: Any) -> Callable[[Any], object
 def compiled(found: Collected, held: Sequence[Entry] = ()) -> dict[str, tuple[str, ...]]:
     """What a dump holds, by the key."""
     cache = Cache(tuple(held))
-    merged = settle(InitialCaches((("x", cache),), cache), found, cache, RunRequest(is_dumping=True)).merged
+    merged = settle(InitialCaches((("x", cache),), cache), found, cache, RunRequest(FileDump())).merged
     return {str(one.problem.key[0]): one.compiled for one in merged.cache.entries}
 
 
 def entries_of(found: Collected) -> list[Entry]:
-    return [lookup.entry for _, lookup in found.lookups if lookup.entry is not None]
+    return [lookup.entry for lookup in found.lookups if lookup.entry is not None]
 
 
 def test_an_entry_says_what_its_choice_was_compiled_for(process: Process) -> None:

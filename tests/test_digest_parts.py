@@ -16,6 +16,7 @@ from pytest_autotune.cache.digest_parts import (
 )
 from pytest_autotune.cache.locations import Location
 from pytest_autotune.cache.model import Cache, Candidate, Device, Digest, Entry, Problem, Value
+from tests.stores import update_store
 
 GPU = Device("GPU", "arch", 1)
 
@@ -100,7 +101,9 @@ SOURCE, SEARCH = source(relu="a"), search(*blocks(1))
 def test_it_stands_once_in_a_file_and_every_entry_has_it(tmp_path: Path, name: str) -> None:
     path = Location.parse(f"{tmp_path}/{name}", tmp_path)
 
-    stores.open_store(path).update(lambda now: Cache((entry(1, SOURCE, SEARCH), entry(2), entry(3, source="other"))))
+    update_store(
+        stores.open_store(path), lambda now: Cache((entry(1, SOURCE, SEARCH), entry(2), entry(3, source="other")))
+    )
 
     found = {str(one.problem): set(one.digests) for one in stores.read_cache(path).entries}
     alone = name == "c/"

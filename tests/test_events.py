@@ -34,7 +34,7 @@ def lookup(kernel: str = "k") -> Lookup:
 
 
 def asked_in(folder: RunFolder) -> list[tuple[str, Lookup]]:
-    return list(collect(folder.collect()[0]).lookups)
+    return [(lookup.process, replace(lookup, process="")) for lookup in collect(folder.collect()[0]).lookups]
 
 
 def recovered_in(folder: RunFolder) -> list[Lookup]:

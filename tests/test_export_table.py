@@ -16,6 +16,7 @@ import pytest
 from pytest_autotune import cli
 from pytest_autotune.cache import stores
 from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Value, Versions
+from tests.stores import update_store
 
 H200 = Device("NVIDIA H200 NVL", "sm_90", 132)
 L4 = Device("NVIDIA L4", "sm_89", 58)
@@ -42,7 +43,7 @@ class Export:
 
     def __call__(self, *entries: Entry, options: tuple[str, ...]) -> tuple[int, list[str], str]:
         cache = str(self.folder / "c.textproto")
-        stores.open_store(cache).update(lambda now: Cache(entries))
+        update_store(stores.open_store(cache), lambda now: Cache(entries))
         status = cli.main(["export", cache, "--to=table", f"--output={self.folder / 'configs'}", *options])
         captured = self.capsys.readouterr()
         return status, captured.out.splitlines(), captured.err

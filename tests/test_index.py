@@ -8,7 +8,7 @@ import pytest
 
 from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Value
-from pytest_autotune.cache.plain import entry_of, to_json
+from pytest_autotune.cache.plain import read_entry, to_json
 
 H200 = Device("NVIDIA H200", "sm_90", 132)
 MI300 = Device("AMD Instinct MI300X", "gfx942", 304)
@@ -25,7 +25,7 @@ CACHE = Cache(
 
 
 def crossed(index: EntryIndex) -> EntryIndex:
-    return EntryIndex(entry_of(*parts) for parts in json.loads(to_json(tuple(index))))
+    return EntryIndex(read_entry(*parts) for parts in json.loads(to_json(tuple(index))))
 
 
 @pytest.fixture(params=["caches", "encoded"])

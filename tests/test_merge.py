@@ -192,7 +192,7 @@ def test_a_choice_that_another_minor_version_confirms_is_of_that_version_and_sta
 def test_what_is_to_be_dropped_goes_unless_it_was_used_or_tuned() -> None:
     dropped, used = kept(entry("dropped")), kept(entry("used"))
 
-    merged = merge_run(Cache((dropped, used)), used=[used], drop=lambda entry: True)
+    merged = merge_run(Cache((dropped, used)), used=[used], dropped={dropped.identity, used.identity})
 
     assert merged.cache.entries == (used,)
 

@@ -20,6 +20,7 @@ import pytest
 from pytest_autotune import cli
 from pytest_autotune.cache import stores
 from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Scalar, Value, Versions
+from tests.stores import update_store
 
 H200 = Device("NVIDIA H200", "sm_90", 132)
 H100 = Device("NVIDIA H100 80GB HBM3", "sm_90", 132)
@@ -107,7 +108,7 @@ def export(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> Expo
         torch = SimpleNamespace(cuda=cuda, compiler=compiler, version=SimpleNamespace(hip=None))
         monkeypatch.setitem(sys.modules, "torch", torch)
         monkeypatch.setitem(sys.modules, "triton", SimpleNamespace(__version__=triton))
-        stores.open_store("c.textproto").update(lambda now: Cache(entries))
+        update_store(stores.open_store("c.textproto"), lambda now: Cache(entries))
         assert cli.main(["export", "c.textproto", "--to=python", "-o", "_tuned.py", *options]) == 0, capsys.readouterr()
         return Exported(tmp_path, imported(tmp_path / "_tuned.py"))
 
@@ -367,7 +368,7 @@ def test_check_is_red_where_a_module_is_not_what_the_cache_says(export: Export, 
     assert check(capsys) == (0, ["1 cache, 2 entries: fine"])
 
     changed = Cache((entry(64, 16), entry(128, 64), entry(8, 8, kernel="other")))
-    stores.open_store("c.textproto").update(lambda now: changed)
+    update_store(stores.open_store("c.textproto"), lambda now: changed)
     status, lines = check(capsys)
     assert status == 1
     command = "pytest-autotune export c.textproto --to=python '--kernel=lib.*' --output=_tuned.py"

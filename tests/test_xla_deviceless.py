@@ -21,6 +21,7 @@ from pytest_autotune.cache import stores
 from pytest_autotune.cache.model import Cache, Device
 from pytest_autotune.tuners.xla import entries, files, messages
 from pytest_autotune.tuners.xla.files import XlaEntry, XlaLayout
+from tests.stores import update_store
 
 HARNESS = Path(__file__).parent / "xla_deviceless"
 #: The version with the new format whose fingerprints stand below, and one that knows the legacy format only.
@@ -148,7 +149,7 @@ def legacy_entry(device: str, hlo: str, version: int) -> XlaEntry:
 
 def cache(path: Path, found: Sequence[XlaEntry]) -> str:
     """Writes a cache of ours with these entries; returns the option that loads it."""
-    stores.open_store(path).update(lambda now: Cache(tuple(entries.to_entry(entry, H200) for entry in found)))
+    update_store(stores.open_store(path), lambda now: Cache(tuple(entries.to_entry(entry, H200) for entry in found)))
     return f"--autotune-load={path}"
 
 

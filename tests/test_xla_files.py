@@ -13,6 +13,7 @@ from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.model import Cache, Device
 from pytest_autotune.tuners.xla import entries, files, messages
 from pytest_autotune.tuners.xla.files import XlaEntry, XlaLayout
+from tests.stores import update_store
 
 DATA = Path(__file__).parent / "data" / "xla"
 H200 = Device("NVIDIA H200", "sm_90", 132)
@@ -181,7 +182,7 @@ def test_convert_tells_what_it_wrote_and_what_it_left_out(
     convert: Callable[..., tuple[int, str, str]], tmp_path: Path
 ) -> None:
     ours = [entries.to_entry(entry, H200) for entry in (new_entry(), *legacy_entries())]
-    stores.open_store(tmp_path / "a.textproto").update(lambda now: Cache(tuple(ours)))
+    update_store(stores.open_store(tmp_path / "a.textproto"), lambda now: Cache(tuple(ours)))
 
     assert convert("a.textproto", "a.yaml") == (0, "5 entries written to a.yaml\n", "")
     told = "1 entry written to new.pb in XLA's new format; 4 others left out\n"
@@ -222,8 +223,8 @@ def test_a_bad_input_is_one_line_and_exit_status_4(
     convert: Callable[..., tuple[int, str, str]], tmp_path: Path, arguments: tuple[str, ...], told: str
 ) -> None:
     ours = [entries.to_entry(entry, H200) for entry in (new_entry(), *legacy_entries())]
-    stores.open_store(tmp_path / "a.textproto").update(lambda now: Cache(tuple(ours)))
-    stores.open_store(tmp_path / "none.textproto").update(lambda now: Cache())
+    update_store(stores.open_store(tmp_path / "a.textproto"), lambda now: Cache(tuple(ours)))
+    update_store(stores.open_store(tmp_path / "none.textproto"), lambda now: Cache())
     legacy = (DATA / "legacy_0.11.2.textproto").read_bytes()
     binary = files.write(legacy_entries(), XlaLayout.LEGACY, False)
     inputs = {

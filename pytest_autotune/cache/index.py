@@ -1,73 +1,76 @@
-"""Entries by tuner, kernel and key, for lookups; in precedence order."""
+"""Entries by tuner, kernel and key, for lookups; in the order of precedence."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
-from itertools import chain
 
-from pytest_autotune.cache.model import Cache, Device, Entry, Problem, Value
-
-_Key = tuple[Value, ...]
+from pytest_autotune.cache.model import Cache, Device, Entry, Fingerprint, Problem, Value
 
 
 class EntryIndex:
-    """The entries of some caches; those of one key come in precedence order.
+    """The entries of some caches. The entries of one key are in the order of precedence.
 
     :param entries: in that order.
     """
 
     def __init__(self, entries: Iterable[Entry]) -> None:
-        found: defaultdict[tuple[str, str], list[Entry]] = defaultdict(list)
+        entries_by_kernel: defaultdict[tuple[str, str], list[Entry]] = defaultdict(list)
         for entry in entries:
-            found[entry.problem.tuner, entry.problem.kernel].append(entry)
-        self._kernels = dict(found)
+            entries_by_kernel[entry.problem.tuner, entry.problem.kernel].append(entry)
+        self._entries_by_kernel = dict(entries_by_kernel)
 
     @classmethod
     def from_caches(cls, caches: Sequence[Cache]) -> EntryIndex:
-        """The index of caches; the last one precedes."""
-        return cls(chain.from_iterable(cache.entries for cache in reversed(caches)))
+        """Return the index of caches; the last cache takes precedence."""
+        entries: list[Entry] = []
+        for cache in reversed(caches):
+            entries += cache.entries
+        return cls(entries)
 
     @cached_property
-    def _by_key(self) -> dict[tuple[str, str, _Key], list[Entry]]:
-        found: defaultdict[tuple[str, str, _Key], list[Entry]] = defaultdict(list)
+    def _entries_by_key(self) -> dict[tuple[str, str, tuple[Value, ...]], list[Entry]]:
+        entries_by_key: defaultdict[tuple[str, str, tuple[Value, ...]], list[Entry]] = defaultdict(list)
         for entry in self:
-            found[entry.problem.tuner, entry.problem.kernel, entry.problem.sorted_key].append(entry)
-        return dict(found)
+            problem = entry.problem
+            entries_by_key[problem.tuner, problem.kernel, problem.sorted_key].append(entry)
+        return dict(entries_by_key)
 
     @cached_property
-    def _by_fingerprint(self) -> dict[tuple[str, _Key], dict[str, None]]:
-        found: defaultdict[tuple[str, _Key], dict[str, None]] = defaultdict(dict)
+    def _kernels_by_fingerprint(self) -> dict[tuple[str, Fingerprint], list[str]]:
+        kernels_by_fingerprint: defaultdict[tuple[str, Fingerprint], list[str]] = defaultdict(list)
         for entry in self:
-            if entry.fingerprint:
-                found[entry.problem.tuner, entry.fingerprint][entry.problem.kernel] = None
-        return dict(found)
+            kernels = kernels_by_fingerprint[entry.problem.tuner, entry.fingerprint]
+            if entry.fingerprint and entry.problem.kernel not in kernels:
+                kernels.append(entry.problem.kernel)
+        return dict(kernels_by_fingerprint)
 
     def list_kernel_entries(self, tuner: str, kernel: str) -> Sequence[Entry]:
-        """The entries of one kernel, of any key and device."""
-        return self._kernels.get((tuner, kernel), ())
+        """Return the entries of a kernel, for any key and device."""
+        return self._entries_by_kernel.get((tuner, kernel), ())
 
     def list_same_key(self, problem: Problem) -> Sequence[Entry]:
-        """The entries of the problem's tuner, kernel and key, of any device."""
-        return self._by_key.get((problem.tuner, problem.kernel, problem.sorted_key), ())
+        """Return the entries of the problem's tuner, kernel and key, for any device."""
+        return self._entries_by_key.get((problem.tuner, problem.kernel, problem.sorted_key), ())
 
-    def list_kernels_with_fingerprint(self, tuner: str, fingerprint: _Key) -> Sequence[str]:
-        """The kernels of this tuner that have an entry with this fingerprint, which is not empty."""
-        return list(self._by_fingerprint.get((tuner, fingerprint), ()))
+    def list_kernels_with_fingerprint(self, tuner: str, fingerprint: Fingerprint) -> Sequence[str]:
+        """Return the kernels of a tuner that have an entry with this fingerprint; none for an empty fingerprint."""
+        return self._kernels_by_fingerprint.get((tuner, fingerprint), ())
 
     def list_kernels(self) -> list[str]:
-        """The kernels that there are entries of, as ``tuner:kernel``."""
-        return [":".join(name) for name in self._kernels]
+        """Return the kernels of all entries, as ``tuner:kernel``."""
+        return [":".join(name) for name in self._entries_by_kernel]
 
     def list_tuners(self) -> frozenset[str]:
-        """The tuners that there are entries of."""
-        return frozenset(tuner for tuner, _ in self._kernels)
+        """Return the tuners of all entries."""
+        return frozenset(tuner for tuner, _ in self._entries_by_kernel)
 
     def list_devices(self, tuner: str) -> frozenset[Device]:
-        """The devices that there are entries of this tuner for."""
+        """Return the devices that there are entries of this tuner for."""
         return frozenset(entry.problem.device for entry in self if entry.problem.tuner == tuner)
 
     def __iter__(self) -> Iterator[Entry]:
-        """The entries, those of one key in precedence order."""
-        return chain.from_iterable(self._kernels.values())
+        """Yield all entries; those of one key are in the order of precedence."""
+        for entries in self._entries_by_kernel.values():
+            yield from entries

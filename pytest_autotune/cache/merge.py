@@ -1,17 +1,17 @@
-"""Merging a cache with new measurements, and caches that were written apart. Pure, and the same in any order."""
+"""Merging a cache with new measurements, and caches of several origins. Pure; no result depends on an order."""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
 
 from pytest_autotune.cache.diff import ChangeKind, Diff, compare_caches
-from pytest_autotune.cache.model import LAST_GENERATION, Cache, Entry, Identity, Problem, before_pruning
+from pytest_autotune.cache.model import LAST_GENERATION, Cache, Entry, Identity, Problem
 from pytest_autotune.cache.ties import MeasuredEntry, keeps_entry, rank_measurements
 
-#: An entry has so many texts of what its choice was compiled for: the first in their order, whoever met them when.
+#: The specializations that an entry keeps at most. The first in sorted order stay, whichever process met them.
 MAX_SPECIALIZATIONS = 64
 
 
@@ -19,8 +19,9 @@ MAX_SPECIALIZATIONS = 64
 class MergeResult:
     """The outcome of a merge.
 
-    :param changes: what is different from what was there.
-    :param best: of what was measured, the measurement that counts; the cache may keep an older choice all the same.
+    :param changes: the difference from the cache before.
+    :param best_measurements: of each problem that was measured, the measurement that counts. The cache may keep an
+        older choice all the same.
     """
 
     cache: Cache
@@ -29,7 +30,7 @@ class MergeResult:
 
     @property
     def counts(self) -> dict[str, int]:
-        """The counts by what became of entries, in the order in which they are reported; changed is what moved, too."""
+        """The number of entries that were added, changed, unchanged and removed. A moved choice counts as changed."""
         kinds = Counter(change.kind for change in self.changes.changes)
         added, removed = kinds[ChangeKind.ADDED], kinds[ChangeKind.REMOVED]
         changed = kinds.total() - added - removed
@@ -37,20 +38,20 @@ class MergeResult:
 
     @property
     def describe_counts(self) -> str:
-        """Those of them that are not 0: ``2 added, 1 changed``."""
+        """The counts that are not 0, in words: ``2 added, 1 changed``."""
         return ", ".join(f"{number} {word}" for word, number in self.counts.items() if number)
 
 
 @dataclass(frozen=True, slots=True)
 class MergeRules:
-    """What a merge does beside adding what a run has learned.
+    """The rules of a merge beside adding the entries of a run.
 
     :param keep_candidates: keep every candidate of an entry that was measured and has a choice.
-    :param keep_pruned: keep entries of a re-tuned problem that differ only in which candidates pruning left: a run
+    :param keep_pruned: keep entries of a re-tuned problem that differ only in the candidates that pruning left. A run
         of a part of the tests may not have asked for them.
-    :param keep_others: keep all entries of a re-tuned problem that have another fingerprint: they are of others' runs.
-    :param forget_compiled: of what the cache said that choices were compiled for, keep nothing for entries about which
-        what was measured or used says anything.
+    :param keep_other_fingerprints: keep all entries of a re-tuned problem that have another fingerprint. They belong to
+        other runs.
+    :param replace_specializations: drop the specializations that the cache had for an entry if the run has any.
     """
 
     keep_candidates: bool = False
@@ -63,144 +64,158 @@ def merge_run(
     base: Cache,
     measured: Iterable[MeasuredEntry] = (),
     used: Iterable[Entry] = (),
-    drop: Callable[[Entry], bool] = lambda entry: False,
+    dropped: Collection[Identity] = (),
     rules: MergeRules = MergeRules(),
 ) -> MergeResult:
-    """Bring what a run has learned into the cache that is there.
+    """Merge the entries of a run into a cache.
 
-    - An entry that was used is added, or replaces the one with its fingerprint.
-    - A problem that was tuned again keeps, to the byte, the entry that was there with the same fingerprint, where that
-      is still as good (:func:`~.ties.keeps`); under another minor version of the library its versions become those of
-      now. Otherwise the new entry replaces it. Entries of that problem with other fingerprints go, unless they were
-      used.
-    - "Every candidate failed" replaces no entry that was used, and no result in the file unless that was tried and
-      rejected: the cause may pass.
-    - What an entry's choice was compiled for is all that any of these say who chose the same.
-    - Everything else stays.
+    - A used entry is added, or replaces the entry with the same fingerprint.
+    - A re-tuned problem keeps, to the byte, its entry with the same fingerprint if that choice is still as good
+      (:func:`~.ties.keeps_entry`). If the library has another minor version now, the entry gets the new versions.
+      Otherwise the new entry replaces it. Entries of that problem with other fingerprints go, unless they were used.
+    - "Every candidate failed" replaces no entry that was used, and no result in the cache unless that choice was tried
+      and rejected: the cause may pass.
+    - An entry has the specializations of all entries with the same choice.
+    - All other entries stay.
 
-    :param base: what the file holds now.
-    :param measured: what was tuned; which of several of one problem counts says :func:`ranked`.
-    :param used: loaded entries that tuners took.
-    :param drop: which of the entries that were there and nobody used or tuned to leave out.
+    :param base: the content of the file now.
+    :param measured: the new measurements. If a problem has several, :func:`~.ties.rank_measurements` decides.
+    :param used: the loaded entries that tuners took.
+    :param dropped: the entries of ``base`` to remove, unless they were used or tuned.
     """
     before = {entry.identity: entry for entry in base.entries}
-    rivals = _rivals(measured)
-    learned = _of_used(used, before, rules)
-    for identity, measurements in rivals.items():
-        entry_in_use = learned.get(identity)
+    ranked = _rank_by_identity(measured)
+    merged = _merge_used(used, before, rules)
+    for identity, measurements in ranked.items():
+        entry_in_use = merged.get(identity)
         if entry_in_use is not None and measurements[0].entry.is_failure:
             continue
-        known = [*([entry_in_use] if entry_in_use is not None else []), *(one.entry for one in measurements)]
-        learned[identity] = _of_tuned(measurements, known, before.get(identity), rules)
-    learned = {identity: _replacing(entry, before.get(identity)) for identity, entry in learned.items()}
-    after = _staying(before, learned, {problem for problem, _ in rivals}, drop, rules) | learned
+        same_identity = [measurement.entry for measurement in measurements]
+        if entry_in_use is not None:
+            same_identity.insert(0, entry_in_use)
+        merged[identity] = _merge_measured(measurements, same_identity, before.get(identity), rules)
+    for identity, entry in merged.items():
+        merged[identity] = _with_generation(entry, before.get(identity))
+    retuned_problems = {identity.problem for identity in ranked}
+    after = _select_remaining(before, merged, retuned_problems, dropped, rules) | merged
     cache = replace(base, entries=tuple(sorted(after.values(), key=attrgetter("sort_key"))))
-    return MergeResult(
-        cache,
-        compare_caches(base, cache),
-        best_measurements={identity: measurements[0].entry for identity, measurements in rivals.items()},
-    )
+    best_measurements = {identity: measurements[0].entry for identity, measurements in ranked.items()}
+    return MergeResult(cache, compare_caches(base, cache), best_measurements)
 
 
-def _rivals(measured: Iterable[MeasuredEntry]) -> dict[Identity, list[MeasuredEntry]]:
-    """The measurements of each problem and fingerprint, the one to keep first."""
-    found: defaultdict[Identity, list[MeasuredEntry]] = defaultdict(list)
-    for one in measured:
-        found[one.entry.identity].append(one)
-    return {identity: rank_measurements(measurements) for identity, measurements in found.items()}
+def _rank_by_identity(measured: Iterable[MeasuredEntry]) -> dict[Identity, list[MeasuredEntry]]:
+    """Return the measurements of each identity, the measurement to keep first."""
+    measurements_by_identity: defaultdict[Identity, list[MeasuredEntry]] = defaultdict(list)
+    for measurement in measured:
+        measurements_by_identity[measurement.entry.identity].append(measurement)
+    return {identity: rank_measurements(rivals) for identity, rivals in measurements_by_identity.items()}
 
 
-def _of_used(used: Iterable[Entry], before: Mapping[Identity, Entry], rules: MergeRules) -> dict[Identity, Entry]:
-    """What the cache holds of the entries that were used."""
-    found: dict[Identity, Entry] = {}
+def _merge_used(used: Iterable[Entry], before: Mapping[Identity, Entry], rules: MergeRules) -> dict[Identity, Entry]:
+    """Return the entries that the cache holds for the used entries."""
+    merged: dict[Identity, Entry] = {}
     for entry in sorted(used, key=attrgetter("sort_key")):
         identity = entry.identity
         old = before.get(identity)
-        better = found.get(identity, old)
-        if entry.is_failure and better is not None and not better.is_failure:
-            found[identity] = better
+        earlier = merged.get(identity)
+        current = earlier or old
+        if entry.is_failure and current is not None and not current.is_failure:
+            merged[identity] = current
             continue
-        known = [entry, *([found[identity]] if identity in found else [])]
-        found[identity] = _with_compiled(old if old is not None and old == entry else entry, known, old, rules)
-    return found
+        same_identity = [entry] if earlier is None else [entry, earlier]
+        # An equal entry stays as it was in the file, with its generation and digests.
+        kept = old if old is not None and old == entry else entry
+        merged[identity] = _with_specializations(kept, same_identity, old, rules)
+    return merged
 
 
-def _of_tuned(
-    measurements: Sequence[MeasuredEntry], known: Sequence[Entry], old: Entry | None, rules: MergeRules
+def _merge_measured(
+    measurements: Sequence[MeasuredEntry], same_identity: Sequence[Entry], old: Entry | None, rules: MergeRules
 ) -> Entry:
-    """What the cache holds of a problem that was tuned, of which the first measurement counts."""
+    """Return the entry that the cache holds for a problem that was tuned. The first measurement counts."""
     best = measurements[0].entry
-    is_rejected = any(one.rejected for one in measurements)
-    # The file holds no candidates but where they are the result: keep what was there as it was.
-    if old is not None and keeps_entry(old, best, is_rejected):
-        kept = old
-        # Confirmed under another version it is of that one: else every later run would hint at the old one.
-        is_confirmed = best.is_failure == old.is_failure
-        if is_confirmed and best.versions and old.versions.tuner_minor_version != best.versions.tuner_minor_version:
-            kept = replace(kept, versions=best.versions)
-        if rules.keep_candidates and is_confirmed and not old.candidates:
-            kept = replace(kept, candidates=best.candidates)
-        return _with_compiled(kept, known, old, rules)
-    return _with_compiled(best if rules.keep_candidates else without_candidates(best), known, old, rules)
+    is_rejected = any(measurement.rejected for measurement in measurements)
+    if old is None or not keeps_entry(old, best, is_rejected):
+        new = best if rules.keep_candidates else without_candidates(best)
+        return _with_specializations(new, same_identity, old, rules)
+    kept = old
+    is_confirmed = best.is_failure == old.is_failure
+    has_other_version = old.versions.tuner_minor_version != best.versions.tuner_minor_version
+    # Without the new version, every later run would hint at the old version.
+    if is_confirmed and best.versions and has_other_version:
+        kept = replace(kept, versions=best.versions)
+    if rules.keep_candidates and is_confirmed and not old.candidates:
+        kept = replace(kept, candidates=best.candidates)
+    return _with_specializations(kept, same_identity, old, rules)
 
 
-def _replacing(entry: Entry, old: Entry | None) -> Entry:
-    """An entry in the place of another: of the next generation where its result is another one."""
+def _with_generation(entry: Entry, old: Entry | None) -> Entry:
+    """Return an entry that replaces another; it has the next generation if its result is another result."""
     if old is None:
         return entry
     result, old_result = without_candidates(entry), without_candidates(old)
     is_same = (result.choice, result.candidates, result.native) == (old.choice, old_result.candidates, old.native)
-    generation = max(entry.generation, old.generation if is_same else next_generation(old))
-    return entry if generation == entry.generation else replace(entry, generation=generation)
+    least_generation = old.generation if is_same else next_generation(old)
+    if entry.generation >= least_generation:
+        return entry
+    return replace(entry, generation=least_generation)
 
 
 def next_generation(old: Entry) -> int:
-    """Of what takes the place of an entry."""
+    """Return the generation of an entry that replaces another."""
     return min(old.generation + 1, LAST_GENERATION)
 
 
-def _staying(
+def _select_remaining(
     before: Mapping[Identity, Entry],
-    learned: Mapping[Identity, Entry],
-    retuned: Set[Problem],
-    drop: Callable[[Entry], bool],
+    merged: Mapping[Identity, Entry],
+    retuned_problems: Set[Problem],
+    dropped: Collection[Identity],
     rules: MergeRules,
 ) -> dict[Identity, Entry]:
-    """The entries that were there, and stay although the run has learned nothing of them."""
-    whole = {(problem, before_pruning(values)) for problem, values in learned} if rules.keep_pruned else set()
+    """Return the entries of the cache that stay although the run has no entry for them."""
+    unpruned_identities = {Identity(problem, fingerprint.without_pruning()) for problem, fingerprint in merged}
+    remaining = {}
+    for identity, entry in before.items():
+        if identity in merged or identity in dropped:
+            continue
+        is_retuned = entry.problem in retuned_problems and not rules.keep_other_fingerprints
+        differs_in_pruning = Identity(entry.problem, entry.fingerprint.without_pruning()) in unpruned_identities
+        if is_retuned and not (rules.keep_pruned and differs_in_pruning):
+            continue
+        remaining[identity] = entry
+    return remaining
 
-    def stays(entry: Entry) -> bool:
-        is_replaced = (
-            not rules.keep_other_fingerprints
-            and entry.problem in retuned
-            and (entry.problem, before_pruning(entry.fingerprint)) not in whole
-        )
-        return not (is_replaced or drop(entry))
 
-    return {identity: entry for identity, entry in before.items() if identity not in learned and stays(entry)}
+def _with_specializations(entry: Entry, now: Sequence[Entry], before: Entry | None, rules: MergeRules) -> Entry:
+    """Return an entry with the specializations of the entries with the same choice.
 
-
-def _with_compiled(entry: Entry, now: Sequence[Entry], before: Entry | None, rules: MergeRules) -> Entry:
-    """An entry with all that its choice was compiled for."""
-    if rules.replace_specializations and (bare := with_specializations_of(replace(entry, compiled=()), now)).compiled:
-        return bare
-    return with_specializations_of(entry, [*now, *([before] if before else [])])
+    :param now: the entries of the run with the same identity.
+    :param before: the entry of the cache.
+    """
+    if rules.replace_specializations:
+        replaced = with_specializations_of(replace(entry, compiled=()), now)
+        if replaced.compiled:
+            return replaced
+    return with_specializations_of(entry, now if before is None else [*now, before])
 
 
 def without_candidates(entry: Entry) -> Entry:
-    """An entry as a file keeps it: without its candidates, unless they are the result."""
-    return entry if entry.choice is None else replace(entry, candidates=())
+    """Return an entry as a file keeps it: without its candidates, unless they are the result."""
+    if entry.choice is None:
+        return entry
+    return replace(entry, candidates=())
 
 
 @dataclass(frozen=True, slots=True)
 class CombinedCaches:
-    """Several caches as one.
+    """Several caches as one cache.
 
-    :param conflicts: the entries of each identity of which caches have different ones; the first one stays.
-    :param removed: entries that the caches' ancestor had and one of them removed, or replaced by one with another
+    :param conflicts: for each identity with different entries in the caches, these entries; the first stays.
+    :param removed: entries of the common ancestor that one cache removed, or replaced by an entry with another
         fingerprint.
-    :param several: entries of problems of which different caches have different fingerprints, so that all stay: which
-        of them the code has now, only a run can say.
+    :param ambiguous: the entries of problems for which different caches have different fingerprints. All of them stay:
+        only a run can say which fingerprint the code has now.
     """
 
     cache: Cache
@@ -210,55 +225,67 @@ class CombinedCaches:
 
 
 def combine_caches(caches_by_name: Mapping[str, Cache], ancestor: Cache | None = None) -> CombinedCaches:
-    """All entries of all caches; of the entries of one problem and fingerprint, the one that a run would keep.
+    """Combine all entries of all caches. Of the entries of one identity, the entry stays that a run would keep.
 
-    With an ancestor, what only one side changed or removed is changed or removed, and what one side removed and another
-    changed stays. Without one, nothing is ever removed. The entries come in no order.
-
-    :param caches_by_name: by a name for each.
+    With an ancestor, a change or a removal by one side is carried out, unless another side changed the entry that was
+    removed. Without an ancestor, nothing is removed. The entries of the result are in no order.
     """
-    before = {entry.identity: entry for entry in (ancestor or Cache()).entries}
-    found: dict[Identity, dict[str, Entry]] = {}
-    for origin, side in caches_by_name.items():
-        for entry in side.entries:
-            found.setdefault(entry.identity, {})[origin] = entry
+    ancestor_entries = {entry.identity: entry for entry in (ancestor or Cache()).entries}
+    entries_by_identity: dict[Identity, dict[str, Entry]] = {}
+    for name, cache in caches_by_name.items():
+        for entry in cache.entries:
+            entries_by_identity.setdefault(entry.identity, {})[name] = entry
     kept: list[Entry] = []
-    removed = [entry for identity, entry in before.items() if identity not in found]
+    removed = [entry for identity, entry in ancestor_entries.items() if identity not in entries_by_identity]
     conflicts: list[Sequence[MeasuredEntry]] = []
-    for identity, rivals in found.items():
-        changed = {origin: entry for origin, entry in rivals.items() if entry != before.get(identity)}
+    for identity, rivals in entries_by_identity.items():
+        changed = {name: entry for name, entry in rivals.items() if entry != ancestor_entries.get(identity)}
         if not changed and len(rivals) < len(caches_by_name):
-            removed.append(before[identity])
+            removed.append(ancestor_entries[identity])
             continue
-        several = rank_measurements([MeasuredEntry(entry, origin) for origin, entry in (changed or rivals).items()])
-        best = several[0].entry
-        if any(one.entry != best for one in several):
-            conflicts.append(several)
+        ranked = rank_measurements([MeasuredEntry(entry, name) for name, entry in (changed or rivals).items()])
+        best = ranked[0].entry
+        if any(measurement.entry != best for measurement in ranked):
+            conflicts.append(ranked)
         kept.append(with_specializations_of(best, rivals.values()))
-    of_problem: defaultdict[Problem, list[Entry]] = defaultdict(list)
-    for entry in kept:
-        of_problem[entry.problem].append(entry)
-    # One cache with both has them on purpose: a factory's kernels, or two lists of candidates.
-    apart = [
-        entry
-        for entries in of_problem.values()
-        if len(entries) > 1 and len({tuple(found[one.identity]) for one in entries}) > 1
-        for entry in entries
-    ]
+    lossy: tuple[str, ...] = ()
+    for cache in caches_by_name.values():
+        lossy = lossy or cache.lossy
     return CombinedCaches(
-        Cache(tuple(kept), next((side.lossy for side in caches_by_name.values() if side.lossy), ())),
-        tuple(sorted(conflicts, key=lambda several: several[0].entry.sort_key)),
+        Cache(tuple(kept), lossy),
+        tuple(sorted(conflicts, key=lambda ranked: ranked[0].entry.sort_key)),
         tuple(sorted(removed, key=attrgetter("sort_key"))),
-        tuple(sorted(apart, key=attrgetter("sort_key"))),
+        tuple(sorted(_find_ambiguous(kept, entries_by_identity), key=attrgetter("sort_key"))),
     )
 
 
+def _find_ambiguous(kept: Iterable[Entry], entries_by_identity: Mapping[Identity, Mapping[str, Entry]]) -> list[Entry]:
+    """Return the entries of problems for which different caches have different fingerprints.
+
+    A cache that has several fingerprints itself has them on purpose: kernels of a factory, or two lists of candidates.
+
+    :param entries_by_identity: for each identity, the name of each cache that has it, and its entry there.
+    """
+    kept_by_problem: defaultdict[Problem, list[Entry]] = defaultdict(list)
+    for entry in kept:
+        kept_by_problem[entry.problem].append(entry)
+    ambiguous: list[Entry] = []
+    for entries in kept_by_problem.values():
+        origins = {tuple(entries_by_identity[entry.identity]) for entry in entries}
+        if len(entries) > 1 and len(origins) > 1:
+            ambiguous += entries
+    return ambiguous
+
+
 def with_specializations_of(entry: Entry, same_identity: Iterable[Entry]) -> Entry:
-    """An entry, with what others of the same choice were compiled for."""
-    choice = entry.choice
-    more = [one for one in same_identity if one.compiled and one.compiled != entry.compiled]
-    if choice is None or not more:
+    """Return an entry with the specializations of other entries that have the same choice."""
+    if entry.choice is None:
         return entry
-    same = [one for one in more if one.choice is not None and one.choice.is_same_configuration(choice)]
-    compiled = tuple(sorted({text for one in (entry, *same) for text in one.compiled})[:MAX_SPECIALIZATIONS])
-    return entry if compiled == entry.compiled else replace(entry, compiled=compiled)
+    texts = set(entry.compiled)
+    for other in same_identity:
+        if other.choice is not None and other.choice.is_same_configuration(entry.choice):
+            texts.update(other.compiled)
+    compiled = tuple(sorted(texts)[:MAX_SPECIALIZATIONS])
+    if compiled == entry.compiled:
+        return entry
+    return replace(entry, compiled=compiled)

@@ -1,4 +1,4 @@
-"""What a cache holds: devices, problems, candidates and entries, as immutable data with value equality."""
+"""The data of a cache: devices, problems, candidates and entries. They are immutable, and compare by value."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ INT64 = range(-(2**63), 2**63)
 UINT32 = range(2**32)
 _BY_NAME = attrgetter("name")
 
-#: The name of a value of a fingerprint: the digest of the candidates that pruning left, where they are fewer.
+#: The name of a value of a fingerprint: the digest of the candidates that pruning left, if it left fewer.
 PRUNED = "pruned"
-#: The type of that part where some of what pruning left was in no list, and so was not measured with it.
+#: The type of that value if pruning made candidates that are not in the list, and so were not measured with it.
 NEW_CANDIDATES_TYPE = "digest.anew"
 
 
@@ -34,11 +34,12 @@ class UncacheableError(ValueError):
 class Value:
     """A named value: a part of a key, of a fingerprint or of a candidate's params.
 
-    Values are compared as they are encoded, so ``True``, ``1`` and ``1.0`` are three different ones.
+    Values are compared as they are encoded, so ``True``, ``1`` and ``1.0`` are three different values.
 
-    :param type: what it was where it is more than the plain scalar: ``"dtype"``, ``"function"``, ``"digest"`` …
-    :raises UncacheableError: for what no file or process could hand on, such as a scalar of numpy's, an integer beyond
-        64 bits, text that UTF-8 cannot encode. :func:`plain_value` takes more.
+    :param type: the kind of a value that stands for more than a plain scalar: ``"dtype"``, ``"function"``, ``"digest"``
+        …; empty for a plain scalar.
+    :raises UncacheableError: for a value that no file can hold, such as a scalar of numpy, an integer beyond 64 bits,
+        or text that UTF-8 cannot encode. :func:`plain_value` takes more.
     """
 
     name: str
@@ -64,7 +65,7 @@ class Value:
 
     @property
     def sort_key(self) -> tuple[str, float, tuple[str, str, str, str]]:
-        """Orders values of one name: numbers by their size."""
+        """Sorts values of the same name; numbers are sorted by their size."""
         value = self.value
         is_number = isinstance(value, (int, float)) and value == value
         return self.name, float(value) if is_number and value is not None else 0.0, self.encoded
@@ -82,7 +83,7 @@ class Value:
 
     @property
     def display_text(self) -> str:
-        """The value as people read it: a tuple as ``(16, fp32)``, and not with the kind and type of each part."""
+        """The value for people: a tuple is ``(16, fp32)``, without the kind and type of each part."""
         text = str(self.value)
         return describe_tuple(text) if self.type == "tuple" else text
 
@@ -93,8 +94,8 @@ class Value:
 def plain_value(name: str, value: object) -> Value:
     """Encode a scalar of Python; an integer beyond 64 bits as text of type ``"int"``.
 
-    :raises UncacheableError: for all but None, bool, int, float (not NaN: it never equals itself, so it could never be
-        found again) and text that UTF-8 can encode.
+    :raises UncacheableError: for everything but None, bool, int, float and text that UTF-8 can encode. NaN is refused,
+        too: it does not equal itself, so no lookup would find it.
     """
     check_name(name)
     if isinstance(value, str):
@@ -110,7 +111,10 @@ def plain_value(name: str, value: object) -> Value:
 
 
 def check_name(name: str) -> None:
-    """Refuse, by an :class:`UncacheableError`, a name that is no text, or that UTF-8 cannot encode."""
+    """Check that a name is text that UTF-8 can encode.
+
+    :raises UncacheableError: if it is not.
+    """
     if not isinstance(name, str) or not name.isascii():
         _check_text(f"the name {name!r}", name)
 
@@ -133,14 +137,17 @@ def _check_names(what: str, values: tuple[Value, ...]) -> None:
 
 
 def _check_type(what: str, parts: Iterable[object], of: type) -> None:
-    """Refuse what an adapter that mypy has not seen may give."""
+    """Check the types of an adapter's values. Adapters of other packages need not pass mypy.
+
+    :raises UncacheableError: for the first value of another type.
+    """
     for part in parts:
         if not isinstance(part, of):
             raise UncacheableError(f"{what} is a {_type_name(part)}, and not a {of.__name__}")
 
 
 def _noted(text: str) -> str:
-    """Text that is reported and never compared; what UTF-8 cannot encode, such as half a file name, is escaped."""
+    """Return text that is reported and never compared. Characters that UTF-8 cannot encode are escaped."""
     return text if text.isascii() else text.encode(errors="backslashreplace").decode()
 
 
@@ -153,9 +160,10 @@ def _type_name(value: object) -> str:
 class Device:
     """The type of processor that measurements hold for; not an index, not a host.
 
-    :param name: what its maker calls it, ``"NVIDIA H200"``.
-    :param arch: the architecture it is compiled for, ``"sm_90"``.
-    :param multiprocessors: or threads, for a CPU; 0 where the number means nothing. Slices differ in it.
+    :param name: the maker's name, ``"NVIDIA H200"``.
+    :param arch: the architecture that kernels are compiled for, ``"sm_90"``.
+    :param multiprocessors: their number; of a CPU, the number of threads; 0 if the number means nothing. Slices of a
+        GPU differ in it.
     """
 
     name: str
@@ -177,7 +185,7 @@ class Device:
 
     @property
     def sort_key(self) -> tuple[str, str, str, int]:
-        """Orders devices the same way in every process: two may have one id."""
+        """Sorts devices in the same way in every process. Two devices may have the same id."""
         return self.id, self.name, self.arch, self.multiprocessors
 
     def __str__(self) -> str:
@@ -190,10 +198,10 @@ class Device:
 class Candidate:
     """One configuration that a tuner may choose.
 
-    :param id: the tuner's own stable name for it, where it has one.
-    :param time_us: None where it was not measured.
-    :param failed: why it cannot be used; empty where it can.
-    :param label: readable words about it, never compared.
+    :param id: the tuner's own stable name of the configuration; empty if it has none.
+    :param time_us: in microseconds; None if the candidate was not measured.
+    :param failed: why the candidate cannot be used; empty if it can.
+    :param label: readable words, never compared.
     """
 
     id: str = ""
@@ -211,12 +219,12 @@ class Candidate:
             object.__setattr__(self, name, _noted(getattr(self, name)))
 
     def is_same_configuration(self, other: Candidate) -> bool:
-        """Whether both name one configuration, whatever was measured of it."""
+        """Whether both candidates are the same configuration, whatever their times are."""
         return self.id == other.id and self.params == other.params
 
     @property
     def display_text(self) -> str:
-        """What a reader knows of it: not an id, which may be a digest, where anything else is known; may be empty."""
+        """The configuration for people; the id, which may be a digest, only if nothing else is known; may be empty."""
         return ", ".join(map(str, self.params)) or self.label or self.id
 
     def __str__(self) -> str:
@@ -224,21 +232,21 @@ class Candidate:
 
 
 def is_tuner_named(tuner: str, names: Iterable[str]) -> bool:
-    """Whether one of some names is a tuner's, or that of one above it: ``inductor`` names ``inductor.config``."""
+    """Whether one of the names is a tuner's name or a prefix of it: ``inductor`` names ``inductor.config``."""
     return any(f"{tuner}.".startswith(f"{name}.") for name in names)
 
 
 def library_of(tuner: str) -> str:
-    """The library that a tuner belongs to, as one adapter hooks it: ``inductor`` of ``inductor.config``."""
+    """Return the library of a tuner, which one adapter hooks: ``inductor`` for ``inductor.config``."""
     return tuner.partition(".")[0]
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """What is tuned: tuner + kernel + key + device.
+    """A problem to tune: tuner, kernel, key and device.
 
-    :param key: in the order in which the tuner has it, which is kept and shown; in any other it is the same problem.
-    :raises UncacheableError: for a problem that no file could hold.
+    :param key: in the tuner's order, which is kept and shown. Problems with the same key in another order are equal.
+    :raises UncacheableError: for a problem that no file can hold.
     """
 
     tuner: str
@@ -259,24 +267,24 @@ class Problem:
 
     @property
     def name(self) -> str:
-        """The kernel as users write it where several tuners meet: ``tuner:kernel``."""
+        """The kernel with its tuner, as users write it: ``tuner:kernel``."""
         return f"{self.tuner}:{self.kernel}"
 
     @property
     def library(self) -> str:
-        """The library whose tuner it is."""
+        """The library of the tuner."""
         return library_of(self.tuner)
 
     @property
     def digest(self) -> str:
-        """32 hexadecimal digits that name this problem in any process, on any machine."""
+        """32 hexadecimal digits that are the same in any process, on any machine."""
         device = (self.device.name, self.device.arch, self.device.multiprocessors)
         parts = (self.tuner, self.kernel, tuple(value.encoded for value in self.sorted_key), device)
         return hashlib.sha256(repr(parts).encode()).hexdigest()[:32]
 
     @property
     def sort_key(self) -> tuple[object, ...]:
-        """Orders problems the same way in every process."""
+        """Sorts problems in the same way in every process."""
         return self.tuner, self.kernel, self.device.sort_key, tuple(value.sort_key for value in self.key)
 
     def __str__(self) -> str:
@@ -284,31 +292,59 @@ class Problem:
         return f"{self.name}{key}"
 
 
+class Fingerprint(tuple[Value, ...]):
+    """The values that an entry's choice depends on, sorted by name. If they are equal, the choice is trusted.
+
+    A value named ``pruned`` is the digest of the candidates that pruning left, if it left fewer than the list has.
+    """
+
+    __slots__ = ()
+
+    def __new__(cls, values: Iterable[Value] = ()) -> Fingerprint:
+        return super().__new__(cls, sorted(values, key=_BY_NAME))
+
+    @property
+    def is_pruned(self) -> bool:
+        """Whether pruning left fewer candidates than the list has."""
+        return any(value.name == PRUNED for value in self)
+
+    @property
+    def has_only_listed_candidates(self) -> bool:
+        """Whether all candidates are in the list. If the fastest of the list is among them, it is their fastest."""
+        return all(value.type != NEW_CANDIDATES_TYPE for value in self if value.name == PRUNED)
+
+    def without_pruning(self) -> Fingerprint:
+        """Return the fingerprint of the whole list."""
+        return Fingerprint(value for value in self if value.name != PRUNED)
+
+
 class Identity(NamedTuple):
-    """A problem with a fingerprint: of two entries with one identity a cache holds one."""
+    """A problem with a fingerprint. A cache holds at most one entry for each identity."""
 
     problem: Problem
-    fingerprint: tuple[Value, ...]
+    fingerprint: Fingerprint
 
     @property
     def digest(self) -> str:
-        """32 hexadecimal digits that name this identity in any process, on any machine."""
+        """32 hexadecimal digits that are the same in any process, on any machine."""
         parts = [self.problem.digest, *(value.encoded for value in self.fingerprint)]
         return hashlib.sha256(repr(parts).encode()).hexdigest()[:32]
 
 
 @dataclass(frozen=True, slots=True)
 class Versions:
-    """Of libraries at tuning time; noted, and compared only to say what is unused or was tuned under another version.
+    """The versions of libraries at tuning time.
 
-    :param each: (library, version), the tuner's own library first; the version is empty where none is known.
+    They are reported, and compared only to find unused entries and entries of another version.
+
+    :param libraries: (library, version), the tuner's own library first; the version is empty if it is not known.
     """
 
     libraries: tuple[tuple[str, str], ...] = ()
 
     @classmethod
     def parse(cls, text: str) -> Versions:
-        """Those that a text names: ``"triton 3.6.0, torch 2.11.0"``. Any text comes back from ``str`` as it was."""
+        """Parse ``"triton 3.6.0, torch 2.11.0"``. ``str`` gives any text back unchanged."""
         pairs = []
         text = _noted(text)
         for part in text.split(", ") if text else ():
@@ -318,12 +354,12 @@ class Versions:
 
     @property
     def tuner_version(self) -> str:
-        """The tuner's own library with its version: ``"triton 3.6.0"``; empty where none is known."""
+        """The tuner's own library with its version: ``"triton 3.6.0"``; empty if it is not known."""
         return str(Versions(self.libraries[:1]))
 
     @property
     def tuner_minor_version(self) -> tuple[str, str]:
-        """The tuner's own library, and its version as far as its users have to care: ``("triton", "3.6")``."""
+        """The tuner's own library, and the first two parts of its version: ``("triton", "3.6")``."""
         library, version = self.libraries[0] if self.libraries else ("", "")
         return library, ".".join(version.split(".")[:2])
 
@@ -335,15 +371,15 @@ class Versions:
 
 
 NO_VERSIONS = Versions()
-#: A higher number in a file counts as 0: a damaged one would else never be replaced.
+#: A higher generation in a file is damaged and counts as 0, else the entry would never be replaced.
 LAST_GENERATION = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)
 class Digest:
-    """What a digest of a fingerprint is made of, in short; reported, never compared. See :mod:`~.cache.digest_parts`.
+    """The parts of a digest; reported, never compared. See :mod:`pytest_autotune.cache.digest_parts`.
 
-    :param id: the digest itself, as it is the value of a part of a fingerprint.
+    :param id: the digest itself: the value of a part of a fingerprint.
     """
 
     id: str
@@ -356,20 +392,21 @@ class Digest:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A problem, what its choice rests on, the result, and what is noted about it.
+    """The result of a tuning: a problem, its fingerprint, and the choice.
 
-    The result is a ``choice``, and where the tuner needs them every candidate's measurement in ``candidates``, or the
-    tuner's own bytes in ``native``. ``label``, ``tuning_seconds`` and ``versions`` are reported. What is
-    said of below is no part of what makes entries equal.
+    The result is ``choice``; if the tuner needs them, every candidate's time in ``candidates``; or the tuner's own
+    bytes in ``native``. ``label``, ``tuning_seconds`` (seconds) and ``versions`` are reported. Equality ignores
+    ``compiled``, ``digests`` and ``generation``.
 
-    :param compiled: what the choice was compiled for, one text for each specialization, sorted.
-    :param digests: what digests of the fingerprint are made of, where it is known. A file has them once for all.
-    :param generation: how often the entry was replaced, or removed in a store that many share; where caches meet, the
-        higher one stays, whatever the times.
+    :param compiled: the specializations that the choice was compiled for, as texts, sorted.
+    :param digests: the parts of the fingerprint's digests, if they are known. A file has them once for all entries.
+    :param generation: how often the entry was replaced, or removed from a shared store. If several caches have the
+        entry, the highest generation stays, whatever the times are.
+    :param asked_by: the tuning, as ``tuner:kernel``, that alone asked for the entry; empty if a test asked.
     """
 
     problem: Problem
-    fingerprint: tuple[Value, ...] = ()
+    fingerprint: Fingerprint = field(default_factory=Fingerprint)
     choice: Candidate | None = None
     candidates: tuple[Candidate, ...] = ()
     native: bytes = b""
@@ -379,49 +416,41 @@ class Entry:
     compiled: tuple[str, ...] = field(default=(), compare=False)
     digests: tuple[Digest, ...] = field(default=(), compare=False)
     generation: int = field(default=0, compare=False)
+    asked_by: str = ""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "fingerprint", tuple(sorted(self.fingerprint, key=_BY_NAME)))
+        object.__setattr__(self, "fingerprint", Fingerprint(self.fingerprint))
         _check_names("fingerprint", self.fingerprint)
         object.__setattr__(self, "compiled", tuple(sorted({_noted(text) for text in self.compiled})))
         object.__setattr__(self, "label", _noted(self.label))
+        object.__setattr__(self, "asked_by", _noted(self.asked_by))
         _check_type("what the tuner itself wrote", [self.native], bytes)
         _check_type("its choice", [] if self.choice is None else [self.choice], Candidate)
         _check_type("a candidate", self.candidates, Candidate)
 
     @property
     def identity(self) -> Identity:
-        """What the entry is of."""
+        """The problem with the fingerprint."""
         return Identity(self.problem, self.fingerprint)
 
     @property
     def is_failure(self) -> bool:
-        """Whether the result is that no candidate can be used; each then says why."""
+        """Whether the result is that no candidate can be used. Each candidate then says why."""
         has_result = self.choice is not None or self.native or not self.candidates
         return not has_result and all(candidate.failed for candidate in self.candidates)
 
     @property
     def sort_key(self) -> tuple[object, ...]:
-        """Orders entries by problem, then fingerprint, the same way in every process."""
+        """Sorts entries by problem, then fingerprint, in the same way in every process."""
         return *self.problem.sort_key, tuple(value.encoded for value in self.fingerprint)
-
-
-def is_part(fingerprint: tuple[Value, ...]) -> bool:
-    """Whether all that pruning left is in the list, so that the fastest of the list is the fastest of that."""
-    return all(value.type != NEW_CANDIDATES_TYPE for value in fingerprint if value.name == PRUNED)
-
-
-def before_pruning(fingerprint: tuple[Value, ...]) -> tuple[Value, ...]:
-    """A fingerprint without what pruning left."""
-    return tuple(value for value in fingerprint if value.name != PRUNED)
 
 
 @dataclass(frozen=True, slots=True)
 class Cache:
     """A set of entries, at most one for each problem and fingerprint.
 
-    :param lossy: why what it was read from must not be rewritten, as a field that this version does not know: the
-        place, what was found and what to do, as of a :class:`CacheError`. Else empty.
+    :param lossy: why the file must not be rewritten, for example because of a field that this version does not know:
+        the place, the event and the remedy of a :class:`CacheError`; empty if it may be rewritten.
     """
 
     entries: tuple[Entry, ...] = ()
@@ -429,5 +458,5 @@ class Cache:
 
     @property
     def devices(self) -> tuple[Device, ...]:
-        """The devices that the entries are of, sorted by id, then by what else they are."""
+        """The devices of the entries, sorted."""
         return tuple(sorted({entry.problem.device for entry in self.entries}, key=attrgetter("sort_key")))

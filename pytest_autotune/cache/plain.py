@@ -1,4 +1,4 @@
-"""The model as JSON, for the processes of a run: of each object its parts, in the order of its class, and back."""
+"""Objects of the model as JSON, for the processes of a run: the fields of each object, in the order of its class."""
 
 from __future__ import annotations
 
@@ -8,66 +8,83 @@ from collections.abc import Callable, Iterable, Mapping
 from operator import attrgetter
 from typing import Any
 
-from pytest_autotune.cache.model import Candidate, Device, Digest, Entry, Identity, Problem, Value, Versions
+from pytest_autotune.cache.model import (
+    Candidate,
+    Device,
+    Digest,
+    Entry,
+    Fingerprint,
+    Identity,
+    Problem,
+    Value,
+    Versions,
+)
 
 _CLASSES: tuple[Any, ...] = (Value, Device, Problem, Candidate, Digest, Entry)
-_PARTS: Mapping[type, Callable[[Any], object]] = {
-    **{of: attrgetter(*of.__match_args__) for of in _CLASSES},
+
+
+def _encode_bytes(native: bytes) -> str:
+    return base64.b64encode(native).decode()
+
+
+_ENCODERS: Mapping[type, Callable[[Any], object]] = {
+    **{cls: attrgetter(*cls.__match_args__) for cls in _CLASSES},
     Versions: str,
-    bytes: lambda native: base64.b64encode(native).decode(),
+    bytes: _encode_bytes,
 }
 
 
 def to_json(plain: object) -> str:
-    """What holds objects of the model as JSON in one line.
+    """Encode plain data with objects of the model in it as JSON in one line.
 
-    :raises TypeError: where it holds anything else that is no value of JSON.
+    :raises TypeError: for an object that is neither of the model nor a value of JSON.
     """
     return _ENCODER.encode(plain)
 
 
-def _parts(one: object) -> object:
-    if type(one) not in _PARTS:
-        raise TypeError(f"a {type(one).__qualname__} is no part of an entry")
-    return _PARTS[type(one)](one)
+def _encode_object(value: object) -> object:
+    if type(value) not in _ENCODERS:
+        raise TypeError(f"a {type(value).__qualname__} is no part of an entry")
+    return _ENCODERS[type(value)](value)
 
 
-#: Not json.dumps(), which a test may mock.
-_ENCODER = json.JSONEncoder(default=_parts, separators=(",", ":"))
+#: Used in place of json.dumps(), which a test may mock.
+_ENCODER = json.JSONEncoder(default=_encode_object, separators=(",", ":"))
 
 
-def _values(plain: Iterable[Any]) -> tuple[Value, ...]:
-    return tuple([Value(*parts) for parts in plain])
+def _read_values(plain: Iterable[Any]) -> tuple[Value, ...]:
+    return tuple([Value(*fields) for fields in plain])
 
 
-def _candidate(name: str, params: Any, *others: Any) -> Candidate:
-    return Candidate(name, _values(params), *others)
+def _read_candidate(name: str, params: Any, *rest: Any) -> Candidate:
+    return Candidate(name, _read_values(params), *rest)
 
 
-def _problem(tuner: str, kernel: str, key: Any, device: Any) -> Problem:
-    return Problem(tuner, kernel, _values(key), Device(*device))
+def _read_problem(tuner: str, kernel: str, key: Any, device: Any) -> Problem:
+    return Problem(tuner, kernel, _read_values(key), Device(*device))
 
 
-def identity_of(problem: Any, fingerprint: Any) -> Identity:
-    """The identity that has these parts.
+def read_identity(problem: Any, fingerprint: Any) -> Identity:
+    """Return the identity with these fields.
 
-    :raises TypeError, ValueError, AttributeError: where they are not those of one.
+    :raises TypeError, ValueError, AttributeError: if the fields are not those of an identity.
     """
-    return Identity(_problem(*problem), _values(fingerprint))
+    return Identity(_read_problem(*problem), Fingerprint(_read_values(fingerprint)))
 
 
-def entry_of(problem: Any, fingerprint: Any, choice: Any, candidates: Any, native: str, *others: Any) -> Entry:
-    """The entry that has these parts; raises as :func:`identity_of` does."""
-    label, seconds, versions, compiled, digests, generation = others
+def read_entry(problem: Any, fingerprint: Any, choice: Any, candidates: Any, native: str, *rest: Any) -> Entry:
+    """Return the entry with these fields; raises as :func:`read_identity` does."""
+    label, tuning_seconds, versions, compiled, digests, generation, asked_by = rest
     return Entry(
-        *identity_of(problem, fingerprint),
-        None if choice is None else _candidate(*choice),
-        tuple([_candidate(*one) for one in candidates]),
+        *read_identity(problem, fingerprint),
+        None if choice is None else _read_candidate(*choice),
+        tuple([_read_candidate(*fields) for fields in candidates]),
         base64.b64decode(native),
         label,
-        seconds,
+        tuning_seconds,
         Versions.parse(versions),
         compiled,
-        tuple([Digest(*one) for one in digests]),
+        tuple([Digest(*fields) for fields in digests]),
         generation,
+        asked_by,
     )

@@ -64,13 +64,10 @@ def _read_cache(path: str, fix: bool) -> Cache:
         return cache
     store = stores.open_store(path)
     store.check_writable()
-    store.update(_keep)
+    # The store reads the content again under its lock, so entries of another process stay.
+    with store.open_for_update() as opened:
+        opened.write(opened.cache)
     return refuse_lossy(stores.read_cache(path))
-
-
-def _keep(cache: Cache) -> Cache:
-    """Return a cache unchanged. The store has read it under its lock, so entries of another process stay."""
-    return cache
 
 
 def _list_defects(path: str, cache: Cache) -> list[str]:

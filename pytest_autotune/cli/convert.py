@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+
 from pathlib import Path
 
 import click
@@ -34,7 +34,7 @@ _XLA = "xla"
 def command(
     source: str, output: str, from_: str | None, to: str | None, xla_format: str | None, device: str | None
 ) -> None:
-    """Write the cache IN as OUT, in the form that the suffix of OUT stands for; what OUT held is replaced."""
+    """Write the cache IN as OUT, in the form that the suffix of OUT stands for; OUT is replaced, unless it has other problems."""
     if device is not None and from_ is None:
         raise CacheError("--device", "says what a file of XLA was tuned on", "add --from=xla")
     if xla_format is not None and to is None:
@@ -51,18 +51,23 @@ def command(
         return
     store = stores.open_store(output)
     store.check_writable()
-    updated = store.update(_Replacement(cache).replace)
+    with store.open_for_update() as opened:
+        _refuse_loss(cache, output, opened.cache)
+        updated = opened.write(cache)
     print_lines([f"{describe_count(len(cache.entries), 'entry')} written to {safe(updated.written_to)}"])
 
 
-@dataclass(frozen=True)
-class _Replacement:
-    """A cache that replaces the output's cache."""
+def _refuse_loss(cache: Cache, output: str, output_cache: Cache) -> None:
+    """Refuse to replace a cache that has a problem which the converted cache lacks.
 
-    cache: Cache
-
-    def replace(self, output_cache: Cache) -> Cache:
-        return self.cache
+    :raises CacheError: if there is such a problem.
+    """
+    problems = {entry.problem for entry in cache.entries}
+    lost_problems = {entry.problem for entry in output_cache.entries} - problems
+    if lost_problems:
+        count = describe_count(len(lost_problems), "problem")
+        event = f"holds {count} that the other cache lacks, and was left as it was"
+        raise CacheError(output, event, "name another file, remove this one, or merge both with pytest-autotune merge")
 
 
 def _parse_device(text: str) -> Device:

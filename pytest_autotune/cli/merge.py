@@ -51,7 +51,8 @@ def command(files: tuple[str, ...], output: str, base: str | None) -> None:
     merge = _Merge(sides, ancestor, _find_names_of_output(files, output))
     store = stores.open_store(output)
     store.check_writable()
-    updated = store.update(merge.merge_into)
+    with store.open_for_update() as opened:
+        updated = opened.write(merge.merge_into(opened.cache))
     print_lines([merge.describe_result(updated.written_to), *describe_combined(merge.combined, base is not None)])
 
 

@@ -56,7 +56,8 @@ def command(
     counts += f", {len(cache.entries) - len(dropped)} kept"
     if dropped and not dry_run:
         store.check_writable()
-        updated = store.update(selection.without_unused, removing=True)
+        with store.open_for_update(removing=True) as opened:
+            updated = opened.write(selection.without_unused(opened.cache))
         if updated.beside:
             counts += f", written to {safe(updated.written_to)}"
     print_lines([counts, *(describe_on_device(entry.problem) for entry in dropped)])

@@ -93,7 +93,7 @@ class Sweep(Mode):
         return lines or ["no candidate of a sweep was asked for"], events
 
     def build_section(self, result: RunResult) -> Section:
-        entries = [lookup.entry for _, lookup in result.collected.lookups if lookup.entry and not lookup.is_searched]
+        entries = [lookup.entry for lookup in result.collected.lookups if lookup.entry and not lookup.is_searched]
         entries = [entry for entry in entries if entry.choice is not None]  # what a tuner chose by itself is left out
         sizes = {entry.problem: len(entry.candidates) for entry in entries}
         labels = {row.problem: row.label for row in result.rows}

@@ -40,6 +40,7 @@ from pytest_autotune.report import ci_log, terminal
 from pytest_autotune.report.counts import describe_dump
 from pytest_autotune.report.gate import judge
 from pytest_autotune.run.collected import ALONE, Collected, collect
+from pytest_autotune.run.dump_plan import UPDATE_ALL, NoDump, plan_dump
 from pytest_autotune.run.dumping import dump_run, dump_test_caches
 from pytest_autotune.run.notes import Progress
 from pytest_autotune.run.result import RunRequest, RunResult
@@ -329,11 +330,20 @@ class Controller:
         argument = path_argument(name, self._config.invocation_params.dir, MARKER, self._config)
         return stores.open_store(argument.location)
 
+    def _plan_dump(self) -> NoDump:
+        """Return the plan for the dump of this run."""
+        options = self._options
+        scope = options.update or UPDATE_ALL
+        is_update = options.updates or bool(options.update)
+        if options.dump is None or self._store is None:
+            return NoDump(scope, is_update, options.keep_candidates)
+        return plan_dump(str(self._store), scope, is_update, options.keep_candidates)
+
     def _build_request(self, collected: Collected) -> RunRequest:
         """Return the user's wishes for the end of this run."""
         options = self._options
         update_arguments = options.update_arguments
-        has_test_caches = any(lookup.test_cache for _, lookup in collected.lookups)
+        has_test_caches = any(lookup.test_cache for lookup in collected.lookups)
         if has_test_caches and not options.writes and not update_arguments:
             update_arguments = "--autotune-update"
         typed_tuners = self._config.getoption("autotune_tuners")
@@ -341,12 +351,8 @@ class Controller:
         if typed_tuners is not None:
             tuners_named_by = f"--autotune-tuners={typed_tuners}"
         return RunRequest(
-            is_dumping=options.dump is not None,
+            plan=self._plan_dump(),
             modes=options.modes,
-            prune=options.update == "prune",
-            new_only=options.update == "new",
-            keep_candidates=options.keep_candidates,
-            is_update=options.updates or bool(options.update),
             update_arguments=update_arguments,
             policy=options.policy,
             tuners_named_by=tuners_named_by,
@@ -449,7 +455,7 @@ def _add_recovered_tunings(cache: Cache, folder: RunFolder) -> Cache:
     """Return a cache with the tunings of killed runs that had the same dump path."""
     events, _ = folder.recovered
     recovered_lookups = collect((), events).recovered_lookups
-    return merge_run(cache, collect_measurements(("", lookup) for lookup in recovered_lookups)).cache
+    return merge_run(cache, collect_measurements(recovered_lookups)).cache
 
 
 class CacheReader:

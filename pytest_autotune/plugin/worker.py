@@ -35,7 +35,7 @@ from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.foreign_text import to_one_line
 from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.model import Entry
-from pytest_autotune.cache.plain import entry_of
+from pytest_autotune.cache.plain import read_entry
 from pytest_autotune.plugin import names
 from pytest_autotune.plugin.names import INPUT_KEY, MARKER
 from pytest_autotune.plugin.progress import ProgressFile
@@ -123,7 +123,7 @@ def _decode_entries(text: str | None) -> EntryIndex | None:
     """Return the index of the entries that the controller sent; None for None."""
     if text is None:
         return None
-    return EntryIndex(entry_of(*parts) for parts in json.loads(text))
+    return EntryIndex(read_entry(*parts) for parts in json.loads(text))
 
 
 class TestProcess:

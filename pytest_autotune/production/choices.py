@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 from pytest_autotune.cache.codec.mapping import sort_entries
 from pytest_autotune.cache.distance import launch_key
-from pytest_autotune.cache.model import Cache, Device, Entry, before_pruning
+from pytest_autotune.cache.model import Cache, Device, Entry
 
 #: What picks in an exported module, and in ``use()``; run as a file, since pytest rewrites it as a module of a plugin.
 PICKER = Path(__file__).with_name("picker.py")
@@ -34,7 +34,7 @@ def chosen(entries: Iterable[Entry]) -> tuple[list[Entry], list[Entry]]:
     found: list[Entry] = []
     ambiguous: list[Entry] = []
     for group in same.values():
-        whole = [one for one in group if before_pruning(one.fingerprint) == one.fingerprint] or group
+        whole = [one for one in group if not one.fingerprint.is_pruned] or group
         configurations = {(one.choice.id, one.choice.params) for one in whole if one.choice is not None}
         (found if len(configurations) == 1 else ambiguous).append(whole[0])
     return found, ambiguous

@@ -150,7 +150,7 @@ def _describe_dump_state(result: RunResult) -> _DumpState:
     text = describe_dump(result)
     if text:
         stale_count = result.counts["stale"]
-        if stale_count and result.request.new_only and not dump.remark:
+        if stale_count and result.request.plan.only_adds and not dump.remark:
             text += f"; {stale_count} stale left as they were"
         return _DumpState(text, needs_action=bool(dump.remark))
     if not dump.written_to:
@@ -169,7 +169,7 @@ def _explain_unwritten_dump(result: RunResult, dump: DumpOutcome) -> str:
 
 def _describe_unchanged_dump(result: RunResult) -> str:
     """Return whether an unchanged dump has all results of this run, or was left without some of them."""
-    if result.request.new_only or result.rows_to_update or result.counts["unrecorded"] or not result.problem_count:
+    if result.request.plan.only_adds or result.rows_to_update or result.counts["unrecorded"] or not result.problem_count:
         return "left as it was"
     return "up to date"
 

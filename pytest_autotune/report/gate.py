@@ -71,7 +71,7 @@ def judge(result: RunResult, limit: Limit | None, fail_on_unused: bool = False, 
     if unloaded and not result.is_judged:
         return replace(gate, failure=unloaded, is_usage_error=True)
     # If the options fail each test with a stale problem or a miss, a run of no tests must fail, too.
-    refuses_misses = result.request.policy.is_error(Outcome.STALE) and not result.request.is_update
+    refuses_misses = result.request.policy.is_error(Outcome.STALE) and not result.request.plan.is_update
     judges_misses = limit is not None or refuses_misses
     subjects = []
     if judges_misses:
@@ -97,7 +97,7 @@ def _explain_unjudged_run(result: RunResult) -> str:
     """Return why a run as a whole cannot be judged; empty if it can."""
     if not result.is_judged:
         return "nothing was loaded"
-    if result.request.is_update:
+    if result.request.plan.is_update:
         return "this run updates the cache that it loads"
     if result.collected.is_interrupted:
         return "the run was interrupted"

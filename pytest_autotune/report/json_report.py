@@ -67,7 +67,7 @@ def _dump_mapping(result: RunResult) -> dict[str, Any] | None:
         "path": dump.written_to or dump.path,
         **result.merged.counts,
         "error": dump.error,
-        "new_only": result.request.new_only,
+        "new_only": result.request.plan.only_adds,
     }
 
 

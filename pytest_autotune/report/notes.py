@@ -19,7 +19,7 @@ def list_notes(result: RunResult, verbosity: int) -> list[Line]:
     if verbosity >= 0:
         notes += _list_entry_notes(result)
     reason = result.collected.incomplete_reason
-    if reason and result.request.prune:
+    if reason and result.request.plan.prunes:
         notes.append(Line(f"nothing was pruned, the run was not complete: {reason}", color="yellow"))
     elif reason and verbosity > 0 and (result.loaded or result.dump):
         notes.append(Line(f"unused entries not checked: {reason}"))

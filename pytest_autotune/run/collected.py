@@ -1,43 +1,42 @@
-"""What the processes of a run have reported: what they asked for, and what each says of itself when it ends."""
+"""The reports of all processes of a run, collected from their events."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
 
 from pytest_autotune.cache.model import Versions
 from pytest_autotune.run.lookup import Lookup
 from pytest_autotune.workers.events import Event
 
-#: The kind of event by which a process that has ended reports what is to be known of itself.
+#: The kind of the last event of a process, with facts about the process.
 END = "end"
-#: The only process of a run without workers.
+#: The name of the only process of a run without workers, in events.
 ALONE = "main"
 
 
 @dataclass(frozen=True)
 class Collected:
-    """What the processes of a run have reported, and what the process knows where that comes together.
+    """The reports of all processes, and facts that the controller adds.
 
-    :param lookups: (process, what it asked for); no lookup twice.
-    :param recovered: what killed runs with this dump path had tuned.
-    :param others: what is neither a lookup nor an end.
-    :param crashed: the workers that could not say anything when they ended.
-    :param incomplete: the first reason why the run was not complete; empty when it was.
-    :param only_skipped: that reason is a skipped test, in a run of the whole suite.
-    :param test_counts: outcome of tests, in pytest's words -> how many have it.
-    :param untracked: kernels whose tuning never passed the session.
-    :param unhooked: (tuner, why).
-    :param versions: tuner -> those of the libraries that it ran under.
-    :param imported: loaded kernels, as ``tuner:kernel``, whose module was imported.
-    :param drawn: the tests, by node id, whose arguments Hypothesis draws.
-    :param disabled: the tests that a marker let run without the tuners' being hooked.
-    :param missing: the caches, as they are typed, that tests load and that had no entry; of a run that writes.
+    :param lookups: of all processes, each lookup once.
+    :param recovered_lookups: the tunings of killed runs with this dump path.
+    :param mode_events: the events that are neither a lookup nor an end.
+    :param crashed_workers: the workers that sent no last event.
+    :param incomplete_reason: the first reason why the run was not complete; empty if it was complete.
+    :param is_only_skipped: that reason is a skipped test, in a run of the whole suite.
+    :param test_counts: outcome of tests, in pytest's words -> their number.
+    :param untracked: the kernels that were tuned without asking the session.
+    :param unhooked: (tuner, why it could not be hooked).
+    :param versions: library of a tuner -> the versions that it ran with.
+    :param imported_kernels: the loaded kernels, as ``tuner:kernel``, whose module was imported.
+    :param hypothesis_tests: node ids of the tests whose arguments Hypothesis draws.
+    :param disabled_tests: node ids of the tests whose marker bypasses the tuners.
+    :param missing_caches: the caches that tests load, as they are typed, that had no entry; only in a run that writes.
     """
 
-    lookups: tuple[tuple[str, Lookup], ...] = ()
+    lookups: tuple[Lookup, ...] = ()
     recovered_lookups: tuple[Lookup, ...] = ()
     mode_events: tuple[Event, ...] = ()
     crashed_workers: tuple[str, ...] = ()
@@ -56,35 +55,70 @@ class Collected:
     deselected_count: int = 0
 
 
+class _LastEvents:
+    """The facts in the last events of all processes."""
+
+    def __init__(self) -> None:
+        #: Name of a field of :class:`Collected` -> its texts, each once, in the order of their first event.
+        self.texts: dict[str, dict[str, None]] = {
+            "notes": {},
+            "untracked": {},
+            "imported_kernels": {},
+            "hypothesis_tests": {},
+            "disabled_tests": {},
+            "missing_caches": {},
+        }
+        self.unhooked: set[tuple[str, str]] = set()
+        self.versions: dict[str, Versions] = {}
+        self.deselected_count = 0
+
+    def add(self, event: Event) -> None:
+        """Add a last event.
+
+        :raises TypeError, KeyError, AttributeError: for an event of a damaged file. Some of its facts may be added.
+        """
+        for name, texts in self.texts.items():
+            for text in event.data[name]:
+                texts[str(text)] = None
+        for tuner, reason in event.data["unhooked"].items():
+            self.unhooked.add((tuner, str(reason)))
+        for library, text in event.data["versions"].items():
+            self.versions[library] = Versions.parse(text)
+        self.deselected_count = max(self.deselected_count, event.data["deselected"])
+
+
 def collect(events: Iterable[tuple[str, Event]], recovered: Iterable[tuple[str, Event]] = ()) -> Collected:
-    """What the events of a run tell, and those of killed runs; what only looks like one, in a damaged file, is none."""
-    lookups: list[tuple[str, Lookup]] = []
-    others: list[Event] = []
-    names = ("notes", "untracked", "imported_kernels", "hypothesis_tests", "disabled_tests", "missing_caches")
-    texts: dict[str, dict[str, None]] = {name: {} for name in names}
-    unhooked: set[tuple[str, str]] = set()
-    versions: dict[str, Versions] = {}
-    deselected = 0
+    """Return the reports that are in the events of a run. Events of damaged files are left out.
+
+    :param events: (name of the process, event).
+    :param recovered: the same, of killed runs with the same dump path.
+    """
+    lookups: list[Lookup] = []
+    mode_events: list[Event] = []
+    last_events = _LastEvents()
     for process, event in sorted(events, key=lambda pair: pair[0]):
         with suppress(ValueError, TypeError, KeyError, AttributeError):
             if event.kind == END:
-                for name, found in texts.items():
-                    found.update(dict.fromkeys(map(str, event.data[name])))
-                unhooked.update((tuner, str(why)) for tuner, why in event.data["unhooked"].items())
-                versions.update((tuner, Versions.parse(text)) for tuner, text in event.data["versions"].items())
-                deselected = max(deselected, event.data["deselected"])
-            elif (lookup := Lookup.from_event(event)) is not None:
-                lookups.append(("" if process == ALONE else process, lookup))
+                last_events.add(event)
+                continue
+            lookup = Lookup.from_event(event)
+            if lookup is None:
+                mode_events.append(event)
             else:
-                others.append(event)
-    said: dict[str, Any] = {name: tuple(found) for name, found in texts.items()}
-    tuned = collect(recovered).lookups if recovered else ()
+                lookups.append(replace(lookup, process="" if process == ALONE else process))
+    recovered_lookups = [lookup for lookup in collect(recovered).lookups if lookup.is_tuned] if recovered else []
+    texts = {name: tuple(found) for name, found in last_events.texts.items()}
     return Collected(
-        tuple(lookups),
-        tuple(lookup for _, lookup in tuned if lookup.is_tuned),
-        tuple(others),
-        unhooked=tuple(sorted(unhooked)),
-        versions=versions,
-        **said,
-        deselected_count=deselected,
+        lookups=tuple(lookups),
+        recovered_lookups=tuple(recovered_lookups),
+        mode_events=tuple(mode_events),
+        notes=texts["notes"],
+        untracked=texts["untracked"],
+        unhooked=tuple(sorted(last_events.unhooked)),
+        versions=last_events.versions,
+        imported_kernels=texts["imported_kernels"],
+        hypothesis_tests=texts["hypothesis_tests"],
+        disabled_tests=texts["disabled_tests"],
+        missing_caches=texts["missing_caches"],
+        deselected_count=last_events.deselected_count,
     )

@@ -8,7 +8,7 @@ from enum import Enum
 from fnmatch import fnmatchcase
 from typing import Any
 
-from pytest_autotune.cache.model import Device, Entry, Identity, Problem, Value, library_of
+from pytest_autotune.cache.model import Device, Entry, Fingerprint, Identity, Problem, library_of
 from pytest_autotune.workers.events import Event
 
 #: The reason of a miss for which nobody has looked at the other entries of the kernel yet.
@@ -131,7 +131,7 @@ class Lookup:
         return self.identity.problem
 
     @property
-    def fingerprint(self) -> tuple[Value, ...]:
+    def fingerprint(self) -> Fingerprint:
         """The fingerprint that was asked for."""
         return self.identity.fingerprint
 

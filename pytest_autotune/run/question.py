@@ -4,10 +4,19 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
-from operator import attrgetter
 
 from pytest_autotune.cache.foreign_text import to_one_line
-from pytest_autotune.cache.model import NO_VERSIONS, Candidate, Digest, Entry, Identity, Problem, Value, Versions
+from pytest_autotune.cache.model import (
+    NO_VERSIONS,
+    Candidate,
+    Digest,
+    Entry,
+    Fingerprint,
+    Identity,
+    Problem,
+    Value,
+    Versions,
+)
 from pytest_autotune.run.notes import Notes
 
 
@@ -34,7 +43,7 @@ class Question(ABC):
         may_be_renamed: bool = False,
     ) -> None:
         self.problem = problem
-        self.fingerprint = tuple(sorted(fingerprint, key=attrgetter("name")))
+        self.fingerprint = Fingerprint(fingerprint)
         self.label = str(label)
         self.versions = versions
         self.may_be_renamed = may_be_renamed

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import NoReturn
 
 from pytest_autotune.cache.index import EntryIndex
-from pytest_autotune.cache.model import Entry, Identity, Problem, Versions, is_tuner_named
+from pytest_autotune.cache.model import Entry, Fingerprint, Identity, Problem, Versions, is_tuner_named
 from pytest_autotune.run.lookup import SPECIALIZATION, Lookup, Outcome, Policy
 from pytest_autotune.run.notes import Notes, Progress
 from pytest_autotune.workers.coordinator import Coordinator
@@ -69,7 +69,7 @@ class Reporter(Notes):
 
     def report_uncacheable(self, problem: Problem, reason: str) -> None:
         """Report a problem that has no stable form, so that no cache can hold it."""
-        lookup = Lookup(Identity(problem, ()), Outcome.UNCACHEABLE, reason, self.current_test)
+        lookup = Lookup(Identity(problem, Fingerprint()), Outcome.UNCACHEABLE, reason, self.current_test)
         self.report_lookup(lookup)
         if self.indexes:
             self.refuse_errors(lookup)

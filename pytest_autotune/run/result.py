@@ -11,6 +11,7 @@ from pytest_autotune.cache.diff import ChangeKind, Diff
 from pytest_autotune.cache.merge import MergeResult
 from pytest_autotune.cache.model import Cache, Device, Entry, Problem, is_tuner_named, library_of
 from pytest_autotune.run.collected import Collected
+from pytest_autotune.run.dump_plan import NoDump
 from pytest_autotune.run.lookup import Lookup, Outcome, Policy
 from pytest_autotune.run.rows import NOT_COVERED, ProblemRow
 from pytest_autotune.run.section import Finding, Gate, Section
@@ -38,24 +39,18 @@ class EntryReplacer(Protocol):
 
 @dataclass(frozen=True)
 class RunRequest:
-    """What the user asked for, as far as the end of a run goes by it.
+    """The user's wishes for the end of a run.
 
-    :param shared: it dumps into a store at a URL, that others add to as well: only what this run has tuned.
-    :param new_only: leave the entries of every problem that the dump path holds as they are.
-    :param keep_candidates: keep every candidate of an entry that was measured and has a choice.
-    :param updates: the dump path was loaded, too.
-    :param update: the options that bring the cache up to date, as a user would type them; empty where nothing does.
-    :param tuners_named_by: how the user named them, as spelt.
-    :param adapters: the tuners that there are adapters for; None where that is not known.
-    :param tells: what would tell whether choices of other versions are still good.
+    :param plan: which cache the run writes, and how.
+    :param update_arguments: the options that bring the cache up to date, as a user would type them; empty if no
+        options do.
+    :param modes: of the run.
+    :param tuners_named_by: the option that names the tuners to act on, as the user wrote it.
+    :param adapters: the tuners that have an adapter; None if that is not known.
+    :param version_checks: how a user can check whether choices of other versions are still good, in words.
     """
 
-    is_dumping: bool = False
-    is_shared_store: bool = False
-    prune: bool = False
-    new_only: bool = False
-    keep_candidates: bool = False
-    is_update: bool = False
+    plan: NoDump = field(default_factory=NoDump)
     update_arguments: str = ""
     policy: Policy = field(default_factory=Policy)
     modes: tuple[EntryReplacer, ...] = ()
@@ -66,13 +61,13 @@ class RunRequest:
 
 @dataclass(frozen=True)
 class DumpOutcome:
-    """What became of the dump file; what changed there is in :attr:`Result.merged`.
+    """The outcome of writing the dump path. :attr:`RunResult.merged` has the changes of its entries.
 
     :param path: as the user wrote it.
-    :param written_to: where it was written; another path where the file was locked, empty where it was not.
-    :param beside: why that is another path, and what to do with it.
-    :param rewritten: its bytes have changed.
-    :param error: why it could not be written.
+    :param written_to: the path that was written: another path if the file was locked; empty if none was written.
+    :param is_changed: whether the bytes of the file changed.
+    :param error: why the file could not be written.
+    :param remark: why another path was written, and what to do with it.
     """
 
     path: str
@@ -84,18 +79,18 @@ class DumpOutcome:
 
 @dataclass(frozen=True)
 class RunResult:
-    """What a run came to.
+    """The result of a run, which all reports show.
 
-    :param merged: what the dump path is to hold, and what changes there.
+    :param merged: the content of the dump path after the run, and its changes.
     :param loaded: (path as the user wrote it, number of entries) of each loaded cache.
-    :param covered: tuner -> the devices that the loaded caches have entries for; of tuners that are not ignored.
-    :param unused: entries that nobody asked for; those that were pruned are not among them.
-    :param of_tests: problems that only the caches which tests load for themselves could have had.
-    :param left_out: loaded entries of problems that nobody asked for and the dump path does not hold.
-    :param recovered: how many tunings of killed runs with this dump path count in this one.
-    :param errors: what the user asked for and did not get; any fails the run.
-    :param places: node id of a test that asked -> where it is defined.
-    :param about: when, where and by which command it ran, as (word, text); for people, and in no cache.
+    :param devices_by_tuner: tuner -> the devices that the loaded caches have entries for; without ignored tuners.
+    :param unused_entries: the entries that a complete run did not ask for, without those that were pruned.
+    :param test_cache_problems: the problems that only the caches of single tests could cover.
+    :param left_out_entries: loaded entries of problems that no test asked for and the dump path does not hold.
+    :param recovered_count: the number of tunings of killed runs with this dump path that count in this run.
+    :param errors: the requests of the user that failed. Any error fails the run.
+    :param test_places: node id of a test that asked -> the place of its definition.
+    :param run_facts: when, where and by which command the run took place, as (word, text); for people only.
     """
 
     rows: tuple[ProblemRow, ...] = ()
@@ -128,7 +123,7 @@ class RunResult:
             errors = (*self.errors, *([dump.error] if dump.error else []))
             merged = MergeResult(self.merged.cache, best_measurements=self.merged.best_measurements)
             return replace(self, dump=dump, merged=merged, recovered_count=0, left_out_entries=(), errors=errors)
-        return replace(self, dump=dump, unused_entries=() if self.request.prune else self.unused_entries)
+        return replace(self, dump=dump, unused_entries=() if self.request.plan.prunes else self.unused_entries)
 
     @property
     def tuners_without_adapter(self) -> tuple[str, ...]:
@@ -190,7 +185,9 @@ class RunResult:
         dump = self.dump
         if dump is None or dump.error:
             return tuple(rows)
-        return tuple(row for row in rows if not row.is_kept or (self.request.new_only and row.outcome is Outcome.STALE))
+        return tuple(
+            row for row in rows if not row.is_kept or (self.request.plan.only_adds and row.outcome is Outcome.STALE)
+        )
 
     @property
     def rename_counts(self) -> dict[tuple[str, str], int]:

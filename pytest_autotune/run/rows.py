@@ -1,17 +1,18 @@
-"""The problems of a run as rows, each with what all processes that met it say of it. Pure."""
+"""The problems of a run as rows: each row has the reports of all processes that asked for the problem. Pure."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.merge import MergeResult
-from pytest_autotune.cache.model import NO_VERSIONS, Candidate, Entry, Identity, Problem, Versions
-from pytest_autotune.run.lookup import NO_ENTRY, Lookup, Outcome
-from pytest_autotune.run.nearest import MissReason
+from pytest_autotune.cache.model import NO_VERSIONS, Candidate, Entry, Problem, Versions
+from pytest_autotune.run.lookup import NO_ENTRY, Lookup, Outcome, Policy
+from pytest_autotune.run.nearest import nearest
 
-#: The outcomes that count as misses: what a fresh cache would have covered.
+#: The outcomes that count as misses: a fresh cache would cover these problems.
 NOT_COVERED = (Outcome.MISS, Outcome.STALE, Outcome.MISMATCH, Outcome.UNCACHEABLE)
 
 _FALLBACKS = {
@@ -23,14 +24,14 @@ _FALLBACKS = {
 
 @dataclass(frozen=True)
 class ProblemRow:
-    """One problem of the run, from all processes that met it.
+    """One problem of the run, from all processes that asked for it.
 
-    :param tests: the node ids of the tests that asked, first in their process or with another fingerprint;
-        the one with the worst outcome comes first.
-    :param searches: (node id of the test in which a search took place that came to something, its seconds).
-    :param unrecorded: why all searches came to nothing that could be recorded; empty where one did, or none took place.
-    :param nearest: of a miss, the parts of the key in which the nearest entry differs, as name and what that has.
-    :param entry: what is kept: of several searches by the rule of a merge, or what the file had all the time.
+    :param tests: node ids of the tests that asked first in their process, or with another fingerprint. The test with
+        the worst outcome comes first.
+    :param searches: (node id of the test, seconds) of each search that recorded an entry.
+    :param unrecorded: why no search recorded anything; empty if one did, or if there was no search.
+    :param nearest: for a miss, the differing parts of the key, as name and the nearest entry's value.
+    :param entry: the entry that the cache keeps: by the rule of a merge, or the entry that the file had before.
     :param candidates: the measurement that counts.
     """
 
@@ -50,114 +51,172 @@ class ProblemRow:
 
     @property
     def tuned(self) -> bool:
-        """Whether a search took place, and came to something that can be recorded."""
+        """Whether a search recorded an entry."""
         return bool(self.searches)
 
     @property
     def tuning_seconds(self) -> float:
-        """What the searches took; 0 where there was none."""
+        """The seconds of all searches; 0 if there was none."""
         return sum(sorted(seconds for _, seconds in self.searches), 0.0)
 
     @property
     def choice(self) -> Candidate | None:
+        """The choice of the entry."""
         return self.entry.choice if self.entry is not None else None
 
     @property
     def versions(self) -> Versions:
+        """The versions of libraries when the entry was tuned."""
         return self.entry.versions if self.entry is not None else NO_VERSIONS
 
     @property
     def hit(self) -> Entry | None:
-        """The entry that made it a hit."""
-        return self.entry if self.outcome is Outcome.HIT and not self.tuned else None
+        """The entry that was a hit; None for other outcomes."""
+        if self.outcome is not Outcome.HIT or self.tuned:
+            return None
+        return self.entry
 
     @property
     def alias(self) -> str:
-        """The device whose entry it was served with, in words; empty for its own, not for another of its name."""
-        other = self.hit.problem.device if self.hit is not None else self.problem.device
-        return str(other) if other != self.problem.device else ""
+        """The other device whose entry was a hit, in words; empty if the entry is for the problem's device."""
+        if self.hit is None or self.hit.problem.device == self.problem.device:
+            return ""
+        return str(self.hit.problem.device)
 
     @property
     def moved_from(self) -> str:
-        """The kernel's old name, where its entry still has that."""
-        old = self.hit.problem.kernel if self.hit is not None else ""
-        return old if old != self.problem.kernel else ""
+        """The kernel's old name, if its entry still has that name; else empty."""
+        if self.hit is None or self.hit.problem.kernel == self.problem.kernel:
+            return ""
+        return self.hit.problem.kernel
 
     @property
     def saved_seconds(self) -> float:
-        """The tuning that a hit made unnecessary."""
-        return self.hit.tuning_seconds if self.hit is not None and not self.hit.is_failure else 0.0
+        """The seconds of tuning that a hit saved."""
+        if self.hit is None or self.hit.is_failure:
+            return 0.0
+        return self.hit.tuning_seconds
 
     @property
     def is_kept(self) -> bool:
-        """Whether a dump holds what it ran with: not what was used in place of a tuning, nor where there was none."""
-        return self.tuned or not (self.choice is None or self.fallback)
+        """Whether a dump holds the choice: not a choice in place of a tuning, and not if there was no choice."""
+        if self.tuned:
+            return True
+        return self.choice is not None and not self.fallback
 
     @property
     def consequence(self) -> str:
-        """What became of it where something was not tuned that should have been; the end of its reason."""
-        return f"nothing was recorded: {self.unrecorded}" if self.unrecorded else _FALLBACKS.get(self.fallback, "")
+        """The consequence of a tuning that did not take place or recorded nothing, in words; else empty."""
+        if self.unrecorded:
+            return f"nothing was recorded: {self.unrecorded}"
+        return _FALLBACKS.get(self.fallback, "")
 
 
 def build_rows(
-    lookups: Iterable[Lookup], nearest: Callable[[Problem], MissReason], merged: MergeResult
+    lookups: Iterable[Lookup], index: EntryIndex, policy: Policy, merged: MergeResult
 ) -> tuple[ProblemRow, ...]:
-    """One row per problem; its outcome is the worst that any process met.
+    """Return a row for each problem; its outcome is the worst outcome in any process.
 
-    :param nearest: says of a problem without an entry how the nearest entry of its kernel differs.
-    :param merged: what the lookups come to; where it has an entry for what was asked, the row has that one's choice.
+    :param index: the loaded caches. A row of a problem without an entry names the nearest entry of its kernel.
+    :param merged: the cache after the run. If it has an entry for a problem, the row shows that entry's choice.
     """
-    by_problem: defaultdict[Problem, list[Lookup]] = defaultdict(list)
+    lookups_by_problem: defaultdict[Problem, list[Lookup]] = defaultdict(list)
     for lookup in lookups:
-        by_problem[lookup.problem].append(lookup)
-    kept = {entry.identity: entry for entry in merged.cache.entries}
-    rows = [_row(problem, met, kept, merged.best_measurements) for problem, met in by_problem.items()]
-
-    def explained(row: ProblemRow) -> ProblemRow:
+        lookups_by_problem[lookup.problem].append(lookup)
+    entries = {entry.identity: entry for entry in merged.cache.entries}
+    rows = []
+    for problem, problem_lookups in lookups_by_problem.items():
+        ranked = sorted(problem_lookups, key=_rank_outcome, reverse=True)
+        entry = _find_entry(ranked)
+        kept, best = entry, entry
+        if entry is not None:
+            kept = entries.get(entry.identity, entry)
+            best = merged.best_measurements.get(entry.identity, entry)
+        row = _build_row(ranked, kept, best)
         if row.reason == NO_ENTRY:
-            near = nearest(row.problem)
-            row = replace(row, reason=near.text, nearest=near.differences)
-        return replace(row, reason="; ".join(filter(None, [row.reason, row.consequence])))
+            miss = nearest([index], problem, policy.find_alias(problem.device))
+            row = replace(row, reason=miss.text, nearest=miss.differences)
+        reasons = [reason for reason in (row.reason, row.consequence) if reason]
+        rows.append(replace(row, reason="; ".join(reasons)))
+    return tuple(sorted(rows, key=lambda row: row.problem.sort_key))
 
-    return tuple(sorted(map(explained, rows), key=lambda row: row.problem.sort_key))
+
+def _rank_outcome(lookup: Lookup) -> tuple[float, str]:
+    """Sort lookups of one problem: the worst outcome is the highest."""
+    if lookup.outcome is not None:
+        return list(Outcome).index(lookup.outcome), lookup.reason
+    # A search without a result missed nothing, but users want to see it in place of a hit.
+    return (0.5 if lookup.unrecorded_reason else -1.0), lookup.reason
 
 
-def _row(
-    problem: Problem, met: Sequence[Lookup], kept: Mapping[Identity, Entry], measured: Mapping[Identity, Entry]
-) -> ProblemRow:
-    met = sorted(met, key=lambda one: (_badness(one), one.reason), reverse=True)
-    worst = met[0]
-    searches = [lookup for lookup in met if lookup.is_searched]
-    with_entry = searches or [lookup for lookup in met if lookup.entry is not None]
-    recorded = {lookup.fingerprint for lookup in with_entry}
-    found = with_entry[0].entry if with_entry else None
-    entry = kept.get(found.identity, found) if found is not None else None
-    best = measured.get(found.identity, found) if found is not None else None
+def _find_entry(ranked: Sequence[Lookup]) -> Entry | None:
+    """Return the entry of the first search; without any search, the first entry."""
+    for lookup in ranked:
+        if lookup.is_searched:
+            return lookup.entry
+    for lookup in ranked:
+        if lookup.entry is not None:
+            return lookup.entry
+    return None
+
+
+def _build_row(ranked: Sequence[Lookup], kept: Entry | None, best: Entry | None) -> ProblemRow:
+    """Return the row of a problem.
+
+    :param ranked: its lookups, the lookup with the worst outcome first.
+    :param kept: the entry that the cache keeps.
+    :param best: the measurement that counts.
+    """
+    worst = ranked[0]
+    searches = [lookup for lookup in ranked if lookup.is_searched]
+    label = worst.label
+    if not label and kept is not None:
+        label = kept.label
+    has_failed = any(lookup.has_failed for lookup in searches)
+    fallback = ""
+    if not searches:
+        fallback = _find_first(lookup.fallback for lookup in ranked)
     return ProblemRow(
-        problem,
+        worst.problem,
         worst.outcome,
         worst.reason,
-        label=worst.label or (entry.label if entry else ""),
-        tests=tuple(dict.fromkeys(lookup.test for lookup in met if lookup.test)),
-        searches=_each_search(searches),
-        failed=any(lookup.has_failed for lookup in searches) and best is not None and best.is_failure,
-        entry=entry,
-        candidates=best.candidates if best else (),
+        label=label,
+        tests=tuple(dict.fromkeys(lookup.test for lookup in ranked if lookup.test)),
+        searches=_list_searches(searches),
+        failed=has_failed and best is not None and best.is_failure,
+        entry=kept,
+        candidates=best.candidates if best is not None else (),
         is_disturbed=any(lookup.is_disturbed for lookup in searches if lookup.entry == best),
-        fallback=next((lookup.fallback for lookup in met if lookup.fallback), "") if not searches else "",
-        unrecorded=next(
-            (one.unrecorded_reason for one in met if one.unrecorded_reason and one.fingerprint not in recorded), ""
-        ),
+        fallback=fallback,
+        unrecorded=_find_unrecorded_reason(ranked),
     )
 
 
-def _badness(lookup: Lookup) -> float:
-    if lookup.outcome is None:  # a search that came to nothing has missed nothing, and is to be seen beside a hit
-        return 0.5 if lookup.unrecorded_reason else -1
-    return list(Outcome).index(lookup.outcome)
+def _find_first(texts: Iterable[str]) -> str:
+    """Return the first text that is not empty; empty if there is none."""
+    for text in texts:
+        if text:
+            return text
+    return ""
 
 
-def _each_search(searches: Sequence[Lookup]) -> tuple[tuple[str, float], ...]:
-    # Of what is shared, the worker that searched comes first; it may have died before it could report.
-    first = {lookup.entry: lookup for lookup in sorted(searches, key=lambda one: (one.is_tuned, one.test))}
-    return tuple(sorted((one.test, entry.tuning_seconds) for entry, one in first.items() if entry is not None))
+def _find_unrecorded_reason(ranked: Sequence[Lookup]) -> str:
+    """Return why a fingerprint of the problem has no entry although it was searched; empty if all have entries."""
+    has_search = any(lookup.is_searched for lookup in ranked)
+    recorded = set()
+    for lookup in ranked:
+        if lookup.is_searched or (not has_search and lookup.entry is not None):
+            recorded.add(lookup.fingerprint)
+    return _find_first(lookup.unrecorded_reason for lookup in ranked if lookup.fingerprint not in recorded)
+
+
+def _list_searches(searches: Sequence[Lookup]) -> tuple[tuple[str, float], ...]:
+    """Return (test, seconds) of each search, sorted.
+
+    Of a shared entry, the worker that searched counts. That worker may have died before it could report.
+    """
+    lookup_by_entry: dict[Entry, Lookup] = {}
+    for lookup in sorted(searches, key=lambda search: (search.is_tuned, search.test)):
+        if lookup.entry is not None:
+            lookup_by_entry[lookup.entry] = lookup
+    return tuple(sorted((lookup.test, entry.tuning_seconds) for entry, lookup in lookup_by_entry.items()))

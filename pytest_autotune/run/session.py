@@ -9,7 +9,7 @@ from typing import NoReturn
 
 from pytest_autotune.cache.foreign_text import describe_error
 from pytest_autotune.cache.index import EntryIndex
-from pytest_autotune.cache.model import Entry, Identity, Problem
+from pytest_autotune.cache.model import Entry, Fingerprint, Identity, Problem
 from pytest_autotune.run.lookup import Lookup, Policy
 from pytest_autotune.run.mode import Mode
 from pytest_autotune.run.notes import Progress
@@ -165,7 +165,7 @@ class Session(Reporter):
 
     def may_race(self, problem: Problem) -> bool:
         """Whether a hit on a problem without a fingerprint would be raced now. A tuner asks this before its lookup."""
-        if Identity(problem, ()) in self._remembered:
+        if Identity(problem, Fingerprint()) in self._remembered:
             return False
         if not any(mode.has_turn(problem, now=True) for mode in self._modes):
             return False

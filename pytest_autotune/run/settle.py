@@ -1,39 +1,43 @@
-"""The end of a run: what was collected and loaded in, its result out. Pure.
+"""The end of a run, in four steps: from the collected reports and the loaded caches to the result. Pure.
 
-A run that dumps nothing ends in the same way, with an empty cache: its reports go by the rules of a merge, too.
+1. :func:`settle_lookups` adds the facts that only a whole run knows.
+2. :func:`find_unused_entries` finds the entries that a complete run did not ask for.
+3. :func:`keep_entries` merges the run's entries into the content of the dump path.
+4. :func:`build_result` builds the result that all reports show.
+
+Only the steps 3 and 4 need the content of the dump path at the end of the run. A run that writes nothing ends in the
+same steps: its reports follow the rules of a merge, too.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
 
 from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.locations import is_url
-from pytest_autotune.cache.merge import MAX_SPECIALIZATIONS, MergeRules, merge_run, without_candidates
-from pytest_autotune.cache.model import Cache, Entry, Identity, Problem, before_pruning, library_of
+from pytest_autotune.cache.merge import MAX_SPECIALIZATIONS, MergeResult, merge_run
+from pytest_autotune.cache.model import Cache, Device, Entry, Identity, Problem, library_of
 from pytest_autotune.cache.ties import MeasuredEntry
 from pytest_autotune.run.collected import Collected
-from pytest_autotune.run.lookup import SPECIALIZATION, Lookup, Outcome, Policy
-from pytest_autotune.run.nearest import nearest
+from pytest_autotune.run.lookup import SPECIALIZATION, Lookup, Outcome
 from pytest_autotune.run.result import RunRequest, RunResult
 from pytest_autotune.run.rows import build_rows
 from pytest_autotune.workers.events import Event
 
-#: Who has measured what was recovered.
+#: The process of a recovered measurement.
 INTERRUPTED_RUN = "an earlier run"
-_INSIDE = "asked for by "
 
 
 @dataclass(frozen=True)
 class InitialCaches:
-    """What there was when the run began.
+    """The caches at the beginning of a run.
 
-    :param loaded: (path as the user wrote it, what it held) of each loaded cache; the last one precedes.
-    :param held: what the dump path held; empty where nothing is dumped.
-    :param index: the loaded caches, for lookups; None when nothing is loaded.
+    :param loaded: (path as the user wrote it, content) of each loaded cache; the last takes precedence.
+    :param dump_cache: the content of the dump path; empty if the run writes nothing.
+    :param index: of the loaded caches, for lookups; None if nothing is loaded.
     """
 
     loaded: tuple[tuple[str, Cache], ...] = ()
@@ -42,106 +46,282 @@ class InitialCaches:
 
     @property
     def file_entries(self) -> Iterator[Entry]:
-        """What was loaded but from stores at URLs: what this run does not ask for there is of others."""
-        return (entry for path, cache in self.loaded if not is_url(path) for entry in cache.entries)
+        """The loaded entries without those of stores at URLs, which other runs may use."""
+        for path, cache in self.loaded:
+            if not is_url(path):
+                yield from cache.entries
+
+
+@dataclass(frozen=True)
+class EndedRun:
+    """A run when all its processes have ended."""
+
+    initial: InitialCaches
+    collected: Collected
+    request: RunRequest
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every test ran and passed."""
+        return not self.collected.incomplete_reason
+
+
+@dataclass(frozen=True)
+class SettledLookups:
+    """The lookups of a run, with the facts that only a whole run knows.
+
+    :param recovered: the tunings of killed runs with this dump path, for problems that this run did not ask for.
+    """
+
+    lookups: tuple[Lookup, ...]
+    recovered: tuple[Lookup, ...] = ()
+
+    @property
+    def problems(self) -> Set[Problem]:
+        """The problems that this run asked for."""
+        return {lookup.problem for lookup in self.lookups}
+
+
+@dataclass(frozen=True)
+class KeptEntries:
+    """The content of the dump path after the run.
+
+    :param dropped: the entries that the run removes.
+    :param recovered_count: the number of tunings of killed runs in the cache.
+    """
+
+    merged: MergeResult
+    dropped: frozenset[Identity] = frozenset()
+    recovered_count: int = 0
+
+
+@dataclass(frozen=True)
+class Rename:
+    """A kernel that was renamed: the cache still holds its entry under the old name."""
+
+    old_entry: Entry
+    lookup: Lookup
 
 
 def settle(initial: InitialCaches, collected: Collected, dump_cache: Cache, request: RunRequest) -> RunResult:
-    """What a run comes to, as if its dump will be written: :meth:`Result.dumped` says what is so if it is not.
+    """Return the result of a run, as if its dump was written. :meth:`RunResult.with_dump` corrects a failed dump.
 
-    :param dump_cache: what the dump path holds now; another run may have written to it meanwhile.
+    :param dump_cache: the content of the dump path now. Another run may have written to it since the beginning.
     """
-    index, policy = initial.index or EntryIndex(()), request.policy
-    is_complete = not collected.incomplete_reason
-    prunes = request.prune and is_complete
-    lookups = complete_lookups([lookup for _, lookup in collected.lookups], collected.mode_events, anew=prunes)
-    # What this run does not ask a shared store for, others may: only who prunes it has to know.
-    unused = (
-        _unused(initial, lookups, collected, policy) if is_complete and (prunes or not request.is_shared_store) else ()
-    )
-    asked = {lookup.problem for lookup in lookups}
-    there = {entry.problem for entry in dump_cache.entries} if request.new_only else set()
+    run = EndedRun(initial, collected, request)
+    settled = settle_lookups(run)
+    unused_entries = find_unused_entries(run, settled)
+    kept = keep_entries(run, settled, unused_entries, dump_cache)
+    return build_result(run, settled, unused_entries, kept)
+
+
+def settle_lookups(run: EndedRun) -> SettledLookups:
+    """Return the lookups of a run, with the facts that only a whole run knows."""
+    collected, plan = run.collected, run.request.plan
+    replaces_specializations = plan.prunes and run.is_complete
+    lookups = complete_lookups(collected.lookups, collected.mode_events, replaces_specializations)
+    if not plan.writes:
+        return SettledLookups(tuple(lookups))
+    problems = {lookup.problem for lookup in lookups}
+    recovered = []
+    for lookup in complete_lookups(collected.recovered_lookups):
+        if lookup.problem not in problems:
+            recovered.append(lookup)
+    return SettledLookups(tuple(lookups), tuple(recovered))
+
+
+def complete_lookups(
+    lookups: Sequence[Lookup], events: Iterable[Event] = (), replaces_specializations: bool = False
+) -> list[Lookup]:
+    """Return the lookups with the facts that only a whole run knows.
+
+    - A hit on the entry of another kernel name is a miss if a test asks for that kernel, too. The choice was good all
+      the same, because source, candidates, key and device are equal.
+    - An entry that only another tuning asked for says so in ``asked_by``. If that tuning is a hit, its candidates do
+      not run, and no test asks for the entry. A tuning that is in ``asked_by`` already stays there unless no test asks
+      for it any more, for example after a rename.
+    - An entry has the specializations that its choice was compiled for.
+
+    :param replaces_specializations: drop the specializations that an entry had before if this run has any.
+    """
+    problems = {lookup.problem for lookup in lookups}
+    asked_kernels = {problem.name for problem in problems}
+    outer_tunings: defaultdict[Identity, set[str]] = defaultdict(set)
+    for lookup in lookups:
+        outer_tunings[lookup.identity].add(lookup.outer_tuning)
+    specializations = _collect_specializations(events)
+    completed = []
+    for lookup in lookups:
+        entry = lookup.entry
+        if entry is None:
+            completed.append(lookup)
+            continue
+        lookup = _without_false_rename(lookup, problems)
+        tunings = outer_tunings[lookup.identity]
+        is_asked_by_test = "" in tunings
+        is_asked_by_other = not entry.asked_by or entry.asked_by in asked_kernels
+        if not is_asked_by_test and (lookup.is_searched or not is_asked_by_other):
+            entry = replace(entry, asked_by=min(tunings))
+        texts = specializations.get(entry.identity.digest)
+        if texts is not None:
+            if not replaces_specializations:
+                texts = texts.union(entry.compiled)
+            entry = replace(entry, compiled=tuple(sorted(texts)[:MAX_SPECIALIZATIONS]))
+        completed.append(lookup.with_entry(entry))
+    return completed
+
+
+def _without_false_rename(lookup: Lookup, problems: Set[Problem]) -> Lookup:
+    """Return a lookup as a miss if it used the entry of a kernel that still exists."""
+    old_entry = lookup.renamed_from_entry
+    if old_entry is None or old_entry.problem not in problems:
+        return lookup
+    reason = f"no entry; that of {old_entry.problem.kernel} was used, which has the same source"
+    return replace(lookup, outcome=Outcome.MISS, reason=reason)
+
+
+def _collect_specializations(events: Iterable[Event]) -> dict[str, set[str]]:
+    """Return digest of an entry's identity -> the specializations that its choice was compiled for."""
+    specializations: defaultdict[str, set[str]] = defaultdict(set)
+    for event in events:
+        if event.kind == SPECIALIZATION:
+            specializations[str(event.data.get("entry"))].add(str(event.data.get("text")))
+    return dict(specializations)
+
+
+def find_unused_entries(run: EndedRun, settled: SettledLookups) -> tuple[Entry, ...]:
+    """Return the entries that a complete run should have asked for and did not; none for an incomplete run."""
+    if not run.is_complete or not run.request.plan.judges_unused:
+        return ()
+    entries = {entry.identity: entry for entry in (*run.initial.dump_cache.entries, *run.initial.file_entries)}
+    usage = _Usage.of(run, settled)
+    unused = [entry for entry in entries.values() if usage.is_unused(entry)]
+    return tuple(sorted(unused, key=attrgetter("sort_key")))
+
+
+@dataclass(frozen=True)
+class _Usage:
+    """The facts of a run that decide whether an entry is unused.
+
+    :param identities: of the lookups, and of the entries that they used.
+    :param asked_kernels: as ``tuner:kernel``.
+    :param unserved_problems: the problems with another outcome than a hit. An entry of them is stale, not unused.
+    :param bypassed_libraries: a call that was left to the tuner may have needed any entry of it.
+    """
+
+    run: EndedRun
+    problems: Set[Problem]
+    identities: Set[Identity]
+    devices: Set[Device]
+    asked_kernels: Set[str]
+    unserved_problems: Set[Problem]
+    bypassed_libraries: Set[str]
+
+    @classmethod
+    def of(cls, run: EndedRun, settled: SettledLookups) -> _Usage:
+        identities = {lookup.identity for lookup in settled.lookups}
+        identities |= {lookup.entry.identity for lookup in settled.lookups if lookup.entry is not None}
+        problems = settled.problems
+        return cls(
+            run,
+            problems,
+            identities,
+            devices={problem.device for problem in problems},
+            asked_kernels={problem.name for problem in problems},
+            unserved_problems={lookup.problem for lookup in settled.lookups if lookup.outcome is not Outcome.HIT},
+            bypassed_libraries={library_of(tuner) for tuner, _ in run.collected.unhooked},
+        )
+
+    def is_unused(self, entry: Entry) -> bool:
+        """Whether this run should have asked for an entry and did not."""
+        problem = entry.problem
+        collected, policy = self.run.collected, self.run.request.policy
+        if entry.identity in self.identities or problem in self.unserved_problems:
+            return False
+        if problem.device not in self.devices or problem.library in self.bypassed_libraries:
+            return False
+        versions = collected.versions.get(problem.library)
+        if versions is None or versions.tuner_minor_version != entry.versions.tuner_minor_version:
+            return False
+        if problem.name not in self.asked_kernels and problem.name not in collected.imported_kernels:
+            return False
+        if policy.ignores(problem.tuner, problem.kernel) or entry.asked_by in self.asked_kernels:
+            return False
+        # The candidates that pruning leaves may depend on the tests before.
+        return not (entry.fingerprint.is_pruned and problem in self.problems)
+
+
+def keep_entries(
+    run: EndedRun, settled: SettledLookups, unused_entries: Sequence[Entry], dump_cache: Cache
+) -> KeptEntries:
+    """Merge the entries of a run into the content of the dump path.
+
+    :param dump_cache: that content, now.
+    """
+    initial, plan = run.initial, run.request.plan
     known = {entry.identity for entry in (*initial.file_entries, *dump_cache.entries)}
-
-    def is_of_run(lookup: Lookup) -> bool:
-        """Not what a single test has another choice of in its own cache, nor what an update brings into that one."""
-        is_own = lookup.test_cache and (request.is_update or (lookup.identity in known and not lookup.is_searched))
-        return not (is_own or lookup.problem in there)
-
-    asked_by = zip((process for process, _ in collected.lookups), lookups, strict=True)
-    of_run = [(process, lookup) for process, lookup in asked_by if is_of_run(lookup) or not request.is_dumping]
-    before = complete_lookups(collected.recovered_lookups) if request.is_dumping else []
-    recovered = [lookup for lookup in before if lookup.problem not in asked and is_of_run(lookup)]
-    measured = collect_measurements([*of_run, *((INTERRUPTED_RUN, lookup) for lookup in recovered)])
-    kept = [lookup for _, lookup in of_run]
-    base = (
-        dump_cache
-        if request.is_dumping
-        else Cache(tuple(entry for _, cache in initial.loaded for entry in cache.entries))
-    )
-    used = _searched_in_vain(kept, base)
-    used += [one.entry for one in kept if one.entry and one.outcome is Outcome.HIT and not one.is_searched]
-    if request.is_shared_store:  # a choice of a file that is loaded, too, is the file's
-        in_store = {entry.identity: entry for entry in dump_cache.entries}
-        in_store |= {one.entry.identity: one.entry for one in collected.recovered_lookups if one.entry is not None}
-        used = [in_store[entry.identity] for entry in used if entry.identity in in_store]
-    drop = {entry.identity for entry in unused} if request.prune else set()
-    if not request.new_only:
-        moved = _moved(lookups, renames=is_complete and not request.is_shared_store)
-        drop |= {old.identity for old, lookup in moved if lookup.outcome is Outcome.HIT}
-        used += [replace(old, problem=lookup.problem) for old, lookup in moved]
-        used = [entry for entry in used if entry.identity not in drop]
-    if request.is_dumping:
-        for mode in request.modes:
-            replacing = mode.list_replacing_entries(collected.mode_events, kept)
-            used += replacing if request.keep_candidates else map(without_candidates, replacing)
-    merged = merge_run(
-        base,
-        measured,
-        used,
-        lambda entry: entry.identity in drop,
-        MergeRules(
-            request.keep_candidates,
-            not is_complete,
-            keep_other_fingerprints=request.is_shared_store,
-            replace_specializations=prunes,
-        ),
-    )
-    return RunResult(
-        build_rows(lookups, lambda one: nearest([index], one, policy.find_alias(one.device)), merged),
-        collected,
-        request,
-        merged,
-        loaded=tuple((path, len(cache.entries)) for path, cache in initial.loaded),
-        devices_by_tuner={
-            one: index.list_devices(one) for one in sorted(index.list_tuners()) if not policy.ignores(one, "*")
-        },
-        unused_entries=unused,
-        test_cache_problems=frozenset(
-            one.problem
-            for one in lookups
-            if one.test_cache and not index.list_same_key((one.renamed_from_entry or one).problem)
-        ),
-        left_out_entries=_left_out(initial, merged.cache, drop, asked) if request.is_dumping else (),
-        recovered_count=len(recovered),
-    )
+    lookups = plan.select_lookups(settled.lookups, known, dump_cache)
+    recovered = plan.select_lookups(settled.recovered, known, dump_cache)
+    base = plan.build_base((cache for _, cache in initial.loaded), dump_cache)
+    measured = collect_measurements([*lookups, *(replace(lookup, process=INTERRUPTED_RUN) for lookup in recovered)])
+    used = _select_unreplaced(lookups, base)
+    for lookup in lookups:
+        if lookup.entry is not None and lookup.outcome is Outcome.HIT and not lookup.is_searched:
+            used.append(lookup.entry)
+    used = plan.select_used(used, dump_cache, run.collected.recovered_lookups)
+    dropped = {entry.identity for entry in unused_entries} if plan.prunes else set()
+    if not plan.only_adds:
+        for rename in find_renames(settled.lookups, plan.removes_old_names(run.is_complete)):
+            used.append(replace(rename.old_entry, problem=rename.lookup.problem))
+            if rename.lookup.outcome is Outcome.HIT:
+                dropped.add(rename.old_entry.identity)
+        used = [entry for entry in used if entry.identity not in dropped]
+    if plan.writes:
+        for mode in run.request.modes:
+            for entry in mode.list_replacing_entries(run.collected.mode_events, lookups):
+                used.append(plan.with_kept_candidates(entry))
+    merged = merge_run(base, measured, used, dropped, plan.build_rules(run.is_complete))
+    return KeptEntries(merged, frozenset(dropped), len(recovered))
 
 
-def collect_measurements(lookups: Iterable[tuple[str, Lookup]]) -> list[MeasuredEntry]:
-    """What was measured, by process; a choice that was shared stands for the search of a worker that may have died."""
-    found: dict[tuple[Entry, bool], MeasuredEntry] = {}
-    for process, lookup in lookups:
-        if lookup.entry is not None and lookup.is_searched:
-            which = lookup.entry, lookup.has_rejected_entry
-            if lookup.is_tuned or which not in found:
-                found[which] = MeasuredEntry(lookup.entry, process, lookup.is_disturbed, lookup.has_rejected_entry)
-    return list(found.values())
+def find_renames(lookups: Iterable[Lookup], removes_old_names: bool) -> list[Rename]:
+    """Return the lookups that were answered with an entry under the kernel's old name.
+
+    :param removes_old_names: no test uses an old name any more. Else a hit is left out: a test that did not run may
+        still use the old name.
+    """
+    renames = []
+    for lookup in lookups:
+        old_entry = lookup.renamed_from_entry
+        if old_entry is None:
+            continue
+        if lookup.outcome is Outcome.HIT and not removes_old_names:
+            continue
+        renames.append(Rename(old_entry, lookup))
+    return renames
 
 
-def _searched_in_vain(lookups: Iterable[Lookup], base: Cache) -> list[Entry]:
-    """Return the entries of the cache whose problems no search of this run could record: the cause may pass.
+def collect_measurements(lookups: Iterable[Lookup]) -> list[MeasuredEntry]:
+    """Return the measurements of a run.
 
-    An entry of the same problem with another fingerprint, which was tuned, would otherwise replace them.
+    An entry that was shared stands for the search of another worker, which may have died before it could report.
+    """
+    measurements: dict[tuple[Entry, bool], MeasuredEntry] = {}
+    for lookup in lookups:
+        if lookup.entry is None or not lookup.is_searched:
+            continue
+        search = lookup.entry, lookup.has_rejected_entry
+        if lookup.is_tuned or search not in measurements:
+            measurements[search] = MeasuredEntry(
+                lookup.entry, lookup.process, lookup.is_disturbed, lookup.has_rejected_entry
+            )
+    return list(measurements.values())
+
+
+def _select_unreplaced(lookups: Iterable[Lookup], base: Cache) -> list[Entry]:
+    """Return the entries of a cache whose problem this run searched without recording an entry.
+
+    The cause may pass. An entry of the same problem with another fingerprint would otherwise replace them.
     """
     has_entry: dict[Identity, bool] = {}
     for lookup in lookups:
@@ -149,103 +329,44 @@ def _searched_in_vain(lookups: Iterable[Lookup], base: Cache) -> list[Entry]:
     return [entry for entry in base.entries if has_entry.get(entry.identity) is False]
 
 
-def _moved(lookups: Iterable[Lookup], *, renames: bool) -> list[tuple[Entry, Lookup]]:
-    """What was served with the entry of another kernel, and is to have it under its own name: that entry, the lookup.
-
-    :param renames: no test asks for the old name any more: a hit is under the new one alone.
-    """
-    served = ((lookup.renamed_from_entry, lookup) for lookup in lookups if renames or lookup.outcome is not Outcome.HIT)
-    return [(old, lookup) for old, lookup in served if old is not None]
-
-
-def _left_out(beginning: InitialCaches, after: Cache, dropped: Set[Identity], asked: Set[Problem]) -> tuple[Entry, ...]:
-    written = {entry.problem for entry in after.entries} | asked
-    loaded = {entry.identity: entry for entry in beginning.file_entries}
-    found = (entry for identity, entry in loaded.items() if identity not in dropped)
-    return tuple(sorted((entry for entry in found if entry.problem not in written), key=attrgetter("sort_key")))
-
-
-def _unused(
-    beginning: InitialCaches, lookups: Sequence[Lookup], collected: Collected, policy: Policy
-) -> tuple[Entry, ...]:
-    """The entries that a complete run should have asked for and did not.
-
-    Such an entry is of a device seen in this run, of a tuner active in it, tuned under the same minor version of that
-    tuner's library, and its kernel is not ignored, and was asked for or its module imported. An entry of a problem that
-    no entry could serve is stale. Which list pruning leaves may depend on the tests before. Nothing is said of a tuner
-    that was bypassed, if only in one call; nor of what only another tuning has asked for, where that one was asked for.
-    """
-    known = {entry.identity: entry for entry in (*beginning.dump_cache.entries, *beginning.file_entries)}
-    exact = {lookup.identity for lookup in lookups}
-    exact |= {lookup.entry.identity for lookup in lookups if lookup.entry is not None}
-    unserved = {lookup.problem for lookup in lookups if lookup.outcome is not Outcome.HIT}
-    problems = {lookup.problem for lookup in lookups}
-    devices = {problem.device for problem in problems}
-    asked = {problem.name for problem in problems}
-    kernels = asked.union(collected.imported_kernels)
-    # A call that an error of ours left to its tuner may have been the one.
-    bypassed = {library_of(tuner) for tuner, _ in collected.unhooked}
-
-    def is_unused(entry: Entry) -> bool:
-        problem = entry.problem
-        now = collected.versions.get(problem.library)
-        return (
-            problem.device in devices
-            and problem.library not in bypassed
-            and now is not None
-            and now.tuner_minor_version == entry.versions.tuner_minor_version
-            and problem.name in kernels
-            and not policy.ignores(problem.tuner, problem.kernel)
-            and problem not in unserved
-            and entry.identity not in exact
-            and outer_of(entry) not in asked
-            and not (before_pruning(entry.fingerprint) != entry.fingerprint and problem in problems)
-        )
-
-    return tuple(sorted(filter(is_unused, known.values()), key=attrgetter("sort_key")))
+def build_result(
+    run: EndedRun, settled: SettledLookups, unused_entries: tuple[Entry, ...], kept: KeptEntries
+) -> RunResult:
+    """Return the result of a run, as if its dump was written."""
+    initial, policy = run.initial, run.request.policy
+    index = initial.index or EntryIndex(())
+    devices_by_tuner = {}
+    for tuner in sorted(index.list_tuners()):
+        if not policy.ignores(tuner, "*"):
+            devices_by_tuner[tuner] = index.list_devices(tuner)
+    test_cache_problems = set()
+    for lookup in settled.lookups:
+        loaded_problem = (lookup.renamed_from_entry or lookup).problem
+        if lookup.test_cache and not index.list_same_key(loaded_problem):
+            test_cache_problems.add(lookup.problem)
+    left_out_entries: tuple[Entry, ...] = ()
+    if run.request.plan.writes:
+        left_out_entries = _find_left_out_entries(initial, kept, settled.problems)
+    return RunResult(
+        build_rows(settled.lookups, index, policy, kept.merged),
+        run.collected,
+        run.request,
+        kept.merged,
+        loaded=tuple((path, len(cache.entries)) for path, cache in initial.loaded),
+        devices_by_tuner=devices_by_tuner,
+        unused_entries=unused_entries,
+        test_cache_problems=frozenset(test_cache_problems),
+        left_out_entries=left_out_entries,
+        recovered_count=kept.recovered_count,
+    )
 
 
-def complete_lookups(lookups: Sequence[Lookup], events: Iterable[Event] = (), *, anew: bool = False) -> list[Lookup]:
-    """The lookups with what only a whole run knows of them.
-
-    One that was served with the entry of a kernel that still exists is a miss: which kernels exist is known only when
-    all have been asked for. The choice was good all the same: source, candidates, key and device are equal.
-
-    Entries that only other tunings have asked for say so in their labels: where such a tuning is a hit, its candidates
-    do not run, and nobody asks for them. What a label says already stays, unless nobody asks for that tuning any more,
-    as after a rename. And entries say what their choices were compiled for.
-
-    :param anew: what an entry said of that before goes, where this run says anything.
-    """
-    problems = {lookup.problem for lookup in lookups}
-    asked = {"", *(problem.name for problem in problems)}
-    outer: defaultdict[Identity, set[str]] = defaultdict(set)
-    for lookup in lookups:
-        outer[lookup.identity].add(lookup.outer_tuning)
-    texts: defaultdict[str, set[str]] = defaultdict(set)
-    for event in events:
-        if event.kind == SPECIALIZATION:
-            texts[str(event.data.get("entry"))].add(str(event.data.get("text")))
-
-    def settle_one(lookup: Lookup) -> Lookup:
-        entry, old, names = lookup.entry, lookup.renamed_from_entry, outer[lookup.identity]
-        if entry is None:
-            return lookup
-        if old is not None and old.problem in problems:
-            reason = f"no entry; that of {old.problem.kernel} was used, which has the same source"
-            lookup = replace(lookup, outcome=Outcome.MISS, reason=reason)
-        if "" not in names and (lookup.is_searched or outer_of(entry) not in asked):
-            own = [part for part in entry.label.split("; ") if part and not part.startswith(_INSIDE)]
-            entry = replace(entry, label="; ".join([*own, f"{_INSIDE}{min(names)}"]))
-        if (met := texts.get(entry.identity.digest) if texts else None) is not None:
-            compiled = sorted(met if anew else met.union(entry.compiled))[:MAX_SPECIALIZATIONS]
-            entry = replace(entry, compiled=tuple(compiled))
-        return lookup.with_entry(entry)
-
-    return list(map(settle_one, lookups))
-
-
-def outer_of(entry: Entry) -> str:
-    """The tuning, as ``tuner:kernel``, by which alone an entry was asked for; empty where there was none."""
-    last = entry.label.rpartition("; ")[2]
-    return last.removeprefix(_INSIDE) if last.startswith(_INSIDE) else ""
+def _find_left_out_entries(initial: InitialCaches, kept: KeptEntries, asked: Set[Problem]) -> tuple[Entry, ...]:
+    """Return the loaded entries of problems that no test asked for and that the dump path does not hold."""
+    written = {entry.problem for entry in kept.merged.cache.entries}
+    loaded: Mapping[Identity, Entry] = {entry.identity: entry for entry in initial.file_entries}
+    left_out = []
+    for identity, entry in loaded.items():
+        if identity not in kept.dropped and entry.problem not in written and entry.problem not in asked:
+            left_out.append(entry)
+    return tuple(sorted(left_out, key=attrgetter("sort_key")))

@@ -16,7 +16,7 @@ from typing import Protocol
 from pytest_autotune.cache.diff import find_winner
 from pytest_autotune.cache.digest_parts import describe_changes
 from pytest_autotune.cache.index import EntryIndex
-from pytest_autotune.cache.model import Candidate, Digest, Entry, Identity, Value, before_pruning, is_part
+from pytest_autotune.cache.model import Candidate, Digest, Entry, Identity, Value
 from pytest_autotune.run.lookup import (
     NO_ENTRY,
     Lookup,
@@ -198,7 +198,7 @@ class LoadedCaches:
                 usable = entry
                 break
         closest = usable or ranked[0]
-        if not is_part(fingerprint) and closest.fingerprint == before_pruning(fingerprint):
+        if not fingerprint.has_only_listed_candidates and closest.fingerprint == fingerprint.without_pruning():
             reason = "pruning makes candidates that are not in the list, which were not measured"
         else:
             reason = describe_changes(closest.fingerprint, fingerprint, (*digests, *closest.digests))
@@ -259,10 +259,10 @@ def _find_hit(question: Question, entries: Sequence[Entry]) -> Entry | None:
     for entry in entries:
         if entry.fingerprint == fingerprint and (entry.is_failure or question.offers(entry)):
             return entry
-    if not is_part(fingerprint):
+    if not fingerprint.has_only_listed_candidates:
         return None
     # The fastest of all candidates is also the fastest of any part of them that contains it.
-    unpruned_fingerprint = before_pruning(fingerprint)
+    unpruned_fingerprint = fingerprint.without_pruning()
     for entry in entries:
         if entry.fingerprint == unpruned_fingerprint and not entry.is_failure and question.offers(entry):
             return entry

@@ -26,7 +26,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from pytest_autotune.cache.model import Entry, Identity
-from pytest_autotune.cache.plain import entry_of, identity_of, to_json
+from pytest_autotune.cache.plain import read_entry, read_identity, to_json
 
 if TYPE_CHECKING:
     from filelock import FileLock
@@ -77,7 +77,7 @@ class Event:
         """
         try:
             found = json.loads(line)
-            for name, made in (("identity", identity_of), ("entry", entry_of)):
+            for name, made in (("identity", read_identity), ("entry", read_entry)):
                 if name in found:
                     found[name] = made(*found[name])
             return Event(**found)

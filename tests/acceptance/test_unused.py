@@ -366,7 +366,7 @@ def test_an_update_says_which_tuning_asks_for_it_now_where_that_has_another_name
 
     serial_suite.load("--autotune-update=prune")
 
-    assert "asked for by toy:lib.renamed" in serial_suite.cache.read_text()
+    assert 'asked_by: "toy:lib.renamed"' in serial_suite.cache.read_text()
     assert serial_suite.load("--autotune-fail-on-unused").ret == 0
 
 

@@ -84,7 +84,7 @@ MESSAGES: Mapping[str, Mapping[str, Field]] = {
     "entry": _fields(
         "tuner text, kernel text, key value*, device text, fingerprint value*, choice candidate, "
         "candidates candidate*, native bytes, label text, tuning_seconds float, environment text, compiled text*, "
-        "generation uint32"
+        "generation uint32, asked_by text"
     ),
 }
 _SCALARS = {bool: "bool", int: "int", float: "float", str: "text"}

@@ -6,8 +6,9 @@ import os
 import re
 import stat
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_autotune.cache.codec import Format, decode, encode, format_of
@@ -17,7 +18,7 @@ from pytest_autotune.cache.host_time import HostTime
 from pytest_autotune.cache.locations import MARKER, Location
 from pytest_autotune.cache.model import Cache, Entry
 from pytest_autotune.cache.quantities import describe_count
-from pytest_autotune.cache.stores.store import Change, Updated
+from pytest_autotune.cache.stores.store import OpenedStore, Updated
 from pytest_autotune.cache.stores.writing import (
     LONGEST_WAIT_S,
     POLL_S,
@@ -89,24 +90,49 @@ class FileStore:
         check_creatable(self._lock, self._where)
         return cache
 
-    def update(self, change: Change, removing: bool = False) -> Updated:
+    @contextmanager
+    def open_for_update(self, removing: bool = False) -> Iterator[OpenedStore]:
+        """Open the file or folder under its lock; see :class:`~pytest_autotune.cache.stores.store.Store`."""
         with os_errors(self._where):
             self._lock.parent.mkdir(parents=True, exist_ok=True)
-            with locked(self._lock) as held:
+            with locked(self._lock) as is_locked:
                 self._check_ours()
                 try:
                     cache = self._read(missing_ok=True)
-                    replaceable = held and not cache.lossy
+                    is_replaceable = is_locked and not cache.lossy
                 except CacheError:
-                    cache, replaceable = Cache(), False
-                cache = change(cache)
-                if replaceable:
-                    return Updated(self._where, self._write(self._target, cache))
-            beside = create_unused_path(self._target, as_folder=isinstance(self, FolderStore))
-            self._write(beside, cache)
-            entries = describe_count(len(cache.entries), "entry")
-            why = f"could not be locked or read; {entries} written to {beside}: compare and rename it"
-            return Updated(str(beside), True, why)
+                    cache, is_replaceable = Cache(), False
+                yield OpenedFile(self, cache, is_replaceable)
+
+    def replace(self, cache: Cache) -> Updated:
+        """Replace the content. Only for a store whose lock is held."""
+        return Updated(self._where, self._write(self._target, cache))
+
+    def write_beside(self, cache: Cache) -> Updated:
+        """Write a cache to an unused path beside the store."""
+        beside = create_unused_path(self._target, as_folder=isinstance(self, FolderStore))
+        self._write(beside, cache)
+        entries = describe_count(len(cache.entries), "entry")
+        reason = f"could not be locked or read; {entries} written to {beside}: compare and rename it"
+        return Updated(str(beside), True, reason)
+
+
+@dataclass(frozen=True)
+class OpenedFile:
+    """A file or folder that is opened for an update.
+
+    :param is_replaceable: the lock is held, and the content was read without loss.
+    """
+
+    store: FileStore
+    cache: Cache
+    is_replaceable: bool
+
+    def write(self, cache: Cache) -> Updated:
+        """Replace the content; if that would lose something, write a file or folder beside it."""
+        if self.is_replaceable:
+            return self.store.replace(cache)
+        return self.store.write_beside(cache)
 
 
 def read_bytes(path: Path, where: str, missing_ok: bool = False) -> bytes:

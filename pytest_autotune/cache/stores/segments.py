@@ -22,7 +22,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pytest_autotune.cache.codec import Format, decode, encode
@@ -34,7 +34,7 @@ from pytest_autotune.cache.model import Cache, Entry
 from pytest_autotune.cache.quantities import describe_count
 from pytest_autotune.cache.stores.disk import MAX_BYTES
 from pytest_autotune.cache.stores.objects import next_page, open_url, run, within, words
-from pytest_autotune.cache.stores.store import Change, NotTakenError, Updated
+from pytest_autotune.cache.stores.store import NotTakenError, OpenedStore, Updated
 
 #: All pages of a list, for a run and for a compaction: some stores give the first page again and again.
 _LIST_S = 5.0
@@ -50,6 +50,19 @@ _SEGMENT = re.compile(r"v1/[^/]+/([0-9a-f]{64})\.pb")
 _FOREIGN = "v1/"
 #: The name of its copy on this machine.
 _COPY = re.compile(r"v1-.+-[0-9a-f]{64}\.pb")
+
+
+@dataclass(frozen=True)
+class OpenedSegments:
+    """A store at a URL that is opened for an update."""
+
+    store: SegmentStore
+    cache: Cache
+    removing: bool
+
+    def write(self, cache: Cache) -> Updated:
+        """Add the new entries; see :meth:`SegmentStore.add`."""
+        return self.store.add(cache, self.removing)
 
 
 class SegmentStore:
@@ -89,14 +102,19 @@ class SegmentStore:
     def check_writable(self) -> Cache:
         return self.read(missing_ok=True)  # whether it can be written to is found out when it is
 
-    def update(self, change: Change, removing: bool = False) -> Updated:
-        """Add what ``change`` adds to, or has replaced in, what was there; what it leaves out stays for others' runs.
+    @contextmanager
+    def open_for_update(self, removing: bool = False) -> Iterator[OpenedStore]:
+        """Open the store; see :class:`~pytest_autotune.cache.stores.store.Store`. It needs no lock."""
+        yield OpenedSegments(self, _without_tombstones(self._read()), removing)
 
-        :raises NotTakenError: where it could not be written.
+    def add(self, cache: Cache, removing: bool) -> Updated:
+        """Add the entries of a cache that are new, or that replace an entry of the store.
+
+        :param removing: remove the entries that the cache lacks. They may belong to other runs.
+        :raises NotTakenError: if the entries could not be written.
         """
         held = self._read()
         now = _without_tombstones(held)
-        cache = change(now)
         new = list(_difference(held, cache))
         if removing:
             kept = {entry.identity for entry in cache.entries}

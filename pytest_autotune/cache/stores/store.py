@@ -1,25 +1,23 @@
-"""What a store is: four methods, for which it needs no path; and stores around another, as options of a URL ask."""
+"""The protocol of a store, and the stores that wrap another store for the options of a URL."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.model import Cache
 
-#: What to put in the place of a cache.
-Change = Callable[[Cache], Cache]
-
 
 @dataclass(frozen=True)
 class Updated:
-    """What an update came to.
+    """The outcome of an update.
 
     :param written_to: the store, as messages name it; or the file or folder that was written instead.
     :param changed: whether any byte was written.
-    :param beside: why it is not the store as it should be, and what to do; empty where it is.
+    :param beside: why another file was written, and what to do with it; empty if the store was written.
     """
 
     written_to: str
@@ -28,10 +26,10 @@ class Updated:
 
 
 class NotTakenError(CacheError):
-    """A store does not take what is to be added to it.
+    """A store does not take new entries.
 
-    :param file: where that is kept; empty where there is no place.
-    :param remedy: how it is sent from there.
+    :param file: the file that keeps the entries; empty if there is none.
+    :param remedy: the command that sends the entries from that file.
     """
 
     def __init__(self, place: str, event: str, file: str, remedy: str) -> None:
@@ -39,40 +37,55 @@ class NotTakenError(CacheError):
         self.file = file
 
 
+class OpenedStore(Protocol):
+    """A store that no other process updates now."""
+
+    @property
+    def cache(self) -> Cache:
+        """The content of the store; empty if it is missing or cannot be read."""
+
+    def write(self, cache: Cache) -> Updated:
+        """Replace the content of the store as a whole. On an error, the store stays as it is.
+
+        If the store cannot be locked or read, the cache is written beside it.
+
+        :raises CacheError: if nothing could be written.
+        """
+
+
 class Store(Protocol):
-    """Keeps a cache, with a path or without. One at a URL is read once: what is added is found by that."""
+    """Keeps a cache. A store at a URL is read once, so that it knows which entries a run has added."""
 
     def __str__(self) -> str:
-        """Where, as messages name it."""
+        """The path or URL, as messages name it."""
 
     def read(self, missing_ok: bool = False) -> Cache:
-        """The cache that is kept there.
+        """Return the content.
 
-        :param missing_ok: a missing or empty one is an empty cache.
-        :raises CacheError: where there is none, or none that can be read.
+        :param missing_ok: a missing or empty store is an empty cache.
+        :raises CacheError: if the store is missing or cannot be read.
         """
 
     def check_writable(self) -> Cache:
-        """Find out before a run what would keep its end from writing there; leaves nothing behind.
+        """Check before a run whether its end can write to the store. The check leaves nothing behind.
 
-        :returns: what is there now; an empty cache where there is nothing.
-        :raises CacheError: where it could not be written, or what is there must not be overwritten.
+        :returns: the content; an empty cache if there is none.
+        :raises CacheError: if the store cannot be written, or its content must not be overwritten.
         """
 
-    def update(self, change: Change, removing: bool = False) -> Updated:
-        """Put ``change(what is there now)`` in the place of what is there now.
+    def open_for_update(self, removing: bool = False) -> AbstractContextManager[OpenedStore]:
+        """Open the store. Other processes that open the same store wait until the context ends.
 
-        Other processes that update the same path wait meanwhile; where that takes too long, or what is there became
-        unreadable, the cache is written beside it. What is there is replaced as a whole or, on any error, left as it
-        is. A missing or empty file is an empty cache; missing folders are made.
+        A missing store is an empty cache; missing folders are made.
 
-        :param removing: from a store at a URL, too, what ``change`` leaves out is removed: it may be of others' runs.
-        :raises CacheError: where nothing could be written.
+        :param removing: remove the entries that the new cache lacks from a store at a URL, too. They may belong to
+            other runs.
+        :raises CacheError: if the store cannot be written.
         """
 
 
 class StoreWrapper:
-    """A store in another."""
+    """A store around another store."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -84,33 +97,63 @@ class StoreWrapper:
         return self._store.read(missing_ok)
 
 
+@dataclass(frozen=True)
+class UnwritableOpened:
+    """A read-only store that is opened for an update."""
+
+    cache: Cache
+
+    def write(self, cache: Cache) -> Updated:
+        """Write nothing."""
+        return Updated("", False, "is only read (?readonly): nothing was written there")
+
+
 class ReadOnlyStore(StoreWrapper):
     """A store that is never written to."""
 
     def check_writable(self) -> Cache:
         raise CacheError(str(self), "is only read (?readonly)", "leave the option out, or name another cache")
 
-    def update(self, change: Change, removing: bool = False) -> Updated:
-        return Updated("", False, "is only read (?readonly): nothing was written there")
+    @contextmanager
+    def open_for_update(self, removing: bool = False) -> Iterator[OpenedStore]:
+        yield UnwritableOpened(self._store.read(missing_ok=True))
 
 
-class LocalCopyStore(StoreWrapper):
-    """A store that need not take what is to be added: that it is kept is enough."""
+@dataclass(frozen=True)
+class LocalCopyOpened:
+    """A store that is opened for an update. If it does not take the entries, a local file keeps them."""
 
-    def check_writable(self) -> Cache:
-        return self.read(missing_ok=True)
+    opened: OpenedStore
 
-    def update(self, change: Change, removing: bool = False) -> Updated:
+    @property
+    def cache(self) -> Cache:
+        """The content of the store."""
+        return self.opened.cache
+
+    def write(self, cache: Cache) -> Updated:
+        """Replace the content; see :class:`OpenedStore`."""
         try:
-            return self._store.update(change, removing)
+            return self.opened.write(cache)
         except NotTakenError as error:
             if not error.file:
                 raise
             return Updated(error.file, True, f"{error.event}; {error.remedy}")
 
 
+class LocalCopyStore(StoreWrapper):
+    """A store that need not take new entries: a local file that keeps them is enough."""
+
+    def check_writable(self) -> Cache:
+        return self.read(missing_ok=True)
+
+    @contextmanager
+    def open_for_update(self, removing: bool = False) -> Iterator[OpenedStore]:
+        with self._store.open_for_update(removing) as opened:
+            yield LocalCopyOpened(opened)
+
+
 class OptionalStore(LocalCopyStore):
-    """A store that need not be there, either."""
+    """A store that may be missing, too."""
 
     def read(self, missing_ok: bool = False) -> Cache:
         try:

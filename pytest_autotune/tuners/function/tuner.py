@@ -16,6 +16,7 @@ from typing import Any
 
 from pytest_autotune.cache.digest_parts import digest_of_candidates, digest_of_parts
 from pytest_autotune.cache.model import (
+    Fingerprint,
     Candidate,
     Digest,
     Entry,
@@ -257,7 +258,7 @@ def _choice(kernel: str, key: object, plan: Plan, version: object, source: objec
             if (chosen := shipped(TuneRequest(unstable, (), plan, (), ""))) is not None:
                 return chosen
         return _search(plan, problem, hold).best.configuration
-    identity = Identity(request.problem, request.fingerprint)
+    identity = Identity(request.problem, Fingerprint(request.fingerprint))
     if (chosen := memory.chosen.get(identity)) is not None:
         return chosen
     with memory.budget.limit_waits(), _alone(memory, identity):

@@ -15,7 +15,7 @@ from typing import Any
 from pytest_autotune import devices
 from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.merge import MAX_SPECIALIZATIONS
-from pytest_autotune.cache.model import Device, Entry, before_pruning
+from pytest_autotune.cache.model import Device, Entry
 from pytest_autotune.run.mode import Job, Suite
 from pytest_autotune.run.session import Session
 from pytest_autotune.tuners.shared.functions import python_function, qualified_name
@@ -160,7 +160,7 @@ class AheadCompiler:
             config = None
             if entry.choice is not None:
                 config = config_by_params.get(entry.choice.params)
-            if config is None or before_pruning(entry.fingerprint) != fingerprint:
+            if config is None or entry.fingerprint.without_pruning() != fingerprint:
                 continue
             for text in entry.compiled[:MAX_SPECIALIZATIONS]:
                 jobs[id(config), text] = _CompileJob(kernel, config, text, device.arch, cache_folder)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pytest_autotune.cache.errors import CacheError
-from pytest_autotune.cache.model import NO_VERSIONS, Cache, Candidate, Device, Entry, Problem, Value, Versions
+from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Fingerprint, NO_VERSIONS, Problem, Value, Versions
 from pytest_autotune.tuners.xla import messages
 from pytest_autotune.tuners.xla.files import XlaEntry, XlaLayout
 
@@ -157,7 +157,7 @@ def to_entry(
         label = describe_hlo(entry.hlo)
     return Entry(
         problem_of(entry, device),
-        fingerprint_of(entry),
+        Fingerprint(fingerprint_of(entry)),
         choice,
         tuple(candidates),
         entry.raw,

@@ -1,0 +1,14 @@
+"""Updates of stores, for tests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from pytest_autotune.cache.model import Cache
+from pytest_autotune.cache.stores.store import Store, Updated
+
+
+def update_store(store: Store, change: Callable[[Cache], Cache], removing: bool = False) -> Updated:
+    """Replace the content of a store with ``change(content)``."""
+    with store.open_for_update(removing) as opened:
+        return opened.write(change(opened.cache))
