@@ -319,6 +319,7 @@ def test_a_pruning_update_alone_drops_what_a_choice_is_compiled_for_no_more() ->
 
     for prune, compiled in ((False, old.compiled), (True, ("*fp16",))):
         found = collected(hit(old), mode_events=(met,))
-        summary = finished(beginning(old, held=(old,)), found, plan=FileDump(UPDATE_PRUNE if prune else UPDATE_ALL, is_update=True))
+        plan = FileDump(UPDATE_PRUNE if prune else UPDATE_ALL, is_update=True)
+        summary = finished(beginning(old, held=(old,)), found, plan=plan)
 
         assert [one.compiled for one in summary.merged.cache.entries] == [compiled]

@@ -169,7 +169,12 @@ def _explain_unwritten_dump(result: RunResult, dump: DumpOutcome) -> str:
 
 def _describe_unchanged_dump(result: RunResult) -> str:
     """Return whether an unchanged dump has all results of this run, or was left without some of them."""
-    if result.request.plan.only_adds or result.rows_to_update or result.counts["unrecorded"] or not result.problem_count:
+    if (
+        result.request.plan.only_adds
+        or result.rows_to_update
+        or result.counts["unrecorded"]
+        or not result.problem_count
+    ):
         return "left as it was"
     return "up to date"
 

@@ -106,7 +106,11 @@ def collect(events: Iterable[tuple[str, Event]], recovered: Iterable[tuple[str, 
                 mode_events.append(event)
             else:
                 lookups.append(replace(lookup, process="" if process == ALONE else process))
-    recovered_lookups = [lookup for lookup in collect(recovered).lookups if lookup.is_tuned] if recovered else []
+    recovered_lookups = []
+    if recovered:
+        for lookup in collect(recovered).lookups:
+            if lookup.is_tuned:  # no process of this run measured it
+                recovered_lookups.append(replace(lookup, process=""))
     texts = {name: tuple(found) for name, found in last_events.texts.items()}
     return Collected(
         lookups=tuple(lookups),

@@ -16,10 +16,10 @@ from typing import Any
 
 from pytest_autotune.cache.digest_parts import digest_of_candidates, digest_of_parts
 from pytest_autotune.cache.model import (
-    Fingerprint,
     Candidate,
     Digest,
     Entry,
+    Fingerprint,
     Identity,
     Problem,
     UncacheableError,

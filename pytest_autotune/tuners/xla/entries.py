@@ -13,7 +13,17 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pytest_autotune.cache.errors import CacheError
-from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Fingerprint, NO_VERSIONS, Problem, Value, Versions
+from pytest_autotune.cache.model import (
+    NO_VERSIONS,
+    Cache,
+    Candidate,
+    Device,
+    Entry,
+    Fingerprint,
+    Problem,
+    Value,
+    Versions,
+)
 from pytest_autotune.tuners.xla import messages
 from pytest_autotune.tuners.xla.files import XlaEntry, XlaLayout
 
