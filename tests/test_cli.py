@@ -613,3 +613,14 @@ def test_the_hook_for_pre_commit_runs_the_check_on_caches_and_not_on_reports() -
     caches += ["autotune.textproto", f"choices/{'0123abcd' * 4}.textproto"]
     others = ["autotune-report.json", "model.textproto"]
     assert [path for path in [*caches, *others] if re.search(hook["files"], path)] == caches
+
+
+def test_convert_replaces_no_cache_that_has_other_problems(run: Run) -> None:
+    write("a.textproto", entry(1))
+    write("b.textproto", entry(2))
+
+    status, _, message = run("convert", "a.textproto", "b.textproto")
+
+    assert status != 0
+    assert "holds 1 problem that the other cache lacks" in message
+    assert held("b.textproto") == {entry(2)}

@@ -24,6 +24,7 @@ from pytest_autotune.production import use as production
 from pytest_autotune.production.choices import PICKER
 from pytest_autotune.production.export_python import module_text
 from pytest_autotune.run.nearest import list_nearest_entries
+from tests.stores import update_store
 
 GPU = Device("NVIDIA H200", "sm_90", 132)
 KERNEL = "distance_library.add"
@@ -61,7 +62,7 @@ class UsedLibrary:
     def __init__(self, folder: Path, entries: list[Entry], monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(production, "_hook", lambda: None)
         monkeypatch.setattr(production, "_loaded", [])
-        stores.open_store(str(folder / "c.yaml")).update(lambda now: Cache(tuple(entries)))
+        update_store(stores.open_store(str(folder / "c.yaml")), lambda now: Cache(tuple(entries)))
         self._used = pytest_autotune.use("distance_library", folder / "c.yaml", "nearest", nearest=NAMES)
 
     def block(self, wanted: Problem) -> Scalar:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-
 from pathlib import Path
 
 import click
@@ -34,7 +33,10 @@ _XLA = "xla"
 def command(
     source: str, output: str, from_: str | None, to: str | None, xla_format: str | None, device: str | None
 ) -> None:
-    """Write the cache IN as OUT, in the form that the suffix of OUT stands for; OUT is replaced, unless it has other problems."""
+    """Write the cache IN as OUT, in the form that the suffix of OUT stands for.
+
+    OUT is replaced, unless it has problems that IN lacks.
+    """
     if device is not None and from_ is None:
         raise CacheError("--device", "says what a file of XLA was tuned on", "add --from=xla")
     if xla_format is not None and to is None:

@@ -21,6 +21,7 @@ from pytest_autotune import cli
 from pytest_autotune.cache import stores
 from pytest_autotune.cache.model import Cache
 from tests.conftest import Suite
+from tests.stores import update_store
 from tests.test_picker import entry
 
 pytestmark = pytest.mark.usefixtures("forget_choices")
@@ -240,7 +241,7 @@ for m, pytest_autotune.tuners.hooks.active_runs in ((64, 0), (65, 0), (64, 1)):
 
 
 def test_torch_compile_captures_the_one_candidate_and_in_a_run_of_the_suite_all(tmp_path: Path) -> None:
-    stores.open_store(str(tmp_path / "c.textproto")).update(lambda now: Cache((entry(64, 32),)))
+    update_store(stores.open_store(str(tmp_path / "c.textproto")), lambda now: Cache((entry(64, 32),)))
     assert cli.main(["export", str(tmp_path / "c.textproto"), "--to=python", "-o", str(tmp_path / "_tuned.py")]) == 0
     (tmp_path / "compiled.py").write_text(COMPILED)
     paths = os.pathsep.join([str(Path(__file__).parent.parent.parent), *sys.path])

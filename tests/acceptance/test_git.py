@@ -16,6 +16,7 @@ from pytest_autotune import cli
 from pytest_autotune.cache import stores
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Value, Versions
+from tests.stores import update_store
 
 H200 = Device("NVIDIA H200", "sm_90", 132)
 A100 = Device("NVIDIA A100", "sm_80", 108)
@@ -58,7 +59,7 @@ PATH = "tests/autotune.textproto"
 
 
 def commit(git: Git, *entries: Entry, path: str = PATH) -> None:
-    stores.open_store(path).update(lambda now: Cache(entries))
+    update_store(stores.open_store(path), lambda now: Cache(entries))
     git("add", "-A")
     git("commit", "-q", "-m", "x")
 
@@ -289,7 +290,7 @@ def test_an_empty_side_is_no_cache_in_which_everything_was_removed(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     for side in ("ancestor", "ours", "theirs"):
-        stores.open_store(f"{side}.textproto").update(lambda now: Cache((*BASE, entry(7))))
+        update_store(stores.open_store(f"{side}.textproto"), lambda now: Cache((*BASE, entry(7))))
     Path(f"{empty}.textproto").write_bytes(b"")
     before = Path("ours.textproto").read_bytes()
 

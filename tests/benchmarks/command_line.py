@@ -90,7 +90,8 @@ def main() -> None:
             folder = Path(name)
             entries = some_entries(count)
             for path, held in (("old.pb", entries), ("new.pb", with_changes(entries))):
-                open_store(folder / path).update(lambda now, held=held: Cache(tuple(held)))  # type: ignore[misc]
+                with open_store(folder / path).open_for_update() as opened:
+                    opened.write(Cache(tuple(held)))
             for command, arguments in commands.items():
                 times = []
                 for _ in range(REPETITIONS):

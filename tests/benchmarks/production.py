@@ -181,7 +181,8 @@ def thousand_entries(path: Path) -> None:
         for number in range(1000 // len(entries) + 1)
         for one in entries
     ]
-    stores.open_store(str(path)).update(lambda now: Cache(tuple(many[:1000])))
+    with stores.open_store(str(path)).open_for_update() as opened:
+        opened.write(Cache(tuple(many[:1000])))
 
 
 def main() -> None:

@@ -46,7 +46,8 @@ def store(name: str, keep: Path | None = None) -> SegmentStore:
 
 def add(to: SegmentStore, entries: Iterable[Entry]) -> None:
     to.check_writable()
-    to.update(lambda now: Cache((*now.entries, *entries)))
+    with to.open_for_update() as opened:
+        opened.write(Cache((*opened.cache.entries, *entries)))
 
 
 def reading(proxy: object_storage.Proxy, folder: Path) -> None:
@@ -55,7 +56,8 @@ def reading(proxy: object_storage.Proxy, folder: Path) -> None:
         add(store("many", folder / "writer"), entries[number::SEGMENTS])
     files = {suffix: str(folder / f"cache.{suffix}") for suffix in ("pb", "textproto")}
     for path in files.values():
-        stores.open_store(path).update(lambda now: Cache(entries))
+        with stores.open_store(path).open_for_update() as opened:
+            opened.write(Cache(entries))
     print("| 10,000 entries | s | requests |\n| --- | --- | --- |")
 
     def row(what: str, action: object) -> None:
@@ -116,7 +118,8 @@ def faults(proxy: object_storage.Proxy) -> None:
                     if action == "read":
                         subject.read()
                     elif action == "write":
-                        subject.update(lambda now: Cache((*now.entries, entry(2))))
+                        with subject.open_for_update() as opened:
+                            opened.write(Cache((*opened.cache.entries, entry(2))))
                         acknowledged.add(entry(2))
                     else:
                         subject.compact()
