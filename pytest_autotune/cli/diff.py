@@ -89,6 +89,9 @@ def count_versions(changes: Sequence[Change]) -> list[VersionCount]:
     counts: Counter[str] = Counter()
     for change in changes:
         if change.kind is ChangeKind.VERSIONS:
-            entries = [entry for entry in (change.old, change.new) if entry is not None]
-            counts[join_with_arrow(str(entry.versions) for entry in entries)] += 1
-    return [VersionCount(describe_count(count, "entry"), versions) for versions, count in counts.items()]
+            old, new = change.old or change.entry, change.new or change.entry
+            counts[join_with_arrow(str(old.versions), str(new.versions))] += 1
+    version_counts = []
+    for versions, count in counts.items():
+        version_counts.append(VersionCount(describe_count(count, "entry"), versions))
+    return version_counts

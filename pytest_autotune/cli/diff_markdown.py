@@ -59,7 +59,5 @@ def _build_row(change: Change, problem: str) -> str:
     time = safe(time, _MAX_TIME_LENGTH)
     kind = change.kind.value
     problem_length = _MAX_ROW_LENGTH - _BETWEEN_CELLS - len(kind) - len(choice) - len(time)
-    cells = []
-    for text in (kind, safe(problem, problem_length), choice, time):
-        cells.append(code(text) if text else "")
+    cells = map(code, (kind, safe(problem, problem_length), choice, time))
     return f"| {' | '.join(cells)} |"

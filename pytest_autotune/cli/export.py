@@ -80,8 +80,11 @@ def _choose_layout(preset: str | None, path: str | None, row: str | None, values
         return PRESETS[preset]
     if preset or not path or not row:
         raise CacheError("--to=table", "takes --preset, or --file and --row", "see pytest-autotune export --help")
-    names = tuple(name.strip() for name in values.split(",") if name.strip())
-    return TableLayout(path, row, names, has_others=not names)
+    names = []
+    for name in values.split(","):
+        if name.strip():
+            names.append(name.strip())
+    return TableLayout(path, row, tuple(names), has_others=not names)
 
 
 def _write_tables(output: str, texts: Mapping[str, str]) -> None:
@@ -138,9 +141,10 @@ class _ExportCommand:
 
     def __str__(self) -> str:
         """Return the command as a user types it."""
-        options = [f"--kernel={glob}" for glob in self.kernels]
-        options += [f"--device={glob}" for glob in self.devices]
-        options += [f"--alias={alias}" for alias in self.aliases]
+        options = []
+        for name, values in (("kernel", self.kernels), ("device", self.devices), ("alias", self.aliases)):
+            for value in values:
+                options.append(f"--{name}={value}")
         return shlex.join(["pytest-autotune", "export", self.file, "--to=python", *options, f"--output={self.output}"])
 
     def build_module(self, cache: Cache) -> tuple[str, str]:

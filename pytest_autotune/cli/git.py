@@ -22,6 +22,7 @@ from pytest_autotune.cache.model import Cache, Entry
 from pytest_autotune.cache.quantities import describe_seconds
 from pytest_autotune.cli.merge import describe_combined
 from pytest_autotune.cli.output import FOUND, OK, PATH, describe_choice_and_time, print_lines, refuse_lossy, safe
+from pytest_autotune.report.naming import join_nonempty
 
 #: The name of the command, and of the merge driver in git's configuration.
 NAME = "pytest-autotune"
@@ -42,7 +43,10 @@ def setup(files: tuple[str, ...], globally: bool) -> None:
     """
     root = Path(_run_git("rev-parse", "--show-toplevel").removesuffix("\n"))
     attributes = root / ".gitattributes"
-    added_lines = _append_lines(attributes, [f"{_build_pattern(file, root)} {_ATTRIBUTES}" for file in files])
+    wanted_lines = []
+    for file in files:
+        wanted_lines.append(f"{_build_pattern(file, root)} {_ATTRIBUTES}")
+    added_lines = _append_lines(attributes, wanted_lines)
     _register(globally)
     owner = "clone"
     if globally:
@@ -106,7 +110,7 @@ def _build_pattern(file: str, root: Path) -> str:
         raise CacheError(file, f"is not in the repository {root}") from None
     if _CONTROL_CHARACTER.search(str(path_below_root)):
         raise CacheError(file, "has a line break or another control character in its name", "name it otherwise")
-    parts = [_escape_glob(part) for part in path_below_root.parts]
+    parts = list(map(_escape_glob, path_below_root.parts))
     if is_folder:
         parts.append("*.textproto")
     pattern = "/" + "/".join(parts)
@@ -132,14 +136,15 @@ def _append_lines(file: Path, lines: Sequence[str]) -> list[str]:
     if file.exists():
         text = file.read_text(errors="surrogateescape")
     present_lines = text.splitlines()
-    added_lines = [line for line in lines if line not in present_lines]
-    if not added_lines:
-        return []
     if text and not text.endswith("\n"):
         text += "\n"
-    for line in added_lines:
-        text += f"{line}\n"
-    stores.OutputFile(str(file)).replace(text.encode(errors="surrogateescape"))
+    added_lines = []
+    for line in lines:
+        if line not in present_lines:
+            added_lines.append(line)
+            text += f"{line}\n"
+    if added_lines:
+        stores.OutputFile(str(file)).replace(text.encode(errors="surrogateescape"))
     return added_lines
 
 
@@ -199,7 +204,7 @@ def textconv(file: str) -> None:
     """
     cache = refuse_lossy(stores.read_cache(file, missing_ok=True))
     entries = sorted(cache.entries, key=lambda entry: entry.sort_key)
-    print_lines(_describe_entry(entry) for entry in entries)
+    print_lines(map(_describe_entry, entries))
 
 
 def _describe_entry(entry: Entry) -> str:
@@ -213,5 +218,4 @@ def _describe_entry(entry: Entry) -> str:
     if any(bulk):
         digest = hashlib.sha256(repr(bulk).encode()).hexdigest()
         details.append(f"and more: {digest[:8]}")
-    text = safe(", ".join(detail for detail in details if detail))
-    return f"{problem}: {describe_choice_and_time(entry)}; {text}"
+    return f"{problem}: {describe_choice_and_time(entry)}; {safe(join_nonempty(', ', *details))}"

@@ -44,7 +44,9 @@ def command(files: tuple[str, ...], output: str, base: str | None) -> None:
     that of the highest generation (how often it was replaced), then that with the lowest time. These are listed.
     """
     _refuse_duplicates(files)
-    sides = {path: refuse_lossy(stores.read_cache(path)) for path in files}
+    sides = {}
+    for path in files:
+        sides[path] = refuse_lossy(stores.read_cache(path))
     ancestor = None
     if base is not None:
         ancestor = stores.read_cache(base)
@@ -65,7 +67,10 @@ def _refuse_duplicates(paths: Sequence[str]) -> None:
 def _find_names_of_output(paths: Sequence[str], output: str) -> list[str]:
     """Return the names under which the output is one of the merged caches; empty if the output is replaced."""
     resolved_output = Location.parse(output, Path()).resolved
-    names = [path for path in paths if Location.parse(path, Path()).resolved == resolved_output]
+    names = []
+    for path in paths:
+        if Location.parse(path, Path()).resolved == resolved_output:
+            names.append(path)
     if is_url(output):
         # Other runs add to a store at a URL, so its entries always stay.
         names.append(output)

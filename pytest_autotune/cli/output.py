@@ -14,7 +14,7 @@ import click
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.foreign_text import to_one_line
 from pytest_autotune.cache.model import Cache, Entry, Problem, Value
-from pytest_autotune.report.naming import describe_choice, describe_time
+from pytest_autotune.report.naming import describe_choice, describe_time, join_nonempty
 
 #: Exit status: nothing is wrong.
 OK = 0
@@ -38,9 +38,16 @@ def matches(wanted: str | None, *names: str) -> bool:
     """
     if wanted is None:
         return True
-    if any(char in wanted for char in "*?["):
-        return any(fnmatchcase(name, wanted) or fnmatchcase(name, f"*:{wanted}") for name in names)
-    return any(wanted in name for name in names)
+    is_glob = not {"*", "?", "["}.isdisjoint(wanted)
+    for name in names:
+        if is_glob:
+            # A glob for a kernel's name also selects it with its tuner's name in front.
+            is_match = fnmatchcase(name, wanted) or fnmatchcase(name, f"*:{wanted}")
+        else:
+            is_match = wanted in name
+        if is_match:
+            return True
+    return False
 
 
 def print_lines(lines: Iterable[str], err: bool = False) -> None:
@@ -56,13 +63,15 @@ def table(title: str, rows: Sequence[Sequence[str]], right: Collection[int] = ()
     :param right: the numbers of the columns that are aligned to the right.
     """
     yield safe(title)
-    safe_rows = [[safe(cell) for cell in row] for row in rows]
+    safe_rows = [list(map(safe, row)) for row in rows]
     widths = [max(map(len, column)) for column in zip(*safe_rows, strict=True)]
     for row in safe_rows:
         cells = [""]
         for number, cell in enumerate(row):
-            width = widths[number]
-            cells.append(cell.rjust(width) if number in right else cell.ljust(width))
+            if number in right:
+                cells.append(cell.rjust(widths[number]))
+            else:
+                cells.append(cell.ljust(widths[number]))
         yield "  ".join(cells).rstrip()
 
 
@@ -88,7 +97,10 @@ class KeyComparison:
 def compare_keys(problems: Sequence[Problem]) -> KeyComparison:
     """Compare the keys of some problems."""
     keys = [{value.name: value for value in problem.key} for problem in problems]
-    names = dict.fromkeys(name for key in keys for name in key)
+    # A dictionary is a set that keeps the order of the names.
+    names: dict[str, None] = {}
+    for key in keys:
+        names.update(dict.fromkeys(key))
     differing_names: list[str] = []
     shared_values: list[Value] = []
     for name in names:
@@ -101,8 +113,7 @@ def compare_keys(problems: Sequence[Problem]) -> KeyComparison:
 
 def describe_choice_and_time(entry: Entry) -> str:
     """Return the choice of an entry with its time, as a part of a line."""
-    words = [describe_choice(entry), describe_time(entry)]
-    return safe(", ".join(word for word in words if word))
+    return safe(join_nonempty(", ", describe_choice(entry), describe_time(entry)))
 
 
 def find_first_difference(text: str, other: str) -> int:

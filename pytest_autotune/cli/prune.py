@@ -131,8 +131,8 @@ def _read_report(path: str, together: bool) -> ReportedUse:
     """
     try:
         report = json.loads(stores.read_file(path))
-        requested = frozenset(_to_reported(row) for row in report["lookups"])
-        unused = frozenset(_to_reported(row) for row in report["unused"])
+        requested = frozenset(map(_to_reported, report["lookups"]))
+        unused = frozenset(map(_to_reported, report["unused"]))
         incomplete_reason = ""
         if not report["complete"]:
             incomplete_reason = str(report.get("incomplete_reason") or "it does not say why")

@@ -122,7 +122,12 @@ def _build_table(title: str, entries: Sequence[Entry]) -> Iterator[str]:
         header.append("fingerprint")
     rows = [header]
     for key, entry in zip(keys.values_by_name, entries, strict=True):
-        cells = [key[name].display_text if name in key else "-" for name in names]
+        cells = []
+        for name in names:
+            text = "-"
+            if name in key:
+                text = key[name].display_text
+            cells.append(text)
         cells += [describe_choice(entry), describe_time(entry), _describe_tuning_time([entry])]
         if has_fingerprints:
             cells.append(" ".join(map(str, entry.fingerprint)))
@@ -135,5 +140,7 @@ def _build_table(title: str, entries: Sequence[Entry]) -> Iterator[str]:
 
 def _is_numeric(name: str, keys: KeyComparison) -> bool:
     """Whether all values of a part of the key are numbers."""
-    values = [key[name].value for key in keys.values_by_name if name in key]
-    return all(isinstance(value, (int, float)) for value in values)
+    for key in keys.values_by_name:
+        if name in key and not isinstance(key[name].value, (int, float)):
+            return False
+    return True

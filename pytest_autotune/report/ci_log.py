@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from pytest_autotune.cache.foreign_text import to_one_line
 from pytest_autotune.cache.quantities import describe_count
-from pytest_autotune.report.findings import MISS_WORDS, list_findings, list_uncovered
+from pytest_autotune.report.findings import MISS_WORDS, count_problems, list_findings, list_uncovered
 from pytest_autotune.report.hints import list_hints
 from pytest_autotune.run.result import RunResult, SourceLocation
 from pytest_autotune.run.rows import ProblemRow
@@ -44,7 +44,9 @@ def list_annotations(result: RunResult) -> list[str]:
     An annotation is an error if the run or the test fails because of it, else a warning.
     """
     hints = list_hints(result)
-    annotations = [_format_command("error", [failure, *hints]) for failure in result.failures[:_MAX_ANNOTATIONS]]
+    annotations = []
+    for failure in result.failures[:_MAX_ANNOTATIONS]:
+        annotations.append(_format_command("error", [failure, *hints]))
     error_findings: list[_LocatedFinding] = []
     other_findings: list[_LocatedFinding] = []
     for located in _locate_findings(result):
@@ -77,11 +79,13 @@ def _locate_findings(result: RunResult) -> list[_LocatedFinding]:
 
 def _locate_row(result: RunResult, row: ProblemRow) -> SourceLocation:
     """Return the location of the first test whose line is known, else that of the first test."""
-    locations = [_locate_test(result, test) for test in row.tests]
-    for location in locations:
+    if not row.tests:
+        return _NOWHERE
+    for test in row.tests:
+        location = _locate_test(result, test)
         if location.line > 0:
             return location
-    return locations[0] if locations else _NOWHERE
+    return _locate_test(result, row.tests[0])
 
 
 def _locate_test(result: RunResult, test: str) -> SourceLocation:
@@ -117,7 +121,7 @@ def _format_annotation(level: str, location: SourceLocation, findings: Sequence[
     lines = []
     for finding in findings[:_MAX_LISTED_FINDINGS]:
         lines.append(f"{finding.word} {finding.problem}: {finding.text}")
-    hidden_count = sum(finding.problem_count for finding in findings[_MAX_LISTED_FINDINGS:])
+    hidden_count = count_problems(findings[_MAX_LISTED_FINDINGS:])
     if hidden_count:
         lines.append(f"… and {hidden_count} more")
     words = sorted({finding.word.lower() for finding in findings})
@@ -135,7 +139,10 @@ def _format_command(level: str, lines: Sequence[str], location: SourceLocation =
         if location.line:
             properties.append(f"line={location.line}")
     properties.append(f"title={_encode_property(title)}")
-    encoded_lines = [to_one_line(line).replace("%", "%25") for line in lines if line]
+    encoded_lines = []
+    for line in lines:
+        if line:
+            encoded_lines.append(to_one_line(line).replace("%", "%25"))
     return f"::{level} {','.join(properties)}::{'%0A'.join(encoded_lines)}"
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from pytest_autotune.cache.quantities import describe_count
 from pytest_autotune.report.line import Line
-from pytest_autotune.report.naming import describe_row_count
+from pytest_autotune.report.naming import describe_row_count, join_nonempty
 from pytest_autotune.run.result import DumpOutcome, RunResult
 
 NO_LOOKUPS = "no lookups: no autotuned kernel was called"
@@ -29,21 +29,22 @@ def list_count_lines(result: RunResult, *, has_counts: bool = True) -> list[Line
     mode_lines = _list_mode_lines(result)
     if mode_lines is not None:
         return mode_lines
-    counts = ""
+    counts = color = ""
     if has_counts:
         counts = _describe_counts(result)
-    color = _choose_counts_color(result)
+    if counts:
+        color = _choose_counts_color(result)
     state = _describe_dump_state(result)
     if state.needs_action:
-        lines = [Line(state.text, color="yellow")]
-        if counts:
-            lines.insert(0, Line(counts, color=color))
-        return lines
-    if not counts:
-        return [Line(state.text)] if state.text else []
-    if not state.text:
-        return [Line(counts, color=color)]
-    return [Line(f"{counts}; {state.text}", color=color)]
+        lines = [Line(counts, color=color), Line(state.text, color="yellow")]
+    else:
+        lines = [Line(join_nonempty("; ", counts, state.text), color=color)]
+    return [line for line in lines if line.text]
+
+
+def join_count_lines(result: RunResult) -> str:
+    """Return the counts and the state of the dump as a single text."""
+    return "; ".join(line.text for line in list_count_lines(result))
 
 
 def _list_mode_lines(result: RunResult) -> list[Line] | None:
@@ -54,9 +55,11 @@ def _list_mode_lines(result: RunResult) -> list[Line] | None:
     lines = []
     for section in sections:
         color = "green"
-        if any(finding.is_failure for finding in section.findings):
-            color = "red"
-        lines += [Line(line, color=color) for line in section.lines]
+        for finding in section.findings:
+            if finding.is_failure:
+                color = "red"
+        for text in section.lines:
+            lines.append(Line(text, color=color))
     return lines
 
 
@@ -89,18 +92,20 @@ def _describe_counts(result: RunResult) -> str:
         if counts[outcome] or outcome == "hit":
             outcomes.append(describe_row_count(counts[outcome], outcome.upper()))
     outcomes += _list_counts(counts, "untracked", "unused")
-    parts = [", ".join(outcomes)]
-    if tuned:
-        parts.append(", ".join(tuned))
-    parts += _list_counts(counts, "fallback")
+    fallbacks = _list_counts(counts, "fallback")
+    saved = ""
     if result.saved_seconds >= _LEAST_SAVED_SECONDS:
-        parts.append(f"about {result.saved_seconds:.1f}s of tuning saved")
-    return "; ".join(parts)
+        saved = f"about {result.saved_seconds:.1f}s of tuning saved"
+    return join_nonempty("; ", ", ".join(outcomes), ", ".join(tuned), *fallbacks, saved)
 
 
 def _list_counts(counts: Mapping[str, int], *names: str) -> list[str]:
     """Return the counts that are not 0, each with its word."""
-    return [f"{counts[name]} {_COUNT_WORDS.get(name, name)}" for name in names if counts[name]]
+    texts = []
+    for name in names:
+        if counts[name]:
+            texts.append(f"{counts[name]} {_COUNT_WORDS.get(name, name)}")
+    return texts
 
 
 def _list_tuned_counts(result: RunResult, counts: Mapping[str, int]) -> list[str]:

@@ -6,12 +6,12 @@ Every renderer takes its rows from here, so that all of them group alike. The fu
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from pytest_autotune.cache.model import Value
 from pytest_autotune.cache.quantities import describe_first
-from pytest_autotune.report.naming import describe_problem, describe_row_count, is_readable
+from pytest_autotune.report.naming import describe_problem, describe_row_count, is_readable, join_nonempty
 from pytest_autotune.run.lookup import Outcome
 from pytest_autotune.run.result import RunResult
 from pytest_autotune.run.rows import NOT_COVERED, ProblemRow
@@ -81,14 +81,16 @@ def _build_no_entries_finding(result: RunResult, tuner: str, rows: Sequence[Prob
     :param rows: the tuner's rows on that device.
     """
     word = "MISS"
-    if any(row.outcome is Outcome.MISMATCH for row in rows):
-        word = "MISMATCH"
+    is_failure = bool(result.gate.failure)
+    for row in rows:
+        if row.outcome is Outcome.MISMATCH:
+            word = "MISMATCH"
+        if result.request.policy.is_error(row.outcome):
+            is_failure = True
     text = f"no entries for {rows[0].problem.device}"
-    entry_devices = sorted(str(device) for device in result.devices_by_tuner.get(tuner, ()))
+    entry_devices = sorted(map(str, result.devices_by_tuner.get(tuner, ())))
     if entry_devices:
         text += f"; those for {', '.join(entry_devices)} do not hold here"
-    is_error = any(result.request.policy.is_error(row.outcome) for row in rows)
-    is_failure = bool(result.gate.failure) or is_error
     return Finding(word, f"{len(rows)} problems of {tuner}", text, is_failure=is_failure, problem_count=len(rows))
 
 
@@ -113,6 +115,11 @@ def _list_unused_rows(result: RunResult) -> list[ProblemRow]:
             reason = "only requested with other code or candidates"
         rows.append(ProblemRow(entry.problem, None, reason))
     return rows
+
+
+def count_problems(findings: Iterable[Finding]) -> int:
+    """Return the number of problems in some findings."""
+    return sum(finding.problem_count for finding in findings)
 
 
 def build_finding(word: str, row: ProblemRow, text: str, *, is_failure: bool) -> Finding:
@@ -160,29 +167,28 @@ def _group_key(row: ProblemRow) -> tuple[object, ...]:
     """Return a value that is equal for similar rows: they differ in values of the key, not in its names."""
     problem = row.problem
     names_and_types = tuple((value.name, value.type) for value in problem.key)
-    differing_names = tuple(name for name, _ in row.nearest)
-    reason = differing_names or row.reason
+    reason = _list_nearest_names(row) or row.reason
     return row.outcome, problem.tuner, problem.kernel, problem.device, names_and_types, reason, row.consequence
+
+
+def _list_nearest_names(row: ProblemRow) -> tuple[str, ...]:
+    """Return the names of the key's parts in which the nearest entry differs."""
+    return tuple(name for name, _ in row.nearest)
 
 
 def _build_group_finding(word: str, rows: Sequence[ProblemRow], text: str, is_failure: bool) -> Finding:
     """Return the finding of a group. The name of its problem has the parts of the key that are equal in all rows."""
     shared_key = tuple(part.values[0] for part in _list_key_parts(rows) if part.is_shared)
     problem = describe_problem(replace(rows[0].problem, key=shared_key))
-    tests = list(dict.fromkeys(_find_first_test(row) for row in rows))
+    tests = list(dict.fromkeys(map(_find_first_test, rows)))
     return Finding(word, problem, text, tests[0], is_failure, len(rows), len(tests) - 1)
 
 
 def _describe_group(word: str, rows: Sequence[ProblemRow]) -> str:
     """Return the size of a group, the keys of its rows and their reason: ``4 misses, n = 1, 2, 3, 4; no entry``."""
     keys = "; ".join(_describe_differing_keys(_list_key_parts(rows)))
-    text = describe_row_count(len(rows), word)
-    if keys:
-        text += f", {keys}"
-    reason = _describe_shared_reason(rows)
-    if reason:
-        text += f"; {reason}"
-    return text
+    count_and_keys = join_nonempty(", ", describe_row_count(len(rows), word), keys)
+    return join_nonempty("; ", count_and_keys, _describe_shared_reason(rows))
 
 
 @dataclass(frozen=True)
@@ -201,7 +207,7 @@ class _KeyPart:
     @property
     def is_shared(self) -> bool:
         """Whether all rows have the same value."""
-        return all(value == self.values[0] for value in self.values)
+        return len(set(self.values)) == 1
 
     @property
     def is_numeric(self) -> bool:
@@ -210,7 +216,8 @@ class _KeyPart:
 
 def _list_key_parts(rows: Sequence[ProblemRow]) -> list[_KeyPart]:
     """Return the parts of the key of similar rows."""
-    return [_KeyPart(values) for values in zip(*[row.problem.key for row in rows], strict=True)]
+    keys = [row.problem.key for row in rows]
+    return list(map(_KeyPart, zip(*keys, strict=True)))
 
 
 def _describe_differing_keys(parts: Sequence[_KeyPart]) -> Iterator[str]:
@@ -272,18 +279,12 @@ def _describe_shared_reason(rows: Sequence[ProblemRow]) -> str:
     first_row = rows[0]
     if all(row.reason == first_row.reason for row in rows):
         return first_row.reason.removeprefix("no entry; ")
-    parts = []
-    difference = _describe_nearest(rows)
-    if difference:
-        parts.append(difference)
-    if first_row.consequence:
-        parts.append(first_row.consequence)
-    return "; ".join(parts)
+    return join_nonempty("; ", _describe_nearest(rows), first_row.consequence)
 
 
 def _describe_nearest(rows: Sequence[ProblemRow]) -> str:
     """Return how the nearest entries differ from the keys; empty if the rows have no nearest entry."""
-    names = [name for name, _ in rows[0].nearest]
+    names = _list_nearest_names(rows[0])
     if not names:
         return ""
     nearest_values = []

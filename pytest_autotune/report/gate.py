@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from decimal import Decimal
 
 from pytest_autotune.cache.quantities import describe_count
+from pytest_autotune.report.naming import join_nonempty
 from pytest_autotune.run.lookup import Outcome
 from pytest_autotune.run.result import RunResult
 from pytest_autotune.run.section import Gate
@@ -83,13 +84,14 @@ def judge(result: RunResult, limit: Limit | None, fail_on_unused: bool = False, 
     reason = _explain_unjudged_run(result)
     if reason:
         return replace(gate, skipped=f"autotune cache {' and '.join(subjects)} not judged: {reason}")
-    verdicts = [_judge_misses(result, limit, judges_misses)]
+    misses = _judge_misses(result, limit, judges_misses)
+    unused = _Verdict()
     if fail_on_unused:
-        verdicts.append(_judge_unused(result))
+        unused = _judge_unused(result)
     return replace(
         gate,
-        failure="; ".join(verdict.failure for verdict in verdicts if verdict.failure),
-        skipped="; ".join(verdict.skipped for verdict in verdicts if verdict.skipped),
+        failure=join_nonempty("; ", misses.failure, unused.failure),
+        skipped=join_nonempty("; ", misses.skipped, unused.skipped),
     )
 
 
@@ -155,7 +157,10 @@ def _explain_no_outcomes(result: RunResult) -> str:
 
 def _describe_test_counts(counts: Mapping[str, int]) -> str:
     """Return the number of tests by outcome, in pytest's form: ``"1 failed, 3 passed, 9 skipped"``."""
-    words = [f"{counts[outcome]} {outcome}" for outcome in _TEST_OUTCOMES if counts.get(outcome)]
+    words = []
+    for outcome in _TEST_OUTCOMES:
+        if counts.get(outcome):
+            words.append(f"{counts[outcome]} {outcome}")
     if counts.get("error"):
         words.append(describe_count(counts["error"], "error"))
     return ", ".join(words) or "no test ran"
@@ -170,14 +175,13 @@ def explain_empty_run(result: RunResult) -> str:
         return ""
     if result.collected.incomplete_reason and not result.collected.is_only_skipped:
         return ""
-    reasons = []
+    bypasses = ""
     if result.bypasses:
-        reasons.append(f"{' or '.join(result.bypasses)} may leave them out")
-    if result.collected.incomplete_reason:
-        reasons.append(result.collected.incomplete_reason)
+        bypasses = f"{' or '.join(result.bypasses)} may leave them out"
     text = f"{_describe_entries_were(result.loaded_entry_count)} loaded and not one was asked for"
+    reasons = join_nonempty("; ", bypasses, result.collected.incomplete_reason)
     if reasons:
-        text += f" ({'; '.join(reasons)})"
+        text += f" ({reasons})"
     return text
 
 

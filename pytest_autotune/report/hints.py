@@ -104,7 +104,7 @@ def _list_adapter_hints(result: RunResult) -> list[str]:
     if not result.failures:
         return []
     hints = []
-    unhooked = sorted({library_of(tuner) for tuner in result.unhooked_tuners})
+    unhooked = sorted(set(map(library_of, result.unhooked_tuners)))
     if unhooked:
         advice = f"Upgrade pytest-autotune or its adapter, or report why {' and '.join(unhooked)} was bypassed"
         hints.append(f"{advice}; {_describe_going_without(unhooked)}")
@@ -124,11 +124,15 @@ def _list_bypass_hints(result: RunResult) -> list[str]:
     """Return what to do about problems that no update covers, if the run loaded a cache."""
     if not result.is_judged:
         return []
-    uncacheable = _list_kernels(row for row in result.rows if row.outcome is Outcome.UNCACHEABLE)
+    uncacheable, unrecorded = [], []
+    for row in result.rows:
+        if row.outcome is Outcome.UNCACHEABLE:
+            uncacheable.append(row)
+        if row.unrecorded:
+            unrecorded.append(row)
     # An untracked kernel has its place behind its name.
     untracked = [kernel.partition(" ")[0] for kernel in result.collected.untracked]
-    unrecorded = _list_kernels(row for row in result.rows if row.unrecorded)
-    kernels = sorted({*uncacheable, *untracked, *unrecorded})
+    kernels = sorted({*_list_kernels([*uncacheable, *unrecorded]), *untracked})
     if not kernels:
         return []
     words = []

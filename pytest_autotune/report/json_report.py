@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from pytest_autotune.cache.diff import Change, find_winner
-from pytest_autotune.cache.model import Candidate, Entry, Problem, Value
+from pytest_autotune.cache.model import Candidate, Device, Entry, Problem, Value
 from pytest_autotune.run.result import RunResult
 from pytest_autotune.run.rows import ProblemRow
 
@@ -32,7 +32,7 @@ def to_mapping(result: RunResult) -> dict[str, Any]:
         "counts": result.counts,
         "tuning_seconds": result.tuning_seconds,
         "saved_seconds": result.saved_seconds,
-        "devices": [{"id": device.id, **asdict(device)} for device in result.devices],
+        "devices": list(map(_device_mapping, result.devices)),
         "loaded": [{"path": path, "entries": entry_count} for path, entry_count in result.loaded],
         "dump": _dump_mapping(result),
         "gate": {
@@ -43,7 +43,7 @@ def to_mapping(result: RunResult) -> dict[str, Any]:
         },
         "errors": list(result.errors),
         "lookups": [_row_mapping(result, row) for row in result.rows],
-        "unused": [entry_mapping(entry) for entry in result.unused_entries],
+        "unused": list(map(entry_mapping, result.unused_entries)),
         "left_out": [problem_mapping(entry.problem) for entry in result.left_out_entries],
         "untracked": list(result.collected.untracked),
         "crashed": list(result.collected.crashed_workers),
@@ -51,12 +51,16 @@ def to_mapping(result: RunResult) -> dict[str, Any]:
         "other_versions": _list_other_versions(result),
         "update": result.request.update_arguments,
         "notes": list(result.collected.notes),
-        "changes": [_change_mapping(change) for change in result.changes.changes],
+        "changes": list(map(_change_mapping, result.changes.changes)),
         "places": _locations_by_test(result),
     }
     for section in result.sections:
         mapping.update(section.data)
     return mapping
+
+
+def _device_mapping(device: Device) -> dict[str, Any]:
+    return {"id": device.id, **asdict(device)}
 
 
 def _dump_mapping(result: RunResult) -> dict[str, Any] | None:
@@ -122,7 +126,7 @@ def _row_mapping(result: RunResult, row: ProblemRow) -> dict[str, Any]:
     mapping["tests"] = list(row.tests)
     mapping["searches"] = [{"test": test, "seconds": seconds} for test, seconds in row.searches]
     mapping["choice"] = candidate_mapping(row.choice)
-    mapping["candidates"] = [candidate_mapping(candidate) for candidate in row.candidates]
+    mapping["candidates"] = list(map(candidate_mapping, row.candidates))
     for section in result.sections:
         remark = section.problem_remarks.get(row.problem)
         if remark is not None:

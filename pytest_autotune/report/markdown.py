@@ -49,8 +49,8 @@ def code(text: str, max_length: int = _MAX_CELL_LENGTH) -> str:
     text = to_one_line(text, max_length)
     if not text.strip():
         return ""
-    longest_run = max((len(run) for run in re.findall("`+", text)), default=0)
-    fence = "`" * (longest_run + 1)
+    longest_run = max(re.findall("`+", text), key=len, default="")
+    fence = longest_run + "`"
     padding = ""
     if text.startswith("`") or text.endswith("`"):
         padding = " "
@@ -100,7 +100,8 @@ class _Table:
             _join_cells(self.header),
             "|" + " --- |" * len(self.header),
         ]
-        lines += [_join_cells(row.cells) for row in self.rows[:_MAX_ROWS]]
+        for row in self.rows[:_MAX_ROWS]:
+            lines.append(_join_cells(row.cells))
         hidden_count = _count_problems(self.rows[_MAX_ROWS:])
         if hidden_count:
             lines.append(f"\n{describe_count(hidden_count, 'more is', 'more are')} in the JSON report.")
@@ -127,12 +128,10 @@ def _list_tables(result: RunResult) -> list[_Table]:
     title = "Different from the loaded cache"
     if result.dump is not None:
         title = "Different from what the file held"
-    change_rows = [_build_change_row(change) for change in result.changes.changes]
+    change_rows = list(map(_build_change_row, result.changes.changes))
     tables.append(_Table(title, ["", "problem", "choice", "time"], change_rows))
-    kernel_rows = [_build_cost_row(cost) for cost in list_kernel_costs(result)]
-    tables.append(_Table("Time of tuning by kernel", ["", "problems", "time"], kernel_rows))
-    test_rows = [_build_cost_row(cost) for cost in list_test_costs(result)]
-    tables.append(_Table("Time of tuning by test", ["", "problems", "time"], test_rows))
+    tables.append(_build_cost_table("Time of tuning by kernel", list_kernel_costs(result)))
+    tables.append(_build_cost_table("Time of tuning by test", list_test_costs(result)))
     note_rows = [_Row([code(note.text)]) for note in list_notes(result, verbosity=1)]
     tables.append(_Table("Notes", [""], note_rows))
     return tables
@@ -150,5 +149,8 @@ def _build_change_row(change: Change) -> _Row:
     return _Row([change.kind.value, code(describe_problem(change.entry.problem)), code(choice), time])
 
 
-def _build_cost_row(cost: Cost) -> _Row:
-    return _Row([code(cost.name), str(cost.problems), describe_seconds(cost.seconds)])
+def _build_cost_table(title: str, costs: Sequence[Cost]) -> _Table:
+    rows = []
+    for cost in costs:
+        rows.append(_Row([code(cost.name), str(cost.problems), describe_seconds(cost.seconds)]))
+    return _Table(title, ["", "problems", "time"], rows)

@@ -34,10 +34,10 @@ def describe_key(key: Iterable[Value]) -> str:
 def describe_problem(problem: Problem, label: str = "") -> str:
     """Return the name of a problem, with a label if it has one: ``triton:lib.matmul (M=64, N=64)``."""
     name = f"{problem.library}:{problem.kernel}"
-    details = [text for text in (describe_key(problem.key), label) if text]
+    details = join_nonempty(", ", describe_key(problem.key), label)
     if not details:
         return name
-    return f"{name} ({', '.join(details)})"
+    return f"{name} ({details})"
 
 
 def describe_choice(entry: Entry) -> str:
@@ -68,21 +68,21 @@ def describe_change(change: Change) -> tuple[str, str]:
 
     The times are ``12 us -> 10 us``, or a single time if the entry is new or gone.
     """
-    entries = [entry for entry in (change.old, change.new) if entry is not None]
-    digests = [digest for entry in entries for digest in entry.digests]
-    choice = _describe_choices(change.old, change.new)
-    fingerprint = describe_changes(entries[0].fingerprint, entries[-1].fingerprint, digests)
-    text = "; ".join(part for part in (choice, fingerprint) if part)
-    return text, join_with_arrow(describe_time(entry) for entry in entries)
+    # An entry that is new or gone has the same fingerprint and time on both sides.
+    old, new = change.old or change.entry, change.new or change.entry
+    choices = _describe_choices(old, new)
+    fingerprints = describe_changes(old.fingerprint, new.fingerprint, [*old.digests, *new.digests])
+    return join_nonempty("; ", choices, fingerprints), join_with_arrow(describe_time(old), describe_time(new))
 
 
-def _describe_choices(old_entry: Entry | None, new_entry: Entry | None) -> str:
-    """Return the changed params of two choices; without two choices that have params, a whole choice or both."""
-    old_winner, new_winner = find_winner(old_entry), find_winner(new_entry)
-    if old_winner is not None and new_winner is not None and old_winner.params and new_winner.params:
-        return _describe_changed_params(_texts_by_name(old_winner), _texts_by_name(new_winner))
-    entries = [entry for entry in (old_entry, new_entry) if entry is not None]
-    return join_with_arrow(describe_choice(entry) for entry in entries)
+def _describe_choices(old: Entry, new: Entry) -> str:
+    """Return the changed params of two choices. If a side has no params, return what it has in place of them."""
+    if old is new:
+        return describe_choice(new)
+    old_winner, new_winner = find_winner(old), find_winner(new)
+    if old_winner is None or new_winner is None or not old_winner.params or not new_winner.params:
+        return join_with_arrow(describe_choice(old), describe_choice(new))
+    return _describe_changed_params(_texts_by_name(old_winner), _texts_by_name(new_winner))
 
 
 def _texts_by_name(candidate: Candidate) -> dict[str, str]:
@@ -98,9 +98,16 @@ def _describe_changed_params(old_texts: Mapping[str, str], new_texts: Mapping[st
     return ", ".join(changes)
 
 
-def join_with_arrow(texts: Iterable[str]) -> str:
-    """Return ``before -> after``; a single text if both are equal or the other is empty."""
-    return " -> ".join(dict.fromkeys(text for text in texts if text))
+def join_nonempty(separator: str, *texts: str) -> str:
+    """Join those texts that are not empty."""
+    return separator.join(text for text in texts if text)
+
+
+def join_with_arrow(old: str, new: str) -> str:
+    """Return ``old -> new``; a single text if both are equal or the other is empty."""
+    if old == new:
+        return old
+    return join_nonempty(" -> ", old, new)
 
 
 def describe_row_count(count: int, word: str, adjective: str = "") -> str:

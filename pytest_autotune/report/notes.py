@@ -25,7 +25,8 @@ def list_notes(result: RunResult, verbosity: int) -> list[Line]:
         notes.append(Line(f"unused entries not checked: {reason}"))
     if verbosity >= 0:
         for section in result.sections:
-            notes += [Line(note) for note in section.notes]
+            for note in section.notes:
+                notes.append(Line(note))
     return notes
 
 
@@ -43,8 +44,10 @@ def _list_crashes(result: RunResult) -> list[Line]:
     consequence = "its last test may be missing here"
     if result.dump is not None:
         consequence = "every tuning that it had finished was kept"
-    workers = result.collected.crashed_workers
-    return [Line(f"worker {worker} crashed; {consequence}", color="yellow") for worker in workers]
+    notes = []
+    for worker in result.collected.crashed_workers:
+        notes.append(Line(f"worker {worker} crashed; {consequence}", color="yellow"))
+    return notes
 
 
 def _list_entry_notes(result: RunResult) -> list[Line]:
@@ -71,5 +74,7 @@ def _list_entry_notes(result: RunResult) -> list[Line]:
 
 def _describe_devices_left_out(result: RunResult) -> str:
     """Return how many loaded entries of each device the dump leaves out."""
-    counts = Counter(str(entry.problem.device) for entry in result.left_out_entries)
+    counts: Counter[str] = Counter()
+    for entry in result.left_out_entries:
+        counts[str(entry.problem.device)] += 1
     return "; ".join(f"{count} for {device}" for device, count in sorted(counts.items()))

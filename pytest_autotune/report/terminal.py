@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from pytest_autotune.report.counts import list_count_lines
-from pytest_autotune.report.findings import list_findings
+from pytest_autotune.report.findings import count_problems, list_findings
 from pytest_autotune.report.hints import list_hints
 from pytest_autotune.report.line import Line
 from pytest_autotune.report.naming import describe_row_count
@@ -32,19 +32,18 @@ def render_section(result: RunResult, verbosity: int) -> list[Line]:
     Findings that fail the gate are shown at every verbosity.
     """
     lines = _list_finding_lines(_select_findings(result, verbosity), verbosity)
-    errors = [Line(f" {error}", "ERROR", "red") for error in result.errors]
     if verbosity < -1:
         if result.gate.failure:
             lines += list_warnings(result)
-        return lines + errors
+        return lines + _list_error_lines(result)
     has_counts = verbosity >= 0 or _needs_attention(result)
     lines += list_notes(result, verbosity)
     lines += list_count_lines(result, has_counts=has_counts)
     if verbosity >= 0:
         lines += _list_mode_lines(result)
-    lines += errors
+    lines += _list_error_lines(result)
     if has_counts:
-        lines += [Line(hint) for hint in list_hints(result)]
+        lines += map(Line, list_hints(result))
     for gate in (result.gate, *result.gates_of_modes):
         if gate.skipped:
             lines.append(Line(gate.skipped))
@@ -56,9 +55,10 @@ def _select_findings(result: RunResult, verbosity: int) -> list[Finding]:
     findings = list_findings(result, is_grouped=verbosity <= 0)
     if verbosity >= 0:
         return findings
-    if not any(gate.failure for gate in (result.gate, *result.gates_of_modes)):
-        return []
-    return [finding for finding in findings if finding.is_failure]
+    for gate in (result.gate, *result.gates_of_modes):
+        if gate.failure:
+            return [finding for finding in findings if finding.is_failure]
+    return []
 
 
 def _needs_attention(result: RunResult) -> bool:
@@ -84,10 +84,17 @@ def _list_finding_lines(findings: Sequence[Finding], verbosity: int) -> list[Lin
         for finding in word_findings[:shown_count]:
             color = "red" if finding.is_failure else "yellow"
             lines.append(Line(f" {finding}", word, color))
-        hidden_count = sum(finding.problem_count for finding in word_findings[shown_count:])
+        hidden_count = count_problems(word_findings[shown_count:])
         if hidden_count:
             rows = describe_row_count(hidden_count, word, "more ")
             lines.append(Line(f"({rows} hidden.  Use -v to show all.)"))
+    return lines
+
+
+def _list_error_lines(result: RunResult) -> list[Line]:
+    lines = []
+    for error in result.errors:
+        lines.append(Line(f" {error}", "ERROR", "red"))
     return lines
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pytest_autotune.cache.quantities import describe_count
-from pytest_autotune.report.counts import NO_LOOKUPS, list_count_lines
+from pytest_autotune.report.counts import NO_LOOKUPS, join_count_lines
+from pytest_autotune.report.naming import join_nonempty
 from pytest_autotune.run.result import RunResult
 
 
@@ -34,13 +35,14 @@ def build_verdict(result: RunResult) -> Verdict:
     state = "unjudged"
     if result.rows and not result.rows_to_update:
         state = "passed"
-    counts = "; ".join(line.text for line in list_count_lines(result))
-    return Verdict(state, counts or NO_LOOKUPS)
+    return Verdict(state, join_count_lines(result) or NO_LOOKUPS)
 
 
 def list_facts(result: RunResult) -> list[tuple[str, str]]:
     """Return facts about the run as (title, text): its devices, caches, versions and modes."""
-    facts = [("Device", str(device)) for device in result.devices]
+    facts = []
+    for device in result.devices:
+        facts.append(("Device", str(device)))
     for path, entry_count in result.loaded:
         facts.append(("Loaded", f"{path} ({describe_count(entry_count, 'entry')})"))
     dump, merged = result.dump, result.merged
@@ -55,8 +57,7 @@ def list_facts(result: RunResult) -> list[tuple[str, str]]:
     for section in result.sections:
         if section.lines:
             title = section.name.replace("_", " ").capitalize()
-            texts = [text for text in (section.typed_value, *section.lines) if text]
-            facts.append((title, "; ".join(texts)))
+            facts.append((title, join_nonempty("; ", section.typed_value, *section.lines)))
     if result.collected.incomplete_reason:
         facts.append(("Not complete", result.collected.incomplete_reason))
     return facts

@@ -20,7 +20,7 @@ from typing import Any
 from pytest_autotune.cache.foreign_text import to_one_line
 from pytest_autotune.cache.quantities import round_significant
 from pytest_autotune.cache.ties import hysteresis
-from pytest_autotune.report.counts import list_count_lines
+from pytest_autotune.report.counts import join_count_lines
 from pytest_autotune.report.findings import list_findings, list_kernel_costs, list_test_costs
 from pytest_autotune.report.hints import list_hints
 from pytest_autotune.report.json_report import to_mapping
@@ -49,7 +49,7 @@ def to_html(result: RunResult) -> str:
         "script": script,
         "state": verdict.state,
         "verdict": html.escape(to_one_line(verdict.reason)),
-        "counts": html.escape("; ".join(line.text for line in list_count_lines(result))),
+        "counts": html.escape(join_count_lines(result)),
         # Without "<", no text in the data can end the script element or begin a comment.
         "data": data.replace("<", "\\u003c"),
     }
@@ -71,7 +71,7 @@ def build_page_data(result: RunResult) -> dict[str, Any]:
     report = to_mapping(result)
     candidates = _CandidateEncoder()
     for lookup, row in zip(report["lookups"], result.rows, strict=True):
-        encoded_candidates = [candidates.encode(candidate) for candidate in lookup["candidates"]]
+        encoded_candidates = list(map(candidates.encode, lookup["candidates"]))
         lookup.update(_describe_row(result, row))
         lookup["choice"] = candidates.encode(lookup["choice"])
         lookup["candidates"] = encoded_candidates
@@ -85,9 +85,9 @@ def build_page_data(result: RunResult) -> dict[str, Any]:
     report["judged"] = result.is_judged
     report["facts"] = [*result.run_facts, *list_facts(result)]
     report["hints"] = list_hints(result)
-    report["findings"] = [asdict(finding) for finding in list_findings(result)]
-    report["by_kernel"] = [asdict(cost) for cost in list_kernel_costs(result)]
-    report["by_test"] = [asdict(cost) for cost in list_test_costs(result)]
+    report["findings"] = list(map(asdict, list_findings(result)))
+    report["by_kernel"] = list(map(asdict, list_kernel_costs(result)))
+    report["by_test"] = list(map(asdict, list_test_costs(result)))
     report["changed"] = f"{result.changes}, {result.changes.unchanged} unchanged"
     report["notes"] = [note.text for note in list_notes(result, verbosity=1)]
     page: dict[str, Any] = _to_page_value(report)
@@ -111,7 +111,7 @@ class _CandidateEncoder:
 
     def list_params(self) -> list[dict[str, Any]]:
         """Return the params of all encoded candidates, in the order of their numbers."""
-        return [json.loads(text) for text in self._numbers]
+        return list(map(json.loads, self._numbers))
 
 
 def _describe_row(result: RunResult, row: ProblemRow) -> dict[str, Any]:
@@ -128,7 +128,10 @@ def _describe_row(result: RunResult, row: ProblemRow) -> dict[str, Any]:
         first_word = first_word or remark.word
         if remark.text:
             remarks.append(f"{section.name}: {remark.text}")
-    times_us = [candidate.time_us for candidate in row.candidates if candidate.time_us and not candidate.failed]
+    times_us = []
+    for candidate in row.candidates:
+        if candidate.time_us and not candidate.failed:
+            times_us.append(candidate.time_us)
     return {
         "key": describe_key(row.problem.key),
         "versions": str(row.versions),
@@ -150,5 +153,5 @@ def _to_page_value(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {to_one_line(name): _to_page_value(item) for name, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_to_page_value(item) for item in value]
+        return list(map(_to_page_value, value))
     return value
