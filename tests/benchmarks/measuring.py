@@ -195,7 +195,7 @@ def _first_that_fits(call: Any, configs: list[Any]) -> Any:
 
 
 def _measured(part: str, call: Any, configs: list[Any], codes: dict[Any, Any]) -> dict[str, Any]:
-    from pytest_autotune.tuners.triton.tuning import runner
+    from pytest_autotune.tuners.triton.tuning import build_runner
 
     ways = {"plain": _plain, "before": _before, "race": partial(_race, codes=codes)}
     order = random.Random(str(call.tuning_key) + part)
@@ -207,7 +207,7 @@ def _measured(part: str, call: Any, configs: list[Any], codes: dict[Any, Any]) -
         started = time.perf_counter()
         times = ways[name](call, configs)
         arms[name] = {"held_s": time.perf_counter() - started, **times}
-    runners = [runner(call, config, codes.get(config)) for config in configs]
+    runners = [build_runner(call, config, codes.get(config)) for config in configs]
     return {"arms": arms, **(_truth(call, runners) if part == "first" else {"truth": [], "noise": 0.0})}
 
 
@@ -247,12 +247,12 @@ def _before(call: Any, configs: list[Any]) -> dict[str, Any]:
 def _race(call: Any, configs: list[Any], codes: dict[Any, Any]) -> dict[str, Any]:
     from pytest_autotune.tuners.measuring.race import Race
     from pytest_autotune.tuners.triton.internals import autotuners
-    from pytest_autotune.tuners.triton.tuning import find_clocks, runner
+    from pytest_autotune.tuners.triton.tuning import build_runner, find_clocks
 
     clocks = find_clocks(call.autotuner)
     assert clocks is not None
     race = Race(clocks.make_clock(), expected=autotuners.list_candidate_errors())
-    race.probe([runner(call, config, codes.get(config)) for config in configs])
+    race.probe([build_runner(call, config, codes.get(config)) for config in configs])
     results = race.finish()
     return {
         "choice": race.choice,

@@ -313,12 +313,12 @@ def _plant(autotuner: Any, tuning_key: Any, configs: list[Any], bench_fn: Any) -
     from pytest_autotune.tuners.shared.functions import python_function
     from pytest_autotune.tuners.triton.compiling import load_ahead
     from pytest_autotune.tuners.triton.identity import Call, compute_identity
-    from pytest_autotune.tuners.triton.tuning import runner
+    from pytest_autotune.tuners.triton.tuning import build_runner
 
     call = Call.of(autotuner, tuning_key, bench_fn)
     if len(configs) > 1 and time.time() < float(os.environ["VERIFY_UNTIL"]):
         codes = load_ahead(call, configs)
-        runners = [runner(call, config, codes.get(config)) for config in configs]
+        runners = [build_runner(call, config, codes.get(config)) for config in configs]
         measuring.TRUTH_US = 4e5
         truth = measuring._truth(call, runners)["truth"]
         function, device = python_function(autotuner), current_gpu()

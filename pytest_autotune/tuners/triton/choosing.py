@@ -1,10 +1,10 @@
-"""What a call of an autotuned kernel runs with where Triton's memory has nothing: a choice, or a search."""
+"""Finds the choice for a call of an autotuned kernel that Triton's memory has no choice for, or begins a search."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, suppress
-from functools import partial
+from dataclasses import dataclass
 from types import FunctionType
 from typing import Any
 
@@ -16,6 +16,7 @@ from pytest_autotune.run.question import Question
 from pytest_autotune.run.session import Session
 from pytest_autotune.run.tuning import Tuning
 from pytest_autotune.tuners.shared.candidates import does_not_compile
+from pytest_autotune.tuners.shared.distributions import Distribution
 from pytest_autotune.tuners.shared.functions import python_function, qualified_name
 from pytest_autotune.tuners.shared.library import list_versions
 from pytest_autotune.tuners.triton.compilations import CompileWatcher
@@ -31,7 +32,7 @@ from pytest_autotune.tuners.triton.identity import (
 from pytest_autotune.tuners.triton.internals import autotuners, compiler
 from pytest_autotune.tuners.triton.internals.autotuners import OuterHeuristics, find_pruner
 from pytest_autotune.tuners.triton.interpreter import InterpreterThreads
-from pytest_autotune.tuners.triton.tuning import contest_of, failure_text, tune
+from pytest_autotune.tuners.triton.tuning import CallContest, Search, describe_failure
 
 
 class CallQuestion(Question):
@@ -41,7 +42,9 @@ class CallQuestion(Question):
     """
 
     def __init__(self, call: Call, configs: Sequence[Any], identity: CallIdentity, session: Session) -> None:
-        libraries = identity.source.libraries if identity.source is not None else ()
+        libraries: Iterable[Distribution] = ()
+        if identity.source is not None:
+            libraries = identity.source.libraries
         versions = list_versions("triton", "torch", distributions=libraries)
         super().__init__(identity.problem, identity.fingerprint, versions=versions, may_be_renamed=True)
         self._call = call
@@ -63,15 +66,29 @@ class CallQuestion(Question):
 
     def help(self) -> None:
         """Compile candidates for the worker that tunes this call."""
-        if _is_compiled(self._call.autotuner):
+        if _can_compile(self._call.autotuner):
             help_to_compile(self._call, self._configs, self._session)
 
 
-class Choices:
-    """Chooses for the calls of one process.
+@dataclass(frozen=True)
+class _RememberedChoice:
+    """A choice in the memory of an autotuner.
 
-    :param compilations: notes what the choices are compiled for.
-    :param heuristics: those over autotuners.
+    :param cache: the memory. A test with its own cache file gives the autotuner another memory for a while.
+    """
+
+    cache: dict[Any, Any]
+    tuning_key: Any
+
+    def forget(self) -> None:
+        self.cache.pop(self.tuning_key, None)
+
+
+class Choices:
+    """Finds the choices for the calls of one process.
+
+    :param compilations: notes the specializations of choices.
+    :param heuristics: the ``triton.heuristics`` around autotuners.
     :param disk_cache: Triton's own ``check_disk_cache``.
     """
 
@@ -90,11 +107,11 @@ class Choices:
         self._interpreter_threads = InterpreterThreads()
 
     def choose(self, autotuner: Any, tuning_key: Any, configs: Sequence[Any], bench_fn: Callable[[], None]) -> bool:
-        """Stand in for ``check_disk_cache``: put a choice into ``autotuner.cache``.
+        """Do the work of ``check_disk_cache``: put a choice into ``autotuner.cache``.
 
         :param configs: the candidates that pruning left.
-        :param bench_fn: measures them as Triton does.
-        :returns: True when the choice was not benchmarked in this call.
+        :param bench_fn: measures the candidates as Triton does.
+        :returns: True if the choice was not benchmarked in this call.
         """
         session = self._session
         function = python_function(autotuner)
@@ -105,30 +122,26 @@ class Choices:
             self._interpreter_threads.add_lookup()
         call = Call.of(autotuner, tuning_key, bench_fn, self._heuristics.list_around(autotuner))
         if len(configs) == 1:
-            with compiler.remove_unfinished_hashes():  # a candidate that holds a function has the hash of that
+            with compiler.remove_unfinished_hashes():  # the hash of a config hashes the functions that it holds
                 call.adopt(configs[0], {configs[0]: 0.0})
             self._forget_before_the_next_test(call)
             return True
-        # Triton refuses a call for which pruning left nothing, or that sets what is tuned, before it measures anything.
-        is_refused = not configs or any(call.kwargs.keys() & config.kwargs.keys() for config in configs)
-        identity = None if is_refused else self._identity(call, function, configs)
+        identity = self._find_identity(call, function, configs)
         if identity is None:
             return self.check_disk_cache(autotuner, tuning_key, configs, bench_fn)
         if not is_interpreted:
             self._compilations.begin_choice(autotuner)
-        with self._tuning(call, configs, identity) as tuning:
-            is_taken = self._take(call, identity, tuning)
+        with self._begin_tuning(call, configs, identity) as tuning:
+            is_taken = self._take_choice(call, identity, tuning)
             if not is_taken:
                 if not session.policy.is_dumping and _owner_uses_disk_cache(autotuner):
                     return bool(self._disk_cache(autotuner, tuning_key, configs, bench_fn))
-                threads = self._interpreter_threads if is_interpreted else None
-                tune(call, configs, bench_fn, tuning, session, is_compiled=_is_compiled(autotuner), threads=threads)
-                self._note_tuned(call, tuning.lookup)
+                self._search(call, configs, bench_fn, tuning)
             self._forget_before_the_next_test(call)
             return is_taken
 
     def check_disk_cache(self, autotuner: Any, tuning_key: Any, configs: Any, bench_fn: Callable[[], None]) -> bool:
-        """Do what Triton does without us: ask its disk cache where the owner has switched it on, or benchmark."""
+        """Do what Triton does without the plugin: ask its disk cache if the owner uses it, else benchmark."""
         if tuning_key in autotuner.cache:  # an error of ours came after the choice
             return False
         if _owner_uses_disk_cache(autotuner):
@@ -136,91 +149,112 @@ class Choices:
         bench_fn()
         return False
 
-    def _identity(self, call: Call, function: FunctionType, configs: Sequence[Any]) -> CallIdentity | None:
-        """What the call is known by; None where it is to be bypassed."""
+    def _find_identity(self, call: Call, function: FunctionType, configs: Sequence[Any]) -> CallIdentity | None:
+        """Return the identity of a call; None if Triton is to handle the call as it does without the plugin."""
+        # Triton refuses a call without candidates, or with an argument that is tuned, before it measures anything.
+        if not configs:
+            return None
+        for config in configs:
+            if call.kwargs.keys() & config.kwargs.keys():
+                return None
         try:
-            device = self._device(call.autotuner)
+            device = self._find_device(call.autotuner)
         except RuntimeError:  # there is no GPU, or it is broken: the launch says which
             return None
         identity = compute_identity(call, function, configs, device)
         if identity.uncacheable:
             self._session.report_uncacheable(identity.problem, identity.uncacheable)
             return None
-        if identity.source is not None and (note := identity.source.note(identity.problem.name)):
-            self._session.note(note)
+        if identity.source is not None:
+            note = identity.source.note(identity.problem.name)
+            if note:
+                self._session.note(note)
         return identity
 
-    def _device(self, autotuner: Any) -> Device:
+    def _find_device(self, autotuner: Any) -> Device:
         if autotuners.is_interpreted(autotuner):
             return devices.INTERPRETER
-        on = devices.current_gpu() or find_target_device()
-        self._devices.add(on)
+        device = devices.current_gpu() or find_target_device()
+        self._devices.add(device)
         if len(self._devices) == 2:
             self._session.note(
                 "triton: two types of GPU in one process, but Triton's memory of a choice ignores the device"
             )
-        return on
+        return device
 
-    def _tuning(self, call: Call, configs: Sequence[Any], identity: CallIdentity) -> AbstractContextManager[Tuning]:
+    def _begin_tuning(
+        self, call: Call, configs: Sequence[Any], identity: CallIdentity
+    ) -> AbstractContextManager[Tuning]:
         return self._session.tuning(CallQuestion(call, configs, identity, self._session))
 
-    def _take(self, call: Call, identity: CallIdentity, tuning: Tuning) -> bool:
-        """Take what is offered, unless it does not compile; False where nothing is."""
+    def _take_choice(self, call: Call, identity: CallIdentity, tuning: Tuning) -> bool:
+        """Use the first offered choice that compiles; returns whether there is one."""
         while tuning.entry is not None and tuning.entry.choice is not None:
             config = identity.config_by_params[tuning.entry.choice.params]
             try:
-                kernel = _compiled_kernel(call, config)
+                kernel = _compile_if_possible(call, config)
             except (TypeError, ValueError, KeyError, OSError, MemoryError):
-                kernel = None  # the call is wrong, or a disk is full, whatever is chosen: the launch raises it
+                # The call is wrong, or a disk is full. No other choice would help. The launch raises the error.
+                kernel = None
             except Exception as error:
-                tuning.reject(does_not_compile(failure_text(error)))
+                tuning.reject(does_not_compile(describe_failure(error)))
                 continue
-            tuning.race(partial(contest_of, call, identity.config_by_params, self._session))
+            tuning.race(CallContest(call, identity.config_by_params, self._session).build)
             call.adopt(config, {config: (tuning.entry.choice.time_us or 0.0) / 1000})
             self._compilations.note_choice(call, tuning.entry, config, kernel)
             return True
         return False
 
+    def _search(self, call: Call, configs: Sequence[Any], bench_fn: Callable[[], None], tuning: Tuning) -> None:
+        threads = None
+        if autotuners.is_interpreted(call.autotuner):
+            threads = self._interpreter_threads
+        is_compiled = _can_compile(call.autotuner)
+        search = Search(call, configs, bench_fn, tuning, is_compiled=is_compiled, threads=threads)
+        search.run(self._session)
+        self._note_tuned(call, tuning.lookup)
+
     def _note_tuned(self, call: Call, lookup: Lookup) -> None:
-        """Note what the choice of a search was compiled for; what it was compiled to is in Triton's memory."""
+        """Note the specialization of a search's choice. Triton's memory holds the compiled kernel."""
         config = call.autotuner.cache.get(call.tuning_key)
         if self._session.policy.is_dumping and lookup.is_tuned and lookup.entry is not None and config is not None:
             kernel = None
-            with suppress(Exception):  # then the launch raises it
-                kernel = _compiled_kernel(call, config)
+            with suppress(Exception):  # the launch raises it
+                kernel = _compile_if_possible(call, config)
             self._compilations.note_choice(call, lookup.entry, config, kernel)
 
     def _forget_before_the_next_test(self, call: Call) -> None:
-        """Let the next test ask for its own choice where arguments outside the key prune the candidates.
+        """Have Triton forget a choice before the next test, if arguments outside the key prune the candidates.
 
-        Triton's memory would give it the choice of whichever test came first, which pruning may have taken from it.
-        In a sweep it always asks, so that it is known what it ran with.
+        Triton's memory would give the next test the choice of an earlier test. Pruning may exclude this choice in the
+        next test. A sweep also needs each test to ask, so that the sweep knows the test's choice.
         """
         autotuner = call.autotuner
         is_pruned = find_pruner(autotuner) is not None and autotuner.perf_model is None
         if is_pruned or self._session.picks_candidates:
-            self._session.at_next_test(partial(autotuner.cache.pop, call.tuning_key, None))
+            self._session.at_next_test(_RememberedChoice(autotuner.cache, call.tuning_key).forget)
 
 
-def _compiled_kernel(call: Call, config: Any) -> Any:
-    """Compile and load a candidate; None where nothing is compiled, as under the interpreter, or a graph is captured.
+def _compile_if_possible(call: Call, config: Any) -> Any:
+    """Compile and load a candidate; None if the candidate cannot be compiled now without a launch.
 
-    :raises Exception: what Triton raises.
+    :raises Exception: Triton's errors.
     """
-    if not _is_compiled(call.autotuner) or stream_is_capturing():
+    if not _can_compile(call.autotuner) or stream_is_capturing():
         return None
     return compile_and_load(call, config)
 
 
-def _is_compiled(autotuner: Any) -> bool:
-    """Whether candidates can be compiled without a launch: not where the hook of another one's launches this kernel."""
-    return (
-        not autotuners.is_interpreted(autotuner)
-        and autotuners.launches_triton_kernel(autotuner)
-        and not compiler.is_pool_active()
-    )
+def _can_compile(autotuner: Any) -> bool:
+    """Whether candidates can be compiled without a launch.
+
+    They cannot if the kernel is launched by the hook of another kernel's candidate, which is compiled in a pool.
+    """
+    if autotuners.is_interpreted(autotuner) or not autotuners.launches_triton_kernel(autotuner):
+        return False
+    return not compiler.is_pool_active()
 
 
 def _owner_uses_disk_cache(autotuner: Any) -> bool:
-    # Triton 3.4 and 3.5 fail there when interpreting.
+    # Triton 3.4 and 3.5 fail in their disk cache when they interpret.
     return bool(autotuner.__dict__.get("cache_results")) and not autotuners.is_interpreted(autotuner)

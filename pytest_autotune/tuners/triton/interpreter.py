@@ -1,4 +1,4 @@
-"""Triton's interpreter: the benchmarker that it lacks on a machine without a GPU, and threads that disturb it."""
+"""Triton's interpreter: the benchmark that it lacks on a machine without a GPU, and threads that disturb it."""
 
 from __future__ import annotations
 
@@ -16,48 +16,71 @@ from pytest_autotune.tuners.triton.internals import autotuners
 def supply_interpreter_benchmark(module: ModuleType) -> Callable[[], None]:
     """Let autotuned kernels run under the interpreter on a machine without a GPU.
 
-    Triton asks its active driver for a benchmarker, and there is none. Where
-    there is one, or the kernel brings its own, nothing changes.
+    Triton asks its active driver for a benchmark, and there is no driver. Nothing changes if there is a driver, or if
+    the kernel brings its own benchmark.
 
     :param module: ``triton.runtime.autotuner``.
-    :returns: undoes it.
+    :returns: a function that restores Triton.
     """
     autotuner_class: Any = module.Autotuner
     original = autotuner_class.__dict__.get("do_bench")
     if not isinstance(original, cached_property):
-        return lambda: None
-    benchmarker = original.func
+        return _do_nothing
+    supplied = _SuppliedBenchmark(autotuner_class, original)
+    replacement = cached_property(supplied.find_benchmark)
+    replacement.__set_name__(autotuner_class, "do_bench")
+    autotuner_class.do_bench = replacement
+    return supplied.undo
 
-    def do_bench(self: Any) -> Any:
-        if is_interpreted := autotuners.is_interpreted(self):
-            autotuners.remove_exported_benchmark(self)
+
+def _do_nothing() -> None:
+    pass
+
+
+class _SuppliedBenchmark:
+    """Replaces the property ``do_bench`` of Triton's ``Autotuner``."""
+
+    def __init__(self, autotuner_class: Any, original: cached_property[Any]) -> None:
+        self._autotuner_class = autotuner_class
+        self._original = original
+
+    def find_benchmark(self, autotuner: Any) -> Any:
+        """Return Triton's benchmark for an autotuner; without a driver, the benchmark for interpreted kernels."""
+        is_interpreted = autotuners.is_interpreted(autotuner)
+        if is_interpreted:
+            autotuners.remove_exported_benchmark(autotuner)
         try:
-            return benchmarker(self)
+            return self._original.func(autotuner)
         except RuntimeError:
             if not is_interpreted:
                 raise
             return interpreter_benchmark
 
-    replacement = cached_property(do_bench)
-    replacement.__set_name__(autotuner_class, "do_bench")
-    autotuner_class.do_bench = replacement
+    def undo(self) -> None:
+        self._autotuner_class.do_bench = self._original
 
-    def undo() -> None:
-        autotuner_class.do_bench = original
 
-    return undo
+def interpreter_benchmark(kernel_call: Callable[[], object], quantiles: Sequence[float] = ()) -> list[float]:
+    """Return the time of a call in milliseconds, once for each quantile.
+
+    The time is the shorter of only two, because interpreted calls are slow.
+    """
+    clock = HostClock()
+    launches = [clock.launch(Runner(kernel_call), 0.0) for _ in range(2)]
+    time_us = min(launch.time_us() for launch in launches)
+    return [time_us / 1000] * max(len(quantiles), 1)
 
 
 class InterpreterThreads:
     """The threads that have launched interpreted kernels.
 
-    The interpreter puts functions of its own into Triton's language for each launch, and takes them away afterwards:
-    in one thread that makes the launch of another one fail. A lock would not help, because launches of kernels that
-    have their choice run no code of ours.
+    For each launch, the interpreter puts its own functions into Triton's language, and removes them afterwards. The
+    removal makes a launch in another thread fail. A lock would not help, because a launch of a kernel that has its
+    choice runs none of our code.
     """
 
     def __init__(self) -> None:
-        #: How often each thread has looked for a choice.
+        #: How often each thread has looked for a choice, by the thread's number.
         self._lookups: Counter[int] = Counter()
 
     def add_lookup(self) -> None:
@@ -65,32 +88,27 @@ class InterpreterThreads:
         self._lookups[threading.get_ident()] += 1
 
     def begin_search(self) -> InterpretedSearch:
-        """Watch the other threads from now on, for a search of the current thread."""
+        """Return a new search of the current thread. It watches the other threads."""
         return InterpretedSearch(self._lookups)
 
 
 class InterpretedSearch:
     """A search of one thread under the interpreter.
 
-    :param lookups: how often each thread has looked for a choice; it goes on counting.
+    :param lookups: how often each thread has looked for a choice. The counts go on during the search.
     """
 
     def __init__(self, lookups: Counter[int]) -> None:
         self._lookups = lookups
-        self._began_with = self._of_others()
+        self._initial_counts = self._count_lookups_of_other_threads()
         alive = {thread.ident for thread in threading.enumerate()}
-        self._had_others = not alive.isdisjoint(self._began_with)
+        self._had_other_threads = not alive.isdisjoint(self._initial_counts)
 
     def may_be_disturbed(self) -> bool:
         """Whether another thread may have launched an interpreted kernel since the search began."""
-        return self._had_others or self._of_others() != self._began_with
+        return self._had_other_threads or self._count_lookups_of_other_threads() != self._initial_counts
 
-    def _of_others(self) -> dict[int, int]:
-        own = threading.get_ident()
-        return {thread: number for thread, number in self._lookups.copy().items() if thread != own}
-
-
-def interpreter_benchmark(kernel_call: Callable[[], object], quantiles: Sequence[float] = ()) -> list[float]:
-    """The time of a call in milliseconds, once per quantile: the better of two, since each is slow."""
-    time_us = min(HostClock().launch(Runner(kernel_call), 0.0).time_us() for _ in range(2))
-    return [time_us / 1000] * max(len(quantiles), 1)
+    def _count_lookups_of_other_threads(self) -> dict[int, int]:
+        counts = dict(self._lookups.copy())
+        counts.pop(threading.get_ident(), None)
+        return counts

@@ -1,4 +1,4 @@
-"""One search of Triton's: its own benchmark, or the race in its place; and the race of a loaded choice."""
+"""One search of Triton: its own benchmark, or the race in place of it; and the race of a loaded choice."""
 
 from __future__ import annotations
 
@@ -6,9 +6,7 @@ import math
 import sys
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from functools import partial
-from itertools import count
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pytest_autotune.cache.foreign_text import describe_error
@@ -26,6 +24,8 @@ from pytest_autotune.tuners.triton import interpreter
 from pytest_autotune.tuners.triton.compiling import compile_candidates, load_ahead
 from pytest_autotune.tuners.triton.identity import Call, distinct_params
 from pytest_autotune.tuners.triton.internals import autotuners, compiler
+
+# The launches.
 
 
 @dataclass(frozen=True)
@@ -62,230 +62,339 @@ def find_clocks(autotuner: Any) -> DriverClocks | None:
     return DriverClocks(driver)
 
 
-def runner(call: Call, config: Any, code: Hashable = None) -> Runner:
-    """One launch as ``Autotuner._bench`` makes it.
+class ConfigLauncher:
+    """Launches a candidate as ``Autotuner._bench`` does.
 
-    Copies for ``restore_value`` and zeroing for ``reset_to_zero`` are hooks of Triton's too, and are not timed.
+    Triton's hooks also make the copies for ``restore_value`` and the zeros for ``reset_to_zero``. They are not timed.
+    """
+
+    def __init__(self, call: Call, config: Any) -> None:
+        self._autotuner = call.autotuner
+        self._config = config
+        self._args = call.args
+        self._kwargs = {**call.kwargs, **config.all_kwargs()}
+        self._named_arguments = call.arguments(config)
+
+    def before_launch(self) -> None:
+        if self._config.pre_hook:
+            self._config.pre_hook(self._named_arguments)
+        self._autotuner.pre_hook(self._named_arguments)
+
+    def run(self) -> object:
+        return self._autotuner.fn.run(*self._args, **self._kwargs)
+
+    def after_launch(self, error: Exception | None) -> None:
+        self._autotuner.post_hook(self._named_arguments, exception=error)
+
+
+def build_runner(call: Call, config: Any, code: Hashable = None) -> Runner:
+    """Return the runner of a candidate.
 
     :param code: see :class:`Runner`.
     """
-    autotuner = call.autotuner
-    current = dict(call.kwargs, **config.all_kwargs())
-    named = call.arguments(config)
-
-    def before() -> None:
-        if config.pre_hook:
-            config.pre_hook(named)
-        autotuner.pre_hook(named)
-
-    def after(error: Exception | None) -> None:
-        autotuner.post_hook(named, exception=error)
-
-    return Runner(partial(autotuner.fn.run, *call.args, **current), before, after, code=code)
+    launcher = ConfigLauncher(call, config)
+    return Runner(launcher.run, launcher.before_launch, launcher.after_launch, code=code)
 
 
-def tune(
-    call: Call,
-    configs: Sequence[Any],
-    bench_fn: Callable[[], None],
-    tuning: Tuning,
-    session: Session,
-    *,
-    is_compiled: bool,
-    threads: interpreter.InterpreterThreads | None = None,
-) -> None:
-    """Search: compile, measure, and record what was chosen.
+# A search.
 
+
+@dataclass(frozen=True)
+class _Measurements:
+    """The measurements of a search.
+
+    :param errors: the error of each candidate that failed.
+    :param labels: words about the measurement of each candidate that raced.
+    """
+
+    errors: Mapping[Any, BaseException]
+    labels: Mapping[Any, str] = field(default_factory=dict)
+
+
+class Search:
+    """One search for a call: compiles and measures the candidates, and records the choice.
+
+    :param configs: the candidates that pruning left.
     :param bench_fn: measures the candidates as Triton does.
-    :param is_compiled: candidates can be compiled without a launch.
-    :param threads: those that have launched interpreted kernels; None if this kernel is not interpreted.
+    :param is_compiled: whether candidates can be compiled without a launch.
+    :param threads: the threads that launched interpreted kernels; None if this kernel is not interpreted.
     """
-    autotuner = call.autotuner
-    arguments = autotuner.nargs
-    interpreted = threads.begin_search() if threads is not None else None
-    codes: Mapping[Any, Hashable] = {}
-    if is_compiled:
-        compile_candidates(call, configs, session, tuning.report_trial)
-        codes = load_ahead(call, configs)
-    failed: dict[Any, BaseException] = {}
-    with tuning.measuring():
+
+    def __init__(
+        self,
+        call: Call,
+        configs: Sequence[Any],
+        bench_fn: Callable[[], None],
+        tuning: Tuning,
+        *,
+        is_compiled: bool,
+        threads: interpreter.InterpreterThreads | None = None,
+    ) -> None:
+        self._call = call
+        self._autotuner = call.autotuner
+        self._configs = configs
+        self._bench_fn = bench_fn
+        self._tuning = tuning
+        self._is_compiled = is_compiled
+        self._arguments = call.autotuner.nargs
+        self._interpreted_search = None
+        if threads is not None:
+            self._interpreted_search = threads.begin_search()
+
+    def run(self, session: Session) -> None:
+        """Search. The choice is in the autotuner's memory afterwards, and recorded if later runs can use it."""
+        codes: Mapping[Any, Hashable] = {}
+        if self._is_compiled:
+            compile_candidates(self._call, self._configs, session, self._tuning)
+            codes = load_ahead(self._call, self._configs)
+        with self._tuning.measuring():
+            measurements = self._measure(codes)
+            timings: Mapping[Any, object] = self._autotuner.configs_timings
+            times_ms = {config: _median_ms(timings.get(config)) for config in self._configs}
+            choice = self._find_choice(times_ms, measurements.errors)
+            if choice is None:
+                return
+            if self._autotuner.do_bench is interpreter.interpreter_benchmark:
+                choice = _choose_with_noise(times_ms, NOISE_OF_INTERPRETER)
+                self._autotuner.cache[self._call.tuning_key] = choice
+        candidates = {}
+        for config, params in zip(self._configs, distinct_params(self._configs), strict=True):
+            if config in timings:
+                error = measurements.errors.get(config)
+                label = measurements.labels.get(config, "")
+                candidates[config] = build_candidate(params, times_ms[config], error, label)
+        self._tuning.record(candidates[choice], list(candidates.values()))
+
+    def _measure(self, codes: Mapping[Any, Hashable]) -> _Measurements:
+        """Race the candidates if they can race, else benchmark them as Triton does."""
         try:
-            raced = _race(call, configs, codes, tuning) if is_compiled else None
-            if raced is None:
-                with noted_failures(autotuner, failed, partial(tuning.report_trial, of=len(configs))):
-                    bench_fn()
+            if self._is_compiled:
+                results = self._race(codes)
+                if results is not None:
+                    return _build_measurements(results, self._configs)
+            with noted_failures(self._autotuner, self._tuning, len(self._configs)) as errors:
+                self._bench_fn()
         except Exception as error:
-            # Triton keeps the arguments of a call in the autotuner, where another thread's call puts its own.
-            is_of_this_call = autotuner.nargs is arguments is not None and not _is_disturbed(interpreted)
-            if fails_again(error) and is_of_this_call:
-                tuning.record_failure([failure_text(error)])
+            if fails_again(error) and self._has_own_arguments() and not self._may_be_disturbed():
+                self._tuning.record_failure([describe_failure(error)])
             raise
-        if raced is not None:
-            failed = {config: result.failed for config, result in raced.items() if result.failed}
-        timings: Mapping[Any, object] = autotuner.configs_timings
-        times_ms = {config: _median_ms(timings.get(config)) for config in configs}
-        if _is_disturbed(interpreted) and not all(map(math.isfinite, times_ms.values())):
-            tuning.not_recorded("a candidate failed while other threads launched interpreted kernels")
-            return
-        best = autotuner.cache[call.tuning_key]
-        if not math.isfinite(times_ms.get(best, math.inf)):
-            if len(failed) == len(configs) and all(map(fails_again, failed.values())):
-                tuning.record_failure(map(failure_text, failed.values()))
-            else:
-                # The benchmark of the kernel has kept the reason to itself, or it may have been a passing one.
-                why = next((failure_text(error) for error in failed.values() if not fails_again(error)), "")
-                tuning.not_recorded(f"{EVERY_CANDIDATE_FAILED}{f' ({why})' if why else ''}")
-            return
-        if autotuner.do_bench is interpreter.interpreter_benchmark:
-            best = autotuner.cache[call.tuning_key] = _settled(times_ms, NOISE_OF_INTERPRETER)
-    labels = {config: _label(config, result, configs) for config, result in raced.items()} if raced else {}
-    candidates = {
-        config: candidate(params, times_ms[config], failed.get(config), labels.get(config, ""))
-        for config, params in zip(configs, distinct_params(configs), strict=True)
-        if config in timings
-    }
-    tuning.record(candidates[best], list(candidates.values()))
+        return _Measurements(errors)
 
+    def _has_own_arguments(self) -> bool:
+        """Whether the autotuner still has the arguments of this call: a call in another thread replaces them."""
+        return self._arguments is not None and self._autotuner.nargs is self._arguments
 
-def _is_disturbed(interpreted: interpreter.InterpretedSearch | None) -> bool:
-    return interpreted is not None and interpreted.may_be_disturbed()
+    def _may_be_disturbed(self) -> bool:
+        return self._interpreted_search is not None and self._interpreted_search.may_be_disturbed()
 
+    def _race(self, codes: Mapping[Any, Hashable]) -> Mapping[Any, CandidateResult] | None:
+        """Race the candidates with the launches of Triton's own benchmark, and leave the autotuner as it would.
 
-def _race(
-    call: Call, configs: Sequence[Any], codes: Mapping[Any, Hashable], tuning: Tuning
-) -> Mapping[Any, CandidateResult] | None:
-    """Race the candidates with the launches of Triton's own benchmark, and leave the autotuner as that would.
+        :param codes: the code of each candidate. The race launches only the first candidate of those with equal code.
+        :returns: the result of each candidate; None if the kernel's benchmark is not Triton's own.
+        :raises Exception: errors that Triton's own benchmark does not take for the failure of one candidate.
+        """
+        if stream_is_capturing():
+            return None
+        clocks = find_clocks(self._autotuner)
+        if clocks is None:
+            return None
+        started_s = HostTime.time()
+        race = Race(clocks.make_clock(), expected=autotuners.list_candidate_errors(), progress=self._tuning.report_race)
+        race.probe([build_runner(self._call, config, codes.get(config)) for config in self._configs])
+        race_results = race.finish()
+        if race.disturbed:
+            self._tuning.mark_disturbed()
+        results: dict[Any, CandidateResult] = {}
+        for config, result in zip(self._configs, race_results, strict=True):
+            results.setdefault(config, result)  # the list may hold a config twice: the first was launched
+        best = self._configs[0]
+        if any(result.measured for result in race_results):
+            best = self._configs[race.choice]
+        times_ms = {config: result.time_us / 1000 for config, result in results.items()}
+        self._call.adopt(best, times_ms, HostTime.time() - started_s)
+        return results
 
-    :param codes: what candidates launch, by config; of those with the same code one is launched for all.
-    :returns: what became of each; None where the kernel's benchmark is not Triton's own and is to be used as it is.
-    :raises Exception: what Triton's own benchmark does not take for a failure of one candidate.
-    """
-    if stream_is_capturing():
+    def _find_choice(self, times_ms: Mapping[Any, float], errors: Mapping[Any, BaseException]) -> Any:
+        """Return the choice in the autotuner's memory. If later runs cannot use it, report why and return None.
+
+        :param times_ms: the time of each candidate in milliseconds, infinite if it has none.
+        """
+        if self._may_be_disturbed() and not all(map(math.isfinite, times_ms.values())):
+            self._tuning.not_recorded("a candidate failed while other threads launched interpreted kernels")
+            return None
+        choice = self._autotuner.cache[self._call.tuning_key]
+        if math.isfinite(times_ms.get(choice, math.inf)):
+            return choice
+        if len(errors) == len(self._configs) and all(map(fails_again, errors.values())):
+            self._tuning.record_failure(map(describe_failure, errors.values()))
+            return None
+        # The kernel's benchmark does not show its reason, or an error may not occur again.
+        reason = EVERY_CANDIDATE_FAILED
+        passing_errors = [error for error in errors.values() if not fails_again(error)]
+        if passing_errors:
+            reason += f" ({describe_failure(passing_errors[0])})"
+        self._tuning.not_recorded(reason)
         return None
-    clocks = find_clocks(call.autotuner)
-    if clocks is None:
-        return None
-    started = HostTime.time()
-    running = Race(clocks.make_clock(), expected=autotuners.list_candidate_errors(), progress=tuning.report_race)
-    running.probe([runner(call, config, codes.get(config)) for config in configs])
-    raced = running.finish()
-    if running.disturbed:
-        tuning.mark_disturbed()
-    # Of one that is given twice the first is launched.
-    outcomes = dict(reversed(list(zip(configs, raced, strict=True))))
-    results = {config: outcomes[config] for config in configs}
-    best = configs[running.choice] if any(result.measured for result in raced) else configs[0]
-    times_ms = {config: result.time_us / 1000 for config, result in results.items()}
-    call.adopt(best, times_ms, HostTime.time() - started)
-    return results
 
 
-def _label(config: Any, result: CandidateResult, configs: Sequence[Any]) -> str:
-    if result.same_as is None:
-        return str(result.measured)
-    return f"the same code as with {configs[result.same_as]}"
+def _build_measurements(results: Mapping[Any, CandidateResult], configs: Sequence[Any]) -> _Measurements:
+    errors = {}
+    labels = {}
+    for config, result in results.items():
+        if result.failed:
+            errors[config] = result.failed
+        labels[config] = str(result.measured)
+        if result.same_as is not None:
+            labels[config] = f"the same code as with {configs[result.same_as]}"
+    return _Measurements(errors, labels)
 
 
-def _settled(times_ms: Mapping[Any, float], noise: float) -> Any:
+def _choose_with_noise(times_ms: Mapping[Any, float], noise: float) -> Any:
+    """Return the first candidate that is as fast as the fastest within the noise, a share of its time."""
     configs = list(times_ms)
-    finite = {number: times_ms[config] for number, config in enumerate(configs) if math.isfinite(times_ms[config])}
+    finite = {}
+    for number, config in enumerate(configs):
+        if math.isfinite(times_ms[config]):
+            finite[number] = times_ms[config]
     return configs[choose_candidate(finite, noise, tie=noise)]
 
 
 def _median_ms(timing: object) -> float:
-    """The median of what a benchmarker returned: [median, p20, p80], or a number, in milliseconds."""
-    median = timing[0] if isinstance(timing, (list, tuple)) and timing else timing
+    """Return the median of a benchmark's result in milliseconds, infinite if it has none.
+
+    :param timing: ``[median, p20, p80]``, or a number, in milliseconds.
+    """
+    median = timing
+    if isinstance(timing, (list, tuple)) and timing:
+        median = timing[0]
     try:
         time_ms = float(median)  # type: ignore[arg-type]
     except (TypeError, ValueError):
         return math.inf
-    return math.inf if math.isnan(time_ms) else time_ms
+    if math.isnan(time_ms):
+        return math.inf
+    return time_ms
 
 
-def candidate(
+def build_candidate(
     params: tuple[Value, ...], time_ms: float, error: BaseException | None = None, label: str = ""
 ) -> Candidate:
-    """A candidate as entries hold it, with its time or why it has none.
+    """Return a candidate as entries hold it, with its time or with the reason why it has none.
 
-    :param error: that it failed with, where that is known.
+    :param time_ms: infinite if the candidate failed.
+    :param error: the candidate's error, None if it is not known.
     """
-    if not math.isfinite(time_ms):
-        reason = failure_text(error) if error else "did not compile, or needs more than the device has"
-        return Candidate(params=params, failed=reason)
-    return Candidate(params=params, time_us=rounded_us(time_ms * 1000), label=label)
+    if math.isfinite(time_ms):
+        return Candidate(params=params, time_us=rounded_us(time_ms * 1000), label=label)
+    if error is None:
+        return Candidate(params=params, failed="did not compile, or needs more than the device has")
+    return Candidate(params=params, failed=describe_failure(error))
 
 
-def contest_of(call: Call, offered: Mapping[tuple[Value, ...], Any], session: Session) -> Contest | str:
-    """What is raced where a loaded choice is, or why it cannot be.
+# The race of a loaded choice.
 
-    :param offered: the candidates by their params.
+
+@dataclass(frozen=True)
+class CallContest:
+    """Brings the candidates of a call to the race of a loaded choice.
+
+    :param config_by_params: the candidates by their params.
     """
-    if autotuners.is_interpreted(call.autotuner):
-        return "it was interpreted, and times mean nothing"
-    if not autotuners.launches_triton_kernel(call.autotuner):
-        return "it is a Python function, whose launches are its own"
-    if stream_is_capturing():
-        return CAPTURED
-    clocks = find_clocks(call.autotuner)
-    if clocks is None:
-        return autotuners.explain_no_race(type(call.autotuner)) or "its kernel brings a benchmark of its own"
 
-    def ready(candidates: Sequence[Candidate]) -> dict[Candidate, Runner]:
-        configs = {candidate: offered[candidate.params] for candidate in candidates}
-        compile_candidates(call, list(configs.values()), session)
-        codes = load_ahead(call, list(configs.values()))  # what fails there fails alone, as in a search
-        return {one: runner(call, config, codes[config]) for one, config in configs.items() if config in codes}
+    call: Call
+    config_by_params: Mapping[tuple[Value, ...], Any]
+    session: Session
 
-    return Contest(
-        [Candidate(params=params) for params in offered], ready, clocks.make_clock, autotuners.list_candidate_errors()
-    )
+    def build(self) -> Contest | str:
+        """Return the contest, or the reason why the choice cannot be raced."""
+        autotuner = self.call.autotuner
+        if autotuners.is_interpreted(autotuner):
+            return "it was interpreted, and times mean nothing"
+        if not autotuners.launches_triton_kernel(autotuner):
+            return "it is a Python function, whose launches are its own"
+        if stream_is_capturing():
+            return CAPTURED
+        clocks = find_clocks(autotuner)
+        if clocks is None:
+            return autotuners.explain_no_race(type(autotuner)) or "its kernel brings a benchmark of its own"
+        candidates = [Candidate(params=params) for params in self.config_by_params]
+        return Contest(candidates, self.build_runners, clocks.make_clock, autotuners.list_candidate_errors())
+
+    def build_runners(self, candidates: Sequence[Candidate]) -> dict[Candidate, Runner]:
+        """Compile and load candidates, and return a runner for each that did not fail."""
+        configs = {candidate: self.config_by_params[candidate.params] for candidate in candidates}
+        compile_candidates(self.call, list(configs.values()), self.session)
+        codes = load_ahead(self.call, list(configs.values()))  # a candidate that fails drops out, as in a search
+        runners = {}
+        for candidate, config in configs.items():
+            if config in codes:
+                runners[candidate] = build_runner(self.call, config, codes[config])
+        return runners
+
+
+# The failures of candidates.
+
+
+class _NotingBenchmark:
+    """Replaces an autotuner's benchmark, and notes why candidates failed.
+
+    :param config_count: the number of candidates.
+    """
+
+    def __init__(self, benchmark: Callable[..., object], tuning: Tuning, config_count: int) -> None:
+        self._benchmark = benchmark
+        self._tuning = tuning
+        self._config_count = config_count
+        self._benchmarked = 0
+        #: The error of each candidate whose benchmark raised one.
+        self.errors: dict[Any, BaseException] = {}
+
+    def measure(self, kernel_call: Callable[[], object], *args: Any, **kwargs: Any) -> object:
+        self._benchmarked += 1
+        self._tuning.report_trial(self._benchmarked, self._config_count)
+        try:
+            return self._benchmark(kernel_call, *args, **kwargs)
+        except Exception as error:
+            self.errors[autotuners.find_launched_config(kernel_call)] = error
+            raise
 
 
 @contextmanager
-def noted_failures(
-    autotuner: Any, failed: dict[Any, BaseException], tries: Callable[[int], object] = lambda number: None
-) -> Iterator[None]:
-    """Note why a candidate failed, which Triton itself forgets.
+def noted_failures(autotuner: Any, tuning: Tuning, config_count: int) -> Iterator[dict[Any, BaseException]]:
+    """Note why candidates fail in an autotuner's benchmark: Triton itself forgets it.
 
-    :param failed: gets the error of each candidate whose benchmark raised one.
-    :param tries: called before each candidate, with its number from 1.
+    :param tuning: shows each candidate before it is measured.
+    :param config_count: the number of candidates.
+    :returns: a context that yields the error of each failed candidate.
     """
     original = autotuner.do_bench
-    numbers = count(1)
-
-    def noting(kernel_call: Callable[[], object], *args: Any, **kwargs: Any) -> object:
-        tries(next(numbers))
-        try:
-            return original(kernel_call, *args, **kwargs)
-        except Exception as error:
-            failed[autotuners.find_launched_config(kernel_call)] = error
-            raise
-
-    autotuner.do_bench = noting
+    noting = _NotingBenchmark(original, tuning, config_count)
+    autotuner.do_bench = noting.measure
     try:
-        yield
+        yield noting.errors
     except BaseException:
-        failed.clear()  # what is raised keeps its frames, and they are not to lead back to it
+        noting.errors.clear()  # the raised error keeps its frames, and the frames must not lead back to the error
         raise
     finally:
         autotuner.do_bench = original
-    for error in failed.values():  # none of them is raised any more
+    for error in noting.errors.values():  # none of them is raised any more
         clear_tracebacks(error)
 
 
 def fails_again(error: BaseException) -> bool:
-    """Whether a candidate that failed so will fail so in the next run, too, as far as the error shows.
+    """Whether a candidate with this error will fail in the next run, too, as far as the error shows.
 
-    What Triton's compiler refuses, what needs more than the device has, and a call that is wrong will.
-    Not an error of the device or of its driver, not a lack of memory, whoever has taken it, and not what Triton's
-    interpreter raises, which launches in other threads change under it.
+    Such errors are refusals of Triton's compiler, a need for more than the device has, and a wrong call. Other errors
+    may not come again: errors of the device or its driver, a lack of memory, and errors of Triton's interpreter, which
+    launches in other threads disturb.
     """
-    causes = (error, error.__cause__)
-    if any(isinstance(one, (MemoryError, OSError)) or type(one).__module__.startswith("torch") for one in causes):
-        return False
+    for linked in (error, error.__cause__):
+        if isinstance(linked, (MemoryError, OSError)) or type(linked).__module__.startswith("torch"):
+            return False
     return isinstance(error, (TypeError, ValueError, KeyError)) or compiler.is_refusal(error)
 
 
-def failure_text(error: BaseException) -> str:
-    """An error in one line: Triton's messages begin with the source and end with what is wrong."""
+def describe_failure(error: BaseException) -> str:
+    """Return an error in one line. A message of Triton begins with the source and ends with the fault."""
     return describe_error(error, compiler.find_message(error))
