@@ -19,7 +19,7 @@ from pytest_autotune.cache.codec import Format
 from pytest_autotune.cache.digest_parts import digest_of_parts
 from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Scalar, Value, Versions
 from pytest_autotune.cache.stores.store import Store
-from pytest_autotune.report.json_report import entry_mapping, problem_mapping
+from pytest_autotune.report.json_report import build_entry_mapping, build_problem_mapping
 from tests.stores import update_store
 
 H200 = Device("NVIDIA H200", "sm_90", 132)
@@ -457,8 +457,8 @@ def report(path: str, asked: Sequence[Entry], unused: Sequence[Entry] = (), inco
     plain = {
         "complete": not incomplete,
         "incomplete_reason": incomplete,
-        "lookups": [problem_mapping(entry.problem) for entry in asked],
-        "unused": [entry_mapping(entry) for entry in unused],
+        "lookups": [build_problem_mapping(entry.problem) for entry in asked],
+        "unused": [build_entry_mapping(entry) for entry in unused],
     }
     Path(path).write_text(json.dumps(plain))
 

@@ -149,10 +149,10 @@ def test_markdown_has_the_verdict_the_misses_the_changes_and_where_the_time_went
 
 
 def test_foreign_text_in_markdown_stays_in_one_cell_and_one_code_span() -> None:
-    assert markdown.code("a|b") == r"`a\|b`"
-    assert markdown.code("a``b`") == "``` a``b` ```"
-    assert markdown.code("<img src=x>@user\n# title") == "`<img src=x>@user # title`"
-    assert markdown.code(" ") == ""
+    assert markdown.format_code("a|b") == r"`a\|b`"
+    assert markdown.format_code("a``b`") == "``` a``b` ```"
+    assert markdown.format_code("<img src=x>@user\n# title") == "`<img src=x>@user # title`"
+    assert markdown.format_code(" ") == ""
 
 
 def test_a_long_table_is_cut_and_what_is_left_out_is_counted() -> None:

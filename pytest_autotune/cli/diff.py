@@ -13,7 +13,7 @@ from pytest_autotune.cache import stores
 from pytest_autotune.cache.diff import Change, ChangeKind, Diff, compare_caches
 from pytest_autotune.cache.model import Cache, Device
 from pytest_autotune.cache.quantities import describe_count
-from pytest_autotune.cli.output import FOUND, OK, PATH, print_lines, table, with_warning
+from pytest_autotune.cli.output import FOUND, OK, PATH, format_table, print_lines, with_warning
 from pytest_autotune.report.naming import describe_change, join_with_arrow
 
 
@@ -60,7 +60,7 @@ def _build_tables(diff: Diff) -> Iterator[str]:
             rows.append((ChangeKind.VERSIONS.value, count.entries, count.versions, ""))
         yield ""
         # The time is aligned to the right.
-        yield from table(str(device), rows, right=[3])
+        yield from format_table(str(device), rows, right=[3])
 
 
 def group_by_device(diff: Diff) -> Iterator[tuple[Device, list[Change]]]:

@@ -9,7 +9,7 @@ from pytest_autotune.cache.diff import Change, ChangeKind, Diff
 from pytest_autotune.cache.model import Device
 from pytest_autotune.cli.diff import count_versions, group_by_device
 from pytest_autotune.cli.output import compare_keys, safe
-from pytest_autotune.report.markdown import code
+from pytest_autotune.report.markdown import format_code
 from pytest_autotune.report.naming import describe_change
 
 #: The largest number of characters in a row of a Markdown table, without the backticks of its code spans.
@@ -24,10 +24,10 @@ _MAX_VERSIONS_LENGTH = 90
 
 def build_markdown(diff: Diff) -> Iterator[str]:
     """Yield the counts, and a table for each kernel and device."""
-    yield f"**{code(str(diff), _MAX_HEADING_LENGTH)}**"
+    yield f"**{format_code(str(diff), _MAX_HEADING_LENGTH)}**"
     for device, changes in group_by_device(diff):
         for count in count_versions(changes):
-            yield f"\n{count.entries}: {code(safe(count.versions, _MAX_VERSIONS_LENGTH))}"
+            yield f"\n{count.entries}: {format_code(safe(count.versions, _MAX_VERSIONS_LENGTH))}"
         changes_by_kernel: defaultdict[str, list[Change]] = defaultdict(list)
         for change in changes:
             if change.kind is not ChangeKind.VERSIONS:
@@ -42,7 +42,7 @@ def _build_kernel_table(kernel: str, device: Device, changes: Sequence[Change]) 
     heading = ", ".join([kernel, *map(str, keys.shared_values)])
     # " on " and the code span's backticks also need room.
     heading_length = _MAX_HEADING_LENGTH - len(device.name) - 6
-    yield f"\n{code(safe(heading, heading_length))} on {code(device.name)}\n"
+    yield f"\n{format_code(safe(heading, heading_length))} on {format_code(device.name)}\n"
     yield "| | problem | choice | time |\n| --- | --- | --- | --- |"
     for change, key in zip(changes, keys.values_by_name, strict=True):
         values = [f"{name}={key[name].display_text}" for name in keys.differing_names if name in key]
@@ -59,5 +59,5 @@ def _build_row(change: Change, problem: str) -> str:
     time = safe(time, _MAX_TIME_LENGTH)
     kind = change.kind.value
     problem_length = _MAX_ROW_LENGTH - _BETWEEN_CELLS - len(kind) - len(choice) - len(time)
-    cells = map(code, (kind, safe(problem, problem_length), choice, time))
+    cells = map(format_code, (kind, safe(problem, problem_length), choice, time))
     return f"| {' | '.join(cells)} |"

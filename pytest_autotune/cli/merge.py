@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import click
@@ -11,7 +11,7 @@ from pytest_autotune.cache import stores
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.locations import Location, is_url
 from pytest_autotune.cache.merge import CombinedCaches, combine_caches
-from pytest_autotune.cache.model import Cache, Entry, Problem
+from pytest_autotune.cache.model import Cache, Entry
 from pytest_autotune.cache.quantities import describe_count
 from pytest_autotune.cache.ties import MeasuredEntry
 from pytest_autotune.cli.output import (
@@ -50,12 +50,20 @@ def command(files: tuple[str, ...], output: str, base: str | None) -> None:
     ancestor = None
     if base is not None:
         ancestor = stores.read_cache(base)
-    merge = _Merge(sides, ancestor, _find_names_of_output(files, output))
     store = stores.open_store(output)
     store.check_writable()
     with store.open_for_update() as opened:
-        updated = opened.write(merge.merge_into(opened.cache))
-    print_lines([merge.describe_result(updated.written_to), *describe_combined(merge.combined, base is not None)])
+        # A run may have written to the output since it was read as one of the sides.
+        sides.update(dict.fromkeys(_find_names_of_output(files, output), opened.cache))
+        combined = combine_caches(sides, ancestor)
+        lost_count = _count_lost_problems(opened.cache, combined)
+        updated = opened.write(combined.cache)
+    counts = f"{describe_count(len(combined.cache.entries), 'entry')} of {describe_count(len(files), 'cache')}"
+    line = f"{counts} written to {safe(updated.written_to)}"
+    if lost_count:
+        problems = describe_count(lost_count, "problem")
+        line += f"; {problems} that it held gone: in no FILE (to keep such, name it as one)"
+    print_lines([line, *describe_combined(combined, base is not None)])
 
 
 def _refuse_duplicates(paths: Sequence[str]) -> None:
@@ -77,44 +85,15 @@ def _find_names_of_output(paths: Sequence[str], output: str) -> list[str]:
     return names
 
 
-class _Merge:
-    """Merges caches into the output.
+def _count_lost_problems(output_cache: Cache, combined: CombinedCaches) -> int:
+    """Return the number of problems that the output has and no merged cache has.
 
-    :param sides: the caches by name.
-    :param ancestor: the cache that all of them began with; None if the user named none.
-    :param output_names: the names of those sides that are the output itself.
+    :param output_cache: the content of the output before the merge.
     """
-
-    def __init__(self, sides: Mapping[str, Cache], ancestor: Cache | None, output_names: Sequence[str]) -> None:
-        self._sides = sides
-        self._ancestor = ancestor
-        self._output_names = output_names
-        self.combined = combine_caches(sides, ancestor)
-        #: The problems that the output held, and that no side has.
-        self._lost_problems: set[Problem] = set()
-
-    def merge_into(self, output_cache: Cache) -> Cache:
-        """Return the merged cache.
-
-        :param output_cache: the cache that the output holds, as read under its lock.
-        """
-        if self._output_names:
-            # A run may have written to the output since the sides were read.
-            sides = {**self._sides, **dict.fromkeys(self._output_names, output_cache)}
-            self.combined = combine_caches(sides, self._ancestor)
-        self._lost_problems = {entry.problem for entry in output_cache.entries}
-        for entry in (*self.combined.cache.entries, *self.combined.removed):
-            self._lost_problems.discard(entry.problem)
-        return self.combined.cache
-
-    def describe_result(self, written_to: str) -> str:
-        """Return a line with the counts of entries and caches, and of the problems that the output no longer has."""
-        entries = describe_count(len(self.combined.cache.entries), "entry")
-        text = f"{entries} of {describe_count(len(self._sides), 'cache')} written to {safe(written_to)}"
-        if self._lost_problems:
-            problems = describe_count(len(self._lost_problems), "problem")
-            text += f"; {problems} that it held gone: in no FILE (to keep such, name it as one)"
-        return text
+    problems = {entry.problem for entry in output_cache.entries}
+    for entry in (*combined.cache.entries, *combined.removed):
+        problems.discard(entry.problem)
+    return len(problems)
 
 
 def describe_combined(combined: CombinedCaches, has_base: bool = True) -> Iterator[str]:

@@ -57,7 +57,7 @@ def print_lines(lines: Iterable[str], err: bool = False) -> None:
         click.echo(text, err=err)
 
 
-def table(title: str, rows: Sequence[Sequence[str]], right: Collection[int] = ()) -> Iterator[str]:
+def format_table(title: str, rows: Sequence[Sequence[str]], right: Collection[int] = ()) -> Iterator[str]:
     """Yield a title and the lines of a table with aligned columns; all text is made safe.
 
     :param right: the numbers of the columns that are aligned to the right.

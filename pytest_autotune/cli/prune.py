@@ -14,7 +14,7 @@ from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.model import Cache, Entry
 from pytest_autotune.cache.quantities import describe_count
 from pytest_autotune.cli.output import FOUND, OK, PATH, describe_on_device, matches, print_lines, safe, with_warning
-from pytest_autotune.report.json_report import entry_mapping, problem_mapping
+from pytest_autotune.report.json_report import build_entry_mapping, build_problem_mapping
 
 #: A problem or an entry of a report: tuner, kernel, device, key, fingerprint. Of a problem the fingerprint is null.
 _Reported: TypeAlias = "tuple[str, ...]"
@@ -105,8 +105,8 @@ class UnusedSelection:
         device = entry.problem.device
         if not matches(self._device, device.id, device.name):
             return False
-        reported_entry = _to_reported(entry_mapping(entry))
-        reported_problem = _to_reported(problem_mapping(entry.problem))
+        reported_entry = _to_reported(build_entry_mapping(entry))
+        reported_problem = _to_reported(build_problem_mapping(entry.problem))
         is_called_unused = False
         for report in self._reports:
             if reported_entry in report.unused:

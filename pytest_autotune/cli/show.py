@@ -18,10 +18,10 @@ from pytest_autotune.cli.output import (
     PATH,
     KeyComparison,
     compare_keys,
+    format_table,
     matches,
     print_lines,
     safe,
-    table,
     with_warning,
 )
 from pytest_autotune.report.naming import describe_choice, describe_time
@@ -98,7 +98,7 @@ def _build_summary(groups: _Groups) -> Iterator[str]:
     rows = [["kernel", "device", "entries", "tuned in"]]
     for (name, device), entries in groups.items():
         rows.append([name, device.id, str(len(entries)), _describe_tuning_time(entries)])
-    yield from table("kernels", rows, right=[2, 3])
+    yield from format_table("kernels", rows, right=[2, 3])
 
 
 def _build_tables(groups: _Groups) -> Iterator[str]:
@@ -135,7 +135,7 @@ def _build_table(title: str, entries: Sequence[Entry]) -> Iterator[str]:
     right = [number for number, name in enumerate(names) if _is_numeric(name, keys)]
     # The columns of the time and the tuning time.
     right += [len(names) + 1, len(names) + 2]
-    yield from table(", ".join([title, *map(str, keys.shared_values)]), rows, right)
+    yield from format_table(", ".join([title, *map(str, keys.shared_values)]), rows, right)
 
 
 def _is_numeric(name: str, keys: KeyComparison) -> bool:

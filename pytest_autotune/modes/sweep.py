@@ -14,7 +14,7 @@ from pytest_autotune.cache.model import Candidate, Entry, Identity, Problem
 from pytest_autotune.cache.quantities import describe_count
 from pytest_autotune.modes import part_of
 from pytest_autotune.report.counts import NO_LOOKUPS
-from pytest_autotune.report.json_report import candidate_mapping, problem_mapping
+from pytest_autotune.report.json_report import build_candidate_mapping, build_problem_mapping
 from pytest_autotune.report.naming import describe_problem
 from pytest_autotune.run.lookup import Lookup, UsedEntry
 from pytest_autotune.run.mode import Mode
@@ -113,7 +113,7 @@ class Sweep(Mode):
                 f"{max(sizes.values())} at most: in so many sweeps all of them run"
             )
         data = [
-            {**problem_mapping(problem), "candidate": candidate_mapping(candidate), "failed_test": test}
+            {**build_problem_mapping(problem), "candidate": build_candidate_mapping(candidate), "failed_test": test}
             for problem, candidate, test in rows
         ]
         return Section(

@@ -146,10 +146,10 @@ def _list_row_findings(
     """
     groups: defaultdict[tuple[object, ...], list[ProblemRow]] = defaultdict(list)
     for row in rows:
-        groups[_group_key(row)].append(row)
+        groups[_build_group_key(row)].append(row)
     findings = []
     for row in rows:
-        group = groups[_group_key(row)]
+        group = groups[_build_group_key(row)]
         if not is_grouped or len(group) <= MAX_SINGLE_ROWS:
             text = row.reason
             if row in hypothesis_rows:
@@ -163,7 +163,7 @@ def _list_row_findings(
     return findings
 
 
-def _group_key(row: ProblemRow) -> tuple[object, ...]:
+def _build_group_key(row: ProblemRow) -> tuple[object, ...]:
     """Return a value that is equal for similar rows: they differ in values of the key, not in its names."""
     problem = row.problem
     names_and_types = tuple((value.name, value.type) for value in problem.key)

@@ -32,9 +32,9 @@ def to_mapping(result: RunResult) -> dict[str, Any]:
         "counts": result.counts,
         "tuning_seconds": result.tuning_seconds,
         "saved_seconds": result.saved_seconds,
-        "devices": list(map(_device_mapping, result.devices)),
+        "devices": list(map(_build_device_mapping, result.devices)),
         "loaded": [{"path": path, "entries": entry_count} for path, entry_count in result.loaded],
-        "dump": _dump_mapping(result),
+        "dump": _build_dump_mapping(result),
         "gate": {
             "limit": result.gate.limit,
             "fail_on_unused": result.gate.fail_on_unused,
@@ -42,28 +42,28 @@ def to_mapping(result: RunResult) -> dict[str, Any]:
             "skipped": result.gate.skipped,
         },
         "errors": list(result.errors),
-        "lookups": [_row_mapping(result, row) for row in result.rows],
-        "unused": list(map(entry_mapping, result.unused_entries)),
-        "left_out": [problem_mapping(entry.problem) for entry in result.left_out_entries],
+        "lookups": [_build_row_mapping(result, row) for row in result.rows],
+        "unused": list(map(build_entry_mapping, result.unused_entries)),
+        "left_out": [build_problem_mapping(entry.problem) for entry in result.left_out_entries],
         "untracked": list(result.collected.untracked),
         "crashed": list(result.collected.crashed_workers),
         "recovered": result.recovered_count,
         "other_versions": _list_other_versions(result),
         "update": result.request.update_arguments,
         "notes": list(result.collected.notes),
-        "changes": list(map(_change_mapping, result.changes.changes)),
-        "places": _locations_by_test(result),
+        "changes": list(map(_build_change_mapping, result.changes.changes)),
+        "places": _build_locations(result),
     }
     for section in result.sections:
         mapping.update(section.data)
     return mapping
 
 
-def _device_mapping(device: Device) -> dict[str, Any]:
+def _build_device_mapping(device: Device) -> dict[str, Any]:
     return {"id": device.id, **asdict(device)}
 
 
-def _dump_mapping(result: RunResult) -> dict[str, Any] | None:
+def _build_dump_mapping(result: RunResult) -> dict[str, Any] | None:
     dump = result.dump
     if dump is None:
         return None
@@ -82,42 +82,42 @@ def _list_other_versions(result: RunResult) -> list[dict[str, Any]]:
     return mappings
 
 
-def _locations_by_test(result: RunResult) -> dict[str, Any]:
+def _build_locations(result: RunResult) -> dict[str, Any]:
     locations = {}
     for test, location in result.test_places.items():
         locations[test] = {"file": location.path, "line": location.line}
     return locations
 
 
-def _change_mapping(change: Change) -> dict[str, Any]:
+def _build_change_mapping(change: Change) -> dict[str, Any]:
     return {
         "kind": change.kind.value,
-        **problem_mapping(change.entry.problem),
-        "old": candidate_mapping(find_winner(change.old)),
-        "new": candidate_mapping(find_winner(change.new)),
+        **build_problem_mapping(change.entry.problem),
+        "old": build_candidate_mapping(find_winner(change.old)),
+        "new": build_candidate_mapping(find_winner(change.new)),
     }
 
 
-def problem_mapping(problem: Problem) -> dict[str, Any]:
+def build_problem_mapping(problem: Problem) -> dict[str, Any]:
     """Return a problem as plain values."""
     return {
         "tuner": problem.tuner,
         "kernel": problem.kernel,
-        "key": plain_values(problem.key),
+        "key": _build_values(problem.key),
         "device": problem.device.id,
     }
 
 
-def entry_mapping(entry: Entry) -> dict[str, Any]:
+def build_entry_mapping(entry: Entry) -> dict[str, Any]:
     """Return the problem and the fingerprint of an entry as plain values."""
-    return {**problem_mapping(entry.problem), "fingerprint": plain_values(entry.fingerprint)}
+    return {**build_problem_mapping(entry.problem), "fingerprint": _build_values(entry.fingerprint)}
 
 
-def _row_mapping(result: RunResult, row: ProblemRow) -> dict[str, Any]:
+def _build_row_mapping(result: RunResult, row: ProblemRow) -> dict[str, Any]:
     mapping: dict[str, Any] = {"outcome": None}
     if row.outcome is not None:
         mapping["outcome"] = row.outcome.value
-    mapping.update(problem_mapping(row.problem))
+    mapping.update(build_problem_mapping(row.problem))
     for name in _ROW_FIELDS:
         mapping[name] = getattr(row, name)
     mapping["disturbed"] = row.is_disturbed
@@ -125,8 +125,8 @@ def _row_mapping(result: RunResult, row: ProblemRow) -> dict[str, Any]:
     mapping["nearest"] = dict(row.nearest)
     mapping["tests"] = list(row.tests)
     mapping["searches"] = [{"test": test, "seconds": seconds} for test, seconds in row.searches]
-    mapping["choice"] = candidate_mapping(row.choice)
-    mapping["candidates"] = list(map(candidate_mapping, row.candidates))
+    mapping["choice"] = build_candidate_mapping(row.choice)
+    mapping["candidates"] = list(map(build_candidate_mapping, row.candidates))
     for section in result.sections:
         remark = section.problem_remarks.get(row.problem)
         if remark is not None:
@@ -134,16 +134,16 @@ def _row_mapping(result: RunResult, row: ProblemRow) -> dict[str, Any]:
     return mapping
 
 
-def plain_values(values: tuple[Value, ...]) -> dict[str, Any]:
+def _build_values(values: tuple[Value, ...]) -> dict[str, Any]:
     """Return named values as a mapping: name -> scalar."""
     return {value.name: value.value for value in values}
 
 
-def candidate_mapping(candidate: Candidate | None) -> dict[str, Any] | None:
+def build_candidate_mapping(candidate: Candidate | None) -> dict[str, Any] | None:
     """Return a candidate as plain values, without its empty fields."""
     if candidate is None:
         return None
-    mapping: dict[str, Any] = {"params": plain_values(candidate.params)}
+    mapping: dict[str, Any] = {"params": _build_values(candidate.params)}
     for name in ("id", "time_us", "failed", "label"):
         value = getattr(candidate, name)
         # A time of 0 stays.

@@ -44,7 +44,7 @@ def to_markdown(result: RunResult) -> str:
     return "\n".join(lines) + "\n"
 
 
-def code(text: str, max_length: int = _MAX_CELL_LENGTH) -> str:
+def format_code(text: str, max_length: int = _MAX_CELL_LENGTH) -> str:
     """Return text as a code span that may stand in a table; empty for blank text."""
     text = to_one_line(text, max_length)
     if not text.strip():
@@ -61,14 +61,14 @@ def code(text: str, max_length: int = _MAX_CELL_LENGTH) -> str:
 def _list_head_lines(result: RunResult) -> Iterator[str]:
     """Yield the verdict, the hints, the counts and the facts."""
     verdict = build_verdict(result)
-    yield f"\n{_SIGNS[verdict.state]} **{code(verdict.reason, _MAX_LINE_LENGTH)}**"
+    yield f"\n{_SIGNS[verdict.state]} **{format_code(verdict.reason, _MAX_LINE_LENGTH)}**"
     for hint in list_hints(result):
-        yield f"\n{code(hint, _MAX_LINE_LENGTH)}"
+        yield f"\n{format_code(hint, _MAX_LINE_LENGTH)}"
     for line in list_count_lines(result):
         if line.text != verdict.reason:
-            yield f"\n{code(line.text)}"
+            yield f"\n{format_code(line.text)}"
     for title, text in list_facts(result):
-        yield f"\n{title}: {code(text, _MAX_LINE_LENGTH)}"
+        yield f"\n{title}: {format_code(text, _MAX_LINE_LENGTH)}"
 
 
 @dataclass(frozen=True)
@@ -132,25 +132,25 @@ def _list_tables(result: RunResult) -> list[_Table]:
     tables.append(_Table(title, ["", "problem", "choice", "time"], change_rows))
     tables.append(_build_cost_table("Time of tuning by kernel", list_kernel_costs(result)))
     tables.append(_build_cost_table("Time of tuning by test", list_test_costs(result)))
-    note_rows = [_Row([code(note.text)]) for note in list_notes(result, verbosity=1)]
+    note_rows = [_Row([format_code(note.text)]) for note in list_notes(result, verbosity=1)]
     tables.append(_Table("Notes", [""], note_rows))
     return tables
 
 
 def _build_finding_row(finding: Finding) -> _Row:
-    test = code(finding.test)
+    test = format_code(finding.test)
     if finding.other_test_count:
         test += f" and {describe_count(finding.other_test_count, 'more test')}"
-    return _Row([finding.word, test, code(finding.problem), code(finding.text)], finding.problem_count)
+    return _Row([finding.word, test, format_code(finding.problem), format_code(finding.text)], finding.problem_count)
 
 
 def _build_change_row(change: Change) -> _Row:
     choice, time = describe_change(change)
-    return _Row([change.kind.value, code(describe_problem(change.entry.problem)), code(choice), time])
+    return _Row([change.kind.value, format_code(describe_problem(change.entry.problem)), format_code(choice), time])
 
 
 def _build_cost_table(title: str, costs: Sequence[Cost]) -> _Table:
     rows = []
     for cost in costs:
-        rows.append(_Row([code(cost.name), str(cost.problems), describe_seconds(cost.seconds)]))
+        rows.append(_Row([format_code(cost.name), str(cost.problems), describe_seconds(cost.seconds)]))
     return _Table(title, ["", "problems", "time"], rows)

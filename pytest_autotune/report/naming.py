@@ -82,10 +82,10 @@ def _describe_choices(old: Entry, new: Entry) -> str:
     old_winner, new_winner = find_winner(old), find_winner(new)
     if old_winner is None or new_winner is None or not old_winner.params or not new_winner.params:
         return join_with_arrow(describe_choice(old), describe_choice(new))
-    return _describe_changed_params(_texts_by_name(old_winner), _texts_by_name(new_winner))
+    return _describe_changed_params(_build_texts(old_winner), _build_texts(new_winner))
 
 
-def _texts_by_name(candidate: Candidate) -> dict[str, str]:
+def _build_texts(candidate: Candidate) -> dict[str, str]:
     return {value.name: value.display_text for value in candidate.params}
 
 

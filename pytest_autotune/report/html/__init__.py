@@ -44,7 +44,7 @@ def to_html(result: RunResult) -> str:
     verdict = build_verdict(result)
     data = json.dumps(build_page_data(result), separators=(",", ":"))
     parts = {
-        "policy": f"default-src 'none'; style-src {_digest(style)}; script-src {_digest(script)}; base-uri 'none'",
+        "policy": _build_policy(style, script),
         "style": style,
         "script": script,
         "state": verdict.state,
@@ -60,7 +60,13 @@ def _read_part(name: str) -> str:
     return (files(__name__) / name).read_text(encoding="utf-8")
 
 
-def _digest(text: str) -> str:
+def _build_policy(style: str, script: str) -> str:
+    """Return the page's security policy. It allows only this style and this script."""
+    style_digest, script_digest = _compute_digest(style), _compute_digest(script)
+    return f"default-src 'none'; style-src {style_digest}; script-src {script_digest}; base-uri 'none'"
+
+
+def _compute_digest(text: str) -> str:
     """Return the digest of a style or a script, as a security policy spells it."""
     digest = base64.b64encode(hashlib.sha256(text.encode()).digest())
     return f"'sha256-{digest.decode()}'"
