@@ -28,7 +28,7 @@ from pytest_autotune.cache.model import Candidate, Device, Entry, Value
 from pytest_autotune.run.lookup import Lookup, Outcome
 from pytest_autotune.tuners import function
 from pytest_autotune.tuners.function.identity import multiple_of, power_of_two, source_text
-from pytest_autotune.tuners.function.plan import Optuna, Random, processor_of
+from pytest_autotune.tuners.function.plan import Optuna, Random, find_processor
 from pytest_autotune.tuners.function.space import InvalidConfiguration, TuningError, as_space, product
 from pytest_autotune.tuners.function.tuner import loss, tune
 from pytest_autotune.tuners.measuring.clocks import HostClock
@@ -511,13 +511,13 @@ def test_fingerprints_are_the_same_in_another_process() -> None:
 def test_the_device_is_the_cpu_where_no_gpu_is_used_and_what_the_caller_says() -> None:
     opencl = Device("pthread-AMD EPYC", "pocl", 2)
 
-    assert processor_of("cpu").lock == "cpu"
-    assert processor_of(opencl) == type(processor_of(opencl))(opencl, opencl.id)
+    assert find_processor("cpu").lock == "cpu"
+    assert find_processor(opencl) == type(find_processor(opencl))(opencl, opencl.id)
     with pytest.raises(TypeError, match="device="):
-        processor_of("tpu")
-    assert processor_of(None) == processor_of("cpu")
+        find_processor("tpu")
+    assert find_processor(None) == find_processor("cpu")
     with pytest.raises(TuningError, match="allocate the inputs first"):
-        processor_of("cuda")
+        find_processor("cuda")
 
 
 # Memory

@@ -133,7 +133,7 @@ def hook_function(module: ModuleType) -> None:
             Asked("function", problem.kernel, launch_key(problem.key), identity(problem.device)),
             lambda choice: space.find(choice.params),
             space,
-            lambda configuration: not tuner.why_unusable(request, configuration),
+            lambda configuration: not tuner.explain_unusable(request, configuration),
         )
 
-    tuner.shipped = shipped
+    tuner.find_shipped = shipped

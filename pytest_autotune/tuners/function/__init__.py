@@ -1,7 +1,7 @@
-"""The tuner of hand-written kernels; here are its adapter, and what it remembers.
+"""The tuner of hand-written kernels: its adapter, and the memory of its choices.
 
-That does not stand with the tuner: a run inside a test may be what imports it first, out of sight of the run around it,
-and pytester removes it again.
+The memory does not stand in ``tuner.py``: a run inside a test may import that module first, invisible to the outer run,
+and pytester removes the module again.
 """
 
 from __future__ import annotations
@@ -23,33 +23,39 @@ if TYPE_CHECKING:
     from pytest_autotune.tuners.function.space import Configuration
 
 
-#: How long the threads of one tuning wait for those of others, in seconds, where no run says so.
+#: The seconds that the threads of one tuning wait for other threads outside of a run.
 WAIT_S = 120.0
-_OUTSIDE_OF_RUNS = WaitBudget(WAIT_S)
+_BUDGET_OUTSIDE_RUNS = WaitBudget(WAIT_S)
 
 
 @dataclass(eq=False)
 class Memory:
-    """What was chosen in this process, as long as one run lasts; ``session`` is None outside pytest."""
+    """The choices of one run in this process.
+
+    :param session: of the run; None outside pytest.
+    :param chosen: the chosen configuration of each problem and fingerprint.
+    """
 
     session: Session | None = None
     chosen: dict[Identity, Configuration] = field(default_factory=dict)
-    #: A lock for each problem, so that another thread waits for the one that tunes it.
+    #: A lock for each problem, so that other threads wait for the thread that tunes it.
     searches: dict[Identity, threading.RLock] = field(default_factory=dict)
 
     @property
     def budget(self) -> WaitBudget:
-        """How long a tuning may wait for one in another thread."""
-        return _OUTSIDE_OF_RUNS if self.session is None else self.session.coordinator.budget
+        """The limit on the seconds that a tuning waits for a tuning in another thread."""
+        if self.session is None:
+            return _BUDGET_OUTSIDE_RUNS
+        return self.session.coordinator.budget
 
 
-#: That of the process, then one for each run that is attached, like the layers of a stack, since one pytest may run
-#: inside another; the last one counts.
+#: The memory of the process, then a memory for each run that is attached: one pytest may run inside another. The last
+#: memory is in use.
 MEMORIES = [Memory()]
 
 
 def _forget_searches() -> None:
-    """Drop the locks of searches in a forked child: it has none of the threads that would release them."""
+    """Drop the locks of searches in a forked child. The threads that would release them are not in the child."""
     for memory in MEMORIES:
         memory.searches.clear()
 
@@ -68,10 +74,10 @@ class Adapter:
         self._untracked: list[str] = []
 
     def hook(self, module: ModuleType, session: Session) -> None:
-        """Remember nothing that was chosen before, until it is unhooked."""
-        before = module.MEMORIES[-1]
-        if before.session is None:
-            kernels = {problem.kernel for problem, _ in before.chosen}
+        """Begin a memory for the run. Choices from before the run are not used until :meth:`unhook`."""
+        earlier_memory = module.MEMORIES[-1]
+        if earlier_memory.session is None:
+            kernels = {problem.kernel for problem, _ in earlier_memory.chosen}
             self._untracked = sorted(kernel for kernel in kernels if not session.ignores("function", kernel))
         self._memory = Memory(session)
         MEMORIES.append(self._memory)
@@ -81,13 +87,13 @@ class Adapter:
 
     @contextmanager
     def isolated(self) -> Iterator[None]:
-        before = self._memory.chosen, self._untracked
+        chosen, untracked = self._memory.chosen, self._untracked
         self._memory.chosen, self._untracked = {}, []
         try:
             yield
         finally:
-            self._memory.chosen, self._untracked = before
+            self._memory.chosen, self._untracked = chosen, untracked
 
     def untracked(self) -> list[str]:
-        """Kernels that were tuned before the run began, as in a conftest.py."""
+        """Return the kernels that were tuned before the run began, as in a conftest.py."""
         return self._untracked

@@ -1,8 +1,8 @@
-"""What a caller says of a problem: its key, encoded, and the source that its choice rests on.
+"""The key of a problem, encoded, and the source that its choice depends on.
 
-A digest of source follows names, by the rule of :mod:`pytest_autotune.tuners.shared.source_digest`. Left out besides is
-what belongs to one call: values in closures and defaults, the arguments of a ``partial``, the object of a method. A
-function that is a value of a key, or of a configuration, stands with these (:mod:`.carried`).
+A digest of source follows names, by the rule of :mod:`pytest_autotune.tuners.shared.source_digest`. It also leaves out
+the values that belong to one call: values in closures and defaults, the arguments of a ``partial``, the object of a
+method. A function that is a value of a key or of a configuration includes these values (:mod:`.carried`).
 """
 
 from __future__ import annotations
@@ -33,20 +33,23 @@ from pytest_autotune.tuners.shared.source_digest import (
     used_by,
 )
 
-#: Reading source takes milliseconds; that of a function or module does not change while it lives.
+#: The source of each function or module that was read. Reading takes milliseconds, and the source of a function or
+#: module does not change while it lives. The keys are the class of a method, and then the function or module.
 _sources: WeakKeyDictionary[type, WeakKeyDictionary[object, Source | None]] = WeakKeyDictionary()
 #: Stands for the class of a function that is no method.
 _NO_CLASS = type(None)
 
 
-def sources_of(source: object, *callbacks: object) -> tuple[object, ...]:
-    """What a choice's source is: what the caller says, else the callbacks.
+def list_sources(source: object, *callbacks: object) -> tuple[object, ...]:
+    """Return the objects whose source a choice depends on: the caller's ``source=``, else the callbacks.
 
-    A lambda stands for the functions that it calls: two tests of one problem write one each. Where it calls none of
-    the caller's, it stands for itself.
+    A lambda stands for the functions of the caller that it calls, because two tests of one problem each write a lambda.
+    If it calls no such function, it stands for itself.
     """
+    if isinstance(source, (list, tuple)):
+        return tuple(source)
     if source is not None:
-        return tuple(source) if isinstance(source, (list, tuple)) else (source,)
+        return (source,)
     sources: list[object] = []
     for callback in callbacks:
         function = python_function(_kernel_of(callback))
@@ -54,34 +57,47 @@ def sources_of(source: object, *callbacks: object) -> tuple[object, ...]:
             continue
         called: tuple[object, ...] = ()
         if function.__name__ == "<lambda>":
-            called = _called_by(function)
+            called = _list_called_functions(function)
         sources += called or (callback,)
     return tuple(sources)
 
 
-def _called_by(function: FunctionType) -> tuple[object, ...]:
+def _list_called_functions(function: FunctionType) -> tuple[object, ...]:
+    """Return the functions of the caller that a lambda calls; none if the lambda uses a class of the caller.
+
+    The lambda may then call methods of the class, which no name in the lambda leads to.
+    """
     try:
         names = function_text(function).names
     except UncacheableError:
         return ()
-    used = [value for _, value in used_by(function, names)]
-    if any(isinstance(one, type) and not of_library(one) for one in used):  # what it does with a class is its own
-        return ()
-    return tuple(one for one in used if (inner := python_function(one)) is not None and not of_library(inner))
+    called = []
+    for _, value in used_by(function, names):
+        if isinstance(value, type) and not of_library(value):
+            return ()
+        inner_function = python_function(value)
+        if inner_function is not None and not of_library(inner_function):
+            called.append(value)
+    return tuple(called)
 
 
 def source_text(source: object) -> str | None:
-    """What stands for a source (a function or kernel, text, the path of a file, a module), if anything can."""
+    """Return the digest of a source: a function or kernel, text, the path of a file, a module; None if unreadable."""
     read = read_given(source)
-    return None if read is None else read.digest
+    if read is None:
+        return None
+    return read.digest
 
 
 def read_given(source: object) -> Source | None:
-    """Return the source that a caller gives, see :func:`source_text`; None where it cannot be read."""
+    """Return the source for the argument ``source=``; None if it cannot be read.
+
+    :raises TypeError: if the argument has no source.
+    """
     if isinstance(source, str):
         return _of_text("text", source)
     if isinstance(source, Path):
-        # Line ends are a setting of a checkout, not of the source.
+        # Line ends depend on the settings of a checkout.
         content = source.read_bytes().replace(b"\r\n", b"\n")
         return _of_text(source.name, content.decode("utf-8", "surrogateescape"))
     kernel = _kernel_of(source)
@@ -93,7 +109,7 @@ def read_given(source: object) -> Source | None:
         if kernel not in sources:
             sources[kernel] = _read_or_none(kernel, cls)
         return sources[kernel]
-    except TypeError:  # it takes no weak references, or has no hash
+    except TypeError:  # the kernel takes no weak references, or has no hash
         return _read_or_none(kernel, cls)
 
 
@@ -148,34 +164,43 @@ def _without_arguments(source: object) -> object:
 
 
 def _kernel_of(source: object) -> object:
-    """A function, or what its decorators made of it, without the arguments that it is called with."""
+    """Return the function or kernel inside a partial, a bound method or a callable object."""
     source = _without_arguments(source)
     if inspect.ismethod(source):
         source = source.__func__
     call = type(source).__call__ if python_function(source) is None and callable(source) else source
-    inner = python_function(call)  # what calls a module of torch, whatever it is, is torch's
-    return source if inner is None or of_library(inner) else call
+    inner_function = python_function(call)
+    # The __call__ of a torch module is torch's, for every module.
+    if inner_function is None or of_library(inner_function):
+        return source
+    return call
 
 
 def power_of_two(n: int) -> int:
-    """The smallest power of two that is not below ``n``; 1 for 0 and 1."""
+    """Return the smallest power of two that is not below ``n``; 1 for 0 and 1.
+
+    :raises ValueError: for a negative number.
+    """
     if n < 0:
         raise ValueError(f"power_of_two({n}): a size is not negative")
     return 1 << (n - 1).bit_length() if n > 1 else 1
 
 
 def multiple_of(n: int, k: int) -> int:
-    """The smallest multiple of ``k`` that is not below ``n``."""
+    """Return the smallest multiple of ``k`` that is not below ``n``.
+
+    :raises ValueError: for a negative size, and for a step below 1.
+    """
     if n < 0 or k <= 0:
         raise ValueError(f"multiple_of({n}, {k}): expected a size of 0 or more, and a step of 1 or more")
     return -(-n // k) * k
 
 
 def stable_part(name: str, value: object) -> Value:
-    """Encode a value of a key or of a configuration, functions with what they carry.
+    """Encode a value of a key or of a configuration. A function is encoded with the values that it carries.
 
-    :raises UncacheableError: for what has no stable form.
-    :raises CarriedError: for a function that carries what has none.
+    :raises UncacheableError: for a value without a stable form.
+    :raises CarriedError: for a function that carries such a value.
     """
     inner = unwrapped(value)
     if isinstance(inner, (tuple, list)) and not isinstance(inner, enum.Enum):
@@ -189,7 +214,12 @@ def stable_part(name: str, value: object) -> Value:
 
 
 def key_values(key: object, only_stable: bool = False) -> tuple[Value, ...]:
-    """A caller's ``key=``, in its order; ``only_stable`` leaves out what has no stable form."""
+    """Encode the argument ``key=``, in its order.
+
+    :param only_stable: leave out the values without a stable form.
+    :raises TypeError: if the key is no mapping of names to values.
+    :raises UncacheableError: for a value without a stable form.
+    """
     parts = {} if key is None else key
     if not isinstance(parts, Mapping) or not all(isinstance(name, str) for name in parts):
         raise TypeError(f"key= takes a mapping of names to values, not a {type(key).__name__}")

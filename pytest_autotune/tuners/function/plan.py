@@ -1,14 +1,14 @@
-"""What one search is asked for, and in which order it tries what."""
+"""The options of one search, and the order in which it tries configurations."""
 
 from __future__ import annotations
 
 import os
 import random
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 from pytest_autotune import devices
 from pytest_autotune.cache.model import Device
@@ -16,25 +16,56 @@ from pytest_autotune.tuners.function import MEMORIES
 from pytest_autotune.tuners.function.space import Configuration, InvalidConfiguration, Space, TuningError
 from pytest_autotune.tuners.measuring.options import Measuring
 
-#: How often Optuna is asked for each candidate, all in all: a strict constraint makes most combinations useless.
+#: The number of times that Optuna is asked for each candidate at most. A strict constraint makes most combinations
+#: useless.
 ASKED_FOR_EACH = 20
 
-#: Measures configurations; returns their times in microseconds, in the same order, with None for those that failed.
-TimesOf = Callable[[Sequence[Configuration]], Sequence["float | None"]]
-#: Has a measurement hold the device.
-Hold = Callable[[], AbstractContextManager[object]]
+
+class DeviceOwner(Protocol):
+    """A session or a tuning, which can take a device for a measurement."""
+
+    def measuring(self, on: str = "") -> AbstractContextManager[object]:
+        """Take the device; ``on`` names the processor, empty for the current GPU."""
+
+
+@dataclass(frozen=True)
+class DeviceLock:
+    """The way in which a measurement takes its device.
+
+    :param owner: takes the device; None if nothing else uses it.
+    :param processor: the name of the processor; empty for the current GPU.
+    """
+
+    owner: DeviceOwner | None = None
+    processor: str = ""
+
+    def holding(self) -> AbstractContextManager[object]:
+        """Return a context in which no other pytest process measures on the device."""
+        if self.owner is None:
+            return nullcontext()
+        return self.owner.measuring(self.processor)
+
+
+class Benchmark(Protocol):
+    """Measures configurations for a strategy."""
+
+    def measure_us(self, configurations: Sequence[Configuration]) -> Sequence[float | None]:
+        """Return the times of configurations in microseconds, in their order; None for a failed configuration."""
 
 
 @dataclass(frozen=True)
 class Random:
-    """Some configurations, at most ``trials``, drawn at random: the same ones in every run."""
+    """Some configurations, at most ``trials``, drawn at random. Each run draws the same configurations."""
 
     trials: int = 100
     seed: int = 0
 
-    def search(self, space: Space, at_a_time: int, times_of: TimesOf) -> None:
-        """Measure configurations, each at most once; ``at_a_time`` can be compiled side by side."""
-        times_of(_drawn(space, self.trials, self.seed))
+    def search(self, space: Space, batch_size: int, benchmark: Benchmark) -> None:
+        """Measure configurations, each at most once.
+
+        :param batch_size: the number of configurations that can be compiled at the same time.
+        """
+        benchmark.measure_us(_draw(space, self.trials, self.seed))
 
     def __str__(self) -> str:
         return f"random: {self.trials} trials, seed {self.seed}"
@@ -42,9 +73,9 @@ class Random:
 
 @dataclass(frozen=True)
 class Optuna:
-    """A search by Optuna for spaces that are larger than ``trials``, which is how many are measured at most.
+    """A search by Optuna, for spaces that are larger than ``trials``. At most ``trials`` configurations are measured.
 
-    :param seed: of the default sampler, which draws the same for the same times.
+    :param seed: of the default sampler, which draws the same configurations for the same times.
     :param sampler: an ``optuna.samplers.BaseSampler``; None: ``TPESampler`` (a tree-structured Parzen
         estimator: J. Bergstra et al., Algorithms for Hyper-Parameter Optimization, NIPS 2011).
     """
@@ -57,105 +88,133 @@ class Optuna:
         if self.trials < 1:
             raise ValueError(f"Optuna(trials={self.trials}): expected one or more")
 
-    def search(self, space: Space, at_a_time: int, times_of: TimesOf) -> None:
-        """See :class:`Random`."""
-        some = _drawn(space, self.trials + 1, self.seed)
-        if len(some) <= self.trials:
-            times_of(list(space) if space.can_be_listed else some)
+    def search(self, space: Space, batch_size: int, benchmark: Benchmark) -> None:
+        """Measure configurations, each at most once; see :class:`Random`."""
+        drawn = _draw(space, self.trials + 1, self.seed)
+        if len(drawn) <= self.trials:
+            benchmark.measure_us(list(space) if space.can_be_listed else drawn)
             return
+        study = _Study(self, space)
+        while len(study.times) < self.trials:
+            batch = study.ask(min(batch_size, self.trials - len(study.times)))
+            if not batch:
+                return
+            times = benchmark.measure_us(list(batch))
+            for (configuration, trial), time_us in zip(batch.items(), times, strict=True):
+                study.times[configuration] = time_us
+                study.tell(trial, time_us)
+
+    def __str__(self) -> str:
+        sampler = ""
+        if self.sampler is not None:
+            sampler = f", {type(self.sampler).__qualname__}"
+        return f"optuna: {self.trials} trials, seed {self.seed}{sampler}"
+
+
+class _Study:
+    """A study of Optuna over the axes of a space."""
+
+    def __init__(self, options: Optuna, space: Space) -> None:
         try:
             optuna: Any = import_module("optuna")
         except ImportError:
             message = "strategy='optuna' needs Optuna: pip install 'pytest-autotune[search]'"
             raise TuningError(message) from None
-        study = optuna.create_study(sampler=self.sampler or optuna.samplers.TPESampler(seed=self.seed))
-        axes = space.axes
+        sampler = options.sampler or optuna.samplers.TPESampler(seed=options.seed)
+        self._study = optuna.create_study(sampler=sampler)
+        self._failed = optuna.trial.TrialState.FAIL
+        self._space = space
         categorical = optuna.distributions.CategoricalDistribution
-        distributions = {name: categorical(range(len(values))) for name, values in axes.items()}
+        self._distributions = {name: categorical(range(len(values))) for name, values in space.axes.items()}
+        self._asks_left = ASKED_FOR_EACH * options.trials
+        #: The time of each measured configuration in microseconds; None for a failed configuration.
+        self.times: dict[Configuration, float | None] = {}
 
-        def tell(trial: Any, time_us: float | None) -> None:
-            study.tell(trial, time_us, state=optuna.trial.TrialState.FAIL if time_us is None else None)
+    def ask(self, number: int) -> dict[Configuration, Any]:
+        """Return at most so many new configurations, each with Optuna's trial."""
+        batch: dict[Configuration, Any] = {}
+        while len(batch) < number and self._asks_left:
+            self._asks_left -= 1
+            trial = self._study.ask(self._distributions)
+            params = tuple(values[trial.params[name]] for name, values in self._space.axes.items())
+            configuration = self._space.find(params)
+            if configuration is None:
+                self.tell(trial, None)
+            elif configuration in self.times or configuration in batch:
+                self.tell(trial, self.times.get(configuration))
+            else:
+                batch[configuration] = trial
+        return batch
 
-        times: dict[Configuration | None, float | None] = {}
-        asks = iter(range(ASKED_FOR_EACH * self.trials))
-        while len(times) < self.trials:
-            batch: dict[Configuration, Any] = {}
-            wanted = min(at_a_time, self.trials - len(times))
-            while len(batch) < wanted and next(asks, None) is not None:
-                trial = study.ask(distributions)
-                found = space.find(tuple(values[trial.params[name]] for name, values in axes.items()))
-                if found is None or found in times or found in batch:
-                    tell(trial, times.get(found))
-                else:
-                    batch[found] = trial
-            if not batch:
-                return
-            for (one, trial), time_us in zip(batch.items(), times_of(list(batch)), strict=True):
-                times[one] = time_us
-                tell(trial, time_us)
-
-    def __str__(self) -> str:
-        sampler = "" if self.sampler is None else f", {type(self.sampler).__qualname__}"
-        return f"optuna: {self.trials} trials, seed {self.seed}{sampler}"
+    def tell(self, trial: Any, time_us: float | None) -> None:
+        """Tell Optuna the time of a trial; None for a failed trial."""
+        self._study.tell(trial, time_us, state=self._failed if time_us is None else None)
 
 
-#: Names the configurations to measure; None: all of them.
+#: Selects the configurations to measure; None: all of them.
 Strategy: TypeAlias = "Random | Optuna | None"
-_NAMED: dict[object, Strategy] = {"exhaustive": None, "random": Random(), "optuna": Optuna()}
+_STRATEGIES: dict[object, Strategy] = {"exhaustive": None, "random": Random(), "optuna": Optuna()}
 
 
-def _drawn(space: Space, number: int, seed: int) -> list[Configuration]:
-    """So many configurations of a space, or all, in an order that the seed says."""
-    found = space.sample(number, str(seed))
-    return random.Random(seed).sample(found, min(number, len(found)))
+def _draw(space: Space, number: int, seed: int) -> list[Configuration]:
+    """Return so many configurations of a space, or all, in an order that the seed decides."""
+    configurations = space.sample(number, str(seed))
+    return random.Random(seed).sample(configurations, min(number, len(configurations)))
 
 
-def as_strategy(strategy: object) -> Strategy:
-    """What a caller passed as ``strategy=``."""
+def parse_strategy(strategy: object) -> Strategy:
+    """Return the strategy for the argument ``strategy=``.
+
+    :raises TypeError: if it is none.
+    """
     if isinstance(strategy, (Random, Optuna)):
         return strategy
-    if isinstance(strategy, str) and strategy in _NAMED:
-        return _NAMED[strategy]
+    if isinstance(strategy, str) and strategy in _STRATEGIES:
+        return _STRATEGIES[strategy]
     raise TypeError(f"strategy= takes 'exhaustive', 'random', 'optuna', a Random(…) or an Optuna(…), not {strategy!r}")
 
 
 @dataclass(frozen=True)
 class Processor:
-    """A device, and the name of what a measurement holds to have it to itself; empty for the current GPU."""
+    """A device, and the name that a measurement on it locks; empty for the current GPU."""
 
     device: Device
     lock: str = ""
 
     @property
     def on_gpu(self) -> bool:
-        """Whether it is a GPU that torch or CuPy may time."""
+        """Whether the device is a GPU that torch or CuPy can time."""
         return not self.lock
 
 
-def processor_of(device: object) -> Processor:
-    """What a caller passed as ``device=``; for None, the current GPU where the process uses one, else the CPU.
+def find_processor(device: object) -> Processor:
+    """Return the processor for the argument ``device=``. For None: the current GPU if the process uses one, or the CPU.
 
-    :raises TuningError: when the process uses no GPU, and that was asked for.
+    :raises TuningError: if the caller asks for a GPU and the process uses none.
+    :raises TypeError: for an argument of another type.
     """
-    name = None if device is None or isinstance(device, Device) else str(device)
-    if name == "cpu":
+    if not isinstance(device, Device) and str(device) == "cpu":
         return Processor(devices.cpu(), "cpu")
     gpu = devices.current_gpu()
     if isinstance(device, Device):
         if device == gpu:
             return Processor(device)
         return Processor(device, "cpu" if device == devices.cpu() else device.id)
-    if name not in (None, "cuda"):
+    if device is not None and str(device) != "cuda":
         raise TypeError(f"device= takes 'cpu', 'cuda' or a pytest_autotune.Device, not {device!r}")
     if gpu is not None:
         return Processor(gpu)
-    if name == "cuda":
+    if device is not None:
         raise TuningError("device='cuda': no library of this process uses a GPU yet (allocate the inputs first)")
     return Processor(devices.cpu(), "cpu")
 
 
-def as_compile_threads(number: object) -> int | None:
-    """Return what a caller passed as ``compile_threads=``; None for as many as this process has cores."""
+def parse_compile_threads(number: object) -> int | None:
+    """Return the argument ``compile_threads=``; None stands for the number of the process's cores.
+
+    :raises TypeError: for anything but a number.
+    :raises ValueError: for a number below 1.
+    """
     if number is None:
         return None
     if not isinstance(number, int) or isinstance(number, bool):
@@ -167,10 +226,10 @@ def as_compile_threads(number: object) -> int | None:
 
 @dataclass(frozen=True)
 class Plan:
-    """How a space is searched, and what the caller does with one configuration: the arguments of ``tune()``.
+    """The arguments of ``tune()`` for a search: how to search, and what to do with a configuration.
 
-    :param compile_threads: how many configurations are compiled at a time; 1: in the thread that tunes. None: as many
-        as this process has cores.
+    :param compile_threads: the number of configurations that are compiled at the same time. 1: in the thread that
+        tunes. None: the number of the process's cores.
     """
 
     space: Space
@@ -188,13 +247,17 @@ class Plan:
 
     @property
     def workers(self) -> int:
-        """How many configurations may be compiled at a time."""
+        """The number of configurations that may be compiled at the same time."""
         if self.compile_threads is not None:
             return self.compile_threads
         session = MEMORIES[-1].session
-        return (os.cpu_count() or 1) if session is None else session.policy.compile_threads
+        if session is None:
+            return os.cpu_count() or 1
+        return session.policy.compile_threads
 
     @property
     def expected(self) -> tuple[type[BaseException], ...]:
-        """The errors that are those of one candidate."""
-        return (InvalidConfiguration, *self.invalid) if self.strict else (Exception, *self.invalid)
+        """The errors that a single candidate may raise."""
+        if self.strict:
+            return (InvalidConfiguration, *self.invalid)
+        return (Exception, *self.invalid)

@@ -1,4 +1,4 @@
-"""One search: compile, check and measure candidates, and choose the fastest that is right."""
+"""One search: compile, check and measure candidates, and choose the fastest correct candidate."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ import random
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 from pytest_autotune.cache.foreign_text import describe_error, first_line
 from pytest_autotune.cache.model import Candidate
 from pytest_autotune.devices import torch_cuda
 from pytest_autotune.run.tuning import MAX_REASON_LENGTH
-from pytest_autotune.tuners.function.plan import Hold, Plan
+from pytest_autotune.tuners.function.plan import DeviceLock, Plan
 from pytest_autotune.tuners.function.space import Configuration, InvalidConfiguration, TuningError, params_of
 from pytest_autotune.tuners.measuring.clocks import Runner
 from pytest_autotune.tuners.measuring.launching import CandidateResult, DeviceLostError
@@ -25,17 +25,33 @@ from pytest_autotune.tuners.measuring.times import Measurement, UnusableTimesErr
 from pytest_autotune.tuners.shared.candidates import clear_tracebacks, rounded_us
 from pytest_autotune.tuners.shared.compile_pool import CompilePool
 
-#: Gets a number, and out of how many it is.
-Tells = Callable[[int, int], object]
+
+class SearchProgress(Protocol):
+    """Shows people who wait how far a search is; a :class:`~pytest_autotune.run.tuning.Tuning` does."""
+
+    def report_trial(self, number: int, of: int) -> None:
+        """Show which candidate of a batch is tried now; the first number is 1."""
+
+    def report_race(self, left: int, of: int) -> None:
+        """Show how many candidates still race."""
 
 
-def tells_nobody(number: int, of: int) -> None:
-    """Nobody wants to know how far it is."""
+class NoProgress:
+    """Shows nothing."""
+
+    def report_trial(self, number: int, of: int) -> None:
+        """Show nothing."""
+
+    def report_race(self, left: int, of: int) -> None:
+        """Show nothing."""
 
 
 @dataclass(frozen=True)
 class Trial:
-    """What became of one candidate, and of what ``compile`` made of it; without an error it can be chosen."""
+    """The result of trying one candidate. Without an error, the candidate can be chosen.
+
+    :param compiled: the result of the caller's ``compile``.
+    """
 
     configuration: Configuration
     compiled: object = None
@@ -44,12 +60,17 @@ class Trial:
 
     @property
     def median_us(self) -> float:
-        return self.measured.median_us if self.measured else float("inf")
+        """The median time in microseconds; infinite without a measurement."""
+        if self.measured is None:
+            return float("inf")
+        return self.measured.median_us
 
     @property
     def failed(self) -> str:
-        """What it failed with, in one line; empty where it did not."""
-        return "" if self.error is None else _reason(self.error)
+        """The error in one line; empty if there is none."""
+        if self.error is None:
+            return ""
+        return _describe_failure(self.error)
 
     @property
     def candidate(self) -> Candidate:
@@ -61,8 +82,13 @@ class Trial:
 
 
 @dataclass(frozen=True)
-class Found:
-    """The trial that won, and all of them in order; disturbed where measurements went on to disagree."""
+class SearchResult:
+    """The result of a search.
+
+    :param best: the trial that won.
+    :param trials: all trials, in the order of the search.
+    :param disturbed: the measurements did not stop disagreeing.
+    """
 
     best: Trial
     trials: Sequence[Trial]
@@ -71,78 +97,71 @@ class Found:
 
 @dataclass(frozen=True)
 class Loss:
-    """What a choice costs where another candidate is the best; both have their times in microseconds."""
+    """The cost of a choice if another candidate is the best. Both have their times in microseconds."""
 
     choice: Candidate
     best: Candidate
 
     @property
     def share(self) -> float:
-        """How much longer the choice takes, as a share of the best time: 0.03 is 3 %."""
+        """The additional time of the choice, as a share of the best time: 0.03 is 3 %."""
         if not self.choice.time_us or not self.best.time_us:
             return 0.0
         return max(self.choice.time_us / self.best.time_us - 1, 0.0)
 
 
-def search(plan: Plan, hold: Hold, tries: Tells = tells_nobody, races: Tells = tells_nobody) -> Found:
-    """Search a space for the fastest configuration, while ``hold`` keeps other pytest processes off the device.
+def search(plan: Plan, lock: DeviceLock, progress: SearchProgress | None = None) -> SearchResult:
+    """Search a space for the fastest configuration.
 
-    Compiling and the first run of a candidate, which may compile as well, come before anything is measured. Then all
-    candidates race, or are measured by a benchmark of the caller's own.
+    Each candidate is compiled and run once before anything is measured, because the first run may compile as well.
+    Then all candidates race, or the caller's own benchmark measures them.
 
-    :param tries: called for each candidate of a batch, with its number from 1 and how many there are.
+    :param lock: keeps other pytest processes off the device while candidates are measured.
+    :raises TuningError: if every candidate failed.
     """
-    bench = Bench(plan, hold, races)
-    # With a benchmark of the caller's own it is run only to look at its result.
-    run = plan.verify is not None or not callable(plan.measuring.clock)
-
-    def times_of(batch: Sequence[Configuration]) -> list[float | None]:
-        measured = bench.measure(bench.checked(batch, tries, run))
-        return [None if one.measured is None else one.median_us for one in measured]
-
+    bench = Bench(plan, lock, progress)
     if plan.strategy is None:
-        times_of(list(plan.space))
+        bench.measure_us(list(plan.space))
     else:
-        plan.strategy.search(plan.space, plan.workers, times_of)
+        plan.strategy.search(plan.space, plan.workers, bench)
     return bench.finish()
 
 
-def compare(plan: Plan, config: object, hold: Hold) -> Loss:
-    """Compare one configuration of a space, if it can be used, with the fastest; see :func:`search`."""
-    wanted = plan.space.find(params_of(config))
-    if wanted is None:
+def compare(plan: Plan, config: object, lock: DeviceLock) -> Loss:
+    """Compare a configuration of a space with the fastest configuration; see :func:`search`.
+
+    :raises ValueError: if the configuration is not in the space.
+    :raises TuningError: if the configuration fails.
+    """
+    configuration = plan.space.find(params_of(config))
+    if configuration is None:
         raise ValueError(f"not in the space: {config!r}")
-    found, bench = search(plan, hold), Bench(plan, hold)
-    # The strategy may have left it out.
-    choice = next((one for one in found.trials if one.configuration == wanted), None) or bench.checked([wanted])[0]
-    best = choice
-    if not choice.failed:
-        pair = [choice] if choice is found.best else [choice, found.best]
-        bench.measure([replace(trial, measured=None) for trial in pair])
-        trials = bench.finish().trials
-        choice, best = trials[0], min(trials, key=lambda trial: trial.median_us)
+    result = search(plan, lock)
+    bench = Bench(plan, lock)
+    choice = None
+    for trial in result.trials:
+        if trial.configuration == configuration:
+            choice = trial
+            break
+    if choice is None:  # the strategy did not try it
+        choice = bench.check([configuration])[0]
     if choice.failed:
-        raise TuningError(f"{wanted} cannot be used here: {choice.failed}")
+        raise TuningError(f"{configuration} cannot be used here: {choice.failed}")
+    pair = [choice] if choice is result.best else [choice, result.best]
+    bench.measure([replace(trial, measured=None) for trial in pair])
+    trials = bench.finish().trials
+    choice, best = trials[0], min(trials, key=lambda trial: trial.median_us)
+    if choice.failed:
+        raise TuningError(f"{configuration} cannot be used here: {choice.failed}")
     return Loss(choice.candidate, best.candidate)
-
-
-@dataclass(frozen=True)
-class _InThisThread:
-    """A candidate that is compiled in the thread that asks for the result."""
-
-    compile: Callable[[Any], object]
-    config: object
-
-    def result(self) -> object:
-        """Compile the candidate."""
-        return self.compile(self.config)
 
 
 @contextmanager
 def random_state_kept() -> Iterator[None]:
-    """Give the generators of Python, numpy and torch (on the CPU and CUDA) their state back afterwards.
+    """Restore the state of the random generators of Python, numpy and torch (CPU and CUDA) afterwards.
 
-    So what a test draws does not depend on whether a search took place. Libraries first imported inside are left alone.
+    The random numbers of a test then do not depend on whether a search took place. The generators of libraries that are
+    first imported inside the context are left alone.
     """
     with ExitStack() as stack:
         stack.callback(random.setstate, random.getstate())
@@ -153,58 +172,82 @@ def random_state_kept() -> Iterator[None]:
         if torch is not None:
             stack.callback(torch.set_rng_state, torch.get_rng_state())
             # The state of a GPU cannot be read while it captures a graph; nothing can be tuned then.
-            if (cuda := torch_cuda()) is not None:
+            cuda = torch_cuda()
+            if cuda is not None:
                 stack.callback(cuda.set_rng_state_all, cuda.get_rng_state_all())
         yield
 
 
+@dataclass(frozen=True)
+class _CompilationInThisThread:
+    """A candidate that is compiled in the thread that asks for the result."""
+
+    compile: Callable[[Any], object]
+    config: object
+
+    def result(self) -> object:
+        """Compile the candidate."""
+        return self.compile(self.config)
+
+
+_Compilation = Future[object] | _CompilationInThisThread | None
+
+
 class Bench:
-    """Where the candidates of one search are checked, and measured while the device is held."""
+    """Checks the candidates of one search, and measures them while it holds the device."""
 
-    def __init__(self, plan: Plan, hold: Hold = nullcontext, races: Tells = tells_nobody) -> None:
-        how = plan.measuring
-        self._plan, self._hold = plan, hold
-        self._clock = make_clock(how.clock, plan.processor.on_gpu, how.flush_l2)
+    def __init__(self, plan: Plan, lock: DeviceLock | None = None, progress: SearchProgress | None = None) -> None:
+        measuring = plan.measuring
+        self._plan = plan
+        self._lock = lock or DeviceLock()
+        self._progress = progress or NoProgress()
+        self._clock = make_clock(measuring.clock, plan.processor.on_gpu, measuring.flush_l2)
         self._expected: tuple[type[BaseException], ...] = (*plan.expected, UnusableTimesError)
-        self._race = Race(self._clock, how.limits, self._expected, progress=races)
+        self._race = Race(self._clock, measuring.limits, self._expected, progress=self._progress.report_race)
         self._trials: list[Trial] = []
-        #: The trials by the numbers that they have in the race.
-        self._racing: list[int] = []
+        #: The position in ``_trials`` of each candidate of the race.
+        self._raced_positions: list[int] = []
 
-    def checked(
-        self, configurations: Sequence[Configuration], tries: Tells = tells_nobody, run: bool = True
-    ) -> list[Trial]:
-        """Compile candidates side by side, in threads; set up each, run it once and check its result."""
-        compile = self._plan.compile
+    def measure_us(self, configurations: Sequence[Configuration]) -> list[float | None]:
+        """Check and measure configurations; return their times in microseconds, None for a failed configuration."""
+        # The caller's own benchmark runs the kernel itself, so a run before it is only needed for its result.
+        runs_once = self._plan.verify is not None or not callable(self._plan.measuring.clock)
+        times: list[float | None] = []
+        for trial in self.measure(self.check(configurations, runs_once)):
+            times.append(None if trial.measured is None else trial.median_us)
+        return times
+
+    def check(self, configurations: Sequence[Configuration], runs_once: bool = True) -> list[Trial]:
+        """Compile candidates in threads; then set up each candidate, run it once and check its result."""
         trials: list[Trial] = []
         with CompilePool(self._plan.workers, self._clock.use_device()) as pool:
-            compilations: list[Future[object] | _InThisThread | None] = []
-            for configuration in configurations:
-                if compile is None:
-                    compilations.append(None)
-                elif self._plan.compile_threads == 1:
-                    compilations.append(_InThisThread(compile, configuration.config))
-                else:
-                    compilations.append(pool.submit(compile, configuration.config))
-            for number, (one, compilation) in enumerate(zip(configurations, compilations, strict=True), 1):
-                tries(number, len(configurations))
-                trials.append(self._check(one, compilation, run))
+            compilations = [self._begin_compilation(configuration, pool) for configuration in configurations]
+            for configuration, compilation in zip(configurations, compilations, strict=True):
+                self._progress.report_trial(len(trials) + 1, len(configurations))
+                trials.append(self._check_one(configuration, compilation, runs_once))
         return trials
 
-    def _check(
-        self, configuration: Configuration, compilation: Future[object] | _InThisThread | None, run: bool
-    ) -> Trial:
+    def _begin_compilation(self, configuration: Configuration, pool: CompilePool) -> _Compilation:
+        compile = self._plan.compile
+        if compile is None:
+            return None
+        if self._plan.compile_threads == 1:
+            return _CompilationInThisThread(compile, configuration.config)
+        return pool.submit(compile, configuration.config)
+
+    def _check_one(self, configuration: Configuration, compilation: _Compilation, runs_once: bool) -> Trial:
         try:
-            trial = Trial(configuration, None if compilation is None else compilation.result())
-            if run:
-                self._run(trial)
+            compiled = None if compilation is None else compilation.result()
+            trial = Trial(configuration, compiled)
+            if runs_once:
+                self._run_once(trial)
             return trial
         except self._expected as error:
-            return self._failed(configuration, error)
+            return self._build_failed_trial(configuration, error)
 
-    def _run(self, trial: Trial) -> None:
-        """Run a candidate once and look at its result; a kernel that compiles when it is called does so here."""
-        runner = self.runner(trial)
+    def _run_once(self, trial: Trial) -> None:
+        """Run a candidate once and check its result. A kernel that compiles at its first call compiles here."""
+        runner = self.build_runner(trial)
         if runner.set_up is not None:
             runner.set_up()
         runner.before_launch()
@@ -220,95 +263,120 @@ class Bench:
             raise InvalidConfiguration("wrong result")
 
     def measure(self, trials: Sequence[Trial]) -> Sequence[Trial]:
-        """Take in what was checked; returns it with a time, where it did not fail."""
-        first, clock = len(self._trials), self._clock
-        if isinstance(clock, CallersClock):  # it is taken as it is, and measures each candidate once
-            self._trials += [one if one.failed else self._measured(one, clock) for one in trials]
-            return self._trials[first:]
+        """Measure checked candidates; return their trials with a time, unless they failed."""
+        first_position = len(self._trials)
+        if isinstance(self._clock, CallersClock):  # it measures each candidate once
+            for trial in trials:
+                self._trials.append(trial if trial.failed else self._measure_with_callers_clock(trial, self._clock))
+            return self._trials[first_position:]
         self._trials += trials
-        new = [number for number, trial in enumerate(self._trials) if number >= first and not trial.failed]
-        self._racing += new
-        with self._hold():
-            self._take(new, lambda: self._race.probe([self.runner(self._trials[one]) for one in new]))
-        return self._trials[first:]
+        positions = []
+        for position in range(first_position, len(self._trials)):
+            if not self._trials[position].failed:
+                positions.append(position)
+        self._raced_positions += positions
+        runners = [self.build_runner(self._trials[position]) for position in positions]
+        with self._lock.holding(), self._errors_of_lost_device():
+            self._take_results(positions, self._race.probe(runners))
+        return self._trials[first_position:]
 
-    def _measured(self, trial: Trial, clock: CallersClock) -> Trial:
+    def _measure_with_callers_clock(self, trial: Trial, clock: CallersClock) -> Trial:
         try:
-            runner = self.runner(trial)
+            runner = self.build_runner(trial)
             if runner.set_up is not None:
                 runner.set_up()
-            with self._hold():
+            with self._lock.holding():
                 return replace(trial, measured=clock.measure(runner))
         except self._expected as error:
-            return self._failed(trial.configuration, error)
+            return self._build_failed_trial(trial.configuration, error)
 
-    def finish(self) -> Found:
-        """The outcome, once everything was taken in."""
-        if any(not self._trials[number].failed for number in self._racing):
-            with self._hold():
-                self._take(self._racing, self._race.finish)
+    def finish(self) -> SearchResult:
+        """Race all candidates that were measured, and return the result.
+
+        :raises TuningError: if every candidate failed.
+        """
+        if any(not self._trials[position].failed for position in self._raced_positions):
+            with self._lock.holding(), self._errors_of_lost_device():
+                self._take_results(self._raced_positions, self._race.finish())
         usable = [trial for trial in self._trials if not trial.failed]
         if not usable:
-            raise _none_left(self._trials)
-        if self._racing:
-            best = self._trials[self._racing[self._race.choice]]
+            raise _build_error_without_candidate(self._trials)
+        if self._raced_positions:
+            best = self._trials[self._raced_positions[self._race.choice]]
         else:
             best = min(usable, key=lambda trial: trial.median_us)
-        return Found(best, tuple(self._trials), self._race.disturbed)
+        return SearchResult(best, tuple(self._trials), self._race.disturbed)
 
-    def runner(self, trial: Trial) -> Runner:
-        """What launches a candidate."""
+    def build_runner(self, trial: Trial) -> Runner:
+        """Return a runner that launches a candidate."""
         plan, config = self._plan, trial.configuration.config
-        compiled = () if plan.compile is None else (trial.compiled,)
-        runner = Runner(partial(plan.run, config, *compiled))
+        runner = Runner(partial(plan.run, config))
+        if plan.compile is not None:
+            runner = Runner(partial(plan.run, config, trial.compiled))
         if plan.reset is not None:
             runner = replace(runner, before_launch=partial(plan.reset, config))
         if plan.setup is not None:
             runner = replace(runner, set_up=partial(plan.setup, config))
         return runner
 
-    def _failed(self, configuration: Configuration, error: BaseException) -> Trial:
-        """A candidate that failed, and left the device working: else every later one would fail as well."""
+    def _build_failed_trial(self, configuration: Configuration, error: BaseException) -> Trial:
+        """Return the trial of a candidate that failed.
+
+        :raises TuningError: if the device no longer works, because every later candidate would fail, too.
+        """
         try:
             self._clock.synchronise()
-        except Exception as broken:
-            raise _device_lost(configuration, error, broken) from error
-        # What was compiled, and is held by whoever asked for it, holds the error.
+        except Exception as device_error:
+            raise _build_lost_device_error(configuration, error, device_error) from error
+        # A caller may keep the error; its traceback would keep the compiled kernel.
         return Trial(configuration, error=clear_tracebacks(error))
 
-    def _take(self, numbers: Sequence[int], race: Callable[[], Sequence[CandidateResult]]) -> None:
+    @contextmanager
+    def _errors_of_lost_device(self) -> Iterator[None]:
+        """Raise a TuningError that names the candidate if the device no longer works."""
         try:
-            results = race()
+            yield
         except DeviceLostError as lost:
-            configuration = self._trials[self._racing[lost.number]].configuration
-            raise _device_lost(configuration, lost.error, lost.__cause__ or lost) from lost.error
-        for number, result in zip(numbers, results, strict=True):
-            self._trials[number] = replace(self._trials[number], measured=result.measured, error=result.failed)
+            configuration = self._trials[self._raced_positions[lost.number]].configuration
+            raise _build_lost_device_error(configuration, lost.error, lost.__cause__ or lost) from lost.error
+
+    def _take_results(self, positions: Sequence[int], results: Sequence[CandidateResult]) -> None:
+        for position, result in zip(positions, results, strict=True):
+            trial = self._trials[position]
+            self._trials[position] = replace(trial, measured=result.measured, error=result.failed)
 
 
-def _device_lost(configuration: Configuration, error: BaseException, broken: BaseException) -> TuningError:
-    return TuningError(
-        f"the device no longer works after {configuration} ({_reason(error)}): {first_line(str(broken))}"
-    )
+def _build_lost_device_error(
+    configuration: Configuration, error: BaseException, device_error: BaseException
+) -> TuningError:
+    reason = f"after {configuration} ({_describe_failure(error)}): {first_line(str(device_error))}"
+    return TuningError(f"the device no longer works {reason}")
 
 
-def _reason(error: BaseException) -> str:
-    """What a candidate failed with, in one line."""
-    # An entry keeps less of it, once paths and the like are out of it, which are not as long in each run.
-    named = str(error) if isinstance(error, (InvalidConfiguration, UnusableTimesError)) else ""
-    return (first_line(named) or describe_error(error))[: 4 * MAX_REASON_LENGTH]
+def _describe_failure(error: BaseException) -> str:
+    """Return the error of a candidate in one line."""
+    text = ""
+    if isinstance(error, (InvalidConfiguration, UnusableTimesError)):
+        text = first_line(str(error))
+    # An entry keeps fewer characters, after it has replaced paths and other text that differs between runs.
+    return (text or describe_error(error))[: 4 * MAX_REASON_LENGTH]
 
 
 def _may_pass(error: BaseException | None) -> bool:
-    """Whether it is want of what the next run may have: memory, a file, time."""
+    """Whether the next run may not see the error, because it may have more memory, a file or time."""
     return isinstance(error, (MemoryError, OSError, UnusableTimesError)) or "OutOfMemory" in type(error).__name__
 
 
-def _none_left(failed: Sequence[Trial]) -> TuningError:
+def _build_error_without_candidate(failed: Sequence[Trial]) -> TuningError:
     if not failed:
         return TuningError("the search came to no candidate")
     reasons = "; ".join(f"{trial.configuration}: {trial.failed}" for trial in failed[:3])
-    more = f"; and {len(failed) - 3} more" if len(failed) > 3 else ""
-    number = "the only candidate" if len(failed) == 1 else f"all {len(failed)} candidates"
-    will_again = not any(_may_pass(trial.error) for trial in failed)
-    return TuningError(f"{number} failed: {reasons}{more}", tuple(one.failed for one in failed) if will_again else ())
+    if len(failed) > 3:
+        reasons += f"; and {len(failed) - 3} more"
+    subject = "the only candidate"
+    if len(failed) > 1:
+        subject = f"all {len(failed)} candidates"
+    message = f"{subject} failed: {reasons}"
+    if any(_may_pass(trial.error) for trial in failed):
+        return TuningError(message)
+    return TuningError(message, tuple(trial.failed for trial in failed))

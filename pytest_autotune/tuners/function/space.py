@@ -1,4 +1,4 @@
-"""The configurations that a hand-written tuner may choose from, and what it raises where none can be chosen."""
+"""The configurations that a hand-written tuner may choose from, and the errors if it can choose none."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from pytest_autotune.tuners.shared.source_digest import digest
 
 
 class InvalidConfiguration(Exception):
-    """Raised by a caller's callbacks: this configuration cannot be used here. The search goes on without it."""
+    """A caller's callback raises this: the configuration cannot be used here. The search goes on without it."""
 
 
 class TuningError(RuntimeError):
-    """No configuration could be chosen; the message says for which problem, and why.
+    """No configuration could be chosen; the message names the problem and the reason.
 
-    :param reasons: why each candidate failed, where all did and will again; else empty.
+    :param reasons: why each candidate failed, if all of them failed and will fail again; else empty.
     """
 
     def __init__(self, message: str, reasons: tuple[str, ...] = ()) -> None:
@@ -32,14 +32,14 @@ class TuningError(RuntimeError):
         self.reasons = reasons
 
 
-#: A product of at most this many combinations differs from others by the configurations it
-#: comes to, whatever its constraint looks like; a larger one by its axes and its constraint's source.
+#: The digest of a product with at most so many combinations is made of its configurations, whatever its constraint
+#: looks like. The digest of a larger product is made of its axes and the source of its constraint.
 ENUMERABLE = 65536
 
 
 @dataclass(frozen=True)
 class Configuration:
-    """One configuration: the caller's own object, and the params that name it."""
+    """One configuration: the caller's object, and the params that identify it."""
 
     params: tuple[Value, ...]
     config: Any = field(compare=False)
@@ -53,68 +53,77 @@ class SpaceError(ValueError):
 
 
 class Space(ABC):
-    """A set of configurations, in a fixed order and each of them once."""
+    """A set of configurations in a fixed order."""
 
     @abstractmethod
     def __iter__(self) -> Iterator[Configuration]:
-        """Every configuration."""
+        """Yield every configuration."""
 
     @abstractmethod
     def find(self, params: tuple[Value, ...]) -> Configuration | None:
-        """The configuration with these params; None where there is none."""
+        """Return the configuration with these params; None if there is none."""
 
     @property
     @abstractmethod
     def axes(self) -> Mapping[str, tuple[Value, ...]]:
-        """The values that each param may take; not every combination need be a configuration."""
+        """The values that each param can have. Not every combination need be a configuration."""
 
     @property
     def size(self) -> int:
-        """How many combinations of the axes' values there are: the number of configurations, or more."""
+        """The number of combinations of the axes' values. The number of configurations may be lower."""
         return math.prod(map(len, self.axes.values()))
 
     @property
     def can_be_listed(self) -> bool:
-        """Whether it is small enough for all its configurations to be looked at."""
+        """Whether the space is small enough to list all its configurations."""
         return self.size <= ENUMERABLE
 
     @cached_property
     def digest(self) -> str:
-        """Equal for spaces of the same configurations, in any order."""
+        """A digest that is equal for spaces with the same configurations, in any order."""
         return digest("\n".join(sorted(_text(configuration.params) for configuration in self)))
 
     @cached_property
     def only(self) -> Configuration | None:
-        """The configuration of a space that has just one; an empty one is an error."""
-        first = list(itertools.islice(self, 2))
-        if not first:
+        """The only configuration of the space; None if it has several.
+
+        :raises SpaceError: for an empty space.
+        """
+        first_two = list(itertools.islice(self, 2))
+        if not first_two:
             raise SpaceError("the space of configurations is empty: none is listed, or where= allows none")
-        return first[0] if len(first) == 1 else None
+        if len(first_two) == 2:
+            return None
+        return first_two[0]
 
     def sample(self, number: int, seed: str) -> list[Configuration]:
-        """Every configuration; of a space too large to be listed at most ``number``, the same ones for a seed."""
+        """Return every configuration. Of a space that cannot be listed, return at most ``number`` configurations.
+
+        The sample is the same for the same seed.
+        """
         if self.can_be_listed:
             return list(self)
-        chance = random.Random(seed)
-        found: dict[tuple[Value, ...], Configuration] = {}
+        generator = random.Random(seed)
+        sample: dict[tuple[Value, ...], Configuration] = {}
         for _ in range(ENUMERABLE):
-            one = self.find(tuple(chance.choice(values) for values in self.axes.values()))
-            if one is not None:
-                found[one.params] = one
-            if len(found) == number:
+            params = tuple(generator.choice(values) for values in self.axes.values())
+            configuration = self.find(params)
+            if configuration is not None:
+                sample[configuration.params] = configuration
+            if len(sample) == number:
                 break
-        return list(found.values())
+        return list(sample.values())
 
 
 class ListedSpace(Space):
-    """Configurations that were listed one by one."""
+    """A space of configurations that the caller listed."""
 
     def __init__(self, configs: Iterable[object]) -> None:
         self._by_params: dict[tuple[Value, ...], Configuration] = {}
         for config in configs:
             params = params_of(config)
             self._by_params.setdefault(params, Configuration(params, config))
-        if isinstance(configs, (set, frozenset)):  # their order differs from process to process
+        if isinstance(configs, (set, frozenset)):  # the order of a set differs between processes
             self._by_params = dict(sorted(self._by_params.items(), key=lambda item: _text(item[0])))
 
     def __iter__(self) -> Iterator[Configuration]:
@@ -137,25 +146,33 @@ class ListedSpace(Space):
 
 
 class ProductSpace(Space):
-    """Every combination of the values of named axes that a constraint allows."""
+    """A space of all combinations of the values of named axes that a constraint allows."""
 
     def __init__(self, axes: Mapping[str, Iterable[object]], where: Callable[[dict[str, Any]], object] | None) -> None:
-        self._values = {name: {stable_part(name, value): value for value in values} for name, values in axes.items()}
+        #: For each axis, the caller's value by its encoded value.
+        self._values: dict[str, dict[Value, object]] = {}
+        for name, values in axes.items():
+            self._values[name] = {stable_part(name, value): value for value in values}
         self._where = where
 
     def __iter__(self) -> Iterator[Configuration]:
-        found = map(self.find, itertools.product(*self._values.values()))
-        return (one for one in found if one is not None)
+        for params in itertools.product(*self._values.values()):
+            configuration = self.find(params)
+            if configuration is not None:
+                yield configuration
 
     def find(self, params: tuple[Value, ...]) -> Configuration | None:
-        by_name = {value.name: value for value in params}
-        if by_name.keys() != self._values.keys() or len(by_name) != len(params):
+        params_by_name = {value.name: value for value in params}
+        if params_by_name.keys() != self._values.keys() or len(params_by_name) != len(params):
             return None
-        if not all(by_name[name] in values for name, values in self._values.items()):
+        config = {}
+        for name, values in self._values.items():
+            if params_by_name[name] not in values:
+                return None
+            config[name] = values[params_by_name[name]]
+        if not self._allows(config):
             return None
-        config = {name: values[by_name[name]] for name, values in self._values.items()}
-        found = Configuration(tuple(by_name[name] for name in sorted(by_name)), config)
-        return found if self._allows(config) else None
+        return Configuration(tuple(params_by_name[name] for name in sorted(params_by_name)), config)
 
     def _allows(self, config: dict[str, Any]) -> bool:
         if self._where is None:
@@ -163,9 +180,9 @@ class ProductSpace(Space):
         try:
             return bool(self._where(dict(config)))
         except Exception as error:
-            named = ", ".join(f"{name}={value!r}" for name, value in config.items())
-            said = f"{type(error).__name__}: {error}".removesuffix(": ")
-            raise SpaceError(f"where= of product() failed for {named}: {said}") from error
+            values = ", ".join(f"{name}={value!r}" for name, value in config.items())
+            message = f"{type(error).__name__}: {error}".removesuffix(": ")
+            raise SpaceError(f"where= of product() failed for {values}: {message}") from error
 
     @cached_property
     def axes(self) -> Mapping[str, tuple[Value, ...]]:
@@ -175,16 +192,21 @@ class ProductSpace(Space):
     def digest(self) -> str:
         if self.can_be_listed:
             return super().digest
-        constraint = None if self._where is None else source_text(self._where)
-        return digest("\n".join([*map(_text, self.axes.values()), constraint or ""]))
+        lines = [_text(values) for values in self.axes.values()]
+        constraint = None
+        if self._where is not None:
+            constraint = source_text(self._where)
+        return digest("\n".join([*lines, constraint or ""]))
 
 
 def product(*, where: Callable[[dict[str, Any]], object] | None = None, **axes: Iterable[object]) -> Space:
-    """Every combination of the values of named axes: ``product(BLOCK=[16, 32], warps=[4, 8])``.
+    """Return a space of all combinations of the values of named axes: ``product(BLOCK=[16, 32], warps=[4, 8])``.
 
-    Make it once and pass it to every call: its digest is worked out once.
+    Make the space once and pass it to every call, so that its digest is computed once.
 
-    :param where: says of a combination, as a mapping, whether it is a configuration.
+    :param where: gets a combination as a mapping, and returns whether it is a configuration.
+    :raises ValueError: without any axis.
+    :raises TypeError: for an axis without several values.
     """
     if not axes:
         raise ValueError("product() takes at least one axis: product(BLOCK=[16, 32])")
@@ -195,7 +217,10 @@ def product(*, where: Callable[[dict[str, Any]], object] | None = None, **axes: 
 
 
 def as_space(space: object) -> Space:
-    """What a caller passed as ``space=``: a space, a mapping of axes, or configurations one by one."""
+    """Return the space for the argument ``space=``: a space, a mapping of axes, or configurations.
+
+    :raises TypeError: for anything else.
+    """
     if isinstance(space, Space):
         return space
     try:
@@ -209,7 +234,11 @@ def as_space(space: object) -> Space:
 
 
 def params_of(config: object) -> tuple[Value, ...]:
-    """The params of a configuration: a mapping, a dataclass, a named tuple or one plain value."""
+    """Return the params of a configuration: a mapping, a dataclass, a named tuple or one plain value.
+
+    :raises TypeError: if the configuration has names that are not text.
+    :raises UncacheableError: if a value has no stable form.
+    """
     parts: Mapping[Any, object]
     if isinstance(config, Mapping):
         parts = config

@@ -1,14 +1,14 @@
-"""The call itself, and the tuner as a decorator.
+"""``tune()``, ``loss()`` and the decorator ``tuned()``.
 
-What is chosen is remembered in the process, and kept by the run that is attached. It comes from a loaded cache, from
-what a library ships, or from a search.
+A choice comes from a loaded cache, from a cache that a library ships, or from a search. It is remembered in the
+process, and the run that is attached records it.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial, wraps
 from pathlib import Path
@@ -32,9 +32,15 @@ from pytest_autotune.run.question import Question
 from pytest_autotune.run.session import Session
 from pytest_autotune.run.tuning import Tuning
 from pytest_autotune.tuners.function import MEMORIES, Memory
-from pytest_autotune.tuners.function.identity import key_values, read_given, source_text, sources_of
-from pytest_autotune.tuners.function.plan import Hold, Plan, as_compile_threads, as_strategy, processor_of
-from pytest_autotune.tuners.function.search import Bench, Found, Loss, compare, random_state_kept, search
+from pytest_autotune.tuners.function.identity import key_values, list_sources, read_given, source_text
+from pytest_autotune.tuners.function.plan import (
+    DeviceLock,
+    Plan,
+    find_processor,
+    parse_compile_threads,
+    parse_strategy,
+)
+from pytest_autotune.tuners.function.search import Bench, Loss, SearchResult, compare, random_state_kept, search
 from pytest_autotune.tuners.function.space import Configuration, SpaceError, TuningError, as_space
 from pytest_autotune.tuners.measuring.clocks import Runner
 from pytest_autotune.tuners.measuring.options import Measuring, make_clock
@@ -45,7 +51,8 @@ from pytest_autotune.tuners.shared.library import find_version, list_versions
 from pytest_autotune.tuners.shared.source_digest import FORM, Source, digest, stable_value
 
 NAME = "function"
-#: A larger space is not raced as a whole; of one that is too large to be listed so many are candidates of a sweep.
+#: The largest space that is raced as a whole, and the number of candidates of a sweep in a space that is too large to
+#: be listed.
 MOST = 1000
 _NO_SOURCE = "no source was found in what tune() was given, so no edit makes its choices stale: pass source="
 #: Libraries whose versions a hand-written kernel's choice may depend on, if they are imported.
@@ -71,74 +78,76 @@ def tune(
     device: object = None,
     compile_threads: int | None = None,
 ) -> Any:
-    """Choose the fastest configuration for a kernel, or take what was chosen before.
+    """Choose the fastest configuration for a kernel, or return the configuration that was chosen before.
 
-    What was chosen is remembered in the process. With pytest-autotune active it is taken from the loaded cache, shared
-    with the other workers, reported, and dumped.
+    The choice is remembered in the process. With pytest-autotune active, the choice is taken from the loaded cache,
+    shared with the other workers, reported, and dumped.
 
     :param kernel: its name, the same in every process.
-    :param key: names and values of what one problem of the kernel differs from another in: sizes, dtypes. A value
-        without a stable form makes it one that cannot be kept.
+    :param key: the names and values by which problems of the kernel differ: sizes, dtypes. A problem with a value
+        that has no stable form is tuned and not recorded.
     :param space: the configurations: a list or another iterable, axes by name, or a :func:`product`. A configuration is
         a mapping, a dataclass, a named tuple or a plain value.
-    :param run: runs the kernel once with a configuration; this is measured. With ``compile`` it also gets what that
-        returned.
-    :param compile: compiles the kernel for a configuration; called in threads, ahead of measuring.
+    :param run: runs the kernel once with a configuration; this call is measured. With ``compile`` it also gets the
+        result of ``compile``.
+    :param compile: compiles the kernel for a configuration; called in threads, before any measurement.
     :param setup: called with a configuration before it is tried.
-    :param reset: called with a configuration before each run and not timed: for kernels that change their inputs.
-    :param verify: gets a configuration and what ``run`` returned for it; a wrong result, for which it raises
-        AssertionError or returns False, disqualifies the configuration.
-    :param invalid: errors of your callbacks that mean that a configuration cannot be used.
+    :param reset: called with a configuration before each run and not timed, for kernels that change their inputs.
+    :param verify: gets a configuration and the result of ``run``. If it raises AssertionError or returns False, the
+        result is wrong, and the configuration is disqualified.
+    :param invalid: the errors of your callbacks that mean that a configuration cannot be used.
         :class:`InvalidConfiguration` always does.
-    :param strict: False takes any error for one of the configuration alone.
-    :param strategy: ``"exhaustive"``, ``"random"``, ``"optuna"``, or a :class:`Random` or :class:`Optuna` with settings
-        of its own.
+    :param strict: False: any error means that only this configuration cannot be used.
+    :param strategy: ``"exhaustive"``, ``"random"``, ``"optuna"``, or a :class:`Random` or :class:`Optuna` with other
+        settings.
     :param measuring: how to measure; times are in microseconds.
-    :param version: changes when choices made before are no longer good: a number, text, or a tuple.
-    :param source: what the choice rests on: a function, text, the path of a file, a module, or several. Left out, it is
-        ``run`` and ``compile`` where they are functions with a name.
-    :param device: ``"cpu"``, ``"cuda"`` or a :class:`Device`. Left out, it is the current GPU where this process uses
-        one, else the CPU: say it where both are in use.
-    :param compile_threads: how many configurations are compiled at a time; left out, as many as this process has cores.
-        With 1 they are compiled in the thread that calls.
+    :param version: a number, text or tuple. Change it when earlier choices are no longer good.
+    :param source: the code that the choice depends on: a function, text, the path of a file, a module, or several.
+        None: ``run`` and ``compile``, if they are functions with a name.
+    :param device: ``"cpu"``, ``"cuda"`` or a :class:`Device`. None: the current GPU if this process uses one, else the
+        CPU. Pass the device if the process uses both.
+    :param compile_threads: the number of configurations that are compiled at the same time. None: the number of the
+        process's cores. 1: they are compiled in the calling thread.
     :returns: the configuration, as the space holds it.
-    :raises TuningError: when every configuration failed.
-    :raises ValueError: for an empty space, or one whose ``where`` fails; it names the kernel and the cause.
-    :raises TypeError: for an argument that makes no sense.
+    :raises TuningError: if every configuration failed.
+    :raises ValueError: for an empty space, or if ``where`` fails; the message names the kernel and the cause.
+    :raises TypeError: for an argument of a wrong type.
     """
     callbacks = {"compile": compile, "setup": setup, "reset": reset, "verify": verify}
-    plan = _plan(space, run, invalid, strategy, measuring, device, compile_threads, strict=strict, **callbacks)
-    name = _kernel_name(kernel)
+    plan = _build_plan(space, run, invalid, strategy, measuring, device, compile_threads, strict=strict, **callbacks)
+    name = _check_kernel_name(kernel)
     try:
         if plan.space.only is not None:
             return plan.space.only.config
-        # Of two equal spaces, each gets its own object back; a product makes a new one, which may be changed.
-        found = plan.space.find(_choice(name, key, plan, version, source).params)
+        choice = _choose(name, key, plan, version, source)
+        # The caller gets the object of its own space, also if an equal space was tuned before. A product makes a new
+        # object for each call, so that the caller may change it.
+        configuration = plan.space.find(choice.params)
     except SpaceError as error:
         raise SpaceError(f"{NAME}:{name}: {error}") from error.__cause__
-    assert found is not None
-    return found.config
+    assert configuration is not None
+    return configuration.config
 
 
 def loss(config: object, **request: Any) -> Loss:
-    """How much slower a configuration is than the best one for the problem at hand.
+    """Compare a configuration with the best configuration for the problem at hand.
 
-    For keys that are coarser than the sizes: tune with the coarse key, then ask what its choice costs
-    at the exact size. Nothing is remembered or kept.
+    Use this for keys that are coarser than the sizes: tune with the coarse key, then ask for the cost of its choice at
+    the exact size. Nothing is remembered or recorded.
 
-    :param config: what :func:`tune` returned for the coarser key.
+    :param config: the result of :func:`tune` for the coarser key.
     :param request: the arguments of :func:`tune` without ``key``, ``version`` and ``source``; ``run`` and
         ``verify`` work at the exact size.
-    :raises TuningError: when the configuration fails at this size, or its result is wrong.
-    :raises ValueError: when it is not in the space.
+    :raises TuningError: if the configuration fails at this size, or its result is wrong.
+    :raises ValueError: if the configuration is not in the space.
     """
-    plan, session = _plan(**request), MEMORIES[-1].session
-    hold: Hold = nullcontext if session is None else partial(session.measuring, plan.processor.lock)
+    plan = _build_plan(**request)
+    lock = DeviceLock(MEMORIES[-1].session, plan.processor.lock)
     with random_state_kept():
-        return compare(plan, config, hold)
+        return compare(plan, config, lock)
 
 
-def _plan(
+def _build_plan(
     space: object,
     run: Callable[..., object],
     invalid: object = (),
@@ -146,18 +155,30 @@ def _plan(
     measuring: Measuring | None = None,
     device: object = None,
     compile_threads: object = None,
-    **others: Any,
+    **callbacks_and_flags: Any,
 ) -> Plan:
-    """What is asked for by the arguments of ``tune()`` and ``loss()`` that say how to search."""
-    classes = invalid if isinstance(invalid, tuple) else (invalid,)
-    if not all(isinstance(one, type) and issubclass(one, BaseException) for one in classes):
-        raise TypeError(f"invalid= takes classes of errors, not {invalid!r}")
-    how = as_strategy(strategy), measuring or Measuring(), processor_of(device)
-    threads = as_compile_threads(compile_threads)
-    return Plan(as_space(space), *how, run, classes, compile_threads=threads, **others)
+    """Return the plan for the arguments of ``tune()`` and ``loss()`` that say how to search."""
+    error_classes = invalid if isinstance(invalid, tuple) else (invalid,)
+    for error_class in error_classes:
+        if not isinstance(error_class, type) or not issubclass(error_class, BaseException):
+            raise TypeError(f"invalid= takes classes of errors, not {invalid!r}")
+    return Plan(
+        as_space(space),
+        parse_strategy(strategy),
+        measuring or Measuring(),
+        find_processor(device),
+        run,
+        error_classes,
+        compile_threads=parse_compile_threads(compile_threads),
+        **callbacks_and_flags,
+    )
 
 
-def _kernel_name(kernel: object) -> str:
+def _check_kernel_name(kernel: object) -> str:
+    """Return the name of a kernel.
+
+    :raises TypeError: if it is no name that a cache can hold.
+    """
     if not isinstance(kernel, str) or not kernel:
         raise TypeError(f"tune() takes the name of the kernel first, as text, not {kernel!r}")
     try:
@@ -169,58 +190,82 @@ def _kernel_name(kernel: object) -> str:
 
 @dataclass(frozen=True)
 class TuneRequest:
-    """What one call asks for: ``sources`` is what its digest is of, ``label`` what the fingerprint leaves out."""
+    """The request of one call of ``tune()``.
+
+    :param sources: the sources that the fingerprint has a digest of.
+    :param label: says that a source could not be read; empty if all sources could.
+    """
 
     problem: Problem
-    fingerprint: tuple[Value, ...]
+    fingerprint: Fingerprint
     plan: Plan
     sources: tuple[Source, ...]
     label: str
 
     @classmethod
     def of(cls, kernel: str, key: object, plan: Plan, version: object, source: object) -> TuneRequest:
-        """What a call of ``tune()`` with these arguments asks for."""
+        """Return the request of a call of ``tune()`` with these arguments.
+
+        :raises UncacheableError: if the key or the version has no stable form.
+        """
         problem = Problem(NAME, kernel, key_values(key), plan.processor.device)
-        values = [Value("space", plan.space.digest, "digest"), *_how(plan)]
+        values = [Value("space", plan.space.digest, "digest"), *_list_settings(plan)]
         if version is not None:
             values.append(stable_value("version", version))
-        given = sources_of(source, plan.run, plan.compile)
-        sources = tuple(read for read in map(read_given, given) if read is not None)
+        subjects = list_sources(source, plan.run, plan.compile)
+        sources = []
+        for subject in subjects:
+            read = read_given(subject)
+            if read is not None:
+                sources.append(read)
         if sources:
-            form = "digest" if all(isinstance(one, (str, Path)) for one in given) else FORM
-            texts = [read.digest for read in sources]
-            values.append(Value("source", texts[0] if len(texts) == 1 else digest("\n".join(texts)), form))
-        is_complete = sources and len(sources) == len(given)
-        label = "" if is_complete else "fingerprint: without a source that cannot be read"
-        return cls(problem, tuple(sorted(values, key=lambda value: value.name)), plan, sources, label)
+            digests = [read.digest for read in sources]
+            source_digest = digests[0] if len(digests) == 1 else digest("\n".join(digests))
+            is_plain_text = all(isinstance(subject, (str, Path)) for subject in subjects)
+            values.append(Value("source", source_digest, "digest" if is_plain_text else FORM))
+        label = ""
+        if not sources or len(sources) < len(subjects):
+            label = "fingerprint: without a source that cannot be read"
+        return cls(problem, Fingerprint(values), plan, tuple(sources), label)
 
     @property
     def note(self) -> str:
-        """A line for the summary about the source; empty where there is nothing to say."""
-        if self.sources:
-            return next(filter(None, (source.note(self.problem.name) for source in self.sources)), "")
+        """A line for the summary about the source; empty if there is nothing to report."""
+        for source in self.sources:
+            note = source.note(self.problem.name)
+            if note:
+                return note
         has_version = any(value.name == "version" for value in self.fingerprint)
-        return "" if has_version else f"{self.problem.name}: {_NO_SOURCE}"
+        if self.sources or has_version:
+            return ""
+        return f"{self.problem.name}: {_NO_SOURCE}"
 
-    def digest_parts(self) -> Iterator[Digest]:
-        """What the digests of the fingerprint stand for."""
+    def list_digests(self) -> list[Digest]:
+        """Return the parts that the digests of the fingerprint are made of."""
+        digests = []
         for value in self.fingerprint:
             if value.name == "space" and self.plan.space.can_be_listed:
-                yield digest_of_candidates(str(value.value), [one.params for one in self.plan.space])
+                params = [configuration.params for configuration in self.plan.space]
+                digests.append(digest_of_candidates(str(value.value), params))
             elif value.name == "source":
-                parts = [part for source in self.sources for part in source.parts.items()]
-                yield digest_of_parts(str(value.value), dict(parts))
+                parts: dict[str, str] = {}
+                for source in self.sources:
+                    parts.update(source.parts)
+                digests.append(digest_of_parts(str(value.value), parts))
+        return digests
 
     @property
     def versions(self) -> Versions:
-        """Those of the libraries that a choice may depend on, that of this package first."""
-        own = "pytest-autotune", find_version("pytest_autotune")
-        named = frozenset[Distribution]().union(*(source.libraries for source in self.sources))
-        return Versions((own, *list_versions(*_LIBRARIES, distributions=named).libraries))
+        """The versions of the libraries that a choice may depend on, this package first."""
+        distributions: set[Distribution] = set()
+        for source in self.sources:
+            distributions |= source.libraries
+        own_version = "pytest-autotune", find_version("pytest_autotune")
+        return Versions((own_version, *list_versions(*_LIBRARIES, distributions=distributions).libraries))
 
 
-def _how(plan: Plan) -> Iterator[Value]:
-    """What is measured, and which part of a space, where it is not the usual; how exactly, is left out."""
+def _list_settings(plan: Plan) -> Iterator[Value]:
+    """Yield the values of a fingerprint for unusual settings: the clock, and the part of the space that is searched."""
     clock, strategy = plan.measuring.clock, plan.strategy
     if plan.measuring.flush_l2:
         yield Value("flush_l2", True)
@@ -232,14 +277,15 @@ def _how(plan: Plan) -> Iterator[Value]:
         yield Value("strategy", str(strategy))
 
 
-#: Answers with what a library ships, where no session is attached: see :func:`pytest_autotune.use`.
-shipped: Callable[[TuneRequest], Configuration | None] | None = None
+#: Returns the configuration of a cache that a library ships, if no session is attached: see
+#: :func:`pytest_autotune.use`.
+find_shipped: Callable[[TuneRequest], Configuration | None] | None = None
 
 
-def _choice(kernel: str, key: object, plan: Plan, version: object, source: object) -> Configuration:
-    """What is remembered, what is offered, or what a search finds.
+def _choose(kernel: str, key: object, plan: Plan, version: object, source: object) -> Configuration:
+    """Return the configuration that is remembered, loaded or shipped; else search for it.
 
-    :raises TuningError: when every configuration failed.
+    :raises TuningError: if every configuration failed.
     """
     memory = MEMORIES[-1]
     session = memory.session
@@ -249,26 +295,27 @@ def _choice(kernel: str, key: object, plan: Plan, version: object, source: objec
         request = TuneRequest.of(kernel, key, plan, version, source)
     except UncacheableError as error:
         problem = Problem(NAME, kernel, key_values(key, only_stable=True), plan.processor.device)
-        hold: Hold = nullcontext
         if session is not None:
             session.report_uncacheable(problem, str(error))
-            hold = partial(session.measuring, plan.processor.lock)
-        elif memory.session is None and shipped is not None:  # in no cache is a key with such a part
+        elif memory.session is None and find_shipped is not None:
+            # No cache has a key with such a value, so the request is a miss that names the value.
             unstable = replace(problem, key=(*problem.key, Value("uncacheable", str(error))))
-            if (chosen := shipped(TuneRequest(unstable, (), plan, (), ""))) is not None:
-                return chosen
-        return _search(plan, problem, hold).best.configuration
-    identity = Identity(request.problem, Fingerprint(request.fingerprint))
-    if (chosen := memory.chosen.get(identity)) is not None:
+            configuration = find_shipped(TuneRequest(unstable, Fingerprint(), plan, (), ""))
+            if configuration is not None:
+                return configuration
+        return _search(plan, problem, DeviceLock(session, plan.processor.lock)).best.configuration
+    identity = Identity(request.problem, request.fingerprint)
+    chosen = memory.chosen.get(identity)
+    if chosen is not None:
         return chosen
-    with memory.budget.limit_waits(), _alone(memory, identity):
+    with memory.budget.limit_waits(), _one_thread_at_a_time(memory, identity):
         chosen = memory.chosen.get(identity)
-        if chosen is None and memory.session is None and shipped is not None:
-            chosen = shipped(request)
+        if chosen is None and memory.session is None and find_shipped is not None:
+            chosen = find_shipped(request)
         if chosen is None and session is not None:
-            chosen = _asked(session, request, partial(memory.chosen.pop, identity, None))
+            chosen = _ask_session(session, request, memory)
         if chosen is None:
-            chosen = _search(plan, request.problem).best.configuration
+            chosen = _search(plan, request.problem, DeviceLock()).best.configuration
         memory.chosen[identity] = chosen
         return chosen
 
@@ -291,14 +338,14 @@ class TuneQuestion(Question):
 
     def digests(self) -> Iterable[Digest]:
         """Return the configurations and the functions that the fingerprint is made of."""
-        return self._request.digest_parts()
+        return self._request.list_digests()
 
 
 @contextmanager
-def _alone(memory: Memory, identity: Identity) -> Iterator[None]:
-    """Let one thread at a time tune a problem; a thread goes on beside another one when its time-out is over.
+def _one_thread_at_a_time(memory: Memory, identity: Identity) -> Iterator[None]:
+    """Let one thread at a time tune a problem. A thread that has waited too long goes on beside the other thread.
 
-    Two threads wait for each other where the candidates of each ask for the other's problem.
+    Two threads can wait for each other, if the candidates of each thread ask for the other's problem.
     """
     lock = memory.searches.setdefault(identity, threading.RLock())
     with memory.budget.waiting() as left_s:
@@ -310,83 +357,109 @@ def _alone(memory: Memory, identity: Identity) -> Iterator[None]:
             lock.release()
 
 
-def _asked(session: Session, request: TuneRequest, forget: Callable[[], object]) -> Configuration:
-    """What a loaded cache chooses, or a search that is recorded; ``forget`` has the process ask again."""
-    if note := request.note:
-        session.note(note)
+def _ask_session(session: Session, request: TuneRequest, memory: Memory) -> Configuration:
+    """Return the choice of a loaded cache, or search and record the result."""
+    if request.note:
+        session.note(request.note)
     with session.tuning(TuneQuestion(request)) as tuning:
-        taken = _taken(session, request, tuning, forget)
-        return taken if taken is not None else _tuned(request, tuning)
+        configuration = _take_entry(session, request, tuning, memory)
+        if configuration is not None:
+            return configuration
+        return _search_and_record(request, tuning)
 
 
-def _taken(
-    session: Session, request: TuneRequest, tuning: Tuning, forget: Callable[[], object]
-) -> Configuration | None:
-    """What is offered, unless it can no longer be used; None where nothing is."""
+def _take_entry(session: Session, request: TuneRequest, tuning: Tuning, memory: Memory) -> Configuration | None:
+    """Return the configuration of an entry that the tuning offers; None if no entry can be used."""
     while tuning.entry is not None and tuning.entry.choice is not None:
-        found = request.plan.space.find(tuning.entry.choice.params)
-        assert found is not None
-        if session.picks_candidates:  # it asks again what it runs with
-            session.at_next_test(forget)
+        configuration = request.plan.space.find(tuning.entry.choice.params)
+        assert configuration is not None
+        if session.picks_candidates:
+            # Each test asks again, so that the session knows the configuration that the test ran with.
+            session.at_next_test(partial(memory.chosen.pop, tuning.lookup.identity, None))
         elif not tuning.lookup.fallback:
-            tuning.race(partial(_contest, request.plan))
-            return found
-        if not (why := why_unusable(request, found)):
-            return found
-        tuning.reject(why)
+            tuning.race(partial(_build_contest, request.plan))
+            return configuration
+        reason = explain_unusable(request, configuration)
+        if not reason:
+            return configuration
+        tuning.reject(reason)
     return None
 
 
-def why_unusable(request: TuneRequest, configuration: Configuration) -> str:
-    """Why a configuration cannot be used, which was not tried for this problem; empty where it can."""
+def explain_unusable(request: TuneRequest, configuration: Configuration) -> str:
+    """Return why a configuration that was not tried for this problem cannot be used; empty if it can."""
     if stream_is_capturing():
         return ""
     with random_state_kept():
-        return Bench(request.plan).checked([configuration])[0].failed
+        return Bench(request.plan).check([configuration])[0].failed
 
 
-def _tuned(request: TuneRequest, tuning: Tuning) -> Configuration:
+def _search_and_record(request: TuneRequest, tuning: Tuning) -> Configuration:
+    lock = DeviceLock(tuning, request.plan.processor.lock)
     try:
-        outcome = _search(request.plan, request.problem, partial(tuning.measuring, request.plan.processor.lock), tuning)
+        result = _search(request.plan, request.problem, lock, tuning)
     except TuningError as error:
         if error.reasons:
             tuning.record_failure(error.reasons)
         raise
-    if outcome.disturbed:
+    if result.disturbed:
         tuning.mark_disturbed()
-    tuning.record(outcome.best.candidate, [trial.candidate for trial in outcome.trials])
-    return outcome.best.configuration
+    tuning.record(result.best.candidate, [trial.candidate for trial in result.trials])
+    return result.best.configuration
 
 
-def _search(plan: Plan, problem: Problem, hold: Hold = nullcontext, tuning: Tuning | None = None) -> Found:
+def _search(plan: Plan, problem: Problem, lock: DeviceLock, tuning: Tuning | None = None) -> SearchResult:
+    """Search for the fastest configuration.
+
+    :raises TuningError: with the problem in its message.
+    """
     if stream_is_capturing():
         raise TuningError(f"{problem}: nothing can be tuned while a CUDA graph is captured (call it once before)")
     with random_state_kept():
         try:
-            return search(plan, hold, *(() if tuning is None else (tuning.report_trial, tuning.report_race)))
+            return search(plan, lock, tuning)
         except TuningError as error:
             raise TuningError(f"{problem}: {error}", error.reasons) from error.__cause__
 
 
-def _contest(plan: Plan) -> Contest | str:
-    """What is raced where a loaded choice is, or why it cannot be."""
+def _build_contest(plan: Plan) -> Contest | str:
+    """Return the contest that a loaded choice is raced in, or why there is none."""
     if stream_is_capturing():
         return CAPTURED
     if plan.strategy is not None or plan.space.size > MOST:
         return "its space is too large to be raced as a whole"
-    how, offered = plan.measuring, {Candidate(params=one.params): one for one in plan.space}
+    configurations = {Candidate(params=configuration.params): configuration for configuration in plan.space}
+    measuring = plan.measuring
+    return Contest(
+        list(configurations),
+        _RunnerBuilder(plan, configurations).build_runners,
+        partial(make_clock, measuring.clock, plan.processor.on_gpu, measuring.flush_l2),
+        (*plan.expected, UnusableTimesError),
+        plan.processor.lock,
+        context=random_state_kept,
+    )
 
-    def ready(some: Sequence[Candidate]) -> dict[Candidate, Runner]:
-        bench = Bench(plan)
-        trials = bench.checked([offered[one] for one in some])
-        return {one: bench.runner(trial) for one, trial in zip(some, trials, strict=True) if not trial.failed}
 
-    clock = partial(make_clock, how.clock, plan.processor.on_gpu, how.flush_l2)
-    expected = (*plan.expected, UnusableTimesError)
-    return Contest(list(offered), ready, clock, expected, plan.processor.lock, context=random_state_kept)
+@dataclass(frozen=True)
+class _RunnerBuilder:
+    """Makes the candidates of a contest ready."""
+
+    plan: Plan
+    configurations: Mapping[Candidate, Configuration]
+
+    def build_runners(self, candidates: Sequence[Candidate]) -> dict[Candidate, Runner]:
+        """Return a runner for each candidate that can be launched."""
+        bench = Bench(self.plan)
+        trials = bench.check([self.configurations[candidate] for candidate in candidates])
+        runners = {}
+        for candidate, trial in zip(candidates, trials, strict=True):
+            if not trial.failed:
+                runners[candidate] = bench.build_runner(trial)
+        return runners
 
 
-_BOUND = ("compile", "setup", "reset", "verify")
+#: The callbacks that get the arguments of the call after their own arguments.
+_CALLBACKS = ("compile", "setup", "reset", "verify")
 
 
 def tuned(
@@ -396,7 +469,7 @@ def tuned(
     kernel: str = "",
     **options: Any,
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Choose the argument ``config`` of a function anew for each key, then call it with the choice.
+    """Choose the argument ``config`` of a function for each key, and call the function with the choice.
 
     ::
 
@@ -405,36 +478,63 @@ def tuned(
 
         add(a, b)
 
-    The function is measured with the arguments of the call that comes first. The options are those of
-    :func:`~pytest_autotune.tune`; its callbacks get the arguments of the call after their own, and what
-    ``compile`` returns is left to the function's own memory.
+    The function is measured with the arguments of the first call of each key. The options are those of
+    :func:`~pytest_autotune.tune`. The callbacks get the arguments of the call after their own, and the function itself
+    remembers the result of ``compile``.
 
-    :param key: gets the arguments of a call, returns its key; None for one choice for all calls.
-    :param kernel: the kernel's name; the function's module and name, if empty.
+    :param key: gets the arguments of a call and returns its key; None for one choice for all calls.
+    :param kernel: the kernel's name; empty for the module and the name of the function.
     """
-    candidates = as_space(space)
+    configurations = as_space(space)
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         name = kernel or f"{function.__module__}.{function.__qualname__}"
         source = options.get("source")
         if source is None:
-            source = [function, *filter(None, [options.get("compile")])]
+            compile = options.get("compile")
+            source = [function] if compile is None else [function, compile]
 
         @wraps(function)
         def tuned_function(*args: Any, **kwargs: Any) -> Any:
-            def bound(callback: Callable[..., object]) -> Callable[..., object]:
-                return lambda *own: callback(*own, *args, **kwargs)
-
-            callbacks = {option: bound(options[option]) for option in _BOUND if options.get(option) is not None}
+            call = _Call(function, args, kwargs)
+            callbacks = {}
+            for option in _CALLBACKS:
+                if options.get(option) is not None:
+                    callbacks[option] = _BoundCallback(options[option], args, kwargs)
             config = tune(
                 name,
-                key=key(*args, **kwargs) if key is not None else {},
-                space=candidates,
-                run=lambda config, *compiled: function(*args, config=config, **kwargs),
+                key={} if key is None else key(*args, **kwargs),
+                space=configurations,
+                run=call.run,
                 **{**options, **callbacks, "source": source},
             )
-            return function(*args, config=config, **kwargs)
+            return call.run(config)
 
         return tuned_function
 
     return decorate
+
+
+@dataclass(frozen=True)
+class _Call:
+    """A call of a decorated function."""
+
+    function: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+
+    def run(self, config: object, compiled: object = None) -> Any:
+        """Call the function with a configuration."""
+        return self.function(*self.args, config=config, **self.kwargs)
+
+
+@dataclass(frozen=True)
+class _BoundCallback:
+    """A callback that also gets the arguments of the call."""
+
+    callback: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+
+    def __call__(self, *own_args: Any) -> Any:
+        return self.callback(*own_args, *self.args, **self.kwargs)
