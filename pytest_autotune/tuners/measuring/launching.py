@@ -148,7 +148,7 @@ class RoundTimes:
 class Launching:
     """Launches candidates in turn, and times them.
 
-    :param expected: errors that a single candidate may raise. That candidate fails, and the others go on.
+    :param expected: errors that a single candidate may raise. The candidate fails, and the others go on.
     :param seed: determines the order of the turns. No other random state is touched.
     """
 

@@ -17,7 +17,7 @@ CallersBenchmark = Callable[[Callable[[], object]], "float | Iterable[float]"]
 
 @dataclass(frozen=True)
 class Measuring:
-    """How the candidates of a hand-written tuner are measured.
+    """Options for the measurement of a hand-written tuner's candidates.
 
     The candidates that may win take turns until each was measured for ``measure_ms``. Each is measured ``min_runs``
     times at least and ``max_runs`` times at most. The turns end sooner if the best candidate is certain.
@@ -47,7 +47,7 @@ class Measuring:
 
 
 class CallersClock:
-    """Takes the times of the caller's benchmark: one result of the benchmark counts as the time of one launch.
+    """Takes the times of the caller's benchmark. A result of the benchmark counts as the time of a launch.
 
     :param device: the clock that would be used without the benchmark. It synchronises the device.
     """

@@ -29,6 +29,7 @@ from pytest_autotune.tuners.measuring.times import (
     Round,
     Score,
     disagree,
+    list_times_us,
     scores,
 )
 
@@ -266,7 +267,7 @@ class Race:
         """The number of the candidate to choose: the first candidate that the race cannot tell apart from the best."""
         if not self._finalists:
             raise LookupError("every candidate failed")
-        finalist_scores = scores(self._rounds, [racer.number for racer in self._finalists])
+        finalist_scores = scores(self._rounds, _list_numbers(self._finalists))
         shares = {number: score.share for number, score in finalist_scores.items()}
         noise = NOISE_ON_CPU
         if self._launching.can_keep_busy:
@@ -390,14 +391,14 @@ class Race:
                 self._rounds = times.rounds
         self._rounds += times.rounds
         for racer in _running(racers):
-            racer.timed_us = [round_us[racer.number] for round_us in self._rounds if racer.number in round_us]
+            racer.timed_us = list_times_us(self._rounds, racer.number)
 
     def _find_disturbed_part(self, times: RoundTimes, racers: Sequence[Racer]) -> str:
         """Return the disturbed part of the race: ``"old"``, ``"new"``, or ``""`` for neither."""
-        numbers = [racer.number for racer in _running(racers)]
-        if times.is_host_late or not numbers:
+        running = _running(racers)
+        if times.is_host_late or not running:
             return ""
-        return disagree(self._rounds, times.rounds, numbers)
+        return disagree(self._rounds, times.rounds, _list_numbers(running))
 
     def _tie(self, racers: Sequence[Racer]) -> float:
         """Return the share of the best time by which a candidate may be slower and is still as good."""
@@ -406,9 +407,10 @@ class Race:
         return tie_on_gpu(min((racer.time_us for racer in racers), default=0.0))
 
     def _compare_with_best(self, racers: Sequence[Racer]) -> Standings:
-        scores_by_number = scores(self._rounds, [racer.number for racer in racers])
+        scores_by_number = scores(self._rounds, _list_numbers(racers))
         tie = self._tie(racers)
-        best = min(scores_by_number, key=lambda number: (scores_by_number[number].share, number))
+        # The lower number wins among equal shares.
+        best = min(sorted(scores_by_number), key=lambda number: scores_by_number[number].share)
         best_score = scores_by_number[best]
         standings = {}
         for number, score in scores_by_number.items():
@@ -495,6 +497,10 @@ class Race:
 
 def _running(racers: Sequence[Racer]) -> list[Racer]:
     return [racer for racer in racers if racer.failed is None]
+
+
+def _list_numbers(racers: Sequence[Racer]) -> list[int]:
+    return [racer.number for racer in racers]
 
 
 def _find_fastest_probe_us(racers: Sequence[Racer]) -> float:

@@ -25,7 +25,13 @@ class UnusableTimesError(ValueError):
 
 @dataclass(frozen=True)
 class Measurement:
-    """Times of one candidate, in microseconds: the median and half the interquartile range of those ``kept``."""
+    """The times of one candidate, in microseconds.
+
+    :param median_us: the median of the times that are no outliers.
+    :param spread_us: half the interquartile range of the times that are no outliers.
+    :param kept: the number of times that are no outliers.
+    :param runs: the number of all times.
+    """
 
     median_us: float
     spread_us: float
@@ -34,11 +40,13 @@ class Measurement:
 
     @property
     def error_us(self) -> float:
-        """By how much the median may be wrong: its standard error."""
+        """The standard error of the median."""
         return 2 * self.spread_us * _ERROR_OF_MEDIAN / math.sqrt(self.kept)
 
     def __str__(self) -> str:
-        return "1 run" if self.runs == 1 else f"+-{self.spread_us:.3g} us, {self.kept} of {self.runs} runs"
+        if self.runs == 1:
+            return "1 run"
+        return f"+-{self.spread_us:.3g} us, {self.kept} of {self.runs} runs"
 
 
 def measurement(samples_us: Sequence[float]) -> Measurement:
@@ -58,9 +66,9 @@ def measurement(samples_us: Sequence[float]) -> Measurement:
 def interquartile_mean(samples: Sequence[float]) -> tuple[float, float]:
     """Return the mean of the middle half of the samples, and its standard error.
 
-    A timer's ticks do not show in it as they do in a median: those of CUDA events are 0.032 us long, 0.7 % of a
-    kernel of 4.5 us. Its error is that of J. W. Tukey and D. H. McLaughlin (Sankhya A, 1963), by the standard
-    deviation of the samples whose tails were drawn in.
+    A timer's ticks change this mean less than a median. A tick of CUDA events is 0.032 us long, 0.7 % of a kernel of
+    4.5 us. J. W. Tukey and D. H. McLaughlin (Sankhya A, 1963) derive the error from the standard deviation of the
+    samples whose tails were drawn in.
 
     :param samples: one or more; of fewer than four, the median and half their range.
     """
@@ -81,23 +89,27 @@ def _quartiles(ordered: Sequence[float]) -> tuple[float, float]:
     return lower, upper
 
 
-#: Two stages disagree where a candidate's times in them differ by this share, and by more than their scatter explains.
+#: Two stages disagree if a candidate's times in them differ by this share, and by more than their scatter explains.
 DISAGREE = 0.05
-#: A difference of so many standard errors is one; many candidates are compared with the best of them, so some more.
+#: A difference of two standard errors is certain. If many candidates are compared with the best, three are needed.
 SURE, VERY_SURE = 2.0, 3.0
-#: So many times tell how much they scatter.
+#: This many times show how much a candidate's times scatter.
 _SCATTER = 4
-#: What is measured may be so much less than what counts: else half of those that are slower by just that would go
-#: unnoticed.
+#: A measured difference may be smaller than the limit by this share. Otherwise half of the candidates that are slower
+#: by exactly the limit would pass unnoticed.
 ALLOWANCE = 0.0075
 
-#: The times of those that took a turn in one round, by number.
+#: The times of the candidates in one round, in microseconds, by the number of the candidate.
 Round = dict[int, float]
 
 
 @dataclass(frozen=True)
 class Score:
-    """A candidate's time as a share of what the others took in the same rounds, and by how much it may be wrong."""
+    """A candidate's time compared with the times of all candidates in the same rounds.
+
+    :param share: the candidate's time as a share of the level of the rounds.
+    :param error: the standard error of ``share``.
+    """
 
     share: float
     error: float
@@ -105,9 +117,9 @@ class Score:
 
 @dataclass(frozen=True)
 class Comparison:
-    """How one candidate compares with another.
+    """A candidate compared with another candidate.
 
-    :param slower: by which share of the other's time the first takes longer; below 0 where it is the faster one.
+    :param slower: the share of the other's time by which the first is slower; below 0 if the first is faster.
     :param error: the standard error of ``slower``.
     """
 
@@ -116,7 +128,7 @@ class Comparison:
 
     @classmethod
     def of(cls, rounds: Sequence[Round], number: int, other: int) -> Comparison | None:
-        """Compare by the rounds in which both were timed; None where there are none."""
+        """Compare two candidates by the rounds that timed both; None if no round did."""
         ratios = []
         for times in rounds:
             if number in times and times.get(other):
@@ -127,8 +139,16 @@ class Comparison:
         return cls(share - 1, error)
 
     def is_slower(self, worth: float) -> bool:
-        """Whether it is slower: for certain, and by a share that counts."""
+        """Whether the first is certainly slower by a share that counts.
+
+        :param worth: the share that counts.
+        """
         return self.slower > VERY_SURE * self.error and self.slower >= worth - ALLOWANCE
+
+
+def list_times_us(rounds: Sequence[Round], number: int) -> list[float]:
+    """Return the times of one candidate, in the order of the rounds."""
+    return [times_us[number] for times_us in rounds if number in times_us]
 
 
 def scores(rounds: Sequence[Round], numbers: Sequence[int]) -> dict[int, Score]:
@@ -139,7 +159,7 @@ def scores(rounds: Sequence[Round], numbers: Sequence[int]) -> dict[int, Score]:
     """
     usual_us: dict[int, float] = {}
     for number in numbers:
-        times_us = [times[number] for times in rounds if number in times]
+        times_us = list_times_us(rounds, number)
         if times_us:
             usual_us[number], _ = interquartile_mean(times_us)
     shares_by_number = _shares_of_level(rounds, usual_us)
@@ -149,9 +169,13 @@ def scores(rounds: Sequence[Round], numbers: Sequence[int]) -> dict[int, Score]:
         share, error = means[number] = interquartile_mean(shares)
         if len(shares) >= _SCATTER and share:
             scatters.append(error * len(shares) ** 0.5 / share)
-    scatter = statistics.fmean(scatters) if scatters else math.inf
+    scatter = math.inf
+    if scatters:
+        scatter = statistics.fmean(scatters)
     # Every level holds a part of the candidate's own time: with two candidates, half of it.
-    own_part = (len(means) / (len(means) - 1)) ** 0.5 if len(means) > 1 else 1.0
+    own_part = 1.0
+    if len(means) > 1:
+        own_part = (len(means) / (len(means) - 1)) ** 0.5
     result: dict[int, Score] = {}
     for number, (share, error) in means.items():
         relative_error = max(error / (share or 1.0), scatter / len(shares_by_number[number]) ** 0.5)
@@ -174,23 +198,44 @@ def _shares_of_level(rounds: Sequence[Round], usual_us: dict[int, float]) -> dic
     return {number: values for number, values in shares.items() if values}
 
 
+@dataclass(frozen=True)
+class _Shift:
+    """The difference between two parts of a race for one candidate.
+
+    :param slower: the share of the old median by which the new median is longer.
+    :param error: the standard error of ``slower``.
+    """
+
+    slower: float
+    error: float
+
+
 def disagree(before: Sequence[Round], after: Sequence[Round], numbers: Sequence[int]) -> str:
-    """Return the disturbed part of a race, which is the slower one: ``"old"``, ``"new"``, or ``""`` for neither.
+    """Return the disturbed part of a race, which is the slower part: ``"old"``, ``"new"``, or ``""`` for neither.
 
     The parts disagree if all candidates became slower or faster, or if some candidates changed more than others.
     """
-    shifts, errors = [], []
+    shifts = []
     for number in numbers:
-        old_us = [times[number] for times in before if number in times]
-        new_us = [times[number] for times in after if number in times]
-        if len(old_us) < 3 or len(new_us) < 3:
+        shift = _find_shift(list_times_us(before, number), list_times_us(after, number))
+        if shift is None:
             return ""
-        old, new = measurement(old_us), measurement(new_us)
-        if not old.median_us or not new.median_us:
-            return ""
-        shifts.append(new.median_us / old.median_us - 1)
-        errors.append(math.hypot(old.error_us / old.median_us, new.error_us / new.median_us))
-    tolerated = DISAGREE + 1.5 * SURE * max(errors)
-    if abs(statistics.median(shifts)) <= tolerated and max(shifts) - min(shifts) <= 2 * tolerated:
+        shifts.append(shift)
+    tolerated = DISAGREE + 1.5 * SURE * max(shift.error for shift in shifts)
+    slower = [shift.slower for shift in shifts]
+    if abs(statistics.median(slower)) <= tolerated and max(slower) - min(slower) <= 2 * tolerated:
         return ""
-    return "new" if sum(shifts) > 0 else "old"
+    if sum(slower) > 0:
+        return "new"
+    return "old"
+
+
+def _find_shift(old_us: Sequence[float], new_us: Sequence[float]) -> _Shift | None:
+    """Compare the times of a candidate in two parts of a race; None if there are too few times."""
+    if len(old_us) < 3 or len(new_us) < 3:
+        return None
+    old, new = measurement(old_us), measurement(new_us)
+    if not old.median_us or not new.median_us:
+        return None
+    error = math.hypot(old.error_us / old.median_us, new.error_us / new.median_us)
+    return _Shift(new.median_us / old.median_us - 1, error)

@@ -1,1 +1,1 @@
-"""``triton.autotune``."""
+"""The adapter for ``triton.autotune``."""

@@ -1,11 +1,9 @@
 """The adapter for ``triton.autotune``: Triton 3.4 and later.
 
-It touches members of ``triton.runtime.autotuner.Autotuner``:
-``check_disk_cache``, which Triton calls when it has no choice in memory, with the
-candidates that are left after pruning and a function that benchmarks them;
-``cache_results``, the switch that makes Triton call it; and ``prune_configs``, which
-leaves no trace in the candidates. ``Heuristics.__init__`` notes what
-stands over an autotuner. The launch of a kernel that has its choice is not touched.
+The adapter replaces members of ``triton.runtime.autotuner.Autotuner``. Triton calls ``check_disk_cache`` if it has no
+choice in memory, with the candidates that pruning left and a function that benchmarks them. ``cache_results`` is the
+switch that makes Triton call it. The replaced ``prune_configs`` changes no candidate. ``Heuristics.__init__`` notes
+the heuristics around an autotuner. A launch of a kernel that has its choice runs no code of the adapter.
 """
 
 from __future__ import annotations
@@ -21,7 +19,7 @@ from pytest_autotune.run.mode import Job, Suite
 from pytest_autotune.run.session import Session
 from pytest_autotune.tuners.shared.functions import python_function, qualified_name
 from pytest_autotune.tuners.shared.library import Patches, guarded
-from pytest_autotune.tuners.triton import ahead
+from pytest_autotune.tuners.triton.ahead import AheadCompiler
 from pytest_autotune.tuners.triton.choosing import Choices
 from pytest_autotune.tuners.triton.compilations import CompileWatcher
 from pytest_autotune.tuners.triton.identity import NAME
@@ -31,25 +29,34 @@ from pytest_autotune.tuners.triton.internals.autotuners import prune_copies
 _SWITCH = "cache_results"
 
 
+def _ignore_autotuner(autotuner: Any) -> None:
+    pass
+
+
+def _list_users_hooks(autotuner: Any, *_: object) -> tuple[Any, ...]:
+    """Return the user's functions that a hit calls. The guard lets their errors pass."""
+    return (autotuner.pre_hook,)
+
+
 class _AlwaysAsk:
-    """A data descriptor for ``cache_results``: it covers autotuners made before the hook, too.
+    """A data descriptor for ``cache_results``. It also covers autotuners that were made before the hook.
 
-    The user's own setting stays where it was, in the instance, and holds for classes with a disk cache of their own.
+    The user's own setting stays in the instance. It holds for classes that have a disk cache of their own.
 
-    :param check: what Triton asks where it is switched on.
-    :param passed_by: told of an autotuner that searches and asks nobody.
+    :param check: the function that Triton calls if the switch is on.
+    :param on_bypass: called with an autotuner that searches without a call of ``check``.
     """
 
-    def __init__(self, check: Callable[..., bool], passed_by: Callable[[Any], object] = lambda autotuner: None) -> None:
+    def __init__(self, check: Callable[..., bool], on_bypass: Callable[[Any], object] = _ignore_autotuner) -> None:
         self._check = check
-        self._passed_by = passed_by
+        self._on_bypass = on_bypass
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         if instance is None or getattr(type(instance), autotuners.DISK_CACHE) is self._check:
             return True
         is_on = instance.__dict__.get(_SWITCH, False)
         if not is_on:
-            self._passed_by(instance)
+            self._on_bypass(instance)
         return is_on
 
     def __set__(self, instance: Any, value: object) -> None:
@@ -65,32 +72,47 @@ class Adapter:
     def __init__(self) -> None:
         self._session: Session | None = None
         self._autotuner_class: Any = None
-        self._hooked = ExitStack()
-        #: The autotuners that came by.
-        self._seen: weakref.WeakSet[Any] = weakref.WeakSet()
-        #: Kernels of autotuners that searched past us, which may be gone at the end.
-        self._passed: set[str] = set()
-        self._ahead: ahead.AheadCompiler | None = None
+        self._exits = ExitStack()
+        #: The autotuners that asked the adapter.
+        self._asked: weakref.WeakSet[Any] = weakref.WeakSet()
+        #: The kernels of autotuners that searched without asking. Such an autotuner may be gone at the end.
+        self._bypassing: set[str] = set()
+        self._ahead_compiler: AheadCompiler | None = None
 
     def hook(self, module: ModuleType, session: Session) -> None:
         autotuner_class: Any = module.Autotuner
         patches = Patches(session, NAME)
-        self._hooked.callback(patches.undo)
-        own_check = autotuners.find_original_method(autotuner_class, autotuners.DISK_CACHE, patches)
-        prune = autotuners.find_original_method(autotuner_class, autotuners.PRUNE, patches)
+        self._exits.callback(patches.undo)
+        triton_check = autotuners.find_original_method(autotuner_class, autotuners.DISK_CACHE, patches)
+        triton_prune = autotuners.find_original_method(autotuner_class, autotuners.PRUNE, patches)
         heuristics = autotuners.OuterHeuristics(module, patches)
         compilations = CompileWatcher(session)
-        self._hooked.callback(compilations.unhook)
-        choices = Choices(session, compilations, heuristics, own_check)
-        adapter = self
+        self._exits.callback(compilations.unhook)
+        choices = Choices(session, compilations, heuristics, triton_check)
+        reason = autotuners.explain_no_race(autotuner_class)
+        if reason:
+            session.note(f"{NAME}: candidates are measured one after the other and not raced: {reason}")
+        self._session = session
+        self._autotuner_class = autotuner_class
+        self._ahead_compiler = AheadCompiler(session, autotuner_class, heuristics, compilations)
+        check_disk_cache = self._build_check_disk_cache(choices, session)
+        setattr(autotuner_class, autotuners.DISK_CACHE, check_disk_cache)
+        setattr(autotuner_class, autotuners.PRUNE, _build_prune_configs(triton_prune, session))
+        if _SWITCH in vars(autotuner_class):  # the descriptor of a run around this run
+            self._exits.callback(setattr, autotuner_class, _SWITCH, vars(autotuner_class)[_SWITCH])
+        else:
+            self._exits.callback(delattr, autotuner_class, _SWITCH)
+        setattr(autotuner_class, _SWITCH, _AlwaysAsk(check_disk_cache, self._note_bypass_in_tests))
+
+    def _build_check_disk_cache(self, choices: Choices, session: Session) -> Callable[..., bool]:
+        """Return the method that replaces ``check_disk_cache``."""
+        asked = self._asked
 
         def choose(self: Any, tuning_key: Any, configs: Any, bench_fn: Any) -> bool:
-            adapter._seen.add(self)
+            asked.add(self)
             return choices.choose(self, tuning_key, configs, bench_fn)
 
-        # A hit calls a hook of the user's.
-        original = choices.check_disk_cache
-        guarded_choose = guarded(choose, original, session, NAME, NAME, lambda autotuner, *_: (autotuner.pre_hook,))
+        guarded_choose = guarded(choose, choices.check_disk_cache, session, NAME, NAME, _list_users_hooks)
 
         @wraps(guarded_choose)
         def check_disk_cache(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -98,69 +120,77 @@ class Adapter:
             try:
                 return guarded_choose(self, *args, **kwargs)
             except BaseException:
-                if getattr(self, "nargs", None) is arguments:  # else they are of a call in another thread
-                    self.nargs = None  # Triton's run lets go of the arguments only where it returns
+                # Triton's run releases the arguments of a call only if it returns. Other arguments are those of a call
+                # in another thread.
+                if getattr(self, "nargs", None) is arguments:
+                    self.nargs = None
                 raise
 
-        def prune_configs(self: Any, kwargs: Any) -> Any:
-            return prune(self, kwargs) if session.is_paused else prune_copies(self, prune, kwargs)
-
-        if why := autotuners.explain_no_race(autotuner_class):
-            session.note(f"{NAME}: candidates are measured one after the other and not raced: {why}")
-        self._session = session
-        self._autotuner_class = autotuner_class
-        self._ahead = ahead.AheadCompiler(session, autotuner_class, heuristics, compilations)
-        setattr(autotuner_class, autotuners.DISK_CACHE, check_disk_cache)
-        setattr(autotuner_class, autotuners.PRUNE, prune_configs)
-        outer = [held[_SWITCH]] if _SWITCH in (held := vars(autotuner_class)) else []  # of a run around this one
-        self._hooked.callback(setattr if outer else delattr, autotuner_class, _SWITCH, *outer)
-        setattr(autotuner_class, _SWITCH, _AlwaysAsk(check_disk_cache, self._pass_by_in_tests))
+        return check_disk_cache
 
     def prepare(self, suite: Suite) -> list[Job]:
-        """Compile loaded choices ahead of the tests."""
-        return self._ahead.list_jobs(suite) if self._ahead is not None else []
+        """Return the compilations of loaded choices that threads can do ahead of the tests."""
+        if self._ahead_compiler is None:
+            return []
+        return self._ahead_compiler.list_jobs(suite)
 
     def unhook(self) -> None:
-        self._hooked.close()
-        self._autotuner_class = self._ahead = None
+        self._exits.close()
+        self._autotuner_class = self._ahead_compiler = None
 
     @contextmanager
     def isolated(self) -> Iterator[None]:
-        """Give every autotuner an empty memory, and its own back afterwards."""
+        """Give every autotuner an empty memory, and afterwards the memory that it had before."""
         swapped = []
-        for autotuner in self._live_autotuners():
-            held = vars(autotuner)
-            if type(held.get("cache")) is dict:
-                swapped.append((held, held["cache"]))
-                held["cache"] = {}
+        for autotuner in self._list_live_autotuners():
+            attributes = vars(autotuner)
+            if type(attributes.get("cache")) is dict:
+                swapped.append((attributes, attributes["cache"]))
+                attributes["cache"] = {}
         try:
             yield
         finally:
-            for autotuner in list(self._seen):  # some were made inside
+            for autotuner in list(self._asked):  # some were made inside
                 if type(vars(autotuner).get("cache")) is dict:
                     vars(autotuner)["cache"] = {}
-            for held, cache in swapped:
-                held["cache"] = cache
+            for attributes, cache in swapped:
+                attributes["cache"] = cache
 
     def untracked(self) -> list[str]:
-        """Kernels of autotuners that were tuned and never came by: before the hook, or by a search of their class's."""
-        for one in self._live_autotuners():
-            if one not in self._seen and autotuners.was_tuned(one, self._autotuner_class):
-                self._pass_by(one)
-        return sorted(self._passed)
+        """Return the kernels that were tuned without asking: before the hook, or by a search of their own class."""
+        for autotuner in self._list_live_autotuners():
+            if autotuner not in self._asked and autotuners.was_tuned(autotuner, self._autotuner_class):
+                self._note_bypass(autotuner)
+        return sorted(self._bypassing)
 
-    def _pass_by_in_tests(self, autotuner: Any) -> None:
+    def _note_bypass_in_tests(self, autotuner: Any) -> None:
         if self._session is not None and not self._session.is_paused:
             with self._session.guard(NAME, _SWITCH):
-                self._pass_by(autotuner)
+                self._note_bypass(autotuner)
 
-    def _pass_by(self, autotuner: Any) -> None:
+    def _note_bypass(self, autotuner: Any) -> None:
         function = python_function(autotuner)
         if function is None or self._session is None:
             return
         kernel = qualified_name(function)
         if not self._session.ignores(NAME, kernel):
-            self._passed.add(f"{kernel} ({type(autotuner).__module__}.{type(autotuner).__qualname__})")
+            self._bypassing.add(f"{kernel} ({type(autotuner).__module__}.{type(autotuner).__qualname__})")
 
-    def _live_autotuners(self) -> list[Any]:
-        return autotuners.list_live_objects(self._autotuner_class) if self._autotuner_class is not None else []
+    def _list_live_autotuners(self) -> list[Any]:
+        if self._autotuner_class is None:
+            return []
+        return autotuners.list_live_objects(self._autotuner_class)
+
+
+def _build_prune_configs(triton_prune: Any, session: Session) -> Callable[..., Any]:
+    """Return the method that replaces ``prune_configs``.
+
+    :param triton_prune: Triton's ``prune_configs``.
+    """
+
+    def prune_configs(self: Any, kwargs: Any) -> Any:
+        if session.is_paused:
+            return triton_prune(self, kwargs)
+        return prune_copies(self, triton_prune, kwargs)
+
+    return prune_configs
