@@ -73,7 +73,7 @@ def _refuse_loss(cache: Cache, output: str, output_cache: Cache) -> None:
 
 
 def _parse_device(text: str) -> Device:
-    parts = [part.strip() for part in text.split(",")]
+    parts = list(map(str.strip, text.split(",")))
     if len(parts) != 3 or not parts[0] or not parts[2].isdecimal():
         raise CacheError("--device", f"expected NAME,ARCH,MULTIPROCESSORS, not {text!r}")
     return Device(parts[0], parts[1], int(parts[2]))

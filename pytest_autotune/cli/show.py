@@ -113,10 +113,11 @@ def _build_tables(groups: _Groups) -> Iterator[str]:
 
 def _build_table(title: str, entries: Sequence[Entry]) -> Iterator[str]:
     """Yield the table of one kernel's entries for one device. The title has the parts of the key that all share."""
-    keys = compare_keys([entry.problem for entry in entries])
+    problems = [entry.problem for entry in entries]
+    keys = compare_keys(problems)
     names = keys.differing_names
     # Several entries of one problem differ in their fingerprints.
-    has_fingerprints = len({entry.problem for entry in entries}) < len(entries)
+    has_fingerprints = len(set(problems)) < len(problems)
     header = [*names, "choice", "time", "tuned in"]
     if has_fingerprints:
         header.append("fingerprint")

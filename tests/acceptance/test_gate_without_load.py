@@ -222,7 +222,8 @@ def test_a_gate_fails_where_only_a_cache_of_a_test_was_asked(serial_suite: Suite
     result = serial_suite.load("--autotune-max-misses=0")
 
     assert result.ret == pytest.ExitCode.TESTS_FAILED
-    assert section(result)[0] == "1 hit"
+    # On a slow machine, the line also has the time that the hit saved.
+    assert section(result)[0].startswith("1 hit")
     result.stdout.fnmatch_lines(["!* entries were loaded and not one was asked for (test_*::test_gpu was skipped) !*"])
     skips = asks.replace("run=str", "run=lambda n: pytest.skip('no GPU')")
     (serial_suite.folder / "test_own.py").write_text(f"import pytest\ndef test_own(autotune_cache): {skips}\n")
