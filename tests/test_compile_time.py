@@ -21,9 +21,9 @@ constexpr_function: Any = getattr(triton, "constexpr_function", None) or tl.cons
 #: Triton 3.4 has no constants in its hash.
 HASHES_CONSTANTS = hasattr(triton.runtime.jit, "JITCallable")
 
-ANYWHERE = CompileTime(needs_thread=False, needs_time=False)
-AT_ITS_TIME = CompileTime(needs_thread=False, needs_time=True)
-IN_ITS_THREAD = CompileTime(needs_thread=True, needs_time=True)
+ANYWHERE = CompileTime(needs_launching_thread=False, needs_launch=False)
+AT_ITS_TIME = CompileTime(needs_launching_thread=False, needs_launch=True)
+IN_ITS_THREAD = CompileTime(needs_launching_thread=True, needs_launch=True)
 
 SETTINGS = {"vec": 1}
 SCALE = tl.constexpr(3)

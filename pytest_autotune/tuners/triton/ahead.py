@@ -147,7 +147,7 @@ class AheadCompiler:
         if not entries:
             return []
         kernel = autotuners.find_jit_function(autotuner)
-        if CompileTime.of(kernel).needs_time:
+        if CompileTime.of(kernel).needs_launch:
             return []
         cache_folder = environment.find_cache_folder()
         heuristics = list_heuristics(autotuner, self._heuristics.list_around(autotuner))

@@ -102,7 +102,9 @@ class CompileWatcher:
         self._choosing: set[int] = set()
 
     def watch(self) -> None:
-        """Begin to watch. Triton imports its compiler after its autotuner, so this is called at the first call.
+        """Start watching.
+
+        This is called at the first call of a kernel, because Triton imports its compiler after its autotuner.
 
         :raises HookError: if Triton's compiler differs from the known ones.
         """
@@ -119,7 +121,7 @@ class CompileWatcher:
         self._module.compile = compile
 
     def unhook(self) -> None:
-        """End to watch."""
+        """Stop watching, and restore Triton's ``compile``."""
         if self._module is not None:
             self._module.compile = self._original
             self._module = None
@@ -173,7 +175,7 @@ class CompileWatcher:
         """
         with self._session.guard("triton", "compile()"):
             source = arguments["src"]
-            if CompileTime.of(source.fn, source.constants.values()).needs_thread:
+            if CompileTime.of(source.fn, source.constants.values()).needs_launching_thread:
                 return nullcontext(wait)  # another thread, or process, may make other code of it
             name = name_compilation(source, arguments.get("target"), arguments.get("options"))
             return self._session.compiling(name, wait)

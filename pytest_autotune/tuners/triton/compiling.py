@@ -34,7 +34,7 @@ class _CandidatePool(CompilePool):
     def submit(self, job: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         """Compile one candidate, as Triton asks its executor."""
         source = compiler.find_job_source(job)
-        if source is None or CompileTime.of(source.fn, source.constants.values()).needs_thread:
+        if source is None or CompileTime.of(source.fn, source.constants.values()).needs_launching_thread:
             return self._compile_in_calling_thread(job)
         return super().submit(_do_job, job)
 
@@ -110,7 +110,7 @@ def _compile_in_threads(call: Call, configs: Sequence[Any], pool: CompilePool) -
 def _weigh(config: Any) -> float:
     """Return a number by which candidates are sorted by their compile time: about the elements of one thread.
 
-    Of 48 tiles of a matmul the slowest took nine times as long as the fastest. This number sorts them nearly by time.
+    The slowest of 48 tiles of a matmul took nine times as long as the fastest. This number sorts them nearly by time.
     """
     sizes = [value for value in config.kwargs.values() if isinstance(value, int) and value > 1]
     return math.prod(sizes) / max(getattr(config, "num_warps", None) or 1, 1)

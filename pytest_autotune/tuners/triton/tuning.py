@@ -347,7 +347,7 @@ class _NotingBenchmark:
         self._tuning = tuning
         self._config_count = config_count
         self._benchmarked = 0
-        #: The error of each candidate whose benchmark raised one.
+        #: The errors of the candidates that failed, by config.
         self.errors: dict[Any, BaseException] = {}
 
     def measure(self, kernel_call: Callable[[], object], *args: Any, **kwargs: Any) -> object:

@@ -159,7 +159,7 @@ def _source_class() -> Any:
 
         def make_ir(self, *args: Any, **kwargs: Any) -> Any:
             with _MAKES_CODE, _remove_new_hashes(self.copies.originals), _refuse_warnings():
-                if CompileTime.of(self.fn, self.constants.values()).needs_time:
+                if CompileTime.of(self.fn, self.constants.values()).needs_launch:
                     raise ChangedMeanwhile
                 code = super().make_ir(*args, **kwargs)
                 if _Copies(self.copies.originals[0]).state != self.copies.state:

@@ -41,19 +41,19 @@ _PLAIN = (bool, int, float, complex, str, bytes, type(None))
 
 @dataclass(frozen=True)
 class CompileTime:
-    """How the compilation of a kernel depends on its thread and its time.
+    """Whether only the launching thread, or only the launch itself, may compile a kernel.
 
-    :param needs_thread: only the thread that launches the kernel may compile it: Python code outside Triton's package
-        runs, or ``tl.static_print`` prints.
-    :param needs_time: only the launch may compile it: Triton reads a value that is not in its hash of the kernel.
+    :param needs_launching_thread: only the thread that launches the kernel may compile it. Python code outside Triton's
+        package runs, or ``tl.static_print`` prints.
+    :param needs_launch: only the launch may compile it. Triton reads a value that is not in its hash of the kernel.
     """
 
-    needs_thread: bool
-    needs_time: bool
+    needs_launching_thread: bool
+    needs_launch: bool
 
     @classmethod
     def of(cls, kernel: Any, constants: Iterable[object] = ()) -> CompileTime:
-        """Return how the compilation of a kernel depends on its thread and its time.
+        """Examine a kernel.
 
         :param kernel: Triton's ``JITFunction``.
         :param constants: the arguments that are compiled in.
@@ -64,7 +64,7 @@ class CompileTime:
             for constant in constants:
                 walk.add_constant(constant)
         except Exception:  # nothing is certain about a kernel that cannot be followed
-            return cls(needs_thread=True, needs_time=True)
+            return cls(needs_launching_thread=True, needs_launch=True)
         return cls(walk.runs_code, walk.runs_code or walk.reads_unhashed)
 
 
