@@ -245,6 +245,10 @@ class Launching:
 
 def _are_enough(in_time: Sequence[RacerLaunch], launches: Sequence[RacerLaunch]) -> bool:
     """Whether the host was in time for at least half of the launches of each racer."""
-    in_time_counts = Counter(launch.racer.number for launch in in_time)
-    counts = Counter(launch.racer.number for launch in launches)
+    in_time_counts: Counter[int] = Counter()
+    for launch in in_time:
+        in_time_counts[launch.racer.number] += 1
+    counts: Counter[int] = Counter()
+    for launch in launches:
+        counts[launch.racer.number] += 1
     return all(2 * in_time_counts[number] >= count for number, count in counts.items())

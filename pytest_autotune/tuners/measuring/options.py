@@ -69,7 +69,7 @@ class CallersClock:
         runner.before_launch()
         times = self._benchmark(runner.run)
         if isinstance(times, Iterable):
-            return measurement([float(time) for time in times])
+            return measurement(list(map(float, times)))
         return measurement([float(times)])
 
     def launch(self, runner: Runner, busy_us: float) -> HostLaunch:

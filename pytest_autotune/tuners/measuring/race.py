@@ -253,10 +253,9 @@ class Race:
     @property
     def results(self) -> Sequence[CandidateResult]:
         """The result of every candidate so far, in the order of the probes."""
-        results_by_racer = {racer.number: racer.result for racer in self._racers}
         results = []
         for number, racer in enumerate(self._racer_by_number):
-            result = results_by_racer[racer.number]
+            result = racer.result
             if racer.number != number:
                 result = replace(result, same_as=racer.number)
             results.append(result)
