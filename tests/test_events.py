@@ -63,7 +63,8 @@ def test_what_a_process_reports_at_its_end_comes_back_as_it_was_unless_its_line_
     data = {
         "notes": ["note"], "untracked": ["triton:k"], "imported_kernels": ["t:k"],
         "hypothesis_tests": ["t::t"], "disabled_tests": [],
-        "missing_caches": [], "unhooked": {"triton": "why"}, "versions": {"triton": "triton 3.6"}, "deselected": 3,
+        "missing_caches": [],
+        "ignored_test_files": [], "unhooked": {"triton": "why"}, "versions": {"triton": "triton 3.6"}, "deselected": 3,
     }  # fmt: skip
     ends = [("gw1", Event.decode(Event(END, data=said).encode())) for said in (data, {"notes": 5})]
 

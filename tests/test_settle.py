@@ -265,6 +265,14 @@ def test_the_gate_needs_the_summary_and_the_limit_only(
     )
 
 
+def test_an_error_that_no_test_failed_for_fails_the_run() -> None:
+    """A forked child of a test asked for the problem, and its error ended with it."""
+    strict = result(MISSED, on_miss="error", test_counts={"passed": 1})
+
+    assert "no test failed" in judge(strict, None).failure
+    assert judge(result(strict, test_counts={"failed": 1}), None).failure == ""
+
+
 def test_an_uncacheable_problem_of_a_run_that_loads_nothing_is_not_judged() -> None:
     rows = tuple(replace(row, outcome=Outcome.UNCACHEABLE) for row in MISSED.rows)
     gate = judge(replace(MISSED, loaded=(), rows=rows), Limit.parse("0"))

@@ -523,16 +523,28 @@ def test_a_source_that_was_given_for_a_kernel_is_its_source(load) -> None:
 
 
 METHODS = """
+import functools
 OTHER = 1
 class Base:
     def above(self, c):
         return c + OTHER
     def unused(self, c):
         return 7
+def logged(function):
+    @functools.wraps(function)
+    def wrapper(*args):
+        return function(*args)
+    return wrapper
 class Tile(Base):
     SCALE = 3
+    @logged
     def run(self, c):
-        return self.inner(c) + self.wide + type(self).made(c) + super().above(c)
+        return self.inner(c) + self.wide + type(self).made(c) + super().above(c) + self.__hidden(c)
+    @functools.lru_cache
+    def __hidden(self, c):
+        return self.deep(c)
+    def deep(self, c):
+        return c - 8
     def inner(self, c):
         return c * 2
     @property
@@ -556,6 +568,7 @@ class Tile(Base):
         ("SCALE = 3", "SCALE = 30", True),
         ("c - 5", "c - 50", True),
         ("OTHER = 1", "OTHER = 10", True),
+        ("c - 8", "c - 80", True),
         ("return 6", "return 60", False),
         ("return 7", "return 70", False),
     ],
@@ -568,6 +581,7 @@ def test_a_method_is_read_with_the_members_that_it_uses(load, old: str, new: str
 
 
 LOCAL_IMPORTS = [
+    "from kernels_space.below.deep import work\n    return work(c)",
     "from kernels_pkg import work\n    return work(c)",
     "import kernels_pkg.deep as deep\n    return deep.work(c)",
     "from kernels_pkg import deep\n    return deep.work(c)",
@@ -581,6 +595,10 @@ def test_a_module_that_a_function_imports_is_read_and_not_imported(load, tmp_pat
     package.mkdir()
     deep = package / "deep.py"
     (package / "__init__.py").write_text("from .deep import work\n")
+    (tmp_path / "kernels_space").mkdir()
+    (tmp_path / "kernels_space" / "below").symlink_to(package)
+    if "kernels_space" in body:  # folders without __init__.py
+        (package / "__init__.py").unlink()
     deep.write_text("import math\ndef work(c):\n    return c * 2\n")
     monkeypatch.syspath_prepend(tmp_path)
     run = load(f"def run(c):\n    {body}\n").run
@@ -609,7 +627,7 @@ def test_a_module_as_source_is_read_with_the_modules_that_it_imports(load, tmp_p
 
 
 OWN_WAYS = """
-import dataclasses, functools
+import dataclasses, functools, threading
 from decimal import Decimal
 from fractions import Fraction
 LIMIT = 1
@@ -630,6 +648,12 @@ class Tool:
         return x * by * 5
     twice = functools.partialmethod(double, by=2)
 work = Tool().work
+class Library(threading.Thread):
+    @classmethod
+    def forward(cls):
+        return 9
+applied = Library().start
+upper = str.upper
 class Size:
     def __get__(self, owner, cls):
         return 8
@@ -657,6 +681,8 @@ def kernel(x):
         ("Tool()", "by * 5", "by * 50"),
         ("pick(x)", "x * 6", "x * 60"),
         ("Described().size", "return 8", "return 80"),
+        ("applied(x)", "return 9", "return 90"),
+        ("upper(x)", "str.upper", "str.lower"),
     ],
 )
 def test_code_that_a_name_leads_to_in_another_way_is_read(load, used: str, old: str, new: str) -> None:

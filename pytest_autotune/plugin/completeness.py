@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Generator, Iterable, Sequence
+from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
 
 from pytest_autotune.cache.quantities import describe_count
 from pytest_autotune.plugin.values import Options
+from pytest_autotune.run.collected import Collected
 
 #: Pytest's options that select tests, with the flags that a user types.
 _SELECTING_FLAGS = {
@@ -67,14 +69,14 @@ class Completeness:
         return Counter(outcome for _, outcome in self._outcomes)
 
     def describe_incompleteness(
-        self, session: pytest.Session, exitstatus: int, crashed_workers: Sequence[str], deselected_count: int
+        self, session: pytest.Session, exitstatus: int, crashed_workers: Sequence[str], collected: Collected
     ) -> str:
         """Return the first reason why the run was not complete; empty if it was complete.
 
         :param session: pytest's session.
         :param exitstatus: pytest's exit status, as far as it is known.
         :param crashed_workers: the names of the workers that crashed.
-        :param deselected_count: the number of collected tests that were deselected.
+        :param collected: the reports of the processes that collected tests.
         """
         # pytest.exit(returncode=0) ends a run with a status of its own, which pytest does not call an interruption.
         if exitstatus == pytest.ExitCode.INTERRUPTED or session.shouldstop:
@@ -88,8 +90,10 @@ class Completeness:
         selection = describe_selection(session.config)
         if selection:
             return selection
-        if deselected_count:
-            return describe_count(deselected_count, "test deselected", "tests deselected")
+        if collected.deselected_count:
+            return describe_count(collected.deselected_count, "test deselected", "tests deselected")
+        if collected.ignored_test_files:
+            return f"{collected.ignored_test_files[0]} was not collected (collect_ignore or pytest_ignore_collect)"
         if self._first_failure:
             return self._first_failure
         if session.shouldfail:
@@ -136,11 +140,61 @@ def describe_selection(config: pytest.Config) -> str:
     for option, flag in _SELECTING_FLAGS.items():
         if config.getoption(option, None):
             return f"{flag} selects tests"
+    if config.getoption("inifilename", None):
+        return f"-c {config.getoption('inifilename')} may select tests"
     for override in config.getoption("override_ini", None) or ():
         name = override.partition("=")[0]
         if name in _SELECTING_INI_VALUES:
             return f"-o {name} selects tests"
     return ""
+
+
+class IgnoredTestFiles:
+    """Notes the test files that a ``conftest.py`` keeps pytest from collecting, for example if a package is missing.
+
+    Such a file is like a skipped test. A folder that the ini value ``norecursedirs`` names, or that is a virtual
+    environment, is no part of the suite.
+    """
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._rootdir = config.rootpath
+        self._patterns: Sequence[str] = config.getini("python_files")
+        self._skipped_folders: Sequence[str] = config.getini("norecursedirs")
+        #: The paths relative to the rootdir, each once.
+        self.paths: list[str] = []
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_ignore_collect(self, collection_path: Path) -> Generator[None, bool | None, bool | None]:
+        is_ignored = yield
+        if is_ignored:
+            test_file = self._find_test_file(collection_path)
+            if test_file is not None:
+                path = os.path.relpath(test_file, self._rootdir)
+                if path not in self.paths:
+                    self.paths.append(path)
+        return is_ignored
+
+    def _find_test_file(self, path: Path) -> Path | None:
+        """Return the path if it is a test file, or the first test file in a folder; None if there is none."""
+        if not path.is_dir():
+            return path if self._is_test_file(path.name) else None
+        for folder, folder_names, file_names in os.walk(path):
+            if self._is_skipped_folder(Path(folder)):
+                folder_names.clear()
+                continue
+            for file_name in sorted(file_names):
+                if self._is_test_file(file_name):
+                    return Path(folder) / file_name
+            folder_names.sort()
+        return None
+
+    def _is_test_file(self, name: str) -> bool:
+        return name.endswith(".py") and any(fnmatch(name, pattern) for pattern in self._patterns)
+
+    def _is_skipped_folder(self, folder: Path) -> bool:
+        if folder.name == "__pycache__" or (folder / "pyvenv.cfg").is_file() or (folder / "conda-meta").is_dir():
+            return True
+        return any(fnmatch(folder.name, pattern) for pattern in self._skipped_folders)
 
 
 def _absolute_paths(paths: Iterable[str], folder: Path) -> set[str]:

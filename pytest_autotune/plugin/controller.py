@@ -290,7 +290,7 @@ class Controller:
             self._notes.append(f"{lines} of the logs of earlier runs cannot be read")
         collected = collect(events, recovered_events)
         incomplete_reason = self._completeness.describe_incompleteness(
-            session, exitstatus, self._crashed_workers, collected.deselected_count
+            session, exitstatus, self._crashed_workers, collected
         )
         return replace(
             collected,

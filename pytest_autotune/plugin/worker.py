@@ -37,6 +37,7 @@ from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.model import Entry
 from pytest_autotune.cache.plain import read_entry
 from pytest_autotune.plugin import names
+from pytest_autotune.plugin.completeness import IgnoredTestFiles
 from pytest_autotune.plugin.names import INPUT_KEY, MARKER
 from pytest_autotune.plugin.progress import ProgressFile
 from pytest_autotune.plugin.values import Options, path_argument
@@ -160,6 +161,8 @@ class TestProcess:
         self._options = options
         self._process_id = os.getpid()
         self._deselected_count = 0
+        self._ignored_test_files = IgnoredTestFiles(config)
+        config.pluginmanager.register(self._ignored_test_files)
         #: Node ids of the tests whose arguments Hypothesis draws.
         self._hypothesis_tests: set[str] = set()
         #: Node ids of the tests whose marker bypasses the tuners.
@@ -214,6 +217,7 @@ class TestProcess:
             "hypothesis_tests": sorted(self._hypothesis_tests),
             "disabled_tests": sorted(self._disabled_tests),
             "missing_caches": sorted(self._missing_caches),
+            "ignored_test_files": self._ignored_test_files.paths,
             "deselected": self._deselected_count,
         }
 

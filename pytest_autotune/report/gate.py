@@ -131,12 +131,27 @@ def _judge_misses(result: RunResult, limit: Limit | None, judges_misses: bool) -
         excess = limit.describe_excess(result.miss_count, judged_count)
         if excess:
             return _Verdict(f"maximum allowed autotune cache misses exceeded: {excess}")
-    failure = explain_empty_run(result)
+    failure = explain_empty_run(result) or _explain_unseen_errors(result)
     if failure:
         return _Verdict(failure)
     if judges_misses and not judged_count:
         return _Verdict(skipped=f"autotune cache misses not judged: {_explain_no_outcomes(result)}")
     return _Verdict()
+
+
+def _explain_unseen_errors(result: RunResult) -> str:
+    """Return which problems were errors that no test failed for; empty if there are none.
+
+    A forked child of a test cannot fail the test.
+    """
+    counts = result.collected.test_counts
+    if counts.get("failed") or counts.get("error"):
+        return ""
+    refused = [row for row in result.rows if result.request.policy.is_error(row.outcome)]
+    if not refused:
+        return ""
+    verb = "is an error" if len(refused) == 1 else "are errors"
+    return f"{describe_count(len(refused), 'problem')} of the autotune cache {verb}, and no test failed"
 
 
 def _judge_unused(result: RunResult) -> _Verdict:

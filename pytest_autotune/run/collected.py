@@ -34,6 +34,7 @@ class Collected:
     :param hypothesis_tests: node ids of the tests whose arguments Hypothesis draws.
     :param disabled_tests: node ids of the tests whose marker bypasses the tuners.
     :param missing_caches: the caches that tests load, as they are typed, that had no entry; only in a run that writes.
+    :param ignored_test_files: test files that a conftest.py kept pytest from collecting, relative to the rootdir.
     """
 
     lookups: tuple[Lookup, ...] = ()
@@ -52,6 +53,7 @@ class Collected:
     hypothesis_tests: tuple[str, ...] = ()
     disabled_tests: tuple[str, ...] = ()
     missing_caches: tuple[str, ...] = ()
+    ignored_test_files: tuple[str, ...] = ()
     deselected_count: int = 0
 
 
@@ -67,6 +69,7 @@ class _LastEvents:
             "hypothesis_tests": {},
             "disabled_tests": {},
             "missing_caches": {},
+            "ignored_test_files": {},
         }
         self.unhooked: set[tuple[str, str]] = set()
         self.versions: dict[str, Versions] = {}
@@ -124,5 +127,6 @@ def collect(events: Iterable[tuple[str, Event]], recovered: Iterable[tuple[str, 
         hypothesis_tests=texts["hypothesis_tests"],
         disabled_tests=texts["disabled_tests"],
         missing_caches=texts["missing_caches"],
+        ignored_test_files=texts["ignored_test_files"],
         deselected_count=last_events.deselected_count,
     )

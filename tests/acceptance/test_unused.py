@@ -121,6 +121,12 @@ INCOMPLETE = {
     "--deselect": (["--deselect=test_other.py"], {}, "--deselect selects tests"),
     "--ignore": (["--ignore=test_other.py"], {}, "--ignore selects tests"),
     "--lf": (["--lf"], {}, "--lf selects tests"),
+    "-c": (["-c", "other.ini"], {}, "-c other.ini may select tests"),
+    "collect_ignore": (
+        [],
+        {"test_z": "def test_z(): pass", "conftest": "\ncollect_ignore = ['test_z.py', 'setup.py']"},
+        "test_z.py was not collected (collect_ignore or pytest_ignore_collect)",
+    ),
     "-o python_files": (["-o", "python_files=test_op.py"], {}, "-o python_files selects tests"),
     "--sw": (["--sw"], {}, "--sw selects tests"),
     "failed": ([], {"test_z": "def test_z(): assert 0"}, "test_z.py::test_z failed"),
@@ -153,6 +159,7 @@ def incomplete(suite: Suite, kind: str) -> tuple[list[str], str]:
     """Make a suite whose run is incomplete; the arguments for it, and the reason."""
     args, files, reason = INCOMPLETE[kind]
     shrunk(suite)
+    (suite.folder / "other.ini").write_text("[pytest]\n")
     for name, text in files.items():
         (suite.folder / name).parent.mkdir(exist_ok=True)
         with (suite.folder / f"{name}.py").open("a") as file:
@@ -172,7 +179,7 @@ def test_an_incomplete_run_calls_nothing_unused_and_prunes_nothing(serial_suite:
 
 
 @pytest.mark.skipif("n2" not in DISTRIBUTIONS, reason="of workers")
-@pytest.mark.parametrize("kind", ["-k", "failed", "skipped", "module skipped", "conftest drops"])
+@pytest.mark.parametrize("kind", ["-k", "failed", "skipped", "module skipped", "conftest drops", "collect_ignore"])
 def test_workers_tell_why_a_run_was_incomplete(serial_suite: Suite, kind: str) -> None:
     args, reason = incomplete(serial_suite, kind)
     serial_suite.distribution = DISTRIBUTIONS["n2"]

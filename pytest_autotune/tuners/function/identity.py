@@ -121,7 +121,7 @@ def _read_or_none(source: object, cls: type) -> Source | None:
     try:
         if isinstance(source, ModuleType):
             return _read_module(source)
-        if cls is not _NO_CLASS and isinstance(source, FunctionType):
+        if cls is not _NO_CLASS and python_function(source) is not None:
             return read_method_source(source, cls)
         return read_source(source, carried=False)
     except (UncacheableError, OSError, TypeError, SyntaxError):

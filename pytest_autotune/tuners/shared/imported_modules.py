@@ -102,9 +102,19 @@ def _find_search_path(package: str) -> list[str] | None:
     loaded = sys.modules.get(package)
     if loaded is not None:
         folders = getattr(loaded, "__path__", None)
-    else:
-        folders = getattr(_find_spec(package), "submodule_search_locations", None)
-    return None if folders is None else list(folders)
+        return None if folders is None else list(folders)
+    spec = _find_spec(package)
+    if spec is not None and spec.origin is not None:
+        locations = spec.submodule_search_locations
+        return None if locations is None else list(locations)
+    # A package without __init__.py. Python finds its folders only after it has imported the packages above it.
+    parent, _, name = package.rpartition(".")
+    parent_folders = _find_search_path(parent) if parent else sys.path
+    folders = []
+    for folder in parent_folders or ():
+        if (Path(folder) / name).is_dir():
+            folders.append(str(Path(folder) / name))
+    return folders or None
 
 
 def _parse_file(path: str) -> ast.Module | None:

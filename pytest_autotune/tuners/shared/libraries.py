@@ -113,6 +113,11 @@ def find_public_name(code: object) -> str:
     """Return a name of a function or class that stays in new versions of its library; empty where there is none."""
     module, name = getattr(code, "__module__", None), getattr(code, "__name__", None)
     # Whether what typing has is a class depends on the version of Python.
+    if isinstance(name, str) and module is None:
+        # Methods of classes that are not written in Python: str.upper, numpy.add.reduce.
+        owner = getattr(code, "__objclass__", None) or getattr(code, "__self__", None)
+        owner_name = find_public_name(owner) if owner is not None else ""
+        return f"{owner_name}.{name}" if owner_name else ""
     if not isinstance(module, str) or not isinstance(name, str) or module == "typing":
         return ""
     if isinstance(code, (FunctionType, type)):

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
 from functools import partial
-from types import FunctionType, MethodType, ModuleType
+from types import BuiltinMethodType, FunctionType, MethodType, ModuleType
 from typing import Any, Optional
 
 from pytest_autotune.cache.model import UncacheableError, Value, plain_value
@@ -120,13 +120,13 @@ def read_source(kernel: object, *, own_cells: bool = False, named: bool = True, 
     return Source(text, digests.parts, frozenset(digests.libraries.left_out))
 
 
-def read_method_source(method: FunctionType, cls: type) -> Source:
+def read_method_source(method: object, cls: type) -> Source:
     """Return the source of a method, without values in closures and defaults.
 
     :param cls: the class of the object that the method is called with.
     :raises UncacheableError: when the source of a function cannot be read.
     """
-    digests = _Digests(False, method)
+    digests = _Digests(False, python_function(method))
     text = digests.of_method(method, cls)
     return Source(text, digests.parts, frozenset(digests.libraries.left_out))
 
@@ -191,25 +191,41 @@ class _Digests:
         self._seen[function] = digest("\n".join(parts))
         return self._seen[function]
 
-    def of_method(self, function: FunctionType, cls: type) -> str:
+    def _list_members(self, method: object) -> list[str]:
+        """Return the names that a method takes from its object, also inside the wrappers of its decorators."""
+        members: list[str] = []
+        seen: list[FunctionType] = []
+        pending = [method]
+        while pending:
+            value = pending.pop(0)
+            function = python_function(value)
+            if function is None or function in seen:
+                continue
+            seen.append(function)
+            pending += closure_cells(function).values()
+            pending.append(getattr(function, "__wrapped__", None))
+            if not self._is_of_library(function) and not self.libraries.has_file(function.__code__.co_filename):
+                members += function_text(function, kept_source(value)).members
+        return members
+
+    def of_method(self, function: object, cls: type) -> str:
         """Return the digest of a method, with the members of the class that the method reaches through its object."""
         lines = [self.of(function)]
         # The methods above may be reached with super(), so each class that has a member counts.
         seen: set[tuple[type, str]] = set()
-        pending = list(function_text(function).members)
+        pending = self._list_members(function)
         while pending:
             name = pending.pop(0)
             for base in cls.__mro__:
-                if name not in vars(base) or (base, name) in seen or self.libraries.has_code(base):
+                attribute = _mangle(name, base)
+                if attribute not in vars(base) or (base, name) in seen or self.libraries.has_code(base):
                     continue
                 seen.add((base, name))
-                member = plain_function(vars(base)[name])
+                member = plain_function(vars(base)[attribute])
                 text = self._attribute_text(name, member)
                 if text is not None:
                     lines.append(f"{base.__qualname__}.{name}: {text}")
-                member_function = python_function(member)
-                if member_function is not None and not self._is_of_library(member_function):
-                    pending += function_text(member_function, kept_source(member)).members
+                pending += self._list_members(member)
         return lines[0] if len(lines) == 1 else digest("\n".join(lines))
 
     def _default_texts(self, function: FunctionType, names: tuple[tuple[str, ...], ...]) -> Iterator[str]:
@@ -314,8 +330,10 @@ class _Digests:
 
         :param path: the name in the source that stands for it; empty where none does.
         """
-        if inspect.ismethod(value) and isinstance(value.__func__, FunctionType):
-            return self._bound_method_text(value, path)
+        if isinstance(value, (MethodType, BuiltinMethodType)):
+            text = self._bound_method_text(value, path)
+            if text is not None:
+                return text
         function = python_function(value)
         if function is not None:
             return self._library_text(value, function, path) if self.libraries.has_code(function) else self.of(value)
@@ -330,12 +348,16 @@ class _Digests:
             return self._with_class(text, value)
         return self.libraries.find_text(value, path) if self._is_of_library(value) else None
 
-    def _bound_method_text(self, method: MethodType, path: str) -> str | None:
+    def _bound_method_text(self, method: MethodType | BuiltinMethodType, path: str) -> str | None:
+        """Return the text of a method that is bound to an object or a class; None for a function of a library."""
         owner = method.__self__
         cls = owner if isinstance(owner, type) else type(owner)
-        function: Any = method.__func__
-        if self.libraries.has_code(function) or self.libraries.has_code(cls):
-            return self.libraries.find_text(function, path)
+        if isinstance(owner, ModuleType) or self.libraries.has_code(cls):
+            return None
+        function: Any = getattr(method, "__func__", method)
+        if python_function(function) is None or self._is_of_library(function):
+            # A library's method, such as apply() of torch.autograd.Function, may call any method of the user's class.
+            return f"{method.__name__} of {self.of_class(cls)}"
         return self.of_method(function, cls)
 
     def _library_text(self, value: object, function: FunctionType, path: str) -> str | None:
@@ -375,6 +397,13 @@ class _Digests:
         if not any(texts):
             return None
         return self._with_class(f"{type(value).__qualname__}({', '.join(text or '...' for text in texts)})", value)
+
+
+def _mangle(name: str, cls: type) -> str:
+    """Return the name under which a class has an attribute: Python mangles a private name such as ``__launch``."""
+    if not name.startswith("__") or name.endswith("__"):
+        return name
+    return f"_{cls.__name__.lstrip('_')}{name}"
 
 
 def used_by(function: FunctionType, names: tuple[tuple[str, ...], ...]) -> list[tuple[str, object]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import inspect
 import numbers
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -321,7 +322,8 @@ def _read_source(kernel: Any, heuristics: Heuristics, arguments: Sequence[tuple[
     source = read_source(kernel, named=False)
     texts, parts, libraries = [source.digest], dict(source.parts), source.libraries
     for name, function in heuristics:
-        if python_function(function) is None:
+        # A bound method has the function that a decorator wrapped, but not its object, as its Python function.
+        if python_function(function) is None or inspect.ismethod(function):
             texts.append(f"{name}: {callable_text(function)}")
             continue
         heuristic_source = read_source(function)
