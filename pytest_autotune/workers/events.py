@@ -1,9 +1,11 @@
-"""The log of a run: what its processes did, an event a line. Nothing else crosses from one process to another.
+"""The log of a run: each process writes its events to a file, one line for each event.
 
-Each process appends to a file of its own in the run's folder and hands every line to the operating system at once, so
-a killed run is its files: whoever finds them reads them as the run itself would have. A worker takes from another one's
-file what that has tuned. A process that ends hands on all its lines, by xdist from a worker, whatever became of its
-file; at the end the controller reads the files for what else there is.
+Each process appends to its own file in the run's folder, and hands every line to the operating system at once. The
+files of a killed run are therefore complete, and the next run can read them. A worker reads the tunings of the other
+workers from their files. At its end, a process also hands over all its lines, because a test may have removed its file.
+A worker hands them over through xdist. At the end of the run, the controller reads all files and all these lines.
+
+Processes of a run exchange nothing else. :mod:`pytest_autotune.run.collected` gives the events their meaning.
 """
 
 from __future__ import annotations
@@ -19,8 +21,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from io import BufferedWriter, FileIO
-from itertools import chain
-from os import getpid  # a test may mock that of os
+from os import getpid  # a test may mock os.getpid
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -32,25 +33,27 @@ if TYPE_CHECKING:
     from filelock import FileLock
 
 _SUFFIX = ".jsonl"
-#: How a line begins that another worker may wait for.
+#: The order of the fields in a line. The claim comes first, so that waiting workers need not parse every line.
+_FIELDS = ("claim", "kind", "identity", "entry", "test", "data")
+#: The beginning of each line that has a claim.
 _CLAIM = b'{"claim":"'
 _LOCK = "lock"
-#: The name of a run's folder: the process, and something random.
-_RUN = re.compile(r"\d+-[0-9a-f]{8}")
-#: How long a run waits for another one that begins or ends beside it, in seconds.
-_BESIDE_S = 10.0
+#: The name of a run's folder: the process id, and random digits.
+_RUN_FOLDER_NAME = re.compile(r"\d+-[0-9a-f]{8}")
+#: How long a run waits for another run that creates or removes its folder, in seconds.
+_FOLDERS_LOCK_TIMEOUT_S = 10.0
 
 
 @dataclass(frozen=True)
 class Event:
-    """One thing that happened in a process.
+    """An event in a process of the run.
 
-    :param kind: a word of who writes and reads such events: a lookup, a mode, the end of a process.
-    :param identity: what was asked for; None where the event is of no problem.
-    :param entry: what was used, or what a search came to.
-    :param test: the node id of the test in which it happened; empty outside tests.
-    :param data: whatever else is to be known of it, as values of JSON.
-    :param claim: the name of the claim that it answers; empty where no other worker waits for it.
+    :param kind: names the code that writes and reads such events: a lookup, a mode, the end of a process.
+    :param identity: the problem that was looked up; None if the event belongs to no problem.
+    :param entry: the entry that was used, or the result of a search.
+    :param test: the node id of the test that ran; empty outside tests.
+    :param data: all other data of the event, as values of JSON.
+    :param claim: the name of the claim that the event answers; empty if no other worker waits for it.
     """
 
     kind: str
@@ -61,61 +64,71 @@ class Event:
     claim: str = ""
 
     def encode(self) -> str:
-        """The event as a line of JSON, without the line's end; a claim stands first.
+        """Return the event as a line of JSON, without the line's end.
 
-        :raises TypeError: where an adapter has put something into it that is no value of a cache.
+        :raises TypeError: if an adapter has put an object into the event that a cache cannot hold.
         """
-        names = ("claim", "kind", "identity", "entry", "test", "data")
-        line = {name: found for name in names if (found := getattr(self, name))}
-        return to_json(line)
+        fields = {}
+        for name in _FIELDS:
+            value = getattr(self, name)
+            if value:
+                fields[name] = value
+        return to_json(fields)
 
     @staticmethod
     def decode(line: str | bytes) -> Event:
-        """The reverse of :meth:`encode`.
+        """Return the event in a line that :meth:`encode` has written.
 
-        :raises ValueError: for what is not one whole event, such as a torn line.
+        :raises ValueError: if the line is not a whole event, for example because a kill cut it off.
         """
         try:
-            found = json.loads(line)
-            for name, made in (("identity", read_identity), ("entry", read_entry)):
-                if name in found:
-                    found[name] = made(*found[name])
-            return Event(**found)
+            fields = json.loads(line)
+            if "identity" in fields:
+                fields["identity"] = read_identity(*fields["identity"])
+            if "entry" in fields:
+                fields["entry"] = read_entry(*fields["entry"])
+            return Event(**fields)
         except (TypeError, AttributeError, RecursionError) as error:
             raise ValueError(f"not an event: {error!r}") from None
 
 
-#: An event, and the process in which it happened.
+#: The name of a process, and an event of this process.
 ProcessEvent = tuple[str, Event]
+#: The name of a log, and a line of this log.
+LogLine = tuple[str, bytes]
 
 
 def decode_events(lines: Iterable[tuple[str, str | bytes]]) -> tuple[list[ProcessEvent], int]:
-    """What lines of logs tell, given as (name of the log, line); and how many of them nobody can read."""
-    found: list[ProcessEvent] = []
-    damaged = 0
-    for name, line in lines:
+    """Return the events in the lines of logs, and the number of lines that are damaged.
+
+    :param lines: the name of the log and the line.
+    """
+    events: list[ProcessEvent] = []
+    damaged_count = 0
+    for log_name, line in lines:
         try:
-            found.append((_process(name), Event.decode(line)))
+            event = Event.decode(line)
         except ValueError:
-            damaged += 1
-    return found, damaged
+            damaged_count += 1
+            continue
+        events.append((_process_of_log(log_name), event))
+    return events, damaged_count
 
 
-def _process(log: str) -> str:
-    return log.rpartition("-")[0]
+def _process_of_log(log_name: str) -> str:
+    return log_name.rpartition("-")[0]
 
 
 class Log:
-    """The events of one process; a forked child writes a file of its own.
+    """The events of one process. A forked child writes its own file.
 
-    Attributes: ``name``, that of its file, without the suffix; ``lines``, all of this process; ``error``, why one of
-    them is not in the file.
+    A line is in ``lines`` when :meth:`append` returns. Lines are in the order of the calls. The event of :meth:`close`
+    is the last line, even if other threads append later.
 
-    Invariants: a line is in ``lines`` when :meth:`append` returns. The order is that of the calls, and the event of
-    :meth:`close` is the last one, whatever threads append after it.
+    Attributes: ``lines``, all lines of this process; ``error``, the reason why a line is missing in the file.
 
-    :param folder: the run's; None where this process knows none.
-    :param process: its name in the run, ``gw0``.
+    :param folder: the folder of the run; None if this process has none.
+    :param process: the name of the process in the run, such as ``gw0``.
     """
 
     def __init__(self, folder: Path | None, process: str) -> None:
@@ -129,38 +142,44 @@ class Log:
 
     @property
     def name(self) -> str:
+        """The name of the file, without its suffix."""
         return f"{self._process}-{self._owner}"
 
     def append(self, event: Event) -> bool:
-        """Write an event down; nothing, once the log is closed.
+        """Write an event, unless the log is closed.
 
-        :returns: whether it is in the file.
-        :raises TypeError: for one that cannot be written, as :meth:`Event.encode` does.
+        :returns: whether the event is in the file.
+        :raises TypeError: if the event cannot be encoded; see :meth:`Event.encode`.
         """
         line = event.encode()
-        if getpid() != self._owner:  # what a thread of the parent held, no thread of this child lets go
-            self._mutex, self._owner, self.lines = threading.Lock(), getpid(), []
+        if getpid() != self._owner:
+            # This is a forked child. A thread of the parent may hold the parent's mutex for ever.
+            self._mutex = threading.Lock()
+            self._owner = getpid()
+            self.lines = []
         with self._mutex:
             if self._is_closed:
                 return False
             self.lines.append(line)
+            if self.folder is None:
+                return False
             try:
-                return self.folder is not None and self._write(self.folder, line)
+                self._write(self.folder, line)
             except OSError as error:
                 self.error = self.error or f"{error.strerror or error}"
                 return False
+            return True
 
-    def _write(self, folder: Path, line: str) -> bool:
-        # Opened for each line: a test, or another run, may have cleared pytest's cache meanwhile.
+    def _write(self, folder: Path, line: str) -> None:
+        # The file is opened for each line: a test, or another run, may clear pytest's cache at any time.
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        # Not by open(), which a test may mock: it would swallow its log.
+        # A test may mock open(), and the mock would receive the line.
         with BufferedWriter(FileIO(folder / f"{self.name}{_SUFFIX}", "ab")) as file:
-            # A full disk takes a part of a line, and that must not take the next one with it.
+            # On a full disk, only a part of a line is written. The first line end separates the next line from it.
             file.write(f"\n{line}\n".encode())
-        return True
 
     def close(self, last: Event) -> None:
-        """Write the last event down: what a thread does after that is nobody's, not even the next run's."""
+        """Write the last event. Events that threads append later are dropped, also for the next run."""
         self.append(last)
         self._is_closed = True
 
@@ -170,141 +189,191 @@ class LogReader:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        #: File -> the bytes of whole lines that were read of it.
-        self._read: dict[Path, int] = {}
+        #: The number of bytes that were read from each file; always whole lines.
+        self._offsets: dict[Path, int] = {}
 
-    def logs(self) -> list[tuple[str, Path]]:
-        """The files that are there: (name of the log, file)."""
-        return [(file.stem, file) for file in sorted(self.folder.glob(f"*{_SUFFIX}"))]
+    def list_files(self) -> list[Path]:
+        """Return the files of the logs. The name of a log is the stem of its file."""
+        return sorted(self.folder.glob(f"*{_SUFFIX}"))
 
-    def lines(self) -> Iterator[tuple[str, bytes]]:
-        """What is new: (name of the log, line)."""
-        for name, path in self.logs():
-            with suppress(OSError), FileIO(path) as file:
-                file.seek(self._read.get(path, 0))
-                whole, end, _ = file.read().rpartition(b"\n")
-                self._read[path] = self._read.get(path, 0) + len(whole + end)
-                yield from ((name, line) for line in whole.split(b"\n") if line)
+    def read_new_lines(self) -> Iterator[LogLine]:
+        """Yield the lines that were not yet read."""
+        for path in self.list_files():
+            for line in self._read_new_bytes(path).split(b"\n"):
+                if line:
+                    yield path.stem, line
+
+    def _read_new_bytes(self, path: Path) -> bytes:
+        """Return the new whole lines of a file; empty if the file cannot be read."""
+        offset = self._offsets.get(path, 0)
+        try:
+            with FileIO(path) as file:
+                file.seek(offset)
+                data = file.read()
+        except OSError:
+            return b""
+        whole_lines = data[: data.rfind(b"\n") + 1]
+        self._offsets[path] = offset + len(whole_lines)
+        return whole_lines
 
 
 class OtherWorkers:
-    """What the other workers of a run have made of what they claimed, as far as their files tell.
+    """Finds the events with which the other workers of a run answered their claims.
 
-    :param process: the name of this one.
+    :param process: the name of this worker.
     """
 
     def __init__(self, folder: Path, process: str) -> None:
         self._reader = LogReader(folder)
         self._process = process
-        self._found: dict[str, bytes] = {}
+        self._line_by_claim: dict[str, bytes] = {}
 
     def find(self, claim: str) -> Event | None:
-        """What the first worker has made of a claim; None where none has yet."""
-        for name, line in self._reader.lines():
-            if _process(name) != self._process and line.startswith(_CLAIM):
-                claimed, _, _ = line.removeprefix(_CLAIM).partition(b'"')
-                self._found.setdefault(claimed.decode(errors="replace"), line)
-        found, _ = decode_events([("", self._found[claim])] if claim in self._found else [])
-        return found[0][1] if found else None
+        """Return the event of the first worker that answered a claim; None if no worker has answered it."""
+        for log_name, line in self._reader.read_new_lines():
+            if _process_of_log(log_name) == self._process or not line.startswith(_CLAIM):
+                continue
+            name, _, _ = line.removeprefix(_CLAIM).partition(b'"')
+            self._line_by_claim.setdefault(name.decode(errors="replace"), line)
+        if claim not in self._line_by_claim:
+            return None
+        try:
+            return Event.decode(self._line_by_claim[claim])
+        except ValueError:
+            return None
 
 
 class RunFolder:
-    """The folder of one run among those of its project, held while the run lives.
+    """The folder with the logs of one run. The run holds a lock in it as long as it lives.
 
-    A folder beside it that nobody holds is that of a run which was killed, or whose dump could not be written: where
-    both have the same dump path, this run holds it, too, and has its tunings.
+    A folder without a lock holder belongs to a run that was killed, or that could not write its dump. If both runs
+    have the same dump path, this run takes that folder, too, and recovers its tunings.
 
-    :param bases: for the runs of this project: the first that takes a folder has this run's, as a full disk takes none;
-        what earlier runs left is looked for in all of them. Where there is no place at all, nothing is kept.
-    :param purpose: what is the same for runs that belong together, such as the absolute dump path.
+    :param bases: the folders in which a folder for this run can be made. The run uses the first folder that works: a
+        disk may be full. It looks for folders of earlier runs in all of them. If no folder works, the run has no logs.
+    :param purpose: is equal for runs that recover each other's tunings, such as the absolute dump path.
     """
 
     def __init__(self, bases: Iterable[Path], purpose: str = "") -> None:
         self.path: Path | None = None
-        self._held: list[tuple[LogReader, FileLock]] = []
+        self._locked_folders: list[tuple[LogReader, FileLock]] = []
         self._unwritten: list[ProcessEvent] = []
         name = hashlib.sha256(purpose.encode()).hexdigest()[:16]
-        for runs in (base / name for base in bases):
+        for base in bases:
+            runs = base / name
             if self.path is None or runs.is_dir():
-                with suppress(OSError):  # a time-out, too
+                # The time-out of a lock is an OSError, too.
+                with suppress(OSError):
                     self._open(runs)
 
     def _open(self, runs: Path) -> None:
-        if runs.is_symlink():  # folders behind it may be another's, and would be removed
+        """Take the abandoned folders of earlier runs, and create this run's folder unless it exists."""
+        if runs.is_symlink():
+            # The folders behind a link may belong to another program, and this run would remove them.
             return
         runs.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with _beside(runs):  # nobody takes a folder for left that is being made
-            for path in sorted(runs.iterdir()) if runs.is_dir() else ():
-                with suppress(OSError):  # another run's, or gone
-                    found = path.lstat()
-                    is_own = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid()
-                    if is_own and _RUN.fullmatch(path.name):
-                        self._hold(path)
+        # Without this lock, another run could take a new folder before its owner has locked it.
+        with _folders_lock(runs):
+            if runs.is_dir():
+                self._take_abandoned_folders(runs)
             if self.path is None:
                 path = runs / f"{getpid()}-{os.urandom(4).hex()}"
                 runs.mkdir(mode=0o700, exist_ok=True)
                 path.mkdir(mode=0o700)
-                self._hold(path)
+                self._lock_folder(path)
                 self.path = path
 
-    def _hold(self, path: Path) -> None:
+    def _take_abandoned_folders(self, runs: Path) -> None:
+        for path in sorted(runs.iterdir()):
+            # An error means that a living run has locked the folder, or that the folder was removed.
+            with suppress(OSError):
+                status = path.lstat()
+                is_own_folder = stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid()
+                if is_own_folder and _RUN_FOLDER_NAME.fullmatch(path.name):
+                    self._lock_folder(path)
+
+    def _lock_folder(self, path: Path) -> None:
         from filelock import FileLock
 
         lock = FileLock(path / _LOCK, timeout=0, thread_local=False)
         lock.acquire()
-        self._held.append((LogReader(path), lock))
+        self._locked_folders.append((LogReader(path), lock))
 
     def log(self, process: str) -> Log:
-        """The log of one process of this run."""
+        """Return the log of one process of this run."""
         return Log(self.path, process)
 
-    def collect(self, handed_on: Mapping[str, Iterable[str]] = MappingProxyType({})) -> tuple[list[ProcessEvent], int]:
-        """What the processes of this run did, and how many lines nobody can read.
+    def collect(
+        self, lines_by_log: Mapping[str, Iterable[str]] = MappingProxyType({})
+    ) -> tuple[list[ProcessEvent], int]:
+        """Return the events of this run's processes, and the number of damaged lines.
 
-        :param handed_on: log -> lines, of processes that have ended: what was in their files may be there no more.
+        :param lines_by_log: for the log of each process that has ended, all its lines. Its file may be gone.
         """
-        written = list(chain.from_iterable(one.lines() for one, _ in self._held if one.folder == self.path))
-        handed = [(name, line.encode()) for name, lines in handed_on.items() for line in lines]
-        in_files = set(written)
-        self._unwritten, _ = decode_events(one for one in handed if one not in in_files)
-        return decode_events([*(one for one in written if one[0] not in handed_on), *handed])
+        file_lines: list[LogLine] = []
+        for reader, _ in self._locked_folders:
+            if reader.folder == self.path:
+                file_lines += reader.read_new_lines()
+        handed_over: list[LogLine] = []
+        for log_name, lines in lines_by_log.items():
+            for line in lines:
+                handed_over.append((log_name, line.encode()))
+        self._unwritten, _ = decode_events(_without_lines(handed_over, file_lines))
+        unfinished = [log_line for log_line in file_lines if log_line[0] not in lines_by_log]
+        return decode_events([*unfinished, *handed_over])
 
     def keep(self) -> tuple[list[Event], str]:
-        """Write down for the next run what was handed on and is in no file: what cannot be written, and why."""
+        """Write the events that a process handed over and that are in no file. The next run recovers them.
+
+        :returns: the events that could not be written, and the reason.
+        """
         log = self.log("controller")
-        return [event for _, event in self._unwritten if not log.append(event)], log.error
+        lost = [event for _, event in self._unwritten if not log.append(event)]
+        return lost, log.error
 
     @cached_property
     def recovered(self) -> tuple[list[ProcessEvent], int]:
-        """What the processes of killed runs did, and how many of their lines nobody can read."""
-        left = (reader.lines() for reader, _ in self._held if reader.folder != self.path)
-        return decode_events(chain.from_iterable(left))
+        """The events of killed runs, and the number of their damaged lines."""
+        lines: list[LogLine] = []
+        for reader, _ in self._locked_folders:
+            if reader.folder != self.path:
+                lines += reader.read_new_lines()
+        return decode_events(lines)
 
     def close(self, *, written: bool) -> None:
-        """Let go of the folders.
+        """Release the folders.
 
-        :param written: what was read of them is in a cache now, or not wanted: they are removed, but for files that
-            have grown since, as a worker may outlive its controller.
+        :param written: the events are in a cache now, or are not wanted. Their files are removed, unless a worker that
+            outlives its controller has appended to them.
         """
-        for reader, lock in self._held:
-            late = {name for name, _ in reader.lines()}
+        for reader, lock in self._locked_folders:
+            logs_with_new_lines = {log_name for log_name, _ in reader.read_new_lines()}
             with suppress(OSError):
-                for name, file in reader.logs() if written else ():
-                    if name not in late:
-                        file.unlink()
-                if not reader.logs():
+                if written:
+                    for path in reader.list_files():
+                        if path.stem not in logs_with_new_lines:
+                            path.unlink()
+                if not reader.list_files():
                     (reader.folder / _LOCK).unlink()
                     reader.folder.rmdir()
-            with suppress(OSError):  # a test has closed descriptors that it never opened
+            # A test may have closed the descriptor of the lock.
+            with suppress(OSError):
                 lock.release()
-        for runs in {reader.folder.parent for reader, _ in self._held}:
-            with suppress(OSError), _beside(runs):
-                runs.rmdir()  # where no other run has a folder there
-        self._held.clear()
+        for runs in {reader.folder.parent for reader, _ in self._locked_folders}:
+            # The removal fails while another run has a folder there.
+            with suppress(OSError), _folders_lock(runs):
+                runs.rmdir()
+        self._locked_folders.clear()
 
 
-def _beside(runs: Path) -> FileLock:
-    """Held while a run that begins or ends makes or removes folders."""
+def _without_lines(lines: Iterable[LogLine], unwanted: Iterable[LogLine]) -> list[LogLine]:
+    """Return the lines that are not among the unwanted lines."""
+    unwanted_lines = set(unwanted)
+    return [log_line for log_line in lines if log_line not in unwanted_lines]
+
+
+def _folders_lock(runs: Path) -> FileLock:
+    """Return the lock under which runs create and remove their folders."""
     from filelock import FileLock
 
-    return FileLock(runs.parent / _LOCK, timeout=_BESIDE_S)
+    return FileLock(runs.parent / _LOCK, timeout=_FOLDERS_LOCK_TIMEOUT_S)

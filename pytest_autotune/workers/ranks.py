@@ -1,7 +1,8 @@
-"""The ranks of one distributed job have the same choices: kernels that differ between ranks can wait for each other.
+"""The ranks of one distributed job load equal caches. Ranks that launch different kernels can wait for each other.
 
-Each rank is a pytest of its own. Those that ``torchrun`` starts meet at the store that it keeps for them all the time;
-of others nothing is known before a test initialises torch.distributed, and they are not compared.
+Each rank is a pytest process. ``torchrun`` keeps a store for the ranks that it starts, in which the ranks compare their
+caches. Ranks that another launcher starts are not compared: until a test initializes torch.distributed, nothing is
+known about them.
 """
 
 from __future__ import annotations
@@ -16,23 +17,23 @@ from pytest_autotune.cache.codec import Format, decode, encode
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.model import Cache
 
-#: As long as rank 0 may take to start and to read.
-_PATIENCE = timedelta(seconds=120)
+#: How long a rank waits for rank 0, which may start later and has to read the caches first.
+_TIMEOUT = timedelta(seconds=120)
 
 
 class Ranks:
-    """A rank among others.
+    """This rank, and the store in which it meets the other ranks.
 
     :param meeting_place: torch's store that all ranks see.
     """
 
     def __init__(self, rank: int, meeting_place: Any) -> None:
         self._rank = rank
-        self._place = meeting_place
+        self._store = meeting_place
 
     @classmethod
     def of_this_job(cls) -> Ranks | None:
-        """This rank of a job that torchrun started; None where it is the only one."""
+        """Return this rank of a job that torchrun started; None if the job has only this rank."""
         environment = os.environ
         if environment.get("WORLD_SIZE", "1") == "1":
             return None
@@ -40,35 +41,43 @@ class Ranks:
 
         distributed: Any = torch.distributed
         address, port = environment["MASTER_ADDR"], int(environment["MASTER_PORT"])
-        place = distributed.TCPStore(address, port, int(environment["WORLD_SIZE"]), False, _PATIENCE)
+        job_store = distributed.TCPStore(address, port, int(environment["WORLD_SIZE"]), False, _TIMEOUT)
+        # After a restart of the job, the store still has the values of the earlier attempt.
         attempt = environment.get("TORCHELASTIC_RESTART_COUNT", "0")
-        return cls(int(environment["RANK"]), distributed.PrefixStore(f"pytest-autotune/{attempt}", place))
+        return cls(int(environment["RANK"]), distributed.PrefixStore(f"pytest-autotune/{attempt}", job_store))
 
-    def _of_rank_0(self, name: str, make: Callable[[], bytes]) -> bytes:
-        if self._rank == 0:
-            data = make()
-            self._place.set(name, data)
-            return data
+    def _receive(self, name: str) -> bytes:
+        """Return the data that rank 0 has put into the store."""
         try:
-            return bytes(self._place.get(name))
-        except Exception as error:  # a time-out is one of several classes of torch's own
+            return bytes(self._store.get(name))
+        except Exception as error:  # torch raises several classes for a time-out
             raise CacheError(f"rank {self._rank}", f"nothing came from rank 0: {error}") from None
 
-    def read(self, where: str, read: Callable[[], Cache]) -> Cache:
-        """A cache that others write to meanwhile, as rank 0 has read it.
+    def read(self, place: str, read: Callable[[], Cache]) -> Cache:
+        """Return a cache as rank 0 has read it. Other jobs may write to the cache at the same time.
 
-        :raises CacheError: where rank 0 cannot read it.
+        :param read: reads the cache; only rank 0 calls it.
+        :raises CacheError: if rank 0 cannot read the cache.
         """
-        return decode(self._of_rank_0(where, lambda: encode(read(), Format.BINARY)), Format.BINARY, where)
+        if self._rank == 0:
+            data = encode(read(), Format.BINARY)
+            self._store.set(place, data)
+        else:
+            data = self._receive(place)
+        return decode(data, Format.BINARY, place)
 
     def check_same(self, caches: Iterable[tuple[str, Cache]]) -> None:
-        """Refuse caches that are not those of rank 0.
+        """Check that this rank has loaded the same caches as rank 0.
 
-        :raises CacheError: for the first one that differs.
+        :raises CacheError: for the first cache that differs.
         """
-        for number, (where, cache) in enumerate(caches):
-            mine = hashlib.sha256(encode(cache, Format.BINARY)).hexdigest()[:12]
-            theirs = self._of_rank_0(f"digest {number}", mine.encode).decode()
-            if mine != theirs:
-                found = f"holds other choices on rank {self._rank} ({mine}) than on rank 0 ({theirs})"
-                raise CacheError(where, found, "ranks that launch other kernels may hang: give all of them one cache")
+        for number, (place, cache) in enumerate(caches):
+            digest = hashlib.sha256(encode(cache, Format.BINARY)).hexdigest()[:12]
+            name = f"digest {number}"
+            if self._rank == 0:
+                self._store.set(name, digest.encode())
+                continue
+            rank_0_digest = self._receive(name).decode()
+            if digest != rank_0_digest:
+                event = f"holds other choices on rank {self._rank} ({digest}) than on rank 0 ({rank_0_digest})"
+                raise CacheError(place, event, "ranks that launch other kernels may hang: give all of them one cache")
