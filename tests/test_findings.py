@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.merge import MergeResult
 from pytest_autotune.cache.model import Cache, Device, Entry, Identity, Problem, Value
 from pytest_autotune.report.findings import list_findings
-from pytest_autotune.run.lookup import NO_ENTRY, Lookup, Outcome
-from pytest_autotune.run.nearest import nearest
+from pytest_autotune.run.lookup import NO_ENTRY, Lookup, Outcome, Policy
 from pytest_autotune.run.rows import ProblemRow, build_rows
 from tests.results import result
 
@@ -27,7 +25,7 @@ def misses(
     keys = [dict(zip(axes, values, strict=True)) for values in zip(*axes.values(), strict=True)]
     index = EntryIndex.from_caches([Cache(tuple(Entry(problem(key)) for key in entries or []))])
     met = [Lookup(Identity(problem(key), ()), Outcome.MISS, NO_ENTRY) for key in keys]
-    return build_rows(met, partial(nearest, [index]), MergeResult(Cache()))
+    return build_rows(met, index, Policy(), MergeResult(Cache()))
 
 
 def told(*rows: ProblemRow, **more: Any) -> list[str]:

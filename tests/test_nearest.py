@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.merge import MergeResult
 from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Identity, Problem, Value
-from pytest_autotune.run.lookup import NO_ENTRY, Lookup, Outcome
+from pytest_autotune.run.lookup import NO_ENTRY, Lookup, Outcome, Policy
 from pytest_autotune.run.nearest import nearest
 from pytest_autotune.run.rows import build_rows
 
@@ -83,6 +82,6 @@ def test_the_test_with_the_worst_outcome_stands_first_in_its_row() -> None:
         Lookup(Identity(asked, (Value("source", "b"),)), Outcome.STALE, "source changed", "test_stale"),
         Lookup(Identity(asked, ()), Outcome.HIT, test="test_last"),
     ]
-    (row,) = build_rows(met, partial(nearest, []), MergeResult(Cache()))
+    (row,) = build_rows(met, EntryIndex(()), Policy(), MergeResult(Cache()))
     assert row.outcome is Outcome.STALE
     assert row.tests == ("test_stale", "test_first", "test_last")
