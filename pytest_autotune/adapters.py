@@ -17,6 +17,9 @@ from pytest_autotune.cache.model import UncacheableError as UncacheableError
 from pytest_autotune.cache.model import Value as Value
 from pytest_autotune.cache.model import Versions as Versions
 from pytest_autotune.cache.model import plain_value as plain_value
+from pytest_autotune.cache.structured import decode_params as decode_params
+from pytest_autotune.cache.structured import decode_value as decode_value
+from pytest_autotune.cache.structured import structured_value as structured_value
 from pytest_autotune.devices import cpu as cpu
 from pytest_autotune.devices import current_gpu as current_gpu
 from pytest_autotune.run.lookup import Lookup as Lookup
@@ -35,6 +38,10 @@ from pytest_autotune.tuners.measuring.clocks import torch_clock as torch_clock
 from pytest_autotune.tuners.measuring.race import Contest as Contest
 from pytest_autotune.tuners.protocol import Adapter as Adapter
 from pytest_autotune.tuners.protocol import HookError as HookError
+from pytest_autotune.tuners.shared.configurations import ConfigurationQuestion as ConfigurationQuestion
+from pytest_autotune.tuners.shared.configurations import Configurations as Configurations
+from pytest_autotune.tuners.shared.configurations import SearchResults as SearchResults
+from pytest_autotune.tuners.shared.configurations import param_value as param_value
 from pytest_autotune.tuners.shared.functions import python_function as python_function
 from pytest_autotune.tuners.shared.functions import qualified_name as qualified_name
 from pytest_autotune.tuners.shared.library import guarded as guarded

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import enum
 import math
 import operator
@@ -19,6 +20,7 @@ import pytest
 
 import pytest_autotune
 from pytest_autotune.cache import stores
+from pytest_autotune.cache.model import UncacheableError, Value
 from pytest_autotune.run.lookup import Lookup
 from pytest_autotune.tuners import function
 from pytest_autotune.tuners.function.identity import _sources, source_text, stable_part
@@ -523,3 +525,37 @@ def test_the_examples_cache_has_the_fingerprint_of_its_numba_kernel(
     cache = stores.read_cache(example / "autotune.textproto")
     kept = {entry.fingerprint for entry in cache.entries if entry.problem.kernel.endswith(".multiply_tiles")}
     assert kept == {lookup.fingerprint for lookup in looked_up}
+
+
+class UserType:
+    """A class of the suite: what it does is its digest."""
+
+    size = 4
+
+
+def test_a_library_class_in_a_key_is_its_public_name() -> None:
+    value = stable_value("dtype", collections.OrderedDict)
+
+    assert value == Value("dtype", "collections.OrderedDict", "class")
+    assert stable_part("types", (int, 4)).display_text == "(builtins.int, 4)"
+
+
+def test_a_library_class_without_a_public_name_is_refused() -> None:
+    hidden = type("Hidden", (), {"__module__": "collections"})
+
+    with pytest.raises(UncacheableError, match="Hidden"):
+        stable_value("dtype", hidden)
+
+
+def test_a_class_of_the_suite_in_a_key_changes_with_its_code() -> None:
+    before = stable_value("type", UserType)
+    UserType.size = 8
+    try:
+        after = stable_value("type", UserType)
+    finally:
+        UserType.size = 4
+
+    assert before.type == "class"
+    assert str(before.value).startswith(f"{__name__}.UserType@")
+    assert before != after
+    assert stable_value("type", UserType) == before

@@ -22,7 +22,7 @@ MAX_DESCRIBED = 3
 MAX_DESCRIBED_LENGTH = 100
 _CUT = "..."
 #: Types of the values of a fingerprint that say themselves what they stand for.
-_SAY_THEMSELVES = frozenset({"", "int", "tuple", "settings"})
+_SAY_THEMSELVES = frozenset({"", "int", "tuple", "json", "settings"})
 _PLAIN = re.compile(r"[\s|,=]+")
 
 

@@ -125,6 +125,18 @@ def find_public_name(code: object) -> str:
     return f"{_public_module(module)}.{name}"
 
 
+def find_shortest_name(cls: type) -> str:
+    """Return the shortest name under which a class can be imported: ``cutlass.Float32``; empty if there is none.
+
+    The module that defines a class, such as ``cutlass.base_dsl.typing``, may be another one in a new version.
+    """
+    name = ""
+    for module in _modules_of(cls):
+        if vars(module).get(cls.__name__) is cls:
+            name = f"{module.__name__}.{cls.__name__}"
+    return name
+
+
 def _public_module(module: str) -> str:
     """Return the public name of a module: ``tl`` for ``triton.language.math``, ``numpy`` for ``numpy._core``."""
     parts = module.split(".")

@@ -46,10 +46,15 @@ def unwrapped(value: Any) -> object:
     return value.item() if numpy is not None and isinstance(value, numpy.generic) else value
 
 
+def is_dtype_class(value: type) -> bool:
+    """Whether a class stands for a dtype, such as ``numpy.float32``."""
+    return value.__module__ in _DTYPE_CLASSES
+
+
 def _dtype_name(value: object, apart: bool) -> str | None:
     """The name of a dtype, of its library too where those are told apart; Triton's own have none."""
     if isinstance(value, type):
-        text = value.__name__ if value.__module__ in _DTYPE_CLASSES else None
+        text = value.__name__ if is_dtype_class(value) else None
     else:
         # numpy has a class for each of its dtypes: Float32DType.
         is_dtype = isinstance(value, DtypeName) or type(value).__name__ == "dtype"

@@ -49,9 +49,10 @@ from pytest_autotune.tuners.shared.libraries import (
     find_name_in_module,
     find_path,
     find_public_name,
+    find_shortest_name,
     is_library_callable,
 )
-from pytest_autotune.tuners.shared.scalars import list_triton_items, scalar_value, unwrapped
+from pytest_autotune.tuners.shared.scalars import is_dtype_class, list_triton_items, scalar_value, unwrapped
 
 #: The type of a value of a fingerprint that holds a digest of source: another rule gets another name.
 FORM = "digest.2"
@@ -448,8 +449,8 @@ def _defaults(function: FunctionType) -> Iterator[tuple[str, object]]:
 def stable_value(name: str, value: object, dtype_apart: bool = False, carried: bool = True) -> Value:
     """Encode a value so that it means the same in another process.
 
-    Takes plain scalars, those of numpy too, dtypes of any library, members of an enum, functions with a name and what
-    they took from the functions around them, and tuples and lists of these.
+    Takes plain scalars, those of numpy too, dtypes of any library, members of an enum, classes, functions with a name
+    and what they took from the functions around them, and tuples and lists of these.
 
     :param dtype_apart: whether ``torch.float16`` and ``tl.float16`` are two values. As the dtype of data they are one.
     :param carried: whether what functions carry in closures and defaults belongs to them.
@@ -466,7 +467,22 @@ def stable_value(name: str, value: object, dtype_apart: bool = False, carried: b
         return Value(
             name, f"{qualified_name(function)}@{source_digest(inner, own_cells=True, carried=carried)}", "function"
         )
+    if isinstance(inner, type) and not is_dtype_class(inner):
+        return _class_value(name, inner)
     return scalar_value(name, value, dtype_apart)
+
+
+def _class_value(name: str, cls: type) -> Value:
+    """Encode a class of a library by its public name, and a class of the suite by its name and its digest.
+
+    :raises UncacheableError: for a class that has no public name in its library.
+    """
+    if not Libraries(None).has_code(cls):
+        return Value(name, f"{cls.__module__}.{cls.__qualname__}@{class_digest(cls)}", "class")
+    public_name = find_shortest_name(cls)
+    if not public_name:
+        raise UncacheableError(f"{name} is the class {cls.__qualname__}, which its library {cls.__module__} has not")
+    return Value(name, public_name, "class")
 
 
 def callable_text(value: object, carried: bool = True) -> str:

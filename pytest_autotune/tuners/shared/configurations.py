@@ -1,0 +1,198 @@
+"""The configurations that a library's own tuner tries, the question about them, and the results of its search.
+
+For adapters of tuners that list all their configurations: ``cute``, ``cutile``, and Helion's finite lists. The
+configurations of ``tune()`` are spaces: :mod:`pytest_autotune.tuners.function.space`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+from types import SimpleNamespace
+from typing import Any
+
+from pytest_autotune.cache.digest_parts import digest_of_candidates, digest_of_parts
+from pytest_autotune.cache.foreign_text import describe_error
+from pytest_autotune.cache.model import (
+    NO_VERSIONS,
+    Candidate,
+    Digest,
+    Entry,
+    Problem,
+    UncacheableError,
+    Value,
+    Versions,
+)
+from pytest_autotune.cache.quantities import describe_count
+from pytest_autotune.cache.structured import structured_value
+from pytest_autotune.run.question import Question
+from pytest_autotune.run.tuning import MAX_REASONS, Tuning, stable_reason
+from pytest_autotune.tuners.shared.candidates import EVERY_CANDIDATE_FAILED, rounded_us
+from pytest_autotune.tuners.shared.source_digest import FORM, Source, digest, stable_value
+
+#: The result of a configuration that the library never tried.
+NOT_TRIED = "the search did not try it"
+
+
+def param_value(name: str, value: object) -> Value:
+    """Encode a value of a configuration. A list, tuple or mapping of plain values is readable in the file.
+
+    :raises UncacheableError: for a value without a stable form.
+    """
+    if isinstance(value, (list, tuple, Mapping)):
+        try:
+            return structured_value(name, value)
+        except UncacheableError:
+            pass  # such as a tuple with a dtype in it
+    return stable_value(name, value)
+
+
+def list_params(config: object) -> tuple[Value, ...]:
+    """Return the params of a configuration: a mapping, dataclass, named tuple, namespace, or a single value.
+
+    :raises UncacheableError: for a value without a stable form, or names that are not text.
+    """
+    values: Mapping[Any, object]
+    if isinstance(config, Mapping):
+        values = config
+    elif dataclasses.is_dataclass(config) and not isinstance(config, type):
+        values = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
+    elif isinstance(config, tuple) and hasattr(config, "_asdict"):
+        values = config._asdict()
+    elif isinstance(config, SimpleNamespace):
+        values = vars(config)
+    else:
+        values = {"config": config}
+    return tuple(param_value(name, value) for name, value in values.items())
+
+
+class Configurations:
+    """The configurations of one search, in the library's order. Each is the library's own live object.
+
+    :raises UncacheableError: for a configuration without a stable form.
+    """
+
+    def __init__(self, configs: Iterable[Any]) -> None:
+        self._by_params: dict[tuple[Value, ...], Any] = {}
+        for config in configs:
+            self._by_params.setdefault(list_params(config), config)
+
+    @cached_property
+    def digest(self) -> str:
+        """A digest that is equal for the same configurations in any order."""
+        lines = [repr([value.encoded for value in params]) for params in self._by_params]
+        return digest("\n".join(sorted(lines)))
+
+    def list_candidates(self) -> list[Candidate]:
+        """Return the configurations as a cache holds them, without times."""
+        return [Candidate(params=params) for params in self._by_params]
+
+    def find(self, candidate: Candidate) -> Any:
+        """Return the configuration of a candidate.
+
+        :raises KeyError: if the search has no such configuration.
+        """
+        return self._by_params[candidate.params]
+
+    def has(self, candidate: Candidate | None) -> bool:
+        """Whether a candidate is one of the configurations. A tuner with configurations has no ids."""
+        return candidate is not None and not candidate.id and candidate.params in self._by_params
+
+
+class ConfigurationQuestion(Question):
+    """Asks for one of some configurations.
+
+    The fingerprint has the digest of the kernel's source, the digest of the configurations, and ``settings``.
+
+    :param source: of the kernel, with all that the tuner calls beside it.
+    :param settings: further values that must be equal for a choice to be trusted.
+    """
+
+    def __init__(
+        self,
+        problem: Problem,
+        source: Source,
+        configurations: Configurations,
+        *,
+        settings: Iterable[Value] = (),
+        versions: Versions = NO_VERSIONS,
+    ) -> None:
+        self.source = source
+        self.configurations = configurations
+        values = [Value("source", source.digest, FORM), Value("search", configurations.digest, "digest"), *settings]
+        super().__init__(problem, values, versions=versions, may_be_renamed=True)
+
+    def offers(self, entry: Entry) -> bool:
+        """Whether an entry's choice is among the configurations."""
+        return self.configurations.has(entry.choice)
+
+    def candidates(self) -> Sequence[Candidate]:
+        """Return all configurations."""
+        return self.configurations.list_candidates()
+
+    def digests(self) -> Iterable[Digest]:
+        """Return the functions and the configurations that the fingerprint is made of."""
+        candidates = self.configurations.list_candidates()
+        return [
+            digest_of_parts(self.source.digest, self.source.parts),
+            digest_of_candidates(self.configurations.digest, [candidate.params for candidate in candidates]),
+        ]
+
+
+class SearchResults:
+    """The results of one search: for each configuration its time, or the words of its failure."""
+
+    def __init__(self, configurations: Configurations) -> None:
+        self._by_params: dict[tuple[Value, ...], Candidate] = {}
+        for candidate in configurations.list_candidates():
+            self._by_params[candidate.params] = dataclasses.replace(candidate, failed=NOT_TRIED)
+
+    def note_time(self, config: object, time_us: float, label: str = "") -> None:
+        """Note the time of a configuration, in microseconds.
+
+        :param label: words about the measurement.
+        """
+        params = list_params(config)
+        self._by_params[params] = Candidate(params=params, time_us=rounded_us(time_us), label=label)
+
+    def note_failure(self, config: object, error: BaseException | str) -> None:
+        """Note why a configuration cannot be used.
+
+        :param error: the error, or words in place of it.
+        """
+        words = error if isinstance(error, str) else describe_error(error)
+        params = list_params(config)
+        self._by_params[params] = Candidate(params=params, failed=stable_reason(words) or "failed")
+
+    @property
+    def candidates(self) -> tuple[Candidate, ...]:
+        """All configurations with their results, in the order of the search."""
+        return tuple(self._by_params.values())
+
+    @property
+    def fastest(self) -> Candidate | None:
+        """The fastest configuration; None if every configuration failed."""
+        timed = [candidate for candidate in self._by_params.values() if candidate.time_us is not None]
+        if not timed:
+            return None
+        return min(timed, key=_time_us)
+
+    @property
+    def failure(self) -> str:
+        """The words for a search in which every candidate failed: each distinct reason, the most frequent first."""
+        counts: dict[str, int] = {}
+        for candidate in self._by_params.values():
+            counts[candidate.failed] = counts.get(candidate.failed, 0) + 1
+        reasons = sorted(counts, key=counts.__getitem__, reverse=True)
+        words = [f"{reason} ({describe_count(counts[reason], 'candidate')})" for reason in reasons[:MAX_REASONS]]
+        return f"{EVERY_CANDIDATE_FAILED}: {'; '.join(words)}"
+
+    def record(self, tuning: Tuning, choice: object) -> None:
+        """Record the configuration that the library chose, with the results of all."""
+        tuning.record(self._by_params[list_params(choice)], self.candidates)
+
+
+def _time_us(candidate: Candidate) -> float:
+    assert candidate.time_us is not None
+    return candidate.time_us

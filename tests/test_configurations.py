@@ -1,0 +1,104 @@
+"""The question and the results that adapters share whose tuners list their configurations."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import pytest
+
+from pytest_autotune.adapters import (
+    Candidate,
+    ConfigurationQuestion,
+    Configurations,
+    Entry,
+    Problem,
+    SearchResults,
+    UncacheableError,
+    Value,
+    cpu,
+    param_value,
+)
+from pytest_autotune.tuners.shared.source_digest import read_source
+
+CONFIGS: list[dict[str, Any]] = [{"tile": (64, 128), "warps": 4}, {"tile": (128, 128), "warps": 8}]
+
+
+class Named(NamedTuple):
+    warps: int
+
+
+@dataclass
+class Data:
+    warps: int
+
+
+def kernel() -> None:
+    pass
+
+
+def make_question(configurations: Configurations) -> ConfigurationQuestion:
+    return ConfigurationQuestion(Problem("toy", "kernel", (), cpu()), read_source(kernel), configurations)
+
+
+@pytest.mark.parametrize("config", [{"warps": 4}, Named(4), Data(4), SimpleNamespace(warps=4)])
+def test_a_configuration_may_be_any_object_with_named_values(config: object) -> None:
+    [candidate] = Configurations([config]).list_candidates()
+
+    assert candidate.params == (Value("warps", 4),)
+    assert Configurations([config]).find(candidate) is config
+
+
+def test_a_plain_configuration_has_one_param() -> None:
+    assert Configurations([128]).list_candidates() == [Candidate(params=(Value("config", 128),))]
+
+
+def test_a_tile_is_readable_and_a_tuple_with_a_dtype_is_still_cacheable() -> None:
+    assert param_value("tile", (64, 128)) == Value("tile", "[64, 128]", "json")
+    assert param_value("types", (int, 4)).display_text == "(builtins.int, 4)"
+
+
+def test_a_configuration_without_a_stable_form_is_refused() -> None:
+    with pytest.raises(UncacheableError, match="x is a object"):
+        Configurations([{"x": object()}])
+
+
+def test_the_digest_ignores_the_order_of_configurations() -> None:
+    assert Configurations(CONFIGS).digest == Configurations(CONFIGS[::-1]).digest
+    assert Configurations(CONFIGS).digest != Configurations(CONFIGS[:1]).digest
+
+
+def test_a_question_offers_only_its_configurations() -> None:
+    question = make_question(Configurations(CONFIGS[:1]))
+    known, unknown = Configurations(CONFIGS).list_candidates()
+
+    assert question.offers(Entry(question.problem, question.fingerprint, known))
+    assert not question.offers(Entry(question.problem, question.fingerprint, unknown))
+    assert not question.offers(Entry(question.problem, question.fingerprint, None))
+    assert [digest.parts[0].split()[0] for digest in question.digests()] == ["kernel", "tile"]
+
+
+def test_results_keep_the_words_of_each_failed_configuration() -> None:
+    results = SearchResults(Configurations([*CONFIGS, {"tile": (256, 256), "warps": 8}]))
+    results.note_time(CONFIGS[0], 12.34567, "20 runs")
+    results.note_failure(CONFIGS[1], ValueError("tile at 0x7f001234 is too large\nsecond line"))
+
+    timed, failed, skipped = results.candidates
+
+    assert (timed.time_us, timed.label) == (12.35, "20 runs")
+    assert failed.failed == "ValueError: tile at 0x... is too large"
+    assert skipped.failed == "the search did not try it"
+    assert results.fastest == timed
+
+
+def test_a_search_in_which_all_failed_says_why_for_all() -> None:
+    results = SearchResults(Configurations([{"x": 1}, {"x": 2}, {"x": 3}]))
+    results.note_failure({"x": 1}, "Return code 5")
+    results.note_failure({"x": 2}, ValueError("too large"))
+    results.note_failure({"x": 3}, "Return code 5")
+
+    assert results.fastest is None
+    assert results.failure == (
+        "every candidate failed: Return code 5 (2 candidates); ValueError: too large (1 candidate)"
+    )
