@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from pytest_autotune.workers.locks import shared_folder
+from pytest_autotune.workers.locks import find_shared_folder
 from tests.conftest import REPOSITORY, TOY_TUNER
 
 CRASHING = """
@@ -294,7 +294,7 @@ def _small_disk(fault: Fault, folder: Path) -> Iterator[dict[str, str]]:
 def _owner(fault: Fault) -> Iterator[str]:
     """The name of a GPU of the suite's own; a process that is stopped holds it where the fault says so."""
     gpu = f"crash-{uuid.uuid4().hex}"
-    lock = shared_folder().path / f"gpu-{hashlib.sha256(gpu.encode()).hexdigest()[:16]}.lock"
+    lock = find_shared_folder().path / f"gpu-{hashlib.sha256(gpu.encode()).hexdigest()[:16]}.lock"
     try:
         if not fault.owner:
             yield gpu

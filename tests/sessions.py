@@ -52,6 +52,16 @@ class AnyChoice(Question):
         return self._digests
 
 
+class CountingHelper:
+    """Helps the worker that has a claim, and counts how often."""
+
+    def __init__(self) -> None:
+        self.help_count = 0
+
+    def help(self) -> None:
+        self.help_count += 1
+
+
 def verifying(share: str = "all", seconds: float = 100.0) -> Any:
     """Loaded choices are raced; ``verdicts`` of it are those that it has written down, in their order."""
     verify = pytest.importorskip("pytest_autotune.modes.verify")

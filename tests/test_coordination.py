@@ -16,6 +16,7 @@ from pytest_autotune.run.lookup import Lookup, TunedEntry
 from pytest_autotune.workers.coordinator import Coordinator
 from pytest_autotune.workers.events import Log
 from pytest_autotune.workers.locks import Locks, in_distributed_run
+from tests.sessions import CountingHelper
 
 PROBLEM = Problem("toy", "k", (Value("M", 1),), Device("GPU", "arch", 1))
 TUNED_ENTRY = Entry(PROBLEM, choice=Candidate(params=(Value("BLOCK", 16),)))
@@ -25,10 +26,12 @@ import sys, time
 from pathlib import Path
 from pytest_autotune.workers.coordinator import Coordinator
 from pytest_autotune.workers.locks import Locks
+from tests.sessions import CountingHelper
 from tests.test_coordination import LOOKUP
 kind, folder = sys.argv[1:]
 gpu = Locks(5.0, lambda: folder)
-held = gpu.measuring() if kind == "gpu" else Coordinator(gpu, Path(folder)).claim(LOOKUP.identity.digest, tuple)
+claiming = Coordinator(gpu, Path(folder)).claim(LOOKUP.identity.digest, CountingHelper())
+held = gpu.measuring() if kind == "gpu" else claiming
 with held:
     print("held", flush=True)
     time.sleep(60)
@@ -70,17 +73,17 @@ def test_a_claimed_problem_is_recovered_as_soon_as_its_claimant_is_killed(holder
     process = holder("claim")
     threading.Timer(0.3, process.kill).start()
 
-    with workers(tmp_path, 30).claim(LOOKUP.identity.digest, tuple) as claim:
+    with workers(tmp_path, 30).claim(LOOKUP.identity.digest, CountingHelper()) as claim:
         assert claim.result is None
         assert not claim.has_timed_out
 
 
-def test_who_waits_for_a_tuning_first_helps_with_it(holder, tmp_path: Path) -> None:
+def test_a_worker_helps_with_a_tuning_before_it_waits(holder, tmp_path: Path) -> None:
     holder("claim")
-    helped: list[bool] = []
+    helper = CountingHelper()
 
-    with workers(tmp_path, 0.1).claim(LOOKUP.identity.digest, lambda: helped.append(True)):
-        assert helped == [True]
+    with workers(tmp_path, 0.1).claim(LOOKUP.identity.digest, helper):
+        assert helper.help_count == 1
 
 
 def test_what_one_worker_compiles_another_one_leaves_to_it_or_waits_for(tmp_path: Path) -> None:
@@ -99,15 +102,15 @@ def test_what_one_worker_compiles_another_one_leaves_to_it_or_waits_for(tmp_path
         assert mine
 
 
-def test_who_need_not_wait_helps_nobody(tmp_path: Path) -> None:
-    helped: list[bool] = []
+def test_a_worker_that_need_not_wait_helps_nobody(tmp_path: Path) -> None:
+    helper = CountingHelper()
 
-    with workers(tmp_path, 1).claim(LOOKUP.identity.digest, lambda: helped.append(True)):
+    with workers(tmp_path, 1).claim(LOOKUP.identity.digest, helper):
         Log(tmp_path, "another").append(LOOKUP.to_event())
-    with workers(tmp_path, 1).claim(LOOKUP.identity.digest, lambda: helped.append(True)):
+    with workers(tmp_path, 1).claim(LOOKUP.identity.digest, helper):
         pass
 
-    assert helped == []
+    assert helper.help_count == 0
 
 
 def test_a_gpu_that_is_named_is_held_in_the_place_of_the_current_one(tmp_path: Path) -> None:
@@ -129,19 +132,19 @@ def test_nobody_waits_for_a_claim(holder, tmp_path: Path, why: str) -> None:
         with mine.claim(LOOKUP.identity.digest, None) as claim:
             assert not claim.has_timed_out
     else:
-        with mine.measuring(), mine.claim(LOOKUP.identity.digest, tuple) as claim:
+        with mine.measuring(), mine.claim(LOOKUP.identity.digest, CountingHelper()) as claim:
             assert not claim.has_timed_out
 
     assert time.monotonic() - started < 5
 
 
 def test_what_was_written_down_is_taken_by_the_others(tmp_path: Path) -> None:
-    with workers(tmp_path, 1).claim(LOOKUP.identity.digest, tuple):
+    with workers(tmp_path, 1).claim(LOOKUP.identity.digest, CountingHelper()):
         Log(tmp_path, "another").append(LOOKUP.to_event())
 
-    with workers(tmp_path, 1).claim(LOOKUP.identity.digest, tuple) as other:
+    with workers(tmp_path, 1).claim(LOOKUP.identity.digest, CountingHelper()) as other:
         assert other.result == LOOKUP.to_event()
-    with workers(tmp_path, 1).claim("another", tuple) as other:
+    with workers(tmp_path, 1).claim("another", CountingHelper()) as other:
         assert other.result is None
 
 
@@ -158,6 +161,6 @@ def test_ranks_take_no_claims_and_no_locks(holder, tmp_path: Path, monkeypatch) 
     monkeypatch.setenv("WORLD_SIZE", "2")
     rank = workers(tmp_path, 30, uuid=str(tmp_path))
 
-    with rank.claim(LOOKUP.identity.digest, tuple) as claim, rank.measuring() as undisturbed:
+    with rank.claim(LOOKUP.identity.digest, CountingHelper()) as claim, rank.measuring() as undisturbed:
         assert claim.result is None
         assert undisturbed

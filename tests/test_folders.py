@@ -19,8 +19,8 @@ from pytest_autotune.workers.events import Log
 from pytest_autotune.workers.locks import (
     RunMembership,
     SharedFolder,
+    find_shared_folder,
     remove_run_folders,
-    shared_folder,
 )
 
 
@@ -37,7 +37,7 @@ def name() -> str:
 
 
 def test_the_folder_of_locks_is_this_users_own_and_not_in_a_home() -> None:
-    folder = shared_folder().path
+    folder = find_shared_folder().path
 
     assert folder.stat().st_mode & 0o077 == 0
     assert folder.stat().st_uid == os.getuid()
@@ -48,7 +48,7 @@ def test_no_folder_of_locks_is_made_in_a_home(base: Path, monkeypatch: pytest.Mo
     """TMPDIR names a folder in the home, and there is no memory to share."""
     monkeypatch.setenv("HOME", str(base.parent))
 
-    folder = shared_folder().path
+    folder = find_shared_folder().path
 
     assert folder.parent in (Path("/tmp"), Path("/var/tmp"))
     assert list(base.iterdir()) == []
@@ -58,7 +58,7 @@ def test_where_all_places_are_in_the_home_one_line_says_so(base: Path, monkeypat
     monkeypatch.setenv("HOME", str(base.parent))
     monkeypatch.setattr(os, "access", lambda place, mode: place == base)
 
-    shared = shared_folder()
+    shared = find_shared_folder()
 
     assert (shared.path, "home folder" in shared.note, list(base.iterdir())) == (None, True, [])
 
@@ -66,7 +66,7 @@ def test_where_all_places_are_in_the_home_one_line_says_so(base: Path, monkeypat
 def test_a_home_that_is_the_root_of_the_file_system_takes_no_place(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/")
 
-    assert shared_folder().path == base / name()
+    assert find_shared_folder().path == base / name()
 
 
 @pytest.mark.parametrize("found", ["a plain file", "a dangling link", "a link to a folder", "a folder that is open"])
@@ -83,7 +83,7 @@ def test_what_stands_in_place_of_the_folder_is_left_alone_and_told(base: Path, f
         place.symlink_to(elsewhere if found == "a link to a folder" else base / "nowhere")
     before = place.lstat()
 
-    shared = shared_folder()
+    shared = find_shared_folder()
 
     assert shared.path is None
     assert str(place) in shared.note
@@ -98,7 +98,7 @@ def test_a_folder_of_another_user_is_not_used(base: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(os, "getuid", lambda: me + 1)
     (base / name()).mkdir(mode=0o700)
 
-    shared = shared_folder()
+    shared = find_shared_folder()
 
     assert shared.path != base / name()
     assert f"belongs to the user with number {me}" in shared.note
@@ -110,7 +110,7 @@ def test_without_any_place_to_write_there_is_no_folder_and_one_line(base: Path, 
 
     monkeypatch.setattr(Path, "mkdir", refuse)
 
-    shared = shared_folder()
+    shared = find_shared_folder()
 
     assert shared.path is None
     assert "No space left on device" in shared.note

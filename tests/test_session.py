@@ -207,8 +207,8 @@ class Claims:
         self.waits: list[bool] = []
 
     @contextmanager
-    def claim(self, name: str, meanwhile: Any) -> Iterator[Claim]:
-        self.waits.append(meanwhile is not None)
+    def claim(self, name: str, helper: Any) -> Iterator[Claim]:
+        self.waits.append(helper is not None)
         yield Claim()
 
     @contextmanager

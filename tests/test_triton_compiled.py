@@ -41,7 +41,7 @@ from pytest_autotune.tuners.triton.internals.compiler import compiles_in_pools
 from pytest_autotune.workers.coordinator import Coordinator
 from pytest_autotune.workers.events import Log
 from pytest_autotune.workers.locks import Locks
-from tests.sessions import a_session, sweeping, verifying
+from tests.sessions import CountingHelper, a_session, sweeping, verifying
 
 pytestmark = pytest.mark.usefixtures("forget_choices")
 SHARED_MEMORY = 100_000
@@ -445,7 +445,7 @@ class Holder(threading.Thread):
         assert self.claimed.wait(10)
 
     def run(self) -> None:
-        with self.worker.claim(self.lookup.identity.digest, tuple):
+        with self.worker.claim(self.lookup.identity.digest, CountingHelper()):
             self.claimed.set()
             self.may_end.wait(30)
             Log(self.folder, "another").append(self.lookup.to_event())

@@ -17,6 +17,7 @@ from pytest_autotune.run.lookup import Lookup, TunedEntry
 from pytest_autotune.workers.coordinator import Coordinator
 from pytest_autotune.workers.events import Log
 from pytest_autotune.workers.locks import Locks, SharedFolder
+from tests.sessions import CountingHelper
 
 
 def problem(number: int = 0) -> Problem:
@@ -40,13 +41,13 @@ def elapsed():
 
 def test_one_that_hangs_costs_a_tuning_of_many_candidates_one_time_out(tmp_path: Path, elapsed) -> None:
     other = worker(tmp_path, 1)
-    with other.claim(Identity(problem(), ()).digest, tuple), ExitStack() as held:
+    with other.claim(Identity(problem(), ()).digest, CountingHelper()), ExitStack() as held:
         held.enter_context(other.measuring())
         for piece in range(20):
             held.enter_context(other.compiling(str(piece), wait=True))
         mine = worker(tmp_path, 0.4)
 
-        with mine.claim(Identity(problem(), ()).digest, tuple) as claim:
+        with mine.claim(Identity(problem(), ()).digest, CountingHelper()) as claim:
             assert claim.has_timed_out
             for piece in range(20):
                 with mine.compiling(str(piece), wait=True) as is_mine:
@@ -66,10 +67,10 @@ def test_threads_that_work_for_a_tuning_share_its_time_out(tmp_path: Path, elaps
         with mine.compiling(str(piece), wait=True) as is_mine:
             return is_mine
 
-    with other.claim(Identity(problem(1), ()).digest, tuple), ExitStack() as held:
+    with other.claim(Identity(problem(1), ()).digest, CountingHelper()), ExitStack() as held:
         for piece in range(20):
             held.enter_context(other.compiling(str(piece), wait=True))
-        with mine.claim(Identity(problem(2), ()).digest, tuple), compile_one_after_the_other as pool:
+        with mine.claim(Identity(problem(2), ()).digest, CountingHelper()), compile_one_after_the_other as pool:
             pieces = [pool.submit(copy_context().run, compile_piece, piece) for piece in range(20)]
 
     assert not any(piece.result() for piece in pieces)
@@ -80,13 +81,17 @@ def test_waiters_of_one_tuning_all_go_when_its_result_is_there(tmp_path: Path) -
     gone: list[float] = []
     ready = threading.Barrier(5)
 
+    class ReadyHelper:
+        def help(self) -> None:
+            ready.wait(10)
+
     def wait() -> None:
-        with worker(tmp_path, 20).claim(Identity(problem(), ()).digest, lambda: ready.wait(10) and None) as c:
-            assert c.result is not None
+        with worker(tmp_path, 20).claim(Identity(problem(), ()).digest, ReadyHelper()) as claim:
+            assert claim.result is not None
             gone.append(time.monotonic())
             time.sleep(0.3)
 
-    with worker(tmp_path, 20).claim(Identity(problem(), ()).digest, tuple):
+    with worker(tmp_path, 20).claim(Identity(problem(), ()).digest, CountingHelper()):
         waiters = [threading.Thread(target=wait) for _ in range(4)]
         for thread in waiters:
             thread.start()
@@ -103,11 +108,11 @@ def test_waiters_of_one_tuning_all_go_when_its_result_is_there(tmp_path: Path) -
 def test_a_child_that_is_forked_while_its_parent_tunes_waits_for_nobody(tmp_path: Path, elapsed) -> None:
     mine = worker(tmp_path, 20)
 
-    with mine.claim(Identity(problem(), ()).digest, tuple), mine.compiling("k", wait=True):
+    with mine.claim(Identity(problem(), ()).digest, CountingHelper()), mine.compiling("k", wait=True):
         child = os.fork()
         if child == 0:
             with (
-                mine.claim(Identity(problem(), ()).digest, tuple) as claim,
+                mine.claim(Identity(problem(), ()).digest, CountingHelper()) as claim,
                 mine.measuring(),
                 mine.compiling("k", wait=True),
             ):
@@ -119,13 +124,13 @@ def test_a_child_that_is_forked_while_its_parent_tunes_waits_for_nobody(tmp_path
 
 def test_a_child_that_is_forked_between_tunings_takes_what_another_worker_tunes(tmp_path: Path) -> None:
     mine, other = worker(tmp_path, 20), worker(tmp_path, 20)
-    with mine.claim(Identity(problem(1), ()).digest, tuple):
+    with mine.claim(Identity(problem(1), ()).digest, CountingHelper()):
         pass
 
-    with other.claim(Identity(problem(), ()).digest, tuple):
+    with other.claim(Identity(problem(), ()).digest, CountingHelper()):
         child = os.fork()
         if child == 0:
-            with mine.claim(Identity(problem(), ()).digest, tuple) as taken:
+            with mine.claim(Identity(problem(), ()).digest, CountingHelper()) as taken:
                 os._exit(int(taken.result is not None))
         time.sleep(0.1)
         Log(tmp_path / "run", "another").append(lookup().to_event())
@@ -139,7 +144,10 @@ def test_a_worker_without_a_place_to_share_in_tunes_alone_and_says_so_once(tmp_p
     alone = Coordinator(Locks(1, lambda: ""), folder)
 
     for number in range(2):
-        with alone.claim(Identity(problem(number), ()).digest, tuple) as claim, alone.compiling("k", True) as mine:
+        with (
+            alone.claim(Identity(problem(number), ()).digest, CountingHelper()) as claim,
+            alone.compiling("k", True) as mine,
+        ):
             assert claim.is_claimed
             assert mine
             assert claim.result is None

@@ -48,7 +48,7 @@ from pytest_autotune.run.settle import InitialCaches, collect_measurements, sett
 from pytest_autotune.tuners import TUNERS, third_party_tuners
 from pytest_autotune.workers.coordinator import Coordinator
 from pytest_autotune.workers.events import RunFolder
-from pytest_autotune.workers.locks import Locks, RunMembership, SharedFolder, remove_run_folders, shared_folder
+from pytest_autotune.workers.locks import Locks, RunMembership, SharedFolder, find_shared_folder, remove_run_folders
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -103,7 +103,7 @@ class Controller:
         self._is_on_github = options.ci != "off" and os.environ.get("GITHUB_ACTIONS") == "true"
         self._result: RunResult | None = None
         self._run_id = uuid.uuid4().hex
-        self._shared = shared_folder()
+        self._shared = find_shared_folder()
         reports.check_reports(options)
         preparation = _prepare_run(config, options, self._shared)
         self._initial = preparation.initial

@@ -51,7 +51,7 @@ from pytest_autotune.tuners.hooks import Hooks
 from pytest_autotune.tuners.shared.distributions import rootdir_of_run
 from pytest_autotune.workers.coordinator import Coordinator
 from pytest_autotune.workers.events import Event, Log, OtherWorkers
-from pytest_autotune.workers.locks import Locks, shared_folder
+from pytest_autotune.workers.locks import Locks, find_shared_folder
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ def build_worker_context(workerinput: Mapping[str, Any], options: Options) -> Wo
     """Return the context of a worker, from the message of its controller."""
     task = Task(**workerinput.get(INPUT_KEY, {}))
     worker = workerinput["workerid"]
-    shared = shared_folder()
+    shared = find_shared_folder()
     folder = shared.run_folder(task.run_id) if task.run_id else None
     is_on_controller_host = task.host == socket.gethostname()
     # If the controller cannot read the log's folder, the other workers of this machine still can.

@@ -366,5 +366,5 @@ class OtherWorker:
         is_nested = bool(self._progress.open_tunings)
         self._progress.begin(question.problem, WAITING_FOR_WORKER)
         # Waiting inside a tuning could wait for a worker that waits for this worker.
-        claiming = self._coordinator.claim(question.identity.digest, None if is_nested else question.help)
+        claiming = self._coordinator.claim(question.identity.digest, None if is_nested else question)
         return self._claims.enter_context(self._notes.guarded(question.problem.tuner, claiming, Claim()))

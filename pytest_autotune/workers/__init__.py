@@ -1,1 +1,1 @@
-"""What the processes of a run, and of one machine, have in common: events, claims, the GPU."""
+"""Events, claims and locks, which the processes of a run and of a machine share."""

@@ -1,26 +1,28 @@
-"""Each problem is tuned once in a run, and no two measurements overlap on a GPU.
+"""Coordination of this process with others: a problem is tuned once in a run, and no two measurements share a GPU.
 
-Both rest on locks that the operating system releases when their holder dies, so
-a worker that is killed never leaves another one waiting. Every wait is bounded.
+Claims and the lock of a GPU are file locks of :mod:`pytest_autotune.workers.locks`. The operating system releases them
+when their holder dies, so a killed worker leaves no other worker waiting. Every wait is bounded.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Protocol
 
 from pytest_autotune.workers.events import Event, OtherWorkers
 from pytest_autotune.workers.locks import Locks, RunMembership, in_distributed_run
 
 
-class Claim(NamedTuple):
-    """The right to make something once in this run, such as a tuning, or what another worker has made of it.
+@dataclass(frozen=True)
+class Claim:
+    """The answer to a worker that wants to make something once in the run, such as a tuning.
 
-    :param result: what another worker has made of it.
-    :param is_mine: nobody else has claimed it, or is done with it.
-    :param timed_out: another worker has claimed it and did not finish in time.
+    :param result: the event with which another worker has answered the same claim; None if there is none.
+    :param is_claimed: this worker has the claim. No other worker makes the thing now, or has made it.
+    :param has_timed_out: another worker has the claim and did not end in time.
     """
 
     result: Event | None = None
@@ -28,105 +30,125 @@ class Claim(NamedTuple):
     has_timed_out: bool = False
 
 
+class Helper(Protocol):
+    """Work that a worker can do for the worker that has the claim."""
+
+    def help(self) -> object:
+        """Help, for example by compiling candidates."""
+
+
 class Coordinator:
-    """How this process goes together with others: with all of this user's by the GPU, with its run's by claims.
+    """Coordinates this process with the other workers of its run, and with the user's other processes.
 
-    Attributes: ``notes``, for the summary; ``budget``, how long one tuning waits.
+    A tuning takes three steps. It takes a :meth:`claim`. Unless another worker has answered the claim already, it
+    compiles each candidate (:meth:`compiling`), and then measures all of them (:meth:`measuring`). It writes its event
+    while it holds the claim, so that the worker that waits for the claim finds the event.
 
-    The order of a tuning: :meth:`claim` it; unless another worker has made it meanwhile, compile, alone by name
-    (:meth:`compiling`), then measure, alone on the GPU (:meth:`measuring`), and write the event down while the claim is
-    held: whoever waits for the claim finds it then.
+    A worker that holds the GPU lock or a claim, or is inside a tuning, waits for no claim: two workers would wait for
+    each other. All waits of one tuning share one time-out; afterwards the worker goes on alone. The ranks of a
+    distributed job take no claims and no locks.
 
-    Invariants: who holds a lock or a claim, or is inside a tuning, waits for no claim. All waits of one tuning together
-    are bounded; after that the process goes on alone. Of ranks (``torch.distributed``) none claims or locks.
+    Attributes: ``notes``, lines for the summary; ``budget``, the time-out of a tuning.
 
-    :param locks: of this process; their time-out bounds the waits of one tuning together.
-    :param folder: the run's own on this machine, the same for all its workers there; None where it has no others.
-    :param others: what the other workers have tuned; by default they write it down in ``folder``.
+    :param locks: the locks of this process.
+    :param folder: the folder of the run on this machine, the same for all its workers; None if this process is alone.
+    :param others: finds the events of the other workers; None if they write their logs into ``folder``.
     """
 
     def __init__(self, locks: Locks, folder: Path | None = None, others: OtherWorkers | None = None) -> None:
         self._locks = locks
         self.budget = locks.budget
         self._folder = folder
-        self._others = others or (OtherWorkers(folder, "") if folder is not None else None)
+        if others is None and folder is not None:
+            others = OtherWorkers(folder, "")
+        self._others = others
         self._membership: RunMembership | None = None
-        #: Where it is seen who compiles what; None where nobody else does.
-        self._compiles_in: Path | None = None
+        #: The folder of the locks for compilations; None if no other process or thread compiles.
+        self._compile_folder: Path | None = None
 
     @property
     def notes(self) -> list[str]:
-        """What the user is to read in the summary."""
+        """Lines for the summary."""
         return self._locks.notes
 
     @contextmanager
-    def claim(self, name: str, meanwhile: Callable[[], object] | None) -> Iterator[Claim]:
-        """Claim what has this name in all workers.
+    def claim(self, name: str, helper: Helper | None) -> Iterator[Claim]:
+        """Claim a name among all workers of the run.
 
-        :param name: of a file; the event that says what came of it has it, too.
-        :param meanwhile: called before it waits for a worker that makes it now, to help; None where it does not wait.
+        :param name: a file name. The event that answers the claim has this name, too.
+        :param helper: helps the worker that has the claim, before this worker waits for it; None to wait for no worker.
         """
-        with self.budget.limit_waits(), ExitStack() as held:
-            # A kernel with a collective needs every rank: none may wait for, or skip, a tuning.
-            if self._others is None or self._folder is None or in_distributed_run() or not self._joined():
+        with self.budget.limit_waits(), ExitStack() as exits:
+            # A kernel with a collective needs all ranks, so no rank may wait for a tuning or skip it.
+            if self._others is None or self._folder is None or in_distributed_run() or not self._join():
                 yield Claim()
-            else:
-                meanwhile = None if self._locks.is_holding_gpu else meanwhile
-                yield self._take(name, self._folder / f"{name}.lock", self._others, meanwhile, held)
+                return
+            if self._locks.is_holding_gpu:
+                helper = None
+            yield self._take_claim(name, self._folder, self._others, helper, exits)
 
-    def _take(
-        self, name: str, path: Path, others: OtherWorkers, meanwhile: Callable[[], object] | None, held: ExitStack
+    def _take_claim(
+        self, name: str, folder: Path, others: OtherWorkers, helper: Helper | None, exits: ExitStack
     ) -> Claim:
-        """Claim something until ``held`` is left, unless another worker has made it."""
-        if result := others.find(name):
+        """Take a claim until ``exits`` is closed, unless another worker has answered it."""
+        result = others.find(name)
+        if result is not None:
             return Claim(result, is_claimed=False)
+        path = folder / f"{name}.lock"
         lock = self._locks.acquire(path, wait=False)
-        if lock is None and meanwhile is not None:
-            meanwhile()
+        if lock is None and helper is not None:
+            helper.help()
             lock = self._locks.acquire(path, unless=lambda: others.find(name) is not None)
         result = others.find(name)
         if lock is None:
-            return Claim(result, is_claimed=False, has_timed_out=meanwhile is not None and result is None)
-        held.callback(lock.release)
+            return Claim(result, is_claimed=False, has_timed_out=helper is not None and result is None)
+        exits.callback(lock.release)
         if result is not None:
-            held.close()  # all who wait have what they waited for: none waits for the next one to be done with it
+            # All waiting workers need only the result, so none of them waits until this tuning ends.
+            exits.close()
         return Claim(result, is_claimed=result is None)
 
-    def _joined(self) -> bool:
-        """Whether this process can share tunings with the other workers."""
+    def _join(self) -> bool:
+        """Enter the folder of the run, once; return whether this process can share tunings with other workers."""
         if self._membership is None and self._folder is not None:
             try:
                 self._membership = RunMembership(self._folder)
-                self._compiles_in = self._folder
+                self._compile_folder = self._folder
             except OSError as error:
                 self._locks.note(f"{self._folder.parent}: {error.strerror or error}; workers do not share tunings")
         return self._membership is not None
 
     def compile_in(self, folder: Path) -> None:
-        """Let threads of a run without workers compile, too: who compiles what is seen in this folder of the run.
+        """Let threads of a serial run compile, too: they use compile locks in this folder.
 
-        Where the workers of the run share tunings, they share what they compile instead.
+        Workers that share tunings use the folder of the run for these locks instead.
         """
         if self._folder is None:
-            self._compiles_in = folder
+            self._compile_folder = folder
 
     @contextmanager
     def compiling(self, name: str, wait: bool) -> Iterator[bool]:
-        """Compile what other processes and threads of this run may compile; yields False where another one does now.
+        """Enter a compilation; yields whether no other process or thread of this run compiles the same thing now.
 
-        :param name: the same wherever that is compiled.
-        :param wait: for that one, in which case what it made is there then.
+        :param name: the same wherever the same thing is compiled.
+        :param wait: wait for the process that compiles it now. The result is on disk afterwards.
         """
-        self._joined()
-        if self._compiles_in is None or in_distributed_run():
+        self._join()
+        if self._compile_folder is None or in_distributed_run():
             yield True
             return
-        lock = self._locks.acquire(self._compiles_in / f"{name}.compiling", wait=wait)
-        with ExitStack() as held:
-            if lock is not None:
-                held.callback(lock.release)
-            yield lock is not None
+        lock = self._locks.acquire(self._compile_folder / f"{name}.compiling", wait=wait)
+        if lock is None:
+            yield False
+            return
+        try:
+            yield True
+        finally:
+            lock.release()
 
-    def measuring(self, on: str = "") -> AbstractContextManager[bool]:
-        """Hold the current GPU, or the processor named ``on``; yields False where it could not be had in time."""
-        return self._locks.measuring(on)
+    def measuring(self, processor: str = "") -> AbstractContextManager[bool]:
+        """Take a processor for a measurement; yields False if that took too long.
+
+        :param processor: its name; empty for the current GPU.
+        """
+        return self._locks.measuring(processor)

@@ -1,8 +1,8 @@
-"""Locks between the pytest processes of one user on one machine: where they are, and how long a process waits for them.
+"""Locks between the pytest processes of one user on one machine: their folder, and the time that a process waits.
 
-The operating system releases a lock when its holder dies, so a process that is killed never leaves another one waiting.
-The folder of locks is this user's own and private, or it is not used; nothing else is removed than folders of runs in
-it. Age is no proof that one was left behind; a lock that nobody holds is.
+The operating system releases a lock when its holder dies, so a killed process leaves no other process waiting. The
+folder of locks is private to the user; otherwise it is not used. The plugin removes only folders of runs in it. A
+folder that is old may still be in use, but a folder whose lock nobody holds is abandoned.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from pytest_autotune.cache.host_time import HostTime
 from pytest_autotune.devices import current_gpu_uuid
@@ -32,70 +33,78 @@ POLL_S = 0.02
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-class SharedFolder(NamedTuple):
-    """Where the processes of this user meet on this machine.
+@dataclass(frozen=True)
+class SharedFolder:
+    """The folder for the locks of all pytest processes of this user on this machine.
 
-    :param path: None where there is no such place.
-    :param note: a line for the user; empty where all is as it should be.
+    :param path: None if there is no such folder.
+    :param note: a line for the user that says why there is no folder; empty if there is one.
     """
 
     path: Path | None
     note: str = ""
 
     def run_folder(self, run_id: str) -> Path | None:
-        """Where the workers of one run on this machine share what they tune; None where there is no place for it."""
-        return self.path / f"run-{run_id}" if self.path is not None else None
+        """Return the folder that the workers of one run on this machine share; None if there is none."""
+        if self.path is None:
+            return None
+        return self.path / f"run-{run_id}"
 
 
-def shared_folder() -> SharedFolder:
-    """The folder for locks of all pytest processes of this user on this machine, or why there is none.
+def find_shared_folder() -> SharedFolder:
+    """Return the folder for locks, and make it if needed.
 
-    In memory or on a local disk, never in a home folder: locks on network file systems hang or lie.
+    It lies in memory or on a local disk, never in a home folder: locks on network file systems hang or lie.
     """
-    places = [place for place in _places() if not _is_in_home(place)]
-    if not places:
-        return _no_folder(Path(tempfile.gettempdir()), "lies in the home folder")
-    folder = places[0] / f"pytest-autotune-{os.getuid()}"
+    parent = _find_parent_folder()
+    if parent is None:
+        return _build_missing_folder(Path(tempfile.gettempdir()), "lies in the home folder")
+    folder = parent / f"pytest-autotune-{os.getuid()}"
     try:
         with suppress(FileExistsError):
             folder.mkdir(mode=0o700)
-        found = folder.lstat()
+        fault = _explain_unsafe_folder(folder, folder.lstat())
     except OSError as error:
-        why = error.strerror or f"{error}"
-    else:
-        if not stat.S_ISDIR(found.st_mode):
-            why = "is not a folder"
-        elif found.st_uid != os.getuid():
-            why = f"belongs to the user with number {found.st_uid}"
-        elif found.st_mode & 0o077:
-            why = f"other users may enter it: chmod 700 {folder}"
-        else:
-            return SharedFolder(folder)
-    return _no_folder(folder, why)
+        fault = error.strerror or f"{error}"
+    if fault:
+        return _build_missing_folder(folder, fault)
+    return SharedFolder(folder)
 
 
-def _places() -> Iterator[Path]:
-    """Yield the folders of this machine in which the folder for locks may be made, the best one first."""
-    for place in (Path("/dev/shm"), Path(tempfile.gettempdir()), Path("/tmp"), Path("/var/tmp")):
-        if place.is_dir() and os.access(place, os.W_OK | os.X_OK):
-            yield place
+def _find_parent_folder() -> Path | None:
+    """Return the best folder of this machine to make the folder for locks in; None if there is none."""
+    for parent in (Path("/dev/shm"), Path(tempfile.gettempdir()), Path("/tmp"), Path("/var/tmp")):
+        if parent.is_dir() and os.access(parent, os.W_OK | os.X_OK) and not _is_in_home(parent):
+            return parent
+    return None
 
 
-def _is_in_home(place: Path) -> bool:
+def _is_in_home(folder: Path) -> bool:
     """Whether a folder is the user's home or lies in it."""
     home = Path.home().resolve()
     # Users of containers may have the root of the file system for a home.
-    return home != Path("/") and place.resolve().is_relative_to(home)
+    return home != Path("/") and folder.resolve().is_relative_to(home)
 
 
-def _no_folder(place: Path, why: str) -> SharedFolder:
-    return SharedFolder(None, f"{place}: {why}; workers do not wait for each other, and measurements may overlap")
+def _explain_unsafe_folder(folder: Path, status: os.stat_result) -> str:
+    """Return why a folder is not private to this user; empty if it is."""
+    if not stat.S_ISDIR(status.st_mode):
+        return "is not a folder"
+    if status.st_uid != os.getuid():
+        return f"belongs to the user with number {status.st_uid}"
+    if status.st_mode & 0o077:
+        return f"other users may enter it: chmod 700 {folder}"
+    return ""
+
+
+def _build_missing_folder(folder: Path, fault: str) -> SharedFolder:
+    return SharedFolder(None, f"{folder}: {fault}; workers do not wait for each other, and measurements may overlap")
 
 
 class RunMembership:
-    """A process's part in the folder of a run: while any lives, nobody removes it.
+    """The part of a process in the folder of a run. As long as any process has a part, no other run removes the folder.
 
-    :raises OSError: when the folder cannot be made, is no folder, or is being removed.
+    :raises OSError: if the folder cannot be made, is no folder, or is being removed.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -105,13 +114,15 @@ class RunMembership:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
 
     def end(self) -> None:
-        """Leave; the last one to leave lets the folder be removed."""
+        """Leave the folder. When all processes have left it, it can be removed."""
         self._close()
 
 
 def remove_run_folders(shared: SharedFolder) -> None:
-    """Remove the folders of runs of which no process lives."""
-    for folder in shared.path.glob("run-" + 32 * "[0-9a-f]") if shared.path is not None else ():
+    """Remove the folders of runs that have no living process."""
+    if shared.path is None:
+        return
+    for folder in shared.path.glob("run-" + 32 * "[0-9a-f]"):
         with suppress(OSError):
             descriptor = os.open(folder, _FOLDER)
             try:
@@ -122,102 +133,107 @@ def remove_run_folders(shared: SharedFolder) -> None:
 
 
 def in_distributed_run() -> bool:
-    """Whether this process is one rank of several, by its environment or by torch."""
+    """Whether this process is a rank of a distributed job, by its environment or by torch."""
     if os.environ.get("WORLD_SIZE", "1") not in ("", "0", "1"):
         return True
     distributed: Any = sys.modules.get("torch.distributed")
     return bool(distributed and distributed.is_available() and distributed.is_initialized())
 
 
-#: The tuning that this context is inside of; threads that compile for it have a copy of its context.
+#: The tuning that this context is inside of. Threads that compile for the tuning have a copy of its context.
 _TUNING: ContextVar[object] = ContextVar("tuning", default=None)
 
 
 class WaitBudget:
-    """How long each tuning of a process may wait for others, all its waits together.
+    """The time that each tuning of a process may wait for other processes and threads, in all its waits together.
 
-    A tuning inside a tuning has the budget of the outer one.
+    A tuning inside another tuning shares the budget of the outer tuning.
 
-    :param timeout_s: of one tuning, or of a wait outside of one, in seconds.
+    :param timeout_s: the budget of a tuning, or of a wait outside a tuning, in seconds.
     """
 
     def __init__(self, timeout_s: float) -> None:
         self.timeout_s = timeout_s
-        #: Tuning -> what is left of its time-out, in seconds.
-        self._left_s: dict[object, float] = {}
+        #: Tuning -> the rest of its budget, in seconds.
+        self._remaining_s: dict[object, float] = {}
 
     @property
     def is_used(self) -> bool:
         """Whether any thread of this process is inside a tuning."""
-        return bool(self._left_s)
+        return bool(self._remaining_s)
 
     def forget(self) -> None:
-        """End all tunings: in a forked child, which has none of its parent's threads."""
-        self._left_s = {}
+        """End all tunings. A forked child calls this: it has none of the threads of its parent."""
+        self._remaining_s = {}
 
     @contextmanager
     def limit_waits(self) -> Iterator[None]:
-        """Let all waits inside share one time-out."""
+        """Give a tuning its budget. All waits inside the context share it."""
         outer = _TUNING.get()
-        if outer in self._left_s:
+        if outer in self._remaining_s:
             yield
             return
         tuning = object()
-        self._left_s[tuning] = self.timeout_s
+        self._remaining_s[tuning] = self.timeout_s
         _TUNING.set(tuning)
         try:
             yield
-        finally:  # in whatever thread, or process
-            self._left_s.pop(tuning, None)
+        finally:
+            # Another thread, or a forked child, may have forgotten the tuning.
+            self._remaining_s.pop(tuning, None)
             _TUNING.set(outer)
 
     @contextmanager
     def waiting(self) -> Iterator[float]:
-        """Yield how long to wait at most, in seconds; the tuning has that much less what is waited inside."""
-        tuning, started = _TUNING.get(), HostTime.monotonic()
-        left_s = self._left_s.get(tuning, self.timeout_s)
+        """Yield how long the caller may wait, in seconds. The time inside the context counts as waiting."""
+        tuning, started_s = _TUNING.get(), HostTime.monotonic()
+        remaining_s = self._remaining_s.get(tuning, self.timeout_s)
         try:
-            yield left_s
+            yield remaining_s
         finally:
-            if tuning in self._left_s:
-                self._left_s[tuning] = max(left_s - (HostTime.monotonic() - started), 0.0)
+            if tuning in self._remaining_s:
+                waited_s = HostTime.monotonic() - started_s
+                self._remaining_s[tuning] = max(remaining_s - waited_s, 0.0)
 
 
 class _Processor:
-    """What this process has of one processor: its lock file, for all threads together.
+    """The lock file of one processor, which all threads of this process share.
 
-    ``entering`` is held by the thread that waits for the lock file, or changes what follows; ``inside`` is how many
-    measurements there are inside of each other, or in several threads, and ``lock`` None where they go on without it.
+    Attributes: ``mutex``, held by the thread that waits for the lock file or changes the other attributes;
+    ``measurement_count``, the measurements that run now, inside each other or in several threads; ``lock``, the lock
+    file, None if these measurements go on without it.
     """
 
     def __init__(self) -> None:
-        self.entering = threading.Lock()
-        self.inside = 0
+        self.mutex = threading.Lock()
+        self.measurement_count = 0
         self.lock: FileLock | None = None
 
 
 class Locks:
-    """What one process locks: for a tuning whatever it names, and for a measurement the GPU.
+    """The locks of one process: for each name of a tuning, and for each processor that it measures on.
 
-    :param timeout_s: how long to wait in all for one tuning, or for a measurement outside of one, in seconds.
-    :param uuid: says which GPU is current; the empty string means there is none to lock.
-    :param shared: where the locks of GPUs are; left out, the standard folder.
+    Attributes: ``notes``, lines for the summary; ``budget``, the time-outs of tunings.
+
+    :param timeout_s: the time that all waits of a tuning may take together, or a measurement outside a tuning.
+    :param uuid: returns the name of the current GPU; an empty name means that there is none to lock.
+    :param shared: the folder for the locks of GPUs; None for the standard folder.
     """
 
     def __init__(
         self, timeout_s: float, uuid: Callable[[], str] = current_gpu_uuid, shared: SharedFolder | None = None
     ) -> None:
-        #: Lines for the summary.
         self.notes: list[str] = []
         self.budget = WaitBudget(timeout_s)
         self._uuid = uuid
-        self._folder = (shared or shared_folder()).path
+        self._folder = (shared or find_shared_folder()).path
         self._may_wait = True
         self._forget()
         reference = weakref.WeakMethod(self._begin_child)
 
         def begin_child() -> None:
-            if (method := reference()) is not None:
+            method = reference()
+            if method is not None:
                 method()
 
         os.register_at_fork(after_in_child=begin_child)
@@ -227,7 +243,10 @@ class Locks:
         self._processors: dict[str, _Processor] = {}
 
     def _begin_child(self) -> None:
-        """In a forked child, which has none of its parent's threads: what the parent holds it may hold for good."""
+        """Begin a forked child, which has none of its parent's threads.
+
+        The parent may wait for the child while it holds a lock, so the child of a tuning waits for no lock.
+        """
         if self.budget.is_used or self.is_holding_gpu:
             self._may_wait = False
         self._forget()
@@ -235,23 +254,23 @@ class Locks:
     @contextmanager
     def _waiting(self) -> Iterator[float]:
         """Yield how long this thread may wait, in seconds."""
-        with self.budget.waiting() as left_s:
-            yield left_s if self._may_wait else 0.0
+        with self.budget.waiting() as remaining_s:
+            yield remaining_s if self._may_wait else 0.0
 
     def acquire(self, path: Path, unless: Callable[[], bool] | None = None, *, wait: bool = True) -> FileLock | None:
-        """Take a lock; None when it could not be had in time, or need not be had any more.
+        """Take a lock; None if that took too long, or if the lock is no longer needed.
 
-        :param unless: whether what the lock was wanted for is there.
+        :param unless: returns whether the lock is no longer needed; called while the thread waits.
         """
-        # filelock closes its descriptor in forked children, so that a child that lives on does not keep the lock of a
-        # parent that was killed; released in one, it stays the parent's.
+        # filelock closes its descriptor in forked children. A child that outlives a killed parent therefore does not
+        # keep the lock, and a child that releases it does not take it from its parent.
         from filelock import FileLock, Timeout
 
         lock = FileLock(path, thread_local=False, poll_interval=POLL_S)
         try:
-            path.parent.lstat()  # filelock would make the folder, and not a private one
-            with self._waiting() as left_s:
-                lock.acquire(left_s if wait else 0, cancel_check=unless)
+            path.parent.lstat()  # filelock would make a missing folder, and not a private one
+            with self._waiting() as remaining_s:
+                lock.acquire(remaining_s if wait else 0, cancel_check=unless)
         except Timeout:
             return None
         except OSError as error:
@@ -261,51 +280,65 @@ class Locks:
 
     @property
     def is_holding_gpu(self) -> bool:
-        """Whether this process holds any GPU, or waits for one."""
-        return any(one.inside or one.entering.locked() for one in list(self._processors.values()))
+        """Whether this process holds any processor, or waits for one."""
+        for processor in list(self._processors.values()):
+            if processor.measurement_count or processor.mutex.locked():
+                return True
+        return False
 
     @contextmanager
-    def measuring(self, on: str = "") -> Iterator[bool]:
-        """Hold the current GPU, among the pytest processes of this user; yields False where it was not had in time.
+    def measuring(self, name: str = "") -> Iterator[bool]:
+        """Take a processor among the pytest processes of this user; yields False if that took too long.
 
-        Re-entrant for the process and not for the thread: autograd launches kernels from threads of its own while the
-        thread that waits for it may hold the lock. The first thread that enters waits for the lock file, those that
-        enter meanwhile wait for the first, and the last one that leaves lets go. Where the first has given up, those
-        inside go on without it.
+        The lock belongs to the process and not to a thread: autograd launches kernels from its own threads while the
+        thread that waits for them may hold the lock. The first thread that enters waits for the lock file, and threads
+        that enter meanwhile wait for the first thread. The last thread that leaves releases the file. If the first
+        thread has waited too long, all measurements inside go on without the lock.
 
-        :param on: names another processor to hold instead, such as the CPU.
+        :param name: the name of the processor, such as ``"cpu"``; empty for the current GPU.
         """
-        uuid = on or self._uuid()
-        if not uuid or in_distributed_run():
+        name = name or self._uuid()
+        if not name or in_distributed_run():
             yield True
             return
-        if self._folder is None:  # reported when the run began
+        if self._folder is None:  # the run has reported this when it began
             yield False
             return
-        processor = self._processors.setdefault(uuid, _Processor())
-        with self._waiting() as left_s:
-            has_entered = processor.entering.acquire(timeout=left_s)
-        if not has_entered:
+        processor = self._processors.setdefault(name, _Processor())
+        if not self._enter(processor, self._folder, name):
             yield False
             return
-        try:
-            if not processor.inside:
-                digest = hashlib.sha256(uuid.encode()).hexdigest()[:16]
-                processor.lock = self.acquire(self._folder / f"gpu-{digest}.lock")
-            processor.inside += 1
-        finally:
-            processor.entering.release()
         try:
             yield processor.lock is not None
         finally:
-            if self._processors.get(uuid) is processor:  # a forked child has nothing to let go of
-                with processor.entering:
-                    processor.inside -= 1
-                    if not processor.inside and processor.lock is not None:
-                        processor.lock.release()
-                        processor.lock = None
+            # In a forked child the processor is forgotten, and its lock is the parent's.
+            if self._processors.get(name) is processor:
+                self._leave(processor)
+
+    def _enter(self, processor: _Processor, folder: Path, name: str) -> bool:
+        """Begin a measurement on a processor; return whether no other thread took too long to begin."""
+        with self._waiting() as remaining_s:
+            has_entered = processor.mutex.acquire(timeout=remaining_s)
+        if not has_entered:
+            return False
+        try:
+            if not processor.measurement_count:
+                digest = hashlib.sha256(name.encode()).hexdigest()[:16]
+                processor.lock = self.acquire(folder / f"gpu-{digest}.lock")
+            processor.measurement_count += 1
+        finally:
+            processor.mutex.release()
+        return True
+
+    def _leave(self, processor: _Processor) -> None:
+        """End a measurement on a processor."""
+        with processor.mutex:
+            processor.measurement_count -= 1
+            if not processor.measurement_count and processor.lock is not None:
+                processor.lock.release()
+                processor.lock = None
 
     def note(self, text: str) -> None:
-        """Show the user something, once, in the summary."""
+        """Show the user a line in the summary, once."""
         if text not in self.notes:
             self.notes.append(text)
