@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
+from pytest_autotune.cache.codec import json_text
 from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Value
-from pytest_autotune.cache.plain import read_entry, to_json
 
 H200 = Device("NVIDIA H200", "sm_90", 132)
 MI300 = Device("AMD Instinct MI300X", "gfx942", 304)
@@ -25,7 +23,7 @@ CACHE = Cache(
 
 
 def crossed(index: EntryIndex) -> EntryIndex:
-    return EntryIndex(read_entry(*parts) for parts in json.loads(to_json(tuple(index))))
+    return EntryIndex(json_text.decode(json_text.encode_for_process(index), "index").entries)
 
 
 @pytest.fixture(params=["caches", "encoded"])

@@ -15,7 +15,6 @@ The hooks of the controller are in :mod:`pytest_autotune.plugin.controller`.
 from __future__ import annotations
 
 import functools
-import json
 import os
 import shlex
 import socket
@@ -31,11 +30,11 @@ import pytest
 
 from pytest_autotune import devices
 from pytest_autotune.cache import stores
+from pytest_autotune.cache.codec import json_text
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.foreign_text import to_one_line
 from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.model import Entry
-from pytest_autotune.cache.plain import read_entry
 from pytest_autotune.plugin import names
 from pytest_autotune.plugin.completeness import IgnoredTestFiles
 from pytest_autotune.plugin.names import INPUT_KEY, MARKER
@@ -124,7 +123,7 @@ def _decode_entries(text: str | None) -> EntryIndex | None:
     """Return the index of the entries that the controller sent; None for None."""
     if text is None:
         return None
-    return EntryIndex(read_entry(*parts) for parts in json.loads(text))
+    return EntryIndex(json_text.decode(text, "the controller's message").entries)
 
 
 class TestProcess:

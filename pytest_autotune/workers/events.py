@@ -26,8 +26,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from pytest_autotune.cache.codec.json_text import to_compact_json
+from pytest_autotune.cache.codec.mapping import for_json, from_mapping, to_mapping
+from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.model import Entry, Identity
-from pytest_autotune.cache.plain import read_entry, read_identity, to_json
 
 if TYPE_CHECKING:
     from filelock import FileLock
@@ -49,7 +51,7 @@ class Event:
     """An event in a process of the run.
 
     :param kind: names the code that writes and reads such events: a lookup, a mode, the end of a process.
-    :param identity: the problem that was looked up; None if the event belongs to no problem.
+    :param identity: the problem that was looked up; None if the event belongs to no problem, and so has no entry.
     :param entry: the entry that was used, or the result of a search.
     :param test: the node id of the test that ran; empty outside tests.
     :param data: all other data of the event, as values of JSON.
@@ -73,7 +75,14 @@ class Event:
             value = getattr(self, name)
             if value:
                 fields[name] = value
-        return to_json(fields)
+        if self.entry is not None:
+            fields["entry"] = _encode_entry(self.entry)
+        if _has_identity(self.entry, self.identity):
+            # The encoded entry says which problem was looked up.
+            del fields["identity"]
+        elif self.identity is not None:
+            fields["identity"] = _encode_entry(Entry(*self.identity))
+        return to_compact_json(fields)
 
     @staticmethod
     def decode(line: str | bytes) -> Event:
@@ -83,13 +92,36 @@ class Event:
         """
         try:
             fields = json.loads(line)
-            if "identity" in fields:
-                fields["identity"] = read_identity(*fields["identity"])
             if "entry" in fields:
-                fields["entry"] = read_entry(*fields["entry"])
+                fields["entry"] = _decode_entry(fields["entry"])
+            if "identity" in fields:
+                fields["identity"] = _decode_entry(fields["identity"]).identity
+            elif "entry" in fields:
+                fields["identity"] = fields["entry"].identity
             return Event(**fields)
-        except (TypeError, AttributeError, RecursionError) as error:
+        except (TypeError, AttributeError, RecursionError, CacheError) as error:
             raise ValueError(f"not an event: {error!r}") from None
+
+
+def _has_identity(entry: Entry | None, identity: Identity | None) -> bool:
+    """Whether an entry is an entry of this identity, with the parts of the key in the same order."""
+    if entry is None or identity is None:
+        return False
+    return entry.identity == identity and entry.problem.key == identity.problem.key
+
+
+def _encode_entry(entry: Entry) -> object:
+    """Return an entry as the only entry of a cache. An identity is an entry without a result."""
+    return for_json(to_mapping([entry]))
+
+
+def _decode_entry(plain: object) -> Entry:
+    """Return the only entry of a cache.
+
+    :raises CacheError, ValueError: if the plain data is no such cache.
+    """
+    (entry,) = from_mapping(plain, "the log").entries
+    return entry
 
 
 #: The name of a process, and an event of this process.

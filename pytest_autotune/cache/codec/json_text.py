@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from pytest_autotune.cache.codec.mapping import Codec, Plain, for_json, from_mapping, to_mapping
 from pytest_autotune.cache.errors import CacheError
@@ -14,6 +14,20 @@ from pytest_autotune.cache.model import Cache, Entry
 def encode(entries: Sequence[Entry]) -> str:
     """A cache of these entries as JSON, in the order given."""
     return json.dumps(for_json(to_mapping(entries)), indent=1, ensure_ascii=False) + "\n"
+
+
+#: Used in place of json.dumps(), which a test may mock.
+_COMPACT_ENCODER = json.JSONEncoder(separators=(",", ":"))
+
+
+def to_compact_json(plain: object) -> str:
+    """Return a plain mapping, made by :func:`~.mapping.for_json`, as one line of JSON without its end."""
+    return _COMPACT_ENCODER.encode(plain)
+
+
+def encode_for_process(entries: Iterable[Entry]) -> str:
+    """Return the entries as one line of JSON for another process of the run, in their order."""
+    return to_compact_json(for_json(to_mapping(list(entries))))
 
 
 def decode(text: str, where: str) -> Cache:
