@@ -1,0 +1,280 @@
+"""Plant random faults in the package, and count those that the tests do not see.
+
+    python tests/benchmarks/mutants.py [--seed=1] [--count=100] [--jobs=2] [--only=PATH:LINE]
+
+A mutant is the package with one small fault: a comparison or a condition that is turned around, a number that is off by
+one, a statement that is left out, a result that is None. The seed decides which mutants are drawn. The tests run in a
+copy of the repository: first the test files that name the faulty module, then all others that need no GPU. A mutant is killed
+by the first test that fails. It survives if all pass.
+
+A mutant that behaves as the package does is equivalent. A person has to judge that: :data:`EQUIVALENT` lists the
+judgements with their reasons. A mutant that is neither killed nor equivalent is a test that is missing.
+
+The method is mutation analysis: R. A. DeMillo, R. J. Lipton and F. G. Sayward, "Hints on test data selection", 1978.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import os
+import random
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from queue import Queue
+
+from common import REPOSITORY, machine, table
+
+ROOMS = ("cache", "run", "workers", "plugin", "report", "production")
+#: Code that a generator wrote.
+GENERATED = ("autotune_cache_pb2.py",)
+#: A mutant that hangs is killed after this time.
+TIMEOUT_S = 900
+#: Test files that take long and see nothing of these rooms that no other file sees.
+LEFT_OUT = ("test_release.py", "test_package.py", "test_xla_deviceless.py", "test_formats_fuzz.py")
+
+#: (module below the package, the mutated line) -> the reason why it behaves as the original does.
+EQUIVALENT: dict[tuple[str, str], str] = {}
+
+_OPPOSITES: dict[type[ast.cmpop], str] = {
+    ast.Eq: "!=",
+    ast.NotEq: "==",
+    ast.Lt: "<=",
+    ast.LtE: "<",
+    ast.Gt: ">=",
+    ast.GtE: ">",
+    ast.Is: "is not",
+    ast.IsNot: "is",
+    ast.In: "not in",
+    ast.NotIn: "in",
+}
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One fault: a span of a module's text and the text in its place.
+
+    :param path: the module, relative to the repository.
+    :param start: offset of the span's first character; ``end``: the offset behind its last.
+    """
+
+    path: str
+    line: int
+    start: int
+    end: int
+    text: str
+
+    def apply(self, source: str) -> str:
+        """Return the module's text with the fault."""
+        return source[: self.start] + self.text + source[self.end :]
+
+    def describe(self, source: str) -> str:
+        """Return the faulty line without its indentation."""
+        first = source.rfind("\n", 0, self.start) + 1
+        last = source.find("\n", self.end)
+        return " ".join((source[first : self.start] + self.text + source[self.end : last]).split())
+
+
+class _Finder(ast.NodeVisitor):
+    """Finds the places of one module where a fault can be planted."""
+
+    def __init__(self, path: str, source: str) -> None:
+        self.mutants: list[Mutant] = []
+        self._path = path
+        self._lines = source.splitlines(keepends=True)
+        self._starts = [0]
+        for line in self._lines:
+            self._starts.append(self._starts[-1] + len(line))
+
+    def _offset(self, line: int, column: int) -> int:
+        # The columns of ast count bytes.
+        text = self._lines[line - 1].encode()[:column].decode()
+        return self._starts[line - 1] + len(text)
+
+    def _plant(self, node: ast.expr | ast.stmt, text: str) -> None:
+        end_line, end_column = node.end_lineno, node.end_col_offset
+        assert end_line is not None
+        assert end_column is not None
+        start = self._offset(node.lineno, node.col_offset)
+        self.mutants.append(Mutant(self._path, node.lineno, start, self._offset(end_line, end_column), text))
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
+        # Annotations, defaults and decorators stay as they are.
+        for statement in node.body:
+            self.visit(statement)
+
+    def visit_ClassDef(self, node: ast.ClassDef) -> None:
+        # A decorator's arguments, such as ``frozen=True``, change nothing that a test should see.
+        for statement in node.body:
+            self.visit(statement)
+
+    def visit_JoinedStr(self, node: ast.JoinedStr) -> None:
+        # Before Python 3.12 the places of expressions inside a formatted text are not exact.
+        return
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> None:
+        if node.value is not None:
+            self.visit(node.value)
+
+    def visit_Compare(self, node: ast.Compare) -> None:
+        if len(node.ops) == 1:
+            left, right = ast.unparse(node.left), ast.unparse(node.comparators[0])
+            self._plant(node, f"({left}) {_OPPOSITES[type(node.ops[0])]} ({right})")
+        self.generic_visit(node)
+
+    def visit_BoolOp(self, node: ast.BoolOp) -> None:
+        word = " or " if isinstance(node.op, ast.And) else " and "
+        self._plant(node, f"({word.join(f'({ast.unparse(value)})' for value in node.values)})")
+        self.generic_visit(node)
+
+    def visit_UnaryOp(self, node: ast.UnaryOp) -> None:
+        if isinstance(node.op, ast.Not):
+            self._plant(node, f"bool({ast.unparse(node.operand)})")
+        self.generic_visit(node)
+
+    def visit_Constant(self, node: ast.Constant) -> None:
+        if isinstance(node.value, bool):
+            self._plant(node, str(not node.value))
+        elif isinstance(node.value, int):
+            self._plant(node, str(node.value + 1))
+
+    def visit_If(self, node: ast.If) -> None:
+        if ast.unparse(node.test) != "TYPE_CHECKING":
+            self._plant(node.test, f"not ({ast.unparse(node.test)})")
+            self.generic_visit(node)
+
+    def visit_Return(self, node: ast.Return) -> None:
+        if node.value is not None and ast.unparse(node.value) != "None":
+            self._plant(node, "return None")
+            self.generic_visit(node)
+
+    def visit_Expr(self, node: ast.Expr) -> None:
+        if isinstance(node.value, ast.Call):
+            self._plant(node, "pass")
+            self.generic_visit(node)
+
+    def visit_Continue(self, node: ast.Continue) -> None:
+        self._plant(node, "break")
+
+    def visit_Break(self, node: ast.Break) -> None:
+        self._plant(node, "continue")
+
+
+def list_mutants() -> list[Mutant]:
+    """Return all mutants of the rooms, in the order of their files and lines."""
+    mutants = []
+    for room in ROOMS:
+        for path in sorted((REPOSITORY / "pytest_autotune" / room).rglob("*.py")):
+            if path.name in GENERATED:
+                continue
+            source = path.read_text(encoding="utf-8")
+            finder = _Finder(str(path.relative_to(REPOSITORY)), source)
+            finder.visit(ast.parse(source))
+            mutants += finder.mutants
+    return mutants
+
+
+def list_test_files(path: str) -> list[list[str]]:
+    """Return the test files in two groups: those that name the module of a path, and all others."""
+    module = path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+    package, _, name = module.rpartition(".")
+    pattern = re.compile(rf"{re.escape(module)}\b|from {re.escape(package)} import .*\b{name}\b")
+    near, far = [], []
+    for file in sorted((REPOSITORY / "tests").rglob("test_*.py")):
+        if file.name in LEFT_OUT:
+            continue
+        group = near if pattern.search(file.read_text(encoding="utf-8")) else far
+        group.append(str(file.relative_to(REPOSITORY)))
+    return [group for group in (near, far) if group]
+
+
+def find_killer(mutant: Mutant, folder: Path) -> str:
+    """Return the id of the test that fails for a mutant, or "time-out"; empty if it survives."""
+    target = folder / mutant.path
+    source = target.read_text(encoding="utf-8")
+    target.write_text(mutant.apply(source), encoding="utf-8")
+    try:
+        for files in list_test_files(mutant.path):
+            command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "--tb=no", *files]
+            environment = {**os.environ, "PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
+            try:
+                run = subprocess.run(
+                    command, cwd=folder, env=environment, capture_output=True, text=True, timeout=TIMEOUT_S
+                )
+            except subprocess.TimeoutExpired:
+                return "time-out"
+            if run.returncode:
+                failed = re.search(r"^(?:FAILED|ERROR) (\S+)", run.stdout, re.MULTILINE)
+                return failed[1] if failed else f"pytest ended with status {run.returncode}"
+        return ""
+    finally:
+        target.write_text(source, encoding="utf-8")
+
+
+def copy_repository(place: Path, index: int) -> Path:
+    """Return a copy of the repository's files that a job may change."""
+    folder = place / str(index)
+    ignored = shutil.ignore_patterns(".git", ".venv", "build", "dist", "__pycache__", ".hypothesis", ".pytest_cache")
+    shutil.copytree(REPOSITORY, folder, ignore=ignored)
+    return folder
+
+
+def main() -> None:
+    """Draw the mutants, run the tests of each, and print a row for each that no test killed."""
+    parser = argparse.ArgumentParser(usage=__doc__, allow_abbrev=False)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--count", type=int, default=100)
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--only", help="PATH:LINE, to try the mutants of one line again")
+    options = parser.parse_args()
+    print(machine(), flush=True)
+    mutants = list_mutants()
+    if options.only:
+        path, _, line = options.only.rpartition(":")
+        drawn = [mutant for mutant in mutants if mutant.path == path and mutant.line == int(line)]
+    else:
+        drawn = random.Random(options.seed).sample(mutants, options.count)
+    counts = {"killed": 0, "survived": 0, "equivalent": 0}
+    rows = []
+    with tempfile.TemporaryDirectory() as name:
+        folders: Queue[Path] = Queue()
+        for index in range(options.jobs):
+            folders.put(copy_repository(Path(name), index))
+
+        def judge(mutant: Mutant) -> tuple[Mutant, str]:
+            folder = folders.get()
+            try:
+                return mutant, find_killer(mutant, folder)
+            finally:
+                folders.put(folder)
+
+        with ThreadPoolExecutor(options.jobs) as pool:
+            for mutant, killer in pool.map(judge, drawn):
+                text = mutant.describe((REPOSITORY / mutant.path).read_text(encoding="utf-8"))
+                reason = EQUIVALENT.get((mutant.path.removeprefix("pytest_autotune/"), text), "")
+                fate = "survived"
+                if killer:
+                    fate = "killed"
+                elif reason:
+                    fate = "equivalent"
+                counts[fate] += 1
+                print(f"{fate}: {mutant.path}:{mutant.line}: {text} ({killer or reason})", flush=True)
+                if fate != "killed":
+                    rows.append((fate, f"{mutant.path}:{mutant.line}", f"`{text}`", reason))
+    table(("fate", "place", "faulty line", "reason"), rows)
+    different = counts["killed"] + counts["survived"]
+    share = counts["killed"] / different if different else 1.0
+    print(
+        f"{len(mutants)} possible, {len(drawn)} tried: {counts['killed']} killed, {counts['survived']} survived, "
+        f"{counts['equivalent']} equivalent; {share:.0%} of those that differ were killed"
+    )
+
+
+if __name__ == "__main__":
+    main()
