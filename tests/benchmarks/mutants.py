@@ -4,8 +4,8 @@
 
 A mutant is the package with one small fault: a comparison or a condition that is turned around, a number that is off by
 one, a statement that is left out, a result that is None. The seed decides which mutants are drawn. The tests run in a
-copy of the repository: first the test files that name the faulty module, then all others that need no GPU. A mutant is killed
-by the first test that fails. It survives if all pass.
+copy of the repository: first the test files that name the faulty module, then all others that need no GPU. The first
+test that fails kills the mutant. It survives if all pass.
 
 A mutant that behaves as the package does is equivalent. A person has to judge that: :data:`EQUIVALENT` lists the
 judgements with their reasons. A mutant that is neither killed nor equivalent is a test that is missing.
