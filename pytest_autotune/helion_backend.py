@@ -1,8 +1,9 @@
-"""Helion's own cache in the same object storage: ``HELION_REMOTE_CACHE_BACKEND=pytest_autotune.helion_backend.Store``.
+"""Helion's own cache in the object storage of this package.
 
-What Helion keeps is its own JSON under its own keys, and whatever it writes last stays: nothing of it is a choice of
-this package. It is a folder ``helion/`` beside the segments, below the URL that ``PYTEST_AUTOTUNE_STORE`` names. Helion
-asks for a backend that raises where there is a fault, and then goes on with what is on the machine.
+``HELION_REMOTE_CACHE_BACKEND=pytest_autotune.helion_backend.HelionStore`` selects it. Helion keeps its own JSON under
+its own keys, and the last write stays: no file of it is a choice of this package. The files are in a folder ``helion/``
+beside the segments, below the URL in the variable ``PYTEST_AUTOTUNE_STORE``. Helion expects a backend that raises an
+error for a fault, and then goes on with the files of this machine.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ except ImportError:  # then nobody asks for it
 VARIABLE = "PYTEST_AUTOTUNE_STORE"
 
 
-class Store(RemoteCacheBackend):  # type: ignore[misc]
+class HelionStore(RemoteCacheBackend):  # type: ignore[misc]
     """Keeps what Helion tuned at a URL."""
 
     def __init__(self) -> None:

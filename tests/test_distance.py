@@ -20,6 +20,7 @@ from pytest_autotune.cache import stores
 from pytest_autotune.cache.distance import distance, launch_key
 from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Scalar, Value, Versions
+from pytest_autotune.production import shipped
 from pytest_autotune.production import use as production
 from pytest_autotune.production.choices import PICKER
 from pytest_autotune.production.export_python import module_text
@@ -61,12 +62,12 @@ class UsedLibrary:
 
     def __init__(self, folder: Path, entries: list[Entry], monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(production, "_hook", lambda: None)
-        monkeypatch.setattr(production, "_loaded", [])
+        monkeypatch.setattr(shipped, "_caches", [])
         update_store(stores.open_store(str(folder / "c.yaml")), lambda now: Cache(tuple(entries)))
         self._used = pytest_autotune.use("distance_library", folder / "c.yaml", "nearest", nearest=NAMES)
 
     def block(self, wanted: Problem) -> Scalar:
-        asked = production.Asked("triton", wanted.kernel, launch_key(wanted.key), ("NVIDIA H200", "sm_90", 132))
+        asked = shipped.AskedProblem("triton", wanted.kernel, launch_key(wanted.key), ("NVIDIA H200", "sm_90", 132))
         return self._used.choice(asked, lambda candidate: candidate.params[0].value, [], lambda value: True)
 
 

@@ -15,7 +15,7 @@ import pytest
 
 from pytest_autotune.cache.model import UncacheableError
 from pytest_autotune.tuners.shared.distributions import rootdir_of_run
-from pytest_autotune.tuners.shared.source_digest import Source, read_source
+from pytest_autotune.tuners.shared.source_digest import DigestedSource, read_source
 
 HELPER = "def helper(x):\n    return x + 1\n"
 EDITED = HELPER.replace("+ 1", "+ 2")
@@ -53,7 +53,7 @@ class Machine:
             (dist_info / "direct_url.json").write_text(json.dumps(direct_url))
         return path
 
-    def read(self, kernel: str = "lib_kernels") -> Source:
+    def read(self, kernel: str = "lib_kernels") -> DigestedSource:
         """Read the source of the function ``kernel`` in a module, as a run of pytest on the project does."""
         with rootdir_of_run(self.project):
             return read_source(importlib.import_module(kernel).kernel)

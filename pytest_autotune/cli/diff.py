@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
 
 import click
 
 from pytest_autotune.cache import stores
-from pytest_autotune.cache.diff import Change, ChangeKind, Diff, compare_caches
-from pytest_autotune.cache.model import Cache, Device
-from pytest_autotune.cache.quantities import describe_count
+from pytest_autotune.cache.diff import ChangeKind, Diff, compare_caches
+from pytest_autotune.cache.model import Cache
+from pytest_autotune.cli.diff_groups import count_versions, group_by_device
 from pytest_autotune.cli.output import FOUND, OK, PATH, format_table, print_lines, with_warning
-from pytest_autotune.report.naming import describe_change, join_with_arrow
+from pytest_autotune.report.naming import describe_change
 
 
 @click.command("diff", short_help="how two caches differ")
@@ -61,37 +59,3 @@ def _build_tables(diff: Diff) -> Iterator[str]:
         yield ""
         # The time is aligned to the right.
         yield from format_table(str(device), rows, right=[3])
-
-
-def group_by_device(diff: Diff) -> Iterator[tuple[Device, list[Change]]]:
-    """Yield the changes of each device. The device with the most changes comes first."""
-    changes_by_device: defaultdict[Device, list[Change]] = defaultdict(list)
-    for change in diff.changes:
-        changes_by_device[change.entry.problem.device].append(change)
-    for device in sorted(changes_by_device, key=lambda device: (device != diff.device, device.sort_key)):
-        yield device, changes_by_device[device]
-
-
-@dataclass(frozen=True)
-class VersionCount:
-    """Entries that differ only in the versions of libraries.
-
-    :param entries: their number: ``2 entries``.
-    :param versions: the old and the new versions: ``triton 3.3.0 -> triton 3.4.0``.
-    """
-
-    entries: str
-    versions: str
-
-
-def count_versions(changes: Sequence[Change]) -> list[VersionCount]:
-    """Return how many entries changed from which versions to which."""
-    counts: Counter[str] = Counter()
-    for change in changes:
-        if change.kind is ChangeKind.VERSIONS:
-            old, new = change.old or change.entry, change.new or change.entry
-            counts[join_with_arrow(str(old.versions), str(new.versions))] += 1
-    version_counts = []
-    for versions, count in counts.items():
-        version_counts.append(VersionCount(describe_count(count, "entry"), versions))
-    return version_counts

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from pytest_autotune.cache.diff import Change, ChangeKind, Diff
 from pytest_autotune.cache.model import Device
-from pytest_autotune.cli.diff import count_versions, group_by_device
+from pytest_autotune.cli.diff_groups import count_versions, group_by_device
 from pytest_autotune.cli.output import compare_keys, safe
 from pytest_autotune.report.markdown import format_code
 from pytest_autotune.report.naming import describe_change

@@ -16,7 +16,7 @@ from typing import Any
 from pytest_autotune.cache.distance import LaunchValue, launch_key, launch_value
 from pytest_autotune.cache.model import UncacheableError, Value
 from pytest_autotune.production.choices import identity
-from pytest_autotune.production.use import Asked, MissError, loaded_for
+from pytest_autotune.production.shipped import AskedProblem, MissError, find_shipped_cache
 from pytest_autotune.tuners.shared.functions import python_function, qualified_name
 from pytest_autotune.tuners.shared.scalars import unwrapped
 
@@ -73,14 +73,14 @@ def _choice(autotuner: Any, kwargs: Any, configs: Any) -> Any:
     from pytest_autotune.tuners.triton.internals.autotuners import is_interpreted
 
     kernel = qualified_name(autotuner.base_fn)
-    loaded = loaded_for(kernel)
+    loaded = find_shipped_cache(kernel)
     if loaded is None or len(configs) < 2:
         return None
     call = Call(autotuner, None, tuple(autotuner.nargs.values()), kwargs, list_heuristics(autotuner))
     key = dict(_part(name, value) for name, value in list_key_values(call, autotuner.base_fn))
     on = INTERPRETER if is_interpreted(autotuner) else current_gpu() or find_target_device()
     return loaded.choice(
-        Asked("triton", kernel, key, identity(on)),
+        AskedProblem("triton", kernel, key, identity(on)),
         lambda choice: dict(zip(distinct_params(configs), configs, strict=True)).get(choice.params),
         configs,
         partial(_fits, call),
@@ -126,11 +126,11 @@ def hook_function(module: ModuleType) -> None:
 
     def shipped(request: Any) -> Any:
         problem, space = request.problem, request.plan.space
-        loaded = loaded_for(problem.kernel)
+        loaded = find_shipped_cache(problem.kernel)
         if loaded is None:
             return None
         return loaded.choice(
-            Asked("function", problem.kernel, launch_key(problem.key), identity(problem.device)),
+            AskedProblem("function", problem.kernel, launch_key(problem.key), identity(problem.device)),
             lambda choice: space.find(choice.params),
             space,
             lambda configuration: not tuner.explain_unusable(request, configuration),

@@ -21,33 +21,10 @@ from pathlib import PurePath
 from typing import Any
 
 from pytest_autotune.cache.model import Cache, Candidate
+from pytest_autotune.production.shipped import AskedProblem, MissError, add_shipped_cache
 
 #: What becomes of a problem that was not tuned, the default first.
 ON_MISS = ("first", "nearest", "tune", "error")
-
-
-@dataclass(frozen=True)
-class Asked:
-    """A problem that was asked for.
-
-    :param key: as :func:`~pytest_autotune.production.choices.launch_key` has it.
-    :param device: name, architecture, multiprocessors.
-    :param used: where no exact choice is shipped, what it ran with: the ``"first"`` candidate, the ``"nearest"``
-        choice, or what it was to ``"tune"``.
-    """
-
-    tuner: str
-    kernel: str
-    key: Mapping[str, Any]
-    device: tuple[str, str, int]
-    used: str = ""
-
-    def __str__(self) -> str:
-        return f"{self.tuner}:{self.kernel} ({', '.join(f'{name}={value}' for name, value in self.key.items())})"
-
-
-class MissError(LookupError):
-    """A kernel was launched for which nothing is shipped, and that is to be an error."""
 
 
 @dataclass(eq=False)
@@ -77,7 +54,7 @@ class ShippedCache:
     aliases: Mapping[str, str] | None = None
     report: str | os.PathLike[str] | None = None
     #: What was asked for, and was not tuned: each problem once.
-    misses: list[Asked] = field(default_factory=list, init=False)
+    misses: list[AskedProblem] = field(default_factory=list, init=False)
 
     def __post_init__(self) -> None:
         if self.on_miss not in ON_MISS:
@@ -90,8 +67,7 @@ class ShippedCache:
         self._reported: set[str] = set()
         #: (tuner, kernel, key, architecture) of problems with several choices, of which a launch cannot tell its own.
         self._ambiguous: set[tuple[object, ...]] = set()
-        # A package that says it twice means the last one.
-        _loaded[:] = [self, *(other for other in _loaded if other.package != self.package)]
+        add_shipped_cache(self)
         _hook()
 
     def __str__(self) -> str:
@@ -164,7 +140,7 @@ class ShippedCache:
 
     def choice(
         self,
-        asked: Asked,
+        asked: AskedProblem,
         find: Callable[[Candidate], Any],
         candidates: Iterable[Any],
         works: Callable[[Any], bool],
@@ -200,7 +176,7 @@ class ShippedCache:
         return found
 
     def _shipped(
-        self, asked: Asked, find: Callable[[Candidate], Any], works: Callable[[Any], bool]
+        self, asked: AskedProblem, find: Callable[[Candidate], Any], works: Callable[[Any], bool]
     ) -> tuple[Any, bool]:
         """The candidate that was tuned for a problem, or for the nearest, and whether it was for this one, here."""
         picker = self._picker(asked.tuner, asked.device)
@@ -227,7 +203,7 @@ class ShippedCache:
         picker["warn"](what, remark if known == here else "nearest")
         return found, False
 
-    def _missed(self, miss: Asked) -> None:
+    def _missed(self, miss: AskedProblem) -> None:
         line = json.dumps(vars(miss), default=str)
         with _lock:
             if line in self._reported:
@@ -257,19 +233,9 @@ _lock = threading.RLock()
 if hasattr(os, "register_at_fork"):  # libraries run on systems without fork, too
     os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release)
 
-_loaded: list[ShippedCache] = []
-
 
 #: As libraries call it.
 use = ShippedCache
-
-
-def loaded_for(kernel: str) -> ShippedCache | None:
-    """The choices that are to answer for a kernel; None in a run of pytest, which sees all candidates."""
-    if getattr(sys.modules.get("pytest_autotune.tuners.hooks"), "active_runs", 0):
-        return None
-    found = [one for one in _loaded if one.holds(kernel)]
-    return max(found, key=lambda one: len(one.package), default=None)
 
 
 @cache

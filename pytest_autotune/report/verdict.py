@@ -11,7 +11,7 @@ from pytest_autotune.run.result import RunResult
 
 
 @dataclass(frozen=True)
-class Verdict:
+class RunVerdict:
     """Whether a run passed.
 
     :param state: ``"passed"``, ``"failed"`` or ``"unjudged"``.
@@ -22,20 +22,20 @@ class Verdict:
     reason: str
 
 
-def build_verdict(result: RunResult) -> Verdict:
+def build_verdict(result: RunResult) -> RunVerdict:
     """Return the verdict on a run. A run that wrote its dump needs no gate to pass."""
     gate = result.gate
     if result.failures:
-        return Verdict("failed", "; ".join(result.failures))
+        return RunVerdict("failed", "; ".join(result.failures))
     is_written = result.dump is not None and bool(result.dump.written_to)
     if gate.skipped and not is_written:
-        return Verdict("unjudged", gate.skipped)
+        return RunVerdict("unjudged", gate.skipped)
     if gate.limit and not gate.skipped:
-        return Verdict("passed", f"within the limit of {gate.limit} misses")
+        return RunVerdict("passed", f"within the limit of {gate.limit} misses")
     state = "unjudged"
     if result.rows and not result.rows_to_update:
         state = "passed"
-    return Verdict(state, join_count_lines(result) or NO_LOOKUPS)
+    return RunVerdict(state, join_count_lines(result) or NO_LOOKUPS)
 
 
 def list_facts(result: RunResult) -> list[tuple[str, str]]:

@@ -21,7 +21,7 @@ from pytest_autotune.run.sources import Rejection, Source
 WORKS_NOW = "every candidate failed when it was tuned, and one works now"
 
 
-class Racer(Protocol):
+class RacingMode(Protocol):
     """A mode that races loaded choices (:class:`pytest_autotune.run.mode.Mode` says more about both methods)."""
 
     def has_turn(self, problem: Problem, *, now: bool = False) -> bool:
@@ -50,7 +50,7 @@ class Tuning:
         question: Question,
         lookup: Lookup,
         sources: Sequence[Source],
-        racers: Sequence[Racer] = (),
+        racers: Sequence[RacingMode] = (),
         outer: Tuning | None = None,
     ) -> None:
         #: The entry to use; None if the tuner must search.

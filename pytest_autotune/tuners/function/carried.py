@@ -46,10 +46,10 @@ def carried_text(value: object) -> str:
     :raises CarriedError: for a value without a stable form.
     """
     function = python_function(value)
-    return _Walk("" if function is None else qualified_name(function)).carried(value, "")
+    return _CarriedReader("" if function is None else qualified_name(function)).carried(value, "")
 
 
-class _Walk:
+class _CarriedReader:
     """The way through all that one function carries.
 
     :param name: of the function, for messages.

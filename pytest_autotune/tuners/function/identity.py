@@ -25,7 +25,7 @@ from pytest_autotune.tuners.shared.imported_modules import read_imported_modules
 from pytest_autotune.tuners.shared.libraries import Libraries
 from pytest_autotune.tuners.shared.scalars import unwrapped
 from pytest_autotune.tuners.shared.source_digest import (
-    Source,
+    DigestedSource,
     digest,
     read_method_source,
     read_source,
@@ -35,7 +35,7 @@ from pytest_autotune.tuners.shared.source_digest import (
 
 #: The source of each function or module that was read. Reading takes milliseconds, and the source of a function or
 #: module does not change while it lives. The keys are the class of a method, and then the function or module.
-_sources: WeakKeyDictionary[type, WeakKeyDictionary[object, Source | None]] = WeakKeyDictionary()
+_sources: WeakKeyDictionary[type, WeakKeyDictionary[object, DigestedSource | None]] = WeakKeyDictionary()
 #: Stands for the class of a function that is no method.
 _NO_CLASS = type(None)
 
@@ -89,7 +89,7 @@ def source_text(source: object) -> str | None:
     return read.digest
 
 
-def read_given(source: object) -> Source | None:
+def read_given(source: object) -> DigestedSource | None:
     """Return the source for the argument ``source=``; None if it cannot be read.
 
     :raises TypeError: if the argument has no source.
@@ -113,11 +113,11 @@ def read_given(source: object) -> Source | None:
         return _read_or_none(kernel, cls)
 
 
-def _of_text(name: str, text: str) -> Source:
-    return Source(digest(text), {name: digest(text)})
+def _of_text(name: str, text: str) -> DigestedSource:
+    return DigestedSource(digest(text), {name: digest(text)})
 
 
-def _read_or_none(source: object, cls: type) -> Source | None:
+def _read_or_none(source: object, cls: type) -> DigestedSource | None:
     try:
         if isinstance(source, ModuleType):
             return _read_module(source)
@@ -128,7 +128,7 @@ def _read_or_none(source: object, cls: type) -> Source | None:
         return None
 
 
-def _read_module(module: ModuleType) -> Source:
+def _read_module(module: ModuleType) -> DigestedSource:
     """Return the source of a module and of the user's modules that it imports."""
     tree = ast.parse(inspect.getsource(module))
     text = syntax_text(tree)
@@ -141,7 +141,7 @@ def _read_module(module: ModuleType) -> Source:
     for name, imported_text in imported_texts.items():
         parts[name] = digest(imported_text)
     lines = [f"{name}: {part}" for name, part in sorted(parts.items())]
-    return Source(digest("\n".join(lines)), parts)
+    return DigestedSource(digest("\n".join(lines)), parts)
 
 
 def _find_class_of_method(source: object) -> type:

@@ -48,7 +48,7 @@ from pytest_autotune.tuners.measuring.race import CAPTURED, Contest
 from pytest_autotune.tuners.measuring.times import UnusableTimesError
 from pytest_autotune.tuners.shared.distributions import Distribution
 from pytest_autotune.tuners.shared.library import find_version, list_versions
-from pytest_autotune.tuners.shared.source_digest import FORM, Source, digest, stable_value
+from pytest_autotune.tuners.shared.source_digest import FORM, DigestedSource, digest, stable_value
 
 NAME = "function"
 #: The largest space that is raced as a whole, and the number of candidates of a sweep in a space that is too large to
@@ -199,7 +199,7 @@ class TuneRequest:
     problem: Problem
     fingerprint: Fingerprint
     plan: Plan
-    sources: tuple[Source, ...]
+    sources: tuple[DigestedSource, ...]
     label: str
 
     @classmethod

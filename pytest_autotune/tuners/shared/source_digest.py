@@ -92,7 +92,7 @@ def source_parts(
 
 
 @dataclass(frozen=True)
-class Source:
+class DigestedSource:
     """The source of a kernel, with everything of its own that it uses.
 
     :param parts: the name of each function, class and constant -> a digest of it alone.
@@ -111,17 +111,17 @@ class Source:
         return f"{kernel}: {edits}: install the libraries among them with pip, so that their code is left out"
 
 
-def read_source(kernel: object, *, own_cells: bool = False, named: bool = True, carried: bool = True) -> Source:
+def read_source(kernel: object, *, own_cells: bool = False, named: bool = True, carried: bool = True) -> DigestedSource:
     """Return the source of a kernel; see :func:`source_digest` for the parameters and errors."""
     function = python_function(kernel)
     if function is None:
         raise UncacheableError(f"no Python function is found in a {type(kernel).__qualname__}")
     digests = _Digests(carried, function)
     text = digests.of(kernel, own_cells, named)
-    return Source(text, digests.parts, frozenset(digests.libraries.left_out))
+    return DigestedSource(text, digests.parts, frozenset(digests.libraries.left_out))
 
 
-def read_method_source(method: object, cls: type) -> Source:
+def read_method_source(method: object, cls: type) -> DigestedSource:
     """Return the source of a method, without values in closures and defaults.
 
     :param cls: the class of the object that the method is called with.
@@ -129,7 +129,7 @@ def read_method_source(method: object, cls: type) -> Source:
     """
     digests = _Digests(False, python_function(method))
     text = digests.of_method(method, cls)
-    return Source(text, digests.parts, frozenset(digests.libraries.left_out))
+    return DigestedSource(text, digests.parts, frozenset(digests.libraries.left_out))
 
 
 def class_digest(cls: type) -> str:

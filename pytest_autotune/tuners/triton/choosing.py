@@ -32,7 +32,7 @@ from pytest_autotune.tuners.triton.identity import (
 from pytest_autotune.tuners.triton.internals import autotuners, compiler
 from pytest_autotune.tuners.triton.internals.autotuners import OuterHeuristics, find_pruner
 from pytest_autotune.tuners.triton.interpreter import InterpreterThreads
-from pytest_autotune.tuners.triton.tuning import CallContest, Search, describe_failure
+from pytest_autotune.tuners.triton.tuning import CallContest, CallSearch, describe_failure
 
 
 class CallQuestion(Question):
@@ -210,7 +210,7 @@ class Choices:
         if autotuners.is_interpreted(call.autotuner):
             threads = self._interpreter_threads
         is_compiled = _can_compile(call.autotuner)
-        search = Search(call, configs, bench_fn, tuning, is_compiled=is_compiled, threads=threads)
+        search = CallSearch(call, configs, bench_fn, tuning, is_compiled=is_compiled, threads=threads)
         search.run(self._session)
         self._note_tuned(call, tuning.lookup)
 

@@ -28,7 +28,7 @@ from pytest_autotune.tuners.shared.functions import closure_cells, python_functi
 from pytest_autotune.tuners.shared.scalars import DtypeName, unwrapped
 from pytest_autotune.tuners.shared.source_digest import (
     FORM,
-    Source,
+    DigestedSource,
     callable_text,
     digest,
     immutable_text,
@@ -183,7 +183,7 @@ class CallIdentity:
     uncacheable: str = ""
     fingerprint: tuple[Value, ...] = ()
     config_by_params: Mapping[tuple[Value, ...], Any] = field(default_factory=dict)
-    source: Source | None = None
+    source: DigestedSource | None = None
 
 
 def compute_identity(call: Call, function: FunctionType, configs: Sequence[Any], device: Device) -> CallIdentity:
@@ -254,7 +254,7 @@ def find_target_device() -> Device:
 # The fingerprint.
 
 
-def _list_digest_values(autotuner: Any, source: Source) -> list[Value]:
+def _list_digest_values(autotuner: Any, source: DigestedSource) -> list[Value]:
     """Return the fingerprint before pruning."""
     return [
         Value("source", source.digest, FORM),
@@ -314,7 +314,7 @@ def _select_before_model(autotuner: Any, configs: Sequence[Any]) -> Sequence[Any
     return list(autotuner.configs)
 
 
-def _read_source(kernel: Any, heuristics: Heuristics, arguments: Sequence[tuple[str, object]]) -> Source:
+def _read_source(kernel: Any, heuristics: Heuristics, arguments: Sequence[tuple[str, object]]) -> DigestedSource:
     """Return the source of a kernel, and of the compiled-in values that the key does not hold.
 
     :param arguments: the parts of the key.
@@ -337,7 +337,7 @@ def _read_source(kernel: Any, heuristics: Heuristics, arguments: Sequence[tuple[
             texts.append(f"{name}: {immutable_text(value)}")
     if len(texts) == 1:
         return source
-    return Source(digest("\n".join(texts)), parts, libraries)
+    return DigestedSource(digest("\n".join(texts)), parts, libraries)
 
 
 def list_settings(autotuner: Any) -> list[Value]:

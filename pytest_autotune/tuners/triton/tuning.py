@@ -111,7 +111,7 @@ class _Measurements:
     labels: Mapping[Any, str] = field(default_factory=dict)
 
 
-class Search:
+class CallSearch:
     """One search for a call: compiles and measures the candidates, and records the choice.
 
     :param configs: the candidates that pruning left.

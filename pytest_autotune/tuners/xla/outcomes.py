@@ -28,7 +28,7 @@ class LoadedEntry:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class XlaAnswer:
     """The outcome of one lookup of XLA.
 
     :param entry: the loaded entry for the same HLO and device; None if there is none.
@@ -51,7 +51,7 @@ class LoadedEntries:
         for loaded in self.entries:
             self._by_hlo.setdefault((loaded.xla_entry.layout, loaded.xla_entry.hlo), []).append(loaded)
 
-    def judge(self, chosen: XlaEntry, device: Device, versions: Mapping[str, str]) -> Verdict:
+    def judge(self, chosen: XlaEntry, device: Device, versions: Mapping[str, str]) -> XlaAnswer:
         """Return the outcome of a lookup.
 
         :param chosen: the entry of XLA's memory after a compilation.
@@ -62,17 +62,17 @@ class LoadedEntries:
         same_device = [loaded for loaded in same_hlo if is_same_device(loaded.xla_entry, chosen)]
         for loaded in same_device:
             if _has_same_value(loaded.xla_entry, chosen):
-                return Verdict(Outcome.HIT, "", loaded.cache_entry)
+                return XlaAnswer(Outcome.HIT, "", loaded.cache_entry)
         if same_device:
             reason = _describe_change(same_device[0], chosen, versions)
-            return Verdict(Outcome.STALE, reason, same_device[0].cache_entry)
+            return XlaAnswer(Outcome.STALE, reason, same_device[0].cache_entry)
         if same_hlo:
-            return Verdict(Outcome.MISMATCH, _describe_other_device(same_hlo, chosen, device))
+            return XlaAnswer(Outcome.MISMATCH, _describe_other_device(same_hlo, chosen, device))
         layouts = {loaded.xla_entry.layout for loaded in self.entries}
         if layouts and chosen.layout not in layouts:
             reason = f"no entry; those that are loaded are of XLA's {_describe_layout(layouts.pop())} format"
-            return Verdict(Outcome.MISS, reason)
-        return Verdict(Outcome.MISS, "no entry for this HLO: new or changed code")
+            return XlaAnswer(Outcome.MISS, reason)
+        return XlaAnswer(Outcome.MISS, "no entry for this HLO: new or changed code")
 
 
 def is_same_device(one: XlaEntry, other: XlaEntry) -> bool:

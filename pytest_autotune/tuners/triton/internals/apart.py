@@ -148,7 +148,7 @@ def compile_apart(function: Any, specialization: Specialization, options: Mappin
 
 @cache
 def _source_class() -> Any:
-    class Source(find_module("compiler.compiler").ASTSource):  # type: ignore[misc]
+    class ApartSource(find_module("compiler.compiler").ASTSource):  # type: ignore[misc]
         """A kernel that is compiled apart.
 
         :param was_made: whether Triton made code of the source. It did not if it found the kernel on disk.
@@ -167,7 +167,7 @@ def _source_class() -> Any:
             self.was_made = True
             return code
 
-    return Source
+    return ApartSource
 
 
 @contextmanager

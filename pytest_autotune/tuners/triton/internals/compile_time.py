@@ -58,7 +58,7 @@ class CompileTime:
         :param kernel: Triton's ``JITFunction``.
         :param constants: the arguments that are compiled in.
         """
-        walk = _Walk()
+        walk = _NameFollower()
         try:
             walk.add_function(kernel)
             for constant in constants:
@@ -131,7 +131,7 @@ def _names_in(source: str) -> _Names:
     return _Names(paths, in_defaults, frozenset(collector.assigned))
 
 
-class _Walk:
+class _NameFollower:
     """Follows the names of a kernel through the functions that it calls."""
 
     def __init__(self) -> None:
