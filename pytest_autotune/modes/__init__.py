@@ -128,7 +128,7 @@ MODES = (
                 "max_drift",
                 "limit",
                 "Fail the run when more than N choices, or P% of those raced, are slower",
-                "N|P%",
+                "N|P%|off",
                 "no limit",
             ),
             Option(

@@ -209,12 +209,15 @@ def find_unloaded_gate(config: pytest.Config, options: Options) -> str:
     """
     if options.update and not options.load:
         return f"{options.update_flag}: nothing is loaded, so there is nothing to update (add --autotune-load=PATH)"
-    if options.load or config.getoption("autotune_load") is not None:
+    if options.load:
         return ""
-    remedy = "add --autotune-load=PATH; an empty --autotune-load= loads nothing on purpose"
+    # An empty --autotune-load= undoes the caches and the gates of the ini file, and no gate that is typed beside it.
+    is_typed_empty = config.getoption("autotune_load") is not None
+    remedy = "add --autotune-load=PATH"
+    ini_remedy = f"{remedy}; an empty --autotune-load= loads nothing on purpose"
     for mode in options.modes:
-        if mode.without_loaded:
-            return f"--autotune-{mode.name}: nothing is loaded, so {mode.without_loaded} ({remedy})"
+        if mode.without_loaded and not is_typed_empty:
+            return f"--autotune-{mode.name}: nothing is loaded, so {mode.without_loaded} ({ini_remedy})"
     if options.dump is not None:
         return ""
     needs_load = {
@@ -230,6 +233,6 @@ def find_unloaded_gate(config: pytest.Config, options: Options) -> str:
         is_typed = config.getoption(f"autotune_{name}") is not None
         if is_typed:
             return f"--autotune-{name.replace('_', '-')}: nothing is loaded, so there is nothing to judge ({remedy})"
-        if not describe_selection(config):
-            return f"autotune_{name} (ini): nothing is loaded, so there is nothing to judge ({remedy})"
+        if not is_typed_empty and not describe_selection(config):
+            return f"autotune_{name} (ini): nothing is loaded, so there is nothing to judge ({ini_remedy})"
     return ""

@@ -47,7 +47,7 @@ OPTIONS = (
         "tune",
     ),
     Option("on_stale", "word", "use: inject the stale choice. error: fail the test", "tune|use|error", "tune"),
-    Option("max_misses", "limit", "Fail when more than N problems, or P% of them, were not hits", "N|P%", "no limit"),
+    Option("max_misses", "limit", "Fail when more than N problems, or P% of them, were not hits", "N|P%|off", "off"),
     Option("fail_on_unused", "switch", "Fail a complete run that leaves loaded entries unused"),
     Option("report", "paths", f"Write a report: a name that ends in {', '.join(FILES)}; repeatable", "PATH"),
     Option("tuners", "names", f"Act only on these: {', '.join(TUNERS)}, those of other packages", "NAMES", "all"),
@@ -100,7 +100,8 @@ def is_any_option_set(config: pytest.Config) -> bool:
     """Whether the command line or the ini file sets any option of the plugin."""
     try:
         for option in OPTIONS:
-            if option.is_flag and config.getoption(option.ini, None):
+            # An empty text is typed, too: it may be an error.
+            if option.is_flag and config.getoption(option.ini, None) not in (None, []):
                 return True
             if option.is_ini and config.getini(option.ini):
                 return True

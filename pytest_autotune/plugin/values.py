@@ -31,6 +31,8 @@ from pytest_autotune.tuners import TUNERS, third_party_tuners
 _GATES = ("max_misses", "fail_on_unused")
 _SHOWN_AFTER_NAME = re.compile(r" \([^()]*, \d+ (multiprocessor|thread)s?\)$")
 _AGAINST_UPDATE = ("dump", "on_miss", "on_stale")
+#: The value of a limit that judges nothing. It undoes the limit of an ini file.
+_NO_LIMIT = "off"
 
 
 @dataclass(frozen=True)
@@ -200,12 +202,47 @@ def read_options(config: pytest.Config) -> Options:
     for mode in modes:
         if mode.without_caches:
             return _with_only_mode(config, options, mode)
+    # The controller has refused what is wrong. A worker has another command line than the user typed.
+    if not hasattr(config, "workerinput"):
+        _refuse_unjudged_gate(config, options)
     if options.update:
         _refuse_beside(config, f"{options.update_flag} tunes, and writes into what is loaded", *_AGAINST_UPDATE)
         # If no cache is loaded for all tests, the update writes the caches that tests load for themselves.
         dump = options.load[-1] if options.load else None
         return replace(options, dump=dump, on_miss="tune", on_stale="tune")
     return options
+
+
+def _refuse_unjudged_gate(config: pytest.Config, options: Options) -> None:
+    """Refuse a gate of the command line in a run that writes its cache anew, so that the gate would judge nothing.
+
+    A user may type an update although a gate stands in ``addopts``.
+
+    :raises pytest.UsageError: for the first such gate.
+    """
+    if options.update:
+        writing_flag = writer = options.update_flag
+    elif options.dump is not None and (options.updates or not options.load):
+        writing_flag, writer = "--autotune-dump", options.dump.source
+    else:
+        return
+    is_limit_typed = options.max_misses is not None and config.getoption("autotune_max_misses") is not None
+    gates = {
+        "--autotune-max-misses": is_limit_typed,
+        "--autotune-fail-on-unused": bool(config.getoption("autotune_fail_on_unused")),
+    }
+    for flag, is_typed in gates.items():
+        if not is_typed:
+            continue
+        if _is_on_command_line(config, writing_flag) and not _is_on_command_line(config, flag):
+            continue
+        raise pytest.UsageError(f"{flag}: {writer} writes the cache, so nothing is judged (leave one of the two out)")
+
+
+def _is_on_command_line(config: pytest.Config, flag: str) -> bool:
+    """Whether the user typed a flag for this run; False for a flag of ``addopts`` or ``PYTEST_ADDOPTS``."""
+    name = flag.partition("=")[0]
+    return any(argument.partition("=")[0] == name for argument in config.invocation_params.args)
 
 
 def _refuse_options_without_mode(config: pytest.Config, mode: Registered, values: dict[str, Any]) -> None:
@@ -272,6 +309,8 @@ def _read_option(config: pytest.Config, option: Option) -> Any:
     is_typed = value is not None
     source = option.flag if is_typed else f"{option.ini} (ini)"
     try:
+        if is_typed and option.kind == "limit":
+            _refuse_empty_limit(value, option)
         if not is_typed and option.is_ini:
             value = _read_ini_value(config, option)
         if option.kind not in ("path", "paths"):
@@ -286,6 +325,17 @@ def _read_option(config: pytest.Config, option: Option) -> Any:
     if option.kind == "paths":
         return paths
     return paths[0] if paths else None
+
+
+def _refuse_empty_limit(text: str, option: Option) -> None:
+    """Refuse an empty limit on the command line.
+
+    :raises ValueError: if the text is empty.
+    """
+    if not text.strip():
+        raise ValueError(
+            f"the value is empty, as of a variable that is not set (write {option.flag}={_NO_LIMIT} to judge nothing)"
+        )
 
 
 def _list_path_texts(value: str | Sequence[str] | None) -> list[str]:
@@ -378,10 +428,16 @@ def _read_seconds(value: object, option: Option) -> float:
     raise ValueError(f"expected a number of seconds, not {text!r}")
 
 
-class _TextReader:
-    """Reads a value by a parser of text; None for an empty value.
+def _read_limit(value: object, option: Option) -> Limit | None:
+    """Return the limit of a gate; None for ``off``, and for an empty value of an ini file."""
+    text = _strip_text(value)
+    return None if text in ("", _NO_LIMIT) else Limit.parse(text)
 
-    :param parse: the parser of a mode's option, or of a limit; raises ValueError.
+
+class _TextReader:
+    """Reads a value by a mode's parser of text; None for an empty value.
+
+    :param parse: the parser of a mode's option; raises ValueError.
     """
 
     def __init__(self, parse: Callable[[str], Any]) -> None:
@@ -400,6 +456,6 @@ READERS: dict[str, Callable[[Any, Option], Any]] = {
     "lines": _read_lines,
     "pairs": _read_device_pairs,
     "seconds": _read_seconds,
-    "limit": _TextReader(Limit.parse),
+    "limit": _read_limit,
     **{mode.name: _TextReader(mode.parse) for mode in MODES},
 }

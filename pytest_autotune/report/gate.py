@@ -132,11 +132,24 @@ def _judge_misses(result: RunResult, limit: Limit | None, judges_misses: bool) -
         if excess:
             return _Verdict(f"maximum allowed autotune cache misses exceeded: {excess}")
     failure = explain_empty_run(result) or _explain_unseen_errors(result)
+    if not failure and not judged_count:
+        failure = _explain_skipped_run(result)
     if failure:
         return _Verdict(failure)
     if judges_misses and not judged_count:
         return _Verdict(skipped=f"autotune cache misses not judged: {_explain_no_outcomes(result)}")
     return _Verdict()
+
+
+def _explain_skipped_run(result: RunResult) -> str:
+    """Return why a run fails of which no test passed and some were skipped, also in a part of the suite; else empty.
+
+    A machine that has lost its GPU skips the tests of a shard, and the shard would be green for nothing.
+    """
+    counts = result.collected.test_counts
+    if not counts.get("skipped") or counts.get("passed") or counts.get("xpassed"):
+        return ""
+    return f"no test asked for a tuned kernel, and none passed ({describe_test_counts(counts)})"
 
 
 def _explain_unseen_errors(result: RunResult) -> str:
@@ -167,10 +180,10 @@ def _explain_no_outcomes(result: RunResult) -> str:
     """Return why a run has no problem that is a hit or a miss."""
     if result.rows:
         return "nothing came of what the tests asked for"
-    return f"no test asked for a tuned kernel ({_describe_test_counts(result.collected.test_counts)})"
+    return f"no test asked for a tuned kernel ({describe_test_counts(result.collected.test_counts)})"
 
 
-def _describe_test_counts(counts: Mapping[str, int]) -> str:
+def describe_test_counts(counts: Mapping[str, int]) -> str:
     """Return the number of tests by outcome, in pytest's form: ``"1 failed, 3 passed, 9 skipped"``."""
     words = []
     for outcome in _TEST_OUTCOMES:

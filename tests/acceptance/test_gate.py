@@ -83,12 +83,25 @@ def test_the_ini_value_works_in_every_kind_of_ini_file(
     assert verdict(result) == [f"{EXCEEDED}: {told}"]
 
 
-def test_the_command_line_replaces_the_ini_and_an_empty_value_switches_it_off(outdated: Suite) -> None:
+def test_the_command_line_replaces_the_ini_and_off_undoes_it(outdated: Suite) -> None:
     outdated.pytester.makeini("[pytest]\nautotune_max_misses = 0\n")
 
     assert outdated.load().ret == 1
     assert outdated.load("--autotune-max-misses=12").ret == 0
-    assert outdated.load("--autotune-max-misses=").ret == 0
+    assert outdated.load("--autotune-max-misses=off").ret == 0
+    outdated.pytester.makeini("[pytest]\nautotune_max_misses = off\n")
+    assert outdated.load().ret == 0
+
+
+@pytest.mark.parametrize("option", ["--autotune-max-misses=", "--autotune-max-drift= "])
+def test_an_empty_limit_is_a_usage_error_that_names_off(outdated: Suite, option: str) -> None:
+    """A variable of a CI script that is not set must not turn the gate off."""
+    for run in (outdated.load, outdated.run):
+        result = run(option)
+
+        assert result.ret == pytest.ExitCode.USAGE_ERROR
+        flag = option.partition("=")[0]
+        result.stderr.fnmatch_lines([f"ERROR: {flag}: the value is empty, * (write {flag}=off to judge nothing)"])
 
 
 @pytest.mark.parametrize("args", [["-q"], ["-qq"], ["--no-summary"], ["-qq", "--no-summary"], ["-x", "-qq"]])
@@ -147,11 +160,47 @@ def test_a_part_of_the_suite_is_judged_by_what_it_asked_for(outdated: Suite) -> 
     ],
 )
 def test_a_run_that_is_not_judged_says_so_in_one_line(outdated: Suite, section, options: list[str], why: str) -> None:
-    result = outdated.run("--autotune-max-misses=0", *options, "-q")
+    result = outdated.run("-oautotune_max_misses=0", *options, "-q")
 
     assert result.ret == 0
     assert len([line for line in section(result) if line.startswith(NOT_JUDGED)]) == 1
     result.stdout.fnmatch_lines([f"{NOT_JUDGED}: {why}"])
+
+
+LOAD = "--autotune-load=cache.textproto"
+
+
+@pytest.mark.parametrize(
+    ("ini", "options", "writer"),
+    [
+        ("", [LOAD, "--autotune-update"], "--autotune-update"),
+        ("addopts = --autotune-update=new", [LOAD], "--autotune-update=new"),
+        ("autotune_dump = cache.textproto", [LOAD], "autotune_dump (ini)"),
+        ("autotune_dump = new.textproto", [], "autotune_dump (ini)"),
+        ("", ["--autotune-dump=new.textproto"], "--autotune-dump"),
+    ],
+)
+@pytest.mark.parametrize("gate", ["--autotune-max-misses=0", "--autotune-fail-on-unused"])
+def test_a_typed_gate_is_refused_beside_what_writes_the_cache(
+    outdated: Suite, gate: str, ini: str, options: list[str], writer: str
+) -> None:
+    outdated.pytester.makeini(f"[pytest]\n{ini}\n")
+
+    result = outdated.run(gate, *options)
+
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    flag = gate.partition("=")[0]
+    told = f"ERROR: {flag}: {writer} writes the cache, so nothing is judged (leave one of the two out)"
+    result.stderr.fnmatch_lines([told])
+
+
+def test_an_update_may_be_typed_beside_a_gate_of_addopts(outdated: Suite) -> None:
+    outdated.pytester.makeini(f"[pytest]\naddopts = {LOAD} --autotune-max-misses=0\n")
+
+    result = outdated.run("--autotune-update")
+
+    assert result.ret == 0
+    result.stdout.fnmatch_lines([f"{NOT_JUDGED}: this run updates the cache*"])
 
 
 def test_a_dump_to_another_path_is_judged(outdated: Suite) -> None:

@@ -17,9 +17,9 @@ def test_a_gate_without_anything_loaded_is_a_usage_error(suite: Suite, gate: str
     result = suite.write().run(gate)
 
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    told = f"{gate.partition('=')[0]}: nothing is loaded, so there is nothing to judge (add --autotune-load=PATH; *"
+    told = f"{gate.partition('=')[0]}: nothing is loaded, so there is nothing to judge (add --autotune-load=PATH)"
     if "-n2" in suite.distribution:  # the workers know the tests, and cannot refuse a run
-        result.stdout.fnmatch_lines([f"! {told}"])
+        result.stdout.fnmatch_lines([f"!* {told}*"])
         result.stdout.no_fnmatch_line("*not judged*")  # one answer, not two
     else:
         result.stderr.fnmatch_lines([f"ERROR: {told}"])
@@ -38,8 +38,21 @@ def test_an_ini_line_that_was_lost_does_not_turn_the_gate_off(serial_suite: Suit
 
 
 @pytest.mark.parametrize("options", [["--autotune-load="], ["--autotune-dump=new.textproto"], ["--collect-only"]])
-def test_who_loads_nothing_on_purpose_is_not_refused(serial_suite: Suite, options: list[str]) -> None:
-    assert serial_suite.write().run(*GATES, *options).ret == 0
+def test_a_gate_of_the_ini_file_allows_to_load_nothing_on_purpose(serial_suite: Suite, options: list[str]) -> None:
+    serial_suite.write().pytester.makeini("[pytest]\nautotune_max_misses = 0\nautotune_on_miss = error\n")
+
+    assert serial_suite.run(*options).ret == 0
+
+
+@pytest.mark.parametrize("gate", [*GATES, "--autotune-on-stale=error", "--autotune-fail-on-unused"])
+def test_a_typed_gate_is_refused_beside_an_empty_load(serial_suite: Suite, gate: str) -> None:
+    serial_suite.write().pytester.makeini("[pytest]\nautotune_load = cache.textproto\n")
+
+    result = serial_suite.run("--autotune-load=", gate)
+
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    flag = gate.partition("=")[0]
+    result.stderr.fnmatch_lines([f"ERROR: {flag}: nothing is loaded, *"])
 
 
 def test_a_suite_whose_markers_load_is_judged_by_them(suite: Suite) -> None:
@@ -147,9 +160,45 @@ def test_a_cache_without_entries_is_not_green_where_no_kernel_asked(serial_suite
     skip_all(serial_suite)
     assert serial_suite.load(gate).ret == pytest.ExitCode.TESTS_FAILED
     if "on-miss" not in gate:
-        assert serial_suite.load(gate, "--autotune-update").ret == 0
+        assert serial_suite.load(gate, "--autotune-update").ret == pytest.ExitCode.USAGE_ERROR
     assert serial_suite.load().ret == 0, "without a gate"
-    assert serial_suite.load(gate, "test_lib.py").ret == 0, "a part of a suite"
+    assert serial_suite.load(gate, "test_lib.py").ret == 0, "a part of a suite, of which a test passed"
+
+
+ALL_SKIPPED = """
+import pytest
+
+@pytest.mark.parametrize("n", range(3))
+def test_gpu(n): pytest.skip("no GPU")
+"""
+
+
+@pytest.mark.parametrize("args", [["test_gpu.py"], ["-k", "gpu"], ["."], ["-m", "not slow"], ["--deselect=test_no.py"]])
+@pytest.mark.parametrize("gate", [*GATES, "--autotune-fail-on-unused"])
+def test_a_part_of_which_every_test_was_skipped_is_red(serial_suite: Suite, gate: str, args: list[str]) -> None:
+    """A shard that lost its GPU skips all its tests."""
+    serial_suite.write().dump()
+    (serial_suite.folder / "test_lib.py").unlink()
+    (serial_suite.folder / "test_gpu.py").write_text(ALL_SKIPPED)
+
+    assert serial_suite.load(*args).ret == 0, "without a gate"
+    result = serial_suite.load(gate, *args)
+
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    if args != ["."]:
+        result.stdout.fnmatch_lines(["!* no test asked for a tuned kernel, and none passed (3 skipped) !*"])
+
+
+def test_a_part_of_which_some_tests_passed_is_not_judged(suite: Suite) -> None:
+    suite.write().serial.dump()
+    (suite.folder / "test_cpu.py").write_text(NO_KERNEL)
+
+    result = suite.load("--autotune-max-misses=0", "test_cpu.py")
+
+    assert result.ret == 0
+    result.stdout.fnmatch_lines(["autotune cache misses not judged: no test asked * (3 passed, 9 skipped)"])
+    (suite.folder / "test_cpu.py").write_text(ALL_SKIPPED)
+    assert suite.load("--autotune-max-misses=0", "test_cpu.py").ret == pytest.ExitCode.TESTS_FAILED
 
 
 @pytest.mark.parametrize("spelt", ["--autotune-tuners=xla", "autotune_tuners (ini)"])
@@ -246,7 +295,7 @@ def test_an_empty_option_undoes_what_was_typed_before_it(serial_suite: Suite) ->
     serial_suite.write().dump()
     serial_suite.pytester.makeini("[pytest]\naddopts = --autotune-load=cache.textproto\n")
 
-    result = serial_suite.run("--autotune-load=", "--autotune-max-misses=0")
+    result = serial_suite.run("--autotune-load=", "-oautotune_max_misses=0")
 
     result.stdout.fnmatch_lines(["autotune cache misses not judged: nothing was loaded"])
     serial_suite.run("--autotune-load=", "--autotune-load=cache.textproto").stdout.no_fnmatch_line("*tuned in*")

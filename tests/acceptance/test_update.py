@@ -135,13 +135,13 @@ def test_the_ini_file_may_ask_for_it_and_the_report_has_the_verdict(shrunk: Suit
             "autotune cache unused entries not judged: this run updates the cache that it loads",
         ),
         (
-            ["--autotune-update", "--autotune-max-misses=0"],
+            ["--autotune-update", "-oautotune_max_misses=0"],
             "autotune cache misses and unused entries not judged: this run updates the cache that it loads",
         ),
     ],
 )
 def test_what_cannot_be_judged_passes_and_says_so(shrunk: Suite, section, args: list[str], why: str) -> None:
-    result = shrunk.load("--autotune-fail-on-unused", *args)
+    result = shrunk.load("-oautotune_fail_on_unused=true", *args)
 
     assert result.ret == 0
     assert why in section(result)
