@@ -8,7 +8,7 @@ from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.merge import MergeResult
 from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Identity, Problem, Value
 from pytest_autotune.run.lookup import NO_ENTRY, Lookup, Outcome, Policy
-from pytest_autotune.run.nearest import nearest
+from pytest_autotune.run.nearest import explain_miss
 from pytest_autotune.run.rows import build_rows
 
 GPU = Device("GPU", "arch", 1)
@@ -25,20 +25,21 @@ def index(*problems: Problem) -> EntryIndex:
 
 
 def reason(asked: Problem, *problems: Problem, alias: str = "") -> str:
-    return nearest([index(*problems)], asked, alias).text
+    policy = Policy(device_aliases={asked.device.name: alias} if alias else {})
+    return explain_miss([index(*problems)], asked, policy).text
 
 
-def test_the_parts_of_the_key_that_differ_in_the_nearest_entry_are_told() -> None:
+def test_a_miss_names_the_differing_parts_of_the_nearest_entry() -> None:
     entries = [problem(M=m, N=n) for m, n in ((16, 16), (64, 64))]
     assert reason(problem(M=64, N=128), *entries) == "no entry; the nearest has N 64 instead of 128"
 
 
-def test_of_entries_with_as_many_differences_that_of_the_nearest_size_is_told() -> None:
+def test_a_miss_names_the_entry_of_the_nearest_size() -> None:
     entries = [problem(M=64, N=n) for n in (16, 112, 256)]
     assert reason(problem(M=64, N=128), *entries) == "no entry; the nearest has N 112 instead of 128"
 
 
-def test_of_texts_that_with_the_nearest_numbers_is_told_and_what_is_no_text_stays_apart() -> None:
+def test_numbers_inside_texts_count_and_digests_have_none() -> None:
     entries = [problem(x=x) for x in ("bf16[2, 64]", "f32[2, 8]", "f32[2, 96]", "f32[2]", "f32[2, " + "9" * 5000 + "]")]
     assert reason(problem(x="f32[2, 100]"), *entries) == "no entry; the nearest has x f32[2, 96] instead of f32[2, 100]"
 
@@ -46,7 +47,7 @@ def test_of_texts_that_with_the_nearest_numbers_is_told_and_what_is_no_text_stay
     assert "n 4 instead of 5" in reason(problem(c=Value("c", "a9", "digest"), n=5), *entries)
 
 
-def test_a_kernel_without_entries_for_the_device_has_no_nearest_one_but_for_an_alias() -> None:
+def test_only_the_device_and_its_alias_have_a_nearest_entry() -> None:
     assert reason(problem(M=1), problem(OTHER, M=2)) == NO_ENTRY
     assert reason(problem(M=1), problem(OTHER, M=2), alias="Other") == "no entry; the nearest has M 2 instead of 1"
 
@@ -56,11 +57,11 @@ def test_another_digest_alone_is_new_or_changed_code() -> None:
     assert reason(new, old) == "no entry; new or changed code"
 
 
-def test_other_key_names_are_told_where_no_entry_has_the_same() -> None:
+def test_a_miss_names_the_key_names_of_the_kernels_entries() -> None:
     assert reason(problem(M=1), problem(N=1, K=1)).endswith("the entries of this kernel have N, K")
 
 
-def test_keys_of_which_one_has_all_names_of_the_other_are_compared_part_by_part() -> None:
+def test_keys_are_compared_if_one_has_all_names_of_the_other() -> None:
     settings = Value("settings", "max_autotune", "settings")
     asked, plain, set_up = problem(M=1), problem(M=2), problem(M=1, settings=settings)
 
@@ -75,7 +76,7 @@ def test_keys_of_which_one_has_all_names_of_the_other_are_compared_part_by_part(
     assert reason(problem(K=1, N=1), problem(K=1, M=1)).endswith("the entries of this kernel have K, M")
 
 
-def test_the_test_with_the_worst_outcome_stands_first_in_its_row() -> None:
+def test_a_row_names_the_test_with_the_worst_outcome_first() -> None:
     asked = problem(M=1)
     met = [
         Lookup(Identity(asked, ()), Outcome.HIT, test="test_first"),

@@ -45,6 +45,13 @@ def digest_of_candidates(digest: str, candidates: Iterable[Iterable[Value]]) -> 
     return Digest(digest, tuple(parts))
 
 
+def list_changed_names(before: Iterable[Value], now: Iterable[Value]) -> list[str]:
+    """Return the names of the parts of a fingerprint that changed, sorted."""
+    old_parts = {value.name: value for value in before}
+    new_parts = {value.name: value for value in now}
+    return sorted(name for name in old_parts.keys() | new_parts.keys() if old_parts.get(name) != new_parts.get(name))
+
+
 def describe_changes(before: Iterable[Value], now: Iterable[Value], digests: Iterable[Digest]) -> str:
     """Return which parts of a fingerprint changed, ``source changed (relu)``; empty where none did.
 
@@ -53,7 +60,7 @@ def describe_changes(before: Iterable[Value], now: Iterable[Value], digests: Ite
     old_parts = {value.name: value for value in before}
     new_parts = {value.name: value for value in now}
     made_of = {digest.id: digest for digest in digests}
-    names = sorted(name for name in old_parts.keys() | new_parts.keys() if old_parts.get(name) != new_parts.get(name))
+    names = list_changed_names(old_parts.values(), new_parts.values())
     if not names:
         return ""
     reported = []

@@ -43,7 +43,7 @@ from pytest_autotune.plugin.values import Options, path_argument
 from pytest_autotune.run.collected import END
 from pytest_autotune.run.lookup import NO_ENTRY, Lookup, Outcome
 from pytest_autotune.run.mode import Job, Suite
-from pytest_autotune.run.nearest import nearest
+from pytest_autotune.run.nearest import explain_miss
 from pytest_autotune.run.notes import Progress
 from pytest_autotune.run.session import Session
 from pytest_autotune.tuners.hooks import Hooks
@@ -361,13 +361,14 @@ class CacheFixture:
 
     def _list_lookups(self, outcome: Outcome) -> tuple[Lookup, ...]:
         """Return this test's lookups with an outcome. The reason of a miss names the nearest entry."""
-        indexes = self._process.session.indexes
+        session = self._process.session
         lookups = []
-        for lookup in self._process.session.lookups:
+        for lookup in session.lookups:
             if lookup.outcome is not outcome:
                 continue
             if lookup.reason == NO_ENTRY:
-                lookup = replace(lookup, reason=nearest(indexes, lookup.problem).text)
+                miss = explain_miss(session.indexes, lookup.problem, session.policy)
+                lookup = replace(lookup, reason=miss.text)
             lookups.append(lookup)
         return tuple(lookups)
 

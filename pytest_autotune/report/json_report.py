@@ -122,6 +122,7 @@ def _build_row_mapping(result: RunResult, row: ProblemRow) -> dict[str, Any]:
         mapping[name] = getattr(row, name)
     mapping["disturbed"] = row.is_disturbed
     mapping["tuning_seconds"] = row.tuning_seconds
+    mapping["changed"] = list(row.changed)
     mapping["nearest"] = dict(row.nearest)
     mapping["tests"] = list(row.tests)
     mapping["searches"] = [{"test": test, "seconds": seconds} for test, seconds in row.searches]

@@ -11,12 +11,15 @@ from typing import Any
 from pytest_autotune.cache.model import Device, Entry, Fingerprint, Identity, Problem, library_of
 from pytest_autotune.workers.events import Event
 
-#: The reason of a miss for which nobody has looked at the other entries of the kernel yet.
+#: The reason of a miss before anything has compared it with the other entries of the kernel.
 NO_ENTRY = "no entry"
 
 
 class Outcome(str, Enum):
-    """The outcome of one lookup, as reports spell it; where processes met several of one problem, the last of these."""
+    """The outcome of a lookup, as reports spell it.
+
+    If the lookups of one problem have several outcomes, the outcome that stands last here counts.
+    """
 
     HIT = "hit"
     MISS = "miss"
@@ -98,8 +101,12 @@ LookupResult = NoResult | UsedEntry | UsedFallback | TunedEntry | SharedEntry | 
 class Lookup:
     """One problem that a process asked for, with its outcome and its result.
 
+    A test, a report and the log see a lookup. At the end of a run, all lookups of a problem become one
+    :class:`~pytest_autotune.run.rows.ProblemRow`.
+
     :param outcome: None in a run that loads nothing, and after a search that an error ended.
     :param reason: why the outcome is no hit, in words.
+    :param changed: the names of the parts of the fingerprint that changed, for a stale problem: ``("source",)``.
     :param test: the node id of the test that asked first; empty outside tests.
     :param label: words about the call that are known only sometimes, for reports.
     :param outer_tuning: the outermost tuning that asked for the problem, as ``tuner:kernel``; empty if a test asked.
@@ -118,12 +125,16 @@ class Lookup:
     test_cache: str = ""
     has_rejected_entry: bool = False
     process: str = ""
+    changed: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         """Return the lookup as a user reads it, when a test asserts on misses or when the lookup is an error."""
-        outcome = self.outcome.value.upper() if self.outcome else "ASKED"
-        text = f"{outcome} {self.problem}"
-        return f"{text}: {self.reason}" if self.reason else text
+        outcome = "ASKED"
+        if self.outcome is not None:
+            outcome = self.outcome.value.upper()
+        if not self.reason:
+            return f"{outcome} {self.problem}"
+        return f"{outcome} {self.problem}: {self.reason}"
 
     @property
     def problem(self) -> Problem:
@@ -170,12 +181,16 @@ class Lookup:
     @property
     def fallback(self) -> str:
         """The kind of the choice that was used in place of a tuning; empty if there was none."""
-        return self.result.kind if isinstance(self.result, UsedFallback) else ""
+        if not isinstance(self.result, UsedFallback):
+            return ""
+        return self.result.kind
 
     @property
     def unrecorded_reason(self) -> str:
         """Why a search recorded nothing; empty if it recorded something, or did not take place."""
-        return self.result.reason if isinstance(self.result, NotRecorded) else ""
+        if not isinstance(self.result, NotRecorded):
+            return ""
+        return self.result.reason
 
     @property
     def renamed_from_entry(self) -> Entry | None:
@@ -198,18 +213,10 @@ class Lookup:
         data: dict[str, Any] = {"result": _RESULT_NAMES[type(self.result)]}
         if self.outcome is not None:
             data["outcome"] = self.outcome.value
-        for name in _TEXT_FIELDS:
-            if text := getattr(self, name):
-                data[name] = text
-        if self.has_rejected_entry:
-            data["has_rejected_entry"] = True
-        for name in ("is_disturbed", "has_failed"):
-            if getattr(self, name):
-                data[name] = True
-        if self.fallback:
-            data["fallback"] = self.fallback
-        if self.unrecorded_reason:
-            data["unrecorded_reason"] = self.unrecorded_reason
+        for name in _EVENT_FIELDS:
+            value = getattr(self, name)
+            if value:
+                data[name] = value
         if self.is_tuned:
             return Event(TUNED, self.identity, self.entry, self.test, data, claim=self.identity.digest)
         return Event(_ASKED, self.identity, self.entry, self.test, data)
@@ -224,15 +231,12 @@ class Lookup:
             return None
         try:
             data = dict(event.data)
-            outcome = data.pop("outcome", None)
             result = _read_result(event, data)
-            return Lookup(
-                event.identity,
-                outcome=None if outcome is None else Outcome(outcome),
-                test=event.test,
-                result=result,
-                **data,
-            )
+            if "outcome" in data:
+                data["outcome"] = Outcome(data["outcome"])
+            if "changed" in data:
+                data["changed"] = tuple(data["changed"])
+            return Lookup(event.identity, test=event.test, result=result, **data)
         except (TypeError, KeyError, AttributeError) as error:
             raise ValueError(f"not a lookup: {error}") from None
 
@@ -246,8 +250,19 @@ _RESULT_NAMES = {
     SharedEntry: "shared",
     NotRecorded: "not recorded",
 }
-#: The fields of a lookup that an event holds as they are.
-_TEXT_FIELDS = ("reason", "label", "outer_tuning", "test_cache")
+#: The fields of a lookup, and of its result, that an event holds unless they are empty or False.
+_EVENT_FIELDS = (
+    "reason",
+    "label",
+    "outer_tuning",
+    "test_cache",
+    "changed",
+    "has_rejected_entry",
+    "is_disturbed",
+    "has_failed",
+    "fallback",
+    "unrecorded_reason",
+)
 
 
 def _read_result(event: Event, data: dict[str, Any]) -> LookupResult:
@@ -298,17 +313,23 @@ class Policy:
     compile_threads: int = 1
     debug: bool = False
 
-    def find_alias(self, device: Device) -> str:
-        """Return the name of the device whose entries this device may use if it has none; empty without alias."""
-        return self.device_aliases.get(device.name, "")
+    def may_use_entries_of(self, device: Device, entry_device: Device) -> bool:
+        """Whether a device may use the entries of another device: of itself, or of the device that is its alias.
+
+        A lookup uses the entries of an alias only if the device has no entry of its own.
+        """
+        return entry_device == device or entry_device.name == self.device_aliases.get(device.name)
 
     def ignores(self, tuner: str, kernel: str) -> bool:
         """Whether a glob names this kernel; ``*`` is every kernel of a tuner."""
         names = (f"{tuner}:{kernel}", f"{library_of(tuner)}:{kernel}")
-        return any(fnmatchcase(name, glob) for name in names for glob in self.ignore)
+        for glob in self.ignore:
+            if any(fnmatchcase(name, glob) for name in names):
+                return True
+        return False
 
     def is_error(self, outcome: Outcome | None) -> bool:
-        """Whether a problem with this outcome is an error, where no entry is used for it all the same."""
+        """Whether the user wants an error for a problem with this outcome, if no entry is used for it."""
         if outcome is None or outcome is Outcome.HIT:
             return False
         return self.on_miss == "error" or (outcome is Outcome.STALE and self.on_stale == "error")

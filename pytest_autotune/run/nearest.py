@@ -1,95 +1,144 @@
-"""How a problem without an entry differs from those that its kernel has entries for."""
+"""The entries of a kernel that are nearest to a problem, and the words for a problem without an entry."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import groupby
-from operator import attrgetter, itemgetter
-from typing import NamedTuple
+from operator import attrgetter
 
 from pytest_autotune.cache.distance import LaunchValue, distance, launch_key
 from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.model import Entry, Problem, Value
-from pytest_autotune.run.lookup import NO_ENTRY
+from pytest_autotune.run.lookup import NO_ENTRY, Policy
 
 
-class MissReason(NamedTuple):
-    """How the nearest entry of a kernel differs.
+@dataclass(frozen=True)
+class MissReason:
+    """Why a problem has no entry.
 
-    :param reason: in words.
-    :param has: the name and the value, as text, of each part of its key that differs; empty where there is no such
-        entry, or a digest differs.
+    :param text: in words, with the nearest entry of the kernel.
+    :param differences: name and value, as text, of each part of the nearest entry's key that differs; empty if the
+        kernel has no entry to compare with, or if a digest differs.
     """
 
     text: str = NO_ENTRY
     differences: tuple[tuple[str, str], ...] = ()
 
 
-def nearest(indexes: Sequence[EntryIndex], problem: Problem, alias: str = "") -> MissReason:
-    """How the nearest entry of a problem's kernel differs, or which key names its entries have.
+@dataclass(frozen=True)
+class KeyDifference:
+    """A part of the key in which the nearest entry differs from the problem.
 
-    It looks at all entries of a kernel: for a row of the summary, and for a lookup that is an error.
-
-    :param alias: name of another device whose entries it may use.
+    :param entry_value: None if the entry's key has no such part.
+    :param wanted_value: None if the problem's key has no such part.
     """
-    of_kernel = [(entry.problem.device, entry) for entry in entries_of(indexes, problem)]
-    usable = [entry for device, entry in of_kernel if device == problem.device or device.name == alias]
-    if not usable:
+
+    name: str
+    entry_value: Value | None
+    wanted_value: Value | None
+
+    @property
+    def is_digest(self) -> bool:
+        """Whether the part is a digest, which tells a reader nothing."""
+        for value in (self.entry_value, self.wanted_value):
+            if value is not None and value.type == "digest":
+                return True
+        return False
+
+    def __str__(self) -> str:
+        """Return the difference in words: ``M 64 instead of 100``."""
+        if self.is_digest:
+            return f"other {self.name}"
+        return f"{self.name} {_to_text(self.entry_value)} instead of {_to_text(self.wanted_value)}"
+
+
+def explain_miss(indexes: Sequence[EntryIndex], problem: Problem, policy: Policy) -> MissReason:
+    """Return how the nearest entry of a problem's kernel differs.
+
+    It compares all entries of the kernel. Only a row of the summary and a lookup that is an error need that.
+    """
+    usable_entries = []
+    for entry in list_kernel_entries(indexes, problem):
+        if policy.may_use_entries_of(problem.device, entry.problem.device):
+            usable_entries.append(entry)
+    if not usable_entries:
         return MissReason()
-    entry = next(list_nearest_entries(usable, problem), None)
-    if entry is None:
-        names = ", ".join(value.name for value in usable[0].problem.key) or "no names"
+    nearest_entry = next(list_nearest_entries(usable_entries, problem, policy), None)
+    if nearest_entry is None:
+        names = ", ".join(value.name for value in usable_entries[0].problem.key) or "no names"
         return MissReason(f"no entry with these key names; the entries of this kernel have {names}")
-    wanted = {value.name: value for value in problem.key}
-    has = {value.name: value for value in entry.problem.key}
-    pairs = [(name, has.get(name), wanted.get(name)) for name in dict.fromkeys([*wanted, *has])]
-    differing = [(name, one, other) for name, one, other in pairs if one != other]
-    difference = ", ".join(_part(*pair) for pair in differing)
-    if difference == "other code":
+    differences = _compare_keys(nearest_entry, problem)
+    text = ", ".join(map(str, differences))
+    if text == "other code":
         return MissReason("no entry; new or changed code")
-    has_digest = any(value is not None and value.type == "digest" for _, *both in differing for value in both)
-    shown = () if has_digest else tuple((name, _text(one)) for name, one, _ in differing)
-    return MissReason(f"no entry; the nearest has {difference}", shown)
+    text = f"no entry; the nearest has {text}"
+    if any(difference.is_digest for difference in differences):
+        return MissReason(text)
+    values = tuple((difference.name, _to_text(difference.entry_value)) for difference in differences)
+    return MissReason(text, values)
 
 
-def entries_of(indexes: Sequence[EntryIndex], problem: Problem) -> list[Entry]:
-    """All entries of a problem's kernel."""
-    return [entry for index in indexes for entry in index.list_kernel_entries(problem.tuner, problem.kernel)]
+def _compare_keys(entry: Entry, problem: Problem) -> list[KeyDifference]:
+    """Return the differing parts of two keys: those of the problem in its order, then the others of the entry."""
+    wanted_values = {value.name: value for value in problem.key}
+    entry_values = {value.name: value for value in entry.problem.key}
+    differences = []
+    for name in dict.fromkeys([*wanted_values, *entry_values]):
+        difference = KeyDifference(name, entry_values.get(name), wanted_values.get(name))
+        if difference.entry_value != difference.wanted_value:
+            differences.append(difference)
+    return differences
 
 
-def list_nearest_entries(entries: Iterable[Entry], problem: Problem, alias: str = "") -> Iterator[Entry]:
+def _to_text(value: Value | None) -> str:
+    if value is None:
+        return "none"
+    return value.display_text
+
+
+def list_kernel_entries(indexes: Sequence[EntryIndex], problem: Problem) -> list[Entry]:
+    """Return all entries of a problem's kernel."""
+    entries: list[Entry] = []
+    for index in indexes:
+        entries += index.list_kernel_entries(problem.tuner, problem.kernel)
+    return entries
+
+
+@dataclass(frozen=True)
+class _RankedEntry:
+    """An entry with its distance from a problem.
+
+    :param rank: the lowest rank comes first.
+    """
+
+    rank: tuple[bool, int, float]
+    entry: Entry
+
+
+def list_nearest_entries(entries: Iterable[Entry], problem: Problem, policy: Policy) -> Iterator[Entry]:
     """Yield the entries whose keys can be compared with a problem's key, the nearest first.
 
     A key may have parts that the other key lacks, because some tuners name only the settings that are not the default.
-    Entries of the problem's device and of its alias come before all others. Entries that are equally near come in the
-    order of a file, as in production.
+    Entries that the problem's device may use come before all others. Entries that are equally near come in the order of
+    a file, as in production.
     """
-    wanted = launch_key(problem.key)
-    ranked: list[tuple[tuple[bool, int, float], Entry]] = []
+    wanted_key = launch_key(problem.key)
+    ranked = []
     for entry in entries:
-        has = _cached_launch_key(entry.problem.key)
-        if not (has.keys() <= wanted.keys() or wanted.keys() <= has.keys()):
+        entry_key = _cached_launch_key(entry.problem.key)
+        if not (entry_key.keys() <= wanted_key.keys() or wanted_key.keys() <= entry_key.keys()):
             continue
-        is_other_device = entry.problem.device != problem.device and entry.problem.device.name != alias
-        ranked.append(((is_other_device, *distance(wanted, has)), entry))
-    ranked.sort(key=itemgetter(0))
-    for _, equally_near in groupby(ranked, key=itemgetter(0)):
+        is_for_other_device = not policy.may_use_entries_of(problem.device, entry.problem.device)
+        ranked.append(_RankedEntry((is_for_other_device, *distance(wanted_key, entry_key)), entry))
+    ranked.sort(key=attrgetter("rank"))
+    for _, equally_near in groupby(ranked, key=attrgetter("rank")):
         # Computing the sort keys of all entries would take longer than the distances.
-        yield from sorted((entry for _, entry in equally_near), key=attrgetter("sort_key"))
+        yield from sorted((ranked_entry.entry for ranked_entry in equally_near), key=attrgetter("sort_key"))
 
 
 @lru_cache(4096)
 def _cached_launch_key(key: tuple[Value, ...]) -> Mapping[str, LaunchValue]:
     """Return the key of an entry as a launch shows it. Each miss of a kernel is compared with the same entries."""
     return launch_key(key)
-
-
-def _part(name: str, one: Value | None, other: Value | None) -> str:
-    if any(value is not None and value.type == "digest" for value in (one, other)):
-        return f"other {name}"
-    return f"{name} {_text(one)} instead of {_text(other)}"
-
-
-def _text(value: Value | None) -> str:
-    return "none" if value is None else value.display_text

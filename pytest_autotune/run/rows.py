@@ -10,7 +10,7 @@ from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.merge import MergeResult
 from pytest_autotune.cache.model import NO_VERSIONS, Candidate, Entry, Problem, Versions
 from pytest_autotune.run.lookup import NO_ENTRY, Lookup, Outcome, Policy
-from pytest_autotune.run.nearest import nearest
+from pytest_autotune.run.nearest import explain_miss
 
 #: The outcomes that count as misses: a fresh cache would cover these problems.
 NOT_COVERED = (Outcome.MISS, Outcome.STALE, Outcome.MISMATCH, Outcome.UNCACHEABLE)
@@ -26,6 +26,7 @@ _FALLBACKS = {
 class ProblemRow:
     """One problem of the run, from all processes that asked for it.
 
+    :param changed: for a stale problem, the names of the parts of the fingerprint that changed: ``("source",)``.
     :param tests: node ids of the tests that asked first in their process, or with another fingerprint. The test with
         the worst outcome comes first.
     :param searches: (node id of the test, seconds) of each search that recorded an entry.
@@ -48,6 +49,7 @@ class ProblemRow:
     fallback: str = ""
     unrecorded: str = ""
     nearest: tuple[tuple[str, str], ...] = ()
+    changed: tuple[str, ...] = ()
 
     @property
     def tuned(self) -> bool:
@@ -134,7 +136,7 @@ def build_rows(
             best = merged.best_measurements.get(entry.identity, entry)
         row = _build_row(ranked, kept, best)
         if row.reason == NO_ENTRY:
-            miss = nearest([index], problem, policy.find_alias(problem.device))
+            miss = explain_miss([index], problem, policy)
             row = replace(row, reason=miss.text, nearest=miss.differences)
         reasons = [reason for reason in (row.reason, row.consequence) if reason]
         rows.append(replace(row, reason="; ".join(reasons)))
@@ -189,6 +191,7 @@ def _build_row(ranked: Sequence[Lookup], kept: Entry | None, best: Entry | None)
         is_disturbed=any(lookup.is_disturbed for lookup in searches if lookup.entry == best),
         fallback=fallback,
         unrecorded=_find_unrecorded_reason(ranked),
+        changed=worst.changed if worst.outcome is Outcome.STALE else (),
     )
 
 

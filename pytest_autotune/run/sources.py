@@ -14,9 +14,9 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from pytest_autotune.cache.diff import find_winner
-from pytest_autotune.cache.digest_parts import describe_changes
+from pytest_autotune.cache.digest_parts import describe_changes, list_changed_names
 from pytest_autotune.cache.index import EntryIndex
-from pytest_autotune.cache.model import Candidate, Digest, Entry, Identity, Value
+from pytest_autotune.cache.model import Candidate, Digest, Entry, Fingerprint, Identity, Value
 from pytest_autotune.run.lookup import (
     NO_ENTRY,
     Lookup,
@@ -29,7 +29,7 @@ from pytest_autotune.run.lookup import (
     UsedEntry,
     UsedFallback,
 )
-from pytest_autotune.run.nearest import entries_of, list_nearest_entries, nearest
+from pytest_autotune.run.nearest import explain_miss, list_kernel_entries, list_nearest_entries
 from pytest_autotune.run.notes import WAITING_FOR_WORKER, Notes, Progress
 from pytest_autotune.run.question import Question, list_digests
 from pytest_autotune.workers.coordinator import Claim, Coordinator
@@ -41,6 +41,7 @@ class Answer:
 
     :param outcome: of the lookup; None leaves the outcome, and its reason, as they are.
     :param reason: why the outcome is no hit, in words.
+    :param changed: the names of the parts of the fingerprint that changed, for a stale problem.
     :param result: holds the entry that the source offers, if it offers any.
     :param label: replaces the label of the lookup; empty leaves that as it is.
     :param has_rejected_entry: a loaded entry with this problem and fingerprint was offered, and the tuner rejected it.
@@ -57,6 +58,7 @@ class Answer:
     is_final: bool = False
     is_remembered: bool = False
     is_disturbed: bool = False
+    changed: tuple[str, ...] = ()
 
     @property
     def entry(self) -> Entry | None:
@@ -68,7 +70,7 @@ class Answer:
     def fold_into(self, lookup: Lookup) -> Lookup:
         """Return the lookup with this answer."""
         if self.outcome is not None:
-            lookup = replace(lookup, outcome=self.outcome, reason=self.reason)
+            lookup = replace(lookup, outcome=self.outcome, reason=self.reason, changed=self.changed)
         return replace(
             lookup,
             result=self.result,
@@ -160,13 +162,12 @@ class LoadedCaches:
         return Answer(Outcome.MISS, self._describe_miss(question))
 
     def _select_entries_of_device(self, question: Question, entries: Sequence[Entry]) -> list[Entry]:
-        """Return the entries for the device of the problem; without any, those for the device that stands for it."""
+        """Return the entries for the device of the problem; without any, the entries for its alias."""
         device = question.problem.device
-        selected = [entry for entry in entries if entry.problem.device == device]
-        if not selected:
-            alias = self.policy.find_alias(device)
-            selected = [entry for entry in entries if entry.problem.device.name == alias]
-        return selected
+        device_entries = [entry for entry in entries if entry.problem.device == device]
+        if device_entries:
+            return device_entries
+        return [entry for entry in entries if self.policy.may_use_entries_of(device, entry.problem.device)]
 
     def _judge_entries(self, question: Question, entries: Sequence[Entry]) -> Answer:
         hit = _find_hit(question, entries)
@@ -184,29 +185,17 @@ class LoadedCaches:
         Kernels that one factory makes share a name, so a problem can have several entries. The nearest entry differs
         in the fewest parts.
         """
-        fingerprint = question.fingerprint
         digests = list_digests(question, self.notes)
-        wanted_parts = _list_parts(fingerprint, digests)
-
-        def count_differences(entry: Entry) -> int:
-            return len(wanted_parts ^ _list_parts(entry.fingerprint, entry.digests))
-
-        ranked = sorted(entries, key=count_differences)
-        usable = None
-        for entry in ranked:
-            if not entry.is_failure and question.offers(entry):
-                usable = entry
-                break
-        closest = usable or ranked[0]
-        if not fingerprint.has_only_listed_candidates and closest.fingerprint == fingerprint.without_pruning():
-            reason = "pruning makes candidates that are not in the list, which were not measured"
-        else:
-            reason = describe_changes(closest.fingerprint, fingerprint, (*digests, *closest.digests))
-        if usable is None and not closest.is_failure:
-            reason += f", and {_describe_choice(closest)} is no longer a candidate"
+        ranked = _sort_by_differences(entries, question.fingerprint, digests)
+        usable = _find_usable_entry(question, ranked)
+        nearest = usable or ranked[0]
+        reason = _explain_change(nearest, question.fingerprint, digests)
+        if usable is None and not nearest.is_failure:
+            reason += f", and {_describe_choice(nearest)} is no longer a candidate"
+        changed = tuple(list_changed_names(nearest.fingerprint, question.fingerprint))
         if usable is not None and self.policy.on_stale == "use":
-            return Answer(Outcome.STALE, reason, UsedFallback(usable, "stale"))
-        return Answer(Outcome.STALE, reason)
+            return Answer(Outcome.STALE, reason, UsedFallback(usable, "stale"), changed=changed)
+        return Answer(Outcome.STALE, reason, changed=changed)
 
     def _find_renamed_entry(self, question: Question) -> Entry | None:
         """Return the entry of a kernel with the same source under a name that no test asked for.
@@ -250,8 +239,7 @@ class LoadedCaches:
         """Return why there is no entry, with the nearest entry if nobody else can name it later."""
         if not self.has_test_cache and self.policy.on_miss != "error":
             return NO_ENTRY
-        problem = question.problem
-        return nearest(self.indexes, problem, self.policy.find_alias(problem.device)).text
+        return explain_miss(self.indexes, question.problem, self.policy).text
 
 
 def _find_hit(question: Question, entries: Sequence[Entry]) -> Entry | None:
@@ -267,6 +255,34 @@ def _find_hit(question: Question, entries: Sequence[Entry]) -> Entry | None:
         if entry.fingerprint == unpruned_fingerprint and not entry.is_failure and question.offers(entry):
             return entry
     return None
+
+
+def _sort_by_differences(entries: Iterable[Entry], fingerprint: Fingerprint, digests: Iterable[Digest]) -> list[Entry]:
+    """Return entries of a problem, the entry whose fingerprint differs in the fewest parts first."""
+    wanted_parts = _list_parts(fingerprint, digests)
+
+    def count_differences(entry: Entry) -> int:
+        return len(wanted_parts ^ _list_parts(entry.fingerprint, entry.digests))
+
+    return sorted(entries, key=count_differences)
+
+
+def _find_usable_entry(question: Question, entries: Iterable[Entry]) -> Entry | None:
+    """Return the first entry whose choice is among the candidates now."""
+    for entry in entries:
+        if not entry.is_failure and question.offers(entry):
+            return entry
+    return None
+
+
+def _explain_change(entry: Entry, fingerprint: Fingerprint, digests: Iterable[Digest]) -> str:
+    """Return in words how the fingerprint of an entry differs from the fingerprint now.
+
+    :param digests: the parts of the digests now.
+    """
+    if not fingerprint.has_only_listed_candidates and entry.fingerprint == fingerprint.without_pruning():
+        return "pruning makes candidates that are not in the list, which were not measured"
+    return describe_changes(entry.fingerprint, fingerprint, (*digests, *entry.digests))
 
 
 def _list_parts(fingerprint: Iterable[Value], digests: Iterable[Digest]) -> set[Value | str]:
@@ -314,9 +330,8 @@ class Fallback:
             return []
         choices = []
         if self._policy.on_miss == "nearest":
-            problem = question.problem
-            entries = entries_of(self._indexes, problem)
-            for entry in list_nearest_entries(entries, problem, self._policy.find_alias(problem.device)):
+            entries = list_kernel_entries(self._indexes, question.problem)
+            for entry in list_nearest_entries(entries, question.problem, self._policy):
                 if entry.choice is not None and question.offers(entry):
                     choices.append(_build_fallback(question, entry.choice, "nearest"))
         for candidate in candidates:
@@ -360,6 +375,7 @@ class OtherWorker:
             SharedEntry(shared.entry, shared.is_disturbed),
             shared.label,
             shared.has_rejected_entry,
+            changed=shared.changed,
         )
 
     def _claim(self, question: Question) -> Claim:

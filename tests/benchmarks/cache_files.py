@@ -14,7 +14,8 @@ from common import machine
 from pytest_autotune.cache.codec import Format, decode, encode
 from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Scalar, Value, Versions
-from pytest_autotune.run.nearest import nearest
+from pytest_autotune.run.lookup import Policy
+from pytest_autotune.run.nearest import explain_miss
 
 REPETITIONS = int(sys.argv[1]) if len(sys.argv) > 1 else 5
 DEVICES = [Device("NVIDIA H200", "sm_90", 132), Device("AMD Instinct MI300X", "gfx942", 304)]
@@ -91,7 +92,7 @@ def measure_nearest(count: int) -> None:
     """Print how long it takes to tell the nearest entry of so many misses of one kernel with as many entries."""
     index = EntryIndex.from_caches([Cache(some_entries(count, ["lib.ops.kernel"]))])
     misses = [entry.problem for entry in some_entries(2 * count, ["lib.ops.kernel"])][count:]
-    taken = seconds(lambda: [nearest([index], problem) for problem in misses])
+    taken = seconds(lambda: [explain_miss([index], problem, Policy()) for problem in misses])
     tell(f"the nearest of {count:,} entries for {len(misses):,} misses", taken, "s", 5.0)
 
 

@@ -7,7 +7,6 @@ waits for the compilation, and finds the kernel on disk.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
@@ -177,14 +176,13 @@ class AheadCompiler:
         kernel_name = qualified_name(function)
         if self._session.ignores(NAME, kernel_name):
             return []
-        device_names = {device.name, self._session.policy.device_aliases.get(device.name, device.name)}
-        entries = index.list_kernel_entries(NAME, kernel_name)
-        return [entry for entry in entries if entry.compiled and _is_for(entry, device_names, device.arch)]
-
-
-def _is_for(entry: Entry, device_names: Iterable[str], arch: str) -> bool:
-    device = entry.problem.device
-    return device.name in device_names and device.arch == arch
+        entries = []
+        for entry in index.list_kernel_entries(NAME, kernel_name):
+            entry_device = entry.problem.device
+            may_use_entry = self._session.policy.may_use_entries_of(device, entry_device)
+            if entry.compiled and may_use_entry and entry_device.arch == device.arch:
+                entries.append(entry)
+        return entries
 
 
 def _find_device(index: EntryIndex) -> Device | None:

@@ -20,6 +20,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from pytest_autotune.cache.digest_parts import list_changed_names
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.model import Candidate, Device, Entry, Versions
 from pytest_autotune.devices import of_jax
@@ -226,7 +227,17 @@ class XlaCompileWatcher:
             lookup_label = f"in {compilation.program}"
         if verdict is None:
             return Lookup(entry.identity, label=lookup_label, result=TunedEntry(entry))
-        return Lookup(entry.identity, verdict.outcome, verdict.reason, label=lookup_label, result=TunedEntry(entry))
+        changed: tuple[str, ...] = ()
+        if verdict.outcome is Outcome.STALE and loaded_entry is not None:
+            changed = tuple(list_changed_names(loaded_entry.fingerprint, entry.fingerprint))
+        return Lookup(
+            entry.identity,
+            verdict.outcome,
+            verdict.reason,
+            label=lookup_label,
+            result=TunedEntry(entry),
+            changed=changed,
+        )
 
 
 def _read_and_remove(path: Path) -> bytes:
