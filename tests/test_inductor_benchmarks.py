@@ -1,4 +1,4 @@
-"""How Inductor's measurements are timed, on a GPU that is made up."""
+"""Inductor's measurements are timed by this package, on a GPU that a test makes up."""
 
 from __future__ import annotations
 
@@ -19,23 +19,24 @@ from pytest_autotune.workers.locks import Locks
 from tests.sessions import a_session
 from tests.test_race import Gpu
 
-OWN_MS = 7.0
+INDUCTORS_TIME_MS = 7.0
 
 
 class Inductor:
-    """Inductor's module of benchmarks, and what its own benchmark was asked."""
+    """Inductor's module of benchmarks; ``benchmarked`` has the arguments of each call of its own benchmark."""
 
     def __init__(self, deterministic: bool = False) -> None:
-        asked = self.asked = []  # type: list[dict[str, Any]]
+        benchmarked: list[dict[str, Any]] = []
+        self.benchmarked = benchmarked
 
         class InductorBenchmarker:
             def benchmark(self, fn: Any, **settings: Any) -> Any:
                 return self.benchmark_gpu(fn, **settings)
 
             def benchmark_gpu(self, _callable: Any, **settings: Any) -> float:
-                asked.append(settings)
+                benchmarked.append(settings)
                 _callable()
-                return OWN_MS
+                return INDUCTORS_TIME_MS
 
         for name in ("benchmark", "benchmark_gpu"):
             vars(InductorBenchmarker)[name].__module__ = "torch._inductor.runtime.benchmarking"
@@ -44,10 +45,10 @@ class Inductor:
         self.torch = SimpleNamespace(_inductor=SimpleNamespace(config=SimpleNamespace(deterministic=deterministic)))
 
 
-class Search:
-    """A session inside a tuning."""
+class FakeTuning:
+    """Stands in for the tuning of a search; ``holders`` counts the measurements that hold the device now."""
 
-    held = 0
+    holders = 0
     disturbed = False
 
     def mark_disturbed(self) -> None:
@@ -57,9 +58,13 @@ class Search:
 
     @contextmanager
     def measuring(self) -> Iterator[None]:
-        self.held += 1
+        self.holders += 1
         yield
-        self.held -= 1
+        self.holders -= 1
+
+
+def a_tuning() -> Any:
+    return FakeTuning()
 
 
 def hooked(inductor: Any, gpu: Gpu) -> tuple[Benchmarks, Session]:
@@ -69,54 +74,64 @@ def hooked(inductor: Any, gpu: Gpu) -> tuple[Benchmarks, Session]:
     return part, session
 
 
-def search() -> Any:
-    return Search()
-
-
-def test_in_a_search_inductors_benchmark_is_timed_by_this_package_and_elsewhere_by_itself() -> None:
+def test_only_measurements_of_a_search_are_timed_here() -> None:
     inductor = Inductor()
     part, _ = hooked(inductor, Gpu())
-    session = search()
+    tuning = a_tuning()
     outside = inductor.benchmarker.benchmark(lambda: 5.0, rep=40)
-    with part.during(session):
+    with part.measuring(tuning):
         inside = inductor.benchmarker.benchmark(lambda: 5.0, rep=40, is_vetted_benchmarking=True, device_type="cuda")
-        assert session.held == 1
+        assert tuning.holders == 1
 
-    assert outside == OWN_MS
+    assert outside == INDUCTORS_TIME_MS
     assert inside == pytest.approx(0.005, rel=0.01)
-    assert len(inductor.asked) == 1
+    assert len(inductor.benchmarked) == 1
 
 
-def test_an_error_is_met_by_inductors_own_benchmark() -> None:
+@pytest.mark.parametrize(
+    ("deterministic", "arguments"),
+    [
+        (False, {"device_type": "cpu"}),
+        (False, {"unknown_argument": 1}),
+        (True, {}),
+    ],
+)
+def test_inductor_times_calls_that_this_package_cannot(deterministic: bool, arguments: dict[str, Any]) -> None:
+    inductor = Inductor(deterministic)
+    part, _ = hooked(inductor, Gpu())
+
+    with part.measuring(a_tuning()):
+        assert inductor.benchmarker.benchmark(lambda: 5.0, **arguments) == INDUCTORS_TIME_MS
+
+
+def test_inductors_benchmark_handles_the_error_of_a_call() -> None:
     inductor = Inductor()
     part, session = hooked(inductor, Gpu())
 
     def fails() -> float:
         raise RuntimeError("invalid configuration")
 
-    with part.during(search()), pytest.raises(RuntimeError, match="invalid configuration"):
+    with part.measuring(a_tuning()), pytest.raises(RuntimeError, match="invalid configuration"):
         inductor.benchmarker.benchmark(fails)
-    assert len(inductor.asked) == 1
+    assert len(inductor.benchmarked) == 1
     assert not session.notes
 
 
-def test_a_torch_that_measures_in_another_way_measures_by_itself_and_is_told() -> None:
+def test_a_torch_with_an_unknown_benchmark_gets_a_note() -> None:
     _, session = hooked(SimpleNamespace(), Gpu())
 
-    assert session.notes == [
-        "inductor: this torch measures in another way than those known here; it measures by itself"
-    ]
+    assert session.notes == ["inductor: this torch has a benchmark that pytest-autotune does not know; torch measures"]
 
 
 class CachingAutotuner:
-    """Inductor's autotuners of a torch that measures the list of a kernel in another way."""
+    """Inductor's autotuners of a torch whose candidates cannot race."""
 
     def precompile(self, warm_cache_only: Any, reload_kernel: Any, static_triton_bundle_key: Any) -> None: ...
 
     def bench(self, launcher: Any, args: Any, with_profiler: Any, kwargs: Any) -> None: ...
 
 
-def test_a_torch_whose_lists_cannot_race_is_noted_and_hooked() -> None:
+def test_a_torch_whose_candidates_cannot_race_gets_a_note() -> None:
     session, _ = a_session()
     patches = Patches(session, "inductor.config")
 
@@ -130,19 +145,22 @@ def test_a_torch_whose_lists_cannot_race_is_noted_and_hooked() -> None:
 
 
 class Kernel:
-    """Inductor's autotuner of one kernel, which changes one of its arguments."""
+    """Inductor's autotuner of a kernel that changes its only argument.
+
+    :param times_us: the time of each candidate.
+    """
 
     def __init__(self, times_us: list[float]) -> None:
         self.device_props = SimpleNamespace(type="cuda")
-        self.launched: Counter[int] = Counter()
-        self.given: set[str] = set()
-        self.launchers = [self._launcher(number, time_us) for number, time_us in enumerate(times_us)]
+        self.launch_counts: Counter[int] = Counter()
+        self.arguments: set[str] = set()
+        self.launchers = [self._build_launcher(number, time_us) for number, time_us in enumerate(times_us)]
 
-    def _launcher(self, number: int, time_us: float) -> Any:
+    def _build_launcher(self, number: int, time_us: float) -> Any:
         def launch(x: str, *, stream: int) -> float:
             assert stream == 3
-            self.given.add(x)
-            self.launched[number] += 1
+            self.arguments.add(x)
+            self.launch_counts[number] += 1
             return time_us
 
         return launch
@@ -163,27 +181,30 @@ class Kernel:
         pass
 
 
-def raced(part: Benchmarks, kernel: Kernel) -> list[float]:
-    times_ms = part.raced_ms(kernel, kernel.launchers, ("x",), {})
-    return [times_ms[launcher] for launcher in kernel.launchers] if times_ms else []
+def race_kernel(part: Benchmarks, kernel: Kernel) -> list[float]:
+    """Return the times of the kernel's candidates in milliseconds; an empty list if there was no race."""
+    times_ms = part.race_launchers(kernel, kernel.launchers, ("x",), {})
+    if not times_ms:
+        return []
+    return [times_ms[launcher] for launcher in kernel.launchers]
 
 
-def test_the_configurations_of_a_kernel_take_turns_on_copies_of_what_they_change() -> None:
+def test_candidates_race_on_copies_of_changed_arguments() -> None:
     part, _ = hooked(Inductor(), Gpu())
     kernel = Kernel([9.0, 5.02, 5.0, 30.0, 5.01])
-    with part.during(search()):
-        times_ms = raced(part, kernel)
+    with part.measuring(a_tuning()):
+        times_ms = race_kernel(part, kernel)
 
-    assert min(range(5), key=times_ms.__getitem__) == 1  # as good as the best, and the first
-    assert kernel.launched[3] == kernel.launched[0] < kernel.launched[1]
-    assert kernel.given == {"copy of x"}
+    assert min(range(5), key=times_ms.__getitem__) == 1  # the first of three that are equally good
+    assert kernel.launch_counts[3] == kernel.launch_counts[0] < kernel.launch_counts[1]
+    assert kernel.arguments == {"copy of x"}
 
 
-def test_a_benchmarker_that_somebody_has_put_in_place_of_inductors_is_used() -> None:
+def test_a_benchmarker_of_the_user_is_not_replaced() -> None:
     inductor = Inductor()
     part, _ = hooked(inductor, Gpu())
     inductor.benchmarker = SimpleNamespace(benchmark=lambda: 1.0, benchmark_gpu=lambda: 1.0)
     kernel = Kernel([9.0, 5.0])
-    with part.during(search()):
-        assert raced(part, kernel) == []
-    assert not kernel.launched
+    with part.measuring(a_tuning()):
+        assert race_kernel(part, kernel) == []
+    assert not kernel.launch_counts

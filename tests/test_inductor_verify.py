@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,7 +11,7 @@ import pytest
 from pytest_autotune.cache.model import Candidate, Device, Entry, Problem, Value
 from pytest_autotune.run.session import Session
 from pytest_autotune.tuners.inductor.benchmarks import Benchmarks
-from pytest_autotune.tuners.inductor.kernels import Kernels
+from pytest_autotune.tuners.inductor.generated_kernel import KernelRace
 from pytest_autotune.tuners.inductor.templates import Templates
 from pytest_autotune.tuners.shared.library import Patches
 from tests.sessions import AnyChoice, a_session, verifying
@@ -48,21 +47,22 @@ class Spilling(Kernel):
             launcher.config, launcher.n_spills = config(block), (spills or {}).get(block, 0)
 
 
-def test_a_kernels_configurations_race_against_the_loaded_one_without_those_that_inductor_refuses() -> None:
-    entry = Entry(Problem("inductor.config", "k", (), GPU), (), Candidate(params=params(64)))
-    part = Kernels(Benchmarks(lambda: Gpu()))
-    found = []
+def test_a_loaded_choice_races_with_the_measurable_candidates() -> None:
+    choice = Candidate(params=params(64))
+    entry = Entry(Problem("inductor.config", "k", (), GPU), (), choice)
+    results = []
     for times_us, spills in (({16: 40.0, 64: 44.0, 128: 30.0}, {128: 99}), ({16: 44.0, 64: 44.2}, {})):
         session, verdicts = a_race(entry)
+        autotuner = Spilling(times_us, spills)
+        race = KernelRace(autotuner, choice, ("x",), {"stream": 0}, Benchmarks(Gpu), compiled_s=1.5)
         with session.tuning(AnyChoice(entry.problem)) as tuning:
-            search: Any = SimpleNamespace(compiled_s=1.5, autotuner=Spilling(times_us, spills))
-            tuning.race(partial(part._contest, search, Candidate(params=params(64)), ("x",), {"stream": 0}))
-        found += verdicts
+            tuning.race(race.build)
+        results += verdicts
 
-    slower, good = found
+    slower, good = results
     assert slower.raced == 2
     assert str(slower).startswith("the choice takes 1.10 x (XBLOCK=16, num_warps=4, num_stages=1), 4")
-    assert slower.seconds >= 1.5  # compiling them all
+    assert slower.seconds >= 1.5  # with the compilation of all candidates
     assert (good.not_raced, good.is_slower) == ("", False)
 
 

@@ -18,8 +18,8 @@ from pytest_autotune.tuners.inductor.benchmarks import Benchmarks
 from pytest_autotune.tuners.inductor.compiling import CompileWorkers
 from pytest_autotune.tuners.inductor.graph_caches import GraphCaches
 from pytest_autotune.tuners.inductor.graph_shape import Fusions, Paddings
-from pytest_autotune.tuners.inductor.hooking import Part
 from pytest_autotune.tuners.inductor.kernels import Kernels
+from pytest_autotune.tuners.inductor.parts import Part
 from pytest_autotune.tuners.inductor.templates import Templates
 from pytest_autotune.tuners.protocol import HookError
 from pytest_autotune.tuners.shared.library import Patches, when_imported

@@ -1,154 +1,211 @@
-"""How Inductor's measurements are timed: by the clocks and the race of this package.
+"""Times Inductor's measurements with the clocks and the race of this package.
 
-``InductorBenchmarker.benchmark_gpu`` is replaced: Inductor asks it for the time of one template, library call, fused
-kernel or configuration after the other. The list of one kernel's configurations, which can take turns, races. Both
-only while one of the parts measures; a benchmarker that somebody else has put in place of Inductor's is used as it is.
+Inductor asks ``InductorBenchmarker.benchmark_gpu`` for the time of each template, library call, fused kernel and
+configuration. The part replaces that method. The configurations in a kernel's list can take turns, so they race. Both
+happen only while a part of the adapter measures. If somebody replaced Inductor's benchmarker, Inductor uses it as it
+is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from types import ModuleType
 from typing import Any
 
 from pytest_autotune.run.session import Session
 from pytest_autotune.run.tuning import Tuning
-from pytest_autotune.tuners.inductor.hooking import Part
+from pytest_autotune.tuners.inductor.parts import Part
 from pytest_autotune.tuners.measuring.clocks import Clock, Runner, torch_clock
 from pytest_autotune.tuners.measuring.race import Limits, Race
 from pytest_autotune.tuners.protocol import HookError
 from pytest_autotune.tuners.shared.library import Patches
 
-#: What one call is timed for, at most, where there is nothing that it could take turns with. As Inductor's own:
-#: 25 ms; fewer launches than its 100 since the GPU is kept busy.
+#: The limits for a call that has no rival to take turns with. Inductor's own benchmark takes 25 ms, too. It makes 100
+#: launches, and 30 are enough here because the GPU is kept busy.
 ALONE = Limits(each_us=25_000, least=2, most=30)
 _OWNER = "torch._inductor.runtime.benchmarking"
-#: Arguments of Inductor's benchmark that only say for how long.
-_HOW_LONG = {"warmup", "rep", "estimation_iters", "memory_warmup_iters", "benchmark_iters", "max_benchmark_duration"}
-#: What its own measurement of a configuration does around a launch.
-_AROUND = ("copy_args_to_cpu_if_needed", "maybe_clone_args", "reset_to_zero_args", "restore_args_from_cpu")
+#: Arguments of Inductor's benchmark that only limit its duration.
+_DURATION_ARGUMENTS = frozenset(
+    ["warmup", "rep", "estimation_iters", "memory_warmup_iters", "benchmark_iters", "max_benchmark_duration"]
+)
+_KNOWN_ARGUMENTS = _DURATION_ARGUMENTS | {"is_vetted_benchmarking", "device_type"}
+
+
+def make_flushing_clock() -> Clock:
+    """Return a clock that flushes the L2 cache before each launch, as Inductor does."""
+    return torch_clock(flush_l2=True)
 
 
 class Benchmarks(Part):
-    """The part of the adapter that times, with the L2 cache flushed before each launch, as Inductor does."""
+    """The part of the adapter that times Inductor's measurements on a GPU."""
 
     tuner = "inductor"
     module = _OWNER
 
-    def __init__(self, make_clock: Callable[[], Clock] = lambda: torch_clock(flush_l2=True)) -> None:
+    def __init__(self, make_clock: Callable[[], Clock] = make_flushing_clock) -> None:
         self.make_clock = make_clock
         self._clock: Clock | None = None
-        #: The searches that measure now, each inside the one before it.
+        #: The searches that measure now. Each began inside the search before it.
         self._searches: list[Tuning] = []
 
     def hook(self, module: ModuleType, session: Session, patches: Patches) -> None:
         self._module = module
         try:
-            asked = ["self", "_callable"]
-            patches.replace(module.InductorBenchmarker, "benchmark_gpu", asked, self._benchmark, and_others=True)
+            owner = module.InductorBenchmarker
+            patches.replace(owner, "benchmark_gpu", ["self", "_callable"], self._benchmark_gpu, and_others=True)
         except (AttributeError, HookError):
-            session.note("inductor: this torch measures in another way than those known here; it measures by itself")
+            session.note("inductor: this torch has a benchmark that pytest-autotune does not know; torch measures")
 
-    def _benchmark(self, original: Any, benchmarker: Any, _callable: Any, *args: Any, **kwargs: Any) -> Any:
-        time_ms = None if args else self._time_ms(_callable, kwargs)
-        return original(benchmarker, _callable, *args, **kwargs) if time_ms is None else time_ms
+    def _benchmark_gpu(self, original: Any, benchmarker: Any, _callable: Any, *args: Any, **kwargs: Any) -> Any:
+        """Time a call in a search, in place of Inductor's ``benchmark_gpu``."""
+        time_ms = None
+        if not args:
+            time_ms = self._time_call_ms(_callable, kwargs)
+        if time_ms is None:
+            return original(benchmarker, _callable, *args, **kwargs)
+        return time_ms
 
     @contextmanager
-    def during(self, tuning: Tuning) -> Iterator[None]:
-        """Have the device to oneself for a search, and time inside."""
-        with self.searching(tuning), self.held():
+    def measuring(self, tuning: Tuning) -> Iterator[None]:
+        """Time a search, and hold the device for all of it."""
+        with self.searching(tuning), self.hold_device():
             yield
 
     @contextmanager
     def searching(self, tuning: Tuning) -> Iterator[None]:
-        """Time inside; who compiles there as well has the device only where it is :meth:`held`."""
+        """Time a search that also compiles. Such a search holds the device only inside :meth:`hold_device`."""
         self._searches.append(tuning)
         try:
             yield
         finally:
             self._searches.pop()
             if not self._searches:
-                self._clock = None  # and its buffer
+                self._clock = None  # frees the buffer that flushes the cache
 
-    def held(self) -> AbstractContextManager[None]:
-        """Have the device to oneself for a measurement of the search that goes on."""
+    def hold_device(self) -> AbstractContextManager[None]:
+        """Hold the device for a measurement of the search that began last."""
         return self._searches[-1].measuring()
 
     @property
     def is_used(self) -> bool:
-        """Whether a measurement that Inductor makes now would be timed here."""
+        """Whether Inductor's next measurement would be timed by this part."""
         module = self._module
         if not self._searches or module is None:
             return False
-        inside = [getattr(type(module.benchmarker), name, None) for name in ("benchmark", "benchmark_gpu")]
-        return all(getattr(function, "__module__", "") in (_OWNER, Patches.__module__) for function in inside)
+        for name in ("benchmark", "benchmark_gpu"):
+            function = getattr(type(module.benchmarker), name, None)
+            if getattr(function, "__module__", "") not in (_OWNER, Patches.__module__):
+                return False
+        return True
 
-    def _time_ms(self, call: Callable[[], object], settings: dict[str, Any]) -> float | None:
-        """The time of a call; None where Inductor is to time it itself, or to meet the error that it ends with."""
-        vetted = settings.get("is_vetted_benchmarking") or not self._module.torch._inductor.config.deterministic
-        on_gpu = settings.get("device_type") in (None, "cuda")
-        known = settings.keys() <= _HOW_LONG | {"is_vetted_benchmarking", "device_type"}
-        if not (self._searches and vetted and on_gpu and known):
+    def _time_call_ms(self, call: Callable[[], object], arguments: Mapping[str, Any]) -> float | None:
+        """Return the time of a call, or None if Inductor has to time it.
+
+        If the call fails, Inductor times it, too, and handles the error.
+        """
+        if not self._searches or not arguments.keys() <= _KNOWN_ARGUMENTS:
+            return None
+        if arguments.get("device_type") not in (None, "cuda"):
+            return None
+        # Under `config.deterministic`, Inductor raises an error unless the caller declares the measurement harmless.
+        if self._module.torch._inductor.config.deterministic and not arguments.get("is_vetted_benchmarking"):
             return None
         try:
-            return Race(self._clock_now(), ALONE).alone(Runner(call)).time_us / 1000
+            return Race(self._find_clock(), ALONE).alone(Runner(call)).time_us / 1000
         except Exception:
             return None
 
-    def raced_ms(
+    def race_launchers(
         self, autotuner: Any, launchers: Sequence[Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> dict[Any, float]:
-        """The times, in ms, of a kernel's launchers by a race; none where Inductor measures one after the other."""
+        """Race the launchers of a kernel, and return the time of each launcher in milliseconds.
+
+        :param args: the arguments of the kernel's launch; ``kwargs`` as well.
+        :returns: an empty dictionary if Inductor has to measure the launchers, each by itself.
+        """
         if not self.is_used or len(launchers) < 2 or autotuner.device_props.type != "cuda":
             return {}
         search = self._searches[-1]
-        with self.held():
+        with self.hold_device():
             try:
-                race = Race(self._clock_now(), progress=search.report_race)
-                race.probe(runners(autotuner, launchers, args, kwargs))
+                race = Race(self._find_clock(), progress=search.report_race)
+                race.probe(build_runners(autotuner, launchers, args, kwargs))
                 race.finish()
-            except Exception:  # one of them fails: Inductor knows what to do about it
+            except Exception:  # a launcher fails, and Inductor handles the error
                 return {}
         if race.disturbed:
             search.mark_disturbed()
-        times_ms = {launcher: one.time_us / 1000 for launcher, one in zip(launchers, race.results, strict=True)}
-        # Inductor takes the lowest time: of those that are as good, that has to be the first.
+        times_ms = {}
+        for launcher, result in zip(launchers, race.results, strict=True):
+            times_ms[launcher] = result.time_us / 1000
+        # Inductor takes the lowest time. The race may choose an earlier launcher that is as good.
         times_ms[launchers[race.choice]] = min(times_ms.values())
         return times_ms
 
-    def _clock_now(self) -> Clock:
+    def _find_clock(self) -> Clock:
         if self._clock is None:
             self._clock = self.make_clock()
         return self._clock
 
 
-def runners(
+class KernelArguments:
+    """The arguments of one launch, which Inductor copies for a measurement if the kernel changes them.
+
+    :param args: the arguments of the kernel's launch; ``kwargs`` as well.
+    """
+
+    def __init__(self, autotuner: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self.args = args
+        self.kwargs = kwargs
+        self._autotuner = autotuner
+        interface = autotuner.get_device_interface()
+        self.stream = interface.get_raw_stream(interface.current_device())
+        self._host_copies = autotuner.copy_args_to_cpu_if_needed(*args, **kwargs)
+
+    def copy(self) -> tuple[Sequence[Any], dict[str, Any]]:
+        """Return arguments that a launch may change."""
+        copied: tuple[Sequence[Any], dict[str, Any]] = self._autotuner.maybe_clone_args(
+            self._host_copies, *self.args, **self.kwargs
+        )
+        self._autotuner.reset_to_zero_args(*self.args, **self.kwargs)
+        return copied
+
+    def restore(self) -> None:
+        """Give arguments that had no room for a copy on the device their old values."""
+        self._autotuner.restore_args_from_cpu(self._host_copies)
+
+
+class TimedLauncher:
+    """Launches a candidate as ``CachingAutotuner.bench`` does: the copies of changed arguments are not timed."""
+
+    def __init__(self, launcher: Any, arguments: KernelArguments) -> None:
+        self._launcher = launcher
+        self._arguments = arguments
+        self._args: Sequence[Any] = arguments.args
+        self._kwargs = arguments.kwargs
+
+    def before_launch(self) -> None:
+        self._args, self._kwargs = self._arguments.copy()
+
+    def run(self) -> object:
+        return self._launcher(*self._args, **self._kwargs, stream=self._arguments.stream)
+
+    def after_launch(self, error: Exception | None) -> None:
+        self._args, self._kwargs = self._arguments.args, self._arguments.kwargs  # frees the copies
+        self._arguments.restore()
+
+
+def build_runners(
     autotuner: Any, launchers: Sequence[Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Iterator[Runner]:
-    """Launches as ``CachingAutotuner.bench`` makes them; copies of what a kernel changes are not timed."""
-    copy, clone, reset, restore = (getattr(autotuner, name) for name in _AROUND)
-    interface = autotuner.get_device_interface()
-    stream = interface.get_raw_stream(interface.current_device())
-    copies = copy(*args, **kwargs)
+) -> list[Runner]:
+    """Return a runner for each launcher.
 
-    def runner(launcher: Any) -> Runner:
-        usual: tuple[Sequence[Any], dict[str, Any]] = args, kwargs
-        given = usual
-
-        def before() -> None:
-            nonlocal given
-            given = clone(copies, *args, **kwargs)
-            reset(*args, **kwargs)
-
-        def run() -> object:
-            return launcher(*given[0], **given[1], stream=stream)
-
-        def after(error: Exception | None) -> None:
-            nonlocal given
-            given = usual
-            restore(copies)
-
-        return Runner(run, before, after)
-
-    return map(runner, launchers)
+    :param args: the arguments of the kernel's launch; ``kwargs`` as well.
+    """
+    arguments = KernelArguments(autotuner, args, kwargs)
+    runners = []
+    for launcher in launchers:
+        timed = TimedLauncher(launcher, arguments)
+        runners.append(Runner(timed.run, timed.before_launch, timed.after_launch))
+    return runners

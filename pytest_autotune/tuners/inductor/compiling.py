@@ -27,7 +27,7 @@ from typing import Any
 
 from pytest_autotune import devices
 from pytest_autotune.run.session import Session
-from pytest_autotune.tuners.inductor.hooking import Part
+from pytest_autotune.tuners.inductor.parts import Part
 from pytest_autotune.tuners.protocol import HookError
 from pytest_autotune.tuners.shared.library import Patches
 

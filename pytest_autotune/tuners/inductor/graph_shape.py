@@ -22,8 +22,8 @@ from pytest_autotune.run.question import Question
 from pytest_autotune.run.session import Session
 from pytest_autotune.run.tuning import Tuning
 from pytest_autotune.tuners.inductor.benchmarks import Benchmarks
-from pytest_autotune.tuners.inductor.hooking import Part
 from pytest_autotune.tuners.inductor.identity import device_of, measured_module_digest, versions
+from pytest_autotune.tuners.inductor.parts import Part
 from pytest_autotune.tuners.inductor.template_key import product_settings
 from pytest_autotune.tuners.inductor.templates import DIGITS
 from pytest_autotune.tuners.shared.candidates import rounded_us
@@ -98,7 +98,7 @@ class Fusions(Part):
             if not mod.triton_.launchers:
                 mod.triton_.precompile()
         # Inductor looks for an earlier measurement beside the module's file, and leaves its own there.
-        with tempfile.TemporaryDirectory() as folder, self._timed.during(tuning):
+        with tempfile.TemporaryDirectory() as folder, self._timed.measuring(tuning):
             beside = SimpleNamespace(
                 __file__=str(Path(folder) / "module.py"),
                 get_args=mod.get_args,
@@ -182,7 +182,7 @@ class Paddings(Part):
         if tuning.entry is not None:
             return _is_padded(tuning.entry)
         decision.tuning = tuning
-        decision.held.enter_context(self._timed.during(tuning))
+        decision.held.enter_context(self._timed.measuring(tuning))
         return None
 
     def _set(self, original: Any, key: str, value: bool) -> Any:

@@ -25,8 +25,8 @@ from pytest_autotune.run.session import Session
 from pytest_autotune.run.tuning import Tuning
 from pytest_autotune.tuners.inductor.benchmarks import Benchmarks
 from pytest_autotune.tuners.inductor.graph_caches import forget_compiled
-from pytest_autotune.tuners.inductor.hooking import Part
 from pytest_autotune.tuners.inductor.identity import device_of, versions
+from pytest_autotune.tuners.inductor.parts import Part
 from pytest_autotune.tuners.inductor.template_key import inner, kind, template_key
 from pytest_autotune.tuners.measuring.race import RaceOutcome
 from pytest_autotune.tuners.measuring.times import ALLOWANCE, Comparison
@@ -104,7 +104,7 @@ class Templates(Part):
         entry = tuning.entry
         assert entry is not None
         winner = offered.winner(entry)
-        with self._timed.during(tuning):
+        with self._timed.measuring(tuning):
             began = HostTime.perf_counter()
             first = benchmark(choices)
             if not math.isfinite(first[winner]):
@@ -129,7 +129,7 @@ class Templates(Part):
         if choices[0].layout.device.type != "cpu" and not in_subprocess:
             for choice in choices:
                 _load(choice)
-        with self._timed.during(tuning):
+        with self._timed.measuring(tuning):
             times_ms = benchmark(choices)
         if not any(math.isfinite(time) for time in times_ms.values()):
             tuning.not_recorded(EVERY_CANDIDATE_FAILED)

@@ -1,0 +1,217 @@
+"""Reads and changes Inductor's autotuners: a ``CachingAutotuner`` holds one generated kernel.
+
+An autotuner has three lists: ``configs`` are the candidates, ``compile_results`` the compiled candidates, and
+``launchers`` the loaded candidates. Inductor builds each list from the list before. All code that depends on these
+private lists is here. The name and the key of a kernel are computed in :mod:`.identity`.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pytest_autotune.cache.model import Candidate, Value, plain_value
+from pytest_autotune.tuners.shared.candidates import rounded_us
+
+Params = tuple[Value, ...]
+#: Attributes of a configuration, and their defaults. Params have an attribute only if it differs from its default.
+DEFAULTS = {"num_ctas": 1, "maxnreg": None, "num_consumer_groups": 0, "num_buffers_warp_spec": 0}
+#: The number of spilled registers that Inductor accepts if a kernel sets no other number.
+_SPILLED = 16
+_NO_DESCENT = ("TEMPLATE", "USER_AUTOTUNE", "FIXED")
+_REDUCTIONS = ("REDUCTION", "PERSISTENT_REDUCTION", "SPLIT_SCAN")
+
+
+@dataclass(frozen=True)
+class CandidateList:
+    """The candidates of one kernel, as its autotuner had them before anything was chosen.
+
+    :param configs: the configurations, of which there is one at least.
+    :param compile_results: the candidates that a compile worker compiled; empty if no worker did.
+    """
+
+    configs: tuple[Any, ...]
+    compile_results: tuple[Any, ...]
+
+    def find_or_build_config(self, choice: Candidate) -> Any:
+        """Return the candidate with the params of a choice.
+
+        A coordinate descent leaves the list. For its choice, a new configuration is returned.
+        """
+        for config in self.configs:
+            if params_of(config) == choice.params:
+                return config
+        return config_with(self.configs[0], choice.params)
+
+
+# Configurations.
+
+
+def params_of(config: Any) -> Params:
+    """Return the values that a configuration sets."""
+    values = {**config.kwargs, "num_warps": config.num_warps, "num_stages": config.num_stages}
+    for name, default in DEFAULTS.items():
+        value = getattr(config, name, default)
+        if value != default:
+            values[name] = value
+    return tuple(plain_value(name, value) for name, value in values.items())
+
+
+def config_with(pattern: Any, params: Params) -> Any:
+    """Return a configuration with these params, of the same class as the pattern."""
+    config = copy.deepcopy(pattern)
+    values = {value.name: value.value for value in params}
+    for name in ("num_warps", "num_stages", *DEFAULTS):
+        if name in values:
+            setattr(config, name, values.pop(name))
+    config.kwargs = values
+    return config
+
+
+def build_candidate(params: Params, time_ms: float) -> Candidate:
+    """Return the candidate that is recorded for a configuration; an infinite time means that it failed."""
+    if not math.isfinite(time_ms):
+        return Candidate(params=params, failed="spills registers, or needs more than the device has")
+    return Candidate(params=params, time_us=rounded_us(time_ms * 1000))
+
+
+# Reading an autotuner.
+
+
+def kind_of(autotuner: Any) -> str:
+    """Return the name of the heuristic that made the candidates, for example ``"REDUCTION"``; empty if unknown."""
+    return getattr(autotuner.heuristic_type, "name", "")
+
+
+def descends(autotuner: Any) -> bool:
+    """Whether Inductor continues with a coordinate descent from the best candidate of the list."""
+    if autotuner.inductor_meta.get("combo_tuning_groups"):
+        return True
+    kind = kind_of(autotuner)
+    if not autotuner.inductor_meta.get("coordinate_descent_tuning") or kind in _NO_DESCENT:
+        return False
+    return not (autotuner.inductor_meta.get("deterministic") and kind in _REDUCTIONS)
+
+
+def read_candidates(autotuner: Any) -> CandidateList | None:
+    """Return the candidates of an autotuner; None if Inductor has nothing to choose."""
+    compile_results = tuple(autotuner.compile_results)
+    configs = tuple(result.config for result in compile_results) or tuple(autotuner.configs or ())
+    kind = kind_of(autotuner)
+    if not configs or kind in ("TEMPLATE", "FIXED"):
+        return None
+    # Inductor may add a candidate with a smaller block to a reduction that it has compiled.
+    if len(configs) == 1 and not descends(autotuner) and kind != "REDUCTION":
+        return None
+    return CandidateList(configs, compile_results)
+
+
+def select_measurable(autotuner: Any, launchers: Sequence[Any]) -> list[Any]:
+    """Return the launchers that Inductor measures: it refuses a launcher that spills many registers."""
+    if autotuner.custom_kernel:
+        return list(launchers)
+    limit = autotuner.inductor_meta.get("spill_threshold", _SPILLED)
+    return [launcher for launcher in launchers if (launcher.n_spills or 0) <= limit]
+
+
+def is_chosen_by_inductor(autotuner: Any) -> bool:
+    """Whether a single launcher is left, and Inductor marked it as the result of a coordinate descent."""
+    launchers = autotuner.launchers
+    return len(launchers) == 1 and getattr(launchers[0].config, "found_by_coordesc", False)
+
+
+# Changing an autotuner.
+
+
+def detach_own_cache(autotuner: Any) -> str:
+    """Cut an autotuner off from Inductor's own cache of choices; return the digest of the list in that cache, if any.
+
+    The digest is of the whole list. Compile workers hand over a list without the candidates that failed to compile.
+    """
+    own_cache = getattr(autotuner.save_cache_hook, "__self__", None)
+    autotuner.save_cache_hook = None
+    return getattr(own_cache, "configs_hash", None) or ""
+
+
+def take_fresh_candidates(autotuner: Any, reload_kernel: Callable[[], Any] | None) -> None:
+    """Give an autotuner its whole list of candidates, if a compile worker took a choice from Inductor's own cache.
+
+    :param reload_kernel: loads the kernel's module again and returns a new autotuner, as Inductor hands it over.
+    """
+    if reload_kernel is None:
+        return
+    autotuner._reload_kernel = reload_kernel
+    info = autotuner.autotune_cache_info or {}
+    if info.get("autotune_cache_state") != "hit":
+        return
+    fresh = reload_kernel()
+    autotuner.fn = fresh.fn
+    autotuner.configs = fresh.configs
+    autotuner.compile_results = []
+    autotuner.autotune_cache_info = {}
+
+
+def keep_only_choice(autotuner: Any, candidates: CandidateList, choice: Candidate) -> None:
+    """Leave only the choice to compile; or nothing, if a compile worker or a thread has compiled the choice."""
+    compiled = []
+    for result in (*candidates.compile_results, *autotuner.compile_results):
+        if params_of(result.config) == choice.params:
+            compiled = [result]
+            break
+    autotuner.launchers = []
+    autotuner.compile_results = compiled
+    if not compiled:
+        autotuner.configs = [candidates.find_or_build_config(choice)]
+        _load_function(autotuner)
+
+
+def restore_candidates(autotuner: Any, candidates: CandidateList) -> None:
+    """Give an autotuner all its candidates again."""
+    autotuner.launchers = []
+    autotuner.compile_results = list(candidates.compile_results)
+    autotuner.configs = list(candidates.configs)
+
+
+def add_launcher(autotuner: Any, candidates: CandidateList, choice: Candidate) -> None:
+    """Compile and load a choice beside the candidates that are loaded, unless it is loaded."""
+    if find_launcher(autotuner, choice) is not None:
+        return
+    _load_function(autotuner)
+    result = autotuner._precompile_config(candidates.find_or_build_config(choice))
+    autotuner.compile_results.append(result)
+    autotuner.launchers.append(result.make_launcher())
+
+
+def find_launcher(autotuner: Any, choice: Candidate) -> Any:
+    """Return the launcher of a choice, or None."""
+    for launcher in autotuner.launchers:
+        if params_of(launcher.config) == choice.params:
+            return launcher
+    return None
+
+
+def keep_launcher(autotuner: Any, choice: Candidate) -> None:
+    """Leave only the launcher of the choice, as Inductor does after a search.
+
+    :raises LookupError: if the choice is not loaded.
+    """
+    launcher = find_launcher(autotuner, choice)
+    if launcher is None:
+        raise LookupError("Inductor compiled it in another way")
+    autotuner.launchers = [launcher]
+    results = [result for result in autotuner.compile_results if params_of(result.config) == choice.params]
+    if results:
+        autotuner.compile_results = results
+    for config in (launcher.config, *(result.config for result in results)):
+        # Inductor searches no further from a configuration with these marks.
+        config.found_by_coordesc = True
+        config.found_by_combo_autotune = True
+
+
+def _load_function(autotuner: Any) -> None:
+    """Load the kernel's function: a compile worker does not hand it over."""
+    if autotuner.fn.fn is None:
+        autotuner.fn = autotuner._reload_kernel().fn

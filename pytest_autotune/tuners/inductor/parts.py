@@ -1,0 +1,30 @@
+"""The base class of the adapter's parts."""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+from pytest_autotune.run.session import Session
+from pytest_autotune.tuners.shared.library import Patches
+
+
+class Part:
+    """One place in which Inductor tunes.
+
+    :cvar tuner: its name in options and entries, for example ``"inductor.config"``.
+    :cvar module: the name of the module that the part hooks. The module is hooked when it is imported.
+    """
+
+    tuner: str
+    module: str
+    # Both are set when the part is hooked.
+    _session: Session
+    _module: Any = None
+
+    def hook(self, module: ModuleType, session: Session, patches: Patches) -> None:
+        """Replace the module's functions.
+
+        :raises HookError: if the functions of this version differ from the functions that the part knows.
+        """
+        raise NotImplementedError
