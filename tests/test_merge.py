@@ -39,7 +39,7 @@ def test_new_entries_are_added_without_their_candidates() -> None:
     merged = merge_run(Cache(), [MeasuredEntry(entry())])
 
     assert merged.cache.entries == (kept(entry()),)
-    assert merged.describe_counts == "1 added"
+    assert merged.counts_text == "1 added"
 
 
 def test_candidates_are_kept_on_request() -> None:
@@ -70,7 +70,7 @@ def test_the_committed_choice_stays_while_it_is_not_slower_by_more_than_noise(sl
     merged = merge_run(Cache((committed,)), [MeasuredEntry(again)])
 
     assert merged.cache.entries == ((committed,) if stays else (kept(again),))
-    assert merged.describe_counts == ("1 unchanged" if stays else "1 changed")
+    assert merged.counts_text == ("1 unchanged" if stays else "1 changed")
 
 
 def test_what_replaces_an_entry_is_of_the_next_generation_and_what_stays_of_the_same() -> None:
@@ -104,7 +104,7 @@ def test_a_choice_that_worked_stays_where_nothing_works_this_time() -> None:
     merged = merge_run(Cache((committed,)), [MeasuredEntry(failed)])
 
     assert merged.cache.entries == (committed,)
-    assert merged.describe_counts == "1 unchanged"
+    assert merged.counts_text == "1 unchanged"
 
 
 def failing(one: Entry) -> Entry:
@@ -114,7 +114,7 @@ def failing(one: Entry) -> Entry:
 @pytest.mark.parametrize("is_rejected", [False, True])
 def test_a_choice_of_this_run_wins_over_a_failure(is_rejected: bool) -> None:
     """What failed in one process has worked in another one."""
-    good, failed = entry(), MeasuredEntry(failing(entry()), "gw0", rejected=is_rejected)
+    good, failed = entry(), MeasuredEntry(failing(entry()), "gw0", has_rejected_entry=is_rejected)
 
     disturbed = merge_run(Cache(), [failed, MeasuredEntry(good, "gw1", is_disturbed=True)])
     used = merge_run(Cache(), [failed], [kept(good)])
@@ -154,7 +154,7 @@ def test_that_no_candidate_works_stays_to_the_byte_when_the_reasons_say_it_in_ot
     merged = merge_run(Cache((was,)), [MeasuredEntry(again)])
 
     assert merged.cache.entries == (was,)
-    assert merged.describe_counts == "1 unchanged"
+    assert merged.counts_text == "1 unchanged"
     assert chosen(merge_run(merged.cache, [MeasuredEntry(entry())]).cache) == ["BLOCK=a"]
 
 
@@ -164,7 +164,7 @@ def test_entries_of_a_tuned_problem_with_other_fingerprints_go_unless_they_were_
     merged = merge_run(Cache((old, used)), [MeasuredEntry(entry(source="new"))], [used])
 
     assert merged.cache.entries == (new, used)
-    assert merged.describe_counts == "1 changed, 1 unchanged"
+    assert merged.counts_text == "1 changed, 1 unchanged"
 
 
 def test_a_used_entry_of_another_file_is_added_or_replaces_the_one_there() -> None:

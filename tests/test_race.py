@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from pytest_autotune.cache.model import Device
-from pytest_autotune.cache.ties import NOISE, TIE, TIE_US, choose_candidate, hysteresis, tie_on_gpu
+from pytest_autotune.cache.ties import NOISE, TIE, TIE_US, choose_candidate, kept_choice_tolerance, tie_on_gpu
 from pytest_autotune.tuners.measuring.clocks import HostClock, HostLaunch, Launch, Runner, as_large_as_fits
 from pytest_autotune.tuners.measuring.launching import CandidateResult, DeviceLostError
 from pytest_autotune.tuners.measuring.race import Limits, Race
@@ -358,8 +358,8 @@ def test_a_choice_that_was_a_tie_stays_though_it_is_a_little_slower_the_next_tim
     just_a_tie = best_us * tie_on_gpu(best_us)
 
     assert just_a_tie == pytest.approx(min(max(TIE_US, best_us * TIE), best_us * NOISE))
-    assert best_us * hysteresis(gpu, best_us) >= just_a_tie + best_us * 0.01
-    assert hysteresis(gpu, best_us) < 0.05
+    assert best_us * kept_choice_tolerance(gpu, best_us) >= just_a_tie + best_us * 0.01
+    assert kept_choice_tolerance(gpu, best_us) < 0.05
 
 
 def test_a_gpu_whose_memory_is_full_gets_a_smaller_buffer_to_flush_its_cache_with_or_none() -> None:

@@ -147,7 +147,7 @@ def test_what_another_run_wrote_meanwhile_stays() -> None:
     summary = settle(beginning(), collected(searched(mine)), Cache((theirs,)), RunRequest(FileDump(UPDATE_PRUNE)))
 
     assert {one.problem for one in summary.merged.cache.entries} == {mine.problem, theirs.problem}
-    assert summary.merged.describe_counts == "1 added, 1 unchanged"
+    assert summary.merged.counts_text == "1 added, 1 unchanged"
 
 
 def test_what_was_recovered_counts_only_where_this_run_did_not_ask() -> None:

@@ -1,21 +1,19 @@
-"""What is different between two caches; pure."""
+"""Compares two caches, and finds the candidate that an entry stands for; pure."""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, replace
 from enum import Enum
 from operator import attrgetter
 
-from pytest_autotune.cache.model import Cache, Candidate, Device, Entry
+from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Identity
 from pytest_autotune.cache.quantities import describe_count
-
-_BY_SORT_KEY = attrgetter("sort_key")
 
 
 class ChangeKind(Enum):
-    """What became of an entry; the value is the word for it."""
+    """The kind of a change; the value is the words for it. Changes are sorted in this order."""
 
     CHOICE = "choice changed"
     CODE = "updated, same choice"
@@ -26,13 +24,19 @@ class ChangeKind(Enum):
     TIME = "measured again, same choice"
 
     def count(self, number: int) -> str:
-        """``"3 choices changed"``."""
-        return describe_count(number, self.value, "choices changed" if self is ChangeKind.CHOICE else self.value)
+        """Return the number of such changes in words: ``"3 choices changed"``."""
+        if self is ChangeKind.CHOICE:
+            return describe_count(number, self.value, "choices changed")
+        return describe_count(number, self.value, self.value)
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One entry that differs; there is no old one where it was added, and no new one where it was removed."""
+    """An entry that differs between two caches.
+
+    :param old: the entry of the old cache; None if the entry was added.
+    :param new: the entry of the new cache; None if the entry was removed.
+    """
 
     kind: ChangeKind
     old: Entry | None
@@ -40,109 +44,178 @@ class Change:
 
     @property
     def entry(self) -> Entry:
-        """The new entry, or the old one where there is no new one."""
-        found = self.new or self.old
-        assert found is not None
-        return found
+        """The new entry; the old entry if there is no new entry."""
+        entry = self.new or self.old
+        assert entry is not None
+        return entry
 
 
 @dataclass(frozen=True, slots=True)
 class Diff:
-    """All that differs, in the order of :class:`ChangeKind`, then of the entries; and how many are the same in both."""
+    """The differences between two caches.
+
+    :param changes: sorted by kind, then by entry.
+    :param unchanged: the number of entries that both caches have.
+    """
 
     changes: tuple[Change, ...]
     unchanged: int
 
     @property
     def device(self) -> Device | None:
-        """The device that most of the changes are of; None where there are none."""
-        devices = Counter(change.entry.problem.device for change in self.changes)
-        return min(devices, key=lambda device: (-devices[device], device.sort_key), default=None)
+        """The device with most of the changes; None if there are no changes."""
+        counts = self._count_by_device()
+        return min(counts, key=lambda device: (-counts[device], device.sort_key), default=None)
+
+    def _count_by_device(self) -> Counter[Device]:
+        return Counter(change.entry.problem.device for change in self.changes)
 
     def __str__(self) -> str:
-        main = self.device
-        kinds = Counter(change.kind for change in self.changes if change.entry.problem.device == main)
+        main_device = self.device
+        kinds = Counter(change.kind for change in self.changes if change.entry.problem.device == main_device)
         parts = [kind.count(kinds[kind]) for kind in ChangeKind if kinds[kind]]
-        others = Counter(change.entry.problem.device for change in self.changes)
-        parts += [f"{others[device]} on {device.name}" for device in sorted(others, key=_BY_SORT_KEY) if device != main]
+        counts = self._count_by_device()
+        for device in sorted(counts, key=attrgetter("sort_key")):
+            if device != main_device:
+                parts.append(f"{counts[device]} on {device.name}")
         return ", ".join(parts) or "no difference"
 
 
 def compare_caches(old: Cache, new: Cache) -> Diff:
-    """What has to be done to the old cache to get the new one.
+    """Return the changes that turn the old cache into the new cache.
 
-    One change each, and not one entry that came and one that went, are entries of one problem whose fingerprint
-    changed, of one kernel whose key says that its code did, and of a kernel that was moved.
+    An entry that was removed and an entry that was added are a single change in three cases: their problem is the
+    same, or their key differs only in digests of code, or only the kernel's name differs.
     """
-    gone = {entry.identity: entry for entry in old.entries}
-    changes: list[Change] = []
-    come: list[Entry] = []
-    unchanged = 0
-    for entry in new.entries:
-        was = gone.pop(entry.identity, None)
-        if was is None:
-            come.append(entry)
-        elif was == entry:
-            unchanged += 1
+    return _Comparison(old, new).finish()
+
+
+class _Comparison:
+    """The comparison of two caches."""
+
+    def __init__(self, old: Cache, new: Cache) -> None:
+        self._changes: list[Change] = []
+        self._unchanged_count = 0
+        #: The entries of the old cache for which no entry of the new cache was found yet.
+        self._removed: dict[Identity, Entry] = {entry.identity: entry for entry in old.entries}
+        #: The entries of the new cache for which no entry of the old cache was found yet.
+        self._added: list[Entry] = []
+        for entry in new.entries:
+            self._compare_same_identity(entry)
+
+    def _compare_same_identity(self, entry: Entry) -> None:
+        """Compare an entry of the new cache with the entry of the old cache that has the same identity."""
+        old_entry = self._removed.pop(entry.identity, None)
+        if old_entry is None:
+            self._added.append(entry)
+        elif old_entry == entry:
+            self._unchanged_count += 1
         else:
-            changes.append(Change(_kind_of(was, entry, ChangeKind.TIME), was, entry))
-    for same in (_problem, _without_digests, _elsewhere):
-        kind = ChangeKind.MOVED if same is _elsewhere else ChangeKind.CODE
-        before: defaultdict[Hashable, list[Entry]] = defaultdict(list)
-        for entry in gone.values():
-            before[same(entry)].append(entry)
-        left, come = come, []
-        for entry in left:
-            if others := before[same(entry)] if same(entry) is not None else []:
-                was = gone.pop(others.pop(0).identity)
-                changes.append(Change(_kind_of(was, entry, kind), was, entry))
-            else:
-                come.append(entry)
-    changes += [Change(ChangeKind.ADDED, None, entry) for entry in come]
-    changes += [Change(ChangeKind.REMOVED, entry, None) for entry in gone.values()]
-    order = {kind: index for index, kind in enumerate(ChangeKind)}
-    changes.sort(key=lambda change: (order[change.kind], change.entry.sort_key))
-    return Diff(tuple(changes), unchanged)
+            self._add_pair(old_entry, entry, ChangeKind.TIME)
+
+    def finish(self) -> Diff:
+        """Return all changes."""
+        self._pair(_SameProblem(), ChangeKind.CODE)
+        self._pair(_SameProblemWithoutDigests(), ChangeKind.CODE)
+        self._pair(_SameKernelElsewhere(), ChangeKind.MOVED)
+        for entry in self._added:
+            self._changes.append(Change(ChangeKind.ADDED, None, entry))
+        for entry in self._removed.values():
+            self._changes.append(Change(ChangeKind.REMOVED, entry, None))
+        kinds = list(ChangeKind)
+        self._changes.sort(key=lambda change: (kinds.index(change.kind), change.entry.sort_key))
+        return Diff(tuple(self._changes), self._unchanged_count)
+
+    def _pair(self, likeness: _Likeness, kind: ChangeKind) -> None:
+        """Find an old entry for each added entry that is like an entry that was removed.
+
+        :param kind: the kind of the change if both entries have the same choice.
+        """
+        groups = _group(self._removed.values(), likeness)
+        unpaired = []
+        for entry in self._added:
+            part = likeness.common_part(entry)
+            if part is None or not groups[part]:
+                unpaired.append(entry)
+                continue
+            old_entry = groups[part].pop(0)
+            del self._removed[old_entry.identity]
+            self._add_pair(old_entry, entry, kind)
+        self._added = unpaired
+
+    def _add_pair(self, old: Entry, new: Entry, kind: ChangeKind) -> None:
+        if replace(old, versions=new.versions) == new:
+            kind = ChangeKind.VERSIONS
+        elif not _has_same_result(old, new):
+            kind = ChangeKind.CHOICE
+        self._changes.append(Change(kind, old, new))
 
 
-def _problem(entry: Entry) -> Hashable:
-    return entry.problem
+class _Likeness:
+    """A likeness of entries: two entries are alike if they have the same common part."""
+
+    def common_part(self, entry: Entry) -> Hashable:
+        """Return the part that alike entries have in common; None if the entry is like no other entry."""
+        raise NotImplementedError
 
 
-def _without_digests(entry: Entry) -> Hashable:
-    """What stays of a problem whose key holds a digest of its code; None for others."""
-    problem = entry.problem
-    rest = tuple(value for value in problem.sorted_key if value.type != "digest")
-    return None if len(rest) == len(problem.key) else (problem.tuner, problem.kernel, problem.device, rest)
+class _SameProblem(_Likeness):
+    def common_part(self, entry: Entry) -> Hashable:
+        return entry.problem
 
 
-def _elsewhere(entry: Entry) -> Hashable:
-    """What stays of an entry whose kernel has another name now; None where nothing tells that it is the same."""
-    problem = entry.problem
-    is_known = any(value.name == "source" for value in entry.fingerprint)
-    return (problem.tuner, problem.device, problem.sorted_key, entry.fingerprint) if is_known else None
+class _SameProblemWithoutDigests(_Likeness):
+    """Entries whose key holds a digest of the code."""
+
+    def common_part(self, entry: Entry) -> Hashable:
+        problem = entry.problem
+        plain_values = tuple(value for value in problem.sorted_key if value.type != "digest")
+        if len(plain_values) == len(problem.key):
+            return None
+        return problem.tuner, problem.kernel, problem.device, plain_values
 
 
-def _kind_of(was: Entry, now: Entry, otherwise: ChangeKind) -> ChangeKind:
-    if replace(was, versions=now.versions) == now:
-        return ChangeKind.VERSIONS
-    return otherwise if _same_result(was, now) else ChangeKind.CHOICE
+class _SameKernelElsewhere(_Likeness):
+    """Entries of a kernel that has another name now. Only the digest of its source tells that it is the same kernel."""
+
+    def common_part(self, entry: Entry) -> Hashable:
+        problem = entry.problem
+        if not any(value.name == "source" for value in entry.fingerprint):
+            return None
+        return problem.tuner, problem.device, problem.sorted_key, entry.fingerprint
+
+
+def _group(entries: Iterable[Entry], likeness: _Likeness) -> defaultdict[Hashable, list[Entry]]:
+    """Return the entries by the part that they have in common."""
+    groups: defaultdict[Hashable, list[Entry]] = defaultdict(list)
+    for entry in entries:
+        groups[likeness.common_part(entry)].append(entry)
+    return groups
 
 
 def find_winner(entry: Entry | None) -> Candidate | None:
-    """The candidate that an entry stands for: its choice, or the fastest where all times are the result."""
+    """Return the candidate that an entry stands for: its choice, or the fastest candidate if all times are the result.
+
+    :returns: None for no entry, and for an entry without a choice and without times.
+    """
     if entry is None:
         return None
     if entry.choice is not None:
         return entry.choice
-    usable = [(one.time_us, number) for number, one in enumerate(entry.candidates) if not one.failed]
-    timed = [(time_us, number) for time_us, number in usable if time_us is not None]
-    return entry.candidates[min(timed)[1]] if timed else None
+    fastest: Candidate | None = None
+    fastest_us = float("inf")
+    for candidate in entry.candidates:
+        if candidate.failed or candidate.time_us is None:
+            continue
+        if fastest is None or candidate.time_us < fastest_us:
+            fastest = candidate
+            fastest_us = candidate.time_us
+    return fastest
 
 
-def _same_result(old: Entry, new: Entry) -> bool:
-    """Whether both make the tuner do the same."""
-    one, other = find_winner(old), find_winner(new)
-    if one is None or other is None:
-        return one is other and old.native == new.native
-    return one.is_same_configuration(other)
+def _has_same_result(old: Entry, new: Entry) -> bool:
+    """Whether a tuner does the same with both entries."""
+    old_winner, new_winner = find_winner(old), find_winner(new)
+    if old_winner is None or new_winner is None:
+        return old_winner is new_winner and old.native == new.native
+    return old_winner.is_same_configuration(new_winner)

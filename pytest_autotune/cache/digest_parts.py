@@ -1,145 +1,272 @@
-"""What digests of fingerprints are made of, in short: so that a stale entry can say what has changed.
+"""Describes the parts of the digests in fingerprints, so that a stale entry can say what has changed. Pure.
 
-The parts of a digest of source, ``relu 3f2a`` and ``helper 81cc``, name functions and constants, each with four digits
-of a digest of its own. Those of a list of candidates are the names of their params and then each by its values,
-``BLOCK num_warps``, ``64 4`` and ``128 8``, or, where they are many, each param with its values: ``BLOCK=64,128`` and
-``num_warps=4,8``. They are reported, no choice depends on them. Pure.
+Parts are reported, and no choice depends on them.
+
+- The digest of a source has a part for each function and constant: its name, and four digits of its own digest, as in
+  ``relu 3f2a`` and ``helper 81cc``.
+- The digest of a list of candidates has a part with the names of their params, then a part for each candidate with its
+  values: ``BLOCK num_warps``, ``64 4`` and ``128 8``. A long list has a part for each param with its values instead:
+  ``BLOCK=64,128`` and ``num_warps=4,8``.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from pytest_autotune.cache.model import Digest, Value
 from pytest_autotune.cache.quantities import describe_first
 
 #: A list of candidates is kept whole up to this many characters.
 MAX_LIST_LENGTH = 1200
-#: So many names or candidates are said.
+#: A message names at most so many functions, constants or candidates.
 MAX_DESCRIBED = 3
-#: and so many characters of each.
+#: A message has at most so many characters of each of them.
 MAX_DESCRIBED_LENGTH = 100
+#: Stands for the parts that a digest leaves out.
 _CUT = "..."
-#: Types of the values of a fingerprint that say themselves what they stand for.
-_SAY_THEMSELVES = frozenset({"", "int", "tuple", "json", "settings"})
-_PLAIN = re.compile(r"[\s|,=]+")
+#: The types of fingerprint values that are readable themselves. The other types are digests.
+_READABLE_TYPES = frozenset({"", "int", "tuple", "settings"})
+_SEPARATORS = re.compile(r"[\s|,=]+")
+
+#: A candidate's param values by the param's name.
+_Row = dict[str, str]
 
 
 def digest_of_parts(digest: str, parts: Mapping[str, str]) -> Digest:
-    """What a digest of source is made of: the name of each function and constant -> a digest of that alone."""
-    return Digest(digest, tuple(f"{_plain(part)} {parts[part][:4]}" for part in sorted(parts)))
+    """Return a digest of source with its parts.
+
+    :param parts: the name of each function and constant, and the digest of its own source.
+    """
+    words = [f"{_as_word(name)} {parts[name][:4]}" for name in sorted(parts)]
+    return Digest(digest, tuple(words))
 
 
 def digest_of_candidates(digest: str, candidates: Iterable[Iterable[Value]]) -> Digest:
-    """What a digest of candidates is made of: each by its params; in any order, the same."""
-    rows = [{value.name: _plain(value.display_text) for value in params} for params in candidates]
-    names = sorted({one for row in rows for one in row})
-    listed = sorted({" ".join(row.get(one, "-") for one in names) for row in rows})
-    parts = [" ".join(map(_plain, names)), *listed]
-    if sum(map(len, parts)) > MAX_LIST_LENGTH:
-        axes = {one: sorted({row[one] for row in rows if one in row}, key=_order) for one in names}
-        parts = [f"{_plain(one)}={','.join(values)}" for one, values in axes.items()]
-    while sum(map(len, parts)) > MAX_LIST_LENGTH:
+    """Return a digest of candidates with its parts. The order of the candidates does not matter.
+
+    :param candidates: the params of each candidate.
+    """
+    rows: list[_Row] = []
+    names: set[str] = set()
+    for params in candidates:
+        row = {value.name: _as_word(value.display_text) for value in params}
+        rows.append(row)
+        names.update(row)
+    sorted_names = sorted(names)
+    parts = _list_parts(rows, sorted_names)
+    if _total_length(parts) > MAX_LIST_LENGTH:
+        parts = _axis_parts(rows, sorted_names)
+    while _total_length(parts) > MAX_LIST_LENGTH:
         parts[-2:] = [_CUT]
     return Digest(digest, tuple(parts))
 
 
-def list_changed_names(before: Iterable[Value], now: Iterable[Value]) -> list[str]:
-    """Return the names of the parts of a fingerprint that changed, sorted."""
-    old_parts = {value.name: value for value in before}
-    new_parts = {value.name: value for value in now}
-    return sorted(name for name in old_parts.keys() | new_parts.keys() if old_parts.get(name) != new_parts.get(name))
+def _total_length(parts: Iterable[str]) -> int:
+    return sum(len(part) for part in parts)
 
 
-def describe_changes(before: Iterable[Value], now: Iterable[Value], digests: Iterable[Digest]) -> str:
-    """Return which parts of a fingerprint changed, ``source changed (relu)``; empty where none did.
+def _list_parts(rows: Iterable[_Row], names: Sequence[str]) -> list[str]:
+    """Return a part with the names, then a part for each candidate with its values."""
+    header = " ".join([_as_word(name) for name in names])
+    candidates = set()
+    for row in rows:
+        candidates.add(" ".join([row.get(name, "-") for name in names]))
+    return [header, *sorted(candidates)]
 
-    :param digests: what the digests of both sides are made of, as far as that is known.
-    """
-    old_parts = {value.name: value for value in before}
-    new_parts = {value.name: value for value in now}
-    made_of = {digest.id: digest for digest in digests}
-    names = list_changed_names(old_parts.values(), new_parts.values())
-    if not names:
-        return ""
-    reported = []
+
+def _axis_parts(rows: Sequence[_Row], names: Sequence[str]) -> list[str]:
+    """Return a part for each param with all its values."""
+    parts = []
     for name in names:
-        if words := _difference_of_values(name, old_parts.get(name), new_parts.get(name), made_of):
-            reported.append(words if len(names) == 1 else f"{name}: {words}")
-    return f"{', '.join(names)} changed" + (f" ({'; '.join(reported)})" if reported else "")
+        values = {row[name] for row in rows if name in row}
+        parts.append(f"{_as_word(name)}={','.join(sorted(values, key=_number_key))}")
+    return parts
 
 
-def _difference_of_values(name: str, old: Value | None, now: Value | None, made_of: Mapping[str, Digest]) -> str:
-    """Return how two parts of a fingerprint differ; empty where that is not known."""
-    if all(value is None or value.type in _SAY_THEMSELVES for value in (old, now)):  # such as a version
-        return " -> ".join(
-            "none" if value is None else value.display_text[:MAX_DESCRIBED_LENGTH] for value in (old, now)
-        )
-    before = made_of.get(str(old.value)) if old is not None else None
-    after = made_of.get(str(now.value)) if now is not None else None
-    return describe_difference(name, before, after) if before and after else ""
+def list_changed_names(old_fingerprint: Iterable[Value], new_fingerprint: Iterable[Value]) -> list[str]:
+    """Return the names of the parts of a fingerprint that changed, sorted."""
+    old_values = {value.name: value for value in old_fingerprint}
+    new_values = {value.name: value for value in new_fingerprint}
+    changed_names = []
+    for name in sorted(old_values.keys() | new_values.keys()):
+        if old_values.get(name) != new_values.get(name):
+            changed_names.append(name)
+    return changed_names
 
 
-def describe_difference(name: str, before: Digest, now: Digest) -> str:
-    """What is another in two digests of a part of a fingerprint, in words; empty where they do not say."""
-    old, new = before.parts, now.parts
-    if name == "source":
-        was, now_is = _pairs(old), _pairs(new)
-        changed = (part for part in was.keys() & now_is.keys() if was[part] != now_is[part])
-        return _came_and_went(now_is.keys() - was.keys(), was.keys() - now_is.keys(), changed)
-    if not old or not new or _CUT in (*old, *new):
+def describe_changes(
+    old_fingerprint: Iterable[Value], new_fingerprint: Iterable[Value], digests: Iterable[Digest]
+) -> str:
+    """Return which parts of a fingerprint changed: ``source changed (relu)``; empty if no part changed.
+
+    :param digests: the parts of the digests of both sides, as far as they are known.
+    """
+    old_values = {value.name: value for value in old_fingerprint}
+    new_values = {value.name: value for value in new_fingerprint}
+    digests_by_id = {digest.id: digest for digest in digests}
+    changed_names = list_changed_names(old_values.values(), new_values.values())
+    if not changed_names:
         return ""
-    are_axes = [all("=" in part for part in parts) for parts in (old, new)]
-    if not any(are_axes):
-        return _of_lists(old, new)
-    if all(are_axes):
-        values = [{f"{axis}={value}" for axis, each in _axes(parts) for value in each} for parts in (old, new)]
-        return _came_and_went(values[1] - values[0], values[0] - values[1])
-    return ""
+    details = []
+    for name in changed_names:
+        words = _describe_change_of_value(old_values.get(name), new_values.get(name), name, digests_by_id)
+        if words and len(changed_names) > 1:
+            words = f"{name}: {words}"
+        if words:
+            details.append(words)
+    text = f"{', '.join(changed_names)} changed"
+    if details:
+        text += f" ({'; '.join(details)})"
+    return text
 
 
-def _of_lists(old: Sequence[str], new: Sequence[str]) -> str:
-    def rows(lines: Sequence[str]) -> list[dict[str, str]]:
-        names = lines[0].split(" ")
-        return [dict(zip(names, line.split(" "), strict=False)) for line in lines[1:]]
+def _describe_change_of_value(old: Value | None, new: Value | None, name: str, digests: Mapping[str, Digest]) -> str:
+    """Return how a value of a fingerprint changed; empty if its parts are not known.
 
-    both = [*rows(old), *rows(new)]
-    names = {name for row in both for name in row}
-    # What all candidates have in common tells none of them apart.
-    differing = sorted(name for name in names if len({row.get(name, "-") for row in both}) > 1)
-
-    def said(lines: Sequence[str]) -> set[str]:
-        return {" ".join(f"{name}={row.get(name, '-')}" for name in differing) for row in rows(lines)}
-
-    before, now = said(old), said(new)
-    return _came_and_went(now - before, before - now)
+    :param digests: the digests by their id.
+    """
+    if _is_readable(old) and _is_readable(new):
+        return f"{_shorten(old)} -> {_shorten(new)}"
+    if old is None or new is None:
+        return ""
+    old_digest, new_digest = digests.get(str(old.value)), digests.get(str(new.value))
+    if old_digest is None or new_digest is None:
+        return ""
+    return describe_difference(name, old_digest, new_digest)
 
 
-def _came_and_went(came: Iterable[str], went: Iterable[str], changed: Iterable[str] = ()) -> str:
-    kinds = [(sorted(each, key=_order), word) for each, word in ((changed, ""), (came, " came"), (went, " went"))]
-    return "; ".join(
-        f"{describe_first([one[:MAX_DESCRIBED_LENGTH] for one in each], MAX_DESCRIBED)}{word}"
-        for each, word in kinds
-        if each
-    )
+def _is_readable(value: Value | None) -> bool:
+    return value is None or value.type in _READABLE_TYPES
 
 
-def _pairs(parts: Iterable[str]) -> dict[str, str]:
-    pairs = (part.rpartition(" ") for part in parts)
-    return {name: digest for name, _, digest in pairs if name}
+def _shorten(value: Value | None) -> str:
+    if value is None:
+        return "none"
+    return value.display_text[:MAX_DESCRIBED_LENGTH]
 
 
-def _axes(parts: Iterable[str]) -> list[tuple[str, list[str]]]:
-    return [(name, values.split(",")) for name, _, values in (part.partition("=") for part in parts)]
+def describe_difference(name: str, old: Digest, new: Digest) -> str:
+    """Return in words how the parts of two digests differ; empty if the parts do not show it.
+
+    :param name: the name of the value in the fingerprint.
+    """
+    if name == "source":
+        return _compare_sources(old.parts, new.parts).describe()
+    if not old.parts or not new.parts or _CUT in (*old.parts, *new.parts):
+        return ""
+    old_has_axes, new_has_axes = _has_axes(old.parts), _has_axes(new.parts)
+    if old_has_axes and new_has_axes:
+        return _compare_sets(_list_axis_values(old.parts), _list_axis_values(new.parts)).describe()
+    if old_has_axes or new_has_axes:
+        return ""
+    return _compare_lists(old.parts, new.parts).describe()
 
 
-def _order(text: str) -> list[tuple[int, str]]:
-    """Sorts numbers in a text by their size."""
-    # Not int(): a file may hold numbers that it refuses to read.
-    parts = [part.lstrip("0") if part.isdecimal() else part for part in re.split(r"(\d+)", text)]
-    return [(len(part) if part.isdecimal() else 0, part) for part in parts]
+@dataclass(frozen=True)
+class _Difference:
+    """The names, candidates or values that differ between two digests."""
+
+    changed: Iterable[str]
+    added: Iterable[str]
+    removed: Iterable[str]
+
+    def describe(self) -> str:
+        """Return the difference in words: ``relu; helper came; scale went``."""
+        parts = []
+        for words, verb in ((self.changed, ""), (self.added, " came"), (self.removed, " went")):
+            shortened = [word[:MAX_DESCRIBED_LENGTH] for word in sorted(words, key=_number_key)]
+            if shortened:
+                parts.append(f"{describe_first(shortened, MAX_DESCRIBED)}{verb}")
+        return "; ".join(parts)
 
 
-def _plain(text: str) -> str:
-    return _PLAIN.sub("_", text) or "-"
+def _compare_sets(old: set[str], new: set[str]) -> _Difference:
+    return _Difference((), new - old, old - new)
+
+
+def _compare_sources(old_parts: Iterable[str], new_parts: Iterable[str]) -> _Difference:
+    """Compare the functions and constants of two sources."""
+    old_digests, new_digests = _read_digests(old_parts), _read_digests(new_parts)
+    changed = [name for name in old_digests.keys() & new_digests.keys() if old_digests[name] != new_digests[name]]
+    added = new_digests.keys() - old_digests.keys()
+    removed = old_digests.keys() - new_digests.keys()
+    return _Difference(changed, added, removed)
+
+
+def _read_digests(parts: Iterable[str]) -> dict[str, str]:
+    """Return the digest of each function and constant by its name."""
+    digests = {}
+    for part in parts:
+        name, _, digest = part.rpartition(" ")
+        if name:
+            digests[name] = digest
+    return digests
+
+
+def _compare_lists(old_parts: Sequence[str], new_parts: Sequence[str]) -> _Difference:
+    """Compare the candidates of two lists."""
+    old_rows, new_rows = _read_rows(old_parts), _read_rows(new_parts)
+    names = _list_differing_names([*old_rows, *new_rows])
+    return _compare_sets(_describe_rows(old_rows, names), _describe_rows(new_rows, names))
+
+
+def _read_rows(parts: Sequence[str]) -> list[_Row]:
+    """Return the candidates of a list: the first part has the names, each other part the values of a candidate."""
+    names = parts[0].split(" ")
+    return [dict(zip(names, part.split(" "), strict=False)) for part in parts[1:]]
+
+
+def _list_differing_names(rows: Sequence[_Row]) -> list[str]:
+    """Return the names of the params in which the candidates differ. The other params tell no candidates apart."""
+    names: set[str] = set()
+    for row in rows:
+        names.update(row)
+    differing = []
+    for name in sorted(names):
+        values = {row.get(name, "-") for row in rows}
+        if len(values) > 1:
+            differing.append(name)
+    return differing
+
+
+def _describe_rows(rows: Iterable[_Row], names: Sequence[str]) -> set[str]:
+    """Return each candidate in words: ``BLOCK=64 num_warps=4``."""
+    words = set()
+    for row in rows:
+        words.add(" ".join([f"{name}={row.get(name, '-')}" for name in names]))
+    return words
+
+
+def _has_axes(parts: Iterable[str]) -> bool:
+    """Whether the parts of a list of candidates are params with their values."""
+    return all("=" in part for part in parts)
+
+
+def _list_axis_values(parts: Iterable[str]) -> set[str]:
+    """Return each value of each param: ``BLOCK=64``."""
+    words = set()
+    for part in parts:
+        name, _, values = part.partition("=")
+        for value in values.split(","):
+            words.add(f"{name}={value}")
+    return words
+
+
+def _number_key(text: str) -> list[tuple[int, str]]:
+    """Sorts the numbers in a text by their size."""
+    key = []
+    for part in re.split(r"(\d+)", text):
+        if part.isdecimal():
+            # int() refuses numbers with thousands of digits, which a file may have.
+            digits = part.lstrip("0")
+            key.append((len(digits), digits))
+        else:
+            key.append((0, part))
+    return key
+
+
+def _as_word(text: str) -> str:
+    """Return a text without the characters that separate words in parts."""
+    return _SEPARATORS.sub("_", text) or "-"

@@ -11,7 +11,7 @@ from pytest_autotune.cache.diff import ChangeKind, Diff, compare_caches
 from pytest_autotune.cache.model import LAST_GENERATION, Cache, Entry, Identity, Problem
 from pytest_autotune.cache.ties import MeasuredEntry, keeps_entry, rank_measurements
 
-#: The specializations that an entry keeps at most. The first in sorted order stay, whichever process met them.
+#: An entry keeps at most so many specializations. The first in sorted order stay, whichever process compiled them.
 MAX_SPECIALIZATIONS = 64
 
 
@@ -20,7 +20,7 @@ class MergeResult:
     """The outcome of a merge.
 
     :param changes: the difference from the cache before.
-    :param best_measurements: of each problem that was measured, the measurement that counts. The cache may keep an
+    :param best_measurements: for each identity that was measured, the measurement that counts. The cache may keep an
         older choice all the same.
     """
 
@@ -37,9 +37,10 @@ class MergeResult:
         return {"added": added, "changed": changed, "unchanged": self.changes.unchanged, "removed": removed}
 
     @property
-    def describe_counts(self) -> str:
+    def counts_text(self) -> str:
         """The counts that are not 0, in words: ``2 added, 1 changed``."""
-        return ", ".join(f"{number} {word}" for word, number in self.counts.items() if number)
+        words = [f"{number} {word}" for word, number in self.counts.items() if number]
+        return ", ".join(words)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,23 +84,26 @@ def merge_run(
     :param used: the loaded entries that tuners took.
     :param dropped: the entries of ``base`` to remove, unless they were used or tuned.
     """
-    before = {entry.identity: entry for entry in base.entries}
+    base_entries = {entry.identity: entry for entry in base.entries}
     ranked = _rank_by_identity(measured)
-    merged = _merge_used(used, before, rules)
+    merged = _merge_used(used, base_entries, rules)
+    best_measurements = {}
     for identity, measurements in ranked.items():
+        best = measurements[0].entry
+        best_measurements[identity] = best
         entry_in_use = merged.get(identity)
-        if entry_in_use is not None and measurements[0].entry.is_failure:
+        if entry_in_use is not None and best.is_failure:
             continue
         same_identity = [measurement.entry for measurement in measurements]
         if entry_in_use is not None:
             same_identity.insert(0, entry_in_use)
-        merged[identity] = _merge_measured(measurements, same_identity, before.get(identity), rules)
+        merged[identity] = _merge_measured(measurements, same_identity, base_entries.get(identity), rules)
     for identity, entry in merged.items():
-        merged[identity] = _with_generation(entry, before.get(identity))
+        merged[identity] = _with_generation(entry, base_entries.get(identity))
     retuned_problems = {identity.problem for identity in ranked}
-    after = _select_remaining(before, merged, retuned_problems, dropped, rules) | merged
-    cache = replace(base, entries=tuple(sorted(after.values(), key=attrgetter("sort_key"))))
-    best_measurements = {identity: measurements[0].entry for identity, measurements in ranked.items()}
+    remaining = _select_remaining(base_entries, merged, retuned_problems, dropped, rules)
+    entries = [*remaining, *merged.values()]
+    cache = replace(base, entries=tuple(sorted(entries, key=attrgetter("sort_key"))))
     return MergeResult(cache, compare_caches(base, cache), best_measurements)
 
 
@@ -111,20 +115,26 @@ def _rank_by_identity(measured: Iterable[MeasuredEntry]) -> dict[Identity, list[
     return {identity: rank_measurements(rivals) for identity, rivals in measurements_by_identity.items()}
 
 
-def _merge_used(used: Iterable[Entry], before: Mapping[Identity, Entry], rules: MergeRules) -> dict[Identity, Entry]:
-    """Return the entries that the cache holds for the used entries."""
+def _merge_used(
+    used: Iterable[Entry], base_entries: Mapping[Identity, Entry], rules: MergeRules
+) -> dict[Identity, Entry]:
+    """Return the entries that the cache keeps for the used entries."""
     merged: dict[Identity, Entry] = {}
     for entry in sorted(used, key=attrgetter("sort_key")):
         identity = entry.identity
-        old = before.get(identity)
+        old = base_entries.get(identity)
         earlier = merged.get(identity)
         current = earlier or old
         if entry.is_failure and current is not None and not current.is_failure:
             merged[identity] = current
             continue
-        same_identity = [entry] if earlier is None else [entry, earlier]
-        # An equal entry stays as it was in the file, with its generation and digests.
-        kept = old if old is not None and old == entry else entry
+        same_identity = [entry]
+        if earlier is not None:
+            same_identity.append(earlier)
+        kept = entry
+        if old is not None and old == entry:
+            # An equal entry stays as it was in the file, with its generation and digests.
+            kept = old
         merged[identity] = _with_specializations(kept, same_identity, old, rules)
     return merged
 
@@ -132,11 +142,13 @@ def _merge_used(used: Iterable[Entry], before: Mapping[Identity, Entry], rules: 
 def _merge_measured(
     measurements: Sequence[MeasuredEntry], same_identity: Sequence[Entry], old: Entry | None, rules: MergeRules
 ) -> Entry:
-    """Return the entry that the cache holds for a problem that was tuned. The first measurement counts."""
+    """Return the entry that the cache keeps for a problem that was tuned. The first measurement counts."""
     best = measurements[0].entry
-    is_rejected = any(measurement.rejected for measurement in measurements)
+    is_rejected = any(measurement.has_rejected_entry for measurement in measurements)
     if old is None or not keeps_entry(old, best, is_rejected):
-        new = best if rules.keep_candidates else without_candidates(best)
+        new = best
+        if not rules.keep_candidates:
+            new = without_candidates(best)
         return _with_specializations(new, same_identity, old, rules)
     kept = old
     is_confirmed = best.is_failure == old.is_failure
@@ -155,7 +167,9 @@ def _with_generation(entry: Entry, old: Entry | None) -> Entry:
         return entry
     result, old_result = without_candidates(entry), without_candidates(old)
     is_same = (result.choice, result.candidates, result.native) == (old.choice, old_result.candidates, old.native)
-    least_generation = old.generation if is_same else next_generation(old)
+    least_generation = old.generation
+    if not is_same:
+        least_generation = next_generation(old)
     if entry.generation >= least_generation:
         return entry
     return replace(entry, generation=least_generation)
@@ -167,37 +181,40 @@ def next_generation(old: Entry) -> int:
 
 
 def _select_remaining(
-    before: Mapping[Identity, Entry],
+    base_entries: Mapping[Identity, Entry],
     merged: Mapping[Identity, Entry],
     retuned_problems: Set[Problem],
     dropped: Collection[Identity],
     rules: MergeRules,
-) -> dict[Identity, Entry]:
+) -> list[Entry]:
     """Return the entries of the cache that stay although the run has no entry for them."""
     unpruned_identities = {Identity(problem, fingerprint.without_pruning()) for problem, fingerprint in merged}
-    remaining = {}
-    for identity, entry in before.items():
+    remaining = []
+    for identity, entry in base_entries.items():
         if identity in merged or identity in dropped:
             continue
         is_retuned = entry.problem in retuned_problems and not rules.keep_other_fingerprints
         differs_in_pruning = Identity(entry.problem, entry.fingerprint.without_pruning()) in unpruned_identities
         if is_retuned and not (rules.keep_pruned and differs_in_pruning):
             continue
-        remaining[identity] = entry
+        remaining.append(entry)
     return remaining
 
 
-def _with_specializations(entry: Entry, now: Sequence[Entry], before: Entry | None, rules: MergeRules) -> Entry:
+def _with_specializations(entry: Entry, run_entries: Sequence[Entry], old: Entry | None, rules: MergeRules) -> Entry:
     """Return an entry with the specializations of the entries with the same choice.
 
-    :param now: the entries of the run with the same identity.
-    :param before: the entry of the cache.
+    :param run_entries: the entries of the run with the same identity.
+    :param old: the entry of the cache with the same identity.
     """
     if rules.replace_specializations:
-        replaced = with_specializations_of(replace(entry, compiled=()), now)
+        replaced = with_specializations_of(replace(entry, compiled=()), run_entries)
         if replaced.compiled:
             return replaced
-    return with_specializations_of(entry, now if before is None else [*now, before])
+    same_identity = list(run_entries)
+    if old is not None:
+        same_identity.append(old)
+    return with_specializations_of(entry, same_identity)
 
 
 def without_candidates(entry: Entry) -> Entry:
@@ -225,38 +242,63 @@ class CombinedCaches:
 
 
 def combine_caches(caches_by_name: Mapping[str, Cache], ancestor: Cache | None = None) -> CombinedCaches:
-    """Combine all entries of all caches. Of the entries of one identity, the entry stays that a run would keep.
+    """Combine all entries of all caches. If an identity has several entries, the entry stays that a run would keep.
 
     With an ancestor, a change or a removal by one side is carried out, unless another side changed the entry that was
     removed. Without an ancestor, nothing is removed. The entries of the result are in no order.
     """
-    ancestor_entries = {entry.identity: entry for entry in (ancestor or Cache()).entries}
-    entries_by_identity: dict[Identity, dict[str, Entry]] = {}
-    for name, cache in caches_by_name.items():
-        for entry in cache.entries:
-            entries_by_identity.setdefault(entry.identity, {})[name] = entry
-    kept: list[Entry] = []
+    ancestor_entries: dict[Identity, Entry] = {}
+    if ancestor is not None:
+        ancestor_entries = {entry.identity: entry for entry in ancestor.entries}
+    entries_by_identity = _group_by_identity(caches_by_name)
     removed = [entry for identity, entry in ancestor_entries.items() if identity not in entries_by_identity]
+    kept: list[Entry] = []
     conflicts: list[Sequence[MeasuredEntry]] = []
-    for identity, rivals in entries_by_identity.items():
-        changed = {name: entry for name, entry in rivals.items() if entry != ancestor_entries.get(identity)}
-        if not changed and len(rivals) < len(caches_by_name):
-            removed.append(ancestor_entries[identity])
-            continue
-        ranked = rank_measurements([MeasuredEntry(entry, name) for name, entry in (changed or rivals).items()])
+    for identity, entries_by_name in entries_by_identity.items():
+        rivals = _select_changed(entries_by_name, ancestor_entries.get(identity))
+        if not rivals:
+            if len(entries_by_name) < len(caches_by_name):
+                removed.append(ancestor_entries[identity])
+                continue
+            rivals = [MeasuredEntry(entry, name) for name, entry in entries_by_name.items()]
+        ranked = rank_measurements(rivals)
         best = ranked[0].entry
         if any(measurement.entry != best for measurement in ranked):
             conflicts.append(ranked)
-        kept.append(with_specializations_of(best, rivals.values()))
-    lossy: tuple[str, ...] = ()
-    for cache in caches_by_name.values():
-        lossy = lossy or cache.lossy
+        kept.append(with_specializations_of(best, entries_by_name.values()))
+    by_sort_key = attrgetter("sort_key")
     return CombinedCaches(
-        Cache(tuple(kept), lossy),
+        Cache(tuple(kept), _first_loss(caches_by_name.values())),
         tuple(sorted(conflicts, key=lambda ranked: ranked[0].entry.sort_key)),
-        tuple(sorted(removed, key=attrgetter("sort_key"))),
-        tuple(sorted(_find_ambiguous(kept, entries_by_identity), key=attrgetter("sort_key"))),
+        tuple(sorted(removed, key=by_sort_key)),
+        tuple(sorted(_find_ambiguous(kept, entries_by_identity), key=by_sort_key)),
     )
+
+
+def _group_by_identity(caches_by_name: Mapping[str, Cache]) -> dict[Identity, dict[str, Entry]]:
+    """Return, for each identity, the name of each cache that has it, and its entry there."""
+    entries_by_identity: defaultdict[Identity, dict[str, Entry]] = defaultdict(dict)
+    for name, cache in caches_by_name.items():
+        for entry in cache.entries:
+            entries_by_identity[entry.identity][name] = entry
+    return dict(entries_by_identity)
+
+
+def _select_changed(entries_by_name: Mapping[str, Entry], ancestor_entry: Entry | None) -> list[MeasuredEntry]:
+    """Return the entries that differ from the ancestor's entry."""
+    changed = []
+    for name, entry in entries_by_name.items():
+        if entry != ancestor_entry:
+            changed.append(MeasuredEntry(entry, name))
+    return changed
+
+
+def _first_loss(caches: Iterable[Cache]) -> tuple[str, ...]:
+    """Return why the first cache with a reason must not be rewritten; empty if each cache may be rewritten."""
+    for cache in caches:
+        if cache.lossy:
+            return cache.lossy
+    return ()
 
 
 def _find_ambiguous(kept: Iterable[Entry], entries_by_identity: Mapping[Identity, Mapping[str, Entry]]) -> list[Entry]:
@@ -282,9 +324,9 @@ def with_specializations_of(entry: Entry, same_identity: Iterable[Entry]) -> Ent
     if entry.choice is None:
         return entry
     texts = set(entry.compiled)
-    for other in same_identity:
-        if other.choice is not None and other.choice.is_same_configuration(entry.choice):
-            texts.update(other.compiled)
+    for rival in same_identity:
+        if rival.choice is not None and rival.choice.is_same_configuration(entry.choice):
+            texts.update(rival.compiled)
     compiled = tuple(sorted(texts)[:MAX_SPECIALIZATIONS])
     if compiled == entry.compiled:
         return entry

@@ -1,132 +1,196 @@
-"""How ties are decided, all of it: between candidates, between measurements, and between a file and a measurement.
+"""Decides all ties: between candidates, between measurements of a problem, and between a file and a measurement.
 
-Of candidates that measuring cannot tell apart the one that is kept already is chosen, else the first
-(:func:`settle`); of several measurements of one problem an undisturbed one counts, then the fastest
-(:func:`ranked`); and a file keeps its choice while that is within the noise of the best (:func:`keeps`).
+1. :func:`choose_candidate`: if measuring cannot tell candidates apart, the choice that is kept already wins, else the
+   first candidate of the list.
+2. :func:`rank_measurements`: if a problem was measured several times, an undisturbed measurement counts, then the
+   fastest.
+3. :func:`keeps_entry`: a file keeps its choice while that choice is within the noise of the best.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
-from pytest_autotune.cache.model import Device, Entry
+from pytest_autotune.cache.model import Candidate, Device, Entry
 
-#: Candidates within this share of the best one are as good.
+#: Candidates within this share of the best candidate's time are as good.
 TIE = 0.01
-#: So are those within so many microseconds, on a GPU. Launches of one kernel of 5 us there differ by 0.15 us (half
-#: their interquartile range on an H200, the L2 cache flushed), its events tick every 0.03 us, and over 500 launches of
-#: each candidate still differ by 0.02 us between processes. With 0.1 us, two dumps of 94 problems with up to 64
-#: candidates close to each other chose differently for 9.
+#: On a GPU, candidates within so many microseconds are as good, too. There, launches of a kernel of 5 us differ by
+#: 0.15 us (half their interquartile range on an H200, with the L2 cache flushed). The events tick every 0.03 us. Over
+#: 500 launches of each candidate, processes still differ by 0.02 us. With 0.1 us, two dumps of 94 problems with up to
+#: 64 candidates close to each other chose differently for 9 problems.
 TIE_US = 0.15
-#: A choice that is kept stays while it is within this share of the best: two measurements on an idle GPU differ by it.
+#: A kept choice stays while it is within this share of the best time: two measurements on an idle GPU differ by it.
 NOISE = 0.03
-#: The same for a processor that does other things, too.
+#: The same share for a CPU, because a CPU also runs other programs.
 NOISE_ON_CPU = 0.10
-#: The same where times mean nothing: an interpreter's are those of Python, and of what else the host does.
+#: The same share for an interpreter. Its times mean nothing: they depend on Python, and on the load of the host.
 NOISE_OF_INTERPRETER = 2.0
 
 
-def noise_of(device: Device) -> float:
-    """The share by which two measurements on a device may differ."""
+def measurement_noise(device: Device) -> float:
+    """Return the share by which two measurements on a device may differ."""
     if device.arch == "interpreter":
         return NOISE_OF_INTERPRETER
-    return NOISE_ON_CPU if device.name == "CPU" else NOISE
+    if device.name == "CPU":
+        return NOISE_ON_CPU
+    return NOISE
 
 
 def tie_on_gpu(best_us: float) -> float:
-    """The share of the best time, in microseconds, by which another may be slower on a GPU and still is as good."""
-    return max(TIE, min(TIE_US / best_us, NOISE)) if best_us else TIE
+    """Return the share of the best time by which a candidate may be slower on a GPU and still be as good.
 
-
-def hysteresis(device: Device, best_us: float) -> float:
-    """The share of the best time, in microseconds, by which a choice that is kept may be slower and still stays.
-
-    More than a tie: what was one by half the noise less when it was chosen is no worse now.
+    :param best_us: the best time, in microseconds.
     """
-    noise = noise_of(device)
-    return max(noise, tie_on_gpu(best_us) + noise / 2 if noise == NOISE else 0.0)
+    if not best_us:
+        return TIE
+    return max(TIE, min(TIE_US / best_us, NOISE))
+
+
+def kept_choice_tolerance(device: Device, best_us: float) -> float:
+    """Return the share of the best time by which a kept choice may be slower and still stay.
+
+    The share is larger than that of a tie. A choice that was tied when it was chosen, with half the noise in its
+    favour, is no worse now.
+
+    :param best_us: the best time, in microseconds.
+    """
+    noise = measurement_noise(device)
+    if noise != NOISE:
+        return noise
+    return max(noise, tie_on_gpu(best_us) + noise / 2)
+
+
+class TimeErrors(Protocol):
+    """The errors of measured times."""
+
+    def error_between(self, number: int, best: int) -> float:
+        """Return the share of the best time by which the difference between two candidates may be wrong.
+
+        :param number: the position of a candidate.
+        :param best: the position of the best candidate.
+        """
+
+
+class NoErrors:
+    """Times that are taken as exact."""
+
+    def error_between(self, number: int, best: int) -> float:
+        return 0.0
+
+
+_NO_ERRORS = NoErrors()
 
 
 def choose_candidate(
     times: Mapping[int, float],
     noise: float,
     kept: int | None = None,
-    error: Callable[[int, int], float] = lambda number, best: 0.0,
+    errors: TimeErrors = _NO_ERRORS,
     tie: float = TIE,
 ) -> int:
-    """Which candidate to choose.
+    """Return the position of the candidate to choose.
 
-    :param times: of the candidates that may be chosen, by their position in the list; one at least.
-    :param noise: a share of the best time, see :func:`noise_of` and :func:`hysteresis`.
+    :param times: the time of each candidate that may be chosen, by its position in the list; at least one.
+    :param noise: a share of the best time, from :func:`measurement_noise` or :func:`kept_choice_tolerance`.
     :param kept: the position of the choice that is kept already. It stays while it is within the noise.
-    :param error: by which share of the best time the difference between two candidates may be wrong. What it
-        hides is a tie, within the noise.
-    :param tie: a difference up to this share of the best time is one, too.
+    :param errors: the errors of the times. A difference within its error is a tie, up to the noise.
+    :param tie: a difference up to this share of the best time is a tie, too.
     """
     best = min(times, key=lambda number: (times[number], number))
-    if kept is not None and times.get(kept, float("inf")) <= times[best] * (1 + noise):
+    best_time = times[best]
+    if kept is not None and kept in times and times[kept] <= best_time * (1 + noise):
         return kept
-
-    def is_as_good(number: int) -> bool:
-        tolerated = max(tie, min(error(number, best), noise))
-        return times[number] <= times[best] * (1 + tolerated)
-
-    return next(number for number in order_of_preference(times) if is_as_good(number))
+    for number in order_of_preference(times):
+        tolerance = max(tie, min(errors.error_between(number, best), noise))
+        if times[number] <= best_time * (1 + tolerance):
+            return number
+    # Only if a time is no number.
+    return best
 
 
 def order_of_preference(numbers: Iterable[int]) -> list[int]:
-    """Candidates by their position in the list; of those that are as good, the first of these is chosen."""
+    """Return the positions of candidates, the preferred candidate first. Of tied candidates the first is chosen."""
     return sorted(numbers)
 
 
 @dataclass(frozen=True, slots=True)
 class MeasuredEntry:
-    """An entry that came from a search in this run.
+    """An entry that a search of this run recorded.
 
-    :param origin: who measured it.
-    :param disturbed: something else may have run on the device meanwhile.
-    :param rejected: the loaded entry of this problem and fingerprint was tried before, and could not be used.
+    :param process: the process that measured, or the cache that has the entry.
+    :param is_disturbed: something else may have used the device during the measurement.
+    :param has_rejected_entry: the loaded entry of this problem and fingerprint was tried before, and could not be used.
     """
 
     entry: Entry
     process: str = ""
     is_disturbed: bool = False
-    rejected: bool = False
+    has_rejected_entry: bool = False
+
+    @property
+    def rank(self) -> tuple[object, ...]:
+        """Sorts measurements of the same problem; the lowest is the measurement to keep."""
+        entry = self.entry
+        best_us = find_best_time_us(entry)
+        return -entry.generation, entry.is_failure, self.is_disturbed, best_us, repr(entry), self.process
 
 
 def rank_measurements(rivals: Sequence[MeasuredEntry]) -> list[MeasuredEntry]:
-    """Measurements of one problem, the one to keep first, whatever their order: the higher generation, a choice before
-    "every candidate failed", undisturbed before disturbed, the lower time; else by the encoding.
+    """Return the measurements of a problem, the measurement to keep first. Their order before does not matter.
+
+    The higher generation wins, then a choice over "every candidate failed", then an undisturbed measurement, then the
+    lower time, and at last the encoding.
     """
     if len(rivals) == 1:
+        # The rank is not computed: it contains the whole entry as text.
         return list(rivals)
-
-    def quality(one: MeasuredEntry) -> tuple[object, ...]:
-        entry = one.entry
-        return -entry.generation, entry.is_failure, one.is_disturbed, find_best_time_us(entry), repr(entry), one.process
-
-    return sorted(rivals, key=quality)
+    return sorted(rivals, key=lambda measurement: measurement.rank)
 
 
 def keeps_entry(old: Entry, new: Entry, is_rejected: bool = False) -> bool:
-    """Whether a file keeps its entry: the choice is as good as the new one, by the new measurement.
+    """Whether a file keeps its entry: by the new measurement, its choice is as good as the new choice.
 
-    :param is_rejected: this run has tried the entry's choice, and could not use it.
+    :param is_rejected: this run tried the old entry's choice, and could not use it.
     """
-    if new.is_failure:  # the cause may pass, and its words may hold what a test drew at random
+    if new.is_failure:
+        # The cause may pass. If both failed, the words may differ, because a test can draw them at random.
         return old.is_failure or not is_rejected
     if old.choice is None or new.choice is None:
         return (old.choice, old.candidates, old.native) == (new.choice, new.candidates, new.native)
     best_us = find_best_time_us(new)
-    if best_us == float("inf"):  # a tuner that reports no times gives no reason to change
+    if best_us == float("inf"):
+        # A tuner that reports no times gives no reason to change the choice.
         return True
-    times = {number: one.time_us for number, one in enumerate(new.candidates) if one.time_us is not None}
-    kept = next((number for number in times if new.candidates[number].is_same_configuration(old.choice)), None)
-    return kept is not None and choose_candidate(times, hysteresis(new.problem.device, best_us), kept) == kept
+    times = _times_by_position(new.candidates)
+    kept = _find_position(old.choice, times, new.candidates)
+    if kept is None:
+        return False
+    return choose_candidate(times, kept_choice_tolerance(new.problem.device, best_us), kept) == kept
+
+
+def _times_by_position(candidates: Sequence[Candidate]) -> dict[int, float]:
+    """Return the times of the measured candidates, in microseconds, by their position in the list."""
+    times = {}
+    for number, candidate in enumerate(candidates):
+        if candidate.time_us is not None:
+            times[number] = candidate.time_us
+    return times
+
+
+def _find_position(choice: Candidate, times: Mapping[int, float], candidates: Sequence[Candidate]) -> int | None:
+    """Return the position of the first measured candidate with the choice's configuration."""
+    for number in times:
+        if candidates[number].is_same_configuration(choice):
+            return number
+    return None
 
 
 def find_best_time_us(entry: Entry) -> float:
-    """The lowest time that was measured for an entry, in microseconds; infinite if none was."""
-    measured = entry.candidates or ((entry.choice,) if entry.choice else ())
-    return min((one.time_us for one in measured if one.time_us is not None), default=float("inf"))
+    """Return the lowest time that was measured for an entry, in microseconds; infinite if none was measured."""
+    measured = entry.candidates
+    if not measured and entry.choice is not None:
+        measured = (entry.choice,)
+    return min(_times_by_position(measured).values(), default=float("inf"))

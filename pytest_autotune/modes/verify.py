@@ -18,7 +18,7 @@ from pytest_autotune.cache.foreign_text import describe_error
 from pytest_autotune.cache.host_time import HostTime
 from pytest_autotune.cache.model import Candidate, Entry, Identity, Problem
 from pytest_autotune.cache.quantities import describe_count, describe_duration, round_significant
-from pytest_autotune.cache.ties import noise_of
+from pytest_autotune.cache.ties import measurement_noise
 from pytest_autotune.modes import part_of
 from pytest_autotune.report.findings import build_finding
 from pytest_autotune.report.gate import Limit, explain_empty_run, explain_unreachable_entries
@@ -171,7 +171,7 @@ class Verify(Mode):
 
     def _verdict(self, tuning: Tuning, brought: Contest | TunerRace) -> Verdict:
         device = tuning.lookup.problem.device
-        worth = max(WORTH, noise_of(device))
+        worth = max(WORTH, measurement_noise(device))
         try:
             if isinstance(brought, Contest):
                 with brought.context():

@@ -194,6 +194,6 @@ def describe_dump(result: RunResult) -> str:
     if not dump.is_changed:
         return ""
     text = f"{describe_count(len(result.merged.cache.entries), 'entry')} written to {dump.path}"
-    if result.merged.describe_counts:
-        text += f": {result.merged.describe_counts}"
+    if result.merged.counts_text:
+        text += f": {result.merged.counts_text}"
     return text

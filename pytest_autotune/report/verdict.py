@@ -48,8 +48,8 @@ def list_facts(result: RunResult) -> list[tuple[str, str]]:
     dump, merged = result.dump, result.merged
     if dump is not None and dump.written_to:
         counts = describe_count(len(merged.cache.entries), "entry")
-        if merged.describe_counts:
-            counts += f": {merged.describe_counts}"
+        if merged.counts_text:
+            counts += f": {merged.counts_text}"
         facts.append(("Written", f"{dump.written_to} ({counts})"))
     for versions in sorted(set(result.collected.versions.values()), key=str):
         if versions:

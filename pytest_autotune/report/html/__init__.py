@@ -19,7 +19,7 @@ from typing import Any
 
 from pytest_autotune.cache.foreign_text import to_one_line
 from pytest_autotune.cache.quantities import round_significant
-from pytest_autotune.cache.ties import hysteresis
+from pytest_autotune.cache.ties import kept_choice_tolerance
 from pytest_autotune.report.counts import join_count_lines
 from pytest_autotune.report.findings import list_findings, list_kernel_costs, list_test_costs
 from pytest_autotune.report.hints import list_hints
@@ -143,7 +143,7 @@ def _describe_row(result: RunResult, row: ProblemRow) -> dict[str, Any]:
         "versions": str(row.versions),
         "found": first_word,
         "said": "; ".join(remarks),
-        "tie": hysteresis(row.problem.device, min(times_us, default=0.0)),
+        "tie": kept_choice_tolerance(row.problem.device, min(times_us, default=0.0)),
     }
 
 

@@ -276,7 +276,7 @@ class Race:
             noise = self._worth - ALLOWANCE
             kept = 0
         errors = _ScoreErrors(finalist_scores)
-        return choose_candidate(shares, noise, kept=kept, error=errors.error_between, tie=self._tie(self._finalists))
+        return choose_candidate(shares, noise, kept=kept, errors=errors, tie=self._tie(self._finalists))
 
     def compare(self, number: int, rival: int) -> Comparison | None:
         """Compare a candidate with another; None if no round timed both."""
