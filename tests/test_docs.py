@@ -142,7 +142,9 @@ def test_troubleshooting_quotes_what_the_code_says() -> None:
     """`…` stands for what differs; all else of a message is in one string of the package."""
     trees = [ast.parse(read(path)) for path in PACKAGE.rglob("*.py")]
     strings = [node.value for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Constant)]
-    said = "\n".join(text for text in strings if isinstance(text, str))
+    # The HTML report has its messages in a script.
+    scripts = [read(path) for path in PACKAGE.rglob("*.js")]
+    said = "\n".join([*scripts, *(text for text in strings if isinstance(text, str))])
     page = read(ROOT / "docs/troubleshooting.md")
     quoted = [
         message for line in page.splitlines() if line.startswith("| `") for message in code_in(line.split(" | ")[0])
