@@ -235,12 +235,27 @@ class AdapterConformance(ABC):
         self.tune()
         assert lookups == []
 
+    def test_an_error_of_the_plugin_leaves_the_library_alone(
+        self, library: ModuleType, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        before = self.searches()
+        with self._hooked(library) as (session, lookups, _):
+            monkeypatch.setattr(session, "ignores", _raise_own_error)
+            self.tune()
+        assert lookups == []
+        assert self.searches() >= before
+        assert any("an error of the plugin" in note for note in session.notes), "Patches guards what it replaces"
+
     def test_a_library_without_the_known_internals_is_refused_in_one_line(self) -> None:
         # An AttributeError becomes a line of the summary as well, if not a helpful one.
         with pytest.raises((HookError, AttributeError)) as caught, self._hooked(ModuleType(self._make().module)):
             pass
         assert str(caught.value)
         assert "\n" not in str(caught.value)
+
+
+def _raise_own_error(*args: object) -> bool:
+    raise RuntimeError("an error of the plugin")
 
 
 def _with_other_fingerprint(entry: Entry) -> Entry:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from types import ModuleType
 from typing import Any
 
@@ -16,6 +17,9 @@ from pytest_autotune.cache.model import Candidate, Device, Problem
 from pytest_autotune.run.lookup import Outcome, Policy
 from pytest_autotune.run.session import Session
 from pytest_autotune.tuners.hooks import Hooks
+from pytest_autotune.tuners.measuring.clocks import HostClock, Runner
+from pytest_autotune.tuners.measuring.race import Race
+from pytest_autotune.tuners.shared.patches import CallHook, CallInstead, HookedCall, Patches
 from pytest_autotune.workers.coordinator import Coordinator
 from pytest_autotune.workers.locks import Locks
 from tests.sessions import AnyChoice
@@ -32,6 +36,9 @@ class Tuner:
 
     def measure(self):
         return min((32, 64), key=self.kernel)
+
+def fastest(kernel, blocks=(32, 64)):
+    return min(blocks, key=kernel)
 
 def other():
     return "the library's"
@@ -90,10 +97,17 @@ def hooked(
         hooks.uninstall()
 
 
-def replacing_choose(choose: Callable[[Any, Session, Any], Any]) -> Callable[[Any, Session], None]:
+class ChooseHook(CallHook):
+    """The hook of ``Tuner.choose``. Subclasses do something in a step of the call."""
+
+    #: The session of the run.
+    session: Session
+
+
+def replacing_choose(choose_hook: ChooseHook) -> Callable[[Any, Session], None]:
     def hook(module: Any, session: Session) -> None:
-        original = module.Tuner.choose
-        module.Tuner.choose = lambda self: choose(self, session, original)
+        choose_hook.session = session
+        Patches(session, "toy").replace(module.Tuner, "choose", ["self"], choose_hook)
 
     return hook
 
@@ -102,28 +116,86 @@ def fail(message: str) -> Any:
     raise AttributeError(message)
 
 
-def test_an_error_of_another_packages_adapter_leaves_its_tuner_alone(
-    library: Any, monkeypatch: pytest.MonkeyPatch
+@contextmanager
+def failing_at_the_end() -> Iterator[None]:
+    yield
+    fail("no such\nfield")
+
+
+class FailsToAsk(ChooseHook):
+    """Fails after it has opened a tuning."""
+
+    def ask(self, call: HookedCall) -> None:
+        call.enter(self.session.tuning(AnyChoice(PROBLEM)))
+        fail("no such\nfield")
+
+
+class FailsBeforeItLooksUp(ChooseHook):
+    def ask(self, call: HookedCall) -> None:
+        fail("no such\nfield")
+
+
+class FailsToNote(ChooseHook):
+    def note(self, call: HookedCall, result: Any) -> None:
+        fail("no such\nfield")
+
+
+class FailsAtTheEnd(ChooseHook):
+    def ask(self, call: HookedCall) -> None:
+        call.enter(failing_at_the_end())
+
+
+class AnswersInAnotherWay(ChooseHook):
+    def ask(self, call: HookedCall) -> Any:
+        return 64
+
+
+@pytest.mark.parametrize(
+    ("hook", "error"),
+    [
+        (FailsBeforeItLooksUp(), "AttributeError: no such field"),
+        (FailsToAsk(), "AttributeError: no such field"),
+        (FailsToNote(), "AttributeError: no such field"),
+        (FailsAtTheEnd(), "AttributeError: no such field"),
+        (AnswersInAnotherWay(), "TypeError: ask() returned int, and not a CallResult or CallInstead"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_an_error_of_an_adapter_leaves_its_tuner_alone(
+    library: Any, monkeypatch: pytest.MonkeyPatch, hook: ChooseHook, error: str
 ) -> None:
-    with hooked(monkeypatch, replacing_choose(lambda self, session, original: fail("no such\nfield"))) as session:
+    with hooked(monkeypatch, replacing_choose(hook)) as session:
         assert library.Tuner(abs).choose() == 32
 
-    assert session.notes == [
-        "toy: error in choose(): AttributeError: no such field; that call was left to toy, and not recorded"
-    ]
+    assert session.notes == [f"toy: error in choose(): {error}; that call was left to toy, and not recorded"]
+
+
+class Records(ChooseHook):
+    """Records a value as the tuner's choice.
+
+    :param choice: the value.
+    """
+
+    def __init__(self, choice: Any) -> None:
+        self._choice = choice
+
+    def ask(self, call: HookedCall) -> None:
+        call.state = call.enter(self.session.tuning(AnyChoice(PROBLEM)))
+
+    def note(self, call: HookedCall, result: Any) -> None:
+        call.state.record(self._choice)
 
 
 @pytest.mark.parametrize("choice", ["a", 7, ("BLOCK", 32)], ids=repr)
-def test_an_adapter_that_records_what_is_no_candidate_is_told_and_nothing_is_kept(
+def test_a_recorded_choice_that_is_no_candidate_is_reported(
     library: Any, monkeypatch: pytest.MonkeyPatch, choice: Any
 ) -> None:
-    def choose(self: Any, session: Session, original: Any) -> Any:
-        with session.tuning(AnyChoice(PROBLEM)) as tuning:
-            tuning.record(choice)
+    searches: list[int] = []
 
-    with hooked(monkeypatch, replacing_choose(choose)) as session:
-        assert library.Tuner(abs).choose() == 32
+    with hooked(monkeypatch, replacing_choose(Records(choice))) as session:
+        assert library.Tuner(lambda block: searches.append(block) or block).choose() == 32
 
+    assert searches == [32, 64], "the tuner's result is used, and not searched for again"
     assert [(lookup.is_tuned, lookup.entry) for lookup in session.lookups] == [(False, None)]
     words = f"its choice is a {type(choice).__name__}, and not a Candidate"
     assert session.notes == [
@@ -131,8 +203,29 @@ def test_an_adapter_that_records_what_is_no_candidate_is_told_and_nothing_is_kep
     ]
 
 
+class LaunchesKernel(ChooseHook):
+    """Has the user's kernel launched in one of three ways.
+
+    :param way: whose call launches the kernel.
+    """
+
+    def __init__(self, way: str) -> None:
+        self._way = way
+
+    def ask(self, call: HookedCall) -> CallInstead | None:
+        tuner = call.arguments["self"]
+        if self._way == "tuner":
+            return None
+        call.enter(self.session.tuning(AnyChoice(PROBLEM)))
+        if self._way == "call in place of the tuner's":
+            return CallInstead(tuner.measure)
+        race = Race(HostClock())
+        race.probe([Runner(partial(tuner.kernel, 32))])
+        return None
+
+
 @pytest.mark.parametrize("error", [ValueError("block"), LookupError("block"), KeyboardInterrupt(), SystemExit(2)])
-@pytest.mark.parametrize("way", ["tuner's own function", "tuner's benchmark through the session"])
+@pytest.mark.parametrize("way", ["tuner", "call in place of the tuner's", "race"])
 def test_an_error_of_the_users_kernel_passes_unchanged(
     library: Any, monkeypatch: pytest.MonkeyPatch, error: BaseException, way: str
 ) -> None:
@@ -142,26 +235,26 @@ def test_an_error_of_the_users_kernel_passes_unchanged(
         calls.append(block)
         raise error
 
-    def choose(self: Any, session: Session, original: Any) -> Any:
-        if way == "tuner's own function":
-            return original(self)
-        with session.tuning(AnyChoice(PROBLEM)):
-            return self.measure()
-
-    with hooked(monkeypatch, replacing_choose(choose)) as session, pytest.raises(type(error)) as raised:
+    with (
+        hooked(monkeypatch, replacing_choose(LaunchesKernel(way))) as session,
+        pytest.raises(type(error)) as raised,
+    ):
         library.Tuner(kernel).choose()
 
     assert raised.value is error
+    assert raised.value.__context__ is None
     assert calls == [32]
     assert session.notes == []
 
 
-def test_a_refusal_passes_the_guard(library: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    def choose(self: Any, session: Session, original: Any) -> Any:
+class Refuses(ChooseHook):
+    def ask(self, call: HookedCall) -> None:
         pytest.fail("a miss")
 
+
+def test_a_refusal_passes_the_guard(library: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     with (
-        hooked(monkeypatch, replacing_choose(choose)) as session,
+        hooked(monkeypatch, replacing_choose(Refuses())) as session,
         pytest.raises(pytest.fail.Exception, match="a miss"),
     ):
         library.Tuner(abs).choose()
@@ -169,12 +262,47 @@ def test_a_refusal_passes_the_guard(library: Any, monkeypatch: pytest.MonkeyPatc
     assert session.notes == []
 
 
+class NotesErrors(ChooseHook):
+    """Keeps the errors of the tuner's own calls, and changes an argument."""
+
+    def __init__(self) -> None:
+        self.errors: list[Exception] = []
+
+    def ask(self, call: HookedCall) -> CallInstead:
+        assert call.arguments == {"kernel": abs, "blocks": (32, 64)}
+        return call.with_arguments(blocks=())
+
+    def note_error(self, call: HookedCall, error: Exception) -> None:
+        self.errors.append(error)
+        fail("no such field")
+
+
+def test_a_hook_changes_arguments_and_sees_errors(library: Any) -> None:
+    session, _ = a_session()
+    hook = NotesErrors()
+    patches = Patches(session, "toy")
+    patches.replace(library, "fastest", ["kernel"], hook, and_others=True)
+
+    with pytest.raises(ValueError, match="empty") as raised:
+        library.fastest(abs)
+    with pytest.raises(TypeError, match="missing 1 required positional argument: 'kernel'"):
+        library.fastest()
+
+    assert hook.errors == [raised.value]
+    assert [note.partition(";")[0] for note in session.notes] == [
+        "toy: error in fastest(): AttributeError: no such field"
+    ]
+    patches.undo()
+    assert library.fastest(abs) == 32
+
+
 def test_a_hook_that_fails_half_way_leaves_nothing_replaced(library: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     before = library.Tuner.choose, library.other
 
     def hook(module: Any, session: Session) -> None:
-        module.Tuner.choose = lambda self: "the adapter's"
-        module.other = lambda: "the adapter's"
+        patches = Patches(session, "toy")
+        patches.replace(module.Tuner, "choose", ["self"], CallHook())
+        patches.replace(module, "other", [], CallHook())
         raise AttributeError("toy_library has no Tuner.remember")
 
     with hooked(monkeypatch, hook, unhook=lambda: fail("never hooked")) as session:
@@ -204,7 +332,7 @@ class Broken:
         return self._broken()
 
 
-def test_a_claim_or_lock_that_cannot_be_had_fails_no_tuning() -> None:
+def test_a_broken_claim_or_lock_fails_no_tuning() -> None:
     session, lookups = a_session((), Broken())
 
     with session.tuning(AnyChoice(problem())) as tuning, tuning.measuring(), session.measuring():
@@ -218,7 +346,7 @@ def test_a_claim_or_lock_that_cannot_be_had_fails_no_tuning() -> None:
     assert all("PermissionError: [Errno 13] Permission denied: '/dev/shm'" in note for note in session.notes)
 
 
-def test_an_error_of_an_adapters_offer_is_a_miss_that_is_tuned() -> None:
+def test_an_error_in_offers_is_a_miss_that_is_tuned() -> None:
     entry = tune(a_session()[0])
     session, lookups = a_session((entry,))
 
@@ -228,7 +356,7 @@ def test_an_error_of_an_adapters_offer_is_a_miss_that_is_tuned() -> None:
     assert session.notes == ["toy: error in the session: AttributeError: params"]
 
 
-def test_an_error_at_the_door_is_no_silent_tuning_where_a_miss_is_an_error() -> None:
+def test_an_error_of_ours_is_refused_if_a_miss_is_an_error() -> None:
     session, lookups = a_session((tune(a_session()[0]),), on_miss="error")
 
     with pytest.raises(Refused, match="autotune: MISS toy:k: an error of pytest-autotune"):
@@ -238,8 +366,8 @@ def test_an_error_at_the_door_is_no_silent_tuning_where_a_miss_is_an_error() -> 
     assert session.notes == ["toy: error in the session: AttributeError: params"]
 
 
-def test_neither_is_an_error_before_the_door(library: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    hook = replacing_choose(lambda self, session, original: fail("no such field"))
+def test_an_error_before_the_lookup_is_refused_as_well(library: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    hook = replacing_choose(FailsBeforeItLooksUp())
     strict = Policy(on_miss="error")
     told = "autotune: MISS toy: error in choose(): AttributeError: no such field"
 

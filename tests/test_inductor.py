@@ -32,7 +32,7 @@ from pytest_autotune.tuners.inductor.benchmarks import Benchmarks
 from pytest_autotune.tuners.inductor.graph_shape import Paddings
 from pytest_autotune.tuners.inductor.template_key import template_key
 from pytest_autotune.tuners.inductor.templates import _does_not_compile, _Offered
-from pytest_autotune.tuners.shared.library import Patches
+from pytest_autotune.tuners.shared.library import FunctionPatches
 from tests import forked_torch
 from tests.sessions import a_session
 
@@ -692,7 +692,7 @@ class Symbol:
 def test_a_decision_to_pad_belongs_to_the_sizes_and_the_arithmetic_that_were_measured() -> None:
     module = PadModule()
     run, looked_up = a_session(is_dumping=True)
-    Paddings(Benchmarks()).hook(module, run, Patches(run, "inductor.pad_mm"))
+    Paddings(Benchmarks()).hook(module, run, FunctionPatches(run, "inductor.pad_mm"))
 
     def key(size: object) -> tuple[Value, ...]:
         module.should_pad("key", SimpleNamespace(device=MATRIX.device, shape=(size, 8)), MATRIX, "aten.mm")

@@ -20,7 +20,7 @@ if not sys.platform.startswith("linux"):
 
 from pytest_autotune.tuners.inductor import compiling
 from pytest_autotune.tuners.inductor.compiling import CompileWorkers, ForkedPool
-from pytest_autotune.tuners.shared.library import Patches
+from pytest_autotune.tuners.shared.library import FunctionPatches
 from tests.test_inductor import USER_KERNEL
 
 
@@ -180,13 +180,13 @@ class OtherPool(OwnPool):
     def __init__(self, workers: int) -> None: ...
 
 
-def hooked(pool: type, dumping: bool = True, loaded: Sequence[str] = ()) -> tuple[CompileWorkers, Any, Patches]:
+def hooked(pool: type, dumping: bool = True, loaded: Sequence[str] = ()) -> tuple[CompileWorkers, Any, FunctionPatches]:
     module: Any = ModuleType("async_compile")
     module.SubprocPool, module.SubprocException, module.taken = pool, Failed, []
     module._set_triton_ptxas_path = lambda: module.taken.append(1)
     index = SimpleNamespace(list_tuners=lambda: loaded)
     run: Any = SimpleNamespace(policy=SimpleNamespace(is_dumping=dumping), indexes=[index] if loaded else [])
-    part, patches = CompileWorkers(), Patches(run, "inductor")
+    part, patches = CompileWorkers(), FunctionPatches(run, "inductor")
     part.hook(module, run, patches)
     return part, module, patches
 
@@ -222,7 +222,7 @@ def test_when_the_run_ends_inductor_makes_a_pool_of_its_own_again(monkeypatch: p
     monkeypatch.setattr(compiling, "_prepare", nothing)
     monkeypatch.setattr(module, "get_compile_threads", lambda: 2)
     run: Any = SimpleNamespace(policy=SimpleNamespace(is_dumping=True), indexes=[])
-    part, patches = CompileWorkers(), Patches(run, "inductor")
+    part, patches = CompileWorkers(), FunctionPatches(run, "inductor")
     part.hook(module, run, patches)
     module.AsyncCompile.process_pool.cache_clear()
 

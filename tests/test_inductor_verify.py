@@ -13,7 +13,7 @@ from pytest_autotune.run.session import Session
 from pytest_autotune.tuners.inductor.benchmarks import Benchmarks
 from pytest_autotune.tuners.inductor.generated_kernel import KernelRace
 from pytest_autotune.tuners.inductor.templates import Templates
-from pytest_autotune.tuners.shared.library import Patches
+from pytest_autotune.tuners.shared.library import FunctionPatches
 from tests.sessions import AnyChoice, a_session, verifying
 from tests.test_inductor_benchmarks import Inductor, Kernel
 from tests.test_race import Gpu
@@ -94,7 +94,7 @@ def test_a_loaded_decision_among_templates_is_measured_again_and_used_all_the_sa
     session, verdicts = a_race(entry)
     inductor: Any = Inductor()
     timed = Benchmarks(lambda: Gpu())
-    timed.hook(inductor, session, Patches(session, "inductor"))
+    timed.hook(inductor, session, FunctionPatches(session, "inductor"))
     part = Templates(timed)
     part._session, part._module = session, SimpleNamespace(torch=None)
     monkeypatch.setattr("pytest_autotune.tuners.inductor.templates.template_key", lambda *asked: ())

@@ -31,7 +31,7 @@ from pytest_autotune.run.tuning import Tuning
 from pytest_autotune.tuners.measuring.clocks import Clock, Runner
 from pytest_autotune.tuners.measuring.launching import CandidateResult as Launched
 from pytest_autotune.tuners.measuring.race import Contest, Limits, Race, RaceOutcome, TunerRace
-from pytest_autotune.tuners.shared.candidates import rounded_us
+from pytest_autotune.tuners.shared.candidates import LaunchError, rounded_us
 from pytest_autotune.workers.coordinator import Claim
 from pytest_autotune.workers.events import Event
 from pytest_autotune.workers.locks import in_distributed_run
@@ -178,7 +178,9 @@ class Verify(Mode):
                     raced = _race(brought, tuning, worth)
             else:
                 raced = brought(worth)
-        except Exception as error:  # a candidate's own, which must not fail a test that does not launch it
+        except LaunchError as error:  # a candidate's own error must not fail a test that does not launch it
+            return Verdict(describe_error(error.kernel_error))
+        except Exception as error:
             return Verdict(describe_error(error))
         return Verdict(raced) if isinstance(raced, str) else _result(raced, tuning.is_disturbed)
 

@@ -15,7 +15,8 @@ from pytest_autotune.run.mode import Job, Suite
 from pytest_autotune.run.session import Session
 from pytest_autotune.tuners import TUNERS, adapter_class, third_party_tuners
 from pytest_autotune.tuners.protocol import Adapter, HookError
-from pytest_autotune.tuners.shared.library import Replaced, when_imported
+from pytest_autotune.tuners.shared.library import when_imported
+from pytest_autotune.tuners.shared.patches import undo_patches
 
 #: The runs that have hooked tuners in this process. Meanwhile what picks shipped choices leaves all candidates to them.
 active_runs: set[Hooks] = set()
@@ -28,7 +29,8 @@ class Hooks:
         self._session = session
         self._wanted = wanted
         self._adapters: dict[str, Adapter] = {}
-        self._replaced: dict[str, Replaced] = {}
+        #: The tuners whose adapters' ``hook`` was called.
+        self._hooked: set[str] = set()
         self._isolation: ExitStack | None = None
 
     def install(self) -> None:
@@ -69,7 +71,7 @@ class Hooks:
             yield
         except BaseException as error:  # a module may exit, or skip, where it lacks something
             adapter = self._adapters.pop(name, None)
-            if adapter is not None and name in self._replaced:
+            if adapter is not None and name in self._hooked:
                 self._unhook(name, adapter)
             if isinstance(error, KeyboardInterrupt):
                 raise
@@ -81,10 +83,9 @@ class Hooks:
         adapter = self._adapters.get(name)
         if adapter is None:
             return
-        replaced = self._replaced[name] = Replaced(library)
+        self._hooked.add(name)
         with self._bypassing(name):
             adapter.hook(library, self._session)
-            replaced.guard(self._session, name)
 
     def prepare(self, suite: Suite) -> list[Job]:
         """What the adapters can do beside the tests."""
@@ -113,8 +114,8 @@ class Hooks:
     def _unhook(self, name: str, adapter: Adapter) -> None:
         with self._session.guard(name, "unhook()"):
             adapter.unhook()
-        if (replaced := self._replaced.pop(name, None)) is not None:
-            replaced.put_back()
+        self._hooked.discard(name)
+        undo_patches(self._session, name)
 
     @contextmanager
     def isolated(self) -> Iterator[None]:

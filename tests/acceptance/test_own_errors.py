@@ -95,7 +95,7 @@ def suite(pytester: pytest.Pytester) -> Suite:
 
 
 ALWAYS = [
-    "tuners.triton.adapter.prune_copies",
+    "tuners.triton.adapter.PruningHook.ask",
     "tuners.triton.choosing.python_function",
     "tuners.triton.choosing.Call.of",
     "tuners.triton.choosing.find_target_device",

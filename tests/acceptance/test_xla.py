@@ -217,7 +217,7 @@ def test_what_xla_wrote_in_another_form_costs_a_line_and_fails_the_gate(serial: 
     result = serial.load("--autotune-max-misses=0")
 
     result.stdout.fnmatch_lines(["*3 passed*"])
-    assert "xla: error in what XLA wrote: OSError: unread; that call was left to xla" in result.stdout.str()
+    assert "xla: error in backend_compile_and_load(): OSError: unread; that call was left to xla" in result.stdout.str()
     assert result.ret == pytest.ExitCode.TESTS_FAILED
 
 

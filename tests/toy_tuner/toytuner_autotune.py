@@ -5,11 +5,15 @@ from contextlib import nullcontext
 from functools import partial
 
 from pytest_autotune.adapters import (
+    CallHook,
+    CallInstead,
+    CallResult,
     Candidate,
     Contest,
     Device,
     HookError,
     HostLaunch,
+    Patches,
     Problem,
     Question,
     Runner,
@@ -48,37 +52,38 @@ class ToyQuestion(Question):
         return [Candidate(params=candidate.params) for candidate in self._candidates]
 
 
-class Adapter:
-    module = "toytuner"
-    acts_without_entries = True
-    #: The run that the toy tuner is hooked for, for what it does not do itself.
-    session = None
+class ToyContest:
+    """Brings the configs of a toy problem to the race of a loaded choice."""
 
-    def hook(self, module, session):
-        if os.environ.get("TOY_UNKNOWN"):
-            raise HookError("its tune() takes other arguments")
-        self._library, self._original = module, module.choose
-        Adapter.session = session
+    def __init__(self, library, asked, question, gpu):
+        self._library = library
+        self._asked = asked
+        self._question = question
+        self._gpu = gpu
 
-        def choose(question):
-            return self._choose(session, question)
+    def build(self):
+        return Contest(self._asked.candidates(), self.build_runners, ToldClock, processor=self._gpu)
 
-        module.choose = choose
+    def build_runners(self, candidates):
+        runners = {}
+        for candidate in candidates:
+            name = candidate.params[0].value
+            if name not in self._question.broken:
+                runners[candidate] = Runner(partial(self._library.launch, self._question, name))
+        return runners
 
-    def unhook(self):
-        Adapter.session = None
-        if hasattr(self, "_library"):
-            self._library.choose = self._original
 
-    def isolated(self):
-        return nullcontext()
+class ChooseHook(CallHook):
+    """Looks up the config before the toy tuner searches, and records its choice."""
 
-    def untracked(self):
-        return os.environ.get("TOY_UNSEEN", "").split()
+    def __init__(self, session, library):
+        self._session = session
+        self._library = library
 
-    def _choose(self, session, question):
+    def ask(self, call):
+        session, question = self._session, call.arguments["question"]
         if session.is_paused or session.ignores(question.tuner, question.kernel):
-            return self._original(question)
+            return None
         multiprocessors = int(os.environ.get("TOY_MULTIPROCESSORS", "4"))
         device = Device(os.environ.get("TOY_DEVICE", "Toy GPU"), "toy", multiprocessors)
         key = tuple(Value(name, value) for name, value in question.key.items())
@@ -87,22 +92,48 @@ class Adapter:
         candidates = {
             name: Candidate(params=(Value("config", name),), time_us=time) for name, time in question.times.items()
         }
-
-        def ready(some):
-            ready = {one: one.params[0].value for one in some if one.params[0].value not in question.broken}
-            return {one: Runner(partial(self._library.launch, question, name)) for one, name in ready.items()}
-
-        versions = Versions.parse(question.environment)
-        asked = ToyQuestion(problem, fingerprint, versions, candidates)
+        asked = ToyQuestion(problem, fingerprint, Versions.parse(question.environment), candidates)
         gpu = os.environ.get("TOY_GPU", "")
-        with session.tuning(asked) as tuning:
-            while tuning.entry is not None:
-                name = tuning.entry.choice.params[0].value
-                if name not in question.broken:
-                    tuning.race(lambda: Contest(asked.candidates(), ready, ToldClock, processor=gpu))
-                    return name
-                tuning.reject(f"{name} does not compile")
-            with tuning.measuring(gpu):
-                best = self._library.search(question)
-            tuning.record(candidates[best], list(candidates.values()))
-            return best
+        tuning = call.enter(session.tuning(asked))
+        while tuning.entry is not None:
+            name = tuning.entry.choice.params[0].value
+            if name not in question.broken:
+                tuning.race(ToyContest(self._library, asked, question, gpu).build)
+                return CallResult(name)
+            tuning.reject(f"{name} does not compile")
+        call.enter(tuning.measuring(gpu))
+        call.state = tuning, candidates
+        return CallInstead(self._library.search, [question])
+
+    def note(self, call, result):
+        if call.state is not None:
+            tuning, candidates = call.state
+            tuning.record(candidates[result], list(candidates.values()))
+
+
+class Adapter:
+    module = "toytuner"
+    acts_without_entries = True
+    #: The run that the toy tuner is hooked for, for what it does not do itself.
+    session = None
+
+    def __init__(self):
+        self._patches = None
+
+    def hook(self, module, session):
+        if os.environ.get("TOY_UNKNOWN"):
+            raise HookError("its tune() takes other arguments")
+        Adapter.session = session
+        self._patches = Patches(session, "toy")
+        self._patches.replace(module, "choose", ["question"], ChooseHook(session, module))
+
+    def unhook(self):
+        Adapter.session = None
+        if self._patches is not None:
+            self._patches.undo()
+
+    def isolated(self):
+        return nullcontext()
+
+    def untracked(self):
+        return os.environ.get("TOY_UNSEEN", "").split()

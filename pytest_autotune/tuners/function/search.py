@@ -22,7 +22,7 @@ from pytest_autotune.tuners.measuring.launching import CandidateResult, DeviceLo
 from pytest_autotune.tuners.measuring.options import CallersClock, make_clock
 from pytest_autotune.tuners.measuring.race import Race
 from pytest_autotune.tuners.measuring.times import Measurement, UnusableTimesError
-from pytest_autotune.tuners.shared.candidates import clear_tracebacks, rounded_us
+from pytest_autotune.tuners.shared.candidates import LaunchError, clear_tracebacks, rounded_us
 from pytest_autotune.tuners.shared.compile_pool import CompilePool
 
 
@@ -276,7 +276,7 @@ class Bench:
                 positions.append(position)
         self._raced_positions += positions
         runners = [self.build_runner(self._trials[position]) for position in positions]
-        with self._lock.holding(), self._errors_of_lost_device():
+        with self._lock.holding(), self._errors_of_race():
             self._take_results(positions, self._race.probe(runners))
         return self._trials[first_position:]
 
@@ -296,7 +296,7 @@ class Bench:
         :raises TuningError: if every candidate failed.
         """
         if any(not self._trials[position].failed for position in self._raced_positions):
-            with self._lock.holding(), self._errors_of_lost_device():
+            with self._lock.holding(), self._errors_of_race():
                 self._take_results(self._raced_positions, self._race.finish())
         usable = [trial for trial in self._trials if not trial.failed]
         if not usable:
@@ -332,10 +332,12 @@ class Bench:
         return Trial(configuration, error=clear_tracebacks(error))
 
     @contextmanager
-    def _errors_of_lost_device(self) -> Iterator[None]:
-        """Raise a TuningError that names the candidate if the device no longer works."""
+    def _errors_of_race(self) -> Iterator[None]:
+        """Raise the kernel's own errors, and a TuningError that names the candidate if the device no longer works."""
         try:
             yield
+        except LaunchError as error:
+            error.raise_kernel_error()
         except DeviceLostError as lost:
             configuration = self._trials[self._raced_positions[lost.number]].configuration
             raise _build_lost_device_error(configuration, lost.error, lost.__cause__ or lost) from lost.error

@@ -22,7 +22,7 @@ from pytest_autotune.tuners.inductor.kernels import Kernels
 from pytest_autotune.tuners.inductor.parts import Part
 from pytest_autotune.tuners.inductor.templates import Templates
 from pytest_autotune.tuners.protocol import HookError
-from pytest_autotune.tuners.shared.library import Patches, when_imported
+from pytest_autotune.tuners.shared.library import FunctionPatches, when_imported
 
 
 class Adapter:
@@ -62,7 +62,7 @@ class Adapter:
         """Hook one part, whose module has just been imported; where that fails, only it is bypassed."""
         if self._session is None:
             return
-        patches = Patches(self._session, part.tuner)
+        patches = FunctionPatches(self._session, part.tuner)
         try:
             part.hook(module, self._session, patches)
         except Exception as error:

@@ -19,7 +19,7 @@ from pytest_autotune.tuners.inductor.parts import Part
 from pytest_autotune.tuners.measuring.clocks import Clock, Runner, torch_clock
 from pytest_autotune.tuners.measuring.race import Limits, Race
 from pytest_autotune.tuners.protocol import HookError
-from pytest_autotune.tuners.shared.library import Patches
+from pytest_autotune.tuners.shared.library import FunctionPatches
 
 #: The limits for a call that has no rival to take turns with. Inductor's own benchmark takes 25 ms, too. It makes 100
 #: launches, and 30 are enough here because the GPU is kept busy.
@@ -49,7 +49,7 @@ class Benchmarks(Part):
         #: The searches that measure now. Each began inside the search before it.
         self._searches: list[Tuning] = []
 
-    def hook(self, module: ModuleType, session: Session, patches: Patches) -> None:
+    def hook(self, module: ModuleType, session: Session, patches: FunctionPatches) -> None:
         self._module = module
         try:
             owner = module.InductorBenchmarker
@@ -95,7 +95,7 @@ class Benchmarks(Part):
             return False
         for name in ("benchmark", "benchmark_gpu"):
             function = getattr(type(module.benchmarker), name, None)
-            if getattr(function, "__module__", "") not in (_OWNER, Patches.__module__):
+            if getattr(function, "__module__", "") not in (_OWNER, FunctionPatches.__module__):
                 return False
         return True
 

@@ -29,7 +29,7 @@ from pytest_autotune import devices
 from pytest_autotune.run.session import Session
 from pytest_autotune.tuners.inductor.parts import Part
 from pytest_autotune.tuners.protocol import HookError
-from pytest_autotune.tuners.shared.library import Patches
+from pytest_autotune.tuners.shared.library import FunctionPatches
 
 #: Jobs of Inductor that children can do.
 _COMPILES = "_worker_compile_triton"
@@ -47,7 +47,7 @@ class CompileWorkers(Part):
     def __init__(self) -> None:
         self._pools: list[ForkedPool] = []
 
-    def hook(self, module: ModuleType, session: Session, patches: Patches) -> None:
+    def hook(self, module: ModuleType, session: Session, patches: FunctionPatches) -> None:
         failed: Any = getattr(module, "SubprocException", None)
         if failed is None or not _may_fork(session):
             return

@@ -27,7 +27,7 @@ from pytest_autotune.tuners.inductor.parts import Part
 from pytest_autotune.tuners.inductor.template_key import product_settings
 from pytest_autotune.tuners.inductor.templates import DIGITS
 from pytest_autotune.tuners.shared.candidates import rounded_us
-from pytest_autotune.tuners.shared.library import Patches
+from pytest_autotune.tuners.shared.library import FunctionPatches
 from pytest_autotune.tuners.shared.source_digest import digest
 
 
@@ -58,7 +58,7 @@ class Fusions(Part):
         #: Digest of a generated module's text -> the name that the kernel would have in a graph.
         self._names: dict[str, str] = {}
 
-    def hook(self, module: ModuleType, session: Session, patches: Patches) -> None:
+    def hook(self, module: ModuleType, session: Session, patches: FunctionPatches) -> None:
         self._session, self._module = session, module
         owner = module.TritonScheduling
         measured = ["self", "mod", "n_spills_threshold", "node_names"]
@@ -143,7 +143,7 @@ class Paddings(Part):
         #: Times of products without padding, which Inductor measures once for several decisions.
         self._base_times_ms: dict[str, float] = {}
 
-    def hook(self, module: ModuleType, session: Session, patches: Patches) -> None:
+    def hook(self, module: ModuleType, session: Session, patches: FunctionPatches) -> None:
         self._session, self._module = session, module
         patches.replace(module, "should_pad", ["match", "mat1", "mat2", "op", "input"], self._should_pad)
         patches.replace(module, "get_cached_should_pad", ["key"], self._get)

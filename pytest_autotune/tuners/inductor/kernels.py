@@ -28,7 +28,7 @@ from pytest_autotune.tuners.inductor.generated_kernel import (
 from pytest_autotune.tuners.inductor.identity import device_of, dtypes, kernel_key, kernel_name
 from pytest_autotune.tuners.inductor.parts import Part
 from pytest_autotune.tuners.protocol import HookError
-from pytest_autotune.tuners.shared.library import Patches
+from pytest_autotune.tuners.shared.library import FunctionPatches
 
 
 class Kernels(Part):
@@ -47,7 +47,7 @@ class Kernels(Part):
         #: Names of kernels that were measured without a question to the session.
         self.untracked: set[str] = set()
 
-    def hook(self, module: ModuleType, session: Session, patches: Patches) -> None:
+    def hook(self, module: ModuleType, session: Session, patches: FunctionPatches) -> None:
         self._session, self._module = session, module
         self._tools = KernelTools(session, self._benchmarks, CompileThreads(session, module))
         owner = module.CachingAutotuner

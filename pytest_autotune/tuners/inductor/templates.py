@@ -31,7 +31,7 @@ from pytest_autotune.tuners.inductor.template_key import inner, kind, template_k
 from pytest_autotune.tuners.measuring.race import RaceOutcome
 from pytest_autotune.tuners.measuring.times import ALLOWANCE, Comparison
 from pytest_autotune.tuners.shared.candidates import EVERY_CANDIDATE_FAILED, does_not_compile, rounded_us
-from pytest_autotune.tuners.shared.library import Patches
+from pytest_autotune.tuners.shared.library import FunctionPatches
 
 #: Digits of a time that are kept. Those handed to Inductor in a dump run are the kept ones, so a load decides alike.
 DIGITS = 6
@@ -50,7 +50,7 @@ class Templates(Part):
     def __init__(self, timed: Benchmarks) -> None:
         self._timed = timed
 
-    def hook(self, module: ModuleType, session: Session, patches: Patches) -> None:
+    def hook(self, module: ModuleType, session: Session, patches: FunctionPatches) -> None:
         self._session, self._module = session, module
         base = next(cls for cls in module.AlgorithmSelectorCache.__mro__ if "lookup" in vars(cls))
         parameters = ["self", "choices", "op", "inputs", "benchmark", "hint_override"]

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from pytest_autotune.tuners.measuring.clocks import Clock, Launch, Runner
 from pytest_autotune.tuners.measuring.times import Measurement, Round, measurement
-from pytest_autotune.tuners.shared.candidates import clear_tracebacks
+from pytest_autotune.tuners.shared.candidates import LaunchError, clear_tracebacks
 
 #: The host queues this many launches before it waits for the device. The device's queue holds about 1,000 operations.
 QUEUED = 100
@@ -33,6 +34,45 @@ class DeviceLostError(Exception):
         super().__init__(f"the device no longer works after candidate {number}: {error}")
         self.number = number
         self.error = error
+
+
+@dataclass(frozen=True)
+class KernelCall:
+    """A function of a runner. It marks the kernel's errors, so that they pass: other errors of a race are ours.
+
+    :param expected: errors that fail a single candidate. They are not marked.
+    """
+
+    function: Callable[..., object]
+    expected: tuple[type[BaseException], ...]
+
+    def __call__(self, *args: Any) -> object:
+        try:
+            return self.function(*args)
+        except self.expected:
+            raise
+        except Exception as error:
+            raise LaunchError(error) from error
+
+    def after_launch(self, error: Exception | None) -> object:
+        """Call the function with a launch's error, or with None."""
+        if isinstance(error, LaunchError):
+            error = error.kernel_error
+        return self(error)
+
+
+def mark_errors(runner: Runner, expected: tuple[type[BaseException], ...]) -> Runner:
+    """Return a runner that raises the kernel's errors as a :class:`LaunchError`."""
+    set_up = None
+    if runner.set_up is not None:
+        set_up = KernelCall(runner.set_up, expected)
+    return replace(
+        runner,
+        run=KernelCall(runner.run, expected),
+        before_launch=KernelCall(runner.before_launch, expected),
+        after_launch=KernelCall(runner.after_launch, expected).after_launch,
+        set_up=set_up,
+    )
 
 
 @dataclass(frozen=True)
@@ -162,7 +202,10 @@ class Launching:
         self.busy_us = 0.0
 
     def launch_rounds(self, racers: Sequence[Racer], round_count: int, busy_us: float) -> list[RacerLaunch]:
-        """Launch each racer once in each round, and return the launches of the racers that did not fail."""
+        """Launch each racer once in each round, and return the launches of the racers that did not fail.
+
+        :raises LaunchError: if a kernel raises an error that is not expected, or the device no longer works.
+        """
         turns = self._list_turns(racers, round_count)
         launches: list[RacerLaunch] = []
         for first in range(0, len(turns), QUEUED):
@@ -178,7 +221,7 @@ class Launching:
                     self._fail(racer, error)
                 else:
                     launches.append(RacerLaunch(racer, turn.round_number, launch))
-            self._clock.synchronise()
+            self._wait_for_device()
         return [launch for launch in launches if launch.racer.failed is None]
 
     def time_rounds(self, racers: Sequence[Racer], round_count: int) -> RoundTimes:
@@ -229,6 +272,12 @@ class Launching:
             for racer in shuffled:
                 turns.append(Turn(racer, number, needs_set_up=False))
         return turns
+
+    def _wait_for_device(self) -> None:
+        try:
+            self._clock.synchronise()
+        except Exception as error:  # a kernel broke the device
+            raise LaunchError(error) from error
 
     def _fail(self, racer: Racer, error: BaseException) -> None:
         """Note the error of a racer.

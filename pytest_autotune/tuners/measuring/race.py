@@ -20,7 +20,14 @@ from pytest_autotune.cache.host_time import HostTime
 from pytest_autotune.cache.model import Candidate, Entry
 from pytest_autotune.cache.ties import NOISE, NOISE_ON_CPU, TIE, choose_candidate, order_of_preference, tie_on_gpu
 from pytest_autotune.tuners.measuring.clocks import Clock, Runner
-from pytest_autotune.tuners.measuring.launching import CandidateResult, Defeat, Launching, Racer, RoundTimes
+from pytest_autotune.tuners.measuring.launching import (
+    CandidateResult,
+    Defeat,
+    Launching,
+    Racer,
+    RoundTimes,
+    mark_errors,
+)
 from pytest_autotune.tuners.measuring.times import (
     ALLOWANCE,
     SURE,
@@ -179,6 +186,9 @@ def _ignore_progress(racing: int, total: int) -> None:
 class Race:
     """A race between candidates that are compiled and loaded; see :class:`Launching`.
 
+    The methods that launch raise a :class:`~pytest_autotune.tuners.shared.candidates.LaunchError` if a kernel raises
+    an error that is not expected.
+
     :param worth: the first candidate holds the choice until another candidate saves this share of its own time. None:
         no candidate holds the choice.
     :param now_s: returns the time in seconds.
@@ -196,6 +206,7 @@ class Race:
         progress: Callable[[int, int], object] = _ignore_progress,
     ) -> None:
         self._limits = limits or Limits()
+        self._expected = expected
         self._launching = Launching(clock, expected, seed)
         self._worth = worth
         self._now_s = now_s
@@ -291,7 +302,7 @@ class Race:
         for runner in runners:
             racer = self._find_racer_with_code(runner)
             if racer is None:
-                racer = Racer(len(self._racer_by_number), runner)
+                racer = Racer(len(self._racer_by_number), mark_errors(runner, self._expected))
                 self._racers.append(racer)
             self._racer_by_number.append(racer)
         return self._racers[first:]

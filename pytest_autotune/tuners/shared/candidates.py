@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TypeVar
+from typing import NoReturn, TypeVar
 
 from pytest_autotune.cache.quantities import round_significant
 
@@ -13,6 +13,29 @@ _Error = TypeVar("_Error", bound=BaseException)
 DIGITS = 4
 #: Why a search recorded nothing that found nothing that works, for reasons that may be gone the next time.
 EVERY_CANDIDATE_FAILED = "every candidate failed"
+
+
+class LaunchError(Exception):
+    """An error of the user's kernel in a launch that pytest-autotune made.
+
+    The guard around an adapter's lookup raises ``kernel_error`` in place of it. Any other error is one of
+    pytest-autotune.
+    """
+
+    def __init__(self, kernel_error: Exception) -> None:
+        super().__init__(str(kernel_error))
+        self.kernel_error = kernel_error
+
+    def raise_kernel_error(self) -> NoReturn:
+        """Raise the kernel's error, as if it had never been wrapped."""
+        kernel_error = self.kernel_error
+        context = kernel_error.__context__
+        try:
+            raise kernel_error
+        finally:
+            kernel_error.__context__ = context  # Python has put the LaunchError there
+            # The error's traceback holds this frame. A circle would keep the tensors of the call.
+            del kernel_error, context, self
 
 
 def rounded_us(time_us: float, digits: int = DIGITS) -> float:

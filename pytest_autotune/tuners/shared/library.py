@@ -137,7 +137,7 @@ def _code_of(value: object) -> CodeType | None:
     return inspect.unwrap(function).__code__ if type(function) is FunctionType else None
 
 
-class Patches:
+class FunctionPatches:
     """A tuner's functions that were replaced, by their signature; an error of a replacement leaves them to it."""
 
     def __init__(self, session: Session, tuner: str) -> None:

@@ -18,24 +18,19 @@ from typing import Any
 from pytest_autotune.run.mode import Job, Suite
 from pytest_autotune.run.session import Session
 from pytest_autotune.tuners.shared.functions import python_function, qualified_name
-from pytest_autotune.tuners.shared.library import Patches, guarded
+from pytest_autotune.tuners.shared.patches import CallHook, CallInstead, CallResult, HookedCall, Patches
 from pytest_autotune.tuners.triton.ahead import AheadCompiler
 from pytest_autotune.tuners.triton.choosing import Choices
 from pytest_autotune.tuners.triton.compilations import CompileWatcher
 from pytest_autotune.tuners.triton.identity import NAME
 from pytest_autotune.tuners.triton.internals import autotuners, environment
-from pytest_autotune.tuners.triton.internals.autotuners import prune_copies
+from pytest_autotune.tuners.triton.internals.autotuners import CopiesForPruning
 
 _SWITCH = "cache_results"
 
 
 def _ignore_autotuner(autotuner: Any) -> None:
     pass
-
-
-def _list_users_hooks(autotuner: Any, *_: object) -> tuple[Any, ...]:
-    """Return the user's functions that a hit calls. The guard lets their errors pass."""
-    return (autotuner.pre_hook,)
 
 
 class _AlwaysAsk:
@@ -83,42 +78,39 @@ class Adapter:
         autotuner_class: Any = module.Autotuner
         patches = Patches(session, NAME)
         self._exits.callback(patches.undo)
-        triton_check = autotuners.find_original_method(autotuner_class, autotuners.DISK_CACHE, patches)
-        triton_prune = autotuners.find_original_method(autotuner_class, autotuners.PRUNE, patches)
+        triton_check = autotuners.keep_disk_cache(autotuner_class, patches)
+        autotuners.hook_pruning(autotuner_class, patches, PruningHook(session))
         heuristics = autotuners.OuterHeuristics(module, patches)
         compilations = CompileWatcher(session)
         self._exits.callback(compilations.unhook)
-        choices = Choices(session, compilations, heuristics, triton_check)
+        choices = Choices(session, compilations, heuristics, triton_check, self._asked)
         reason = autotuners.explain_no_race(autotuner_class)
         if reason:
             session.note(f"{NAME}: candidates are measured one after the other and not raced: {reason}")
         self._session = session
         self._autotuner_class = autotuner_class
         self._ahead_compiler = AheadCompiler(session, autotuner_class, heuristics, compilations)
-        check_disk_cache = self._build_check_disk_cache(choices, session)
+        check_disk_cache = self._build_check_disk_cache(triton_check, patches.wrap(choices.check_disk_cache, choices))
         setattr(autotuner_class, autotuners.DISK_CACHE, check_disk_cache)
-        setattr(autotuner_class, autotuners.PRUNE, _build_prune_configs(triton_prune, session))
         if _SWITCH in vars(autotuner_class):  # the descriptor of a run around this run
             self._exits.callback(setattr, autotuner_class, _SWITCH, vars(autotuner_class)[_SWITCH])
         else:
             self._exits.callback(delattr, autotuner_class, _SWITCH)
         setattr(autotuner_class, _SWITCH, _AlwaysAsk(check_disk_cache, self._note_bypass_in_tests))
 
-    def _build_check_disk_cache(self, choices: Choices, session: Session) -> Callable[..., bool]:
-        """Return the method that replaces ``check_disk_cache``."""
-        asked = self._asked
+    def _build_check_disk_cache(
+        self, triton_check: Callable[..., bool], choose: Callable[..., bool]
+    ) -> Callable[..., bool]:
+        """Return the method that replaces ``check_disk_cache``.
 
-        def choose(self: Any, tuning_key: Any, configs: Any, bench_fn: Any) -> bool:
-            asked.add(self)
-            return choices.choose(self, tuning_key, configs, bench_fn)
+        :param choose: finds the choice, or lets Triton search.
+        """
 
-        guarded_choose = guarded(choose, choices.check_disk_cache, session, NAME, NAME, _list_users_hooks)
-
-        @wraps(guarded_choose)
-        def check_disk_cache(self: Any, *args: Any, **kwargs: Any) -> Any:
+        @wraps(triton_check)
+        def check_disk_cache(self: Any, *args: Any, **kwargs: Any) -> bool:
             arguments = getattr(self, "nargs", None)
             try:
-                return guarded_choose(self, *args, **kwargs)
+                return choose(self, *args, **kwargs)
             except BaseException:
                 # Triton's run releases the arguments of a call only if it returns. Other arguments are those of a call
                 # in another thread.
@@ -182,15 +174,25 @@ class Adapter:
         return autotuners.list_live_objects(self._autotuner_class)
 
 
-def _build_prune_configs(triton_prune: Any, session: Session) -> Callable[..., Any]:
-    """Return the method that replaces ``prune_configs``.
+class PruningHook(CallHook):
+    """Has Triton prune copies of an autotuner's candidates."""
 
-    :param triton_prune: Triton's ``prune_configs``.
-    """
+    def __init__(self, session: Session) -> None:
+        self._session = session
 
-    def prune_configs(self: Any, kwargs: Any) -> Any:
-        if session.is_paused:
-            return triton_prune(self, kwargs)
-        return prune_copies(self, triton_prune, kwargs)
+    def ask(self, call: HookedCall) -> CallInstead | None:
+        """Put the copies in the place of the candidates until the end of the call, if there is a pruner."""
+        autotuner = call.arguments["self"]
+        if self._session.is_paused:
+            return None
+        autotuners.remove_exported_benchmark(autotuner)
+        if autotuners.find_pruner(autotuner) is None:
+            return None
+        call.state = call.enter(CopiesForPruning(autotuner))
+        return CallInstead(autotuners.list_pruned, (call.original, autotuner, call.arguments["kwargs"]))
 
-    return prune_configs
+    def note(self, call: HookedCall, result: Any) -> CallResult | None:
+        """Return the autotuner's own candidates for the copies that are left."""
+        if call.state is None:
+            return None
+        return CallResult(call.state.find_originals(result))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from pytest_autotune.tuners.shared.candidates import does_not_compile
 from pytest_autotune.tuners.shared.distributions import Distribution
 from pytest_autotune.tuners.shared.functions import python_function, qualified_name
 from pytest_autotune.tuners.shared.library import list_versions
+from pytest_autotune.tuners.shared.patches import CallHook, CallInstead, CallResult, HookedCall
 from pytest_autotune.tuners.triton.compilations import CompileWatcher
 from pytest_autotune.tuners.triton.compiling import compile_and_load, help_to_compile
 from pytest_autotune.tuners.triton.identity import (
@@ -84,12 +86,22 @@ class _RememberedChoice:
         self.cache.pop(self.tuning_key, None)
 
 
-class Choices:
-    """Finds the choices for the calls of one process.
+@dataclass(frozen=True)
+class _BenchmarkedSearch:
+    """A search that Triton's benchmark, or the kernel's own, makes after the hook was asked."""
+
+    call: Call
+    search: CallSearch
+    tuning: Tuning
+
+
+class Choices(CallHook):
+    """Finds the choices for the calls of one process. It is the hook of ``check_disk_cache``.
 
     :param compilations: notes the specializations of choices.
     :param heuristics: the ``triton.heuristics`` around autotuners.
     :param disk_cache: Triton's own ``check_disk_cache``.
+    :param asked: receives each autotuner that asks.
     """
 
     def __init__(
@@ -98,47 +110,62 @@ class Choices:
         compilations: CompileWatcher,
         heuristics: OuterHeuristics,
         disk_cache: Callable[..., Any],
+        asked: weakref.WeakSet[Any],
     ) -> None:
         self._session = session
         self._compilations = compilations
         self._heuristics = heuristics
         self._disk_cache = disk_cache
+        self._asked = asked
         self._devices: set[Device] = set()
         self._interpreter_threads = InterpreterThreads()
 
-    def choose(self, autotuner: Any, tuning_key: Any, configs: Sequence[Any], bench_fn: Callable[[], None]) -> bool:
-        """Do the work of ``check_disk_cache``: put a choice into ``autotuner.cache``.
+    def ask(self, call: HookedCall) -> CallResult | CallInstead | None:
+        """Put a choice into ``autotuner.cache``, or let Triton benchmark the candidates.
 
-        :param configs: the candidates that pruning left.
-        :param bench_fn: measures the candidates as Triton does.
-        :returns: True if the choice was not benchmarked in this call.
+        The result of ``check_disk_cache`` is True if the choice was not benchmarked in this call.
         """
+        autotuner, configs = call.arguments["autotuner"], call.arguments["configs"]
+        self._asked.add(autotuner)
         session = self._session
         function = python_function(autotuner)
         if session.is_paused or function is None or session.ignores(NAME, qualified_name(function)):
-            return self.check_disk_cache(autotuner, tuning_key, configs, bench_fn)
+            return None
         is_interpreted = autotuners.is_interpreted(autotuner)
         if is_interpreted:
             self._interpreter_threads.add_lookup()
-        call = Call.of(autotuner, tuning_key, bench_fn, self._heuristics.list_around(autotuner))
+        outer_heuristics = self._heuristics.list_around(autotuner)
+        kernel_call = Call.of(autotuner, call.arguments["tuning_key"], call.arguments["bench_fn"], outer_heuristics)
         if len(configs) == 1:
             with compiler.remove_unfinished_hashes():  # the hash of a config hashes the functions that it holds
-                call.adopt(configs[0], {configs[0]: 0.0})
-            self._forget_before_the_next_test(call)
-            return True
-        identity = self._find_identity(call, function, configs)
+                kernel_call.adopt(configs[0], {configs[0]: 0.0})
+            self._forget_before_the_next_test(kernel_call)
+            return CallResult(True)
+        identity = self._find_identity(kernel_call, function, configs)
         if identity is None:
-            return self.check_disk_cache(autotuner, tuning_key, configs, bench_fn)
+            return None
         if not is_interpreted:
             self._compilations.begin_choice(autotuner)
-        with self._begin_tuning(call, configs, identity) as tuning:
-            is_taken = self._take_choice(call, identity, tuning)
-            if not is_taken:
-                if not session.policy.is_dumping and _owner_uses_disk_cache(autotuner):
-                    return bool(self._disk_cache(autotuner, tuning_key, configs, bench_fn))
-                self._search(call, configs, bench_fn, tuning)
-            self._forget_before_the_next_test(call)
-            return is_taken
+        tuning = call.enter(self._begin_tuning(kernel_call, configs, identity))
+        if self._take_choice(kernel_call, identity, tuning):
+            self._forget_before_the_next_test(kernel_call)
+            return CallResult(True)
+        if not session.policy.is_dumping and _owner_uses_disk_cache(autotuner):
+            return None
+        return self._search(call, kernel_call, tuning)
+
+    def note(self, call: HookedCall, result: Any) -> CallResult | None:
+        """Record the choice of a benchmark."""
+        if not isinstance(call.state, _BenchmarkedSearch):
+            return None
+        call.state.search.record_benchmark()
+        self._end_search(call.state.call, call.state.tuning)
+        return CallResult(False)
+
+    def note_error(self, call: HookedCall, error: Exception) -> None:
+        """Record the error of a benchmark, if the next run will see it, too."""
+        if isinstance(call.state, _BenchmarkedSearch):
+            call.state.search.record_error(error)
 
     def check_disk_cache(self, autotuner: Any, tuning_key: Any, configs: Any, bench_fn: Callable[[], None]) -> bool:
         """Do what Triton does without the plugin: ask its disk cache if the owner uses it, else benchmark."""
@@ -205,14 +232,24 @@ class Choices:
             return True
         return False
 
-    def _search(self, call: Call, configs: Sequence[Any], bench_fn: Callable[[], None], tuning: Tuning) -> None:
+    def _search(self, call: HookedCall, kernel_call: Call, tuning: Tuning) -> CallResult | CallInstead:
+        """Race the candidates, or have them benchmarked if they cannot race."""
         threads = None
-        if autotuners.is_interpreted(call.autotuner):
+        if autotuners.is_interpreted(kernel_call.autotuner):
             threads = self._interpreter_threads
-        is_compiled = _can_compile(call.autotuner)
-        search = CallSearch(call, configs, bench_fn, tuning, is_compiled=is_compiled, threads=threads)
-        search.run(self._session)
-        self._note_tuned(call, tuning.lookup)
+        is_compiled = _can_compile(kernel_call.autotuner)
+        configs = call.arguments["configs"]
+        search = CallSearch(kernel_call, configs, tuning, is_compiled=is_compiled, threads=threads)
+        if search.race(self._session):
+            self._end_search(kernel_call, tuning)
+            return CallResult(False)
+        call.enter(search.benchmarking())
+        call.state = _BenchmarkedSearch(kernel_call, search, tuning)
+        return CallInstead(call.arguments["bench_fn"])
+
+    def _end_search(self, kernel_call: Call, tuning: Tuning) -> None:
+        self._note_tuned(kernel_call, tuning.lookup)
+        self._forget_before_the_next_test(kernel_call)
 
     def _note_tuned(self, call: Call, lookup: Lookup) -> None:
         """Note the specialization of a search's choice. Triton's memory holds the compiled kernel."""

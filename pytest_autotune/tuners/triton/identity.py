@@ -24,6 +24,7 @@ from pytest_autotune.cache.model import (
     plain_value,
 )
 from pytest_autotune.devices import stream_is_capturing
+from pytest_autotune.tuners.shared.candidates import LaunchError
 from pytest_autotune.tuners.shared.functions import closure_cells, python_function, qualified_name
 from pytest_autotune.tuners.shared.scalars import DtypeName, unwrapped
 from pytest_autotune.tuners.shared.source_digest import (
@@ -85,9 +86,14 @@ class Call:
 
         :param times_ms: the time of each config, in milliseconds.
         :param seconds: the duration of the benchmark.
+        :raises LaunchError: if the hook, which the kernel's author may have written, raises an error.
         """
-        if not stream_is_capturing():  # first: if the hook refuses the arguments, nothing was chosen
-            self.autotuner.pre_hook(self.arguments(config), reset_only=True)
+        arguments = self.arguments(config)
+        if not stream_is_capturing():
+            try:
+                self.autotuner.pre_hook(arguments, reset_only=True)
+            except Exception as error:  # the hook refuses the arguments, so nothing is chosen
+                raise LaunchError(error) from error
         self.autotuner.configs_timings = {timed: [time_ms] * 3 for timed, time_ms in times_ms.items()}
         self.autotuner.bench_time = seconds
         self.autotuner.cache[self.tuning_key] = config  # last: no thread may use a choice without the rest

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -19,7 +19,7 @@ from pytest_autotune.run.tuning import Tuning
 from pytest_autotune.tuners.measuring.clocks import Clock, Runner, torch_clock
 from pytest_autotune.tuners.measuring.launching import CandidateResult
 from pytest_autotune.tuners.measuring.race import CAPTURED, Contest, Race
-from pytest_autotune.tuners.shared.candidates import EVERY_CANDIDATE_FAILED, clear_tracebacks, rounded_us
+from pytest_autotune.tuners.shared.candidates import EVERY_CANDIDATE_FAILED, LaunchError, clear_tracebacks, rounded_us
 from pytest_autotune.tuners.triton import interpreter
 from pytest_autotune.tuners.triton.compiling import compile_candidates, load_ahead
 from pytest_autotune.tuners.triton.identity import Call, distinct_params
@@ -114,8 +114,10 @@ class _Measurements:
 class CallSearch:
     """One search for a call: compiles and measures the candidates, and records the choice.
 
+    Candidates that can race do so in :meth:`race`. Else Triton benchmarks them inside of :meth:`benchmarking`, and
+    :meth:`record_benchmark` or :meth:`record_error` follows.
+
     :param configs: the candidates that pruning left.
-    :param bench_fn: measures the candidates as Triton does.
     :param is_compiled: whether candidates can be compiled without a launch.
     :param threads: the threads that launched interpreted kernels; None if this kernel is not interpreted.
     """
@@ -124,7 +126,6 @@ class CallSearch:
         self,
         call: Call,
         configs: Sequence[Any],
-        bench_fn: Callable[[], None],
         tuning: Tuning,
         *,
         is_compiled: bool,
@@ -133,52 +134,59 @@ class CallSearch:
         self._call = call
         self._autotuner = call.autotuner
         self._configs = configs
-        self._bench_fn = bench_fn
         self._tuning = tuning
         self._is_compiled = is_compiled
         self._arguments = call.autotuner.nargs
         self._interpreted_search = None
         if threads is not None:
             self._interpreted_search = threads.begin_search()
+        #: The device, and the notes of failed candidates, while Triton benchmarks.
+        self._benchmark_exits = ExitStack()
+        self._benchmark_errors: dict[Any, BaseException] = {}
 
-    def run(self, session: Session) -> None:
-        """Search. The choice is in the autotuner's memory afterwards, and recorded if later runs can use it."""
-        codes: Mapping[Any, Hashable] = {}
-        if self._is_compiled:
-            compile_candidates(self._call, self._configs, session, self._tuning)
-            codes = load_ahead(self._call, self._configs)
-        with self._tuning.measuring():
-            measurements = self._measure(codes)
-            timings: Mapping[Any, object] = self._autotuner.configs_timings
-            times_ms = {config: _median_ms(timings.get(config)) for config in self._configs}
-            choice = self._find_choice(times_ms, measurements.errors)
-            if choice is None:
-                return
-            if self._autotuner.do_bench is interpreter.interpreter_benchmark:
-                choice = _choose_with_noise(times_ms, NOISE_OF_INTERPRETER)
-                self._autotuner.cache[self._call.tuning_key] = choice
-        candidates = {}
-        for config, params in zip(self._configs, distinct_params(self._configs), strict=True):
-            if config in timings:
-                error = measurements.errors.get(config)
-                label = measurements.labels.get(config, "")
-                candidates[config] = build_candidate(params, times_ms[config], error, label)
-        self._tuning.record(candidates[choice], list(candidates.values()))
+    def race(self, session: Session) -> bool:
+        """Compile the candidates, race them and record the choice; returns False if they cannot race.
 
-    def _measure(self, codes: Mapping[Any, Hashable]) -> _Measurements:
-        """Race the candidates if they can race, else benchmark them as Triton does."""
+        The choice is in the autotuner's memory afterwards, and recorded if later runs can use it.
+
+        :raises LaunchError: for errors that Triton's own benchmark does not take for the failure of one candidate.
+        """
+        if not self._is_compiled:
+            return False
+        compile_candidates(self._call, self._configs, session, self._tuning)
+        codes = load_ahead(self._call, self._configs)
+        if stream_is_capturing():
+            return False
+        clocks = find_clocks(self._autotuner)
+        if clocks is None:
+            return False
         try:
-            if self._is_compiled:
-                results = self._race(codes)
-                if results is not None:
-                    return _build_measurements(results, self._configs)
-            with noted_failures(self._autotuner, self._tuning, len(self._configs)) as errors:
-                self._bench_fn()
-        except Exception as error:
-            if fails_again(error) and self._has_own_arguments() and not self._may_be_disturbed():
-                self._tuning.record_failure([describe_failure(error)])
+            with self._tuning.measuring():
+                results = self._launch_race(clocks, codes)
+        except LaunchError as error:
+            self.record_error(error.kernel_error)
             raise
-        return _Measurements(errors)
+        self._record(_build_measurements(results, self._configs))
+        return True
+
+    @contextmanager
+    def benchmarking(self) -> Iterator[None]:
+        """Take the device, and note why candidates fail, while Triton benchmarks them."""
+        with self._benchmark_exits as exits:
+            exits.enter_context(self._tuning.measuring())
+            noting = noted_failures(self._autotuner, self._tuning, len(self._configs))
+            self._benchmark_errors = exits.enter_context(noting)
+            yield
+
+    def record_benchmark(self) -> None:
+        """Record the choice that Triton's benchmark left in the autotuner's memory, if later runs can use it."""
+        self._benchmark_exits.close()
+        self._record(_Measurements(self._benchmark_errors))
+
+    def record_error(self, error: Exception) -> None:
+        """Record that every candidate failed, if the error of one candidate will end the next search, too."""
+        if fails_again(error) and self._has_own_arguments() and not self._may_be_disturbed():
+            self._tuning.record_failure([describe_failure(error)])
 
     def _has_own_arguments(self) -> bool:
         """Whether the autotuner still has the arguments of this call: a call in another thread replaces them."""
@@ -187,18 +195,12 @@ class CallSearch:
     def _may_be_disturbed(self) -> bool:
         return self._interpreted_search is not None and self._interpreted_search.may_be_disturbed()
 
-    def _race(self, codes: Mapping[Any, Hashable]) -> Mapping[Any, CandidateResult] | None:
+    def _launch_race(self, clocks: DriverClocks, codes: Mapping[Any, Hashable]) -> Mapping[Any, CandidateResult]:
         """Race the candidates with the launches of Triton's own benchmark, and leave the autotuner as it would.
 
         :param codes: the code of each candidate. The race launches only the first candidate of those with equal code.
-        :returns: the result of each candidate; None if the kernel's benchmark is not Triton's own.
-        :raises Exception: errors that Triton's own benchmark does not take for the failure of one candidate.
+        :returns: the result of each candidate.
         """
-        if stream_is_capturing():
-            return None
-        clocks = find_clocks(self._autotuner)
-        if clocks is None:
-            return None
         started_s = HostTime.time()
         race = Race(clocks.make_clock(), expected=autotuners.list_candidate_errors(), progress=self._tuning.report_race)
         race.probe([build_runner(self._call, config, codes.get(config)) for config in self._configs])
@@ -214,6 +216,24 @@ class CallSearch:
         times_ms = {config: result.time_us / 1000 for config, result in results.items()}
         self._call.adopt(best, times_ms, HostTime.time() - started_s)
         return results
+
+    def _record(self, measurements: _Measurements) -> None:
+        """Record the choice in the autotuner's memory, if later runs can use it."""
+        timings: Mapping[Any, object] = self._autotuner.configs_timings
+        times_ms = {config: _median_ms(timings.get(config)) for config in self._configs}
+        choice = self._find_choice(times_ms, measurements.errors)
+        if choice is None:
+            return
+        if self._autotuner.do_bench is interpreter.interpreter_benchmark:
+            choice = _choose_with_noise(times_ms, NOISE_OF_INTERPRETER)
+            self._autotuner.cache[self._call.tuning_key] = choice
+        candidates = {}
+        for config, params in zip(self._configs, distinct_params(self._configs), strict=True):
+            if config in timings:
+                error = measurements.errors.get(config)
+                label = measurements.labels.get(config, "")
+                candidates[config] = build_candidate(params, times_ms[config], error, label)
+        self._tuning.record(candidates[choice], list(candidates.values()))
 
     def _find_choice(self, times_ms: Mapping[Any, float], errors: Mapping[Any, BaseException]) -> Any:
         """Return the choice in the autotuner's memory. If later runs cannot use it, report why and return None.

@@ -11,10 +11,10 @@ does not know cannot end the process, and a flag is never set too late.
 
 from __future__ import annotations
 
+import os
 import sys
 import tempfile
 import threading
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -27,6 +27,7 @@ from pytest_autotune.devices import of_jax
 from pytest_autotune.run.lookup import Lookup, Outcome, TunedEntry, UsedEntry
 from pytest_autotune.run.session import Session
 from pytest_autotune.tuners.shared.library import find_version
+from pytest_autotune.tuners.shared.patches import CallHook, CallResult, HookedCall
 from pytest_autotune.tuners.xla import files, internals, messages
 from pytest_autotune.tuners.xla.entries import KERNELS, NAME, TuningLog, describe_hlo, read_log, to_entry
 from pytest_autotune.tuners.xla.files import XlaEntry
@@ -44,7 +45,7 @@ _MODE = "xla_gpu_experimental_autotune_cache_mode"
 
 
 @dataclass(frozen=True)
-class _Compilation:
+class XlaCompilation:
     """A compilation that the watcher observes.
 
     :param program: JAX's name of the program.
@@ -80,28 +81,11 @@ class XlaCompileWatcher:
         """Remove the files that were written for XLA."""
         self._folder.cleanup()
 
-    def watch(self, compile_it: Callable[[], Any], backend: Any, devices: Any, options: Any, program: str) -> Any:
-        """Compile a program with changed options, and report its lookups.
-
-        :param compile_it: JAX's own compilation.
-        :param program: JAX's name of the program.
-        :returns: the result of ``compile_it``.
-        """
-        compilation = self._prepare(backend, devices, options, program)
-        # No GPU lock: XLA does not tell when it begins to measure. With the lock around whole compilations four workers
-        # took 1.6 times as long and chose no better (tests/benchmarks/jax_suite.py).
-        compiled = compile_it()
-        if compilation is None:
-            return compiled
-        try:
-            lookups = self._read_lookups(compilation)
-        except Exception as error:
-            # The program is compiled, so its test is not harmed.
-            self._session.report_unanswered_call(NAME, "what XLA wrote", error)
-            return compiled
+    def report(self, compilation: XlaCompilation) -> None:
+        """Report the lookups of a compilation that is over."""
+        lookups = self._read_lookups(compilation)
         if compilation.is_reported:
             self._session.report_observed(*lookups)
-        return compiled
 
     def tunes_on(self, backend: Any) -> bool:
         """Whether XLA tunes programs for a backend, and the user wants their choices in the cache."""
@@ -119,8 +103,11 @@ class XlaCompileWatcher:
             self._session.note("xla: JAX runs on the CPU here, where XLA tunes nothing; it tunes on GPUs")
         return False
 
-    def _prepare(self, backend: Any, devices: Any, options: Any, program: str) -> _Compilation | None:
-        """Set the files that XLA reads and writes in a compilation; return None if the compilation is bypassed."""
+    def prepare(self, backend: Any, devices: Any, options: Any, program: str) -> XlaCompilation | None:
+        """Set the files that XLA reads and writes in a compilation; return None if the compilation is bypassed.
+
+        :param program: JAX's name of the program.
+        """
         if not self.tunes_on(backend):
             return None
         all_devices = backend.devices()
@@ -143,16 +130,19 @@ class XlaCompileWatcher:
             number = self._compilation_count
             loaded = self._loaded if is_reported else None
         dump, log = self._temporary / f"{number}.pb", self._temporary / f"{number}.log.txt"
+        first_device = all_devices[0]
+        if devices is not None:
+            first_device = next(iter(devices), first_device)
+        compilation = XlaCompilation(program, dump, log, of_jax(first_device), is_reported)
+        read_mode = internals.read_mode()
+        # The options are changed last: after an error of ours, XLA compiles with the user's own.
         setattr(debug_options, _DUMP, str(dump))
         # If the user has set a file for the log, XLA writes it there.
         if hasattr(debug_options, _LOGS) and not getattr(debug_options, _LOGS):
             setattr(debug_options, _LOGS, str(log))
         setattr(debug_options, _FOLDER, "" if loaded is None else str(self._temporary / _ENTRIES_FOLDER))
-        setattr(debug_options, _MODE, internals.read_mode())
-        first_device = all_devices[0]
-        if devices is not None:
-            first_device = next(iter(devices), first_device)
-        return _Compilation(program, dump, log, of_jax(first_device), is_reported)
+        setattr(debug_options, _MODE, read_mode)
+        return compilation
 
     @cached_property
     def _loaded(self) -> LoadedEntries | None:
@@ -184,7 +174,7 @@ class XlaCompileWatcher:
             self._session.note(f"xla: {left_out_count} of the loaded entries have a form that XLA's folder cannot hold")
         return loaded_entries
 
-    def _read_lookups(self, compilation: _Compilation) -> list[Lookup]:
+    def _read_lookups(self, compilation: XlaCompilation) -> list[Lookup]:
         """Return the lookups of a compilation: the entries that are new in XLA's memory."""
         dump = _read_and_remove(compilation.dump)
         log_text = _read_and_remove(compilation.log).decode("utf-8", "replace")
@@ -202,7 +192,9 @@ class XlaCompileWatcher:
         self._session.versions[NAME] = versions
         return [self._build_lookup(entry, compilation, log, versions) for entry in new_entries]
 
-    def _build_lookup(self, chosen: XlaEntry, compilation: _Compilation, log: TuningLog, versions: Versions) -> Lookup:
+    def _build_lookup(
+        self, chosen: XlaEntry, compilation: XlaCompilation, log: TuningLog, versions: Versions
+    ) -> Lookup:
         """Return the lookup for an entry that is new in XLA's memory."""
         verdict = None
         if self._loaded is not None:
@@ -238,6 +230,43 @@ class XlaCompileWatcher:
             result=TunedEntry(entry),
             changed=changed,
         )
+
+
+class CompilationHook(CallHook):
+    """Watches the compilations that JAX asks XLA for."""
+
+    def __init__(self, watcher: XlaCompileWatcher) -> None:
+        self._watcher = watcher
+        self._process = os.getpid()
+
+    def ask(self, call: HookedCall) -> None:
+        """Set the files that XLA reads and writes."""
+        # No GPU lock: XLA does not tell when it begins to measure. With the lock around whole compilations four workers
+        # took 1.6 times as long and chose no better (tests/benchmarks/jax_suite.py).
+        if os.getpid() != self._process:  # a forked child has no way to report
+            return
+        arguments = call.arguments
+        program = internals.program_name(arguments["module"])
+        call.state = self._watcher.prepare(
+            arguments["backend"], arguments["executable_devices"], arguments["options"], program
+        )
+
+    def note(self, call: HookedCall, result: Any) -> None:
+        """Report the lookups that XLA made."""
+        if call.state is not None:
+            self._watcher.report(call.state)
+
+
+class CacheUseHook(CallHook):
+    """Has JAX compile every program that XLA tunes, in place of taking it from JAX's own cache."""
+
+    def __init__(self, watcher: XlaCompileWatcher) -> None:
+        self._watcher = watcher
+
+    def ask(self, call: HookedCall) -> CallResult | None:
+        if self._watcher.tunes_on(call.arguments["backend"]):
+            return CallResult(False)
+        return None
 
 
 def _read_and_remove(path: Path) -> bytes:

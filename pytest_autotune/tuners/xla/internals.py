@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from pytest_autotune.tuners.shared.library import Patches
+from pytest_autotune.tuners.shared.patches import CallHook, Patches
+
+#: The parameters of the function that compiles a program.
+COMPILE_PARAMETERS = ["backend", "module", "executable_devices", "options", "host_callbacks"]
 
 
-def replace(patches: Patches, compiles: Callable[..., Any], is_cache_used: Callable[..., Any]) -> None:
-    """Replace what every compilation passes that JAX takes from no cache of its own, and what is asked before, so
-    that where XLA tunes no program comes from there; a HookError where one is not there, or takes other parameters.
+def replace(patches: Patches, compilation: CallHook, cache_use: CallHook) -> None:
+    """Hook two functions of JAX.
+
+    :param compilation: is asked about each program that JAX takes from no cache of its own.
+    :param cache_use: is asked before, whether JAX looks into its own cache.
+    :raises HookError: if JAX has no such function, or it has other parameters.
     """
-    parameters = ["backend", "module", "executable_devices", "options", "host_callbacks"]
     compiler = importlib.import_module("jax._src.compiler")
-    patches.replace(compiler, "backend_compile_and_load", parameters, compiles)
+    patches.replace(compiler, "backend_compile_and_load", COMPILE_PARAMETERS, compilation)
     cache = importlib.import_module("jax._src.compilation_cache")
-    patches.replace(cache, "is_cache_used", ["backend"], is_cache_used)
+    patches.replace(cache, "is_cache_used", ["backend"], cache_use)
 
 
 def read_mode() -> Any:

@@ -1,15 +1,17 @@
 """Lets pytest-autotune keep what handrolled.Tuned chooses."""
 
 import gc
-import inspect
 from contextlib import contextmanager
 from functools import partial
 
 from pytest_autotune.adapters import (
+    CallHook,
+    CallInstead,
+    CallResult,
     Candidate,
     Contest,
-    HookError,
     HostClock,
+    Patches,
     Problem,
     Question,
     Runner,
@@ -37,73 +39,90 @@ class ChunkQuestion(Question):
         return [Candidate(params=params) for params in self.chunks_by_params]
 
 
-class Adapter:
-    module = "handrolled"
-    acts_without_entries = True
+class ChunkContest:
+    """Brings the chunk sizes to the race of a loaded choice."""
 
-    def __init__(self):
-        self._session = None
-        self._library = None
+    def __init__(self, question, tuned, items):
+        self._question = question
+        self._tuned = tuned
+        self._items = items
 
-    def hook(self, module, session):
-        original = getattr(module.Tuned, "choose", None)
-        if original is None or list(inspect.signature(original).parameters) != ["self", "items"]:
-            raise HookError(f"handrolled {module.__version__} has no Tuned.choose(items)")
+    def build(self):
+        return Contest(self._question.candidates(), self.build_runners, HostClock, processor="cpu")
 
-        def choose(tuned, items):
-            return self._choose(tuned, items)
+    def build_runners(self, candidates):
+        runners = {}
+        for candidate in candidates:
+            chunk = self._question.chunks_by_params[candidate.params]
+            runners[candidate] = Runner(partial(self._tuned.function, self._items, chunk))
+        return runners
 
-        self._session, self._library, self._original = session, module, original
-        module.Tuned.choose = choose
 
-    def unhook(self):
-        if self._library is not None:
-            self._library.Tuned.choose = self._original
-            self._library = None
+class ChooseHook(CallHook):
+    """Looks up the chunk size before Tuned.choose(items) measures, and records the measured times."""
 
-    def _choose(self, tuned, items):
+    def __init__(self, session, version):
+        self._session = session
+        self._version = version
+
+    def ask(self, call):
+        tuned, items = call.arguments["self"], call.arguments["items"]
         session, kernel = self._session, f"{tuned.function.__module__}.{tuned.function.__qualname__}"
         if session.is_paused or session.ignores("handrolled", kernel):
-            return self._original(tuned, items)
+            return None
         problem = Problem("handrolled", kernel, (Value("items", len(items)),), cpu())
         try:
             source = source_digest(tuned.function)
         except UncacheableError as error:
             session.report_uncacheable(problem, str(error))
-            return self._original(tuned, items)
+            return None
         search = digest(repr(sorted(tuned.chunks)))
         fingerprint = [Value("source", source, "digest"), Value("search", search, "digest")]
-        versions = Versions((("handrolled", self._library.__version__),))
-        question = ChunkQuestion(problem, fingerprint, versions, tuned.chunks)
-        chunks_by_params = question.chunks_by_params
+        question = ChunkQuestion(problem, fingerprint, Versions((("handrolled", self._version),)), tuned.chunks)
+        tuning = call.enter(session.tuning(question))
+        if tuning.entry is not None:
+            tuning.race(ChunkContest(question, tuned, items).build)
+            return CallResult(question.chunks_by_params[tuning.entry.choice.params])
+        call.enter(tuning.measuring("cpu"))
+        call.state = tuning
+        return CallInstead(tuned.time_all, [items])
 
-        def ready(candidates):
-            runners = {}
-            for candidate in candidates:
-                chunk = chunks_by_params[candidate.params]
-                runners[candidate] = Runner(partial(tuned.function, items, chunk))
-            return runners
+    def note(self, call, result):
+        if call.state is None:  # the call was bypassed
+            return None
+        candidates = {}
+        for chunk, seconds in result.items():
+            candidates[chunk] = Candidate(params=(Value("chunk", chunk),), time_us=round(seconds * 1e6, 1))
+        best = min(result, key=result.get)
+        call.state.record(candidates[best], list(candidates.values()))
+        return CallResult(best)
 
-        with session.tuning(question) as tuning:
-            if tuning.entry is not None:
-                tuning.race(lambda: Contest(question.candidates(), ready, HostClock, processor="cpu"))
-                return chunks_by_params[tuning.entry.choice.params]
-            with tuning.measuring("cpu"):
-                times = tuned.time_all(items)
-            candidates = {
-                chunk: Candidate(params=(Value("chunk", chunk),), time_us=round(seconds * 1e6, 1))
-                for chunk, seconds in times.items()
-            }
-            best = min(times, key=times.get)
-            tuning.record(candidates[best], list(candidates.values()))
-            return best
+
+class Adapter:
+    module = "handrolled"
+    acts_without_entries = True
+
+    def __init__(self):
+        self._library = None
+        self._patches = None
+
+    def hook(self, module, session):
+        self._library = module
+        self._patches = Patches(session, "handrolled")
+        hook = ChooseHook(session, module.__version__)
+        self._patches.replace(module.Tuned, "choose", ["self", "items"], hook)
+
+    def unhook(self):
+        if self._patches is not None:
+            self._patches.undo()
+        self._library = self._patches = None
 
     @contextmanager
     def isolated(self):
         tuners = []
         if self._library is not None:
             # Not isinstance: it asks proxies for their class, which may run code of theirs.
-            tuners = [found for found in gc.get_objects() if issubclass(type(found), self._library.Tuned)]
+            tuners = [tuner for tuner in gc.get_objects() if issubclass(type(tuner), self._library.Tuned)]
         memories = [tuned.best for tuned in tuners]
         for tuned in tuners:
             tuned.best = {}

@@ -5,13 +5,14 @@ from __future__ import annotations
 import gc
 import inspect
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from types import FunctionType, ModuleType
 from typing import Any
 
 from pytest_autotune.tuners.protocol import HookError
 from pytest_autotune.tuners.shared.functions import closure_cells, layers
-from pytest_autotune.tuners.shared.library import Patches, check_signature
+from pytest_autotune.tuners.shared.library import check_signature
+from pytest_autotune.tuners.shared.patches import CallHook, HookedCall, Patches
 from pytest_autotune.tuners.triton.internals.environment import (
     AUTOTUNER_MODULE,
     JIT_MODULE,
@@ -20,21 +21,31 @@ from pytest_autotune.tuners.triton.internals.environment import (
 )
 
 DISK_CACHE, PRUNE = "check_disk_cache", "prune_configs"
-_PARAMETERS = {DISK_CACHE: ["self", "tuning_key", "configs", "bench_fn"], PRUNE: ["self", "kwargs"]}
+_DISK_CACHE_PARAMETERS = ["self", "tuning_key", "configs", "bench_fn"]
+_NEEDED = "triton >= 3.4 is needed"
 _JIT_FUNCTION = (JIT_MODULE, "JITFunction")
 _BENCH_PARAMETERS = ["self", "args", "config", "meta"]
 _BENCHMARK_NEEDS = ("get_device_interface", "get_empty_cache_for_benchmark", "clear_cache")
 
 
-def find_original_method(autotuner_class: Any, name: str, patches: Patches) -> Any:
-    """Return a method of ``Autotuner`` that the adapter replaces. Undoing the patches puts the method back.
+def keep_disk_cache(autotuner_class: Any, patches: Patches) -> Any:
+    """Return ``check_disk_cache``, which the adapter replaces. Undoing the patches puts the method back.
 
-    Triton calls ``check_disk_cache`` with the candidates that pruning left, and with the function that benchmarks
-    them. It calls ``prune_configs`` at the beginning of a search, with the keyword arguments of the call.
+    Triton calls ``check_disk_cache`` with the candidates that pruning left, and with the function that benchmarks them.
 
     :raises HookError: if Triton has no such method, or calls it in another way.
     """
-    return patches.known(autotuner_class, name, _PARAMETERS[name], needed="triton >= 3.4 is needed")
+    return patches.keep_original(autotuner_class, DISK_CACHE, _DISK_CACHE_PARAMETERS, needed=_NEEDED)
+
+
+def hook_pruning(autotuner_class: Any, patches: Patches, hook: CallHook) -> None:
+    """Have a hook asked about each ``prune_configs``.
+
+    Triton calls it at the beginning of a search, with the keyword arguments of the call.
+
+    :raises HookError: if Triton has no such method, or calls it in another way.
+    """
+    patches.replace(autotuner_class, PRUNE, ["self", "kwargs"], hook, needed=_NEEDED)
 
 
 def was_tuned(autotuner: Any, autotuner_class: Any) -> bool:
@@ -71,17 +82,11 @@ class OuterHeuristics:
 
     def __init__(self, module: ModuleType, patches: Patches) -> None:
         heuristics_class: Any = module.Heuristics
-        original = patches.known(heuristics_class, "__init__", ["self", "fn", "arg_names", "values"])
         #: All heuristics of this process, in the order in which they were made.
         self._heuristics: weakref.WeakKeyDictionary[Any, None] = weakref.WeakKeyDictionary()
-        noted = self._heuristics
-        noted.update(dict.fromkeys(list_live_objects(heuristics_class)))
-
-        def __init__(self: Any, fn: Any, arg_names: Any, values: Any) -> None:
-            original(self, fn, arg_names, values)
-            noted[self] = None
-
-        heuristics_class.__init__ = __init__
+        self._heuristics.update(dict.fromkeys(list_live_objects(heuristics_class)))
+        parameters = ["self", "fn", "arg_names", "values"]
+        patches.replace(heuristics_class, "__init__", parameters, _NotingHeuristics(self._heuristics))
 
     def list_around(self, autotuner: Any) -> list[Any]:
         """Return the heuristics around an autotuner, from the inside out.
@@ -95,6 +100,16 @@ class OuterHeuristics:
                 depths.append((len(inner_layers), heuristics))
         depths.sort(key=lambda pair: pair[0])
         return [heuristics for _, heuristics in depths]
+
+
+class _NotingHeuristics(CallHook):
+    """Notes heuristics when they are made."""
+
+    def __init__(self, heuristics: weakref.WeakKeyDictionary[Any, None]) -> None:
+        self._heuristics = heuristics
+
+    def note(self, call: HookedCall, result: Any) -> None:
+        self._heuristics[call.arguments["self"]] = None
 
 
 def find_pruner(autotuner: Any) -> Any:
@@ -145,37 +160,48 @@ class _NotedPruner:
         return configs
 
 
-def prune_copies(autotuner: Any, prune: Callable[[Any, Any], Any], kwargs: Any) -> Any:
-    """Prune copies of an autotuner's candidates, so that pruning changes no candidate of a later call.
+class CopiesForPruning:
+    """Copies of an autotuner's candidates, which it prunes inside of this context.
 
     The pruners of public libraries are generators, make candidates of their own, or change the given candidates ("no
     TMA where the input is permuted"). A test in a suite would get other candidates than the same test alone.
-
-    :param prune: the ``prune_configs`` of the autotuner's class.
-    :param kwargs: the keyword arguments of the call.
-    :returns: if there is a pruner, :class:`PrunedConfigs` with the autotuner's own candidates. A candidate that the
-        pruner changed is the changed copy.
     """
-    remove_exported_benchmark(autotuner)
-    if find_pruner(autotuner) is None:
-        return prune(autotuner, kwargs)
-    configs, pruner = autotuner.configs, autotuner.early_config_prune
-    copies = [_copy_config(config) for config in configs]
-    noted_pruner = _NotedPruner(pruner)
-    autotuner.configs, autotuner.early_config_prune = list(copies), noted_pruner.prune
-    try:
-        pruned = list(prune(autotuner, kwargs))
-    finally:
-        autotuner.configs, autotuner.early_config_prune = configs, pruner
-    unchanged = {}
-    for copy, config in zip(copies, configs, strict=True):
-        if vars(copy) == vars(config):
-            unchanged[id(copy)] = config
-    before_model = noted_pruner.configs or pruned
-    return PrunedConfigs(
-        [unchanged.get(id(config), config) for config in pruned],
-        [unchanged.get(id(config), config) for config in before_model],
-    )
+
+    def __init__(self, autotuner: Any) -> None:
+        self._autotuner = autotuner
+        self._configs = autotuner.configs
+        self._pruner = autotuner.early_config_prune
+        self._copies = [_copy_config(config) for config in autotuner.configs]
+        self._noted_pruner = _NotedPruner(self._pruner)
+
+    def __enter__(self) -> CopiesForPruning:
+        self._autotuner.configs = list(self._copies)
+        self._autotuner.early_config_prune = self._noted_pruner.prune
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._autotuner.configs = self._configs
+        self._autotuner.early_config_prune = self._pruner
+
+    def find_originals(self, pruned: Sequence[Any]) -> PrunedConfigs:
+        """Return the autotuner's own candidates for the copies that pruning left.
+
+        A candidate that the pruner changed is the changed copy.
+        """
+        originals = {}
+        for copy, config in zip(self._copies, self._configs, strict=True):
+            if vars(copy) == vars(config):
+                originals[id(copy)] = config
+        before_model = self._noted_pruner.configs or pruned
+        return PrunedConfigs(
+            [originals.get(id(config), config) for config in pruned],
+            [originals.get(id(config), config) for config in before_model],
+        )
+
+
+def list_pruned(prune_configs: Callable[[Any, Any], Iterable[Any]], autotuner: Any, kwargs: Any) -> list[Any]:
+    """Return the candidates that Triton's pruning leaves. A pruner may be a generator, which runs here."""
+    return list(prune_configs(autotuner, kwargs))
 
 
 def _copy_config(config: Any) -> Any:

@@ -1,0 +1,300 @@
+"""The functions of a tuner that an adapter replaces, and the guard around the adapter's part of each call.
+
+A call of a replaced function has four steps:
+
+1. ``CallHook.ask`` may answer the call, have another call made in place of it, or leave it as it is.
+2. Unless ``ask`` answered, the tuner's own function is called.
+3. ``CallHook.note`` sees the result, or ``CallHook.note_error`` the error.
+4. The contexts that the hook entered with ``HookedCall.enter`` end.
+
+The guard surrounds steps 1, 3 and 4, never step 2. If the adapter fails, the user sees one line in the summary, and
+the tuner goes on as if the adapter had not been asked. Errors of the tuner and of the user's kernel pass unchanged, and
+so do Ctrl-C, ``pytest.fail`` and the session's refusals.
+"""
+
+from __future__ import annotations
+
+import inspect
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass, field
+from functools import wraps
+from typing import Any, TypeVar
+
+from pytest_autotune.cache.model import library_of
+from pytest_autotune.run.session import Session
+from pytest_autotune.tuners.shared.candidates import LaunchError
+from pytest_autotune.tuners.shared.library import check_signature
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True)
+class CallResult:
+    """The result of a call, in place of the tuner's own.
+
+    If ``CallHook.ask`` returns it, the tuner's function is not called.
+    """
+
+    value: Any
+
+
+@dataclass(frozen=True)
+class CallInstead:
+    """A call of the tuner that is made in place of the call that the hook was asked about.
+
+    The guard does not surround it: its errors pass unchanged.
+    """
+
+    function: Callable[..., Any]
+    args: Sequence[Any] = ()
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+
+
+class HookedCall:
+    """One call of a replaced function.
+
+    :param original: the tuner's own function.
+    :param bound: the arguments as the caller passed them.
+    """
+
+    def __init__(self, original: Callable[..., Any], bound: inspect.BoundArguments) -> None:
+        self.original = original
+        #: The arguments by the names of their parameters, with the defaults. A method has ``self`` among them.
+        self.arguments: dict[str, Any] = {}
+        #: A value that ``ask`` keeps for ``note``.
+        self.state: Any = None
+        #: Ends the entered contexts.
+        self.exits = ExitStack()
+        self._bound = bound
+        with_defaults = inspect.BoundArguments(bound.signature, bound.arguments.copy())
+        with_defaults.apply_defaults()
+        self.arguments.update(with_defaults.arguments)
+
+    def enter(self, context: AbstractContextManager[_T]) -> _T:
+        """Enter a context that ends after the call, as an open tuning does. It sees the call's error, if there is one.
+
+        If the adapter fails, the context ends with the adapter's error before the tuner goes on.
+        """
+        return self.exits.enter_context(context)
+
+    def with_arguments(self, **changed: Any) -> CallInstead:
+        """Return this call with other arguments for some parameters."""
+        bound = inspect.BoundArguments(self._bound.signature, self._bound.arguments.copy())
+        bound.arguments.update(changed)
+        return CallInstead(self.original, bound.args, bound.kwargs)
+
+
+class CallHook:
+    """An adapter's part in the calls of one replaced function. A subclass overrides what it needs."""
+
+    def ask(self, call: HookedCall) -> CallResult | CallInstead | None:
+        """Look up the choice before the tuner does its work. None leaves the call as it is."""
+        return None
+
+    def note(self, call: HookedCall, result: Any) -> CallResult | None:
+        """Record the tuner's result. None leaves the result as it is."""
+        return None
+
+    def note_error(self, call: HookedCall, error: Exception) -> None:
+        """See the error with which the tuner's own call ended. The error passes to the caller afterwards."""
+
+
+class Patches:
+    """The functions of one tuner that an adapter replaced.
+
+    :param tuner: the name of the tuner, or of a part of it, for messages.
+    """
+
+    def __init__(self, session: Session, tuner: str) -> None:
+        self._session = session
+        self._tuner = tuner
+        #: (owner, name, original) in the order of the replacements.
+        self._originals: list[tuple[Any, str, Any]] = []
+        _all_patches.add(self)
+
+    def replace(
+        self,
+        owner: Any,
+        name: str,
+        parameters: Sequence[str],
+        hook: CallHook,
+        *,
+        and_others: bool = False,
+        needed: str = "another version is needed",
+    ) -> None:
+        """Have a hook asked about each call of a function, until :meth:`undo`.
+
+        :param owner: the module or the class that has the function.
+        :param parameters: the names of the function's parameters, in order.
+        :param and_others: whether later versions may have more parameters after these.
+        :param needed: the version to install, for the message.
+        :raises HookError: if the owner has no such function, or it has other parameters.
+        """
+        original = self.keep_original(owner, name, parameters, and_others=and_others, needed=needed)
+        setattr(owner, name, self.wrap(original, hook))
+
+    def wrap(self, original: Callable[..., Any], hook: CallHook) -> Callable[..., Any]:
+        """Return a function that does what ``original`` does, with a hook before and after it.
+
+        :param original: a function of the tuner. :meth:`replace` puts the function into a module or class; a
+            function of one object is put there by the adapter.
+        """
+        hooked = _HookedFunction(original, hook, self._session, self._tuner)
+
+        @wraps(original)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            return hooked.call(args, kwargs)
+
+        call.__dict__[_PATCHES] = self  # the patches live as long as the function
+        return call
+
+    def keep_original(
+        self,
+        owner: Any,
+        name: str,
+        parameters: Sequence[str],
+        *,
+        and_others: bool = False,
+        needed: str = "another version is needed",
+    ) -> Any:
+        """Return a function, or a class, that the adapter replaces itself. :meth:`undo` puts it back.
+
+        The parameters are those of :meth:`replace`.
+        """
+        where = f"{owner.__name__.rpartition('.')[2]}.{name}"
+        library = getattr(owner, "__module__", owner.__name__).partition(".")[0]
+        original = check_signature(
+            vars(owner).get(name), where, library, parameters, and_others=and_others, needed=needed
+        )
+        self._originals.append((owner, name, original))
+        return original
+
+    def undo(self) -> None:
+        """Put the originals back, the last replaced first."""
+        while self._originals:
+            owner, name, original = self._originals.pop()
+            setattr(owner, name, original)
+
+    def belongs_to(self, session: Session, library: str) -> bool:
+        """Whether these are patches of a library's tuner for a session."""
+        return self._session is session and library_of(self._tuner) == library
+
+
+_PATCHES = "_pytest_autotune_patches"
+_all_patches: weakref.WeakSet[Patches] = weakref.WeakSet()
+
+
+def undo_patches(session: Session, library: str) -> None:
+    """Put back the originals that an adapter left replaced, because it failed."""
+    for patches in list(_all_patches):
+        if patches.belongs_to(session, library):
+            patches.undo()
+
+
+class _HookedFunction:
+    """A tuner's function with a hook, and the guard around the hook."""
+
+    def __init__(self, original: Callable[..., Any], hook: CallHook, session: Session, tuner: str) -> None:
+        self._original = original
+        self._hook = hook
+        self._session = session
+        self._tuner = tuner
+        self._signature = inspect.signature(original)
+
+    def call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Make a call in the four steps that the module describes."""
+        try:
+            bound = self._signature.bind(*args, **kwargs)
+        except TypeError:
+            # The call is wrong. The tuner's function raises the error that its user expects.
+            return self._original(*args, **kwargs)
+        call = HookedCall(self._original, bound)
+        answer = self._ask(call)
+        if isinstance(answer, CallResult):
+            self._end(call, None)
+            return answer.value
+        if answer is None:
+            answer = CallInstead(self._original, args, kwargs)
+        try:
+            result = answer.function(*answer.args, **answer.kwargs)
+        except BaseException as error:
+            self._note_error(call, error)
+            raise
+        changed = self._note(call, result)
+        if changed is not None:
+            return changed.value
+        return result
+
+    def _ask(self, call: HookedCall) -> CallResult | CallInstead | None:
+        """Ask the hook. After an error of the adapter, return None.
+
+        :raises BaseException: the errors that pass.
+        """
+        try:
+            answer = self._hook.ask(call)
+            if answer is not None and not isinstance(answer, (CallResult, CallInstead)):
+                raise TypeError(f"ask() returned {type(answer).__name__}, and not a CallResult or CallInstead")
+            return answer
+        except LaunchError as error:
+            self._end(call, error.kernel_error)
+            error.raise_kernel_error()
+        except Exception as error:
+            self._end(call, error)
+            self._report(error)
+            return None
+        except BaseException as error:
+            self._end(call, error)
+            raise
+
+    def _note(self, call: HookedCall, result: Any) -> CallResult | None:
+        """Show the hook the tuner's result. After an error of the adapter, return None."""
+        try:
+            changed = self._hook.note(call, result)
+            if changed is not None and not isinstance(changed, CallResult):
+                raise TypeError(f"note() returned {type(changed).__name__}, and not a CallResult")
+        except Exception as error:
+            self._end(call, error)
+            self._report(error)
+            return None
+        except BaseException as error:
+            self._end(call, error)
+            raise
+        self._end(call, None)
+        return changed
+
+    def _note_error(self, call: HookedCall, error: BaseException) -> None:
+        """Show the hook the error of the tuner's own call, and end the contexts with it."""
+        try:
+            if isinstance(error, Exception):
+                self._hook.note_error(call, error)
+        except Exception as error_of_hook:
+            self._report(error_of_hook)
+        finally:
+            self._end(call, error)
+
+    def _end(self, call: HookedCall, error: BaseException | None) -> None:
+        """End the contexts that the hook entered.
+
+        :param error: the error that ends the call, which the caller raises afterwards; None if there is none.
+        """
+        try:
+            if error is None:
+                call.exits.close()
+            else:
+                call.exits.__exit__(type(error), error, error.__traceback__)
+        except Exception as error_of_context:
+            if error_of_context is not error:
+                self._report(error_of_context)
+        except BaseException as error_of_context:
+            if error_of_context is not error:
+                raise
+
+    def _report(self, error: Exception) -> None:
+        """Report an error of the adapter.
+
+        :raises BaseException: from the session's ``refuse``, if a miss is an error: nobody knows the call's outcome.
+        """
+        name = getattr(self._original, "__name__", str(self._original))
+        self._session.report_unanswered_call(self._tuner, f"{name}()", error)
