@@ -123,7 +123,7 @@ def test_what_a_worker_of_any_name_has_left_goes_with_the_folder_of_its_run(tmp_
     shared = SharedFolder(tmp_path)
     folder = run_folder(shared)
     member = RunMembership(folder)
-    ProgressFile(folder, worker)(Stage("triton:k", 0.0))
+    ProgressFile(folder, worker).show(Stage("triton:k", 0.0))
     Log(folder, worker).append(Lookup(Identity(Problem("triton", "k", (), Device("GPU", "arch")), ())).to_event())
 
     member.end()

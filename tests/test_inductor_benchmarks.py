@@ -54,7 +54,7 @@ class FakeTuning:
     def mark_disturbed(self) -> None:
         self.disturbed = True
 
-    def report_race(self, left: int, of: int) -> None: ...
+    def report_race(self, remaining: int, count: int) -> None: ...
 
     @contextmanager
     def measuring(self) -> Iterator[None]:

@@ -51,7 +51,7 @@ class Screen:
 STAGE = Stage("toy:lib.op", 100.0, "candidate 3 of 12")
 
 
-def test_a_long_tuning_is_a_line_with_kernel_candidate_and_seconds_now_and_then() -> None:
+def test_a_long_tuning_shows_kernel_candidate_and_seconds() -> None:
     screen = Screen(STAGE)
 
     assert {second: text for second in range(0, 75, 5) if (text := screen.after(second))} == {
@@ -61,14 +61,14 @@ def test_a_long_tuning_is_a_line_with_kernel_candidate_and_seconds_now_and_then(
     }
 
 
-def test_what_several_workers_tune_is_one_line_with_the_longest() -> None:
+def test_several_workers_share_the_line_of_the_longest_tuning() -> None:
     younger = Stage("toy:lib.other", 102.0, WAITING_FOR_GPU)
 
     assert "toy:lib.op: candidate 3 of 12, 19s (and 1 more)" in Screen(younger, STAGE).after(19)
     assert "toy:lib.other: waiting for the GPU, 17s" in Screen(younger).after(19)
 
 
-def test_a_tuning_may_end_while_one_in_another_thread_begins(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tuning_may_end_while_another_thread_begins_one(monkeypatch: pytest.MonkeyPatch) -> None:
     line = Screen(STAGE).line
 
     class Late(threading.Thread):
@@ -82,23 +82,28 @@ def test_a_tuning_may_end_while_one_in_another_thread_begins(monkeypatch: pytest
     assert not any(isinstance(thread, Late) for thread in threading.enumerate())
 
 
-def test_the_stages_of_a_tuning_are_told_and_an_inner_one_before_the_outer() -> None:
-    told: list[str | None] = []
+def test_an_inner_tuning_is_shown_in_place_of_the_outer() -> None:
+    shown: list[str | None] = []
     clock = Clock()
-    progress = Progress(lambda stage: told.append(stage and stage.text(clock.now)), clock)
+
+    class Display:
+        def show(self, stage: Stage | None) -> None:
+            shown.append(stage and stage.describe(clock.now))
+
+    progress = Progress(Display(), clock)
 
     progress.begin(PROBLEM)
-    progress.at(PROBLEM, "candidate 1 of 2")
+    progress.update(PROBLEM, "candidate 1 of 2")
     clock.now += 5
-    progress.at(PROBLEM, WAITING_FOR_GPU)
-    progress.at(PROBLEM, "9 of 12 candidates race")
-    progress.at(INNER, "candidate 1 of 1")
+    progress.update(PROBLEM, WAITING_FOR_GPU)
+    progress.update(PROBLEM, "9 of 12 candidates race")
+    progress.update(INNER, "candidate 1 of 1")
     progress.begin(INNER)
     progress.end(INNER)
     progress.end(PROBLEM)
     progress.end(PROBLEM)
 
-    assert told == [
+    assert shown == [
         "toy:lib.op: 0s",
         "toy:lib.op: candidate 1 of 2, 0s",
         "toy:lib.op: waiting for the GPU, 5s",
@@ -109,16 +114,16 @@ def test_the_stages_of_a_tuning_are_told_and_an_inner_one_before_the_outer() -> 
     ]
 
 
-def test_a_worker_tells_its_controller_by_a_file_and_nothing_is_left_of_it(tmp_path: Path) -> None:
+def test_the_controller_reads_a_workers_stage_from_a_file(tmp_path: Path) -> None:
     progress = Progress(ProgressFile(tmp_path, "gw1"))
 
     progress.begin(PROBLEM)
-    progress.at(PROBLEM, "candidate 2 of 3")
+    progress.update(PROBLEM, "candidate 2 of 3")
     (stage,) = read_stages(tmp_path)
     (tmp_path / "progress-gw0").write_text('{"torn')
     progress.end(PROBLEM)
 
-    assert (stage.kernel, stage.doing) == ("toy:lib.op", "candidate 2 of 3")
+    assert (stage.kernel, stage.activity) == ("toy:lib.op", "candidate 2 of 3")
     assert read_stages(tmp_path) == []
 
 

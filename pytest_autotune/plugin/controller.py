@@ -222,7 +222,7 @@ class Controller:
             self._crashed_workers.append(worker)
             if self._shared_run_folder is not None:
                 # The worker's last tuning is over: the progress line must not show it any longer.
-                ProgressFile(self._shared_run_folder, worker)(None)
+                ProgressFile(self._shared_run_folder, worker).show(None)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         self._completeness.add_report(report)

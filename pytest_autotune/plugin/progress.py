@@ -77,12 +77,12 @@ class ProgressLine:
     def write(self) -> None:
         """Write a line if a tuning has taken long and the last line is old enough."""
         now = self._now()
-        long_stages = [stage for stage in self._list_stages() if now - stage.since >= AFTER_S]
+        long_stages = [stage for stage in self._list_stages() if now - stage.started_s >= AFTER_S]
         if not long_stages or now - self._last_line_s < EVERY_S:
             return
         self._last_line_s = now
-        longest = min(long_stages, key=lambda stage: stage.since)
-        text = f"autotune: tuning {to_one_line(longest.text(now))}"
+        longest = min(long_stages, key=lambda stage: stage.started_s)
+        text = f"autotune: tuning {to_one_line(longest.describe(now))}"
         if len(long_stages) > 1:
             text += f" (and {len(long_stages) - 1} more)"
         if self._config.get_terminal_writer().width_of_current_line:
@@ -116,7 +116,7 @@ class ProcessProgress:
     def _list_stages(self) -> list[Stage]:
         return list(self._stages)
 
-    def __call__(self, stage: Stage | None) -> None:
+    def show(self, stage: Stage | None) -> None:
         """Show a tuning, or that none is open any more."""
         self._stages[:] = [] if stage is None else [stage]
         if self._line is None:
@@ -134,7 +134,7 @@ class ProgressFile:
         self._path = folder / f"progress-{worker}"
         self._process_id = os.getpid()
 
-    def __call__(self, stage: Stage | None) -> None:
+    def show(self, stage: Stage | None) -> None:
         """Write a tuning, or that none is open any more."""
         # A forked child of a test must not replace the stage of its parent.
         if os.getpid() != self._process_id:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from operator import itemgetter
 
 from pytest_autotune.cache.model import Versions
 from pytest_autotune.run.lookup import Lookup
@@ -99,7 +100,7 @@ def collect(events: Iterable[tuple[str, Event]], recovered: Iterable[tuple[str, 
     lookups: list[Lookup] = []
     mode_events: list[Event] = []
     last_events = _LastEvents()
-    for process, event in sorted(events, key=lambda pair: pair[0]):
+    for process, event in sorted(events, key=itemgetter(0)):
         with suppress(ValueError, TypeError, KeyError, AttributeError):
             if event.kind == END:
                 last_events.add(event)
@@ -108,25 +109,27 @@ def collect(events: Iterable[tuple[str, Event]], recovered: Iterable[tuple[str, 
             if lookup is None:
                 mode_events.append(event)
             else:
-                lookups.append(replace(lookup, process="" if process == ALONE else process))
+                if process != ALONE:
+                    lookup = replace(lookup, process=process)
+                lookups.append(lookup)
     recovered_lookups = []
     if recovered:
         for lookup in collect(recovered).lookups:
             if lookup.is_tuned:  # no process of this run measured it
                 recovered_lookups.append(replace(lookup, process=""))
-    texts = {name: tuple(found) for name, found in last_events.texts.items()}
+    texts = last_events.texts
     return Collected(
         lookups=tuple(lookups),
         recovered_lookups=tuple(recovered_lookups),
         mode_events=tuple(mode_events),
-        notes=texts["notes"],
-        untracked=texts["untracked"],
+        notes=tuple(texts["notes"]),
+        untracked=tuple(texts["untracked"]),
         unhooked=tuple(sorted(last_events.unhooked)),
         versions=last_events.versions,
-        imported_kernels=texts["imported_kernels"],
-        hypothesis_tests=texts["hypothesis_tests"],
-        disabled_tests=texts["disabled_tests"],
-        missing_caches=texts["missing_caches"],
-        ignored_test_files=texts["ignored_test_files"],
+        imported_kernels=tuple(texts["imported_kernels"]),
+        hypothesis_tests=tuple(texts["hypothesis_tests"]),
+        disabled_tests=tuple(texts["disabled_tests"]),
+        missing_caches=tuple(texts["missing_caches"]),
+        ignored_test_files=tuple(texts["ignored_test_files"]),
         deselected_count=last_events.deselected_count,
     )

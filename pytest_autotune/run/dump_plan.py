@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from pytest_autotune.cache.locations import is_url
 from pytest_autotune.cache.merge import MergeRules, without_candidates
-from pytest_autotune.cache.model import Cache, Entry, Identity
+from pytest_autotune.cache.model import Cache, Entry, Identity, Problem
 from pytest_autotune.run.lookup import Lookup
 
 #: The values of ``--autotune-update``: replace and add entries; only add entries; also remove unused entries.
@@ -51,26 +51,28 @@ class NoDump:
         """Whether the entry of a renamed kernel loses its old name."""
         return is_complete
 
-    def build_base(self, loaded: Iterable[Cache], held: Cache) -> Cache:
+    def build_base(self, loaded: Iterable[Cache], dump_cache: Cache) -> Cache:
         """Return the cache to merge the run's entries into.
 
         :param loaded: the loaded caches.
-        :param held: the content of the dump path.
+        :param dump_cache: the content of the dump path.
         """
         entries: list[Entry] = []
         for cache in loaded:
             entries += cache.entries
         return Cache(tuple(entries))
 
-    def select_lookups(self, lookups: Iterable[Lookup], known: Collection[Identity], held: Cache) -> list[Lookup]:
+    def select_lookups(
+        self, lookups: Iterable[Lookup], loaded: Collection[Identity], dump_cache: Cache
+    ) -> list[Lookup]:
         """Return the lookups whose entries belong into the cache.
 
-        :param known: the entries of the loaded files and of the dump path.
-        :param held: the content of the dump path.
+        :param loaded: the entries of the loaded files and of the dump path.
+        :param dump_cache: the content of the dump path.
         """
         return list(lookups)
 
-    def select_used(self, used: Sequence[Entry], held: Cache, recovered: Iterable[Lookup]) -> list[Entry]:
+    def select_used(self, used: Sequence[Entry], dump_cache: Cache, recovered: Iterable[Lookup]) -> list[Entry]:
         """Return the used entries that belong into the cache.
 
         :param recovered: the lookups of killed runs with this dump path.
@@ -79,7 +81,9 @@ class NoDump:
 
     def with_kept_candidates(self, entry: Entry) -> Entry:
         """Return an entry with the candidates that the cache keeps."""
-        return entry if self.keeps_candidates else without_candidates(entry)
+        if self.keeps_candidates:
+            return entry
+        return without_candidates(entry)
 
     def build_rules(self, is_complete: bool) -> MergeRules:
         """Return the rules of the merge."""
@@ -98,21 +102,25 @@ class FileDump(NoDump):
     def writes(self) -> bool:
         return True
 
-    def build_base(self, loaded: Iterable[Cache], held: Cache) -> Cache:
-        return held
+    def build_base(self, loaded: Iterable[Cache], dump_cache: Cache) -> Cache:
+        return dump_cache
 
-    def select_lookups(self, lookups: Iterable[Lookup], known: Collection[Identity], held: Cache) -> list[Lookup]:
+    def select_lookups(
+        self, lookups: Iterable[Lookup], loaded: Collection[Identity], dump_cache: Cache
+    ) -> list[Lookup]:
         """Return the lookups whose entries belong into the cache; see :class:`NoDump`.
 
         A lookup that a single test's own cache answered is left out if the file has another choice. An update writes
         such a lookup into the test's own cache.
         """
-        protected = {entry.problem for entry in held.entries} if self.only_adds else set()
+        protected: set[Problem] = set()
+        if self.only_adds:
+            protected = {entry.problem for entry in dump_cache.entries}
         selected = []
         for lookup in lookups:
             if lookup.problem in protected:
                 continue
-            has_other_choice = lookup.identity in known and not lookup.is_searched
+            has_other_choice = lookup.identity in loaded and not lookup.is_searched
             if lookup.test_cache and (self.is_update or has_other_choice):
                 continue
             selected.append(lookup)
@@ -131,13 +139,17 @@ class SharedDump(FileDump):
     def removes_old_names(self, is_complete: bool) -> bool:
         return False
 
-    def select_used(self, used: Sequence[Entry], held: Cache, recovered: Iterable[Lookup]) -> list[Entry]:
+    def select_used(self, used: Sequence[Entry], dump_cache: Cache, recovered: Iterable[Lookup]) -> list[Entry]:
         """Return the used entries that the store itself has. Entries of loaded files belong to these files."""
-        entries_in_store = {entry.identity: entry for entry in held.entries}
+        entries_in_store = {entry.identity: entry for entry in dump_cache.entries}
         for lookup in recovered:
             if lookup.entry is not None:
                 entries_in_store[lookup.entry.identity] = lookup.entry
-        return [entries_in_store[entry.identity] for entry in used if entry.identity in entries_in_store]
+        selected = []
+        for entry in used:
+            if entry.identity in entries_in_store:
+                selected.append(entries_in_store[entry.identity])
+        return selected
 
     def build_rules(self, is_complete: bool) -> MergeRules:
         return MergeRules(

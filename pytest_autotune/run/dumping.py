@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import replace
 
 from pytest_autotune.cache.errors import CacheError
@@ -11,7 +10,7 @@ from pytest_autotune.cache.model import Identity
 from pytest_autotune.cache.stores.store import Store
 from pytest_autotune.run.collected import Collected
 from pytest_autotune.run.dump_plan import UPDATE_ALL, UPDATE_NEW, plan_dump
-from pytest_autotune.run.lookup import TUNED, Lookup
+from pytest_autotune.run.lookup import TUNED
 from pytest_autotune.run.result import DumpOutcome, RunRequest, RunResult
 from pytest_autotune.run.settle import (
     EndedRun,
@@ -70,45 +69,62 @@ def dump_test_caches(
     results = []
     for name in sorted(names):
         store = open_store(name)
-        held: set[Identity] = set()
-        with suppress(CacheError):  # the dump reports the error
-            held = {entry.identity for entry in store.read(missing_ok=True).entries}
-        lookups = _select_lookups_of_cache(collected, name, held)
-        if not lookups and name not in collected.missing_caches:
+        old_identities = _read_identities(store)
+        collected_for_cache = _select_reports_of_cache(collected, name, old_identities)
+        if not collected_for_cache.lookups and name not in collected.missing_caches:
             continue
-        if held and not request.plan.is_update:
+        if old_identities and not request.plan.is_update:
             continue
-        recovered = [replace(one, test_cache="") for one in collected.recovered_lookups if one.test_cache == name]
-        part = replace(collected, lookups=tuple(lookups), recovered_lookups=tuple(recovered))
-        scope = UPDATE_NEW if request.plan.only_adds else UPDATE_ALL
+        scope = UPDATE_ALL
+        if request.plan.only_adds:
+            scope = UPDATE_NEW
         plan = plan_dump(str(store), scope, keeps_candidates=request.plan.keeps_candidates)
-        results.append(dump_run(store, source, InitialCaches(), part, replace(request, plan=plan), folder))
+        cache_request = replace(request, plan=plan)
+        results.append(dump_run(store, source, InitialCaches(), collected_for_cache, cache_request, folder))
     return results
 
 
-def _select_lookups_of_cache(collected: Collected, name: str, held: set[Identity]) -> list[Lookup]:
-    """Return the lookups of tests that load this cache last, if their entry is new or in the cache.
+def _read_identities(store: Store) -> set[Identity]:
+    """Return the identities of the entries in a store; none if it cannot be read. The dump reports the error."""
+    try:
+        return {entry.identity for entry in store.read(missing_ok=True).entries}
+    except CacheError:
+        return set()
 
-    :param held: the entries of the cache.
+
+def _select_reports_of_cache(collected: Collected, name: str, old_identities: set[Identity]) -> Collected:
+    """Return the reports of tests that load this cache last, if their entry is new or in the cache.
+
+    :param old_identities: of the entries that the cache has.
     """
     lookups = []
     for lookup in collected.lookups:
         if lookup.test_cache != name:
             continue
-        has_entry_of_cache = lookup.entry is not None and lookup.entry.identity in held
-        if not held or lookup.is_searched or has_entry_of_cache:
+        has_entry_of_cache = lookup.entry is not None and lookup.entry.identity in old_identities
+        if not old_identities or lookup.is_searched or has_entry_of_cache:
             lookups.append(replace(lookup, test_cache=""))
-    return lookups
+    recovered_lookups = []
+    for lookup in collected.recovered_lookups:
+        if lookup.test_cache == name:
+            recovered_lookups.append(replace(lookup, test_cache=""))
+    return replace(collected, lookups=tuple(lookups), recovered_lookups=tuple(recovered_lookups))
 
 
 def _keep_for_next_run(folder: RunFolder, collected: Collected) -> str:
-    """Keep the tunings that are in no file, because the dump could not be written; say in words which are kept."""
-    tuned = {lookup.entry for lookup in collected.lookups if lookup.entry is not None and lookup.is_searched}
-    if not tuned:
+    """Write tunings that are in no file into the log, because the dump could not be written.
+
+    :returns: the number of lost tunings, in words.
+    """
+    tuned_entries = {lookup.entry for lookup in collected.lookups if lookup.is_searched}
+    if not tuned_entries:
         return "nothing was tuned"
-    unwritten, error = folder.keep()
-    lost = {event.entry for event in unwritten if event.kind == TUNED} & tuned
-    if not lost:
+    unwritten_events, error = folder.keep()
+    lost_entries = {event.entry for event in unwritten_events if event.kind == TUNED} & tuned_entries
+    if not lost_entries:
         return "what was tuned is kept for the next run with this dump path"
-    why = f"the log cannot be written: {error}" if error else "no log can be kept"
-    return f"{len(lost)} of {len(tuned)} tunings are lost ({why}); the next run with this dump path has the rest"
+    reason = "no log can be kept"
+    if error:
+        reason = f"the log cannot be written: {error}"
+    counts = f"{len(lost_entries)} of {len(tuned_entries)}"
+    return f"{counts} tunings are lost ({reason}); the next run with this dump path has the rest"

@@ -1,6 +1,7 @@
-"""What a process has to say to the user: notes, what is tuned now, and the guard.
+"""The lines that a process has for the summary, the tunings that run in it now, and the guard of our own errors.
 
-An error of ours costs a line, never a test; ``autotune_debug`` has its traceback written to standard error, too.
+An error of pytest-autotune costs a line of the summary, never a test. ``autotune_debug`` also writes its traceback to
+standard error.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from pytest_autotune.cache.foreign_text import error_message
 from pytest_autotune.cache.model import Problem
@@ -22,61 +23,70 @@ _T = TypeVar("_T")
 class Notes:
     """The lines of one process for the summary, each once.
 
-    :param debug: write the tracebacks of errors, to standard error as it is now: pytest captures it during tests.
+    :param debug: write the tracebacks of errors to the standard error of now: pytest captures it during tests.
     """
 
     def __init__(self, debug: bool = False) -> None:
         self.notes: list[str] = []
-        #: tuner -> why it could not be hooked, or which error of ours left a call of it alone.
+        #: tuner -> why it could not be hooked, or the error of ours for which a call was left to it.
         self.unhooked_tuners: dict[str, str] = {}
-        self._debug_to = os.dup(2) if debug else None
+        self._debug_descriptor = os.dup(2) if debug else None
 
     def note(self, text: str) -> None:
-        """Show the user something in the summary."""
+        """Show the user a line in the summary."""
         if text not in self.notes:
             self.notes.append(text)
 
     def report_bypass(self, tuner: str, reason: str, error: BaseException | None = None) -> None:
-        """Note for the user that a tuner, or a part of one, could not be hooked."""
-        self._debug(error)
+        """Note for the user that a tuner, or a part of a tuner, could not be hooked."""
+        self._write_traceback(error)
         self.unhooked_tuners[tuner] = reason
         self.note(f"{tuner} was bypassed: {reason}")
 
     def report_error(
-        self, tuner: str, where: str, error: BaseException, more: str = "", *, is_counted: bool = True
+        self, tuner: str, place: str, error: BaseException, consequence: str = "", *, is_counted: bool = True
     ) -> str:
-        """Note an error of ours in one line: it must never fail a test, or the run.
+        """Note an error of pytest-autotune in one line. It must never fail a test, or the run.
 
-        :param more: the end of the line.
-        :param is_counted: no call was tuned for it without being counted: else it fails a limit on misses.
+        :param place: the function that raised the error, in words.
+        :param consequence: the end of the line.
+        :param is_counted: the problem of the call is counted all the same. Otherwise the error fails a limit on misses.
         :returns: the error in words.
         """
-        self._debug(error)
-        words = " ".join(f"error in {where}: {type(error).__name__}: {error_message(error)}".split())
-        self.note(f"{tuner}: {words}{more}")
+        self._write_traceback(error)
+        words = " ".join(f"error in {place}: {type(error).__name__}: {error_message(error)}".split())
+        self.note(f"{tuner}: {words}{consequence}")
         if not is_counted:
             self.unhooked_tuners.setdefault(tuner, words)
         return words
 
     @contextmanager
-    def guard(self, tuner: str, where: str) -> Iterator[None]:
-        """Note an error of ours that is raised inside, and go on after it; Ctrl-C and time-outs pass."""
+    def guard(self, tuner: str, place: str) -> Iterator[None]:
+        """Note an error of ours that is raised inside, and go on after it. Ctrl-C and time-outs pass.
+
+        :param place: the function that is guarded, in words.
+        """
         try:
             yield
         except Exception as error:
-            self.report_error(tuner, where, error)
+            self.report_error(tuner, place, error)
 
     @contextmanager
-    def guarded(self, tuner: str, held: AbstractContextManager[_T], otherwise: _T) -> Iterator[_T]:
-        """Hold something of ours; ``otherwise`` is given where it cannot be had. What is raised inside passes."""
+    def guarded(self, tuner: str, context: AbstractContextManager[_T], default: _T) -> Iterator[_T]:
+        """Enter a context of ours, and yield its value. An error that is raised inside the context passes.
+
+        :param default: the value if the context cannot be entered; the error is noted.
+        """
+        value = default
         with ExitStack() as exits:
             with self.guard(tuner, "the session"):
-                otherwise = exits.enter_context(held)
-            yield otherwise
+                value = exits.enter_context(context)
+            yield value
 
-    def _debug(self, error: BaseException | None) -> None:
-        if self._debug_to is not None and error is not None:
-            os.write(self._debug_to, "".join(traceback.format_exception(error)).encode(errors="backslashreplace"))
+    def _write_traceback(self, error: BaseException | None) -> None:
+        if self._debug_descriptor is not None and error is not None:
+            text = "".join(traceback.format_exception(error))
+            os.write(self._debug_descriptor, text.encode(errors="backslashreplace"))
 
 
 WAITING_FOR_GPU = "waiting for the GPU"
@@ -85,35 +95,45 @@ WAITING_FOR_WORKER = "waiting for another worker's tuning"
 
 @dataclass(frozen=True)
 class Stage:
-    """How far a tuning has come.
+    """The stage of a tuning that runs now.
 
     :param kernel: ``triton:lib.matmul``.
-    :param since: when it began, in seconds of :func:`time.time`, which processes of one machine share.
-    :param doing: which candidates it tries now, or for what it waits.
+    :param started_s: the beginning, in seconds of :func:`time.time`, which processes of one machine share.
+    :param activity: the candidate that is compiled or measured now, or the thing that the tuning waits for.
     """
 
     kernel: str
-    since: float
-    doing: str = ""
+    started_s: float
+    activity: str = ""
 
-    def text(self, now: float) -> str:
-        """The stage in words: ``triton:lib.matmul: candidate 3 of 12, 4s``."""
-        return f"{self.kernel}: {', '.join(filter(None, [self.doing, f'{max(now - self.since, 0):.0f}s']))}"
+    def describe(self, now_s: float) -> str:
+        """Return the stage in words: ``triton:lib.matmul: candidate 3 of 12, 4s``."""
+        seconds = f"{max(now_s - self.started_s, 0):.0f}s"
+        if not self.activity:
+            return f"{self.kernel}: {seconds}"
+        return f"{self.kernel}: {self.activity}, {seconds}"
+
+
+class ProgressDisplay(Protocol):
+    """Shows the user the tuning of a process."""
+
+    def show(self, stage: Stage | None) -> None:
+        """Show the stage of now; None if nothing is tuned any more."""
 
 
 class Progress:
-    """The tunings of this process; of those inside others, the innermost is reported.
+    """The tunings of this process.
 
-    :param tell: called whenever something changes, with the stage of now, or None when nothing is tuned any more.
+    :param display: shows the innermost tuning whenever its stage changes; None to show nothing.
+    :param clock: returns the seconds of now; see :class:`Stage`.
     """
 
-    def __init__(
-        self, tell: Callable[[Stage | None], object] = lambda stage: None, now: Callable[[], float] = time.time
-    ) -> None:
-        self._tell = tell
-        self._now = now
+    def __init__(self, display: ProgressDisplay | None = None, clock: Callable[[], float] = time.time) -> None:
+        self._display = display
+        self._clock = clock
+        #: The stages of open tunings, the innermost last.
         self._stages: dict[Problem, Stage] = {}
-        #: How many searches have begun.
+        #: The number of searches that have begun.
         self.searches = 0
 
     @property
@@ -121,24 +141,28 @@ class Progress:
         """The problems that are tuned now, as ``tuner:kernel``."""
         return sorted(stage.kernel for stage in self._stages.values())
 
-    def begin(self, problem: Problem, doing: str = "") -> None:
-        """A problem is searched, or another process's search waited for; once it ends, call :meth:`end`."""
-        stage = self._stages.get(problem) or Stage(problem.name, self._now())
-        self._stages[problem] = replace(stage, doing=doing)
-        self._tell_innermost()
+    def begin(self, problem: Problem, activity: str = "") -> None:
+        """Begin a search, or the wait for the search of another process. Call :meth:`end` after it."""
+        stage = self._stages.get(problem) or Stage(problem.name, self._clock())
+        self._stages[problem] = replace(stage, activity=activity)
+        self._show_innermost()
 
     def begin_search(self, problem: Problem) -> None:
+        """Begin a search, and count it."""
         self.searches += 1
         self.begin(problem)
 
-    def at(self, problem: Problem, doing: str) -> None:
+    def update(self, problem: Problem, activity: str) -> None:
+        """Show what an open tuning does now. A problem without an open tuning is ignored."""
         if problem in self._stages:
-            self.begin(problem, doing)
+            self.begin(problem, activity)
 
     def end(self, problem: Problem) -> None:
-        """A tuning is over; nothing for one that never began."""
+        """End a tuning. A problem without an open tuning is ignored."""
         if self._stages.pop(problem, None) is not None:
-            self._tell_innermost()
+            self._show_innermost()
 
-    def _tell_innermost(self) -> None:
-        self._tell([None, *self._stages.values()][-1])
+    def _show_innermost(self) -> None:
+        if self._display is not None:
+            # Without an open tuning, only the None is in the list.
+            self._display.show([None, *self._stages.values()][-1])

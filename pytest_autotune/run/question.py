@@ -82,7 +82,6 @@ def list_digests(question: Question, notes: Notes) -> tuple[Digest, ...]:
     digests = []
     with notes.guard(question.problem.tuner, "digests()"):
         for digest in question.digests():
-            parts = tuple(to_one_line(part) for part in digest.parts)
-            digests.append(Digest(to_one_line(digest.id), parts))
+            digests.append(Digest(to_one_line(digest.id), tuple(map(to_one_line, digest.parts))))
         return tuple(digests)
     return ()

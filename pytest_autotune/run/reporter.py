@@ -26,7 +26,7 @@ class Reporter(Notes):
 
     :param index: the loaded caches; None in a run that loads nothing.
     :param refuse: raises an error that fails the test, when the policy says that a lookup is an error.
-    :param progress: is told what is tuned.
+    :param progress: shows the user the tunings of this process.
     :param log: receives the events.
     """
 
@@ -52,7 +52,9 @@ class Reporter(Notes):
         #: The cache that the run itself loaded, without the caches of a single test; None if it loaded none.
         self.index = index
         #: The caches that are loaded now; the first takes precedence.
-        self.indexes: Sequence[EntryIndex] = () if index is None else (index,)
+        self.indexes: Sequence[EntryIndex] = ()
+        if index is not None:
+            self.indexes = (index,)
         self.progress = progress or Progress()
         self.coordinator = coordinator
         #: (digest of an entry, specialization) of the choices that were compiled.
@@ -62,8 +64,8 @@ class Reporter(Notes):
 
     def ignores(self, tuner: str, kernel: str) -> bool:
         """Whether the user wants this kernel to be bypassed."""
-        wanted = self.policy.tuners
-        if wanted is not None and not is_tuner_named(tuner, wanted):
+        named = self.policy.tuners
+        if named is not None and not is_tuner_named(tuner, named):
             return True
         return self.policy.ignores(tuner, kernel)
 
@@ -74,15 +76,15 @@ class Reporter(Notes):
         if self.indexes:
             self.refuse_errors(lookup)
 
-    def report_unanswered_call(self, tuner: str, where: str, error: BaseException) -> None:
+    def report_unanswered_call(self, tuner: str, place: str, error: BaseException) -> None:
         """Report an error of pytest-autotune before a call could ask. The tuner does as it would without the plugin.
 
         :raises BaseException: from ``refuse``, if a miss is an error. Nobody knows the outcome of the call.
         """
         consequence = f"; that call was left to {tuner}, and not recorded"
-        words = self.report_error(tuner, where, error, consequence, is_counted=False)
-        if self.indexes and self.policy.is_error(Outcome.MISS):
-            self._refuse(f"autotune: MISS {tuner}: {words}")
+        words = self.report_error(tuner, place, error, consequence, is_counted=False)
+        if self.indexes:
+            self._refuse_if_error(Outcome.MISS, f"MISS {tuner}: {words}")
 
     def report_observed(self, *lookups: Lookup) -> None:
         """Report lookups that a tuner made inside itself. All of them are reported before an error is raised."""
@@ -102,13 +104,22 @@ class Reporter(Notes):
             self.lookups.append(lookup)
 
     def refuse_errors(self, lookup: Lookup) -> None:
-        """Fail the test if the policy calls the outcome of a lookup an error. No other place refuses a lookup."""
-        if self.policy.is_error(lookup.outcome):
-            self._refuse(f"autotune: {lookup}")
+        """Fail the test if the policy calls the outcome of a lookup an error."""
+        self._refuse_if_error(lookup.outcome, str(lookup))
+
+    def _refuse_if_error(self, outcome: Outcome | None, text: str) -> None:
+        """Fail the test if the policy calls an outcome an error. No other place fails a test for an outcome.
+
+        :param text: the lookup in words.
+        """
+        if self.policy.is_error(outcome):
+            self._refuse(f"autotune: {text}")
 
     def append_event(self, event: Event) -> None:
         """Append an event that is no lookup to the log."""
-        tuner = event.identity.problem.tuner if event.identity is not None else "session"
+        tuner = "session"
+        if event.identity is not None:
+            tuner = event.identity.problem.tuner
         with self.guard(tuner, "the log"):
             self._log.append(event)
 
@@ -129,9 +140,9 @@ class Reporter(Notes):
         """
         return self.guarded("lock", self.coordinator.compiling(name, wait), True)
 
-    def measuring(self, on: str = "") -> AbstractContextManager[bool]:
+    def measuring(self, processor: str = "") -> AbstractContextManager[bool]:
         """Take the device for a measurement outside a tuning; yields False if that took too long.
 
-        :param on: the name of the processor; empty for the current GPU.
+        :param processor: its name; empty for the current GPU.
         """
-        return self.guarded("lock", self.coordinator.measuring(on), False)
+        return self.guarded("lock", self.coordinator.measuring(processor), False)

@@ -1,10 +1,14 @@
-"""What a run came to, as data: the one thing that every renderer shows. Pure."""
+"""The result of a run as data, which every renderer shows. Pure.
+
+:mod:`pytest_autotune.run.settle` builds it, and :mod:`pytest_autotune.report` renders and judges it.
+"""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from typing import Protocol
 
 from pytest_autotune.cache.diff import ChangeKind, Diff
@@ -20,10 +24,10 @@ from pytest_autotune.workers.events import Event
 
 @dataclass(frozen=True)
 class SourceLocation:
-    """Where a test is defined.
+    """The place where a test is defined.
 
-    :param path: of its file, relative to the root of the repository, with forward slashes.
-    :param line: the first one is 1; 0 where it is not known.
+    :param path: the file, relative to the root of the repository, with forward slashes.
+    :param line: from 1; 0 if it is not known.
     """
 
     path: str
@@ -112,109 +116,150 @@ class RunResult:
 
     @property
     def changes(self) -> Diff:
-        """How what was chosen differs from what was in the dump path, else from what was loaded, if anything was."""
-        found = self.merged.changes
-        is_new = not found.unchanged and all(change.kind is ChangeKind.ADDED for change in found.changes)
-        return Diff((), 0) if is_new else found
+        """The changed choices, compared with the dump path, or else with the loaded caches.
+
+        Empty if all entries are new: then there was nothing to compare with.
+        """
+        changes = self.merged.changes
+        if changes.unchanged:
+            return changes
+        for change in changes.changes:
+            if change.kind is not ChangeKind.ADDED:
+                return changes
+        return Diff((), 0)
 
     def with_dump(self, dump: DumpOutcome) -> RunResult:
-        """The result, when what became of the dump is known."""
-        if not dump.written_to:
-            errors = (*self.errors, *([dump.error] if dump.error else []))
-            merged = MergeResult(self.merged.cache, best_measurements=self.merged.best_measurements)
-            return replace(self, dump=dump, merged=merged, recovered_count=0, left_out_entries=(), errors=errors)
-        return replace(self, dump=dump, unused_entries=() if self.request.plan.prunes else self.unused_entries)
+        """Return the result of a run whose dump has this outcome."""
+        if dump.written_to:
+            unused_entries = self.unused_entries
+            if self.request.plan.prunes:
+                unused_entries = ()
+            return replace(self, dump=dump, unused_entries=unused_entries)
+        errors = self.errors
+        if dump.error:
+            errors = (*errors, dump.error)
+        # Nothing was written, so no entry has changed.
+        merged = MergeResult(self.merged.cache, best_measurements=self.merged.best_measurements)
+        return replace(self, dump=dump, merged=merged, recovered_count=0, left_out_entries=(), errors=errors)
 
     @property
     def tuners_without_adapter(self) -> tuple[str, ...]:
-        """The tuners of loaded entries for which there is no adapter here."""
-        adapters, loaded = self.request.adapters, {library_of(name) for name in self.devices_by_tuner}
-        return () if adapters is None else tuple(sorted(loaded - set(adapters)))
+        """The tuners of loaded entries for which no adapter is installed."""
+        if self.request.adapters is None:
+            return ()
+        loaded = set(map(library_of, self.devices_by_tuner))
+        return tuple(sorted(loaded.difference(self.request.adapters)))
 
     @property
     def unhooked_tuners(self) -> tuple[str, ...]:
-        """The tuners that could not be hooked, and were asked for by name or by entries."""
-        wanted = {library_of(name) for name in self.request.policy.tuners or self.devices_by_tuner}
-        return tuple(tuner for tuner, _ in self.collected.unhooked if library_of(tuner) in wanted)
+        """The tuners that could not be hooked although the user, or a loaded entry, names them."""
+        named = set(map(library_of, self.request.policy.tuners or self.devices_by_tuner))
+        return tuple(tuner for tuner, _ in self.collected.unhooked if library_of(tuner) in named)
 
     @property
     def unnamed_tuners(self) -> tuple[str, ...]:
-        """The tuners of loaded entries that the user has left out by naming others."""
-        wanted = self.request.policy.tuners
-        return tuple(name for name in self.devices_by_tuner if wanted and not is_tuner_named(name, wanted))
+        """The tuners of loaded entries that the user has left out by naming other tuners."""
+        named = self.request.policy.tuners
+        if not named:
+            return ()
+        return tuple(tuner for tuner in self.devices_by_tuner if not is_tuner_named(tuner, named))
 
     @property
     def bypasses(self) -> tuple[str, ...]:
-        """What bypasses some tuners, kernels or tests, as spelt."""
-        named_by = [self.request.tuners_named_by] if self.request.policy.tuners else []
-        ignores = ["autotune_ignore (ini)"] if self.request.policy.ignore else []
-        return (*named_by, *ignores, *(["autotune_cache(enabled=False)"] if self.collected.disabled_tests else []))
+        """The options and markers that bypass some tuners, kernels or tests, as the user wrote them."""
+        bypasses = []
+        if self.request.policy.tuners:
+            bypasses.append(self.request.tuners_named_by)
+        if self.request.policy.ignore:
+            bypasses.append("autotune_ignore (ini)")
+        if self.collected.disabled_tests:
+            bypasses.append("autotune_cache(enabled=False)")
+        return tuple(bypasses)
 
     @property
     def hypothesis_rows(self) -> tuple[ProblemRow, ...]:
-        """The rows that an update would cover and a test draws anew in each run."""
-        return tuple(
-            row for row in self.rows_to_update if row.tests and row.tests[0] in self.collected.hypothesis_tests
-        )
+        """The rows that an update would cover, but whose test draws another problem in each run."""
+        rows = []
+        for row in self.rows_to_update:
+            if row.tests and row.tests[0] in self.collected.hypothesis_tests:
+                rows.append(row)
+        return tuple(rows)
 
     @property
     def counts(self) -> dict[str, int]:
-        """The number of problems by outcome, and by what became of them; of entries, how many are unused."""
-        by_outcome = Counter(row.outcome for row in self.rows)
-        counts = {outcome.value: by_outcome[outcome] for outcome in (Outcome.HIT, Outcome.MISS, Outcome.STALE)}
-        counts["mismatch"] = by_outcome[Outcome.MISMATCH]
-        counts["tuned"] = sum(row.tuned and not row.failed for row in self.rows)
-        counts["failed"] = sum(row.failed for row in self.rows)
-        counts["unrecorded"] = sum(bool(row.unrecorded) for row in self.rows)
-        counts["fallback"] = sum(bool(row.fallback) for row in self.rows)
-        counts["unused"] = len(self.unused_entries)
-        counts["uncacheable"] = by_outcome[Outcome.UNCACHEABLE]
-        counts["untracked"] = len(self.collected.untracked)
-        return counts
+        """The numbers of problems by outcome and by result, and the number of unused entries."""
+        outcomes = Counter(row.outcome for row in self.rows)
+        return {
+            "hit": outcomes[Outcome.HIT],
+            "miss": outcomes[Outcome.MISS],
+            "stale": outcomes[Outcome.STALE],
+            "mismatch": outcomes[Outcome.MISMATCH],
+            "tuned": sum(row.tuned and not row.failed for row in self.rows),
+            "failed": sum(row.failed for row in self.rows),
+            "unrecorded": sum(bool(row.unrecorded) for row in self.rows),
+            "fallback": sum(bool(row.fallback) for row in self.rows),
+            "unused": len(self.unused_entries),
+            "uncacheable": outcomes[Outcome.UNCACHEABLE],
+            "untracked": len(self.collected.untracked),
+        }
 
     @property
     def is_judged(self) -> bool:
-        """Whether lookups could be hits: something was loaded, if only by a marker."""
-        return bool(self.loaded) or any(row.outcome not in (None, Outcome.UNCACHEABLE) for row in self.rows)
+        """Whether lookups could be hits: the run, or a test for itself, loaded a cache."""
+        if self.loaded:
+            return True
+        return any(row.outcome not in (None, Outcome.UNCACHEABLE) for row in self.rows)
 
     @property
     def rows_to_update(self) -> tuple[ProblemRow, ...]:
-        """The rows that an update would cover: not those that the dump has now, nor those that nothing can record."""
-        outcomes = (Outcome.MISS, Outcome.STALE, Outcome.MISMATCH)
-        rows = (row for row in self.rows if row.outcome in outcomes and not row.unrecorded)
-        dump = self.dump
-        if dump is None or dump.error:
-            return tuple(rows)
-        return tuple(
-            row for row in rows if not row.is_kept or (self.request.plan.only_adds and row.outcome is Outcome.STALE)
-        )
+        """The rows that an update would cover. The dump of this run covers some rows already."""
+        is_dumped = self.dump is not None and not self.dump.error
+        rows = []
+        for row in self.rows:
+            if row.outcome not in (Outcome.MISS, Outcome.STALE, Outcome.MISMATCH) or row.unrecorded:
+                continue
+            # A dump that only adds entries leaves a stale entry as it is.
+            stays_stale = self.request.plan.only_adds and row.outcome is Outcome.STALE
+            if is_dumped and row.is_kept and not stays_stale:
+                continue
+            rows.append(row)
+        return tuple(rows)
 
     @property
     def rename_counts(self) -> dict[tuple[str, str], int]:
-        """(tuner:kernel as it was, kernel as it is) -> how many of its problems are found under the old name only."""
-        rows = [row for row in self.rows if row.moved_from]
-        return _numbers((f"{row.problem.tuner}:{row.moved_from}", row.problem.kernel) for row in rows)
+        """(old name as tuner:kernel, new name) -> the number of problems whose entry has the old name."""
+        renames = []
+        for row in self.rows:
+            if row.moved_from:
+                renames.append((f"{row.problem.tuner}:{row.moved_from}", row.problem.kernel))
+        return _count_pairs(renames)
 
     @property
     def alias_counts(self) -> dict[tuple[str, str], int]:
-        """(device, the device whose entries it took), in words -> how many problems."""
-        return _numbers((str(row.problem.device), row.alias) for row in self.rows if row.alias)
+        """(device, the device whose entries it used), in words -> the number of problems."""
+        return _count_pairs((str(row.problem.device), row.alias) for row in self.rows if row.alias)
 
     @property
     def failures(self) -> tuple[str, ...]:
-        """Why the run fails; empty when it passes."""
-        gates = dict.fromkeys(gate.failure for gate in (self.gate, *self.gates_of_modes))  # two may say the same
-        return (*filter(None, gates), *self.errors)
+        """Why the run fails, each reason once; empty if it passes."""
+        failures = []
+        for gate in (self.gate, *self.gates_of_modes):
+            if gate.failure and gate.failure not in failures:
+                failures.append(gate.failure)
+        return (*failures, *self.errors)
 
     @property
     def gates_of_modes(self) -> tuple[Gate, ...]:
-        """What modes have judged."""
+        """The verdicts of the modes."""
         return tuple(section.gate for section in self.sections if section.gate is not None)
 
     @property
     def findings(self) -> tuple[Finding, ...]:
-        """What modes have found."""
-        return tuple(finding for section in self.sections for finding in section.findings)
+        """The findings of the modes."""
+        findings: list[Finding] = []
+        for section in self.sections:
+            findings += section.findings
+        return tuple(findings)
 
     @property
     def miss_count(self) -> int:
@@ -228,46 +273,60 @@ class RunResult:
 
     @property
     def loaded_entry_count(self) -> int:
-        """How many entries were loaded."""
-        return sum(entries for _, entries in self.loaded)
+        """The number of loaded entries."""
+        return sum(entry_count for _, entry_count in self.loaded)
 
     @property
     def tuning_seconds(self) -> float:
+        """The seconds of all searches of the run."""
         return round(sum((row.tuning_seconds for row in self.rows), 0.0), 3)
 
     @property
     def saved_seconds(self) -> float:
+        """The seconds of tuning that the hits saved."""
         return round(sum((row.saved_seconds for row in self.rows), 0.0), 3)
 
     @property
     def devices(self) -> tuple[Device, ...]:
-        """The devices that this run's problems are of."""
-        return tuple(sorted({row.problem.device for row in self.rows}, key=lambda device: device.sort_key))
+        """The devices of the problems of this run."""
+        devices = {row.problem.device for row in self.rows}
+        return tuple(sorted(devices, key=attrgetter("sort_key")))
 
     @property
     def other_version_counts(self) -> dict[tuple[str, str], int]:
-        """(tuned with, this run's) -> how many hits; noted as a hint, never judged."""
-        hints = []
+        """(version of the tuning, version of this run) -> the number of hits, if they differ in the minor version.
+
+        They are noted as a hint, and never judged.
+        """
+        versions = []
         for row in self.rows:
-            then, now = row.versions, self.collected.versions.get(row.problem.library)
-            if row.outcome is Outcome.HIT and then and now and then.tuner_minor_version != now.tuner_minor_version:
-                hints.append((then.tuner_version, now.tuner_version))
-        return _numbers(hints)
+            tuned_with, running = row.versions, self.collected.versions.get(row.problem.library)
+            if row.outcome is not Outcome.HIT or not tuned_with or not running:
+                continue
+            if tuned_with.tuner_minor_version != running.tuner_minor_version:
+                versions.append((tuned_with.tuner_version, running.tuner_version))
+        return _count_pairs(versions)
 
     @property
     def rows_without_entries(self) -> dict[tuple[str, Device], tuple[ProblemRow, ...]]:
-        """The rows of each tuner and device for which the loaded caches have no entry at all, nor those of an alias."""
-        by_device: defaultdict[tuple[str, Device], list[ProblemRow]] = defaultdict(list)
+        """The rows of each tuner and device for which the loaded caches have no entry, nor for an alias."""
+        if not self.loaded:
+            return {}
+        rows_by_device: defaultdict[tuple[str, Device], list[ProblemRow]] = defaultdict(list)
+        covered: set[tuple[str, Device]] = set()
         for row in self.rows:
-            by_device[row.problem.tuner, row.problem.device].append(row)
-        return {
-            (tuner, device): tuple(rows)
-            for (tuner, device), rows in by_device.items()
-            if self.loaded
-            and device not in self.devices_by_tuner.get(tuner, ())
-            and all(row.outcome in (Outcome.MISS, Outcome.MISMATCH) for row in rows)
-        }
+            tuner_and_device = row.problem.tuner, row.problem.device
+            rows_by_device[tuner_and_device].append(row)
+            if row.outcome not in (Outcome.MISS, Outcome.MISMATCH):
+                covered.add(tuner_and_device)
+        rows_without_entries = {}
+        for (tuner, device), rows in rows_by_device.items():
+            has_entry = device in self.devices_by_tuner.get(tuner, ())
+            if not has_entry and (tuner, device) not in covered:
+                rows_without_entries[tuner, device] = tuple(rows)
+        return rows_without_entries
 
 
-def _numbers(pairs: Iterable[tuple[str, str]]) -> dict[tuple[str, str], int]:
+def _count_pairs(pairs: Iterable[tuple[str, str]]) -> dict[tuple[str, str], int]:
+    """Return pair -> its number, sorted by pair."""
     return dict(sorted(Counter(pairs).items()))

@@ -24,13 +24,16 @@ _FALLBACKS = {
 
 @dataclass(frozen=True)
 class ProblemRow:
-    """One problem of the run, from all processes that asked for it.
+    """One problem of the run, from the lookups of all processes.
+
+    A row is complete data about its problem, for every report. A :class:`~pytest_autotune.run.section.Finding` is a
+    line of the summary, about one problem or several.
 
     :param changed: for a stale problem, the names of the parts of the fingerprint that changed: ``("source",)``.
     :param tests: node ids of the tests that asked first in their process, or with another fingerprint. The test with
         the worst outcome comes first.
     :param searches: (node id of the test, seconds) of each search that recorded an entry.
-    :param unrecorded: why no search recorded anything; empty if one did, or if there was no search.
+    :param unrecorded: why no search recorded anything; empty if a search did, or if there was no search.
     :param nearest: for a miss, the differing parts of the key, as name and the nearest entry's value.
     :param entry: the entry that the cache keeps: by the rule of a merge, or the entry that the file had before.
     :param candidates: the measurement that counts.
@@ -64,12 +67,16 @@ class ProblemRow:
     @property
     def choice(self) -> Candidate | None:
         """The choice of the entry."""
-        return self.entry.choice if self.entry is not None else None
+        if self.entry is None:
+            return None
+        return self.entry.choice
 
     @property
     def versions(self) -> Versions:
         """The versions of libraries when the entry was tuned."""
-        return self.entry.versions if self.entry is not None else NO_VERSIONS
+        if self.entry is None:
+            return NO_VERSIONS
+        return self.entry.versions
 
     @property
     def hit(self) -> Entry | None:
@@ -138,8 +145,7 @@ def build_rows(
         if row.reason == NO_ENTRY:
             miss = explain_miss([index], problem, policy)
             row = replace(row, reason=miss.text, nearest=miss.differences)
-        reasons = [reason for reason in (row.reason, row.consequence) if reason]
-        rows.append(replace(row, reason="; ".join(reasons)))
+        rows.append(replace(row, reason="; ".join(filter(None, (row.reason, row.consequence)))))
     return tuple(sorted(rows, key=lambda row: row.problem.sort_key))
 
 
@@ -147,8 +153,10 @@ def _rank_outcome(lookup: Lookup) -> tuple[float, str]:
     """Sort lookups of one problem: the worst outcome is the highest."""
     if lookup.outcome is not None:
         return list(Outcome).index(lookup.outcome), lookup.reason
-    # A search without a result missed nothing, but users want to see it in place of a hit.
-    return (0.5 if lookup.unrecorded_reason else -1.0), lookup.reason
+    if lookup.unrecorded_reason:
+        # A search without a result missed nothing, but users want to see it in place of a hit.
+        return 0.5, lookup.reason
+    return -1.0, lookup.reason
 
 
 def _find_entry(ranked: Sequence[Lookup]) -> Entry | None:
@@ -174,10 +182,17 @@ def _build_row(ranked: Sequence[Lookup], kept: Entry | None, best: Entry | None)
     label = worst.label
     if not label and kept is not None:
         label = kept.label
-    has_failed = any(lookup.has_failed for lookup in searches)
     fallback = ""
     if not searches:
         fallback = _find_first(lookup.fallback for lookup in ranked)
+    candidates: tuple[Candidate, ...] = ()
+    has_failed = False
+    if best is not None:
+        candidates = best.candidates
+        has_failed = best.is_failure and any(lookup.has_failed for lookup in searches)
+    changed: tuple[str, ...] = ()
+    if worst.outcome is Outcome.STALE:
+        changed = worst.changed
     return ProblemRow(
         worst.problem,
         worst.outcome,
@@ -185,13 +200,13 @@ def _build_row(ranked: Sequence[Lookup], kept: Entry | None, best: Entry | None)
         label=label,
         tests=tuple(dict.fromkeys(lookup.test for lookup in ranked if lookup.test)),
         searches=_list_searches(searches),
-        failed=has_failed and best is not None and best.is_failure,
+        failed=has_failed,
         entry=kept,
-        candidates=best.candidates if best is not None else (),
+        candidates=candidates,
         is_disturbed=any(lookup.is_disturbed for lookup in searches if lookup.entry == best),
         fallback=fallback,
         unrecorded=_find_unrecorded_reason(ranked),
-        changed=worst.changed if worst.outcome is Outcome.STALE else (),
+        changed=changed,
     )
 
 

@@ -13,6 +13,8 @@ from pytest_autotune.cache.model import Problem
 class Gate:
     """The verdict on a limit of a run: on its misses and unused entries, or on the measurements of a mode.
 
+    The limit itself, as a number, is a :class:`pytest_autotune.report.gate.Limit`. Only the code that judges needs it.
+
     :param limit: as the user wrote it; empty if the user set none.
     :param failure: why the run fails; empty if it passes.
     :param skipped: why nothing was judged; empty if something was.
@@ -29,7 +31,7 @@ class Gate:
 
 @dataclass(frozen=True)
 class Finding:
-    """One row that a mode reports about a run.
+    """A line of the summary about one problem or several. Modes have findings, and reports build them from rows.
 
     :param word: the first word of the row: ``"FAILED"``.
     :param problem: the problem in words. A row about several problems has the words that they share.
@@ -48,8 +50,9 @@ class Finding:
     other_test_count: int = 0
 
     def __str__(self) -> str:
-        prefix = f"{self.test} - " if self.test else ""
-        return f"{prefix}{self.problem}: {self.text}"
+        if not self.test:
+            return f"{self.problem}: {self.text}"
+        return f"{self.test} - {self.problem}: {self.text}"
 
 
 @dataclass(frozen=True)

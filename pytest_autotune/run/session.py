@@ -127,7 +127,8 @@ class Session(Reporter):
                 _innermost_tuning.set(tuning)
                 yield tuning
             except BaseException as error:
-                if not self.policy.is_error(tuning.lookup.outcome):  # else the test ends because of our refusal
+                # If the outcome is an error, the session itself has ended the tuning.
+                if not self.policy.is_error(tuning.lookup.outcome):
                     tuning.not_recorded(describe_error(error), is_over=True)
                 raise
             finally:

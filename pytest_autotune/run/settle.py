@@ -120,14 +120,15 @@ def settle_lookups(run: EndedRun) -> SettledLookups:
     collected, plan = run.collected, run.request.plan
     replaces_specializations = plan.prunes and run.is_complete
     lookups = complete_lookups(collected.lookups, collected.mode_events, replaces_specializations)
+    settled = SettledLookups(tuple(lookups))
     if not plan.writes:
-        return SettledLookups(tuple(lookups))
-    problems = {lookup.problem for lookup in lookups}
+        return settled
+    problems = settled.problems
     recovered = []
     for lookup in complete_lookups(collected.recovered_lookups):
         if lookup.problem not in problems:
             recovered.append(lookup)
-    return SettledLookups(tuple(lookups), tuple(recovered))
+    return replace(settled, recovered=tuple(recovered))
 
 
 def complete_lookups(
@@ -144,10 +145,12 @@ def complete_lookups(
 
     :param replaces_specializations: drop the specializations that an entry had before if this run has any.
     """
-    problems = {lookup.problem for lookup in lookups}
-    asked_kernels = {problem.name for problem in problems}
+    problems = set()
+    asked_kernels = set()
     outer_tunings: defaultdict[Identity, set[str]] = defaultdict(set)
     for lookup in lookups:
+        problems.add(lookup.problem)
+        asked_kernels.add(lookup.problem.name)
         outer_tunings[lookup.identity].add(lookup.outer_tuning)
     specializations = _collect_specializations(events)
     completed = []
@@ -211,26 +214,27 @@ class _Usage:
 
     run: EndedRun
     problems: Set[Problem]
-    identities: Set[Identity]
-    devices: Set[Device]
-    asked_kernels: Set[str]
-    unserved_problems: Set[Problem]
-    bypassed_libraries: Set[str]
+    identities: set[Identity] = field(default_factory=set)
+    devices: set[Device] = field(default_factory=set)
+    asked_kernels: set[str] = field(default_factory=set)
+    unserved_problems: set[Problem] = field(default_factory=set)
+    bypassed_libraries: set[str] = field(default_factory=set)
 
     @classmethod
     def of(cls, run: EndedRun, settled: SettledLookups) -> _Usage:
-        identities = {lookup.identity for lookup in settled.lookups}
-        identities |= {lookup.entry.identity for lookup in settled.lookups if lookup.entry is not None}
-        problems = settled.problems
-        return cls(
-            run,
-            problems,
-            identities,
-            devices={problem.device for problem in problems},
-            asked_kernels={problem.name for problem in problems},
-            unserved_problems={lookup.problem for lookup in settled.lookups if lookup.outcome is not Outcome.HIT},
-            bypassed_libraries={library_of(tuner) for tuner, _ in run.collected.unhooked},
-        )
+        """Return the facts of a run."""
+        usage = cls(run, settled.problems)
+        for lookup in settled.lookups:
+            usage.identities.add(lookup.identity)
+            if lookup.entry is not None:
+                usage.identities.add(lookup.entry.identity)
+            usage.devices.add(lookup.problem.device)
+            usage.asked_kernels.add(lookup.problem.name)
+            if lookup.outcome is not Outcome.HIT:
+                usage.unserved_problems.add(lookup.problem)
+        for tuner, _ in run.collected.unhooked:
+            usage.bypassed_libraries.add(library_of(tuner))
+        return usage
 
     def is_unused(self, entry: Entry) -> bool:
         """Whether this run should have asked for an entry and did not."""
@@ -259,29 +263,43 @@ def keep_entries(
     :param dump_cache: that content, now.
     """
     initial, plan = run.initial, run.request.plan
-    known = {entry.identity for entry in (*initial.file_entries, *dump_cache.entries)}
-    lookups = plan.select_lookups(settled.lookups, known, dump_cache)
-    recovered = plan.select_lookups(settled.recovered, known, dump_cache)
-    base = plan.build_base((cache for _, cache in initial.loaded), dump_cache)
-    measured = collect_measurements([*lookups, *(replace(lookup, process=INTERRUPTED_RUN) for lookup in recovered)])
+    file_identities = {entry.identity for entry in (*initial.file_entries, *dump_cache.entries)}
+    lookups = plan.select_lookups(settled.lookups, file_identities, dump_cache)
+    recovered = plan.select_lookups(settled.recovered, file_identities, dump_cache)
+    base = plan.build_base([cache for _, cache in initial.loaded], dump_cache)
+    measured_lookups = list(lookups)
+    for lookup in recovered:
+        measured_lookups.append(replace(lookup, process=INTERRUPTED_RUN))
     used = _select_unreplaced(lookups, base)
     for lookup in lookups:
         if lookup.entry is not None and lookup.outcome is Outcome.HIT and not lookup.is_searched:
             used.append(lookup.entry)
     used = plan.select_used(used, dump_cache, run.collected.recovered_lookups)
-    dropped = {entry.identity for entry in unused_entries} if plan.prunes else set()
+    dropped: set[Identity] = set()
+    if plan.prunes:
+        dropped.update(entry.identity for entry in unused_entries)
     if not plan.only_adds:
-        for rename in find_renames(settled.lookups, plan.removes_old_names(run.is_complete)):
-            used.append(replace(rename.old_entry, problem=rename.lookup.problem))
-            if rename.lookup.outcome is Outcome.HIT:
-                dropped.add(rename.old_entry.identity)
-        used = [entry for entry in used if entry.identity not in dropped]
+        used = _rename_entries(used, find_renames(settled.lookups, plan.removes_old_names(run.is_complete)), dropped)
     if plan.writes:
         for mode in run.request.modes:
             for entry in mode.list_replacing_entries(run.collected.mode_events, lookups):
                 used.append(plan.with_kept_candidates(entry))
-    merged = merge_run(base, measured, used, dropped, plan.build_rules(run.is_complete))
+    measurements = collect_measurements(measured_lookups)
+    merged = merge_run(base, measurements, used, dropped, plan.build_rules(run.is_complete))
     return KeptEntries(merged, frozenset(dropped), len(recovered))
+
+
+def _rename_entries(used: Sequence[Entry], renames: Iterable[Rename], dropped: set[Identity]) -> list[Entry]:
+    """Return the used entries with the renamed entries, and without the dropped entries.
+
+    :param dropped: receives the entries that lose their old name.
+    """
+    entries = list(used)
+    for rename in renames:
+        entries.append(replace(rename.old_entry, problem=rename.lookup.problem))
+        if rename.lookup.outcome is Outcome.HIT:
+            dropped.add(rename.old_entry.identity)
+    return [entry for entry in entries if entry.identity not in dropped]
 
 
 def find_renames(lookups: Iterable[Lookup], removes_old_names: bool) -> list[Rename]:
@@ -347,12 +365,15 @@ def build_result(
     left_out_entries: tuple[Entry, ...] = ()
     if run.request.plan.writes:
         left_out_entries = _find_left_out_entries(initial, kept, settled.problems)
+    loaded_counts = []
+    for path, cache in initial.loaded:
+        loaded_counts.append((path, len(cache.entries)))
     return RunResult(
         build_rows(settled.lookups, index, policy, kept.merged),
         run.collected,
         run.request,
         kept.merged,
-        loaded=tuple((path, len(cache.entries)) for path, cache in initial.loaded),
+        loaded=tuple(loaded_counts),
         devices_by_tuner=devices_by_tuner,
         unused_entries=unused_entries,
         test_cache_problems=frozenset(test_cache_problems),
@@ -361,12 +382,14 @@ def build_result(
     )
 
 
-def _find_left_out_entries(initial: InitialCaches, kept: KeptEntries, asked: Set[Problem]) -> tuple[Entry, ...]:
+def _find_left_out_entries(
+    initial: InitialCaches, kept: KeptEntries, asked_problems: Set[Problem]
+) -> tuple[Entry, ...]:
     """Return the loaded entries of problems that no test asked for and that the dump path does not hold."""
     written = {entry.problem for entry in kept.merged.cache.entries}
     loaded: Mapping[Identity, Entry] = {entry.identity: entry for entry in initial.file_entries}
     left_out = []
     for identity, entry in loaded.items():
-        if identity not in kept.dropped and entry.problem not in written and entry.problem not in asked:
+        if identity not in kept.dropped and entry.problem not in written and entry.problem not in asked_problems:
             left_out.append(entry)
     return tuple(sorted(left_out, key=attrgetter("sort_key")))

@@ -127,7 +127,7 @@ class Tuning:
         """Let a mode race the loaded choice. The adapter calls this when it can use the choice, before it does.
 
         :param contest: builds the tuner's ``Contest`` or its own race (:mod:`pytest_autotune.tuners.measuring.race`),
-            or says why there is none; called only if a mode wants a race.
+            or returns the reason why it has no race; called only if a mode wants a race.
         """
         if self.lookup.outcome is not Outcome.HIT or self.is_remembered or self.lookup.is_shared:
             return
@@ -142,30 +142,30 @@ class Tuning:
         return self.entry is None and self.lookup.outcome is Outcome.HIT and not self.lookup.is_tuned
 
     @contextmanager
-    def measuring(self, on: str = "") -> Iterator[None]:
+    def measuring(self, processor: str = "") -> Iterator[None]:
         """Take the device for a measurement, so that no other pytest process measures on it.
 
-        :param on: the name of the processor; empty for the current GPU.
+        :param processor: its name; empty for the current GPU.
         """
         asked_s, progress, problem = HostTime.perf_counter(), self._reporter.progress, self.lookup.problem
-        progress.at(problem, WAITING_FOR_GPU)
-        with self._reporter.measuring(on) as is_undisturbed:
-            progress.at(problem, "")
+        progress.update(problem, WAITING_FOR_GPU)
+        with self._reporter.measuring(processor) as is_undisturbed:
+            progress.update(problem, "")
             self._other_s += HostTime.perf_counter() - asked_s
             if not is_undisturbed:
                 self.mark_disturbed()
             yield
 
-    def report_trial(self, number: int, of: int) -> None:
+    def report_trial(self, number: int, count: int) -> None:
         """Show which candidate is compiled or measured now, for people who wait.
 
         :param number: from 1.
         """
-        self._reporter.progress.at(self.lookup.problem, f"candidate {number} of {of}")
+        self._reporter.progress.update(self.lookup.problem, f"candidate {number} of {count}")
 
-    def report_race(self, left: int, of: int) -> None:
+    def report_race(self, remaining: int, count: int) -> None:
         """Show how many candidates are still in the race, for people who wait."""
-        self._reporter.progress.at(self.lookup.problem, f"{left} of {of} candidates race")
+        self._reporter.progress.update(self.lookup.problem, f"{remaining} of {count} candidates race")
 
     def mark_disturbed(self) -> None:
         """Note that something else may have used the device during the measurements."""
@@ -233,10 +233,10 @@ class Tuning:
     def record_failure(self, reasons: Iterable[str]) -> Entry:
         """Record that no candidate can be used, so that later runs expect it; each call fails as it always does.
 
-        Only for failures that the next run will see again: what does not compile, or needs more than
-        the device has. Not for a device that broke, a time-out, or memory that another process holds.
+        Call this only for failures that the next run will see again: a candidate does not compile, or needs more than
+        the device has. Do not call it for a broken device, a time-out, or memory that another process holds.
 
-        :param reasons: why; of candidates that failed for the same reason, one is enough.
+        :param reasons: why candidates failed, each reason once or several times.
         :returns: the new entry.
         """
         self._has_failed = True

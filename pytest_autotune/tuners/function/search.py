@@ -29,20 +29,20 @@ from pytest_autotune.tuners.shared.compile_pool import CompilePool
 class SearchProgress(Protocol):
     """Shows people who wait how far a search is; a :class:`~pytest_autotune.run.tuning.Tuning` does."""
 
-    def report_trial(self, number: int, of: int) -> None:
+    def report_trial(self, number: int, count: int) -> None:
         """Show which candidate of a batch is tried now; the first number is 1."""
 
-    def report_race(self, left: int, of: int) -> None:
+    def report_race(self, remaining: int, count: int) -> None:
         """Show how many candidates still race."""
 
 
 class NoProgress:
     """Shows nothing."""
 
-    def report_trial(self, number: int, of: int) -> None:
+    def report_trial(self, number: int, count: int) -> None:
         """Show nothing."""
 
-    def report_race(self, left: int, of: int) -> None:
+    def report_race(self, remaining: int, count: int) -> None:
         """Show nothing."""
 
 
