@@ -93,6 +93,8 @@ class Suite:
             patch.setenv("TOY_LOG", str(self.log))
             # What else is installed for the tests would make every process of theirs start slowly.
             patch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+            # A process inside another one's test writes no report into a folder.
+            patch.delenv("PYTEST_CURRENT_TEST", raising=False)
             for name in ("GITHUB_ACTIONS", "GITHUB_STEP_SUMMARY", "GITHUB_WORKSPACE", "GITLAB_CI", "CI_PROJECT_DIR"):
                 patch.delenv(name, raising=False)
             for name, value in environment.items():

@@ -184,6 +184,11 @@ class Device:
         return "-".join(re.sub(r"[^a-z0-9.]+", "-", word.lower()).strip("-") for word in words if word)
 
     @property
+    def is_gpu(self) -> bool:
+        """Whether the device is no CPU, and not Triton's interpreter."""
+        return self.name.lower() != "cpu" and self.arch != "interpreter"
+
+    @property
     def sort_key(self) -> tuple[str, str, str, int]:
         """Sorts devices in the same way in every process. Two devices may have the same id."""
         return self.id, self.name, self.arch, self.multiprocessors

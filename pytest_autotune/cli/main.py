@@ -12,7 +12,7 @@ import click
 
 from pytest_autotune import __version__
 from pytest_autotune.cache.errors import CacheError
-from pytest_autotune.cli import check, convert, diff, export, git, merge, prune, show
+from pytest_autotune.cli import check, convert, diff, export, gate, git, merge, prune, show
 from pytest_autotune.cli.output import FAILED, INTERRUPTED, OK
 
 PROGRAM = "pytest-autotune"
@@ -21,7 +21,7 @@ PROGRAM = "pytest-autotune"
 @click.group(
     no_args_is_help=False,
     context_settings={"help_option_names": ["-h", "--help"]},
-    epilog="Exit status: 0; 1 where check, --exit-code or git-merge found something; 4, with one line, "
+    epilog="Exit status: 0; 1 where check, gate, --exit-code or git-merge found something; 4, with one line, "
     "where arguments make no sense or a file cannot be read or written.",
 )
 @click.version_option(__version__, prog_name=PROGRAM, message="%(prog)s %(version)s")
@@ -35,6 +35,7 @@ _COMMANDS = (
     diff.command,
     merge.command,
     check.command,
+    gate.command,
     prune.command,
     convert.command,
     export.command,

@@ -78,6 +78,28 @@ class Completeness:
         :param crashed_workers: the names of the workers that crashed.
         :param collected: the reports of the processes that collected tests.
         """
+        breakdown = self._describe_breakdown(session, exitstatus, crashed_workers)
+        if breakdown:
+            return breakdown
+        selection = describe_selection(session.config)
+        if selection:
+            return selection
+        if collected.deselected_count:
+            return describe_count(collected.deselected_count, "test deselected", "tests deselected")
+        return self._describe_first_not_passed(session, collected)
+
+    def describe_not_passed(
+        self, session: pytest.Session, exitstatus: int, crashed_workers: Sequence[str], collected: Collected
+    ) -> str:
+        """Return the first reason why a test that was selected did not pass; empty if all passed.
+
+        The parameters are those of :meth:`describe_incompleteness`.
+        """
+        breakdown = self._describe_breakdown(session, exitstatus, crashed_workers)
+        return breakdown or self._describe_first_not_passed(session, collected)
+
+    def _describe_breakdown(self, session: pytest.Session, exitstatus: int, crashed_workers: Sequence[str]) -> str:
+        """Return what ended the run, or the collection of a file, before all tests ran; else an empty text."""
         # pytest.exit(returncode=0) ends a run with a status of its own, which pytest does not call an interruption.
         if exitstatus == pytest.ExitCode.INTERRUPTED or session.shouldstop:
             return "the run was interrupted"
@@ -85,13 +107,10 @@ class Completeness:
             return "an internal error ended the run"
         if crashed_workers:
             return f"worker {crashed_workers[0]} crashed"
-        if self._first_collection_error:
-            return self._first_collection_error
-        selection = describe_selection(session.config)
-        if selection:
-            return selection
-        if collected.deselected_count:
-            return describe_count(collected.deselected_count, "test deselected", "tests deselected")
+        return self._first_collection_error
+
+    def _describe_first_not_passed(self, session: pytest.Session, collected: Collected) -> str:
+        """Return which test file or test was ignored, failed, did not run or was skipped; empty if none was."""
         if collected.ignored_test_files:
             return f"{collected.ignored_test_files[0]} was not collected (collect_ignore or pytest_ignore_collect)"
         if self._first_failure:

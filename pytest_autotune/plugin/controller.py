@@ -27,6 +27,7 @@ from pytest_autotune.cache.locations import Location
 from pytest_autotune.cache.merge import merge_run
 from pytest_autotune.cache.model import Cache
 from pytest_autotune.cache.quantities import describe_count
+from pytest_autotune.cache.stores.content_digest import compute_content_digest
 from pytest_autotune.cache.stores.store import Store
 from pytest_autotune.devices import visible_nvidia_gpus
 from pytest_autotune.modes import MODES
@@ -107,10 +108,16 @@ class Controller:
         self._run_id = uuid.uuid4().hex
         self._shared = find_shared_folder()
         reports.check_reports(options)
+        self._folder_reports = reports.FolderReports(options.report, config, self._run_id[:12])
         preparation = _prepare_run(config, options, self._shared)
         self._initial = preparation.initial
         self._folder = preparation.folder
         self._store = preparation.store
+        #: Path of a loaded cache -> digest of its bytes before the tests. The end of an update changes them.
+        self._loaded_digests: dict[str, str] = {}
+        if options.report:
+            for argument in options.load:
+                self._loaded_digests[argument.typed] = compute_content_digest(argument.location)
         self._notes = self._list_cache_notes()
         if self._shared.note:
             self._notes.append(self._shared.note)
@@ -166,6 +173,10 @@ class Controller:
         if not parts:
             return []
         return [to_one_line(f"autotune: {', '.join(parts)}")]
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionstart(self) -> None:
+        self._folder_reports.begin()
 
     # First: another plugin may deselect the test whose marker loads a cache.
     @pytest.hookimpl(tryfirst=True)
@@ -265,9 +276,14 @@ class Controller:
         if self._process is not None:
             self._log_lines |= self._process.end()
         result = self._build_result(self._collect(session, exitstatus))
-        result = replace(result, run_facts=reports.list_run_facts(self._config))
+        result = replace(
+            result,
+            run_facts=reports.list_run_facts(self._config),
+            loaded_digests=self._loaded_digests,
+            ci_run=reports.find_ci_run(self._config),
+        )
         is_written = not result.errors
-        result = reports.write_reports(self._options.report, result)
+        result = self._folder_reports.end(reports.write_reports(self._options.report, result))
         if self._is_on_github:
             result = reports.add_step_summary(result)
         self._result = result
@@ -300,10 +316,14 @@ class Controller:
         incomplete_reason = self._completeness.describe_incompleteness(
             session, exitstatus, self._crashed_workers, collected
         )
+        not_passed_reason = self._completeness.describe_not_passed(
+            session, exitstatus, self._crashed_workers, collected
+        )
         return replace(
             collected,
             crashed_workers=tuple(sorted(self._crashed_workers)),
             incomplete_reason=incomplete_reason,
+            not_passed_reason=not_passed_reason,
             is_only_skipped=bool(incomplete_reason) and incomplete_reason == self._completeness.first_skip,
             is_interrupted=was_interrupted(session, exitstatus),
             test_counts=self._completeness.test_counts,

@@ -5,6 +5,7 @@ The renderers in :mod:`pytest_autotune.report` make the texts; the functions her
 
 from __future__ import annotations
 
+import json
 import os
 import posixpath
 import shlex
@@ -22,7 +23,9 @@ from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.foreign_text import to_one_line
 from pytest_autotune.plugin.values import CacheArgument, Options
 from pytest_autotune.report import FILES, ci_log, markdown, terminal
+from pytest_autotune.report.json_report import build_unfinished_mapping, to_json
 from pytest_autotune.report.line import Line
+from pytest_autotune.run.ci_run import CiRun, read_ci_run
 from pytest_autotune.run.result import RunResult, SourceLocation
 
 #: Environment variables that name the commit: of GitHub, GitLab, Azure and Jenkins.
@@ -54,12 +57,15 @@ def _find_report_error(report: CacheArgument, caches: Sequence[CacheArgument]) -
     if report.location.url:
         return "is a URL, and a report is a file (name a path)"
     suffix = report.location.path.suffix
-    if suffix not in FILES:
-        return f"unknown kind of report (use a name that ends in {', '.join(FILES)})"
+    if suffix not in FILES and not report.location.is_folder_path:
+        return f"unknown kind of report (use a name that ends in {', '.join(FILES)}, or a folder with a / at the end)"
     if any(report.is_same_as(cache) for cache in caches):
         return "is a cache of this run (name another file)"
     try:
         path = Path(report.location.resolved)
+        if report.location.is_folder_path:
+            path.mkdir(parents=True, exist_ok=True)
+            return "" if os.access(path, os.W_OK) else "is read-only"
         path.parent.mkdir(parents=True, exist_ok=True)
         return _describe_obstacle(path, suffix)
     except CacheError as error:
@@ -80,9 +86,63 @@ def _describe_obstacle(path: Path, suffix: str) -> str:
     return ""
 
 
+class FolderReports:
+    """The reports of this process in folders that many processes share: a JSON file with a name of its own in each.
+
+    A file says that the process has not ended, until the end of the run replaces it. So a killed process can be seen. A
+    process that runs inside a test of another process writes none.
+
+    :param name: the unique name of this process.
+    """
+
+    def __init__(self, reports: Sequence[CacheArgument], config: pytest.Config, name: str) -> None:
+        self._config = config
+        self._name = f"{name}.json"
+        self._reports: list[CacheArgument] = []
+        # Pytest sets the variable for each test, and child processes inherit it.
+        if "PYTEST_CURRENT_TEST" not in os.environ:
+            self._reports = [report for report in reports if report.location.is_folder_path]
+
+    def begin(self) -> None:
+        """Write that this process has begun, unless it only lists tests or fixtures.
+
+        :raises pytest.UsageError: if a file cannot be written.
+        """
+        lists_only = ("collectonly", "setupplan", "showfixtures", "show_fixtures_per_test")
+        if any(self._config.getoption(name, False) for name in lists_only):
+            return
+        text = json.dumps(build_unfinished_mapping(find_ci_run(self._config)), indent=1) + "\n"
+        for report in self._reports:
+            try:
+                self._write(report, text)
+            except OSError as error:
+                problem = f"cannot be written: {error.strerror or error}"
+                raise pytest.UsageError(f"{report.source}: {report.typed}: {problem}") from None
+
+    def end(self, result: RunResult) -> RunResult:
+        """Replace the files; return the result, with an error for each file that could not be written."""
+        for report in self._reports:
+            try:
+                self._write(report, to_json(result))
+            except OSError as error:
+                problem = f"{report.source}: {report.typed}: cannot be written: {error.strerror or error}"
+                result = replace(result, errors=(*result.errors, problem))
+        return result
+
+    def _write(self, report: CacheArgument, text: str) -> None:
+        """Replace a file as a whole, so that no reader sees a part of it."""
+        folder = Path(report.location.resolved)
+        folder.mkdir(parents=True, exist_ok=True)
+        temporary = folder / f".{self._name}.tmp"
+        temporary.write_text(text, encoding="utf-8")
+        os.replace(temporary, folder / self._name)
+
+
 def write_reports(reports: Sequence[CacheArgument], result: RunResult) -> RunResult:
     """Write the report files; return the result, with an error for each file that could not be written."""
     for report in reports:
+        if report.location.is_folder_path:
+            continue
         path, suffix = Path(report.location.resolved), report.location.path.suffix
         try:
             # Checked before the tests, too; a test may have written a file there.
@@ -109,8 +169,15 @@ def list_run_facts(config: pytest.Config) -> tuple[tuple[str, str], ...]:
     job = _find_job_url()
     if job:
         facts.append(("Job", job))
-    facts.append(("Command", shlex.join(["pytest", *map(str, config.invocation_params.args)])))
+    facts.append(("Command", find_ci_run(config).command))
     return tuple(facts)
+
+
+def find_ci_run(config: pytest.Config) -> CiRun:
+    """Return the CI run of this process, with its command."""
+    command = shlex.join(["pytest", *map(str, config.invocation_params.args)])
+    folder = os.path.relpath(config.invocation_params.dir, config.rootpath)
+    return replace(read_ci_run(os.environ), command=command, folder=folder)
 
 
 def _find_job_url() -> str:

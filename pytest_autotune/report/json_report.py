@@ -8,9 +8,14 @@ from typing import Any
 
 from pytest_autotune.cache.diff import Change, find_winner
 from pytest_autotune.cache.model import Candidate, Device, Entry, Problem, Value
+from pytest_autotune.run.ci_run import CiRun
+from pytest_autotune.run.process_record import encode_record
 from pytest_autotune.run.result import RunResult
 from pytest_autotune.run.rows import ProblemRow
 
+FORMAT_VERSION = 1
+#: The outcomes of tests that a report counts, in pytest's words.
+TEST_OUTCOMES = ("passed", "failed", "error", "skipped", "xfailed", "xpassed")
 #: The fields of a row that the report has under the same name.
 _ROW_FIELDS = ("label", "reason", "moved_from", "tuned", "failed", "unrecorded", "fallback")
 
@@ -26,14 +31,19 @@ def to_json(result: RunResult) -> str:
 def to_mapping(result: RunResult) -> dict[str, Any]:
     """Return the result as plain values, in the order of the documented schema."""
     mapping: dict[str, Any] = {
-        "format_version": 1,
+        "format_version": FORMAT_VERSION,
         "complete": not result.collected.incomplete_reason,
         "incomplete_reason": result.collected.incomplete_reason,
+        "not_passed_reason": result.collected.not_passed_reason,
+        "finished": True,
+        "run": asdict(result.ci_run),
+        "tests": {outcome: result.collected.test_counts.get(outcome, 0) for outcome in TEST_OUTCOMES},
+        "took_no_part": result.no_part_reason,
         "counts": result.counts,
         "tuning_seconds": result.tuning_seconds,
         "saved_seconds": result.saved_seconds,
         "devices": list(map(_build_device_mapping, result.devices)),
-        "loaded": [{"path": path, "entries": entry_count} for path, entry_count in result.loaded],
+        "loaded": _list_loaded(result),
         "dump": _build_dump_mapping(result),
         "gate": {
             "limit": result.gate.limit,
@@ -53,10 +63,23 @@ def to_mapping(result: RunResult) -> dict[str, Any]:
         "notes": list(result.collected.notes),
         "changes": list(map(_build_change_mapping, result.changes.changes)),
         "places": _build_locations(result),
+        "process": encode_record(result),
     }
     for section in result.sections:
         mapping.update(section.data)
     return mapping
+
+
+def build_unfinished_mapping(ci_run: CiRun) -> dict[str, Any]:
+    """Return the report of a process that has not ended."""
+    return {"format_version": FORMAT_VERSION, "complete": False, "finished": False, "run": asdict(ci_run)}
+
+
+def _list_loaded(result: RunResult) -> list[dict[str, Any]]:
+    mappings = []
+    for path, entry_count in result.loaded:
+        mappings.append({"path": path, "entries": entry_count, "digest": result.loaded_digests.get(path, "")})
+    return mappings
 
 
 def _build_device_mapping(device: Device) -> dict[str, Any]:

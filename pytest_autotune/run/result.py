@@ -14,6 +14,7 @@ from typing import Protocol
 from pytest_autotune.cache.diff import ChangeKind, Diff
 from pytest_autotune.cache.merge import MergeResult
 from pytest_autotune.cache.model import Cache, Device, Entry, Problem, is_tuner_named, library_of
+from pytest_autotune.run.ci_run import CiRun
 from pytest_autotune.run.collected import Collected
 from pytest_autotune.run.dump_plan import NoDump
 from pytest_autotune.run.lookup import Lookup, Outcome, Policy
@@ -94,6 +95,9 @@ class RunResult:
     :param recovered_count: the number of tunings of killed runs with this dump path that count in this run.
     :param errors: the requests of the user that failed. Any error fails the run.
     :param test_places: node id of a test that asked -> the place of its definition.
+    :param loaded_digests: path of a loaded cache, as in ``loaded`` -> digest of its bytes; of URLs there is none.
+    :param ci_run: the CI run that this run belongs to.
+    :param no_part_reason: why a run took no part whose caches may all be absent; empty if it took part.
     :param run_facts: when, where and by which command the run took place, as (word, text); for people only.
     """
 
@@ -111,6 +115,9 @@ class RunResult:
     dump: DumpOutcome | None = None
     gate: Gate = field(default_factory=Gate)
     test_places: Mapping[str, SourceLocation] = field(default_factory=dict)
+    loaded_digests: Mapping[str, str] = field(default_factory=dict)
+    ci_run: CiRun = field(default_factory=CiRun)
+    no_part_reason: str = ""
     run_facts: tuple[tuple[str, str], ...] = ()
     sections: tuple[Section, ...] = ()
 

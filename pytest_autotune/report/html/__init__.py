@@ -86,7 +86,7 @@ def build_page_data(result: RunResult) -> dict[str, Any]:
         change_mapping["key"] = describe_key(change.entry.problem.key)
         for side in ("old", "new"):
             change_mapping[side] = candidates.encode(change_mapping[side])
-    del report["places"]
+    del report["places"], report["process"]
     report["params"] = candidates.list_params()
     report["judged"] = result.is_judged
     report["facts"] = [*result.run_facts, *list_facts(result)]

@@ -1,0 +1,215 @@
+"""The command ``pytest-autotune gate``: one verdict on the reports of many pytest processes."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from xml.etree import ElementTree
+
+import click
+
+from pytest_autotune.cache import stores
+from pytest_autotune.cache.errors import CacheError
+from pytest_autotune.cache.index import EntryIndex
+from pytest_autotune.cache.locations import Location
+from pytest_autotune.cache.quantities import describe_count
+from pytest_autotune.cache.stores.content_digest import compute_content_digest
+from pytest_autotune.cli.output import FOUND, OK, PATH, print_lines, safe, with_warning
+from pytest_autotune.modes import MODES, Registered
+from pytest_autotune.report.gate import Limit, describe_test_counts
+from pytest_autotune.report.markdown import to_markdown
+from pytest_autotune.report.process_gate import GateRequest, JudgedCache, judge_processes
+from pytest_autotune.report.process_reports import (
+    ProcessReport,
+    list_report_files,
+    read_process_report,
+    without_repeated,
+)
+from pytest_autotune.report.terminal import render_section
+from pytest_autotune.report.verdict import build_verdict
+from pytest_autotune.run.ci_run import read_ci_run
+from pytest_autotune.run.mode import Mode
+from pytest_autotune.run.result import RunResult
+from pytest_autotune.run.section import Gate
+from pytest_autotune.run.settle import InitialCaches
+
+#: The mode whose limit ``--max-drift`` is, and the name of that option.
+_DRIFT_OPTION = "max_drift"
+
+
+def _parse_limit(context: click.Context, parameter: click.Parameter, text: str | None) -> Limit | None:
+    """Return the limit of an option; None for ``off``, and if the option is not there."""
+    if text is None or text.strip() == "off":
+        return None
+    if not text.strip():
+        raise click.BadParameter("the value is empty, as of a variable that is not set (off judges nothing)")
+    try:
+        return Limit.parse(text)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
+
+
+@click.command("gate", short_help="one verdict on the reports of many pytest processes")
+@click.argument("files", metavar="CACHE...", nargs=-1, required=True, type=PATH)
+@click.option(
+    "--reports",
+    "folder",
+    metavar="FOLDER/",
+    required=True,
+    type=PATH,
+    help="The folder of --autotune-report=FOLDER/, with its subfolders.",
+)
+@click.option("--expect", metavar="N", type=click.IntRange(1), help="The number of processes that write a report.")
+@click.option(
+    "--max-misses",
+    metavar="N|P%|off",
+    default="0",
+    show_default=True,
+    callback=_parse_limit,
+    help="Fail when more than N problems, or P% of them, were not hits.",
+)
+@click.option("--fail-on-unused", is_flag=True, help="Fail when no process asked for an entry; needs --expect.")
+@click.option(
+    "--max-drift",
+    metavar="N|P%|off",
+    callback=_parse_limit,
+    help="Fail when more than N choices, or P% of those that --autotune-verify raced, are slower.",
+)
+@click.option("--junit", metavar="FILE", type=PATH, help="Write the verdict as a test case in JUnit's form.")
+@click.option("--markdown", metavar="FILE", type=PATH, help="Write the result as Markdown.")
+def command(
+    files: tuple[str, ...],
+    folder: str,
+    expect: int | None,
+    max_misses: Limit | None,
+    fail_on_unused: bool,
+    max_drift: Limit | None,
+    junit: str | None,
+    markdown: str | None,
+) -> int:
+    """Judge the pytest processes of a CI run as one, by the reports that --autotune-report=FOLDER/ wrote.
+
+    Each process must have loaded the CACHEs as they are now. Exit status 1, with lines that say why, if a report is
+    missing, not finished or of another run, if no process asked for anything, or if a limit is exceeded.
+    """
+    if fail_on_unused and expect is None:
+        raise click.UsageError("--fail-on-unused: only --expect=N tells that no process is missing (add it)")
+    caches = [_read_cache(path) for path in files]
+    reports = without_repeated([read_process_report(path) for path in list_report_files(folder)])
+    request = GateRequest(caches, max_misses, fail_on_unused, expect, read_ci_run(os.environ).id)
+    result = judge_processes(reports, _build_initial(caches), request)
+    if max_drift is not None:
+        result = _with_drift_section(result, reports, max_drift)
+    print_lines(map(safe, [*_describe_reports(reports, fail_on_unused), *_describe_result(result)]))
+    if junit is not None:
+        stores.OutputFile(junit).replace(_build_junit(result))
+    if markdown is not None:
+        stores.OutputFile(markdown).replace(to_markdown(result).encode())
+    return FOUND if result.failures else OK
+
+
+def _read_cache(path: str) -> JudgedCache:
+    """Read a cache that the processes should have loaded.
+
+    :raises CacheError: if the cache cannot be read.
+    """
+    cache = with_warning(stores.read_cache(path))
+    location = Location.parse(path, Path())
+    return JudgedCache(str(location), compute_content_digest(location), cache)
+
+
+def _build_initial(caches: Sequence[JudgedCache]) -> InitialCaches:
+    loaded = tuple((judged.path, judged.cache) for judged in caches)
+    return InitialCaches(loaded, index=EntryIndex.from_caches([cache for _, cache in loaded]))
+
+
+def _with_drift_section(result: RunResult, reports: Sequence[ProcessReport], limit: Limit) -> RunResult:
+    """Return the result with the verdict on the choices that the processes raced."""
+    (registered,) = [mode for mode in MODES if any(option.name == _DRIFT_OPTION for option in mode.options)]
+    values = set()
+    for report in reports:
+        if report.record is not None and registered.name in report.record.modes:
+            values.add(report.record.modes[registered.name])
+    if not values:
+        failure = f"--max-drift: no process ran with {registered.options[0].flag}"
+        return replace(result, errors=(*result.errors, failure))
+    # Processes may race different shares. Together they are held to have raced all.
+    value = values.pop() if len(values) == 1 else registered.options[0].alone
+    mode = _make_mode(registered, value, limit)
+    return replace(result, sections=(mode.build_section(result),))
+
+
+def _make_mode(registered: Registered, value: str, limit: Limit) -> Mode:
+    """Return a mode as its processes ran it.
+
+    :param value: of its first option.
+    :raises CacheError: if the value makes no sense.
+    """
+    first_option, *_ = registered.options
+    values: dict[str, object] = {}
+    for option in registered.options:
+        if option is first_option:
+            values[option.name] = registered.parse(value)
+        elif option.name == _DRIFT_OPTION:
+            values[option.name] = limit
+        else:
+            values[option.name] = float(option.default)
+    mode = registered.make(values)
+    if mode is None:
+        raise CacheError(first_option.flag, f"{value!r} is no value that asks for it")
+    return mode
+
+
+def _describe_reports(reports: Sequence[ProcessReport], has_unused_gate: bool) -> list[str]:
+    """Return lines about the processes: their tests, those that took no part, and those that are incomplete.
+
+    :param has_unused_gate: incomplete processes keep the gate from judging unused entries.
+    """
+    test_counts: Counter[str] = Counter()
+    lines = []
+    for report in reports:
+        if report.no_part_reason:
+            lines.append(f"{report.path}: took no part: {report.no_part_reason}")
+        elif report.record is not None:
+            collected = report.record.collected
+            test_counts.update(collected.test_counts)
+            if has_unused_gate and collected.not_passed_reason:
+                lines.append(f"{report.path}: not complete: {collected.not_passed_reason}")
+    return [f"{describe_count(len(reports), 'report')}: {describe_test_counts(test_counts)}", *lines]
+
+
+def _describe_result(result: RunResult) -> list[str]:
+    """Return the summary of the joint result, and the verdict as its last lines."""
+    lines = [line.word + line.text for line in render_section(replace(result, errors=()), 0)]
+    lines += [f"FAILED: {failure}" for failure in (*result.errors, *_list_gate_failures(result))]
+    if not result.failures:
+        verdict = build_verdict(result)
+        lines.append(f"{verdict.state}: {verdict.reason}")
+    return lines
+
+
+def _list_gate_failures(result: RunResult) -> list[str]:
+    """Return why the gates fail; the gates of the joint result come last."""
+    return [gate.failure for gate in (*result.gates_of_modes, result.gate) if gate.failure]
+
+
+def _build_junit(result: RunResult) -> bytes:
+    """Return a report in JUnit's form with one test case, as a pytest process adds it to its own."""
+    gates: Sequence[Gate] = (result.gate, *result.gates_of_modes)
+    skip_reasons = [gate.skipped for gate in gates if gate.skipped]
+    suite = ElementTree.Element("testsuite", name="pytest-autotune gate", tests="1", errors="0")
+    suite.set("failures", str(int(bool(result.failures))))
+    case = ElementTree.SubElement(suite, "testcase", classname="autotune_cache", name="gate", time="0")
+    if result.failures:
+        failure = ElementTree.SubElement(case, "failure", message=safe("; ".join(result.failures)))
+        failure.text = "\n".join(map(safe, _describe_result(result)))
+    elif skip_reasons:
+        suite.set("skipped", "1")
+        ElementTree.SubElement(case, "skipped", message=safe("; ".join(skip_reasons)))
+    suites = ElementTree.Element("testsuites")
+    suites.append(suite)
+    text: bytes = ElementTree.tostring(suites, encoding="utf-8", xml_declaration=True)
+    return text + b"\n"

@@ -1,0 +1,132 @@
+"""The record of a pytest process: facts from which ``pytest-autotune gate`` rebuilds the result of many processes.
+
+The JSON report of a run has the record. The gate settles the lookups of all records together, by the functions of
+:mod:`pytest_autotune.run.settle`, so that its verdict is the verdict of one process that ran all tests.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from pytest_autotune.cache.merge import without_candidates
+from pytest_autotune.cache.model import Entry, Versions
+from pytest_autotune.run.collected import Collected
+from pytest_autotune.run.lookup import SPECIALIZATION, Lookup, Policy
+from pytest_autotune.run.result import RunRequest, RunResult
+from pytest_autotune.workers.events import Event
+
+
+@dataclass(frozen=True)
+class ProcessRecord:
+    """The record of one process.
+
+    :param collected: the reports of its workers, with its lookups.
+    :param policy: how it treated its lookups.
+    :param request: the user's wishes for its end, without plan and modes.
+    :param is_update: it wrote the cache that it loaded.
+    :param modes: name of a mode -> the value of its option.
+    """
+
+    collected: Collected
+    request: RunRequest = field(default_factory=RunRequest)
+    is_update: bool = False
+    modes: Mapping[str, str] = field(default_factory=dict)
+
+
+def encode_record(result: RunResult) -> dict[str, Any]:
+    """Return the record of a process as values of JSON."""
+    collected, request = result.collected, result.request
+    policy = request.policy
+    lookups = []
+    for lookup in collected.lookups:
+        lookups.append([lookup.process, _encode_event(lookup.to_event())])
+    mode_events = []
+    for event in collected.mode_events:
+        if event.kind != SPECIALIZATION:
+            mode_events.append(_encode_event(event))
+    return {
+        "lookups": lookups,
+        "mode_events": mode_events,
+        "modes": {section.name: section.typed_value for section in result.sections},
+        "unhooked": [list(pair) for pair in collected.unhooked],
+        "versions": {library: str(versions) for library, versions in collected.versions.items()},
+        "imported_kernels": list(collected.imported_kernels),
+        "hypothesis_tests": list(collected.hypothesis_tests),
+        "disabled_tests": list(collected.disabled_tests),
+        "is_interrupted": collected.is_interrupted,
+        "is_update": request.plan.is_update,
+        "on_miss": policy.on_miss,
+        "on_stale": policy.on_stale,
+        "tuners": None if policy.tuners is None else list(policy.tuners),
+        "ignore": list(policy.ignore),
+        "device_aliases": dict(policy.device_aliases),
+        "tuners_named_by": request.tuners_named_by,
+        "adapters": None if request.adapters is None else list(request.adapters),
+    }
+
+
+def _encode_event(event: Event) -> Any:
+    """Return an event as values of JSON. Its entry keeps the facts that decide what is a hit or unused."""
+    entry = event.entry
+    if entry is not None:
+        event = replace(event, entry=_without_measurements(entry))
+    return json.loads(event.encode())
+
+
+def _without_measurements(entry: Entry) -> Entry:
+    return replace(without_candidates(entry), native=b"", compiled=(), digests=())
+
+
+def decode_record(report: Mapping[str, Any]) -> ProcessRecord:
+    """Return the record in a JSON report.
+
+    :raises ValueError, TypeError, KeyError, AttributeError: if the report has no record, or a damaged one.
+    """
+    record = report["process"]
+    lookups = []
+    for process, plain in record["lookups"]:
+        lookup = Lookup.from_event(_decode_event(plain))
+        if lookup is None:
+            raise ValueError("an event of the record is no lookup")
+        lookups.append(replace(lookup, process=str(process)))
+    collected = Collected(
+        lookups=tuple(lookups),
+        mode_events=tuple(_decode_event(plain) for plain in record["mode_events"]),
+        crashed_workers=_read_texts(report["crashed"]),
+        incomplete_reason=str(report["incomplete_reason"]),
+        not_passed_reason=str(report["not_passed_reason"]),
+        is_interrupted=bool(record["is_interrupted"]),
+        test_counts={str(outcome): int(count) for outcome, count in report["tests"].items()},
+        notes=_read_texts(report["notes"]),
+        untracked=_read_texts(report["untracked"]),
+        unhooked=tuple((str(tuner), str(reason)) for tuner, reason in record["unhooked"]),
+        versions={str(library): Versions.parse(text) for library, text in record["versions"].items()},
+        imported_kernels=_read_texts(record["imported_kernels"]),
+        hypothesis_tests=_read_texts(record["hypothesis_tests"]),
+        disabled_tests=_read_texts(record["disabled_tests"]),
+    )
+    policy = Policy(
+        on_miss=str(record["on_miss"]),
+        on_stale=str(record["on_stale"]),
+        tuners=None if record["tuners"] is None else _read_texts(record["tuners"]),
+        ignore=_read_texts(record["ignore"]),
+        device_aliases=dict(record["device_aliases"]),
+    )
+    request = RunRequest(
+        update_arguments=str(report["update"]),
+        policy=policy,
+        tuners_named_by=str(record["tuners_named_by"]),
+        adapters=None if record["adapters"] is None else _read_texts(record["adapters"]),
+    )
+    return ProcessRecord(collected, request, bool(record["is_update"]), dict(record["modes"]))
+
+
+def _decode_event(plain: Any) -> Event:
+    return Event.decode(json.dumps(plain))
+
+
+def _read_texts(plain: Sequence[Any]) -> tuple[str, ...]:
+    return tuple(str(text) for text in plain)

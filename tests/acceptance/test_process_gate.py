@@ -1,0 +1,364 @@
+"""``--autotune-report=FOLDER/`` and ``pytest-autotune gate``: one verdict over the reports of many processes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+
+from pytest_autotune.cli.main import main
+from tests.conftest import Suite
+
+REPORTS = "--autotune-report=reports/"
+OPS = """
+import pytest
+
+@pytest.mark.parametrize("m", range({count}))
+def test_{name}(tune, m): tune("lib.{name}", M=m)
+"""
+SKIPPED = """
+import pytest
+
+@pytest.mark.parametrize("m", range(2))
+def test_{name}(m): pytest.skip("no GPU")
+"""
+#: The suite's parts, each of which one process runs.
+PARTS = ("test_a.py", "test_b.py", "test_c.py")
+
+
+class Gate:
+    """A suite of three files, whose processes load one cache, and the gate over their reports."""
+
+    def __init__(self, suite: Suite, capsys: pytest.CaptureFixture[str]) -> None:
+        self.suite = suite
+        self._capsys = capsys
+
+    def run_parts(self, *parts: str, **environment: str) -> None:
+        """Run a process for each part."""
+        for part in parts or PARTS:
+            self.suite.load(REPORTS, part, **environment)
+
+    def judge(self, *options: str, caches: tuple[str, ...] = ("cache.textproto",)) -> int:
+        """Return the exit status of the gate; its output is in ``lines``."""
+        self._capsys.readouterr()
+        status = main(["gate", *caches, "--reports=reports/", *options])
+        captured = self._capsys.readouterr()
+        self.lines = (captured.out + captured.err).splitlines()
+        return status
+
+    @property
+    def reports(self) -> dict[Path, dict[str, Any]]:
+        """The reports by their file."""
+        return {path: json.loads(path.read_text()) for path in (self.suite.folder / "reports").glob("*.json")}
+
+    def report_of(self, part: str) -> Path:
+        """Return the file with the report of a part."""
+        (path,) = [path for path, report in self.reports.items() if part in report["run"]["command"]]
+        return path
+
+    def edit_report(self, part: str, edit: Callable[[dict[str, Any]], object]) -> None:
+        """Change the report of a part."""
+        path = self.report_of(part)
+        report = json.loads(path.read_text())
+        edit(report)
+        path.write_text(json.dumps(report))
+
+
+@pytest.fixture
+def gate(serial_suite: Suite, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Gate:
+    for name in ("AUTOTUNE_RUN_ID", "GITHUB_RUN_ID", "GITHUB_RUN_ATTEMPT", "CI_PIPELINE_ID", "CI_JOB_ID"):
+        monkeypatch.delenv(name, raising=False)
+    files = {f"test_{name}": OPS.format(name=name, count=2) for name in "abc"}
+    serial_suite.write(**files).dump()
+    return Gate(serial_suite, capsys)
+
+
+def test_each_process_writes_a_report_that_says_what_it_loaded(gate: Gate) -> None:
+    gate.run_parts(AUTOTUNE_RUN_ID="7", GITHUB_RUN_ATTEMPT="2", GITHUB_JOB="gpu")
+
+    reports = list(gate.reports.values())
+    assert len(reports) == 3
+    assert len({report["loaded"][0]["digest"] for report in reports}) == 1
+    for report in reports:
+        assert report["finished"]
+        assert report["tests"] == {"passed": 2, "failed": 0, "error": 0, "skipped": 0, "xfailed": 0, "xpassed": 0}
+        assert {name: report["run"][name] for name in ("id", "attempt", "job")} == {
+            "id": "7",
+            "attempt": 2,
+            "job": "gpu",
+        }
+
+
+def test_a_killed_process_can_be_seen(gate: Gate) -> None:
+    test = gate.suite.folder / "test_kill.py"
+    test.write_text("import os, signal\ndef test_kill(): os.kill(os.getpid(), signal.SIGKILL)\n")
+    gate.run_parts()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("PYTEST_CURRENT_TEST", raising=False)
+        arguments = ["-ppytest_autotune.plugin", "--autotune-load=cache.textproto", REPORTS, "test_kill.py"]
+        patch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+        gate.suite.pytester.runpytest_subprocess(*arguments)
+
+    assert [report["finished"] for report in gate.reports.values()].count(False) == 1
+    assert gate.judge("--expect=4") == 1
+    killed = gate.report_of("test_kill.py")
+    assert any("has not ended" in line and killed.name in line for line in gate.lines)
+
+
+@pytest.mark.parametrize("options", [["--collect-only"], ["--fixtures"], ["--setup-plan"]])
+def test_a_process_that_runs_no_tests_writes_no_report(gate: Gate, options: list[str]) -> None:
+    gate.suite.load(REPORTS, *options)
+
+    assert not gate.reports
+
+
+def test_a_process_inside_a_test_writes_no_report(gate: Gate) -> None:
+    gate.suite.load(REPORTS, PYTEST_CURRENT_TEST="test_outer.py::test_it (call)")
+
+    assert not gate.reports
+
+
+def test_workers_of_one_process_write_one_report(suite: Suite) -> None:
+    suite.write().serial.dump()
+
+    suite.load(REPORTS)
+
+    (report,) = (suite.folder / "reports").glob("*.json")
+    assert json.loads(report.read_text())["counts"]["hit"] == 4
+
+
+def test_the_gate_passes_where_one_process_would(gate: Gate) -> None:
+    gate.run_parts()
+
+    assert gate.judge("--expect=3", "--fail-on-unused", "--junit=j.xml", "--markdown=g.md") == 0
+    assert gate.lines[0] == "3 reports: 6 passed"
+    assert gate.lines[-1] == "passed: within the limit of 0 misses"
+    folder = gate.suite.folder
+    (case,) = ElementTree.parse(folder / "j.xml").iter("testcase")
+    assert (case.get("name"), len(case)) == ("gate", 0)
+    assert "✅" in (folder / "g.md").read_text()
+
+
+def test_a_miss_of_one_process_is_counted_once(gate: Gate) -> None:
+    """Two processes ask for the same new problem."""
+    for part in ("test_a.py", "test_b.py"):
+        test = gate.suite.folder / part
+        test.write_text(test.read_text() + "\ndef test_new(tune): tune('lib.new')\n")
+    gate.run_parts()
+
+    assert gate.judge("--junit=j.xml") == 1
+    assert gate.lines[-1] == "FAILED: maximum allowed autotune cache misses exceeded: 1 > 0"
+    assert any(line.startswith("MISS ") and "lib.new" in line for line in gate.lines)
+    assert gate.judge("--max-misses=1") == 0
+    assert gate.judge("--max-misses=10%") == 1
+    assert gate.judge("--max-misses=off") == 0
+    (case,) = ElementTree.parse(gate.suite.folder / "j.xml").iter("testcase")
+    assert [child.tag for child in case] == ["failure"]
+
+
+def test_a_problem_with_two_outcomes_has_the_worst(gate: Gate) -> None:
+    test = gate.suite.folder / "test_b.py"
+    test.write_text(test.read_text() + "\ndef test_stale(tune): tune('lib.a', M=0, source='two')\n")
+    gate.run_parts()
+
+    assert gate.judge() == 1
+    assert any(line.startswith("STALE ") and "lib.a (M=0)" in line for line in gate.lines)
+
+
+def test_unused_are_entries_that_no_process_asked_for(gate: Gate) -> None:
+    (gate.suite.folder / "test_a.py").write_text(OPS.format(name="a", count=1))
+    gate.run_parts()
+
+    assert gate.judge("--expect=3") == 0
+    assert gate.judge("--expect=3", "--fail-on-unused") == 1
+    assert any(line.startswith("UNUSED ") and "lib.a (M=1)" in line for line in gate.lines)
+    assert gate.judge("--fail-on-unused") == 4
+
+
+def test_unused_entries_are_not_judged_where_a_test_was_skipped(gate: Gate) -> None:
+    skipped = "import pytest\n@pytest.mark.skip\ndef test_skipped(): pass\n"
+    (gate.suite.folder / "test_a.py").write_text(OPS.format(name="a", count=1) + skipped)
+    gate.run_parts()
+
+    assert gate.judge("--expect=3", "--fail-on-unused") == 0
+    assert (
+        f"reports/{gate.report_of('test_a.py').name}: not complete: test_a.py::test_skipped was skipped" in gate.lines
+    )
+    assert any(line.startswith("unused autotune cache entries not judged: ") for line in gate.lines)
+
+
+def test_a_missing_report_is_red(gate: Gate) -> None:
+    gate.run_parts("test_a.py", "test_b.py")
+
+    assert gate.judge("--expect=3") == 1
+    assert "FAILED: 2 reports are there, and 3 are expected: a process wrote none" in gate.lines
+    assert gate.judge("--expect=1") == 1
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[]", '{"format_version": 2}', '{"format_version": 1, "finished": true}'])
+def test_a_damaged_report_is_red(gate: Gate, text: str) -> None:
+    gate.run_parts()
+    path = gate.report_of("test_b.py")
+    path.write_text(text)
+
+    assert gate.judge("--expect=3") == 1
+    assert any(line.startswith(f"FAILED: reports/{path.name}: ") for line in gate.lines)
+
+
+def test_a_damaged_lookup_is_red(gate: Gate) -> None:
+    gate.run_parts()
+
+    gate.edit_report("test_b.py", lambda report: report["process"]["lookups"][0][1].pop("kind"))
+
+    assert gate.judge("--expect=3") == 1
+
+
+def test_a_report_of_another_run_is_red(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
+    gate.run_parts("test_a.py", "test_b.py", AUTOTUNE_RUN_ID="today")
+    gate.run_parts("test_c.py", AUTOTUNE_RUN_ID="yesterday")
+
+    assert gate.judge("--expect=3") == 1
+    name = gate.report_of("test_c.py").name
+    assert f"FAILED: reports/{name}: is of run yesterday, not of run today" in gate.lines
+    monkeypatch.setenv("AUTOTUNE_RUN_ID", "tomorrow")
+    assert gate.judge("--expect=3") == 1
+    assert len([line for line in gate.lines if line.endswith("not of run tomorrow")]) == 3
+
+
+def test_a_report_of_other_bytes_is_red(gate: Gate) -> None:
+    gate.run_parts("test_a.py", "test_b.py")
+    gate.suite.cache.write_text(gate.suite.cache.read_text() + "\n")
+    gate.run_parts("test_c.py")
+
+    assert gate.judge("--expect=3") == 1
+    errors = [line for line in gate.lines if line.startswith("FAILED: ")]
+    assert len(errors) == 2
+    assert all("loaded cache.textproto with other bytes" in line for line in errors)
+
+
+def test_several_caches_may_be_loaded_by_different_processes(gate: Gate) -> None:
+    (gate.suite.folder / "test_d.py").write_text(OPS.format(name="d", count=1))
+    gate.suite.run("--autotune-dump=other.textproto", "test_d.py")
+    gate.run_parts()
+    gate.suite.run("--autotune-load=other.textproto", REPORTS, "test_d.py")
+
+    assert gate.judge("--expect=4") == 1, "one process loaded a cache that is not named"
+    assert gate.judge("--expect=4", "--fail-on-unused", caches=("cache.textproto", "other.textproto")) == 0
+    gate.report_of("test_d.py").unlink()
+    assert gate.judge("--expect=3", caches=("cache.textproto", "other.textproto")) == 1
+    assert "FAILED: other.textproto: no process loaded these bytes" in gate.lines
+
+
+def test_a_repeated_process_replaces_its_earlier_attempt(gate: Gate) -> None:
+    test = gate.suite.folder / "test_b.py"
+    good = test.read_text()
+    test.write_text(good.replace("lib.b", "lib.new"))
+    gate.run_parts(GITHUB_RUN_ID="7", GITHUB_RUN_ATTEMPT="1")
+    assert gate.judge("--expect=3") == 1
+    test.write_text(good)
+    gate.run_parts("test_b.py", GITHUB_RUN_ID="7", GITHUB_RUN_ATTEMPT="2")
+
+    assert gate.judge("--expect=3", "--fail-on-unused") == 0
+
+
+def test_a_repeated_process_among_several_of_one_command_is_ambiguous(gate: Gate) -> None:
+    """Shards that environment variables select have one command. Nothing tells which of them was repeated."""
+    gate.run_parts("test_a.py", "test_a.py", GITHUB_RUN_ID="7", GITHUB_RUN_ATTEMPT="1")
+    gate.run_parts("test_a.py", GITHUB_RUN_ID="7", GITHUB_RUN_ATTEMPT="2")
+
+    assert gate.judge("--expect=2") == 1
+
+
+def test_gpus_lost_everywhere_are_red_and_in_one_part_they_are_not(gate: Gate) -> None:
+    (gate.suite.folder / "test_c.py").write_text(SKIPPED.format(name="c"))
+    gate.run_parts()
+    assert gate.judge("--expect=3") == 0
+    for path in gate.reports:
+        path.unlink()
+    for name in "ab":
+        (gate.suite.folder / f"test_{name}.py").write_text(SKIPPED.format(name=name))
+    gate.run_parts()
+
+    assert gate.judge("--expect=3") == 1
+    assert gate.lines[-1] == "FAILED: no process asked for a tuned kernel (6 skipped)"
+
+
+def test_skipped_tests_and_lookups_on_a_cpu_alone_are_red(gate: Gate) -> None:
+    """The kernels of the CPU still ask, so that misses alone tell nothing of the lost GPU."""
+    gate.suite.run("--autotune-load=cache.textproto", "--autotune-update", TOY_DEVICE="CPU")
+    (gate.suite.folder / "test_c.py").write_text(SKIPPED.format(name="c"))
+    gate.run_parts(TOY_DEVICE="CPU")
+
+    assert gate.judge("--expect=3") == 1
+    assert gate.lines[-1].startswith("FAILED: the caches have entries for Toy GPU, 2 tests were skipped, and no test")
+
+
+def test_a_cache_for_two_gpus_is_judged_on_one(gate: Gate) -> None:
+    gate.suite.run("--autotune-load=cache.textproto", "--autotune-update", TOY_DEVICE="Other GPU")
+    (gate.suite.folder / "test_c.py").write_text(SKIPPED.format(name="c"))
+    gate.run_parts()
+
+    assert gate.judge("--expect=3") == 0
+
+
+def test_no_lookup_in_any_process_is_red(gate: Gate) -> None:
+    for part in PARTS:
+        (gate.suite.folder / part).write_text("def test_nothing(): pass\n")
+    gate.run_parts()
+
+    assert gate.judge("--expect=3") == 1
+    assert gate.lines[-1] == "FAILED: no process asked for a tuned kernel (3 passed)"
+
+
+def test_what_fails_the_gate_of_one_process_fails_the_joint_gate(gate: Gate) -> None:
+    gate.run_parts("test_a.py", "test_b.py")
+    gate.run_parts("test_c.py", TOY_UNKNOWN="1")
+    assert gate.judge("--expect=3") == 1
+    assert gate.lines[-1] == "FAILED: requested tuner could not be hooked: toy"
+    gate.report_of("test_c.py").unlink()
+
+    gate.run_parts("test_c.py", TOY_UNSEEN="lib.hidden")
+
+    assert gate.judge("--expect=3") == 1
+    assert gate.lines[-1] == "FAILED: maximum allowed autotune cache misses exceeded: 1 > 0"
+
+
+def test_a_process_that_updates_is_red(gate: Gate) -> None:
+    gate.run_parts("test_a.py", "test_b.py")
+    gate.suite.load(REPORTS, "--autotune-update=all", "test_c.py")
+
+    assert gate.judge("--expect=3") == 1
+    assert any("updated the cache that it loaded" in line for line in gate.lines)
+
+
+def test_drift_is_judged_over_all_processes(gate: Gate) -> None:
+    gate.run_parts()
+    assert gate.judge("--max-drift=0") == 1
+    assert "--max-drift: no process ran with --autotune-verify" in gate.lines[-1]
+    for path in gate.reports:
+        path.unlink()
+    for part in PARTS:
+        gate.suite.load(REPORTS, "--autotune-verify=all", part, TOY_TIMES="a=30" if part == "test_a.py" else "")
+
+    assert gate.judge("--expect=3", "--max-drift=2") == 0
+    assert gate.judge("--expect=3", "--max-drift=1") == 1
+    assert gate.lines[-1] == "FAILED: maximum allowed drift of autotune choices exceeded: 2 > 1"
+
+
+@pytest.mark.parametrize("options", [["--max-misses="], ["--max-misses=x"], ["--expect=0"], ["--max-drift= "]])
+def test_bad_values_are_usage_errors(gate: Gate, options: list[str]) -> None:
+    gate.run_parts("test_a.py")
+
+    assert gate.judge(*options) == 4
+    assert len(gate.lines) == 1
+
+
+def test_a_missing_cache_or_folder_is_a_usage_error(gate: Gate) -> None:
+    assert gate.judge() == 4
+    (gate.suite.folder / "reports").mkdir()
+    assert gate.judge(caches=("gone.textproto",)) == 4
+    assert gate.judge() == 1, "a folder without reports"
