@@ -110,8 +110,8 @@ def _explain_lost_gpus(records: Sequence[ProcessRecord], caches: Sequence[Judged
     gpu_names = {gpu.name for gpu in gpus}
     for record in records:
         for lookup in record.collected.lookups:
-            device = lookup.problem.device
-            if device in gpus or record.request.policy.find_alias(device) in gpu_names:
+            asked = lookup.problem.device
+            if any(record.request.policy.may_use_entries_of(asked, gpu) for gpu in gpus):
                 return ""
     tests = describe_count(skipped_count, "test was", "tests were")
     names = " and ".join(sorted(gpu_names))
