@@ -11,7 +11,7 @@ from pathlib import PurePath
 
 import pytest
 
-from pytest_autotune.cache.codec import Format, decode, encode, format_of, mapping
+from pytest_autotune.cache.codec import Format, decode, encode, find_format, mapping
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Value, Versions
 
@@ -336,15 +336,15 @@ def test_json_is_strict(data, expected):
 @every_format
 def test_the_suffix_tells_the_format(format):
     for suffix in format.value.suffixes:
-        assert format_of(PurePath(f"a{suffix}")) is format
-        assert format_of(PurePath(f"a.b{suffix.upper()}")) is format
+        assert find_format(PurePath(f"a{suffix}")) is format
+        assert find_format(PurePath(f"a.b{suffix.upper()}")) is format
 
 
 @pytest.mark.parametrize("name", ["cache", "cache.docx", ".json"])
 def test_another_suffix_is_refused_with_the_known_ones(name):
     known = " ".join(suffix for format in Format for suffix in format.value.suffixes)
     with pytest.raises(CacheError, match=re.escape(known)):
-        format_of(PurePath(name))
+        find_format(PurePath(name))
 
 
 def test_importing_the_cache_modules_imports_neither_protobuf_nor_yaml():

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from pytest_autotune.cache import stores
-from pytest_autotune.cache.codec import encode, format_of
+from pytest_autotune.cache.codec import encode, find_format
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.locations import Location, is_url
 from pytest_autotune.cache.model import Cache
@@ -90,7 +90,7 @@ def _find_form_defect(path: str, cache: Cache) -> str:
 
     :param cache: the cache that the file holds.
     """
-    cache_format = format_of(Path(path), path)
+    cache_format = find_format(Path(path), path)
     data = stores.read_file(path)
     expected_data = encode(cache, cache_format)
     if data == expected_data:

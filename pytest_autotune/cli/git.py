@@ -14,7 +14,7 @@ from pathlib import Path
 import click
 
 from pytest_autotune.cache import stores
-from pytest_autotune.cache.codec import Format, decode, encode, format_of
+from pytest_autotune.cache.codec import Format, decode, encode, find_format
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.locations import Location
 from pytest_autotune.cache.merge import combine_caches
@@ -103,7 +103,7 @@ def _build_pattern(file: str, root: Path) -> str:
     path = Path(os.path.realpath(file))
     is_folder = Location.parse(file, Path()).is_folder
     if not is_folder:
-        format_of(path, file)  # refuses the name of a file that is no cache
+        find_format(path, file)  # refuses the name of a file that is no cache
     try:
         path_below_root = path.relative_to(os.path.realpath(root))
     except ValueError:
@@ -170,7 +170,7 @@ def merge(ancestor: str, ours: str, theirs: str, path: str) -> int:
     What only one side changed is changed; of two entries of one problem and fingerprint, the one stays that a run
     would keep. Exit status 1 where one side cannot be read, or is empty: then OURS is as it was.
     """
-    cache_format = format_of(Path(path), path)
+    cache_format = find_format(Path(path), path)
     try:
         sides = {}
         for name, file in (("ours", ours), ("theirs", theirs)):

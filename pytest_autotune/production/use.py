@@ -99,11 +99,11 @@ class ShippedCache:
         return self._cached
 
     def _decoded(self) -> Cache:
-        from pytest_autotune.cache.codec import decode, format_of
+        from pytest_autotune.cache.codec import decode, find_format
         from pytest_autotune.cache.errors import CacheError
 
         try:
-            return decode(self._data or b"", format_of(PurePath(self.resource)), os.fspath(self.resource))
+            return decode(self._data or b"", find_format(PurePath(self.resource)), os.fspath(self.resource))
         except CacheError as error:
             _warn(f"{self.package}: {error}; its kernels are tuned")
             self._data = None

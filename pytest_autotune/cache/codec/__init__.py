@@ -1,4 +1,4 @@
-"""Text, binary, YAML and JSON forms of a cache: bytes to :class:`Cache` and back."""
+"""The formats of a cache: text, binary, YAML and JSON. Each turns a :class:`Cache` into bytes and back."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pytest_autotune.cache.model import Cache
 
 
 class Format(Enum):
-    """How a cache is written: to add a format, a module that ends with its row, and a line here."""
+    """A format. A new format needs a module that ends with its ``CODEC``, and a line here."""
 
     TEXT = text.CODEC
     BINARY = binary.CODEC
@@ -23,90 +23,110 @@ class Format(Enum):
     JSON = json_text.CODEC
 
 
-#: What stands behind the suffix of what was written beside a cache that was locked.
+_FORMATS_BY_SUFFIX = {suffix: form for form in Format for suffix in form.value.suffixes}
+#: The end of the name of a file that was written beside a locked cache.
 _BESIDE = re.compile(r"\.new\d*$")
-_SUFFIXES = {suffix: form for form in Format for suffix in form.value.suffixes}
+_LFS_POINTER = b"version https://git-lfs.github.com/spec/"
+_CONFLICT = re.compile(rb"^<{7}(?: |$)", re.MULTILINE)
 
 
-def format_of(path: PurePath, where: str = "") -> Format:
-    """The format that the path's suffix stands for.
+def find_format(path: PurePath, place: str = "") -> Format:
+    """Return the format that the path's suffix stands for.
 
-    :param where: the path as the user wrote it, for the error.
-    :raises CacheError: for an unknown suffix, listing the known ones.
+    :param place: the path as the user wrote it, for the error.
+    :raises CacheError: for an unknown suffix; the error lists the known suffixes.
     """
     name = _BESIDE.sub("", path.name)
-    form = _SUFFIXES.get(PurePath(name).suffix.lower())
-    if form is None:
-        suffix = f'the suffix "{path.suffix}" is unknown' if path.suffix else "has no suffix"
-        where = where or str(path)
-        raise CacheError(where, suffix, f"one of {' '.join(_SUFFIXES)}, or a folder: {where}/")
-    return form
+    form = _FORMATS_BY_SUFFIX.get(PurePath(name).suffix.lower())
+    if form is not None:
+        return form
+    place = place or str(path)
+    event = "has no suffix"
+    if path.suffix:
+        event = f'the suffix "{path.suffix}" is unknown'
+    raise CacheError(place, event, f"one of {' '.join(_FORMATS_BY_SUFFIX)}, or a folder: {place}/")
 
 
 def encode(cache: Cache, form: Format) -> bytes:
-    """The cache in a format: the same bytes for the same entries in any order."""
-    written = form.value.write(sort_entries(cache.entries))
-    return written if isinstance(written, bytes) else written.encode()
+    """Return the cache in a format. The order of the entries does not change the bytes."""
+    content = form.value.write(sort_entries(cache.entries))
+    if isinstance(content, bytes):
+        return content
+    return content.encode()
 
 
-def decode(data: bytes, form: Format, where: str) -> Cache:
-    """The cache that the bytes hold.
+def decode(data: bytes, form: Format, place: str) -> Cache:
+    """Return the cache that the bytes hold.
 
-    :param where: the path, for the error.
-    :raises CacheError: where they hold none, and nothing else, whatever the bytes.
+    :param place: the path, for the error.
+    :raises CacheError: if the bytes are not a cache. No bytes raise another error.
     """
     if data.startswith(_LFS_POINTER):
-        raise CacheError(where, "is a pointer of Git LFS, not the file itself", "git lfs pull")
+        raise CacheError(place, "is a pointer of Git LFS, not the file itself", "git lfs pull")
     if not data or data.isspace():
-        raise CacheError(where, "is empty", "remove it, or restore it from version control")
+        raise CacheError(place, "is empty", "remove it, or restore it from version control")
     try:
-        cache = _read(data, form, where)
+        cache = _read(data, form, place)
     except ReportError:
         raise
     except CacheError as error:
-        _check_conflict(data, where)
-        others = reversed(Format) if len(data) <= MAX_FOREIGN_BYTES else ()
-        other = next((other for other in others if _holds(data, other, where)), None)
-        if other is not None:
-            found = f"holds {other.value.name}, not {form.value.name}"
-            raise CacheError(where, found, f"name it {other.value.suffixes[0]}") from None
+        _check_conflict(data, place)
+        _check_other_formats(data, form, place)
         remedy = error.remedy or "mend it, or restore it from version control"
         raise CacheError(error.place, error.event, remedy) from None
     return replace(cache, entries=without_duplicates(cache.entries))
 
 
-def _read(data: bytes, form: Format, where: str) -> Cache:
+def _read(data: bytes, form: Format, place: str) -> Cache:
+    """Return the cache with all its entries.
+
+    :raises CacheError: if the bytes are not a cache in this format.
+    """
     if not form.value.is_text:
-        return form.value.read(data, where)
+        return form.value.read(data, place)
     try:
-        words = data.decode("utf-8-sig")  # some editors begin a file with a mark of its encoding
+        # Some editors begin a file with a mark of its encoding.
+        content = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
-        raise CacheError(f"{where}:{line}", f"is not {form.value.name}: not encoded in UTF-8") from None
-    return form.value.read(words, where)
+        raise CacheError(f"{place}:{line}", f"is not {form.value.name}: not encoded in UTF-8") from None
+    return form.value.read(content, place)
 
 
-def _holds(data: bytes, form: Format, where: str) -> bool:
+def _check_conflict(data: bytes, place: str) -> None:
+    """Refuse a file that has the lines of both sides of a merge, with the commands that resolve the conflict.
+
+    :raises CacheError: for such a file.
+    """
+    conflict = _CONFLICT.search(data)
+    if conflict is None:
+        return
+    line = data.count(b"\n", 0, conflict.start()) + 1
+    file = shlex.quote(place)
+    commands = ["pytest-autotune git-setup", "git checkout --merge --", "pytest-autotune check", "git add"]
+    remedy = " && ".join([f"{command} {file}" for command in commands])
+    raise CacheError(f"{place}:{line}", "an unresolved merge conflict", f"in git: {remedy}")
+
+
+def _check_other_formats(data: bytes, form: Format, place: str) -> None:
+    """Refuse a file that is a cache in another format than its suffix says.
+
+    :raises CacheError: for such a file, and for the report of a run.
+    """
+    if len(data) > MAX_FOREIGN_BYTES:
+        return
+    # JSON comes before YAML, because JSON is YAML, too.
+    for other_form in reversed(Format):
+        if _has_entries(data, other_form, place):
+            event = f"holds {other_form.value.name}, not {form.value.name}"
+            raise CacheError(place, event, f"name it {other_form.value.suffixes[0]}") from None
+
+
+def _has_entries(data: bytes, form: Format, place: str) -> bool:
+    """Whether the bytes are a cache with entries in a format."""
     try:
-        return bool(_read(data, form, where).entries)
+        return bool(_read(data, form, place).entries)
     except ReportError:
         raise
     except CacheError:
         return False
-
-
-_LFS_POINTER = b"version https://git-lfs.github.com/spec/"
-_CONFLICT = re.compile(rb"^<{7}(?: |$)", re.MULTILINE)
-
-
-def _check_conflict(data: bytes, where: str) -> None:
-    """Say so where a file that cannot be read has the lines of both sides of a merge.
-
-    :raises CacheError: then.
-    """
-    if conflict := _CONFLICT.search(data):
-        line = data.count(b"\n", 0, conflict.start()) + 1
-        file = shlex.quote(where)
-        commands = "pytest-autotune git-setup", "git checkout --merge --", "pytest-autotune check", "git add"
-        remedy = f"in git: {' && '.join(f'{command} {file}' for command in commands)}"
-        raise CacheError(f"{where}:{line}", "an unresolved merge conflict", remedy)

@@ -1,7 +1,7 @@
 """The text format: our own printer, whose bytes are the same under every version of protobuf, and two readers.
 
-What our printer writes is read in one pass. For whatever is laid out otherwise there is protobuf's own parser, which
-takes five times as long, and says what is wrong, with line and column.
+Our own reader reads text as our printer writes it. Protobuf's own parser reads all other text, and says what is wrong
+with it, with line and column.
 """
 
 from __future__ import annotations
@@ -11,69 +11,105 @@ import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from pytest_autotune.cache.codec.mapping import MAX_FOREIGN_BYTES, MESSAGES, Codec, Plain, from_mapping, to_mapping
+from pytest_autotune.cache.codec.mapping import MAX_FOREIGN_BYTES, MESSAGES, Codec, Plain, to_mapping
+from pytest_autotune.cache.codec.reading import UnknownField, from_mapping
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.foreign_text import to_one_line
 from pytest_autotune.cache.model import Cache, Entry, Problem
 
 _HEADER = "# proto-file: pytest_autotune/cache/autotune_cache.proto\n# proto-message: pytest_autotune.AutotuneCache\n"
-# Of a comment that names a problem.
-_LONGEST = 200
+#: The comment that names a problem has at most so many characters.
+_MAX_COMMENT_LENGTH = 200
 
-# Quotes and control characters, and what hides or reorders the text around it.
+# Quotes and control characters, and characters that hide or reorder the text around them.
 _SPECIAL = re.compile(r'[\\"\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ufffe\uffff]')
-_SHORT = {"\\": r"\\", '"': r"\"", "\n": r"\n", "\r": r"\r", "\t": r"\t"}
-_BYTES = [_SHORT.get(chr(b)) or (chr(b) if 0x20 <= b < 0x7F else f"\\{b:03o}") for b in range(256)]
+_SHORT_ESCAPES = {"\\": r"\\", '"': r"\"", "\n": r"\n", "\r": r"\r", "\t": r"\t"}
+
+
+def _byte_escapes() -> list[str]:
+    """Return the text of each byte between quotes."""
+    escapes = []
+    for byte in range(256):
+        char = chr(byte)
+        if char in _SHORT_ESCAPES:
+            escapes.append(_SHORT_ESCAPES[char])
+        elif 0x20 <= byte < 0x7F:
+            escapes.append(char)
+        else:
+            escapes.append(f"\\{byte:03o}")
+    return escapes
+
+
+_BYTE_ESCAPES = _byte_escapes()
+
+
+# The printer
 
 
 def encode(entries: Sequence[Entry]) -> str:
-    """A cache of these entries as text, in the order given."""
+    """Return a cache of these entries as text, in their order."""
     plain = to_mapping(entries)
     lines = [_HEADER, f"format_version: {plain['format_version']}\n"]
     for name in ("devices", "digests"):
-        lines += [f"{_field(name, one)}\n" for one in plain.get(name, ())]
+        for message in plain.get(name, ()):
+            lines.append(f"{_print_field(name, message)}\n")
     for entry, fields in zip(entries, plain["entries"], strict=True):
-        lines += _entry(entry.problem, fields)
+        lines += _print_entry(entry.problem, fields)
     return "".join(lines)
 
 
-def _entry(problem: Problem, fields: Plain) -> Iterator[str]:
-    """An entry, a line for each value; that of the choice names the problem, for who reads a part of a difference."""
+def _print_entry(problem: Problem, fields: Plain) -> Iterator[str]:
+    """Yield an entry, a line for each value."""
     yield "entries {\n"
-    for name, found in fields.items():
-        for one in found if isinstance(found, list) else (found,):
-            yield f"  {_field(name, one)}"
+    for name, field in fields.items():
+        items = field if isinstance(field, list) else [field]
+        for item in items:
+            yield f"  {_print_field(name, item)}"
             if name == "choice":
-                words = " ".join([problem.kernel.rpartition(".")[2], *map(str, problem.key)])
-                yield f"  # {to_one_line(words, _LONGEST)}"
+                # A reviewer sees only one hunk of a difference, so the line repeats the kernel's name.
+                words = [problem.kernel.rpartition(".")[2], *map(str, problem.key)]
+                yield f"  # {to_one_line(' '.join(words), _MAX_COMMENT_LENGTH)}"
             yield "\n"
     yield "}\n"
 
 
-def _field(name: str, found: Any) -> str:
-    """A field in one line."""
-    if isinstance(found, dict):
-        parts = [_field(*field) for field in found.items()]
-        return f"{name} {{ {' '.join(parts)} }}" if parts else f"{name} {{ }}"
-    if isinstance(found, list) and isinstance(found[0], dict):
-        return " ".join([_field(name, one) for one in found])
-    return f"{name}: [{', '.join(map(_scalar, found))}]" if isinstance(found, list) else f"{name}: {_scalar(found)}"
+def _print_field(name: str, field: Any) -> str:
+    """Return a field in one line."""
+    if isinstance(field, dict):
+        parts = [_print_field(part_name, part) for part_name, part in field.items()]
+        if not parts:
+            return f"{name} {{ }}"
+        return f"{name} {{ {' '.join(parts)} }}"
+    if not isinstance(field, list):
+        return f"{name}: {_print_scalar(field)}"
+    if isinstance(field[0], dict):
+        return " ".join([_print_field(name, message) for message in field])
+    scalars = [_print_scalar(scalar) for scalar in field]
+    return f"{name}: [{', '.join(scalars)}]"
 
 
-def _scalar(scalar: Any) -> str:
+def _print_scalar(scalar: Any) -> str:
     if isinstance(scalar, str):
         return f'"{_SPECIAL.sub(_escape, scalar)}"'
     if isinstance(scalar, bytes):
-        return f'"{"".join(map(_BYTES.__getitem__, scalar))}"'
-    return str(scalar).lower() if isinstance(scalar, bool) else repr(scalar)
+        escaped = [_BYTE_ESCAPES[byte] for byte in scalar]
+        return f'"{"".join(escaped)}"'
+    if isinstance(scalar, bool):
+        return str(scalar).lower()
+    return repr(scalar)
 
 
 def _escape(match: re.Match[str]) -> str:
     special = match[0]
-    return _SHORT.get(special) or "".join(f"\\{byte:03o}" for byte in special.encode())
+    if special in _SHORT_ESCAPES:
+        return _SHORT_ESCAPES[special]
+    octal = [f"\\{byte:03o}" for byte in special.encode()]
+    return "".join(octal)
 
 
-# A short message without others in it; text; a name, a number or a word; any other character; the end.
+# Our own reader
+
+# A token is a short message without others in it; text; a name, a number or a word; any other character; the end.
 _TOKEN = re.compile(
     r"""\s*(?:\#[^\n]*\s*)*(
       \{ [^{}<>"'\#\\\n]{,200} (?:"[^"\\\n]{,200}"[^{}<>"'\#\\\n]{,200}){,3} \}
@@ -87,123 +123,162 @@ _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:e[-+]?[0-9]+)?|-?inf|n
 _BOOLS = {"true": True, "false": False}
 
 
-def decode(text: str, where: str) -> Cache:
-    """The cache that the text holds.
+def decode(text: str, place: str) -> Cache:
+    """Return the cache that the text holds.
 
-    :raises CacheError: where it holds none, with line and column where it is no text of protobuf's.
+    :raises CacheError: if the text is not a cache; with line and column if it is not protobuf's text format.
     """
+    # Protobuf's parser alone would do. For 100, 1,000 and 5,000 entries (0.1, 1.0 and 4.8 MB) it takes 0.18, 1.2 and
+    # 6.0 s, and our reader 0.02, 0.19 and 0.90 s. A run that loads and dumps a cache reads the file three times.
     try:
-        plain = _Written().message("cache", iter(_TOKEN.findall(text)), "")
+        plain = _TextReader().read_message("cache", iter(_TOKEN.findall(text)), "")
     except (LookupError, ValueError, StopIteration):
         if len(text) > MAX_FOREIGN_BYTES:
-            found = f"is larger than {MAX_FOREIGN_BYTES >> 20} MiB, and not as pytest-autotune writes it"
-            raise CacheError(where, found) from None
-        return _read_by_protobuf(text, where)
-    return from_mapping(plain, where, text)
+            event = f"is larger than {MAX_FOREIGN_BYTES >> 20} MiB, and not as pytest-autotune writes it"
+            raise CacheError(place, event) from None
+        return _read_by_protobuf(text, place)
+    return from_mapping(plain, place, text)
 
 
-class _Written:
-    """Makes a plain mapping of text as our printer writes it; lines, blanks and comments may be others."""
+class _TextReader:
+    """Makes a plain mapping from text as our printer writes it. Lines, blanks and comments may differ.
+
+    All methods raise LookupError, ValueError or StopIteration for text that is laid out otherwise, or is wrong.
+    """
 
     def __init__(self) -> None:
-        # Of equal messages, which are many, one object.
-        self._simple: dict[tuple[str, str], Plain] = {}
+        #: The short messages by kind and text. A file has many equal messages, and each is read once.
+        self._short_messages: dict[tuple[str, str], Plain] = {}
 
-    def message(self, kind: str, tokens: Iterator[str], end: str) -> Plain:
-        """A message, or the whole text.
+    def read_message(self, kind: str, tokens: Iterator[str], end: str) -> Plain:
+        """Return a message.
 
-        :raises LookupError, ValueError, StopIteration: where it is laid out otherwise, or wrong.
+        :param end: the token behind the message.
         """
-        found: Plain = {}
+        message: Plain = {}
         fields = MESSAGES[kind]
-        while (token := next(tokens)) != end:
+        for token in tokens:
+            if token == end:
+                return message
             name = token.removesuffix(":")
-            of, repeated = fields[name]
-            if (of in MESSAGES) is (name is not token):
+            field = fields[name]
+            has_colon = name is not token
+            # A scalar has a colon, and a message has none.
+            if has_colon is (field.kind in MESSAGES):
                 raise ValueError(token)
-            one = self._one(of, next(tokens), tokens)
-            if repeated:
-                items = found.setdefault(name, [])
-                items += one if isinstance(one, list) else [one]
-            elif name in found:
-                raise ValueError(name)
+            item = self._read_item(field.kind, next(tokens), tokens)
+            if not field.is_list:
+                if name in message:
+                    raise ValueError(name)
+                message[name] = item
+            elif isinstance(item, list):
+                message.setdefault(name, []).extend(item)
             else:
-                found[name] = one
-        return found
+                message.setdefault(name, []).append(item)
+        raise ValueError(f"no {end}")
 
-    def _one(self, kind: str, token: str, tokens: Iterator[str]) -> Any:
+    def _read_item(self, kind: str, token: str, tokens: Iterator[str]) -> Any:
+        """Return a scalar, a message or a list that begins with the token."""
         if token == "[":
-            return self._list(kind, tokens)
+            return self._read_list(kind, tokens)
         if kind not in MESSAGES:
-            return _scalar_of(kind, token)
+            return _read_scalar(kind, token)
         if token == "{":
-            return self.message(kind, tokens, "}")
+            return self.read_message(kind, tokens, "}")
         if token[0] != "{":
             raise ValueError(token)
-        if (kind, token) not in self._simple:
-            self._simple[kind, token] = self.message(kind, iter(_TOKEN.findall(token, 1)), "}")
-        return self._simple[kind, token]
+        if (kind, token) not in self._short_messages:
+            self._short_messages[kind, token] = self.read_message(kind, iter(_TOKEN.findall(token, 1)), "}")
+        return self._short_messages[kind, token]
 
-    def _list(self, kind: str, tokens: Iterator[str]) -> list[Any]:
+    def _read_list(self, kind: str, tokens: Iterator[str]) -> list[Any]:
         items, token = [], ","
         while token == ",":
-            items.append(self._one(kind, next(tokens), tokens))
+            items.append(self._read_item(kind, next(tokens), tokens))
             token = next(tokens)
         if token != "]":
             raise ValueError(token)
         return items
 
 
-def _scalar_of(kind: str, token: str) -> Any:
-    if kind in ("text", "bytes"):
-        if token[0] != '"' or len(token) < 2:
-            raise ValueError(token)
-        if "\\" not in token:
-            return token[1:-1] if kind == "text" else token[1:-1].encode()
-        data = token[1:-1].encode().decode("unicode_escape").encode("latin-1")
-        return data.decode() if kind == "text" else data
+def _read_scalar(kind: str, token: str) -> Any:
     if kind == "bool":
         return _BOOLS[token]
+    if kind == "bytes":
+        return _read_quoted_bytes(token)
+    if kind == "text":
+        return _read_quoted_bytes(token).decode()
     if not _NUMBER.fullmatch(token):
         raise ValueError(token)
-    return float(token) if kind == "float" else int(token)
+    if kind == "float":
+        return float(token)
+    return int(token)
 
 
-# What protobuf says of a field that a message does not have.
+def _read_quoted_bytes(token: str) -> bytes:
+    """Return the bytes between the quotes of a token."""
+    if token[0] != '"' or len(token) < 2:
+        raise ValueError(token)
+    quoted = token[1:-1].encode()
+    if b"\\" not in quoted:
+        return quoted
+    # The tokens have only escapes that mean the same in Python.
+    return quoted.decode("unicode_escape").encode("latin-1")
+
+
+# Protobuf's parser
+
+#: The words of protobuf for a field that a message does not have.
 _NO_FIELD = re.compile(r'type "[\w.]*\.(\w+)" has no field named "(\w+)"')
 
 
-def _read_by_protobuf(text: str, where: str) -> Cache:
-    """The cache that a text holds which is laid out otherwise.
+def _read_by_protobuf(text: str, place: str) -> Cache:
+    """Return the cache that any text of protobuf's format holds.
 
-    :raises CacheError: where it holds none, with line and column.
+    :raises CacheError: if the text is not a cache, with line and column.
     """
     from google.protobuf import text_format
 
-    from pytest_autotune.cache.codec.binary import new_message, plain_of
+    from pytest_autotune.cache.codec.binary import to_plain
 
-    unknown = None
-    message = new_message()
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of what is refused
-            try:
-                text_format.Parse(text, message)
-            except text_format.ParseError as error:
-                found = _NO_FIELD.search(str(error))
-                if not found:
-                    raise
-                unknown = found[2], found[1].lower().replace("autotunecache", "cache")
-                message = text_format.Parse(text, new_message(), allow_unknown_field=True)
+            # Protobuf warns of escapes that it refuses.
+            warnings.simplefilter("ignore")
+            message, unknown = _parse(text)
     except text_format.ParseError as error:
         line, column = error.GetLine() or 1, error.GetColumn() or 1
-        shown = "'" + text.split("\n")[line - 1] + "': "
-        raise CacheError(f"{where}:{line}:{column}", str(error).partition(" : ")[2].removeprefix(shown)) from None
+        # The error repeats the whole line of the file.
+        repeated_line = "'" + text.split("\n")[line - 1] + "': "
+        event = str(error).partition(" : ")[2].removeprefix(repeated_line)
+        raise CacheError(f"{place}:{line}:{column}", event) from None
     except RecursionError:
-        raise CacheError(where, "is nested too deeply for a cache") from None
-    except ValueError as error:  # text that is not encoded in UTF-8
-        raise CacheError(where, f"is not a cache: {error}") from None
-    return from_mapping(plain_of(message, "cache", {}), where, text, unknown)
+        raise CacheError(place, "is nested too deeply for a cache") from None
+    except ValueError as error:
+        # The text is not encoded in UTF-8.
+        raise CacheError(place, f"is not a cache: {error}") from None
+    return from_mapping(to_plain(message), place, text, unknown)
+
+
+def _parse(text: str) -> tuple[Any, UnknownField | None]:
+    """Return the generated message of a cache, and the first field that it does not have.
+
+    :raises ParseError: if the text is not protobuf's text format.
+    """
+    from google.protobuf import text_format
+
+    from pytest_autotune.cache.codec.binary import new_message
+
+    message = new_message()
+    try:
+        text_format.Parse(text, message)
+    except text_format.ParseError as error:
+        match = _NO_FIELD.search(str(error))
+        if match is None:
+            raise
+        unknown = UnknownField(match[2], match[1].lower().replace("autotunecache", "cache"))
+        return text_format.Parse(text, new_message(), allow_unknown_field=True), unknown
+    return message, None
 
 
 CODEC = Codec("text", (".textproto", ".txtpb", ".pbtxt", ".txt"), decode, encode)

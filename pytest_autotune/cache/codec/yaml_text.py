@@ -7,121 +7,150 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any, NoReturn
 
-from pytest_autotune.cache.codec.mapping import Codec, Plain, for_json, from_mapping, to_mapping
+from pytest_autotune.cache.codec.mapping import Codec, Plain, for_json, to_mapping
+from pytest_autotune.cache.codec.reading import from_mapping
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.model import Cache, Entry
 
-# What YAML does not take literally, or takes for the end of a line.
-_NOT_YAML = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
+#: Characters that YAML does not allow in quotes, or takes for the end of a line.
+_NOT_LITERAL = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
+#: A cache is nested less deeply.
+_MAX_DEPTH = 20
 
 
 def encode(entries: Sequence[Entry]) -> str:
-    """A cache of these entries as YAML, in the order given: a line for each device and value, every text in quotes."""
-    return "\n".join([*_lines(for_json(to_mapping(entries)), ""), ""])
+    """Return a cache of these entries as YAML: a line for each device and value, and every text in quotes."""
+    lines = _print_fields(for_json(to_mapping(entries)), "")
+    return "\n".join([*lines, ""])
 
 
-def _lines(fields: Plain, indent: str) -> Iterator[str]:
+def _print_fields(fields: Plain, indent: str) -> Iterator[str]:
+    """Yield the lines of a mapping."""
     for name, field in fields.items():
         if not isinstance(field, (dict, list)) or not field:
-            yield f"{indent}{name}: {_flow(field)}"
+            yield f"{indent}{name}: {_print_inline(field)}"
             continue
         yield f"{indent}{name}:"
         if isinstance(field, dict):
-            yield from _lines(field, f"{indent}  ")
-        elif name == "entries":
-            for entry in field:
-                first, *others = _lines(entry, f"{indent}  ")
-                yield from (f"{indent}- {first.lstrip()}", *others)
-        else:
-            yield from (f"{indent}- {_flow(item)}" for item in field)
+            yield from _print_fields(field, f"{indent}  ")
+            continue
+        for item in field:
+            if name != "entries":
+                yield f"{indent}- {_print_inline(item)}"
+                continue
+            first_line, *lines = _print_fields(item, f"{indent}  ")
+            yield f"{indent}- {first_line.lstrip()}"
+            yield from lines
 
 
-def _flow(field: object) -> str:
+def _print_inline(field: object) -> str:
+    """Return a field inside a line."""
     if isinstance(field, dict):
-        return f"{{{', '.join(f'{name}: {_flow(value)}' for name, value in field.items())}}}"
+        pairs = [f"{name}: {_print_inline(value)}" for name, value in field.items()]
+        return f"{{{', '.join(pairs)}}}"
     if isinstance(field, list):
-        return f"[{', '.join(map(_flow, field))}]"
+        items = [_print_inline(item) for item in field]
+        return f"[{', '.join(items)}]"
     if isinstance(field, float) and "e" in repr(field):
         digits, exponent = repr(field).split("e")
-        return f"{digits if '.' in digits else digits + '.0'}e{exponent}"
-    return _NOT_YAML.sub(lambda match: f"\\u{ord(match[0]):04x}", json.dumps(field, ensure_ascii=False))
+        if "." not in digits:
+            # YAML takes "1e5" for text.
+            digits += ".0"
+        return f"{digits}e{exponent}"
+    return _NOT_LITERAL.sub(_escape, json.dumps(field, ensure_ascii=False))
 
 
-def decode(text: str, where: str) -> Cache:
-    """The cache that the YAML text holds.
+def _escape(match: re.Match[str]) -> str:
+    return f"\\u{ord(match[0]):04x}"
 
-    :raises CacheError: where it holds none, with line and column where it is no YAML.
+
+def decode(text: str, place: str) -> Cache:
+    """Return the cache that the YAML text holds.
+
+    :raises CacheError: if the text is not a cache; with line and column if it is not YAML.
     """
     import yaml
 
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
-        plain = _Events(yaml.parse(text, loader), where).document()
+        plain = _DocumentReader(yaml.parse(text, loader), place).read_document()
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
-        at = f"{where}:{mark.line + 1}:{mark.column + 1}" if mark else where
-        raise CacheError(at, f"is not YAML: {getattr(error, 'problem', None) or error}") from None
-    return from_mapping(plain, where, text)
+        event = f"is not YAML: {getattr(error, 'problem', None) or error}"
+        if mark is None:
+            raise CacheError(place, event) from None
+        raise CacheError(_place_of_mark(place, mark), event) from None
+    return from_mapping(plain, place, text)
 
 
-_DEEPEST = 20
+def _place_of_mark(place: str, mark: Any) -> str:
+    return f"{place}:{mark.line + 1}:{mark.column + 1}"
 
 
-class _Events:
-    """Turns the events of a YAML parser into plain data: no tags, no aliases, no name twice.
+class _DocumentReader:
+    """Turns the events of a YAML parser into plain data without tags, aliases and repeated names.
 
-    Events, because libyaml composes nested nodes by recursion and crashes the
-    process when they are nested some thousand deep. YAML 1.1 would see dates,
-    octals and "yes" in what is not quoted.
+    Events are used for two reasons. Libyaml composes nested nodes by recursion, and crashes the process if they are
+    nested some thousand deep. YAML 1.1 would see dates, octal numbers and "yes" in text without quotes.
     """
 
-    def __init__(self, events: Iterator[Any], where: str) -> None:
+    def __init__(self, events: Iterator[Any], place: str) -> None:
         self._events = events
-        self._where = where
+        self._place = place
 
-    def document(self) -> object:
-        """The one document of the stream."""
-        starts = (event for event in self._events if type(event).__name__ == "DocumentStartEvent")
-        documents = [self._node(next(self._events), 0) for _ in starts]
+    def read_document(self) -> object:
+        """Return the data of the only document.
+
+        :raises CacheError: for another number of documents, and for data that no cache has.
+        """
+        documents = []
+        for event in self._events:
+            if type(event).__name__ == "DocumentStartEvent":
+                documents.append(self._read_node(next(self._events), 0))
         if len(documents) != 1:
-            raise CacheError(self._where, f"{len(documents)} YAML documents where one belongs")
+            raise CacheError(self._place, f"{len(documents)} YAML documents where one belongs")
         return documents[0]
 
-    def _node(self, event: Any, depth: int) -> object:
+    def _read_node(self, event: Any, depth: int) -> object:
+        """Return the data of a node that begins with an event."""
         kind = type(event).__name__
         if kind == "AliasEvent":
             self._refuse(event, "an alias of YAML: caches have none")
-        if depth > _DEEPEST:
+        if depth > _MAX_DEPTH:
             self._refuse(event, "is nested too deeply for a cache")
         if event.tag is not None:
             self._refuse(event, f"the tag {event.tag} of YAML: caches have none")
         if kind == "ScalarEvent":
-            return _plain_scalar(event.value) if event.implicit[0] else event.value
+            is_unquoted = event.implicit[0]
+            return _read_unquoted(event.value) if is_unquoted else event.value
         if kind == "SequenceStartEvent":
-            return [self._node(item, depth + 1) for item in self._until("SequenceEndEvent")]
+            return [self._read_node(item, depth + 1) for item in self._events_until("SequenceEndEvent")]
+        return self._read_mapping(depth)
+
+    def _read_mapping(self, depth: int) -> Plain:
         plain: Plain = {}
-        for name_event in self._until("MappingEndEvent"):
+        for name_event in self._events_until("MappingEndEvent"):
             name = getattr(name_event, "value", None)
             if name is None:
                 self._refuse(name_event, "a name that is not text")
             if name in plain:
                 self._refuse(name_event, f'the name "{name}" stands twice in one mapping')
-            plain[name] = self._node(next(self._events), depth + 1)
+            plain[name] = self._read_node(next(self._events), depth + 1)
         return plain
 
-    def _until(self, end: str) -> Iterator[Any]:
+    def _events_until(self, end: str) -> Iterator[Any]:
+        """Yield the events before the next event of a class. A caller takes the events of inner nodes itself."""
         for event in self._events:
             if type(event).__name__ == end:
                 return
             yield event
 
-    def _refuse(self, event: Any, found: str) -> NoReturn:
-        mark = event.start_mark
-        raise CacheError(f"{self._where}:{mark.line + 1}:{mark.column + 1}", found)
+    def _refuse(self, event: Any, problem: str) -> NoReturn:
+        raise CacheError(_place_of_mark(self._place, event.start_mark), problem)
 
 
-def _plain_scalar(word: str) -> Any:
-    """What is not quoted: a number, true, false or null, as in JSON, else text."""
+def _read_unquoted(word: str) -> Any:
+    """Return a word without quotes: a number, true, false or null as in JSON, else text."""
     try:
         return json.loads(word)
     except ValueError:

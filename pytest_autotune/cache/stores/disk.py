@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from pytest_autotune.cache.codec import Format, decode, encode, format_of
+from pytest_autotune.cache.codec import Format, decode, encode, find_format
 from pytest_autotune.cache.codec.mapping import without_duplicates
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.host_time import HostTime
@@ -53,7 +53,7 @@ class FileStore:
     @property
     def _format(self) -> Format:
         """The format by the name that the user gave: a link may lead to a file of any name."""
-        return format_of(self._location.path, self._where)
+        return find_format(self._location.path, self._where)
 
     def read(self, missing_ok: bool = False) -> Cache:
         return self._read(missing_ok)

@@ -1,0 +1,303 @@
+"""Turns the plain mapping of a file back into a cache, and says what is wrong with the file.
+
+All formats are read here: a parser makes the mapping, and :func:`from_mapping` checks it. The fields are those of
+:mod:`~pytest_autotune.cache.codec.mapping`.
+"""
+
+from __future__ import annotations
+
+import base64
+import math
+import re
+import reprlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from typing import Any
+
+from pytest_autotune.cache.codec.mapping import FORMAT_VERSION, MESSAGES, Field, Plain
+from pytest_autotune.cache.errors import CacheError, ReportError
+from pytest_autotune.cache.model import (
+    INT64,
+    LAST_GENERATION,
+    UINT32,
+    Cache,
+    Candidate,
+    Device,
+    Digest,
+    Entry,
+    Problem,
+    UncacheableError,
+    Value,
+    Versions,
+)
+
+_UPGRADE = "upgrade pytest-autotune"
+
+
+@dataclass(frozen=True)
+class UnknownField:
+    """A field that this version does not know.
+
+    :param message: the kind of the message that has the field.
+    """
+
+    name: str
+    message: str
+
+
+def from_mapping(plain: object, place: str, text: str = "", unknown: UnknownField | None = None) -> Cache:
+    """Return the cache in a file's mapping, with all its entries, in their order.
+
+    If the file has an unknown field, the cache must not be rewritten.
+
+    :param place: the path, for the error.
+    :param text: the text of the file, to find the line of an unknown field; empty for a binary file.
+    :param unknown: a field that the parser left out.
+    :raises CacheError: if the mapping is not a cache.
+    """
+    # A report of a run has a format_version, too.
+    if isinstance(plain, dict) and "complete" in plain and "lookups" in plain:
+        raise ReportError(place)
+    reader = _Reader(unknown)
+    cache = Cache()
+    error: CacheError | None = None
+    try:
+        cache = reader.read_cache(plain, place)
+    except _WrongPartError as wrong_part:
+        error = CacheError(place, str(wrong_part))
+    if reader.unknown is None:
+        if error is not None:
+            raise error
+        return cache
+    nearest = _find_nearest_name(reader.unknown)
+    lossy = _describe_unknown_field(reader.unknown, nearest, place, text)
+    if error is None:
+        return replace(cache, lossy=lossy.args)
+    if nearest:
+        # The misspelt field is the cause of the error.
+        raise lossy
+    raise error
+
+
+def _find_nearest_name(unknown: UnknownField) -> str:
+    """Return the known field whose name is nearest to an unknown field's; empty if no name is near."""
+    matches = get_close_matches(unknown.name[:40], list(MESSAGES[unknown.message]), 1, 0.7)
+    return matches[0] if matches else ""
+
+
+def _describe_unknown_field(unknown: UnknownField, nearest: str, place: str, text: str) -> CacheError:
+    """Return the error for an unknown field, with the line of the field if the file is text."""
+    name = unknown.name
+    if match := re.search(rf"""["']?\b{re.escape(name)}["']?\s*[:{{<]""", text):
+        line = text.count("\n", 0, match.start()) + 1
+        place = f"{place}:{line}"
+    remedy = _UPGRADE
+    if nearest:
+        remedy = f'mend it first: is it "{nearest}"?'
+    return CacheError(place, f'the field "{name}" is unknown', remedy)
+
+
+def check_version(version: int, place: str) -> None:
+    """Refuse a file without a version, or with a version that this version does not know yet.
+
+    :raises CacheError: in both cases.
+    """
+    if version <= 0:
+        raise CacheError(place, "has no format_version", "is it a cache of pytest-autotune?")
+    if version > FORMAT_VERSION:
+        event = f"format_version {version} is newer than this pytest-autotune reads ({FORMAT_VERSION})"
+        raise CacheError(place, event, _UPGRADE)
+
+
+class _WrongPartError(Exception):
+    """A part of a file is not what belongs there.
+
+    :param message: what is wrong; it follows the path.
+    :param path: the names of the parts that contain the wrong part, from the inside outwards.
+    """
+
+    def __init__(self, message: str, *path: str) -> None:
+        super().__init__(message)
+        self.message = message
+        self.path = list(path)
+
+    def __str__(self) -> str:
+        path = ".".join(reversed(self.path)) or "the file"
+        return f"{path}{self.message}"
+
+
+def _check(is_right: bool, plain: object, expected: str) -> None:
+    """Raise an error that names the plain data and the expected data, unless it is right."""
+    if not is_right:
+        raise _WrongPartError(f": {reprlib.repr(plain)} where {expected} belongs")
+
+
+_NON_FINITE = {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}
+_TYPES = {"text": str, "bool": bool, "float": float, "uint32": int, "int64": int, "bytes": bytes}
+_RANGES = {"uint32": UINT32, "int64": INT64}
+_DESCRIPTIONS = {
+    "text": "text in quotes",
+    "bool": "true or false",
+    "float": "a number",
+    "bytes": "text in base64",
+    "uint32": "an integer of 32 bits",
+    "int64": "an integer of 64 bits",
+}
+#: A float holds every integer up to this size.
+_LARGEST_EXACT = 2**53
+
+
+def _read_scalar(kind: str, plain: Any) -> Any:
+    """Return a scalar of a kind. JSON and YAML write some floats as text or integers, and bytes as base64."""
+    scalar = plain
+    if kind == "float" and type(plain) is str:
+        scalar = _NON_FINITE.get(plain, plain)
+    elif kind == "float" and type(plain) is int and abs(plain) <= _LARGEST_EXACT:
+        scalar = float(plain)
+    elif kind == "bytes" and type(plain) is str:
+        try:
+            scalar = base64.b64decode(plain, validate=True)
+        except ValueError:
+            raise _WrongPartError(" is not base64") from None
+    is_right = type(scalar) is _TYPES[kind]
+    if is_right and kind in _RANGES:
+        is_right = scalar in _RANGES[kind]
+    _check(is_right, scalar, _DESCRIPTIONS[kind])
+    return scalar
+
+
+class _Reader:
+    """Reads the plain mapping of a file.
+
+    Attributes: ``unknown``, the first field that this version does not know; None if all are known.
+    """
+
+    def __init__(self, unknown: UnknownField | None) -> None:
+        self.unknown = unknown
+        self._devices: dict[str, Device] = {}
+        self._digests: dict[str, Digest] = {}
+        #: The values by the id of their plain data. A file has many equal values, and its parser may give one object
+        #: for all of them.
+        self._values: dict[int, Value] = {}
+
+    def read_cache(self, plain: Any, place: str) -> Cache:
+        """Return the cache; a :class:`CacheError` for a version that is not known."""
+        _check(type(plain) is dict, plain, "a mapping")
+        version = {"format_version": plain.get("format_version", 0)}
+        check_version(self._read_fields("cache", version)["format_version"], place)
+        # Entries refer to devices and digests. A file may have these behind the entries.
+        parts = dict(plain)
+        if "entries" in parts:
+            parts["entries"] = parts.pop("entries")
+        return Cache(self._read_fields("cache", parts).get("entries", ()))
+
+    def _read_fields(self, kind: str, plain: Any) -> Plain:
+        """Return the fields of a message, as objects of the model and scalars."""
+        _check(type(plain) is dict, plain, "a mapping")
+        known_fields = MESSAGES[kind]
+        fields: Plain = {}
+        for name, item in plain.items():
+            field = known_fields.get(name)
+            if field is None:
+                if self.unknown is None:
+                    self.unknown = UnknownField(name, kind)
+                continue
+            if field.is_list:
+                fields[name] = self._read_list(name, field, item)
+                continue
+            try:
+                fields[name] = self._read_item(field.kind, item)
+            except _WrongPartError as error:
+                error.path.append(name)
+                raise
+        return fields
+
+    def _read_list(self, name: str, field: Field, plain: Any) -> tuple[Any, ...]:
+        """Return the items of a field that holds a list."""
+        path = name
+        items = []
+        try:
+            _check(type(plain) is list, plain, "a list")
+            for index, item in enumerate(plain):
+                path = f"{name}[{index}]"
+                items.append(self._read_item(field.kind, item))
+        except _WrongPartError as error:
+            error.path.append(path)
+            raise
+        return tuple(items)
+
+    def _read_item(self, kind: str, plain: Any) -> Any:
+        """Return a scalar, or the object of a message; None for a device or digest, which the reader keeps."""
+        if kind not in MESSAGES:
+            return _read_scalar(kind, plain)
+        if kind == "value" and id(plain) in self._values:
+            return self._values[id(plain)]
+        fields = self._read_fields(kind, plain)
+        try:
+            item = self._build(kind, fields)
+        except UncacheableError as error:
+            raise _WrongPartError(f": {error}") from None
+        if kind == "value":
+            self._values[id(plain)] = item
+        return item
+
+    def _build(self, kind: str, fields: Plain) -> Any:
+        """Return the object of a message."""
+        if kind == "value":
+            return _build_value(fields)
+        if kind == "candidate":
+            return Candidate(**fields)
+        if kind == "entry":
+            return self._build_entry(fields)
+        if kind == "device":
+            return self._add_device(fields)
+        return self._add_digest(fields)
+
+    def _add_device(self, fields: Plain) -> None:
+        device_id = fields.get("id", "")
+        if not device_id:
+            raise _WrongPartError(" has no id")
+        if device_id in self._devices:
+            raise _WrongPartError(f': the id "{device_id}" is used twice')
+        device = Device(fields.get("name", ""), fields.get("arch", ""), fields.get("multiprocessors", 0))
+        self._devices[device_id] = device
+
+    def _add_digest(self, fields: Plain) -> None:
+        digest = Digest(fields.get("id", ""), fields.get("parts", ()))
+        earlier = self._digests.get(digest.id)
+        # Both sides of a merge may have the digest. The lower one stays, so the order of the lines does not matter.
+        if earlier is None or digest.parts < earlier.parts:
+            self._digests[digest.id] = digest
+
+    def _build_entry(self, fields: Plain) -> Entry:
+        device_id = fields.pop("device", "")
+        if device_id not in self._devices:
+            raise _WrongPartError(f': no device has the id "{device_id}"', "device")
+        tuner, kernel, key = fields.pop("tuner", ""), fields.pop("kernel", ""), fields.pop("key", ())
+        versions = Versions.parse(fields.pop("environment", ""))
+        digests = _select_digests(fields.get("fingerprint", ()), self._digests)
+        if fields.get("generation", 0) > LAST_GENERATION:
+            # The number is damaged: no choice is replaced so often. With it, nothing could replace the entry.
+            del fields["generation"]
+        problem = Problem(tuner, kernel, key, self._devices[device_id])
+        return Entry(problem, versions=versions, digests=digests, **fields)
+
+
+def _build_value(fields: Plain) -> Value:
+    name, value_type = fields.pop("name", ""), fields.pop("type", "")
+    if len(fields) > 1:
+        raise _WrongPartError(f" has {' and '.join(fields)}, one of which belongs there")
+    scalar = None
+    for item in fields.values():
+        scalar = item
+    return Value(name, scalar, value_type)
+
+
+def _select_digests(fingerprint: Iterable[Value], digests: Mapping[str, Digest]) -> tuple[Digest, ...]:
+    """Return the digests that are values of a fingerprint."""
+    selected = []
+    for value in fingerprint:
+        if isinstance(value.value, str) and value.value in digests:
+            selected.append(digests[value.value])
+    return tuple(selected)
