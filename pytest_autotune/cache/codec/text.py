@@ -131,7 +131,7 @@ def decode(text: str, place: str) -> Cache:
     # Protobuf's parser alone would do. For 100, 1,000 and 5,000 entries (0.1, 1.0 and 4.8 MB) it takes 0.18, 1.2 and
     # 6.0 s, and our reader 0.02, 0.19 and 0.90 s. A run that loads and dumps a cache reads the file three times.
     try:
-        plain = _TextReader().read_message("cache", iter(_TOKEN.findall(text)), "")
+        plain = _TextprotoReader().read_message("cache", iter(_TOKEN.findall(text)), "")
     except (LookupError, ValueError, StopIteration):
         if len(text) > MAX_FOREIGN_BYTES:
             event = f"is larger than {MAX_FOREIGN_BYTES >> 20} MiB, and not as pytest-autotune writes it"
@@ -140,7 +140,7 @@ def decode(text: str, place: str) -> Cache:
     return from_mapping(plain, place, text)
 
 
-class _TextReader:
+class _TextprotoReader:
     """Makes a plain mapping from text as our printer writes it. Lines, blanks and comments may differ.
 
     All methods raise LookupError, ValueError or StopIteration for text that is laid out otherwise, or is wrong.
