@@ -12,6 +12,7 @@ TUNERS: dict[str, str] = {
     "inductor": "pytest_autotune.tuners.inductor",
     "xla": "pytest_autotune.tuners.xla.adapter",
     "function": "pytest_autotune.tuners.function",
+    "helion": "pytest_autotune.tuners.helion.adapter",
 }
 #: The entry points of packages that bring an adapter of their own: tuner = module:class.
 ENTRY_POINTS = "pytest_autotune.tuners"

@@ -165,6 +165,11 @@ class SearchResults:
         params = list_params(config)
         self._by_params[params] = Candidate(params=params, failed=stable_reason(words) or "failed")
 
+    def has_time(self, config: object) -> bool:
+        """Whether a configuration was measured."""
+        candidate = self._by_params.get(list_params(config))
+        return candidate is not None and candidate.time_us is not None
+
     @property
     def candidates(self) -> tuple[Candidate, ...]:
         """All configurations with their results, in the order of the search."""

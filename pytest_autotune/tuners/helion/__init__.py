@@ -1,0 +1,1 @@
+"""The adapter for Helion, which searches for the configs of ``@helion.kernel``."""
