@@ -61,7 +61,7 @@ def test_a_lookup_comes_back_from_its_line_as_it_was() -> None:
 
 def test_what_a_process_reports_at_its_end_comes_back_as_it_was_unless_its_line_is_damaged() -> None:
     data = {
-        "notes": ["note"], "untracked": ["triton:k"], "imported_kernels": ["t:k"],
+        "notes": ["note"], "untracked": ["triton:k"], "imported_kernels": ["t:k"], "unavailable": ["no GPU"],
         "hypothesis_tests": ["t::t"], "disabled_tests": [],
         "missing_caches": [],
         "ignored_test_files": [], "unhooked": {"triton": "why"}, "versions": {"triton": "triton 3.6"}, "deselected": 3,

@@ -27,6 +27,8 @@ INTERPRETER = Device("Triton interpreter", "interpreter")
 #: The numbers of the CUDA driver API (``CUdevice_attribute`` in ``cuda.h``).
 _MULTIPROCESSORS, _MAJOR, _MINOR = 16, 75, 76
 _NAME_LENGTH = 256
+#: The files of the drivers of NVIDIA and AMD, and of Windows under Linux.
+_GPU_FILES = ("/dev/nvidia[0-9]*", "/dev/kfd", "/dev/dxg")
 #: Libraries, other than torch, through which a process may have come to a CUDA context.
 _LIBRARIES = ("cupy", "pycuda", "numba.cuda", "cuda", "cutlass", "jaxlib", "warp", "tensorflow", "mxnet", "paddle")
 
@@ -150,6 +152,17 @@ def visible_nvidia_gpus() -> list[str]:
     except (OSError, subprocess.SubprocessError):
         return []
     return [str(number) for number in range(sum(line.startswith("GPU ") for line in listed.splitlines()))]
+
+
+def has_visible_gpu() -> bool:
+    """Whether this process can see a GPU. To be asked after the tests: torch may initialise its driver."""
+    torch: Any = sys.modules.get("torch")
+    if torch is not None:
+        xpu = getattr(torch, "xpu", None)
+        return bool(torch.cuda.is_available() or (xpu is not None and xpu.is_available()))
+    if os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1"):
+        return False
+    return any(glob.glob(files) for files in _GPU_FILES)
 
 
 def only_type(known: Collection[Device], shown: str = "/proc/driver/nvidia/gpus/*/information") -> Device | None:

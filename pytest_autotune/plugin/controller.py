@@ -35,11 +35,11 @@ from pytest_autotune.plugin import reports
 from pytest_autotune.plugin.completeness import Completeness, find_unloaded_gate, was_interrupted
 from pytest_autotune.plugin.names import INPUT_KEY, MARKER, has_marker_or_fixture
 from pytest_autotune.plugin.progress import ProcessProgress, ProgressFile, make_progress_line, read_stages
-from pytest_autotune.plugin.values import Options, find_cache_folder, is_distributed, path_argument
+from pytest_autotune.plugin.values import CacheArgument, Options, find_cache_folder, is_distributed, path_argument
 from pytest_autotune.plugin.worker import Task, TestProcess, WorkerContext
 from pytest_autotune.report import ci_log, terminal
 from pytest_autotune.report.counts import describe_dump
-from pytest_autotune.report.gate import judge
+from pytest_autotune.report.gate import explain_no_part, judge
 from pytest_autotune.run.collected import ALONE, Collected, collect
 from pytest_autotune.run.dump_plan import UPDATE_ALL, NoDump, plan_dump
 from pytest_autotune.run.dumping import dump_run, dump_test_caches
@@ -118,6 +118,8 @@ class Controller:
         if options.report:
             for argument in options.load:
                 self._loaded_digests[argument.typed] = compute_content_digest(argument.location)
+        #: The optional caches that are not there, as a user types them.
+        self._absent_caches = [argument.typed for argument in options.load if _is_absent(argument, options)]
         self._notes = self._list_cache_notes()
         if self._shared.note:
             self._notes.append(self._shared.note)
@@ -132,8 +134,10 @@ class Controller:
                 self._shared_run_folder = None
 
     def _list_cache_notes(self) -> list[str]:
-        """Return a line for each cache with fields that this version does not know."""
+        """Return a line for each cache with fields that this version does not know, or that is not there."""
         notes: list[str] = []
+        if self._initial.loaded:
+            notes += [f"{path} is not there, and not loaded (?optional)" for path in self._absent_caches]
         for cache in [*(cache for _, cache in self._initial.loaded), self._initial.dump_cache]:
             if not cache.lossy:
                 continue
@@ -348,10 +352,19 @@ class Controller:
             errors += test_dump.errors
         test_places = reports.locate_tests(self._locations, self._config.rootpath)
         result = replace(result, errors=tuple(errors), test_places=test_places)
+        result = replace(result, has_only_optional_caches=options.has_only_optional_caches)
+        result = replace(result, no_part_reason=self._explain_no_part(result))
         # Only now it is certain whether any test loaded a cache. A worker cannot refuse the run before.
         unloaded_gate = find_unloaded_gate(self._config, options)
         result = replace(result, gate=judge(result, options.max_misses, options.fail_on_unused, unloaded_gate))
         return replace(result, sections=tuple(mode.build_section(result) for mode in options.modes))
+
+    def _explain_no_part(self, result: RunResult) -> str:
+        """Return why a run with optional caches took no part; empty if it took part."""
+        has_test_caches = any(lookup.test_cache for lookup in result.collected.lookups)
+        if result.has_only_optional_caches and not result.loaded and not has_test_caches:
+            return f"{' and '.join(self._absent_caches)} is not there"
+        return explain_no_part(result)
 
     def _open_test_cache(self, name: str) -> Store:
         """Return the store of a cache that a test loads, by the path that a user types."""
@@ -459,6 +472,8 @@ def _load_caches(
     loaded: list[tuple[str, Cache]] = []
     # Files take precedence over URLs: a file was reviewed, and a shared store only adds what the file lacks.
     for argument in sorted(options.load, key=lambda argument: not argument.location.url):
+        if _is_absent(argument, options):
+            continue
         is_dump_path = options.dump is not None and argument.is_same_as(options.dump)
         with _usage_errors(f"{argument.source}: "):
             if is_dump_path:
@@ -477,6 +492,18 @@ def _load_caches(
         with _usage_errors():
             ranks.check_same(loaded)
     return loaded
+
+
+def _is_absent(argument: CacheArgument, options: Options) -> bool:
+    """Whether an optional cache is not there. A dump of the run creates its own."""
+    if not argument.is_optional or argument.location.url:
+        return False
+    if options.dump is not None and argument.is_same_as(options.dump):
+        return False
+    try:
+        return not os.path.exists(argument.location.resolved)
+    except CacheError:
+        return True
 
 
 def _add_recovered_tunings(cache: Cache, folder: RunFolder) -> Cache:

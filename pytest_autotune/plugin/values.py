@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from pytest_autotune.cache.errors import CacheError
-from pytest_autotune.cache.locations import READ_ONLY, Location, is_url, resolve
+from pytest_autotune.cache.locations import OPTIONAL, READ_ONLY, Location, is_url, resolve
 from pytest_autotune.cache.model import library_of
 from pytest_autotune.modes import MODES, Option, Registered
 from pytest_autotune.plugin.options import OPTIONS
@@ -33,6 +33,8 @@ _SHOWN_AFTER_NAME = re.compile(r" \([^()]*, \d+ (multiprocessor|thread)s?\)$")
 _AGAINST_UPDATE = ("dump", "on_miss", "on_stale")
 #: The value of a limit that judges nothing. It undoes the limit of an ini file.
 _NO_LIMIT = "off"
+#: The end of a path whose cache may be absent. At a URL, the store reads this option, too.
+_OPTIONAL_SUFFIX = f"?{OPTIONAL}"
 
 
 @dataclass(frozen=True)
@@ -40,10 +42,12 @@ class CacheArgument:
     """A path or URL that the user named.
 
     :param source: the flag, ini value or marker that named the path, for messages.
+    :param is_optional: the cache, its tuner or its GPU may be absent.
     """
 
     location: Location
     source: str
+    is_optional: bool = False
 
     @property
     def typed(self) -> str:
@@ -135,6 +139,11 @@ class Options:
         if self.spread_gpus or self.on_miss == "first":
             return True
         return any(str(mode) for mode in self.modes)
+
+    @property
+    def has_only_optional_caches(self) -> bool:
+        """Whether the run loads caches, each of which may be absent, and writes none."""
+        return bool(self.load) and not self.writes and all(argument.is_optional for argument in self.load)
 
     @property
     def updates(self) -> bool:
@@ -317,13 +326,18 @@ def _read_option(config: pytest.Config, option: Option) -> Any:
             return READERS[option.kind](value, option)
         is_relative_to_ini_file = not is_typed and config.inipath is not None
         base = config.inipath.parent if is_relative_to_ini_file and config.inipath else config.invocation_params.dir
-        paths = tuple(path_argument(text, base, source, config) for text in _list_path_texts(value))
+        paths = []
+        for text in _list_path_texts(value):
+            is_optional = option.name == "load" and text.endswith(_OPTIONAL_SUFFIX)
+            if is_optional and not is_url(text):
+                text = text.removesuffix(_OPTIONAL_SUFFIX)
+            paths.append(replace(path_argument(text, base, source, config), is_optional=is_optional))
     except (CacheError, TypeError, ValueError, pytest.UsageError) as error:
         # A flag whose value is optional may have taken the path after it for its value.
         remedy = f" (before a path, write {option.flag}={option.alone})" if option.alone else ""
         raise pytest.UsageError(f"{source}: {error}{remedy}") from None
     if option.kind == "paths":
-        return paths
+        return tuple(paths)
     return paths[0] if paths else None
 
 

@@ -23,6 +23,7 @@ from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from importlib.machinery import PathFinder
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -34,7 +35,7 @@ from pytest_autotune.cache.codec import json_text
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.foreign_text import to_one_line
 from pytest_autotune.cache.index import EntryIndex
-from pytest_autotune.cache.model import Entry
+from pytest_autotune.cache.model import Entry, library_of
 from pytest_autotune.plugin import names
 from pytest_autotune.plugin.completeness import IgnoredTestFiles
 from pytest_autotune.plugin.names import INPUT_KEY, MARKER
@@ -46,6 +47,7 @@ from pytest_autotune.run.mode import Job, Suite
 from pytest_autotune.run.nearest import explain_miss
 from pytest_autotune.run.notes import Progress
 from pytest_autotune.run.session import Session
+from pytest_autotune.tuners import TUNERS, adapter_class
 from pytest_autotune.tuners.hooks import Hooks
 from pytest_autotune.tuners.shared.distributions import rootdir_of_run
 from pytest_autotune.workers.coordinator import Coordinator
@@ -213,12 +215,29 @@ class TestProcess:
             "unhooked": self.session.unhooked_tuners,
             "versions": {tuner: str(versions) for tuner, versions in self.session.versions.items()},
             "imported_kernels": [kernel for kernel in loaded_kernels if _is_module_imported(kernel)],
+            "unavailable": self._list_unavailable(),
             "hypothesis_tests": sorted(self._hypothesis_tests),
             "disabled_tests": sorted(self._disabled_tests),
             "missing_caches": sorted(self._missing_caches),
             "ignored_test_files": self._ignored_test_files.paths,
             "deselected": self._deselected_count,
         }
+
+    def _list_unavailable(self) -> list[str]:
+        """Return why the entries of optional caches cannot be used here: no library, no GPU."""
+        index = self._context.index
+        if index is None or not self._options.has_only_optional_caches:
+            return []
+        reasons = []
+        for library in sorted({library_of(tuner) for tuner in index.list_tuners()}):
+            package = ""
+            if library in TUNERS:
+                package = adapter_class(library).module.partition(".")[0]
+            if package and not _is_installed(package):
+                reasons.append(f"{package} is not installed")
+        if any(entry.problem.device.is_gpu for entry in index) and not devices.has_visible_gpu():
+            reasons.append("no GPU is visible")
+        return reasons
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> Generator[None, None, None]:
@@ -466,6 +485,15 @@ def _list_test_objects(item: pytest.Item) -> Iterator[object]:
         definitions: Sequence[Any]
         for definitions in untyped_item._fixtureinfo.name2fixturedefs.values():
             yield definitions[-1].func
+
+
+def _is_installed(package: str) -> bool:
+    if package in sys.modules:
+        return True
+    try:
+        return find_spec(package) is not None
+    except (ImportError, ValueError):
+        return False
 
 
 def _is_module_imported(kernel: str) -> bool:

@@ -82,6 +82,8 @@ def judge(result: RunResult, limit: Limit | None, fail_on_unused: bool = False, 
     if not subjects:
         return gate
     reason = _explain_unjudged_run(result)
+    if result.no_part_reason:
+        reason = f"{result.no_part_reason} (?optional)"
     if reason:
         return replace(gate, skipped=f"autotune cache {' and '.join(subjects)} not judged: {reason}")
     misses = _judge_misses(result, limit, judges_misses)
@@ -199,7 +201,7 @@ def explain_empty_run(result: RunResult) -> str:
 
     Skipped tests are no excuse. If a GPU is lost, all its tests are skipped, and the gate would pass for ever.
     """
-    if not result.loaded or _has_used_caches(result):
+    if not result.loaded or result.no_part_reason or _has_used_caches(result):
         return ""
     if result.collected.incomplete_reason and not result.collected.is_only_skipped:
         return ""
@@ -211,6 +213,22 @@ def explain_empty_run(result: RunResult) -> str:
     if reasons:
         text += f" ({reasons})"
     return text
+
+
+def explain_no_part(result: RunResult) -> str:
+    """Return why a run with optional caches took no part: nothing used the caches, and this machine lacks something.
+
+    The text is empty if a lookup used the caches, and if the machine has all that the entries need.
+    """
+    if not result.has_only_optional_caches or _has_used_caches(result):
+        return ""
+    reasons = list(result.collected.unavailable)
+    for tuner, reason in result.collected.unhooked:
+        if tuner in result.unhooked_tuners:
+            reasons.append(f"{tuner} cannot be hooked: {reason}")
+    if result.tuners_without_adapter:
+        reasons.append(f"no adapter is installed for {' and '.join(result.tuners_without_adapter)}")
+    return "; ".join(reasons)
 
 
 def _has_used_caches(result: RunResult) -> bool:
@@ -225,8 +243,10 @@ def _has_used_caches(result: RunResult) -> bool:
 def explain_unreachable_entries(result: RunResult) -> str:
     """Return which loaded entries no lookup could reach; empty if there are none.
 
-    A gate must fail then, because it would pass whatever the entries hold.
+    A gate must fail then, because it would pass whatever the entries hold. Optional caches may be out of reach.
     """
+    if result.has_only_optional_caches:
+        return ""
     if result.unhooked_tuners:
         return f"requested tuner could not be hooked: {', '.join(result.unhooked_tuners)}"
     if result.tuners_without_adapter:

@@ -146,6 +146,8 @@ def _join_collected(records: Mapping[str, ProcessRecord], suite_error: str) -> C
         for lookup in collected.lookups:
             lookups.append(replace(lookup, process=f"{path}/{lookup.process}"))
         test_counts.update(collected.test_counts)
+        # Optional caches may be out of reach: no gate of their process fails for that.
+        unhooked = () if record.is_optional else collected.unhooked
         incomplete_reason = joined.incomplete_reason
         if collected.not_passed_reason and not incomplete_reason:
             incomplete_reason = f"{path}: {collected.not_passed_reason}"
@@ -156,13 +158,14 @@ def _join_collected(records: Mapping[str, ProcessRecord], suite_error: str) -> C
             crashed_workers=joined.crashed_workers + collected.crashed_workers,
             notes=_join(joined.notes, collected.notes),
             untracked=_join(joined.untracked, collected.untracked),
-            unhooked=tuple(sorted({*joined.unhooked, *collected.unhooked})),
+            unhooked=joined.unhooked + unhooked,
             versions={**joined.versions, **collected.versions},
             imported_kernels=_join(joined.imported_kernels, collected.imported_kernels),
             hypothesis_tests=_join(joined.hypothesis_tests, collected.hypothesis_tests),
             disabled_tests=_join(joined.disabled_tests, collected.disabled_tests),
         )
-    return replace(joined, lookups=tuple(lookups), test_counts=test_counts)
+    all_unhooked = tuple(sorted(set(joined.unhooked)))
+    return replace(joined, lookups=tuple(lookups), test_counts=test_counts, unhooked=all_unhooked)
 
 
 def _join(texts: Iterable[str], more_texts: Iterable[str]) -> tuple[str, ...]:

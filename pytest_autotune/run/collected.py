@@ -33,6 +33,7 @@ class Collected:
     :param unhooked: (tuner, why it could not be hooked).
     :param versions: library of a tuner -> the versions that it ran with.
     :param imported_kernels: the loaded kernels, as ``tuner:kernel``, whose module was imported.
+    :param unavailable: why loaded entries cannot be used here; only if all loaded caches are optional.
     :param hypothesis_tests: node ids of the tests whose arguments Hypothesis draws.
     :param disabled_tests: node ids of the tests whose marker bypasses the tuners.
     :param missing_caches: the caches that tests load, as they are typed, that had no entry; only in a run that writes.
@@ -53,6 +54,7 @@ class Collected:
     unhooked: tuple[tuple[str, str], ...] = ()
     versions: Mapping[str, Versions] = field(default_factory=dict)
     imported_kernels: tuple[str, ...] = ()
+    unavailable: tuple[str, ...] = ()
     hypothesis_tests: tuple[str, ...] = ()
     disabled_tests: tuple[str, ...] = ()
     missing_caches: tuple[str, ...] = ()
@@ -69,6 +71,7 @@ class _LastEvents:
             "notes": {},
             "untracked": {},
             "imported_kernels": {},
+            "unavailable": {},
             "hypothesis_tests": {},
             "disabled_tests": {},
             "missing_caches": {},
@@ -129,6 +132,7 @@ def collect(events: Iterable[tuple[str, Event]], recovered: Iterable[tuple[str, 
         unhooked=tuple(sorted(last_events.unhooked)),
         versions=last_events.versions,
         imported_kernels=tuple(texts["imported_kernels"]),
+        unavailable=tuple(texts["unavailable"]),
         hypothesis_tests=tuple(texts["hypothesis_tests"]),
         disabled_tests=tuple(texts["disabled_tests"]),
         missing_caches=tuple(texts["missing_caches"]),

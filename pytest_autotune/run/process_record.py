@@ -27,12 +27,14 @@ class ProcessRecord:
     :param policy: how it treated its lookups.
     :param request: the user's wishes for its end, without plan and modes.
     :param is_update: it wrote the cache that it loaded.
+    :param is_optional: all its caches, their tuners and GPUs may be absent.
     :param modes: name of a mode -> the value of its option.
     """
 
     collected: Collected
     request: RunRequest = field(default_factory=RunRequest)
     is_update: bool = False
+    is_optional: bool = False
     modes: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -58,6 +60,7 @@ def encode_record(result: RunResult) -> dict[str, Any]:
         "disabled_tests": list(collected.disabled_tests),
         "is_interrupted": collected.is_interrupted,
         "is_update": request.plan.is_update,
+        "is_optional": result.has_only_optional_caches,
         "on_miss": policy.on_miss,
         "on_stale": policy.on_stale,
         "tuners": None if policy.tuners is None else list(policy.tuners),
@@ -121,7 +124,8 @@ def decode_record(report: Mapping[str, Any]) -> ProcessRecord:
         tuners_named_by=str(record["tuners_named_by"]),
         adapters=None if record["adapters"] is None else _read_texts(record["adapters"]),
     )
-    return ProcessRecord(collected, request, bool(record["is_update"]), dict(record["modes"]))
+    is_update, is_optional = bool(record["is_update"]), bool(record["is_optional"])
+    return ProcessRecord(collected, request, is_update, is_optional, dict(record["modes"]))
 
 
 def _decode_event(plain: Any) -> Event:

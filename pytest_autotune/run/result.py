@@ -97,7 +97,8 @@ class RunResult:
     :param test_places: node id of a test that asked -> the place of its definition.
     :param loaded_digests: path of a loaded cache, as in ``loaded`` -> digest of its bytes; of URLs there is none.
     :param ci_run: the CI run that this run belongs to.
-    :param no_part_reason: why a run took no part whose caches may all be absent; empty if it took part.
+    :param has_only_optional_caches: all loaded caches, their tuners and GPUs may be absent.
+    :param no_part_reason: why such a run took no part; empty if it took part.
     :param run_facts: when, where and by which command the run took place, as (word, text); for people only.
     """
 
@@ -117,6 +118,7 @@ class RunResult:
     test_places: Mapping[str, SourceLocation] = field(default_factory=dict)
     loaded_digests: Mapping[str, str] = field(default_factory=dict)
     ci_run: CiRun = field(default_factory=CiRun)
+    has_only_optional_caches: bool = False
     no_part_reason: str = ""
     run_facts: tuple[tuple[str, str], ...] = ()
     sections: tuple[Section, ...] = ()

@@ -1,0 +1,151 @@
+"""``--autotune-load=PATH?optional``: a process whose cache, tuner or GPU is absent takes no part."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from pytest_autotune import devices
+from pytest_autotune.cli.main import main
+from tests.conftest import Suite
+
+OPTIONAL = "--autotune-load=cache.textproto?optional"
+GATES = ["--autotune-max-misses=0", "--autotune-on-miss=error", "--autotune-fail-on-unused"]
+SKIPPED = "import pytest\ndef test_gpu(): pytest.skip('no GPU')\n"
+
+
+@pytest.fixture
+def without_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(devices, "has_visible_gpu", bool)
+
+
+@pytest.mark.parametrize("gate", GATES)
+def test_an_absent_cache_is_told_and_fails_no_gate(suite: Suite, section, gate: str) -> None:
+    result = suite.write().run(OPTIONAL, gate)
+
+    assert result.ret == 0
+    told = [line for line in section(result) if "cache.textproto is not there (?optional)" in line]
+    assert len(told) == 1
+    assert "not judged" in told[0]
+
+
+def test_without_a_gate_one_line_says_that_the_cache_is_absent(suite: Suite, section) -> None:
+    result = suite.write().run(OPTIONAL)
+
+    assert result.ret == 0
+    assert "the cache took no part: cache.textproto is not there (?optional)" in section(result)
+
+
+def test_the_ini_file_and_addopts_may_load_an_optional_cache(
+    serial_suite: Suite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    serial_suite.write().pytester.makeini("[pytest]\nautotune_load = cache.textproto?optional\n")
+    assert serial_suite.run("--autotune-max-misses=0").ret == 0
+    serial_suite.pytester.makeini("[pytest]\n")
+
+    monkeypatch.setenv("PYTEST_ADDOPTS", f"'{OPTIONAL}' --autotune-max-misses=0")
+
+    assert serial_suite.run().ret == 0
+    serial_suite.dump("-oaddopts=")
+    (serial_suite.folder / "test_new.py").write_text("def test_new(tune): tune('lib.new')\n")
+    assert serial_suite.run().ret == pytest.ExitCode.TESTS_FAILED, "the cache is there, and a problem is missing"
+
+
+@pytest.mark.parametrize("gate", GATES)
+def test_a_machine_without_a_gpu_takes_no_part(without_gpu: None, serial_suite: Suite, section, gate: str) -> None:
+    serial_suite.write().dump()
+    (serial_suite.folder / "test_lib.py").write_text(SKIPPED)
+
+    result = serial_suite.run(OPTIONAL, gate)
+
+    assert result.ret == 0
+    assert [line for line in section(result) if line.endswith("not judged: no GPU is visible (?optional)")]
+    assert serial_suite.load(gate).ret == pytest.ExitCode.TESTS_FAILED, "the same cache, not optional"
+
+
+def test_a_gpu_that_no_test_asks_on_fails_the_gate(serial_suite: Suite, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only what is absent is an excuse."""
+    monkeypatch.setattr(devices, "has_visible_gpu", lambda: True)
+    serial_suite.write().dump()
+    (serial_suite.folder / "test_lib.py").write_text(SKIPPED)
+
+    assert serial_suite.run(OPTIONAL, "--autotune-max-misses=0").ret == pytest.ExitCode.TESTS_FAILED
+
+
+@pytest.mark.parametrize("gate", GATES)
+def test_a_tuner_that_is_too_old_takes_no_part(suite: Suite, section, gate: str) -> None:
+    suite.write().serial.dump()
+
+    result = suite.run(OPTIONAL, gate, TOY_UNKNOWN="1")
+
+    assert result.ret == 0
+    reason = "toy cannot be hooked: its tune() takes other arguments (?optional)"
+    assert [line for line in section(result) if line.endswith(reason)]
+
+
+def test_a_tuner_that_is_not_installed_takes_no_part(serial_suite: Suite, section) -> None:
+    serial_suite.write().dump()
+    text = serial_suite.cache.read_text().replace('tuner: "toy"', 'tuner: "gone"')
+    serial_suite.cache.write_text(text)
+
+    result = serial_suite.run(OPTIONAL, "--autotune-max-misses=0", "test_lib.py", "-k", "nothing or softmax")
+
+    assert result.ret == 1, "a problem of the toy tuner is a miss"
+    (serial_suite.folder / "test_lib.py").write_text(SKIPPED)
+    result = serial_suite.run(OPTIONAL, "--autotune-max-misses=0")
+    assert result.ret == 0
+    assert [line for line in section(result) if "no adapter is installed for gone" in line]
+
+
+def test_misses_of_an_optional_cache_that_is_there_count(suite: Suite) -> None:
+    suite.write().serial.dump()
+    suite.write(test_lib="def test_new(tune): tune('lib.new')\n")
+
+    assert suite.run(OPTIONAL, "--autotune-max-misses=0").ret == pytest.ExitCode.TESTS_FAILED
+
+
+def test_of_two_caches_the_one_that_is_there_is_judged(serial_suite: Suite, section) -> None:
+    serial_suite.write().dump()
+
+    result = serial_suite.load("--autotune-load=other.textproto?optional", "--autotune-max-misses=0")
+
+    assert result.ret == 0
+    assert "other.textproto is not there, and not loaded (?optional)" in section(result)
+    serial_suite.write(test_lib="def test_new(tune): tune('lib.new')\n")
+    result = serial_suite.load("--autotune-load=other.textproto?optional", "--autotune-max-misses=0")
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+
+
+def test_an_update_creates_an_optional_cache(serial_suite: Suite) -> None:
+    serial_suite.write()
+
+    assert serial_suite.run(OPTIONAL, "--autotune-update").ret == 0
+    assert serial_suite.run(OPTIONAL, "--autotune-max-misses=0").ret == 0
+    assert not serial_suite.tunings
+
+
+def test_a_damaged_optional_cache_is_an_error(serial_suite: Suite) -> None:
+    serial_suite.write().cache.write_text("entries {")
+
+    assert serial_suite.run(OPTIONAL).ret == pytest.ExitCode.USAGE_ERROR
+
+
+def test_the_joint_gate_counts_processes_that_took_no_part(
+    without_gpu: None, serial_suite: Suite, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("AUTOTUNE_RUN_ID", raising=False)
+    serial_suite.write().dump()
+    (serial_suite.folder / "test_gpu.py").write_text(SKIPPED)
+    serial_suite.run(OPTIONAL, "--autotune-report=reports/", "test_gpu.py")
+    gate = ["gate", "cache.textproto", "--reports=reports/"]
+    (report,) = (serial_suite.folder / "reports").glob("*.json")
+    assert json.loads(report.read_text())["took_no_part"] == "no GPU is visible"
+
+    assert main([*gate, "--expect=1"]) == 1
+    assert "FAILED: no process took part: no GPU is visible" in capsys.readouterr().out
+    serial_suite.run(OPTIONAL, "--autotune-report=reports/", "test_lib.py")
+    assert main([*gate, "--expect=2"]) == 0
+    serial_suite.run("--autotune-load=gone.textproto?optional", "--autotune-report=reports/", "test_lib.py")
+    assert main([*gate, "--expect=3"]) == 0
+    assert "took no part: gone.textproto is not there" in capsys.readouterr().out
