@@ -448,7 +448,7 @@ def _read_limit(value: object, option: Option) -> Limit | None:
     return None if text in ("", _NO_LIMIT) else Limit.parse(text)
 
 
-class _TextReader:
+class _ModeValueReader:
     """Reads a value by a mode's parser of text; None for an empty value.
 
     :param parse: the parser of a mode's option; raises ValueError.
@@ -471,5 +471,5 @@ READERS: dict[str, Callable[[Any, Option], Any]] = {
     "pairs": _read_device_pairs,
     "seconds": _read_seconds,
     "limit": _read_limit,
-    **{mode.name: _TextReader(mode.parse) for mode in MODES},
+    **{mode.name: _ModeValueReader(mode.parse) for mode in MODES},
 }
