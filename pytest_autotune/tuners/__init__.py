@@ -11,6 +11,8 @@ TUNERS: dict[str, str] = {
     "triton": "pytest_autotune.tuners.triton.adapter",
     "inductor": "pytest_autotune.tuners.inductor",
     "xla": "pytest_autotune.tuners.xla.adapter",
+    "cute": "pytest_autotune.tuners.cute.adapter",
+    "cutile": "pytest_autotune.tuners.cutile.adapter",
     "function": "pytest_autotune.tuners.function",
     "helion": "pytest_autotune.tuners.helion.adapter",
 }

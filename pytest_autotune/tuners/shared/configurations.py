@@ -27,6 +27,7 @@ from pytest_autotune.cache.model import (
 from pytest_autotune.cache.quantities import describe_count
 from pytest_autotune.cache.structured import structured_value
 from pytest_autotune.run.question import Question
+from pytest_autotune.run.session import Session
 from pytest_autotune.run.tuning import MAX_REASONS, Tuning, stable_reason
 from pytest_autotune.tuners.shared.candidates import EVERY_CANDIDATE_FAILED, rounded_us
 from pytest_autotune.tuners.shared.source_digest import FORM, DigestedSource, digest, stable_value
@@ -122,6 +123,12 @@ class ConfigurationQuestion(Question):
         self.configurations = configurations
         values = [Value("source", source.digest, FORM), Value("search", configurations.digest, "digest"), *settings]
         super().__init__(problem, values, versions=versions, may_be_renamed=True)
+
+    def note_large_source(self, session: Session) -> None:
+        """Add a line to the summary if the source has so many parts that a library must be among them."""
+        note = self.source.note(self.problem.name)
+        if note:
+            session.note(note)
 
     def offers(self, entry: Entry) -> bool:
         """Whether an entry's choice is among the configurations."""

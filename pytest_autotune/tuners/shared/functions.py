@@ -91,6 +91,15 @@ def _is_source_of(lines: str, source: str) -> bool:
     return textwrap.dedent(lines).endswith(source)
 
 
+def is_dsl_wrapper(function: FunctionType) -> bool:
+    """Whether a function is the wrapper that ``@cute.jit`` or ``@cute.kernel`` puts around the user's function.
+
+    The values in the closure of the wrapper, such as ``executor_name``, are CuTe's own.
+    """
+    module = function.__globals__.get("__name__", "")
+    return str(module).startswith("cutlass.") and hasattr(function, "__wrapped__")
+
+
 def qualified_name(function: FunctionType) -> str:
     """``module.qualname`` of a function."""
     return f"{function.__module__}.{function.__qualname__}"

@@ -56,8 +56,9 @@ def _dtype_name(value: object, apart: bool) -> str | None:
     if isinstance(value, type):
         text = value.__name__ if is_dtype_class(value) else None
     else:
-        # numpy has a class for each of its dtypes: Float32DType.
+        # numpy has a class for each of its dtypes: Float32DType. That of cuTile is DType.
         is_dtype = isinstance(value, DtypeName) or type(value).__name__ == "dtype"
+        is_dtype = is_dtype or (type(value).__name__ == "DType" and type(value).__module__ == "cuda.tile")
         is_dtype = is_dtype or type(value).__module__ == "numpy.dtypes"
         text = str(value).removeprefix("torch.") if is_dtype else None
     if text is None:

@@ -21,7 +21,7 @@ import enum
 import functools
 import hashlib
 import inspect
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
@@ -35,6 +35,7 @@ from pytest_autotune.tuners.shared.decorator_options import compiled_in
 from pytest_autotune.tuners.shared.distributions import Distribution
 from pytest_autotune.tuners.shared.functions import (
     closure_cells,
+    is_dsl_wrapper,
     kept_source,
     layers,
     of_library,
@@ -66,6 +67,11 @@ def is_code(value: object) -> bool:
     """Whether a value is a part of the program, which digests of source follow, and not data."""
     # On Python 3.10, Any is no class yet.
     return isinstance(value, (ModuleType, type, type(Optional))) or python_function(value) is not None
+
+
+def is_library_class(value: object) -> bool:
+    """Whether a value is a class of a library, such as a dtype of CuTe."""
+    return isinstance(value, type) and Libraries(None).has_code(value)
 
 
 def source_digest(kernel: object, *, own_cells: bool = False, named: bool = True, carried: bool = True) -> str:
@@ -121,6 +127,18 @@ def read_source(kernel: object, *, own_cells: bool = False, named: bool = True, 
     return DigestedSource(text, digests.parts, frozenset(digests.libraries.left_out))
 
 
+def combine_sources(sources: Sequence[DigestedSource]) -> DigestedSource:
+    """Return several sources as one, such as those of a kernel and of the functions that launch it."""
+    if len(sources) == 1:
+        return sources[0]
+    parts: dict[str, str] = {}
+    libraries: set[Distribution] = set()
+    for source in sources:
+        parts.update(source.parts)
+        libraries |= source.libraries
+    return DigestedSource(digest("\n".join(source.digest for source in sources)), parts, frozenset(libraries))
+
+
 def read_method_source(method: object, cls: type) -> DigestedSource:
     """Return the source of a method, without values in closures and defaults.
 
@@ -167,6 +185,8 @@ class _Digests:
         is_of_decorator = bool(uses) and self.libraries.has_file(function.__code__.co_filename)
         for name, used in uses:
             is_named_code = is_code(used)
+            if not is_named_code and is_dsl_wrapper(function):
+                continue
             if name in cells and not is_named_code:
                 continue
             text = None if is_of_decorator and self._is_of_library(used) else self._text(used, name)
@@ -477,7 +497,7 @@ def _class_value(name: str, cls: type) -> Value:
 
     :raises UncacheableError: for a class that has no public name in its library.
     """
-    if not Libraries(None).has_code(cls):
+    if not is_library_class(cls):
         return Value(name, f"{cls.__module__}.{cls.__qualname__}@{class_digest(cls)}", "class")
     public_name = find_shortest_name(cls)
     if not public_name:

@@ -1,0 +1,90 @@
+"""The race of listed configurations on a GPU, for ``--autotune-verify``."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Protocol
+
+from pytest_autotune import devices
+from pytest_autotune.cache.model import Candidate
+from pytest_autotune.tuners.measuring.clocks import Clock, Runner, torch_clock
+from pytest_autotune.tuners.measuring.race import Contest
+from pytest_autotune.tuners.shared.configurations import Configurations
+
+
+class RunnerBuilder(Protocol):
+    """Compiles configurations for a race."""
+
+    def build_runner(self, config: Any) -> Runner:
+        """Return a configuration, ready to be launched.
+
+        :raises Exception: if the configuration cannot be used. It is then left out of the race.
+        """
+
+
+def build_contest(
+    configurations: Configurations, builder: RunnerBuilder, stream: Any, *, flush_l2: bool
+) -> Contest | str:
+    """Return the race of a loaded choice, or the reason why there is none.
+
+    :param stream: the stream that the builder's configurations are launched on; see :func:`on_torch_stream`.
+    :param flush_l2: whether the L2 cache is emptied before each launch.
+    """
+    if devices.current_gpu() is None:
+        return "there is no GPU"
+    if "torch" not in sys.modules:
+        return "torch, whose events time a race, is not imported"
+    contestants = _Contestants(configurations, builder, stream, flush_l2)
+    return Contest(
+        configurations.list_candidates(),
+        contestants.ready,
+        contestants.make_clock,
+        expected=(Exception,),
+        context=contestants.on_stream,
+    )
+
+
+class _Contestants:
+    """The configurations of one race."""
+
+    def __init__(self, configurations: Configurations, builder: RunnerBuilder, stream: Any, flush_l2: bool) -> None:
+        self._configurations = configurations
+        self._builder = builder
+        self._stream = stream
+        self._flush_l2 = flush_l2
+
+    def ready(self, candidates: Sequence[Candidate]) -> Mapping[Candidate, Runner]:
+        """Return a runner for each candidate that can be used."""
+        runners = {}
+        for candidate in candidates:
+            try:
+                runners[candidate] = self._builder.build_runner(self._configurations.find(candidate))
+            except Exception:
+                continue  # the library's own search leaves such a configuration out
+        return runners
+
+    def make_clock(self) -> Clock:
+        """Return the clock that times the launches."""
+        return torch_clock(flush_l2=self._flush_l2)
+
+    def on_stream(self) -> AbstractContextManager[object]:
+        """Return the context of the race."""
+        return on_torch_stream(self._stream)
+
+
+def on_torch_stream(stream: Any) -> AbstractContextManager[object]:
+    """Return a context in which a stream is torch's current stream.
+
+    :param stream: a stream of torch, or a number or object that stands for one. None and 0 are the default stream.
+    """
+    torch: Any = sys.modules["torch"]
+    if isinstance(stream, torch.cuda.Stream):
+        context: AbstractContextManager[object] = torch.cuda.stream(stream)
+        return context
+    number = 0 if stream is None else int(stream)
+    if not number:
+        return nullcontext()
+    external: AbstractContextManager[object] = torch.cuda.stream(torch.cuda.ExternalStream(number))
+    return external

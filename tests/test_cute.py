@@ -1,0 +1,166 @@
+"""Both tuners of CuTe DSL: their choices are kept, and their flaws are not copied."""
+
+from __future__ import annotations
+
+import json
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.adapter_suites import IS_REAL, AdapterSuite, counts_of
+
+CACHE = "cache.textproto"
+LOAD = [f"--autotune-load={CACHE}", "--autotune-max-misses=0"]
+
+
+@pytest.fixture(scope="module")
+def dumped(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a suite that was dumped, and its report."""
+    folder = tmp_path_factory.mktemp("cute")
+    suite = AdapterSuite(folder, "cute", "toy_cutlass")
+    done = suite.run("test_kernels.py", f"--autotune-dump={CACHE}", "--autotune-report=dump.json")
+    assert done.returncode == 0, done.stdout + done.stderr
+    return suite.folder
+
+
+@pytest.fixture
+def suite(dumped: Path, tmp_path: Path) -> AdapterSuite:
+    copy = AdapterSuite(tmp_path, "cute", "toy_cutlass")
+    shutil.copy(dumped / CACHE, copy.folder)
+    return copy
+
+
+def test_the_conformance_tests_pass(tmp_path: Path) -> None:
+    done = AdapterSuite(tmp_path, "cute", "toy_cutlass").run("test_conformance.py")
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert " 2 skipped" in done.stdout
+
+
+def test_a_dumped_suite_loads_without_a_benchmark(suite: AdapterSuite) -> None:
+    suite.edit(
+        "test_kernels.py",
+        "import host\n",
+        "import host\nimport atexit\natexit.register(lambda: print('measured', host.count_measured()))\n",
+    )
+    loaded = suite.report("test_kernels.py", *LOAD)
+
+    assert loaded["status"] == 0, loaded["output"]
+    assert counts_of(loaded) == {"hit": 5}
+    assert "measured 0" in loaded["output"]
+
+
+def test_a_configuration_that_does_not_compile_is_a_failed_candidate(dumped: Path) -> None:
+    lookups = json.loads((dumped / "dump.json").read_text())["lookups"]
+    [lookup, _] = [lookup for lookup in lookups if lookup["kernel"] == "test_kernels.scale_tuned"]
+    failed = [candidate for candidate in lookup["candidates"] if candidate.get("failed")]
+
+    assert len(lookup["candidates"]) == 8
+    if not IS_REAL:  # CuTe compiles a V of 5
+        assert [candidate["failed"] for candidate in failed] == ["ValueError: V must be a power of two"] * 2
+
+
+def test_an_edited_kernel_is_stale_and_named(suite: AdapterSuite) -> None:
+    suite.edit("scale_kernels.py", "cutlass.Float32(2.0)", "cutlass.Float32(3.0)")
+    loaded = suite.report("test_kernels.py", f"--autotune-load={CACHE}")
+
+    assert counts_of(loaded)["stale"] == 5
+    for lookup in loaded["lookups"]:
+        assert lookup["reason"] == "source changed (scale_kernel)"
+
+
+EXPLICIT = """
+import cutlass.cute as cute, host, scale_kernels
+
+tuned = cute.testing.autotune_jit({"T": [64, 128]}, iterations=1)(scale_kernels.scale)
+
+def test_twice():
+    src, dst = host.make_vector(1 << 16), host.make_vector(1 << 16)
+    tuned(src, dst, 2)
+    once = host.count_measured()
+    tuned(src, dst, 2)
+    assert host.count_measured() == once
+    tuned(src, dst, V=4)
+    assert host.count_measured() == 2 * once
+"""
+
+
+def test_an_explicit_constexpr_is_a_part_of_the_key_and_is_tuned_once(suite: AdapterSuite) -> None:
+    (suite.folder / "test_explicit.py").write_text(EXPLICIT)
+    report = suite.report("test_explicit.py", "--autotune-dump=explicit.textproto")
+
+    assert report["status"] == 0, report["output"]
+    assert sorted(lookup["key"]["V"] for lookup in report["lookups"]) == [2, 4]
+
+
+LIBRARY = """
+import cutlass.cute as cute, scale_kernels
+from cutlass.testing import tune
+
+tuned = cute.testing.autotune_jit({"T": [64, 128]}, iterations=1)(scale_kernels.scale)
+"""
+USER = """
+import host, library, cutlass.cute as cute, scale_kernels
+from cutlass.testing import JitArguments
+
+def build(src, dst, T):
+    compiled = cute.compile(scale_kernels.scale, src, dst, T=T)
+    return lambda: compiled(src, dst)
+
+def test_library():
+    src, dst = host.make_vector(1 << 16), host.make_vector(1 << 16)
+    library.tuned(src, dst)
+    library.tune(build, {"T": [64, 128]}, JitArguments(src, dst), iterations=1)
+"""
+
+
+def test_functions_that_a_conftest_imported_before_are_seen(suite: AdapterSuite) -> None:
+    for file, text in {"conftest.py": "import host, library\n", "library.py": LIBRARY, "test_user.py": USER}.items():
+        (suite.folder / file).write_text(text)
+    report = suite.report("test_user.py", "--autotune-dump=user.textproto")
+
+    assert report["status"] == 0, report["output"]
+    assert sorted(lookup["kernel"] for lookup in report["lookups"]) == ["scale_kernels.scale", "test_user.build"]
+
+
+@pytest.mark.skipif(IS_REAL, reason="edits the stand-in")
+def test_another_signature_is_one_line_and_cute_tunes_by_itself(suite: AdapterSuite) -> None:
+    path = suite.library / "cutlass/testing.py"
+    path.write_text(
+        path.read_text().replace("    stream: Any = None,\n)", "    stream: Any = None,\n    prune: Any = None,\n)")
+    )
+    report = suite.report("test_kernels.py", "-k", "test_tune", "--autotune-dump=new.textproto")
+
+    assert report["status"] == 0, report["output"]
+    assert "cute was bypassed: tune() of nvidia-cutlass-dsl" in report["output"]
+    assert [lookup["kernel"] for lookup in report["lookups"]] == ["scale"]
+
+
+@pytest.mark.skipif(IS_REAL, reason="the stand-in says what cannot be launched")
+def test_a_launch_that_fails_is_a_failed_candidate_with_its_words(suite: AdapterSuite) -> None:
+    suite.edit("test_kernels.py", '{"V": [1, 2, 4], "T": [64, 128]}', '{"V": [3, 2], "T": [64]}')
+    report = suite.report("test_kernels.py", "-k", "test_tune and 65536", "--autotune-dump=new.textproto")
+
+    [lookup] = report["lookups"]
+    assert [candidate.get("failed") for candidate in lookup["candidates"]] == ["RuntimeError: misaligned address", None]
+
+
+@pytest.mark.skipif(IS_REAL, reason="the stand-in says what does not compile")
+def test_a_search_without_any_result_says_why_and_records_nothing(suite: AdapterSuite) -> None:
+    suite.edit("test_kernels.py", '{"V": [1, 2, 5, 4], "T": [64, 128]}', '{"V": [5], "T": [64]}')
+    report = suite.report("test_kernels.py", "-k", "test_autotune_jit and 65536", "--autotune-dump=new.textproto")
+
+    assert report["status"] == 1
+    assert "ValueError: V must be a power of two" in report["output"]
+    [lookup] = report["lookups"]
+    assert lookup["unrecorded"] == "every candidate failed: ValueError: V must be a power of two (1 candidate)"
+
+
+def test_each_problem_is_tuned_once_by_two_workers(suite: AdapterSuite) -> None:
+    pytest.importorskip("xdist")
+    report = suite.report("test_kernels.py", "-pxdist", "-n2", "--autotune-dump=workers.textproto")
+
+    assert report["status"] == 0, report["output"]
+    assert counts_of(report)["tuned"] == 5

@@ -1,0 +1,116 @@
+"""cuTile's exhaustive search: its choices are kept."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.adapter_suites import IS_REAL, AdapterSuite, counts_of
+
+CACHE = "cache.textproto"
+LOAD = [f"--autotune-load={CACHE}", "--autotune-max-misses=0"]
+
+
+@pytest.fixture(scope="module")
+def dumped(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a suite that was dumped."""
+    suite = AdapterSuite(tmp_path_factory.mktemp("cutile"), "cutile", "toy_cutile")
+    done = suite.run("test_kernels.py", f"--autotune-dump={CACHE}")
+    assert done.returncode == 0, done.stdout + done.stderr
+    return suite.folder
+
+
+@pytest.fixture
+def suite(dumped: Path, tmp_path: Path) -> AdapterSuite:
+    copy = AdapterSuite(tmp_path, "cutile", "toy_cutile")
+    shutil.copy(dumped / CACHE, copy.folder)
+    return copy
+
+
+def test_the_conformance_tests_pass(tmp_path: Path) -> None:
+    done = AdapterSuite(tmp_path, "cutile", "toy_cutile").run("test_conformance.py")
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert " 2 skipped" in done.stdout
+
+
+def test_a_dumped_suite_loads_and_the_choice_is_readable(suite: AdapterSuite) -> None:
+    loaded = suite.report("test_kernels.py", *LOAD)
+    text = (suite.folder / CACHE).read_text()
+
+    assert loaded["status"] == 0, loaded["output"]
+    assert counts_of(loaded) == {"hit": 3}
+    assert 'key { name: "a.shape" text: "[256, 64]" type: "json" }' in text
+    assert 'params { name: "tile" text: "[' in text
+    assert 'environment: "cuda.tile 1.7.0"' in text
+
+
+def test_an_edited_kernel_is_stale_and_named(suite: AdapterSuite) -> None:
+    suite.edit("tile_kernels.py", "* 2.0", "* 3.0")
+    loaded = suite.report("test_kernels.py", f"--autotune-load={CACHE}")
+
+    stale = [lookup for lookup in loaded["lookups"] if lookup["outcome"] == "stale"]
+    assert [lookup["reason"] for lookup in stale] == ["source changed (scale)"] * 2
+    assert counts_of(loaded)["hit"] == 1
+
+
+def test_an_edited_option_of_the_decorator_is_stale(suite: AdapterSuite) -> None:
+    suite.edit("tile_kernels.py", "occupancy=2", "occupancy=4")
+    loaded = suite.report("test_kernels.py", f"--autotune-load={CACHE}")
+
+    [stale] = [lookup for lookup in loaded["lookups"] if lookup["outcome"] == "stale"]
+    assert stale["kernel"] == "tile_kernels.matmul"
+    assert stale["reason"].startswith("options changed")
+
+
+FAILING = """
+import cuda.tile.tune, host, pytest, tile_kernels
+
+def test_failing():
+    x, y = host.make_tensor(4096), host.make_tensor(4096)
+    with pytest.raises(ValueError, match="Return code 5"):
+        cuda.tile.tune.exhaustive_search(
+            [{"T": 3}], 0, lambda config: (1,), tile_kernels.scale, lambda config: (x, y, config["T"])
+        )
+"""
+
+
+@pytest.mark.skipif(IS_REAL, reason="the stand-in fails as tileiras does with another libnvvm")
+def test_a_note_says_what_to_do_if_tileiras_loads_another_libnvvm(suite: AdapterSuite) -> None:
+    (suite.folder / "test_failing.py").write_text(FAILING)
+    report = suite.report("test_failing.py", "--autotune-dump=new.textproto")
+
+    assert report["status"] == 0, report["output"]
+    assert "unset CUDA_HOME" in report["output"]
+
+
+@pytest.mark.skipif(IS_REAL, reason="edits the stand-in")
+def test_another_signature_is_one_line_and_cutile_tunes_by_itself(suite: AdapterSuite) -> None:
+    path = suite.library / "cuda/tile/tune/__init__.py"
+    path.write_text(
+        path.read_text().replace("flush_l2: bool = True,", "flush_l2: bool = True,\n    prune: Any = None,")
+    )
+    report = suite.report("test_kernels.py", "--autotune-dump=new.textproto")
+
+    assert report["status"] == 0, report["output"]
+    assert "cutile was bypassed: exhaustive_search() of cuda-tile" in report["output"]
+
+
+def test_a_function_that_a_conftest_imported_before_is_seen(suite: AdapterSuite) -> None:
+    (suite.folder / "library.py").write_text("from cuda.tile.tune import exhaustive_search\n")
+    (suite.folder / "conftest.py").write_text("import host, library\n")
+    suite.edit(
+        "test_kernels.py", "from cuda.tile.tune import exhaustive_search", "from library import exhaustive_search"
+    )
+
+    assert counts_of(suite.report("test_kernels.py", *LOAD)) == {"hit": 3}
+
+
+def test_each_problem_is_tuned_once_by_two_workers(suite: AdapterSuite) -> None:
+    pytest.importorskip("xdist")
+    report = suite.report("test_kernels.py", "-pxdist", "-n2", "--autotune-dump=workers.textproto")
+
+    assert report["status"] == 0, report["output"]
+    assert counts_of(report)["tuned"] == 3
