@@ -18,7 +18,7 @@ from pytest_autotune.cache.foreign_text import describe_error
 from pytest_autotune.cache.model import Problem, UncacheableError, Value
 from pytest_autotune.run.session import Session
 from pytest_autotune.run.tuning import Tuning
-from pytest_autotune.tuners.cute.internals import AutotunedFunction, CuteLibrary, CompiledLaunch, is_autotuned
+from pytest_autotune.tuners.cute.internals import AutotunedFunction, CompiledLaunch, CuteLibrary, is_autotuned
 from pytest_autotune.tuners.cute.searching import NAME, CuteSearch, build_problem, is_checked
 from pytest_autotune.tuners.measuring.clocks import Runner
 from pytest_autotune.tuners.measuring.race import Contest
