@@ -59,7 +59,7 @@ class Adapter:
 
 
 @dataclass
-class OpenSearch:
+class OpenTileSearch:
     """A search of cuTile that is going on."""
 
     question: ConfigurationQuestion
@@ -103,7 +103,7 @@ class SearchHook(CallHook):
             config = question.configurations.find(choice)
             if self._can_be_used(search, config, tuning):
                 return CallResult(self._library.build_result(config, choice.time_us or 0.0))
-        call.state = OpenSearch(question, tuning, SearchResults(question.configurations))
+        call.state = OpenTileSearch(question, tuning, SearchResults(question.configurations))
         call.enter(tuning.measuring("" if search.is_on_gpu else "cpu"))
         return call.with_arguments(search_space=space)
 
@@ -121,7 +121,7 @@ class SearchHook(CallHook):
 
     def note(self, call: HookedCall, result: object) -> None:
         opened = call.state
-        if not isinstance(opened, OpenSearch):
+        if not isinstance(opened, OpenTileSearch):
             return
         measured = result  # a TuningResult
         for measurement in measured.successes:  # type: ignore[attr-defined]
@@ -133,5 +133,5 @@ class SearchHook(CallHook):
 
     def note_error(self, call: HookedCall, error: Exception) -> None:
         # If every configuration failed, cuTile raises a ValueError with the words of the first.
-        if isinstance(call.state, OpenSearch) and WRONG_LIBNVVM.lower() in str(error).lower():
+        if isinstance(call.state, OpenTileSearch) and WRONG_LIBNVVM.lower() in str(error).lower():
             self._session.note(_WRONG_LIBNVVM_NOTE)
