@@ -1,6 +1,6 @@
-"""Where caches are kept. All side effects of ``cache/`` are here.
+"""The stores of caches: files, folders and URLs. All side effects of ``cache/`` are here.
 
-Writing is locked, atomic, and done only where the bytes change.
+A store is written under a lock, as a whole, and only if its bytes change.
 """
 
 from __future__ import annotations
@@ -21,35 +21,44 @@ AnyLocation: TypeAlias = "Location | str | os.PathLike[str]"
 
 
 def open_store(location: AnyLocation) -> Store:
-    """The store at a location.
+    """Return the store at a location.
 
-    :raises CacheError: for a URL that makes no sense, or whose library is not installed.
+    :raises CacheError: for a URL that cannot be parsed, or whose library is not installed.
     """
     if not isinstance(location, Location):
         location = Location.parse(location, Path())
-    if not location.url:
-        return FolderStore(location) if location.is_folder else FileStore(location)
+    if location.url:
+        return _open_url_store(location)
+    if location.is_folder:
+        return FolderStore(location)
+    return FileStore(location)
+
+
+def _open_url_store(location: Location) -> Store:
     from pytest_autotune.cache.stores.segments import SegmentStore
 
-    shared = SegmentStore(location)
-    store: Store = shared
+    segments = SegmentStore(location)
+    store: Store = segments
     if OPTIONAL in location.options:
-        store = OptionalStore(shared)
-    elif not shared.has_credentials:  # as in the pull request of a fork
-        store = LocalCopyStore(shared)
-    return ReadOnlyStore(store) if READ_ONLY in location.options else store
+        store = OptionalStore(segments)
+    elif not segments.has_credentials:
+        # The pull request of a fork has no credentials.
+        store = LocalCopyStore(segments)
+    if READ_ONLY in location.options:
+        return ReadOnlyStore(store)
+    return store
 
 
 def read_cache(location: AnyLocation, missing_ok: bool = False) -> Cache:
-    """The cache that is kept there: see :meth:`Store.read`."""
+    """Return the cache at a location: see :meth:`Store.read`."""
     return open_store(location).read(missing_ok)
 
 
 def compact(url: str) -> tuple[int, int]:
     """Merge the segments of a store at a URL.
 
-    :returns: how many there were, and how many there are.
-    :raises CacheError: where that cannot be done; nothing is lost then.
+    :returns: the number of segments before, and after.
+    :raises CacheError: if they cannot be merged; nothing is lost then.
     """
     from pytest_autotune.cache.stores.segments import SegmentStore
 
@@ -60,14 +69,14 @@ def compact(url: str) -> tuple[int, int]:
 
 
 class OutputFile:
-    """A file of another kind than a cache, which a command writes. Its path is resolved once.
+    """A file that a command writes, and that is not a cache. Its path is resolved once.
 
-    :param below: the folder that the file has to be in, with all links followed.
-    :raises CacheError: for a path that ``open()`` would not find, but for missing folders at its end.
+    :param below: the folder that must contain the file, with all links followed.
+    :raises CacheError: for a path that ``open()`` would not find. Folders at the end of the path may be missing.
     """
 
     def __init__(self, path: str, below: str | None = None) -> None:
-        self._where = path
+        self._place = path
         with os_errors(path):
             self._file = Path(resolve(os.path.expanduser(path)))
             if below is not None and Path(resolve(os.path.expanduser(below))) not in self._file.parents:
@@ -76,20 +85,27 @@ class OutputFile:
                 raise CacheError(path, "is a folder")
 
     def read(self) -> bytes:
-        """Return the bytes of the file; none of a missing one."""
-        return read_bytes(self._file, self._where, missing_ok=True)
+        """Return the bytes of the file; none if it is missing."""
+        return read_bytes(self._file, self._place, missing_ok=True)
 
     def replace(self, data: bytes) -> None:
-        """Put data in the place of the file, as a whole or, with a :class:`CacheError`, not at all."""
-        with os_errors(self._where):
+        """Replace the file as a whole.
+
+        :raises CacheError: if the file cannot be written; it stays as it was.
+        """
+        with os_errors(self._place):
             self._file.parent.mkdir(parents=True, exist_ok=True)
             with locked(lock_path(self._file)):
                 replace_file_bytes(self._file, data)
 
 
 def read_file(path: str) -> bytes:
-    """What a file of another kind holds; a :class:`CacheError` where it cannot be read."""
+    """Return the bytes of a file that is not a cache.
+
+    :raises CacheError: if the file cannot be read.
+    """
     try:
         return read_bytes(Path(os.path.expanduser(path)), path)
     except CacheError as error:
+        # The remedy is for caches.
         raise CacheError(error.place, error.event) from None

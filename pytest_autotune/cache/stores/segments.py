@@ -34,7 +34,7 @@ from pytest_autotune.cache.model import Cache, Entry
 from pytest_autotune.cache.quantities import describe_count
 from pytest_autotune.cache.stores.disk import MAX_BYTES
 from pytest_autotune.cache.stores.objects import next_page, open_url, run, within, words
-from pytest_autotune.cache.stores.store import NotTakenError, OpenedStore, Updated
+from pytest_autotune.cache.stores.store import NotTakenError, OpenedStore, UpdateOutcome
 
 #: All pages of a list, for a run and for a compaction: some stores give the first page again and again.
 _LIST_S = 5.0
@@ -60,7 +60,7 @@ class OpenedSegments:
     cache: Cache
     removing: bool
 
-    def write(self, cache: Cache) -> Updated:
+    def write(self, cache: Cache) -> UpdateOutcome:
         """Add the new entries; see :meth:`SegmentStore.add`."""
         return self.store.add(cache, self.removing)
 
@@ -107,7 +107,7 @@ class SegmentStore:
         """Open the store; see :class:`~pytest_autotune.cache.stores.store.Store`. It needs no lock."""
         yield OpenedSegments(self, _without_tombstones(self._read()), removing)
 
-    def add(self, cache: Cache, removing: bool) -> Updated:
+    def add(self, cache: Cache, removing: bool) -> UpdateOutcome:
         """Add the entries of a cache that are new, or that replace an entry of the store.
 
         :param removing: remove the entries that the cache lacks. They may belong to other runs.
@@ -127,7 +127,7 @@ class SegmentStore:
             place = os.path.relpath(file) if _is_written(file, data) else ""
             send = f"it is kept: pytest-autotune merge {place} -o {self._location.url}/ sends it"
             raise NotTakenError(self._where, error.event, place, send) from None
-        return Updated(self._where, bool(new))
+        return UpdateOutcome(self._where, bool(new))
 
     def compact(self) -> tuple[int, int]:
         """Write all segments as one for each device, then remove them; what others add meanwhile stays as it is.

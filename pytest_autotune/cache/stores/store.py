@@ -12,12 +12,12 @@ from pytest_autotune.cache.model import Cache
 
 
 @dataclass(frozen=True)
-class Updated:
+class UpdateOutcome:
     """The outcome of an update.
 
     :param written_to: the store, as messages name it; or the file or folder that was written instead.
     :param changed: whether any byte was written.
-    :param beside: why another file was written, and what to do with it; empty if the store was written.
+    :param beside: why another file was written, and how to go on with it; empty if the store was written.
     """
 
     written_to: str
@@ -44,7 +44,7 @@ class OpenedStore(Protocol):
     def cache(self) -> Cache:
         """The content of the store; empty if it is missing or cannot be read."""
 
-    def write(self, cache: Cache) -> Updated:
+    def write(self, cache: Cache) -> UpdateOutcome:
         """Replace the content of the store as a whole. On an error, the store stays as it is.
 
         If the store cannot be locked or read, the cache is written beside it.
@@ -103,9 +103,9 @@ class UnwritableOpened:
 
     cache: Cache
 
-    def write(self, cache: Cache) -> Updated:
+    def write(self, cache: Cache) -> UpdateOutcome:
         """Write nothing."""
-        return Updated("", False, "is only read (?readonly): nothing was written there")
+        return UpdateOutcome("", False, "is only read (?readonly): nothing was written there")
 
 
 class ReadOnlyStore(StoreWrapper):
@@ -130,14 +130,14 @@ class LocalCopyOpened:
         """The content of the store."""
         return self.opened.cache
 
-    def write(self, cache: Cache) -> Updated:
+    def write(self, cache: Cache) -> UpdateOutcome:
         """Replace the content; see :class:`OpenedStore`."""
         try:
             return self.opened.write(cache)
         except NotTakenError as error:
             if not error.file:
                 raise
-            return Updated(error.file, True, f"{error.event}; {error.remedy}")
+            return UpdateOutcome(error.file, True, f"{error.event}; {error.remedy}")
 
 
 class LocalCopyStore(StoreWrapper):

@@ -1,4 +1,4 @@
-"""How files come to be written: under a lock, and as a whole or not at all. Knows nothing of caches."""
+"""Writes a file under a lock, and as a whole or not at all. Knows nothing of caches."""
 
 from __future__ import annotations
 
@@ -6,65 +6,75 @@ import os
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from itertools import chain, count
+from itertools import count
 from pathlib import Path
 from tempfile import NamedTemporaryFile
+from typing import TYPE_CHECKING
 
 from pytest_autotune.cache.errors import CacheError
 
+if TYPE_CHECKING:
+    from filelock import FileLock
+
 POLL_S = 0.02
-#: So long a process waits for those that write.
+#: A process waits so long for other processes that write.
 LONGEST_WAIT_S = 60.0
-#: The end of a temporary file's name. No other program has such a file, and it is as short as a check of the lock is.
+#: The end of a temporary file's name. No other program has such a file. It is as short as the end of the file with
+#: which :func:`check_creatable` checks the folder.
 TEMPORARY = ".autotune-tmp"
 
 
 @contextmanager
-def os_errors(where: str) -> Iterator[None]:
+def os_errors(place: str) -> Iterator[None]:
     """Turn the errors of the operating system into a :class:`CacheError`."""
     try:
         yield
     except OSError as error:
-        raise CacheError(where, f"cannot be written: {error.strerror or error}") from error
+        raise CacheError(place, f"cannot be written: {error.strerror or error}") from error
 
 
-def check_creatable(lock: Path, where: str) -> None:
-    """Refuse a folder in which, or in the nearest above it that is there, no lock can be made; leaves none there."""
+def check_creatable(lock: Path, place: str) -> None:
+    """Check that a lock file can be made in its folder, or in the nearest folder above it. No file is left there.
+
+    :raises CacheError: if it cannot be made.
+    """
     folder = lock.parent
     while not os.path.lexists(folder):
         folder = folder.parent
     try:
-        # Not the lock itself: of one that cannot be had nobody says at once whether it ever can.
+        # The lock itself is not taken: if another process has it, nobody knows at once whether it becomes free.
         NamedTemporaryFile(dir=folder, prefix=lock.name).close()
     except OSError as error:
-        raise CacheError(where, f"cannot be written in {folder}: {error.strerror}") from None
+        raise CacheError(place, f"cannot be written in {folder}: {error.strerror}") from None
 
 
 def create_unused_path(path: Path, *, as_folder: bool) -> Path:
-    """A new, empty file or folder beside the path, with ``.new`` at its end."""
-    for number in chain([""], count(2)):
-        beside = path.with_name(f"{path.name}.new{number}")
+    """Create an empty file or folder beside the path, named ``PATH.new`` or ``PATH.new2``, ``PATH.new3`` …"""
+    new_path = path.with_name(f"{path.name}.new")
+    numbers = count(2)
+    while True:
         with suppress(FileExistsError):
-            beside.mkdir() if as_folder else beside.touch(exist_ok=False)
-            break
-    return beside
+            if as_folder:
+                new_path.mkdir()
+            else:
+                new_path.touch(exist_ok=False)
+            return new_path
+        new_path = path.with_name(f"{path.name}.new{next(numbers)}")
 
 
 def replace_file_bytes(file: Path, data: bytes) -> None:
-    """Replace the file as a whole, or leave it as it is. Its lock is held: nobody else has the same temporary file."""
+    """Replace the file as a whole, or leave it as it is.
+
+    The caller holds the file's lock, so no other process has the same temporary file.
+    """
     temporary = file.with_name(f".{file.name}{TEMPORARY}")
-    temporary.unlink(missing_ok=True)  # a killed process left it, or it is a link to elsewhere
+    # A killed process may have left the file, or it may be a link to another place.
+    temporary.unlink(missing_ok=True)
     try:
-        # Not tempfile: it makes files that only their owner can read, and the umask can only be asked by setting it.
+        # The module tempfile would make a file that only its owner can read. The umask can be read only by setting it.
         with temporary.open("xb") as stream:
             stream.write(data)
-            # A test may have left a umask by which not even the owner could read the new file.
-            os.fchmod(stream.fileno(), stat.S_IMODE(os.fstat(stream.fileno()).st_mode) | stat.S_IRUSR | stat.S_IWUSR)
-            with suppress(FileNotFoundError):
-                old = file.stat()
-                os.fchmod(stream.fileno(), stat.S_IMODE(old.st_mode))
-                with suppress(OSError):  # not ours to give away
-                    os.fchown(stream.fileno(), old.st_uid, old.st_gid)
+            _set_access(stream.fileno(), file)
             stream.flush()
             os.fsync(stream.fileno())
         os.replace(temporary, file)
@@ -73,51 +83,74 @@ def replace_file_bytes(file: Path, data: bytes) -> None:
         raise
 
 
+def _set_access(descriptor: int, file: Path) -> None:
+    """Give an open file the mode and the owner of another file, if that file exists."""
+    # A test may have left a umask by which even the owner could not read the new file.
+    mode = stat.S_IMODE(os.fstat(descriptor).st_mode)
+    os.fchmod(descriptor, mode | stat.S_IRUSR | stat.S_IWUSR)
+    with suppress(FileNotFoundError):
+        old = file.stat()
+        os.fchmod(descriptor, stat.S_IMODE(old.st_mode))
+        # Only root may give a file to another owner.
+        with suppress(OSError):
+            os.fchown(descriptor, old.st_uid, old.st_gid)
+
+
 def lock_path(file: Path) -> Path:
-    """The lock file of a file, beside it."""
+    """Return the lock file of a file, beside it."""
     return file.with_name(f".{file.name}.lock")
 
 
 @contextmanager
 def locked(lock: Path, timeout_s: float = LONGEST_WAIT_S) -> Iterator[bool]:
-    """Whether the lock could be had; a killed process gives it back.
+    """Hold a lock; yield whether it could be taken. The operating system releases the lock of a killed process.
 
-    :raises OSError: where there can be no lock file.
+    :raises OSError: if no lock file can be made.
     """
-    from filelock import FileLock, Timeout
+    from filelock import FileLock
 
     if _is_foreign(lock):
         yield False
         return
-    # Anybody may open the file that a killed process left; whoever may not write into its folder gains nothing by it.
-    held = FileLock(lock, timeout_s, 0o666, poll_interval=POLL_S)
+    # The mode lets all users open a file that a killed process left. It gives a user no right to write a cache.
+    file_lock = FileLock(lock, timeout_s, 0o666, poll_interval=POLL_S)
+    is_locked = _is_acquired(file_lock, lock)
     try:
-        held.acquire()
+        yield is_locked
+    finally:
+        if is_locked:
+            # No file stays beside the user's. A process that waits for this file notices that it has no name any more.
+            with suppress(OSError):
+                lock.unlink()
+            file_lock.release()
+
+
+def _is_acquired(file_lock: FileLock, lock: Path) -> bool:
+    """Whether a lock could be acquired.
+
+    :raises OSError: if no lock file can be made.
+    """
+    from filelock import Timeout
+
+    try:
+        file_lock.acquire()
     except Timeout:
-        is_held = False
+        return False
     except OSError:
         if not os.path.lexists(lock):
             raise
-        is_held = False  # another user's, or on a file system without locks
-    else:
-        is_held = True
-    try:
-        yield is_held
-    finally:
-        if is_held:
-            # No file stays beside the user's. Whoever waits for this one sees, once it has it, that it has no name.
-            with suppress(OSError):
-                lock.unlink()
-            held.release()
+        # The file belongs to another user, or the file system has no locks.
+        return False
+    return True
 
 
 def _is_foreign(lock: Path) -> bool:
-    """Whether another program's file is in the place of a lock: filelock would empty it, and it would be removed."""
+    """Whether another program's file has the name of a lock. Filelock would empty it, and it would be removed."""
     try:
         if not stat.S_ISREG(lock.lstat().st_mode):
             return True
-        owner = lock.read_bytes()[:20].partition(b"\n")[0]
+        first_line = lock.read_bytes()[:20].partition(b"\n")[0]
     except OSError:
         return False
-    # One of ours is empty. On a file system without locks it begins with the number of a process.
-    return bool(owner) and not owner.isdigit()
+    # Our file is empty. On a file system without locks, it begins with the number of a process.
+    return bool(first_line) and not first_line.isdigit()
