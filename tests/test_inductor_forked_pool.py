@@ -28,29 +28,54 @@ class Failed(Exception):
     """The error that Inductor expects."""
 
 
-class OwnPool:
-    """Stands in for Inductor's own."""
+class InductorsPool:
+    """Stands in for Inductor's own pool."""
 
-    def submit(self, job: Callable[[], Any]) -> Future[Any]:
+    def submit(self, function: Callable[..., Any], *args: Any) -> Future[Any]:
         future: Future[Any] = Future()
-        future.set_result(("own", job()))
+        future.set_result(("own", function(*args)))
         return future
 
     def shutdown(self) -> None: ...
 
 
-def _worker_compile_triton(what: str, *args: Any) -> Any:
-    if what == "process":
+def prepare_nothing() -> None:
+    pass
+
+
+class FakeLibrary:
+    """Stands in for Inductor, whose kernels the children compile.
+
+    :param prepare: called in the leader of the children.
+    """
+
+    def __init__(self, prepare: Callable[[], object] = prepare_nothing) -> None:
+        self._prepare = prepare
+
+    def start_pool(self) -> InductorsPool:
+        return InductorsPool()
+
+    def build_error(self, text: str) -> Exception:
+        return Failed(text)
+
+    def before_compiling(self) -> None: ...
+
+    def prepare_child(self) -> None:
+        self._prepare()
+
+
+def _worker_compile_triton(action: str, *args: Any) -> Any:
+    if action == "process":
         return os.getpid()
-    if what == "die here":
+    if action == "die here":
         if os.getpid() != args[0]:
             os.kill(os.getpid(), signal.SIGKILL)
         return "alive"
-    if what == "hang here":
-        return "alive" if os.getpid() == args[0] else signal.pause()
-    if what == "large":
-        return bytes(args[0])
-    raise ValueError(what)
+    if action == "hang here":
+        if os.getpid() != args[0]:
+            signal.pause()
+        return "alive"
+    raise ValueError(action)
 
 
 def _get_ready() -> str:
@@ -61,16 +86,15 @@ def _another_job() -> str:
     return "done"
 
 
-def nothing() -> None:
-    pass
+MakePool = Callable[..., ForkedPool]
 
 
 @pytest.fixture
-def make() -> Iterator[Callable[..., ForkedPool]]:
+def make_pool() -> Iterator[MakePool]:
     pools: list[ForkedPool] = []
 
-    def make(prepare: Callable[[], object] | None = nothing, workers: int = 2) -> ForkedPool:
-        pools.append(ForkedPool(workers, OwnPool, Failed, prepare=prepare))
+    def make(prepare: Callable[[], object] = prepare_nothing, worker_count: int = 2) -> ForkedPool:
+        pools.append(ForkedPool(worker_count, FakeLibrary(prepare)))
         return pools[-1]
 
     yield make
@@ -82,36 +106,34 @@ def result(future: Future[Any]) -> Any:
     return future.result(timeout=60)
 
 
-def test_kernels_are_compiled_in_children_and_errors_are_those_that_inductor_expects(
-    make: Callable[..., ForkedPool],
+def test_a_child_compiles_and_its_error_is_inductors(
+    make_pool: MakePool,
 ) -> None:
-    pool = make()
+    pool = make_pool()
 
     assert result(pool.submit(_worker_compile_triton, "process")) != os.getpid()
     with pytest.raises(Failed, match="ValueError: wrong"):
         result(pool.submit(_worker_compile_triton, "wrong"))
 
 
-def test_the_pool_is_ready_at_once_and_leaves_other_jobs_to_inductors_own(make: Callable[..., ForkedPool]) -> None:
-    pool = make()
+def test_the_pool_is_ready_at_once_and_passes_other_jobs_on(make_pool: MakePool) -> None:
+    pool = make_pool()
 
     assert pool.submit(_get_ready).done()
     assert result(pool.submit(_another_job)) == ("own", "done")
 
 
-def test_what_children_die_of_inductors_own_pool_does(make: Callable[..., ForkedPool]) -> None:
-    pool = make()
+def test_inductors_pool_does_a_job_that_kills_children(make_pool: MakePool) -> None:
+    pool = make_pool()
 
-    asked = [pool.submit(_worker_compile_triton, "die here", os.getpid()) for _ in range(4)]
+    jobs = [pool.submit(_worker_compile_triton, "die here", os.getpid()) for _ in range(4)]
 
-    assert [result(one) for one in asked] == [("own", "alive")] * 4
+    assert [result(job) for job in jobs] == [("own", "alive")] * 4
 
 
-def test_a_child_that_hangs_is_ended_while_others_work_and_inductors_own_pool_does_its_job(
-    make: Callable[..., ForkedPool], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_hanging_child_is_ended_and_its_job_passed_on(make_pool: MakePool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compiling, "HANGS_S", 0.5)
-    pool = make()
+    pool = make_pool()
 
     hanging = pool.submit(_worker_compile_triton, "hang here", os.getpid())
     assert result(pool.submit(_worker_compile_triton, "process")) != os.getpid()
@@ -119,14 +141,14 @@ def test_a_child_that_hangs_is_ended_while_others_work_and_inductors_own_pool_do
     assert result(hanging) == ("own", "alive")
 
 
-@pytest.mark.parametrize("why", ["they cannot begin", "they hang", "they have ended", "none can be forked", "one core"])
-def test_without_children_inductors_own_pool_does_everything(
-    make: Callable[..., ForkedPool], monkeypatch: pytest.MonkeyPatch, why: str
+@pytest.mark.parametrize("reason", ["import error", "hanging import", "after the shutdown", "no fork", "one core"])
+def test_without_children_inductors_pool_does_everything(
+    make_pool: MakePool, monkeypatch: pytest.MonkeyPatch, reason: str
 ) -> None:
     def prepare() -> None:
-        if why == "they cannot begin":
+        if reason == "import error":
             raise ImportError
-        if why == "they hang":
+        if reason == "hanging import":
             signal.pause()
 
     def refuse() -> int:
@@ -134,18 +156,21 @@ def test_without_children_inductors_own_pool_does_everything(
 
     monkeypatch.setattr(compiling, "HANGS_S", 0.5)
     with monkeypatch.context() as changed:
-        if why == "none can be forked":
+        if reason == "no fork":
             changed.setattr(os, "fork", refuse)
-        pool = make(prepare, workers=1 if why == "one core" else 2)
-    if why == "they have ended":
+        worker_count = 2
+        if reason == "one core":
+            worker_count = 1
+        pool = make_pool(prepare, worker_count)
+    if reason == "after the shutdown":
         pool.shutdown()
 
     assert result(pool.submit(_worker_compile_triton, "process")) == ("own", os.getpid())
 
 
-def test_a_pool_that_has_ended_leaves_nothing_open_and_no_child(make: Callable[..., ForkedPool]) -> None:
+def test_a_shutdown_leaves_no_open_file_and_no_child(make_pool: MakePool) -> None:
     before = sorted(os.listdir("/proc/self/fd"))
-    pool = make()
+    pool = make_pool()
     child = result(pool.submit(_worker_compile_triton, "process"))
 
     pool.shutdown()
@@ -153,37 +178,36 @@ def test_a_pool_that_has_ended_leaves_nothing_open_and_no_child(make: Callable[.
     assert sorted(os.listdir("/proc/self/fd")) == before
     give_up_at = time.monotonic() + 20
     while Path(f"/proc/{child}").exists() and " Z " not in Path(f"/proc/{child}/stat").read_text():
-        assert time.monotonic() < give_up_at, "it is still there"
+        assert time.monotonic() < give_up_at, "the child lives"
         time.sleep(0.01)
 
 
-def test_children_compile_inductors_kernels_for_a_gpu_into_tritons_cache(
-    make: Callable[..., ForkedPool], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_children_compile_for_a_gpu_into_tritons_cache(
+    make_pool: MakePool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async_compile: Any = pytest.importorskip("torch._inductor.async_compile")
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "inductor"))
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "triton"))
-    pool = make(None)
+    pool = make_pool(compiling.prepare_inductor)
     load = partial(async_compile._load_triton_kernel_from_source, "double_kernel_3", USER_KERNEL % (3, 0, 3))
 
-    found, _ = result(pool.submit(async_compile._worker_compile_triton, load, {}, {}))
+    kernel, _ = result(pool.submit(async_compile._worker_compile_triton, load, {}, {}))
 
-    assert [one.config.kwargs for one in found.compile_results] == [{"BLOCK": 128}, {"BLOCK": 256}]
+    assert [compiled.config.kwargs for compiled in kernel.compile_results] == [{"BLOCK": 128}, {"BLOCK": 256}]
     assert len(list((tmp_path / "triton").rglob("*.cubin"))) == 2
 
 
-class SubprocPool(OwnPool):
+class SubprocPool(InductorsPool):
     def __init__(self, nprocs: int, pickler: Any = None, kind: Any = None, quiesce: bool = False) -> None: ...
 
 
-class OtherPool(OwnPool):
+class UnknownPool(InductorsPool):
     def __init__(self, workers: int) -> None: ...
 
 
 def hooked(pool: type, dumping: bool = True, loaded: Sequence[str] = ()) -> tuple[CompileWorkers, Any, FunctionPatches]:
     module: Any = ModuleType("async_compile")
-    module.SubprocPool, module.SubprocException, module.taken = pool, Failed, []
-    module._set_triton_ptxas_path = lambda: module.taken.append(1)
+    module.SubprocPool, module.SubprocException = pool, Failed
     index = SimpleNamespace(list_tuners=lambda: loaded)
     run: Any = SimpleNamespace(policy=SimpleNamespace(is_dumping=dumping), indexes=[index] if loaded else [])
     part, patches = CompileWorkers(), FunctionPatches(run, "inductor")
@@ -196,13 +220,13 @@ def hooked(pool: type, dumping: bool = True, loaded: Sequence[str] = ()) -> tupl
     [
         (True, [], "", SubprocPool, True),
         (True, ["triton", "inductor.template"], "", SubprocPool, True),
-        (True, ["inductor.config"], "", SubprocPool, False),  # they would compile what nobody needs
+        (True, ["inductor.config"], "", SubprocPool, False),  # workers would compile all candidates of a loaded choice
         (True, [], "spawn", SubprocPool, False),
         (False, [], "", SubprocPool, False),
-        (True, [], "", OtherPool, False),  # of a version that is not known
+        (True, [], "", UnknownPool, False),
     ],
 )
-def test_workers_are_forked_where_kernels_are_tuned(
+def test_workers_are_forked_only_if_kernels_are_tuned(
     monkeypatch: pytest.MonkeyPatch, dumping: bool, loaded: list[str], start: str, pool: type, forks: bool
 ) -> None:
     monkeypatch.delenv("TORCHINDUCTOR_WORKER_START", raising=False)
@@ -216,10 +240,10 @@ def test_workers_are_forked_where_kernels_are_tuned(
     assert module.SubprocPool is pool
 
 
-def test_when_the_run_ends_inductor_makes_a_pool_of_its_own_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_after_the_run_inductor_makes_its_own_pool_again(monkeypatch: pytest.MonkeyPatch) -> None:
     module: Any = pytest.importorskip("torch._inductor.async_compile")
     monkeypatch.delenv("TORCHINDUCTOR_WORKER_START", raising=False)
-    monkeypatch.setattr(compiling, "_prepare", nothing)
+    monkeypatch.setattr(compiling, "prepare_inductor", prepare_nothing)
     monkeypatch.setattr(module, "get_compile_threads", lambda: 2)
     run: Any = SimpleNamespace(policy=SimpleNamespace(is_dumping=True), indexes=[])
     part, patches = CompileWorkers(), FunctionPatches(run, "inductor")

@@ -1,10 +1,13 @@
-"""The adapter for torch.compile: what Inductor tunes, in four parts.
+"""The adapter for torch.compile: it hooks Inductor, the compiler behind ``torch.compile``.
+
+Inductor tunes in several places, and each place is a part of the adapter:
 
 - :mod:`.kernels`: block sizes and warps of generated Triton kernels
-- :mod:`.templates`: which template or library call computes a matrix product
-- :mod:`.graph_shape`: whether to fuse, and whether to pad the operands of a matrix product
+- :mod:`.templates`: the template or library call that computes a matrix product
+- :mod:`.graph_shape`: whether to fuse kernels, and whether to pad the operands of a matrix product
 
-A part whose hook points are not the ones known here is bypassed; the others act.
+Two parts help them: :mod:`.benchmarks` times Inductor's measurements, and :mod:`.compiling` forks compile workers. If
+this version of torch has other functions than a part knows, the part is bypassed, and the other parts act.
 """
 
 from __future__ import annotations
@@ -26,10 +29,10 @@ from pytest_autotune.tuners.shared.library import FunctionPatches, when_imported
 
 
 class Adapter:
-    """Hooks Inductor, the compiler behind ``torch.compile``: torch 2.11 to 2.15."""
+    """The adapter for Inductor of torch 2.11 to 2.15."""
 
     module = "torch._inductor.config"
-    # While it acts, graphs are compiled anew in every process.
+    # The adapter makes every process compile its graphs, which a suite without entries must not pay for.
     acts_without_entries = False
     names_candidates = True
 
@@ -37,20 +40,20 @@ class Adapter:
         self._session: Session | None = None
         self._caches = GraphCaches()
         self._workers = CompileWorkers()
-        timed = Benchmarks()
-        self._kernels = Kernels(timed)
+        benchmarks = Benchmarks()
+        self._kernels = Kernels(benchmarks)
         self._parts: list[Part] = [
-            timed,
+            benchmarks,
             self._workers,
             self._kernels,
-            Templates(timed),
-            Fusions(timed),
-            Paddings(timed),
+            Templates(benchmarks),
+            Fusions(benchmarks),
+            Paddings(benchmarks),
         ]
         self._hooked = ExitStack()
 
     def hook(self, module: ModuleType, session: Session) -> None:
-        """Hook the modules in which Inductor tunes when they are imported: in the first call of a compiled function."""
+        """Hook each part when its module is imported: Inductor imports most modules at a function's first call."""
         self._session = session
         self._hooked.callback(self._caches.change_back)
         self._hooked.callback(self._workers.end)
@@ -59,7 +62,7 @@ class Adapter:
             when_imported(part.module, self.hook_part, part)
 
     def hook_part(self, part: Part, module: ModuleType) -> None:
-        """Hook one part, whose module has just been imported; where that fails, only it is bypassed."""
+        """Hook a part whose module was imported just now. If that fails, only this part is bypassed."""
         if self._session is None:
             return
         patches = FunctionPatches(self._session, part.tuner)
@@ -67,7 +70,9 @@ class Adapter:
             part.hook(module, self._session, patches)
         except Exception as error:
             patches.undo()
-            reason = str(error) if isinstance(error, HookError) else f"{type(error).__name__}: {error}"
+            reason = f"{type(error).__name__}: {error}"
+            if isinstance(error, HookError):
+                reason = str(error)
             self._session.report_bypass(part.tuner, reason, error)
         else:
             self._hooked.callback(patches.undo)
@@ -78,10 +83,10 @@ class Adapter:
 
     @contextmanager
     def isolated(self) -> Iterator[None]:
-        """Have every graph compiled anew inside, and again afterwards; choices made before stay known."""
+        """Compile every graph again inside, and again afterwards. The choices of this process stay known."""
         with self._caches.isolated():
             yield
 
     def untracked(self) -> list[str]:
-        """Kernels that were measured outside the first call, where the session is asked."""
+        """Return the names of kernels that were measured outside of their first launch."""
         return sorted(self._kernels.untracked)

@@ -1,8 +1,11 @@
-"""What compiles Inductor's kernels in a run that dumps: forked children.
+"""Compiles Inductor's kernels in forked children, in a run that dumps.
 
-Inductor starts a process for its workers, which imports torch first: until that is done, 3 to 5 s after the first call
-of a compiled function, it compiles in threads of the test process, most of whose time goes by waiting for Python's
-lock. A child that is forked has imported everything.
+Inductor starts a process for its workers, and this process imports torch first. That takes 3 to 5 s after the first
+call of a compiled function. Until then Inductor compiles in threads of the test process, which mostly wait for Python's
+lock. A forked child has imported everything.
+
+The test process forks a leader, and the leader forks the children. The children are not children of the test process,
+whose ``os.wait`` belongs to the tests. Each child has a connection, on which it gets jobs until the connection ends.
 """
 
 from __future__ import annotations
@@ -18,12 +21,12 @@ import warnings
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from functools import partial
+from dataclasses import dataclass
 from importlib import import_module
 from multiprocessing.connection import Connection, Pipe
 from queue import SimpleQueue
 from types import ModuleType
-from typing import Any
+from typing import Any, Protocol
 
 from pytest_autotune import devices
 from pytest_autotune.run.session import Session
@@ -31,10 +34,10 @@ from pytest_autotune.tuners.inductor.parts import Part
 from pytest_autotune.tuners.protocol import HookError
 from pytest_autotune.tuners.shared.library import FunctionPatches
 
-#: Jobs of Inductor that children can do.
-_COMPILES = "_worker_compile_triton"
-_READY = "_get_ready"
-#: A child that takes so long for one kernel hangs, in seconds; the operating system ends it.
+# The names of Inductor's jobs that children can do.
+_COMPILE_JOB = "_worker_compile_triton"
+_READY_JOB = "_get_ready"
+#: A child that takes longer for a kernel hangs. The operating system ends it after so many seconds.
 HANGS_S = 300.0
 
 
@@ -48,222 +51,315 @@ class CompileWorkers(Part):
         self._pools: list[ForkedPool] = []
 
     def hook(self, module: ModuleType, session: Session, patches: FunctionPatches) -> None:
-        failed: Any = getattr(module, "SubprocException", None)
-        if failed is None or not _may_fork(session):
+        if getattr(module, "SubprocException", None) is None or not _may_fork(session):
+            return
+        try:
+            pool_class = patches.known(module, "SubprocPool", ["nprocs", "pickler", "kind", "quiesce"])
+        except HookError:  # no choice depends on the pool, so the unknown pool compiles everything
             return
         pools = self._pools
-        try:
-            original = patches.known(module, "SubprocPool", ["nprocs", "pickler", "kind", "quiesce"])
-        except HookError:  # another version's own pool does everything: no choice depends on it
-            return
-        # Inductor does so wherever it compiles a kernel, and not before: what it generates tells of ptxas.
-        before = getattr(module, "_set_triton_ptxas_path", lambda: None)
 
-        class Pool(ForkedPool):  # a class, since Inductor asks whether its pool is one
+        class HookedPool(ForkedPool):  # Inductor checks that its pool is an instance of its pool class
             def __init__(self, nprocs: int, *args: Any, **kwargs: Any) -> None:
-                _know_keys()
-                super().__init__(nprocs, lambda: original(nprocs, *args, **kwargs), failed, before)
+                _compute_triton_keys()
+                super().__init__(nprocs, InductorWorkers(module, pool_class, (nprocs, *args), kwargs))
                 pools.append(self)
 
-        module.SubprocPool = Pool  # type: ignore[attr-defined]
+        module.SubprocPool = HookedPool  # type: ignore[attr-defined]
 
     def end(self) -> None:
-        """End all children; what Inductor compiles from now on, its own workers do."""
+        """End all children. Afterwards Inductor's own workers compile."""
         if self._pools:
             self._pools.clear()
             sys.modules[self.module].shutdown_compile_workers()
 
 
 def _may_fork(session: Session) -> bool:
-    # Workers compile all candidates of a kernel, which is a waste where its choice is loaded.
-    is_loaded = any("inductor.config" in index.list_tuners() for index in session.indexes)
-    is_possible = sys.platform.startswith("linux") and "TORCHINDUCTOR_WORKER_START" not in os.environ
-    return session.policy.is_dumping and not is_loaded and is_possible
+    """Whether a run compiles enough candidates in workers, and can fork."""
+    if not session.policy.is_dumping:
+        return False
+    for index in session.indexes:
+        # A worker compiles all candidates of a kernel, of which a loaded choice needs one.
+        if "inductor.config" in index.list_tuners():
+            return False
+    return sys.platform.startswith("linux") and "TORCHINDUCTOR_WORKER_START" not in os.environ
+
+
+class WorkerLibrary(Protocol):
+    """The library whose kernels the children compile."""
+
+    def start_pool(self) -> Any:
+        """Return the library's own pool, which does the jobs that no child can do."""
+
+    def build_error(self, text: str) -> Exception:
+        """Return the error that the library expects for a failed job.
+
+        :param text: the traceback of the child.
+        """
+
+    def before_compiling(self) -> None:
+        """Prepare this process before it gives a kernel to a child."""
+
+    def prepare_child(self) -> None:
+        """Import the library in the leader of the children."""
+
+
+@dataclass(frozen=True)
+class InductorWorkers:
+    """Inductor's own compile workers.
+
+    :param module: Inductor's module ``async_compile``.
+    :param pool_class: Inductor's own class of pools.
+    :param args: the arguments with which Inductor makes a pool; ``kwargs`` as well.
+    """
+
+    module: Any
+    pool_class: Any
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+    def start_pool(self) -> Any:
+        return self.pool_class(*self.args, **self.kwargs)
+
+    def build_error(self, text: str) -> Exception:
+        error: Exception = self.module.SubprocException(text)
+        return error
+
+    def before_compiling(self) -> None:
+        """Name the ptxas that Inductor brings. Inductor does so before each kernel, as generated code depends on it."""
+        set_path = getattr(self.module, "_set_triton_ptxas_path", None)
+        if set_path is not None:
+            set_path()
+
+    def prepare_child(self) -> None:
+        prepare_inductor()
+
+
+@dataclass(frozen=True)
+class JobResult:
+    """The result of a job in a child.
+
+    :param pickled: the value that the job returned; the traceback as text if it failed.
+    """
+
+    is_done: bool
+    pickled: bytes
+
+
+@dataclass(frozen=True)
+class PoolJob:
+    """A call that Inductor wants a worker to make."""
+
+    function: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+    def run(self) -> Any:
+        """Make the call, and return the value that it returns."""
+        return self.function(*self.args, **self.kwargs)
 
 
 class ForkedPool:
-    """Takes the place of Inductor's ``SubprocPool``: children of this process, each with a thread here that asks it.
+    """A pool of forked children, in place of Inductor's ``SubprocPool``.
 
-    :param workers: how many.
-    :param make_own: makes Inductor's own pool, which does what no child can, and what one has died of.
-    :param failed: makes the error that Inductor expects of the text of one.
-    :param before: called here before each kernel is handed to a child.
-    :param prepare: called in the child that the others are forked from.
+    Each child has a thread in this process, which waits for its results.
+
+    :param worker_count: the number of children; with one worker the library's own pool does everything.
     """
 
-    def __init__(
-        self,
-        workers: int,
-        make_own: Callable[[], Any],
-        failed: Callable[[str], Exception],
-        before: Callable[[], object] = lambda: None,
-        prepare: Callable[[], object] | None = None,
-    ) -> None:
-        self._make_own = make_own
-        self._failed = failed
-        self._before = before
-        self._own: Any = None
+    def __init__(self, worker_count: int, library: WorkerLibrary) -> None:
+        self._library = library
+        self._library_pool: Any = None
         self._lock = threading.Lock()
-        self._process = os.getpid()
-        #: Of the children, who are a group of processes; 0 where there are none.
+        self._process_id = os.getpid()
+        #: The process group of the children; 0 if there are none.
         self._group = 0
-        self._idle: SimpleQueue[Connection] = SimpleQueue()
-        self._threads = ThreadPoolExecutor(workers, "pytest-autotune-inductor")
-        if workers > 1:
-            with suppress(OSError):  # no memory, descriptor or process is left
-                self._fork(workers, prepare or _prepare)
+        self._idle_connections: SimpleQueue[Connection] = SimpleQueue()
+        self._threads = ThreadPoolExecutor(worker_count, "pytest-autotune-inductor")
+        if worker_count > 1:
+            with suppress(OSError):  # no memory, descriptor or process is free
+                self._fork(worker_count)
 
-    def _fork(self, workers: int, prepare: Callable[[], object]) -> None:
-        pairs = [Pipe() for _ in range(workers)]
+    def _fork(self, worker_count: int) -> None:
+        pairs = [Pipe() for _ in range(worker_count)]
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # Python 3.12 warns where there are threads: theirs are not needed here
+            # Python 3.12 warns of threads, which do not exist in a forked process. The children need none of them.
+            warnings.simplefilter("ignore")
             child = os.fork()
         if child == 0:
             try:
-                gc.freeze()  # garbage of the tests may be tensors, and what frees these calls CUDA
+                gc.freeze()  # freeing a tensor of the tests would call CUDA
                 os.setsid()  # Ctrl-C is for the tests
-                if os.fork() == 0:  # none of them is a child of the tests, whose os.wait() is their own
-                    _lead([theirs for _, theirs in pairs], prepare)
+                if os.fork() == 0:
+                    _lead([child_end for _, child_end in pairs], self._library)
             finally:
                 os._exit(0)
-        for mine, theirs in pairs:
-            theirs.close()
-            self._idle.put(mine)
-        with suppress(ChildProcessError):  # a handler of the tests has done it
+        for own_end, child_end in pairs:
+            child_end.close()
+            self._idle_connections.put(own_end)
+        with suppress(ChildProcessError):  # a signal handler of the tests has waited for it
             os.waitpid(child, 0)
         self._group = child
 
     @property
     def is_alive(self) -> bool:
         """Whether there are children that compile."""
-        return bool(self._group) and self._process == os.getpid()
+        return bool(self._group) and self._process_id == os.getpid()
 
-    def submit(self, job: Callable[..., Any], *args: Any, **kwargs: Any) -> Future[Any]:
-        """As Inductor asks its own pool."""
-        name = getattr(job, "__name__", "")
-        whole = partial(job, *args, **kwargs)
-        if self.is_alive and name == _READY:
+    def submit(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Future[Any]:
+        """Have a worker call a function, as Inductor asks its own pool."""
+        job = PoolJob(function, args, kwargs)
+        name = getattr(function, "__name__", "")
+        if self.is_alive and name == _READY_JOB:
             ready: Future[Any] = Future()
-            ready.set_result(whole())
+            ready.set_result(job.run())
             return ready
-        if self.is_alive and name == _COMPILES:
-            self._before()
-            return self._threads.submit(self._in_child, pickle.dumps(whole), whole)
-        return self._by_own(whole)
+        if self.is_alive and name == _COMPILE_JOB:
+            self._library.before_compiling()
+            return self._threads.submit(self._run_in_child, job, pickle.dumps(job))
+        return self._submit_to_library(job)
 
-    def _in_child(self, data: bytes, job: Callable[[], Any]) -> Any:
-        """Have a child do a job; where the child dies, Inductor's own pool does it."""
-        connection = self._idle.get()  # there are as many as threads
+    def _run_in_child(self, job: PoolJob, pickled_job: bytes) -> Any:
+        """Have a child do a job. If the child dies, the library's own pool does the job.
+
+        :raises Exception: the error that the library expects, if the job fails.
+        """
+        connection = self._idle_connections.get()  # there are as many connections as threads
         try:
-            connection.send(data)
-            is_done, what = connection.recv()
+            connection.send(pickled_job)
+            result: JobResult = connection.recv()
         except (EOFError, ConnectionError):  # the child has died
-            if not self._group:  # it was ended
+            if not self._group:  # because the pool was shut down
                 raise
-            return self._by_own(job).result()
+            return self._submit_to_library(job).result()
         finally:
-            self._idle.put(connection)
-        if not is_done:
-            raise self._failed(pickle.loads(what))
-        return pickle.loads(what)
+            self._idle_connections.put(connection)
+        if not result.is_done:
+            raise self._library.build_error(pickle.loads(result.pickled))
+        return pickle.loads(result.pickled)
 
-    def _by_own(self, job: Callable[[], Any]) -> Future[Any]:
+    def _submit_to_library(self, job: PoolJob) -> Future[Any]:
         with self._lock:
-            if self._own is None:
-                self._own = self._make_own()
-        found: Future[Any] = self._own.submit(job)
-        return found
+            if self._library_pool is None:
+                self._library_pool = self._library.start_pool()
+        # The library's workers do not import this package, so they cannot unpickle our job.
+        future: Future[Any] = self._library_pool.submit(job.function, *job.args, **job.kwargs)
+        return future
 
     def wakeup(self) -> None:
-        """As Inductor asks its own pool; these are awake."""
+        """Do nothing: the children are always awake. Inductor wakes its own pool."""
 
-    quiesce = wakeup
+    def quiesce(self) -> None:
+        """Do nothing: the children stay awake. Inductor lets its own pool sleep."""
 
     def shutdown(self, *args: Any, **kwargs: Any) -> None:
-        """End the children, and what they compile."""
-        if self._process != os.getpid():
+        """End the children, whatever they compile."""
+        if self._process_id != os.getpid():
             return
-        group, self._group = self._group, 0
+        group = self._group
+        self._group = 0
         if group:
             with suppress(ProcessLookupError):  # they have died
                 os.killpg(group, signal.SIGKILL)
         self._threads.shutdown(cancel_futures=True)
-        while not self._idle.empty():
-            self._idle.get().close()
-        own, self._own = self._own, None
-        if own is not None:
-            own.shutdown()
+        while not self._idle_connections.empty():
+            self._idle_connections.get().close()
+        if self._library_pool is not None:
+            self._library_pool.shutdown()
+            self._library_pool = None
 
 
-def _end_unless_done(seconds: float) -> None:
+# In the leader and in the children.
+
+
+def _end_after(seconds: float) -> None:
+    """Have the operating system end this process after so many seconds; 0 lets it live."""
     signal.setitimer(signal.ITIMER_REAL, seconds)
 
 
-def _lead(ends: Sequence[Connection], prepare: Callable[[], object]) -> None:
-    """Fork the workers, one for each connection, and wait for them."""
-    _disconnect([end.fileno() for end in ends])
+def _lead(connections: Sequence[Connection], library: WorkerLibrary) -> None:
+    """Fork the children, one for each connection, and wait for their end."""
+    _disconnect([connection.fileno() for connection in connections])
     sys.settrace(None)
     warnings.simplefilter("ignore")  # some libraries warn of forks
-    for own in (signal.SIGALRM, signal.SIGCHLD, signal.SIGTERM):
-        signal.signal(own, signal.SIG_DFL)
+    for handled in (signal.SIGALRM, signal.SIGCHLD, signal.SIGTERM):
+        signal.signal(handled, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGALRM])
-    _end_unless_done(HANGS_S / 5)  # else it waits for a lock that a thread held when this was forked
-    prepare()
-    _end_unless_done(0)
-    gc.freeze()  # it would copy the memory that they share
-    for number, end in enumerate(ends):
+    # A thread of the test process may have had a lock at the fork. Nobody releases this lock here.
+    _end_after(HANGS_S / 5)
+    library.prepare_child()
+    _end_after(0)
+    gc.freeze()  # a collection would copy the memory that the children share
+    for number, connection in enumerate(connections):
         if os.fork() == 0:
-            for other in ends[number + 1 :]:
-                other.close()
-            while True:  # until nobody asks any more, by an EOFError
-                data = end.recv()
-                _end_unless_done(HANGS_S)
-                end.send(_result(data))
-                _end_unless_done(0)
-        end.close()
-    for _ in ends:
+            for later_connection in connections[number + 1 :]:
+                later_connection.close()
+            _work(connection)
+        connection.close()
+    for _ in connections:
         os.wait()
 
 
-def _disconnect(keep: Collection[int]) -> None:
-    """Let all that is open lead nowhere. It stays open, so that nothing else gets a number that something writes to."""
+def _work(connection: Connection) -> None:
+    """Do the jobs of a connection.
+
+    :raises EOFError: when the pool closes the connection.
+    """
+    while True:
+        pickled_job = connection.recv()
+        _end_after(HANGS_S)
+        connection.send(_run_job(pickled_job))
+        _end_after(0)
+
+
+def _disconnect(kept: Collection[int]) -> None:
+    """Let all open files lead nowhere. They stay open: no new file gets a number that some library writes to.
+
+    :param kept: the numbers of the files that are kept.
+    """
     nowhere = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
     for descriptor in map(int, os.listdir("/proc/self/fd")):
-        if descriptor not in keep and descriptor != nowhere:
+        if descriptor not in kept and descriptor != nowhere:
             with suppress(OSError):
                 os.dup2(nowhere, descriptor, inheritable=descriptor < 3)
     sys.stdin = sys.stdout = sys.stderr = open(os.devnull, "r+", encoding="utf-8")  # noqa: SIM115
 
 
-def _result(data: bytes) -> tuple[bool, bytes]:
-    """Do a job; whether it is done, and what came of it."""
+def _run_job(pickled_job: bytes) -> JobResult:
     try:
-        return True, pickle.dumps(pickle.loads(data)())
+        job: PoolJob = pickle.loads(pickled_job)
+        return JobResult(True, pickle.dumps(job.run()))
     except Exception:
-        return False, pickle.dumps(traceback.format_exc())
+        return JobResult(False, pickle.dumps(traceback.format_exc()))
 
 
-def _know_keys() -> None:
-    """Have Triton find out what its keys are made of, for this process and those that are forked from it.
+def _compute_triton_keys() -> None:
+    """Have Triton compute the parts of its cache keys, for this process and for the children.
 
-    The version of ptxas is asked for once in a process, and Inductor names another ptxas as soon as it compiles: a
-    child that asked later than this process would compile for keys that nobody looks for here.
+    Triton asks for the version of ptxas once in a process, and Inductor names another ptxas when it compiles. A child
+    that asked later than this process would compile for other keys.
     """
     with suppress(Exception):
         import_module("torch._inductor.runtime.triton_compat").triton_key()
-        gpu = devices.current_gpu() if devices.cuda_is_initialised() else None
+        if not devices.cuda_is_initialised():
+            return
+        gpu = devices.current_gpu()
         if gpu is not None and gpu.arch.startswith("sm_"):
-            arch = int("".join(filter(str.isdigit, gpu.arch)))
-            target = import_module("triton.backends.compiler").GPUTarget("cuda", arch, 32)
+            capability = int("".join(filter(str.isdigit, gpu.arch)))
+            target = import_module("triton.backends.compiler").GPUTarget("cuda", capability, 32)
             import_module("triton.compiler.compiler").make_backend(target).hash()
 
 
-def _prepare() -> None:
-    """Import what each worker would, and have no GPU."""
+def _keep_driver() -> None:
+    """Stand in for a function that asks CUDA for the current device: a forked process must not."""
+
+
+def prepare_inductor() -> None:
+    """Import the modules that each child needs, in a process without a GPU."""
     heuristics: Any = import_module("torch._inductor.runtime.triton_heuristics")
     codecache = import_module("torch._inductor.codecache")
     utils: Any = import_module("torch._inductor.compile_worker.utils")
     utils._IN_TOPLEVEL_PROCESS = False
-    codecache.PyCodeCache.cache_clear()  # what the parent has loaded is in use there
-    heuristics.triton_helpers.set_driver_to_gpu = lambda: None  # it asks CUDA, which is not to be asked after a fork
-    codecache.torch_key()  # it takes a while, and is the same for all of them
+    codecache.PyCodeCache.cache_clear()  # the test process uses the modules that it has loaded
+    heuristics.triton_helpers.set_driver_to_gpu = _keep_driver
+    codecache.torch_key()  # takes a while, and is the same in all children

@@ -1,9 +1,9 @@
-"""Inductor's caches of compiled graphs, kept apart from what this run chooses.
+"""Keeps Inductor's caches of compiled graphs apart from the choices of a run.
 
-A graph from a cache is not lowered again: its template choices, fusions and paddings would be hidden from a dump, and
-one compiled with injected choices would be served to later runs without the plugin. So while the adapter acts these
-caches are off, and everything else that Inductor caches by its tag has a tag of this process. The user's own cache
-folder keeps what was in it.
+Inductor does not lower a graph from a cache. A dump would miss the template choices, fusions and paddings of such a
+graph. A graph that was compiled with injected choices would be served to later runs without the plugin. While the
+adapter acts, these caches are therefore off, and everything that Inductor caches by its tag has a tag of this process.
+The files in the user's cache folder stay.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import sys
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
@@ -26,67 +27,95 @@ _OFF = (
 )
 
 
+@dataclass(frozen=True)
+class ChangedSetting:
+    """A setting in one of torch's configuration modules, with its old value and default."""
+
+    module: Any
+    name: str
+    value: Any
+    default: Any
+
+    def change_back(self) -> None:
+        """Give the setting its old value and default."""
+        self.module._config[self.name].default = self.default
+        setattr(self.module, self.name, self.value)
+
+
 class GraphCaches:
     """Changes torch's settings for this process, and changes them back."""
 
     def __init__(self) -> None:
-        #: Settings of torch's configuration modules as they were: the module, the name, the value, the default.
-        self._changed: list[tuple[Any, str, Any, Any]] = []
+        self._changed: list[ChangedSetting] = []
 
     def keep_apart(self, config: ModuleType, session: Session) -> None:
-        """Switch the caches of graphs off in Inductor's config, and choose how many processes compile."""
+        """Switch the caches of graphs off, and limit the number of processes that compile.
+
+        :param config: ``torch._inductor.config``.
+        """
         import torch.compiler.config
 
         for name in _OFF:
             self._set(config, name, False)
-        self._set(torch.compiler.config, "cache_key_tag", _own_tag())
+        self._set(torch.compiler.config, "cache_key_tag", _build_own_tag())
         if "TORCHINDUCTOR_COMPILE_THREADS" not in os.environ:
-            # On a hit there is one candidate to compile: starting other processes for it takes longer.
-            only_loads = session.picks_candidates or (bool(session.indexes) and not session.policy.is_dumping)
-            threads = 1 if only_loads else min(config.compile_threads or 1, session.policy.compile_threads)
-            self._set(config, "compile_threads", threads)
+            self._set(config, "compile_threads", _count_compile_threads(config, session))
 
     @contextmanager
     def isolated(self) -> Iterator[None]:
-        """Let nothing that was compiled before be used, nor what is compiled inside afterwards."""
+        """Compile every graph again inside, and again afterwards."""
         forget_compiled()
-        before = len(self._changed)
-        if before:
-            self._set(sys.modules["torch.compiler.config"], "cache_key_tag", _own_tag())
+        count = len(self._changed)
+        if count:
+            self._set(sys.modules["torch.compiler.config"], "cache_key_tag", _build_own_tag())
         try:
             yield
         finally:
-            self.change_back(before)
+            self.change_back(count)
             forget_compiled()
 
     def _set(self, module: Any, name: str, value: Any) -> None:
+        """Change a setting, if this version of torch has it."""
         entry = getattr(module, "_config", {}).get(name)
-        if entry is None:  # this version has no such setting
+        if entry is None:
             return
-        self._changed.append((module, name, getattr(module, name), entry.default))
+        self._changed.append(ChangedSetting(module, name, getattr(module, name), entry.default))
         setattr(module, name, value)
-        # What is set holds in this thread only since torch 2.12; backward graphs are compiled in others.
+        # Since torch 2.12 a value is set for this thread only. Other threads, which compile backward graphs, use the
+        # default.
         entry.default = value
 
-    def change_back(self, number: int = 0) -> None:
-        """Give torch the settings that it had, but for the first so many that were changed."""
-        while len(self._changed) > number:
-            module, name, value, default = self._changed.pop()
-            module._config[name].default = default
-            setattr(module, name, value)
+    def change_back(self, count: int = 0) -> None:
+        """Change the settings back, the last first.
+
+        :param count: the number of settings that stay changed.
+        """
+        while len(self._changed) > count:
+            self._changed.pop().change_back()
+
+
+def _count_compile_threads(config: Any, session: Session) -> int:
+    """Return the number of processes that Inductor may compile with; 1 if it compiles in this process.
+
+    On a hit Inductor compiles one candidate. Starting a process for it takes longer.
+    """
+    loads_only = bool(session.indexes) and not session.policy.is_dumping
+    if loads_only or session.picks_candidates:
+        return 1
+    return min(config.compile_threads or 1, session.policy.compile_threads)
 
 
 def forget_compiled() -> None:
-    """Have every graph compiled anew when it is called again."""
+    """Have torch compile every graph again at its next call."""
     dynamo: Any = sys.modules.get("torch._dynamo")
     if dynamo is None:
         return
     dynamo.reset()
     for module, name in (("codecache", "PyCodeCache"), ("async_compile", "CompiledTritonKernels")):
-        owner = getattr(sys.modules.get(f"torch._inductor.{module}"), name, None)
-        with suppress(AttributeError):
-            owner.cache_clear()  # type: ignore[union-attr]
+        cache: Any = getattr(sys.modules.get(f"torch._inductor.{module}"), name, None)
+        with suppress(AttributeError):  # Inductor is not imported, or has no such cache
+            cache.cache_clear()
 
 
-def _own_tag() -> str:
+def _build_own_tag() -> str:
     return f"pytest-autotune-{uuid.uuid4().hex}"

@@ -1,7 +1,9 @@
-"""What Inductor's problems are called, and what makes two of them the same.
+"""Computes the names and keys of Inductor's problems.
 
-The numbering of kernels, the index of a device, cache folders and cache switches change the text that Inductor
-generates, and not the problem. Shapes, dtypes and the body of a kernel do change it.
+Inductor's generated text depends on the number of a kernel, the index of a device, cache folders and cache switches.
+A problem depends on none of these: they are left out. A problem depends on shapes, dtypes and the body of a kernel.
+Every text here is part of committed caches: a change makes their entries miss. The keys of template decisions are in
+:mod:`.template_key`.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ import re
 import sys
 import textwrap
 import tokenize
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +23,8 @@ from pytest_autotune.tuners.shared.code_text import code_text
 from pytest_autotune.tuners.shared.library import list_versions
 from pytest_autotune.tuners.shared.source_digest import digest
 
-#: The settings in ``inductor_meta`` that decide which candidates there are and how they are searched: those
-#: that are off unless a suite sets them, which may leave them on for the tests that follow; and the others.
+#: Settings in ``inductor_meta`` that decide which candidates there are and how Inductor searches. The key names the
+#: settings that are on. A test may switch them on, and leave them on for the tests after it.
 _SWITCHES = (
     "are_deterministic_algorithms_enabled",
     "batch_invariant",
@@ -33,6 +35,7 @@ _SWITCHES = (
     "max_autotune",
     "max_autotune_pointwise",
 )
+#: Further such settings. They are part of the digest ``search``.
 _SEARCH_SETTINGS = (
     "autotune_pointwise",
     "combo_tuning_groups",
@@ -40,7 +43,7 @@ _SEARCH_SETTINGS = (
     "dynamic_scale_rblock",
     "min_split_scan_rblock",
     "spill_threshold",
-    # Of kernels that few graphs have: what bounds their search, and where they are launched.
+    # Few kernels have the following settings. They limit the search, or say where a kernel is launched.
     "RSPLIT_SIZE",
     "combo_coordesc_field_limits",
     "combo_warp_stage_candidates",
@@ -52,111 +55,161 @@ _SEARCH_SETTINGS = (
     "precomputed_grids",
     "tma_min_block_sizes",
 )
-#: Settings that are noted where they are not what Inductor sets by itself.
-_USUAL = {"dynamic_disable_pipelining": True, "mix_order_reduction_allow_multi_stages": True}
+#: Search settings that are on by default. They are part of the digest only if they are off.
+_DEFAULT_SETTINGS = {"dynamic_disable_pipelining": True, "mix_order_reduction_allow_multi_stages": True}
 _CACHE_SWITCHES = "autotune_local_cache|autotune_remote_cache|backend_hash|force_disable_caches|store_cubin"
 _SIZE = re.compile(r"^\s*(\w*numel)\s*=\s*(\d+)$", re.MULTILINE)
-_NUMBER = re.compile(r"_\d+$")
-_NAME = re.compile(r"^def [^(]+\(")
-_MEASURED = re.compile(r"(\[.*\])((?::\w+=\w+)+)")
+_KERNEL_NUMBER = re.compile(r"_\d+$")
+_FUNCTION_NAME = re.compile(r"^def [^(]+\(")
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
+#: Inductor's key of an operation's inputs since torch 2.15: ``[…]:benchmark_policy=eager``.
+_INPUTS_AND_POLICY = re.compile(r"(\[.*\])((?::\w+=\w+)+)")
+#: The way of measuring of every torch before 2.15.
+_DEFAULT_POLICY = "benchmark_policy=eager"
 
 
 def versions() -> Versions:
-    """The versions that a choice of Inductor may depend on."""
+    """Return the versions that a choice of Inductor may depend on."""
     return list_versions("torch", "triton")
 
 
 def device_of(kind: str, index: int | None) -> Device:
-    """The device that torch knows by this kind and index; of a CPU, with as many threads as torch uses."""
+    """Return the device of a torch device, given by its type and index.
+
+    :param kind: for example ``"cuda"``. The device of a CPU has the number of threads that torch uses.
+    :param index: None for the current GPU.
+    """
     torch: Any = sys.modules["torch"]
     if kind == "cpu":
         return devices.cpu(torch.get_num_threads())
     if kind in ("cuda", "hip"):
-        return devices.gpu(torch.cuda.current_device() if index is None else index)
+        if index is None:
+            index = torch.cuda.current_device()
+        return devices.gpu(index)
     return devices.current_gpu() or Device(kind, "")
 
 
+# Generated kernels.
+
+
 def kernel_name(autotuner: Any) -> str:
-    """The name of a generated kernel without its number in the graph."""
-    return _NUMBER.sub("", str(autotuner.inductor_meta.get("kernel_name") or autotuner.fn.__name__))
+    """Return the name of a generated kernel without its number in the graph."""
+    name = autotuner.inductor_meta.get("kernel_name") or autotuner.fn.__name__
+    return _KERNEL_NUMBER.sub("", str(name))
 
 
 def is_placeholder(autotuner: Any) -> bool:
-    """Whether the kernel was made only to be measured, for a decision about fusion."""
+    """Whether Inductor made the kernel only to measure it, for a decision about fusion."""
     return str(autotuner.inductor_meta.get("kernel_name", "")).startswith("Placeholder.")
 
 
 def kernel_key(autotuner: Any, list_digest: str) -> tuple[Value, ...]:
-    """The key of a kernel: its code, how candidates of this list are searched for, and its sizes, for readers."""
-    meta = autotuner.inductor_meta
-    noted = [name for name in _SEARCH_SETTINGS if meta.get(name)]
-    noted += [name for name, usual in _USUAL.items() if meta.get(name, usual) != usual]
-    search = [list_digest, *(f"{name}={_plain(meta[name])}" for name in noted)]
+    """Return the key of a kernel: its code, the search for its choice, and its sizes for readers.
+
+    :param list_digest: the digest of the list of candidates.
+    """
+    switches = [name for name in _SWITCHES if autotuner.inductor_meta.get(name)]
     key = [
         Value("code", _code_digest(autotuner), "digest"),
-        Value("search", digest("\n".join(search)), "digest"),
-        Value("settings", ", ".join(name for name in _SWITCHES if meta.get(name)) or "default", "settings"),
+        Value("search", _search_digest(autotuner, list_digest), "digest"),
+        Value("settings", ", ".join(switches) or "default", "settings"),
     ]
+    # A size that stands twice keeps its place and has its last value.
     sizes = dict(_SIZE.findall(autotuner.fn.src))
-    return (*key, *(Value(name, int(size)) for name, size in sizes.items() if name != "rnumel"))
+    for name, size in sizes.items():
+        if name != "rnumel":
+            key.append(Value(name, int(size)))
+    return tuple(key)
 
 
 def dtypes(autotuner: Any) -> str:
-    """The dtypes of a kernel's tensors, in the order of its arguments: ``"fp32, bf16"``."""
+    """Return the dtypes of a kernel's tensors, in the order of its arguments: ``"fp32, bf16"``."""
     signature: Mapping[str, Any] = autotuner.triton_meta.get("signature") or {}
-    pointers = (str(kind)[1:] for kind in signature.values() if str(kind).startswith("*"))
-    return ", ".join(dict.fromkeys(pointers))
+    names: list[str] = []
+    for kind in map(str, signature.values()):
+        name = kind[1:]
+        if kind.startswith("*") and name not in names:
+            names.append(name)
+    return ", ".join(names)
+
+
+def _search_digest(autotuner: Any, list_digest: str) -> str:
+    meta = autotuner.inductor_meta
+    names = [name for name in _SEARCH_SETTINGS if meta.get(name)]
+    names += [name for name, default in _DEFAULT_SETTINGS.items() if meta.get(name, default) != default]
+    lines = [list_digest]
+    for name in names:
+        lines.append(f"{name}={_stable_text(meta[name])}")
+    return digest("\n".join(lines))
 
 
 def _code_digest(autotuner: Any) -> str:
-    meta = {name: value for name, value in autotuner.triton_meta.items() if name not in ("device", "device_type")}
     parts = [
         str(getattr(autotuner.heuristic_type, "name", autotuner.heuristic_type)),
         str(autotuner.size_hints),
         str(autotuner.inductor_meta.get("grid_type")),
-        *(f"{name}={_plain(value)}" for name, value in sorted(meta.items())),
-        _tokens(_NAME.sub("def kernel(", autotuner.fn.src.strip(), count=1)),
-        *_beside(autotuner),
     ]
+    for name, value in sorted(autotuner.triton_meta.items()):
+        if name not in ("device", "device_type"):
+            parts.append(f"{name}={_stable_text(value)}")
+    source = _FUNCTION_NAME.sub("def kernel(", autotuner.fn.src.strip(), count=1)
+    parts.append(_code_text_or_source(source))
+    parts += _list_helpers(autotuner)
     return digest("\0".join(parts))
 
 
-def _plain(value: Any) -> str:
-    """A text without addresses, which are others in every process."""
+def _stable_text(value: Any) -> str:
+    """Return the text of a value without addresses, which differ between processes."""
     if isinstance(value, Mapping):
-        return repr(sorted((str(name), _plain(inner)) for name, inner in value.items()))
-    if isinstance(value, (list, tuple)) and any(hasattr(part, "kwargs") or isinstance(part, Mapping) for part in value):
-        return repr([_plain(part) for part in value])
-    return re.sub(r" at 0x[0-9a-f]+", "", str(value))
+        return repr(sorted((str(name), _stable_text(inner)) for name, inner in value.items()))
+    if isinstance(value, (list, tuple)) and any(_needs_own_text(part) for part in value):
+        return repr([_stable_text(part) for part in value])
+    return without_addresses(str(value))
 
 
-def _beside(autotuner: Any) -> Iterator[str]:
-    """The helper functions and constants that stand beside a kernel in its module."""
+def _needs_own_text(value: Any) -> bool:
+    """Whether a value is a configuration or a mapping, which may contain addresses."""
+    return hasattr(value, "kwargs") or isinstance(value, Mapping)
+
+
+def without_addresses(text: str) -> str:
+    """Return the text without the addresses in the ``repr`` of objects."""
+    return _ADDRESS.sub("", text)
+
+
+def _list_helpers(autotuner: Any) -> list[str]:
+    """Return the code of the helper functions and constants beside a kernel in its module."""
     try:
         source = Path(autotuner.filename or "").read_text(encoding="utf-8")
         module = ast.parse(source)
     except (OSError, SyntaxError, ValueError):
-        return
+        return []
+    helpers = []
     for node in module.body:
         is_helper = isinstance(node, ast.FunctionDef) and node.name != autotuner.fn.__name__
         if is_helper or isinstance(node, (ast.Assign, ast.AnnAssign)):
-            yield _tokens(ast.get_source_segment(source, node) or "")
+            helpers.append(_code_text_or_source(ast.get_source_segment(source, node) or ""))
+    return helpers
 
 
-def _tokens(source: str) -> str:
+def _code_text_or_source(source: str) -> str:
+    """Return the code text, which ignores layout and comments; the source itself if it cannot be parsed."""
     try:
         return code_text(textwrap.dedent(source))
     except (SyntaxError, tokenize.TokenError):
         return source
 
 
+# Generated modules.
+
+
 def measured_module_digest(source: str) -> str:
-    """The digest of a module that is made only to be measured, wherever it is measured."""
-    return digest(_tokens(without_place(source)))
+    """Return the digest of a module that Inductor made only to measure it."""
+    return digest(_code_text_or_source(without_place(source)))
 
 
 def without_place(source: str) -> str:
-    """A generated module without what depends on where it is compiled and kept."""
+    """Return a generated module without the text that depends on the GPU's index and on the caches."""
     source = re.sub(r"DeviceProperties\([^)]*\)", "", source)
     source = re.sub(rf"'(?:{_CACHE_SWITCHES})': [^,}}]+,? ?", "", source)
     source = re.sub(r"\b(cuda|hip|xpu):\d+", r"\1", source)
@@ -164,42 +217,61 @@ def without_place(source: str) -> str:
     return re.sub(r"\b((?:raw_)?stream)\d+\b", r"\1", source)
 
 
-def inputs_key(inputs: str) -> list[Value]:
-    """What the inputs of an operation put into the key: their text, and how candidates are measured.
+# Inputs of operations.
 
-    :param inputs: Inductor's own key of them. Since torch 2.15 it ends in the way of measuring, which is
-        left out where it is the one of every torch before.
+
+def inputs_key(inputs: str) -> list[Value]:
+    """Return the part of a key that describes an operation's inputs, and the way of measuring if it is unusual.
+
+    :param inputs: Inductor's own key of the inputs.
     """
-    found = _MEASURED.fullmatch(inputs)
-    tensors, ways = found.groups() if found else (inputs, "")
-    unusual = [way for way in ways.split(":") if way not in ("", "benchmark_policy=eager")]
+    tensors, policy = inputs, ""
+    match = _INPUTS_AND_POLICY.fullmatch(inputs)
+    if match is not None:
+        tensors, policy = match.groups()
     key = [Value("inputs", inputs_text(tensors))]
-    return [*key, Value("measuring", ", ".join(unusual))] if unusual else key
+    unusual = [part for part in policy.split(":") if part not in ("", _DEFAULT_POLICY)]
+    if unusual:
+        key.append(Value("measuring", ", ".join(unusual)))
+    return key
 
 
 def inputs_text(inputs: str) -> str:
-    """The inputs of an operation for readers: ``cpu float32[8, 4] strides [1, 8]``; what is unknown, as it is."""
+    """Return the inputs of an operation for readers, for example ``cpu float32[8, 4] strides [1, 8]``.
+
+    :param inputs: Inductor's own key of the inputs. It is returned unchanged if its form is unknown.
+    """
     try:
-        tensors = ast.literal_eval(inputs)
-        return ", ".join(_tensor_text(tensor) for tensor in tensors)
+        return ", ".join(_tensor_text(tensor) for tensor in ast.literal_eval(inputs))
     except (ValueError, SyntaxError, TypeError, IndexError):
         return inputs
 
 
 def _tensor_text(tensor: Sequence[Any]) -> str:
+    """Describe a tensor for readers.
+
+    :param tensor: device type, dtype, all sizes, all strides, and the offset.
+    """
     kind, dtype, *numbers, offset = tensor
-    half, odd = divmod(len(numbers), 2)
-    if odd:
-        raise ValueError("sizes and strides do not go together")
-    sizes, strides = numbers[:half], numbers[half:]
-    laid_out = "" if strides == contiguous(sizes) else f" strides {strides}"
-    return f"{kind} {dtype.removeprefix('torch.')}{sizes}{laid_out}" + (f" offset {offset}" if offset else "")
+    rank, remainder = divmod(len(numbers), 2)
+    if remainder:
+        raise ValueError("a tensor has as many strides as sizes")
+    sizes, strides = numbers[:rank], numbers[rank:]
+    text = f"{kind} {dtype.removeprefix('torch.')}{sizes}"
+    if strides != contiguous_strides(sizes):
+        text += f" strides {strides}"
+    if offset:
+        text += f" offset {offset}"
+    return text
 
 
-def contiguous(sizes: Sequence[Any]) -> list[Any]:
-    """The strides of a tensor of these sizes that has no gaps; of those left of a symbol, -1."""
-    strides, expected = [], 1
+def contiguous_strides(sizes: Sequence[Any]) -> list[Any]:
+    """Return the strides of a tensor without gaps. The strides before a symbolic size are unknown: -1."""
+    strides, stride = [], 1
     for size in reversed(sizes):
-        strides.append(expected)
-        expected = expected * size if isinstance(size, int) and expected >= 0 else -1
+        strides.append(stride)
+        if isinstance(size, int) and stride >= 0:
+            stride *= size
+        else:
+            stride = -1
     return strides[::-1]

@@ -28,3 +28,8 @@ class Part:
         :raises HookError: if the functions of this version differ from the functions that the part knows.
         """
         raise NotImplementedError
+
+
+def find_definer(cls: type, name: str) -> type:
+    """Return the class that defines a method: the class itself or one of its bases."""
+    return next(base for base in cls.__mro__ if name in vars(base))

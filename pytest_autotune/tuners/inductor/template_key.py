@@ -1,26 +1,27 @@
-"""What makes two decisions among templates the same: all that Inductor's own cache tells apart.
+"""Computes the key of a decision among templates: everything that Inductor's own cache tells apart.
 
-Inductor finds times by the operation, its inputs, and the digest of every candidate's code. That digest changes with
-every torch, so it is in the key only where no call of a library, by its arguments, and no sizes say the same.
+Inductor's cache has the operation, its inputs, and the digest of each candidate's code. That digest changes with every
+version of torch. The arguments of a library call and the sizes say the same in most decisions, so the digest is in the
+key only if a decision has neither. Every text here is part of committed caches: a change makes their entries miss.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
 from pytest_autotune.cache.model import UncacheableError, Value, plain_value
-from pytest_autotune.tuners.inductor.identity import contiguous, inputs_key, without_place
+from pytest_autotune.tuners.inductor.identity import contiguous_strides, inputs_key, without_addresses, without_place
 from pytest_autotune.tuners.shared.source_digest import digest
 
-#: Arguments of library calls that are left out where they are this: those of nearly every product.
+#: Arguments of library calls, and the values that nearly every product has. The key leaves these values out.
 _USUAL_ARGUMENTS = {"alpha": 1, "beta": 1}
-#: Settings of Inductor that decide which candidates there are -> what they are where nobody sets them.
-_USUAL_SETTINGS = {
+#: Settings of Inductor that decide which candidates there are, and their defaults.
+_DEFAULT_SETTINGS = {
     "max_autotune_allow_flexible_layouts": False,
     "max_autotune_gemm_search_space": "DEFAULT",
     "triton.autotune_cublasLt": True,
@@ -29,153 +30,237 @@ _USUAL_SETTINGS = {
     "triton.enable_template_tma_store": False,
     "triton.num_decompose_k_splits": 10,
 }
-#: Switches of torch that decide how a library computes -> what they are where nobody sets them.
-_USUAL_PRODUCTS = {
+#: Switches of torch that decide how a library multiplies matrices, and their defaults.
+_DEFAULT_PRODUCT_SWITCHES = {
     "backends.cuda.matmul.allow_bf16_reduced_precision_reduction": True,
     "backends.cuda.matmul.allow_fp16_accumulation": False,
     "backends.cuda.matmul.allow_fp16_reduced_precision_reduction": True,
     "backends.mkldnn.enabled": True,
 }
-_USUAL_LIBRARIES = ("", "Default", "Cublas")
-_USUAL_CONVOLUTIONS = {
+_DEFAULT_LIBRARIES = ("", "Default", "Cublas")
+#: Switches of torch that decide how a library computes a convolution, and their defaults.
+_DEFAULT_CONVOLUTION_SWITCHES = {
     "backends.cudnn.benchmark": False,
     "backends.cudnn.conv.fp32_precision": "tf32",
     "backends.cudnn.deterministic": False,
     "backends.cudnn.enabled": True,
 }
+#: A symbol of a size, for example ``s77``: a letter and a number.
 _SYMBOL = re.compile(r"\b([a-z])(\d+)\b")
 
 
 def template_key(torch: Any, choices: Sequence[Any], op: str, inputs: str, hint: int | None) -> tuple[Value, ...]:
-    """The key of one decision; ``hint`` is the size that is compiled for, where there are several."""
+    """Return the key of a decision among templates.
+
+    :param torch: the module.
+    :param choices: the candidates, of which there is one at least.
+    :param op: the operation, for example ``"mm"``.
+    :param inputs: Inductor's own key of the inputs.
+    :param hint: the size that Inductor compiles for, if it compiles for several sizes.
+    """
+    first = choices[0]
+    is_on_gpu = first.layout.device.type != "cpu"
+    calls = [inner_choice(choice) for choice in choices if is_library_call(choice)]
+    sizes = _symbolic_sizes_text(first)
     key = [*inputs_key(inputs), Value("precision", torch.get_float32_matmul_precision())]
     if hint is not None:
         key.append(plain_value("hint", hint))
-    calls = [inner(choice) for choice in choices if is_library_call(choice)]
-    on_gpu = choices[0].layout.device.type != "cpu"
-    sizes = _symbolic_sizes(choices[0])
-    key += [Value(name, value) for name, value in _arguments(calls)]
-    key += [Value(name, text) for name, text in (("sizes", sizes), *_unusual_tensors(torch, choices[0])) if text]
-    if not calls or (sizes and on_gpu):  # how sizes divide is known to the code alone
-        key.append(Value("code", digest("\0".join(sorted(map(_code, choices)))), "digest"))
-    settings = [*_backends(torch._inductor.config, op, on_gpu), *unusual(torch._inductor.config, _USUAL_SETTINGS)]
-    settings += product_settings(torch)
-    if not on_gpu:
-        settings += _cpp_settings(torch._inductor.config)
-    if _is_convolution(op):
-        settings += unusual(torch, _USUAL_CONVOLUTIONS)
+    key += _list_arguments(calls)
+    texts = {"sizes": sizes, "output": _output_text(first), "unaligned": _unaligned_text(torch, first)}
+    key += [Value(name, text) for name, text in texts.items() if text]
+    # Only the code of a template for a GPU says by what its symbolic sizes can be divided.
+    if not calls or (sizes and is_on_gpu):
+        codes = sorted(_find_code(choice) for choice in choices)
+        key.append(Value("code", digest("\0".join(codes)), "digest"))
+    settings = _list_settings(torch, op, is_on_gpu)
     if settings:
         key.append(Value("settings", ", ".join(settings), "settings"))
     return tuple(key)
 
 
-def product_settings(torch: Any) -> list[str]:
-    """The switches that decide how a library multiplies matrices, where they are not what nearly everybody has."""
-    deterministic = ["deterministic algorithms"] if torch.are_deterministic_algorithms_enabled() else []
-    preferred = getattr(getattr(torch, "_C", None), "_get_blas_preferred_backend", None)
-    library = str(getattr(preferred(), "name", "")) if preferred is not None else ""
-    return [
-        *deterministic,
-        *([f"blas={library}"] if library not in _USUAL_LIBRARIES else []),
-        *unusual(torch, _USUAL_PRODUCTS),
-    ]
-
-
-def unusual(owner: Any, usual: dict[str, Any]) -> Iterator[str]:
-    """Those of some settings that are set to something else: ``"triton.num_decompose_k_splits=3"``."""
-    for path, default in usual.items():
-        try:
-            value = attrgetter(path)(owner)
-        except (AttributeError, RuntimeError):  # this version has no such setting, or cannot say
-            continue
-        if value != default:
-            yield f"{path.removeprefix('backends.')}={value}"
-
-
-def _cpp_settings(config: Any) -> Iterator[str]:
-    """The settings of generated C++ that are set to something else than their default: ``"cpp.simdlen=1"``."""
-    for name, entry in sorted(config._config.items()):
-        if name.startswith("cpp.") and (value := attrgetter(name)(config)) != entry.default:
-            yield f"{name}={value}"
-
-
-def inner(choice: Any) -> Any:
-    """The candidate inside one that only prepares its inputs."""
+def inner_choice(choice: Any) -> Any:
+    """Return the candidate inside a wrapper that only prepares the candidate's inputs."""
     return getattr(choice, "_wrapped", choice)
 
 
-def kind(choice: Any) -> str:
-    """What a candidate is: ``"ExternKernel"``, ``"TritonTemplate"``."""
-    return type(inner(choice)).__name__.removesuffix("Caller")
+def kind_of_choice(choice: Any) -> str:
+    """Return the kind of a candidate, for example ``"ExternKernel"`` or ``"TritonTemplate"``."""
+    return type(inner_choice(choice)).__name__.removesuffix("Caller")
 
 
 def is_library_call(choice: Any) -> bool:
     """Whether a candidate calls a library, such as ATen, with arguments that can be read."""
-    return kind(choice) == "ExternKernel" and isinstance(getattr(inner(choice), "kwargs", None), dict)
+    return kind_of_choice(choice) == "ExternKernel" and isinstance(getattr(inner_choice(choice), "kwargs", None), dict)
 
 
-def _arguments(calls: Sequence[Any]) -> Iterator[tuple[str, bool | int | float | str]]:
-    """The arguments of library calls besides their inputs, each once."""
-    merged: dict[str, set[Any]] = {}
-    for call in calls:
-        for name, value in call.kwargs.items():
-            merged.setdefault(name, set()).add(_readable(name, value))
-    for name, values in sorted(merged.items()):
-        given = values - {None, False} if len(values) > 1 else values
-        value = next(iter(given)) if len(given) == 1 else ", ".join(sorted(map(str, given)))
-        if value is not None and value is not False and value != _USUAL_ARGUMENTS.get(name):
-            yield name, value
+# Settings.
 
 
-def _readable(name: str, value: Any) -> Any:
-    with suppress(UncacheableError):
-        return plain_value(name, value).value
-    return re.sub(r" at 0x[0-9a-f]+", "", str(value)).removeprefix("torch.")
+def _list_settings(torch: Any, op: str, is_on_gpu: bool) -> list[str]:
+    """Return the settings that decide which candidates there are or how a library computes, if they are not usual."""
+    config = torch._inductor.config
+    settings = _list_unusual_backends(config, op, is_on_gpu)
+    settings += list_changed(config, _DEFAULT_SETTINGS)
+    settings += product_settings(torch)
+    if not is_on_gpu:
+        settings += _list_changed_cpp_settings(config)
+    if _is_convolution(op):
+        settings += list_changed(torch, _DEFAULT_CONVOLUTION_SWITCHES)
+    return settings
 
 
-def _symbolic_sizes(choice: Any) -> str:
-    """The sizes and strides of the inputs where some are known only when the graph is called; else nothing."""
-    shapes = [(list(node.get_size()), list(node.get_stride())) for node in choice.input_nodes]
-    if not any(getattr(number, "free_symbols", ()) for shape in shapes for numbers in shape for number in numbers):
-        return ""
-    text = ", ".join(f"{sizes} strides {strides}" for sizes, strides in shapes)
-    names: dict[str, str] = {}
-    return _SYMBOL.sub(lambda found: names.setdefault(found.group(), f"{found.group(1)}{len(names)}"), text)
+def product_settings(torch: Any) -> list[str]:
+    """Return the switches that decide how a library multiplies matrices, if they differ from their defaults."""
+    settings = []
+    if torch.are_deterministic_algorithms_enabled():
+        settings.append("deterministic algorithms")
+    find_library = getattr(getattr(torch, "_C", None), "_get_blas_preferred_backend", None)
+    if find_library is not None:
+        library = str(getattr(find_library(), "name", ""))
+        if library not in _DEFAULT_LIBRARIES:
+            settings.append(f"blas={library}")
+    return settings + list_changed(torch, _DEFAULT_PRODUCT_SWITCHES)
 
 
-def _unusual_tensors(torch: Any, choice: Any) -> Iterator[tuple[str, str]]:
-    """What is noted of the inputs and the result where it is not what nearly every product has."""
-    layout = choice.layout
-    sizes, strides = [str(size) for size in layout.size], [str(stride) for stride in layout.stride]
-    symbolic = any(getattr(number, "free_symbols", ()) for number in (*layout.size, *layout.stride))
-    dtype = str(layout.dtype).removeprefix("torch.")
-    nodes = choice.input_nodes
-    text = "" if all(node.get_dtype() == layout.dtype for node in nodes) else dtype
-    if not symbolic and strides != list(map(str, contiguous(list(map(int, layout.size))))):
-        text += f"[{', '.join(sizes)}] strides [{', '.join(strides)}]"
-    yield "output", text
-    on_gpu = layout.device.type != "cpu"  # elsewhere alignment is not assumed of any
-    unaligned = getattr(torch._inductor.virtualized.V.graph, "unaligned_buffers", ()) if on_gpu else ()
-    yield "unaligned", ", ".join(str(number) for number, node in enumerate(nodes) if node.get_name() in unaligned)
+def list_changed(owner: Any, defaults: dict[str, Any]) -> list[str]:
+    """Return the settings that differ from their defaults, for example ``"triton.num_decompose_k_splits=3"``.
+
+    :param defaults: the default of each setting, by its path from the owner.
+    """
+    changed = []
+    for path, default in defaults.items():
+        try:
+            value = attrgetter(path)(owner)
+        except (AttributeError, RuntimeError):  # this version has no such setting, or cannot read it
+            continue
+        if value != default:
+            changed.append(f"{path.removeprefix('backends.')}={value}")
+    return changed
 
 
-def _code(choice: Any) -> str:
-    """The code of a Triton template wherever it runs, or else what Inductor knows a candidate by."""
-    request = getattr(inner(choice), "bmreq", None)
-    try:
-        return without_place(Path(request.module_path).read_text(encoding="utf-8"))  # type: ignore[union-attr]
-    except (AttributeError, TypeError, OSError, ValueError):
-        return str(choice.hash_key())
+def _list_changed_cpp_settings(config: Any) -> list[str]:
+    """Return the settings of generated C++ that differ from their defaults, for example ``"cpp.simdlen=1"``."""
+    changed = []
+    for name, entry in sorted(config._config.items()):
+        if not name.startswith("cpp."):
+            continue
+        value = attrgetter(name)(config)
+        if value != entry.default:
+            changed.append(f"{name}={value}")
+    return changed
 
 
 def _is_convolution(op: str) -> bool:
     return op.startswith("conv")
 
 
-def _backends(config: Any, op: str, on_gpu: bool) -> Iterator[str]:
-    name = "max_autotune_conv_backends" if _is_convolution(op) else "max_autotune_gemm_backends"
-    wanted = {backend.strip().upper() for backend in str(getattr(config, name, "")).split(",")} - {""}
-    # A GPU has no candidates in C++, and a CPU none in Triton.
-    usual, elsewhere = ({"ATEN", "TRITON"}, {"CPP"}) if on_gpu else ({"ATEN", "CPP"}, {"TRITON"})
-    if wanted - elsewhere != usual:
-        yield f"{name}={','.join(sorted(wanted - elsewhere))}"
+def _list_unusual_backends(config: Any, op: str, is_on_gpu: bool) -> list[str]:
+    """Return the setting of the backends, if a backend that can compute on the device was added or left out."""
+    name = "max_autotune_gemm_backends"
+    if _is_convolution(op):
+        name = "max_autotune_conv_backends"
+    backends = {backend.strip().upper() for backend in str(getattr(config, name, "")).split(",")}
+    # A GPU has no candidates in C++, and a CPU has none in Triton.
+    if is_on_gpu:
+        usual, impossible = {"ATEN", "TRITON"}, "CPP"
+    else:
+        usual, impossible = {"ATEN", "CPP"}, "TRITON"
+    backends -= {"", impossible}
+    if backends == usual:
+        return []
+    return [f"{name}={','.join(sorted(backends))}"]
+
+
+# Library calls and their tensors.
+
+
+def _list_arguments(calls: Sequence[Any]) -> list[Value]:
+    """Return the arguments of library calls without their inputs. An argument with several values has all of them."""
+    values_by_name: dict[str, set[Any]] = {}
+    for call in calls:
+        for name, value in call.kwargs.items():
+            values_by_name.setdefault(name, set()).add(_readable(name, value))
+    arguments = []
+    for name, values in sorted(values_by_name.items()):
+        value = _single_value(values)
+        if value is not None and value is not False and value != _USUAL_ARGUMENTS.get(name):
+            arguments.append(Value(name, value))
+    return arguments
+
+
+def _single_value(values: set[Any]) -> Any:
+    """Return the only value of an argument. Several values become a text, without the values for "off"."""
+    if len(values) > 1:
+        values = values - {None, False}
+    if len(values) == 1:
+        (value,) = values
+        return value
+    return ", ".join(sorted(map(str, values)))
+
+
+def _readable(name: str, value: Any) -> Any:
+    """Return a scalar as it is, and the text of any other value."""
+    with suppress(UncacheableError):
+        return plain_value(name, value).value
+    return without_addresses(str(value)).removeprefix("torch.")
+
+
+class _SymbolNames:
+    """Gives symbols the numbers 0, 1, … in the order in which they appear: torch's own numbers change."""
+
+    def __init__(self) -> None:
+        self._new_names: dict[str, str] = {}
+
+    def rename(self, match: re.Match[str]) -> str:
+        return self._new_names.setdefault(match.group(), f"{match.group(1)}{len(self._new_names)}")
+
+
+def _is_symbolic(numbers: Sequence[Any]) -> bool:
+    """Whether one of the sizes or strides is known only when the graph is called."""
+    return any(getattr(number, "free_symbols", ()) for number in numbers)
+
+
+def _symbolic_sizes_text(choice: Any) -> str:
+    """Return the sizes and strides of the inputs; an empty text if no size is symbolic."""
+    texts = []
+    has_symbols = False
+    for node in choice.input_nodes:
+        sizes, strides = list(node.get_size()), list(node.get_stride())
+        has_symbols = has_symbols or _is_symbolic([*sizes, *strides])
+        texts.append(f"{sizes} strides {strides}")
+    if not has_symbols:
+        return ""
+    return _SYMBOL.sub(_SymbolNames().rename, ", ".join(texts))
+
+
+def _output_text(choice: Any) -> str:
+    """Return the dtype of the result if it differs from the inputs' dtype, and its strides if they have gaps."""
+    layout = choice.layout
+    text = ""
+    if any(node.get_dtype() != layout.dtype for node in choice.input_nodes):
+        text = str(layout.dtype).removeprefix("torch.")
+    if _is_symbolic([*layout.size, *layout.stride]):
+        return text
+    sizes, strides = [int(size) for size in layout.size], [str(stride) for stride in layout.stride]
+    if strides != [str(stride) for stride in contiguous_strides(sizes)]:
+        shown_sizes = ", ".join(map(str, layout.size))
+        text += f"[{shown_sizes}] strides [{', '.join(strides)}]"
+    return text
+
+
+def _unaligned_text(torch: Any, choice: Any) -> str:
+    """Return the numbers of the inputs that are not aligned. Only templates for a GPU assume that inputs are."""
+    if choice.layout.device.type == "cpu":
+        return ""
+    unaligned = getattr(torch._inductor.virtualized.V.graph, "unaligned_buffers", ())
+    numbers = [str(number) for number, node in enumerate(choice.input_nodes) if node.get_name() in unaligned]
+    return ", ".join(numbers)
+
+
+def _find_code(choice: Any) -> str:
+    """Return the code of a Triton template without its place; for any other candidate, Inductor's key of it."""
+    request = getattr(inner_choice(choice), "bmreq", None)
+    try:
+        return without_place(Path(request.module_path).read_text(encoding="utf-8"))  # type: ignore[union-attr]
+    except (AttributeError, TypeError, OSError, ValueError):
+        return str(choice.hash_key())

@@ -1,8 +1,8 @@
-"""``inductor.template``: which template, or library call, computes a matrix product or a convolution.
+"""``inductor.template``: the template or library call that computes a matrix product or a convolution.
 
-``AlgorithmSelectorCache.lookup`` is replaced. It is the only place where Inductor measures them. What is recorded, and
-handed back on a hit, are the times of all candidates and not the fastest: whether Inductor fuses something into a
-template depends on the times.
+The part replaces ``AlgorithmSelectorCache.lookup``, the only method in which Inductor measures these candidates. An
+entry holds the times of all candidates. On a hit Inductor gets all times back and decides as in the dump run: it fuses
+an operation into a template, or does not, by comparing times.
 """
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
-from functools import partial
+from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import Any
 
@@ -26,35 +25,37 @@ from pytest_autotune.run.tuning import Tuning
 from pytest_autotune.tuners.inductor.benchmarks import Benchmarks
 from pytest_autotune.tuners.inductor.graph_caches import forget_compiled
 from pytest_autotune.tuners.inductor.identity import device_of, versions
-from pytest_autotune.tuners.inductor.parts import Part
-from pytest_autotune.tuners.inductor.template_key import inner, kind, template_key
+from pytest_autotune.tuners.inductor.parts import Part, find_definer
+from pytest_autotune.tuners.inductor.template_key import inner_choice, kind_of_choice, template_key
 from pytest_autotune.tuners.measuring.race import RaceOutcome
 from pytest_autotune.tuners.measuring.times import ALLOWANCE, Comparison
 from pytest_autotune.tuners.shared.candidates import EVERY_CANDIDATE_FAILED, does_not_compile, rounded_us
 from pytest_autotune.tuners.shared.library import FunctionPatches
 
-#: Digits of a time that are kept. Those handed to Inductor in a dump run are the kept ones, so a load decides alike.
-DIGITS = 6
-#: The time of what a sweep picks; all others are infinitely slow.
+#: The digits of a time that an entry keeps. A dump run gives Inductor the rounded times, too, so that a load decides
+#: as the dump did.
+EXACT_DIGITS = 6
+#: The time of a candidate that a sweep picks. All other candidates are then infinitely slow.
 _PICKED_MS = 1.0
-_NUMBER = re.compile(r"_\d+$")
+_TEMPLATE_NUMBER = re.compile(r"_\d+$")
+#: Inductor's function that measures some candidates, and returns the time of each in milliseconds.
 _Benchmark = Callable[[Sequence[Any]], Mapping[Any, float]]
 
 
 class Templates(Part):
-    """The part of the adapter for choices among templates."""
+    """The part of the adapter for decisions among templates."""
 
     tuner = "inductor.template"
     module = "torch._inductor.select_algorithm"
 
-    def __init__(self, timed: Benchmarks) -> None:
-        self._timed = timed
+    def __init__(self, benchmarks: Benchmarks) -> None:
+        self._benchmarks = benchmarks
 
     def hook(self, module: ModuleType, session: Session, patches: FunctionPatches) -> None:
         self._session, self._module = session, module
-        base = next(cls for cls in module.AlgorithmSelectorCache.__mro__ if "lookup" in vars(cls))
         parameters = ["self", "choices", "op", "inputs", "benchmark", "hint_override"]
-        patches.replace(base, "lookup", parameters, self._lookup)
+        owner = find_definer(module.AlgorithmSelectorCache, "lookup")
+        patches.replace(owner, "lookup", parameters, self._lookup)
 
     def _lookup(
         self,
@@ -66,168 +67,235 @@ class Templates(Part):
         benchmark: _Benchmark | None,
         hint_override: int | None = None,
     ) -> Any:
+        """Return the time of each candidate, in place of ``lookup``. An empty result has Inductor compile them.
+
+        :param benchmark: None if Inductor asks whether it has to compile the candidates. Inductor asks again later.
+        """
         session = self._session
         if session.is_paused or session.ignores(self.tuner, op) or not choices:
             return original(cache, choices, op, inputs, benchmark, hint_override=hint_override)
-        offered = _Offered(choices)
-        on = choices[0].layout.device
+        decision = TemplateDecision(choices)
+        device = choices[0].layout.device
         key = template_key(self._module.torch, choices, op, inputs, hint_override)
-        problem = Problem(self.tuner, op, key, device_of(on.type, on.index))
-        if session.picks_candidates:  # the next test asks again what it runs with
-            session.at_next_test(forget_compiled)
+        problem = Problem(self.tuner, op, key, device_of(device.type, device.index))
+        if session.picks_candidates:
+            session.at_next_test(forget_compiled)  # the next test gets another candidate
         if benchmark is None and session.may_race(problem):
-            return {}  # they are compiled then, and this is asked again with a benchmark
-        with session.tuning(TemplateQuestion(problem, offered)) as tuning:
+            return {}  # the race needs all candidates compiled
+        with session.tuning(TemplateQuestion(problem, decision)) as tuning:
             while tuning.entry is not None:
-                if reason := _does_not_compile(offered, tuning.entry):
-                    tuning.reject(reason)
-                else:
-                    tuning.race(lambda: partial(self._raced, choices, benchmark, offered, tuning))
-                    return offered.times_ms(tuning.entry)
-            if benchmark is None:  # asks whether the candidates have to be compiled
+                reason = decision.explain_failed_compilation(tuning.entry)
+                if not reason:
+                    tuning.race(TemplateRace(decision, benchmark, self._benchmarks, tuning).build)
+                    return decision.find_times_ms(tuning.entry)
+                tuning.reject(reason)
+            if benchmark is None:
                 tuning.postpone()
                 return {}
-            return self._measure(choices, benchmark, offered, tuning)
+            return self._measure(decision, benchmark, tuning)
 
-    def _raced(
-        self, choices: Sequence[Any], benchmark: _Benchmark | None, offered: _Offered, tuning: Tuning, worth: float
-    ) -> RaceOutcome | str:
-        """Whether the winner of a loaded decision is still the fastest.
-
-        Inductor measures one after the other, on inputs that it makes for each time, so they cannot take turns. The two
-        that matter are measured twice, and the winner is slower where it is so by far more than the two times differ.
-        """
-        if benchmark is None:
-            return "its candidates were not compiled"
-        if choices[0].layout.device.type != "cuda":
-            return "it is not on a GPU"
-        entry = tuning.entry
-        assert entry is not None
-        winner = offered.winner(entry)
-        with self._timed.measuring(tuning):
-            began = HostTime.perf_counter()
-            first = benchmark(choices)
-            if not math.isfinite(first[winner]):
-                return "it did not run"
-            best = min(first, key=first.__getitem__)
-            found = first[winner] / first[best] - 1
-            again = benchmark([best, winner]) if found >= worth - ALLOWANCE else first
-            raced = RaceOutcome(len(choices), measured_s=HostTime.perf_counter() - began)
-        once_more = again[winner] / again[best] - 1
-        slower = Comparison((found + once_more) / 2, abs(found - once_more) / 2)
-        if not slower.is_slower(worth):
-            return raced
-        candidates = tuple(offered.candidate(choice, first.get(choice, math.inf)) for choice in choices)
-        problem, fingerprint = tuning.lookup.identity
-        new = replace(entry, problem=problem, fingerprint=fingerprint, versions=versions(), candidates=candidates)
-        return replace(raced, slower=slower, best_us=again[best] * 1000, entry=new)
-
-    def _measure(
-        self, choices: Sequence[Any], benchmark: _Benchmark, offered: _Offered, tuning: Tuning
-    ) -> Mapping[Any, float]:
+    def _measure(self, decision: TemplateDecision, benchmark: _Benchmark, tuning: Tuning) -> Mapping[Any, float]:
+        """Measure all candidates and record their times."""
         in_subprocess = getattr(self._module.torch._inductor.config, "autotune_in_subproc", False)
-        if choices[0].layout.device.type != "cpu" and not in_subprocess:
-            for choice in choices:
-                _load(choice)
-        with self._timed.measuring(tuning):
-            times_ms = benchmark(choices)
-        if not any(math.isfinite(time) for time in times_ms.values()):
+        if decision.device_type != "cpu" and not in_subprocess:
+            decision.load_all()
+        with self._benchmarks.measuring(tuning):
+            times_ms = benchmark(decision.choices)
+        if not any(math.isfinite(time_ms) for time_ms in times_ms.values()):
             tuning.not_recorded(EVERY_CANDIDATE_FAILED)
             return times_ms
-        candidates = [offered.candidate(choice, times_ms.get(choice, math.inf)) for choice in choices]
-        return offered.times_ms(tuning.record(None, candidates))
+        return decision.find_times_ms(tuning.record(None, decision.build_candidates(times_ms)))
 
 
 class TemplateQuestion(Question):
-    """Asks for the times of all candidates of an operation."""
+    """Asks for the times of all candidates of a decision."""
 
-    def __init__(self, problem: Problem, offered: _Offered) -> None:
-        super().__init__(problem, label=f"{offered.number} candidates", versions=versions())
-        self._offered = offered
+    def __init__(self, problem: Problem, decision: TemplateDecision) -> None:
+        super().__init__(problem, label=f"{len(decision.choices)} candidates", versions=versions())
+        self._decision = decision
 
     def offers(self, entry: Entry) -> bool:
-        """Whether the candidate that won then is on offer now."""
-        return self._offered.winner(entry) is not None
+        """Whether the entry's fastest candidate is on offer now."""
+        return self._decision.find_winner(entry) is not None
 
     def candidates(self) -> list[Candidate]:
         """Return all candidates without times."""
-        return self._offered.candidates()
+        return self._decision.list_candidates()
 
 
-class _Offered:
-    """The candidates of one decision, by their stable names."""
+class TemplateDecision:
+    """A decision among templates: Inductor's candidates, and the candidates of an entry that they match.
+
+    :param choices: Inductor's candidates, of which there is one at least.
+    """
 
     def __init__(self, choices: Sequence[Any]) -> None:
-        #: The number of candidates.
-        self.number = len(choices)
+        self.choices = choices
+        self.device_type: str = choices[0].layout.device.type
         self._ids = {choice: str(choice.hash_key()) for choice in choices}
-        self._labels = {choice: _label(choice) for choice in choices}
-        self._number_of = Counter(self._labels.values())
+        self._labels = {choice: _describe(choice) for choice in choices}
+        self._label_counts = Counter(self._labels.values())
 
-    def candidates(self) -> list[Candidate]:
-        """All of them, without times."""
-        return [Candidate(name, label=self._labels[choice]) for choice, name in self._ids.items()]
+    def list_candidates(self) -> list[Candidate]:
+        """Return all candidates without times."""
+        return [Candidate(self._ids[choice], label=self._labels[choice]) for choice in self._ids]
 
-    def candidate(self, choice: Any, time_ms: float) -> Candidate:
-        """What is recorded of a candidate; a time below zero, or none, means that it failed."""
-        name, label = self._ids[choice], self._labels[choice]
-        if not math.isfinite(time_ms):
-            return Candidate(name, failed="did not compile or run", label=label)
-        return Candidate(name, time_us=rounded_us(time_ms * 1000, DIGITS), label=label)
+    def build_candidates(self, times_ms: Mapping[Any, float]) -> list[Candidate]:
+        """Return the candidates that are recorded. A time that is infinite or absent means that it failed.
 
-    def winner(self, entry: Entry) -> Any:
-        """The candidate now that was the fastest then; None where it is not on offer."""
-        then_us = [candidate.time_us for candidate in entry.candidates if candidate.time_us is not None]
-        fastest_ms = min(then_us, default=-1.0) / 1000 if entry.choice is None else _PICKED_MS
-        return next((choice for choice, time_ms in self.times_ms(entry).items() if time_ms == fastest_ms), None)
-
-    def times_ms(self, entry: Entry) -> dict[Any, float]:
-        """The time of every candidate now, in milliseconds; one that was not there then counts as infinitely slow."""
-        if entry.choice is not None:
-            return {choice: _PICKED_MS if name == entry.choice.id else math.inf for choice, name in self._ids.items()}
-        by_id = {candidate.id: candidate for candidate in entry.candidates}
-        by_label = {candidate.label: candidate for candidate in entry.candidates}
-        times = {}
-        for choice, name in self._ids.items():
-            then = by_id.get(name)
-            if then is None and self._is_known_by_label(choice, entry):
-                then = by_label.get(self._labels[choice])
-            times[choice] = then.time_us / 1000 if then is not None and then.time_us is not None else math.inf
-        return times
-
-    def _is_known_by_label(self, choice: Any, entry: Entry) -> bool:
-        """Whether a candidate may be known by what its name says.
-
-        The name itself has a digest of the code in it, which changes with torch and, of a template, with the
-        device's index. The code of others changes only with torch, or where the user writes it.
+        :param times_ms: the time of each candidate in milliseconds.
         """
-        if self._number_of[self._labels[choice]] > 1 or kind(choice) == "SubgraphChoice":
+        candidates = []
+        for choice in self.choices:
+            candidate_id, label = self._ids[choice], self._labels[choice]
+            time_ms = times_ms.get(choice, math.inf)
+            if math.isfinite(time_ms):
+                time_us = rounded_us(time_ms * 1000, EXACT_DIGITS)
+                candidates.append(Candidate(candidate_id, time_us=time_us, label=label))
+            else:
+                candidates.append(Candidate(candidate_id, failed="did not compile or run", label=label))
+        return candidates
+
+    def find_winner(self, entry: Entry) -> Any:
+        """Return the candidate that is the fastest of the entry; None if it is not on offer."""
+        fastest_ms = _PICKED_MS
+        if entry.choice is None:
+            times_us = [candidate.time_us for candidate in entry.candidates if candidate.time_us is not None]
+            fastest_ms = min(times_us, default=-1.0) / 1000
+        for choice, time_ms in self.find_times_ms(entry).items():
+            if time_ms == fastest_ms:
+                return choice
+        return None
+
+    def find_times_ms(self, entry: Entry) -> dict[Any, float]:
+        """Return the entry's time for each candidate, in milliseconds.
+
+        A candidate that the entry does not have is infinitely slow. If a sweep has picked a candidate, all other
+        candidates are.
+        """
+        times_ms = dict.fromkeys(self._ids, math.inf)
+        if entry.choice is not None:
+            for choice, candidate_id in self._ids.items():
+                if candidate_id == entry.choice.id:
+                    times_ms[choice] = _PICKED_MS
+            return times_ms
+        candidate_by_id = {candidate.id: candidate for candidate in entry.candidates}
+        candidate_by_label = {candidate.label: candidate for candidate in entry.candidates}
+        for choice, candidate_id in self._ids.items():
+            candidate = candidate_by_id.get(candidate_id)
+            if candidate is None and self._has_reliable_label(choice, entry):
+                candidate = candidate_by_label.get(self._labels[choice])
+            if candidate is not None and candidate.time_us is not None:
+                times_ms[choice] = candidate.time_us / 1000
+        return times_ms
+
+    def _has_reliable_label(self, choice: Any, entry: Entry) -> bool:
+        """Whether a candidate with an unknown id may be found in an entry by its label.
+
+        An id has a digest of the candidate's code. The code changes with torch, and the code of a template also with
+        the index of the device. The code of a user's library call changes when the user changes it, too.
+        """
+        kind = kind_of_choice(choice)
+        if self._label_counts[self._labels[choice]] > 1 or kind == "SubgraphChoice":
             return False
-        return kind(choice) != "ExternKernel" or entry.versions != versions()
+        return kind != "ExternKernel" or entry.versions != versions()
 
+    def load_all(self) -> None:
+        """Load the compiled candidates before the device is held. Inductor handles errors when it measures."""
+        for choice in self.choices:
+            if not getattr(choice, "failed", False):
+                with suppress(Exception):
+                    choice.precompile()
 
-def _label(choice: Any) -> str:
-    name = _NUMBER.sub("", str(getattr(inner(choice), "name", "")))
-    description = str(getattr(inner(choice), "description", "") or "")
-    return f"{kind(choice)} {name}: {description}" if description else f"{kind(choice)} {name}"
+    def explain_failed_compilation(self, entry: Entry) -> str:
+        """Return the reason why the entry's fastest candidate does not compile; an empty text if it does.
 
-
-def _load(choice: Any) -> None:
-    """Load what is compiled before the device is held; what fails does so again where Inductor knows what to do."""
-    if not getattr(choice, "failed", False):
-        with suppress(Exception):
-            choice.precompile()
-
-
-def _does_not_compile(offered: _Offered, entry: Entry) -> str:
-    """Why the fastest candidate cannot be compiled any more; asked only under other versions than it was tuned with."""
-    if entry.versions == versions():
+        A candidate that was tuned with the same versions compiles.
+        """
+        if entry.versions == versions():
+            return ""
+        precompile = getattr(self.find_winner(entry), "precompile", None)
+        if precompile is None:  # a library call
+            return ""
+        try:
+            precompile()
+        except Exception as error:
+            return does_not_compile(describe_error(error))
         return ""
-    precompile = getattr(offered.winner(entry), "precompile", None)
-    if precompile is None:  # a call of a library
-        return ""
-    try:
-        precompile()
-    except Exception as error:
-        return does_not_compile(describe_error(error))
-    return ""
+
+
+def _describe(choice: Any) -> str:
+    """Return the words for a candidate without its number: ``TritonTemplate triton_mm: BLOCK_M=64, …``."""
+    inner = inner_choice(choice)
+    name = _TEMPLATE_NUMBER.sub("", str(getattr(inner, "name", "")))
+    words = f"{kind_of_choice(choice)} {name}"
+    description = getattr(inner, "description", "")
+    if description:
+        words += f": {description}"
+    return words
+
+
+@dataclass(frozen=True)
+class TemplateRace:
+    """The race of a loaded decision: whether the entry's fastest candidate is the fastest now.
+
+    Inductor makes new inputs for each candidate, so candidates cannot take turns. All candidates are measured, and then
+    the fastest and the loaded candidate again. The two differences say how far measurements of the same pair differ.
+
+    :param benchmark: Inductor's function; None if Inductor has not compiled the candidates.
+    :param tuning: the tuning that offers the entry.
+    """
+
+    decision: TemplateDecision
+    benchmark: _Benchmark | None
+    benchmarks: Benchmarks
+    tuning: Tuning
+
+    def build(self) -> Callable[[float], RaceOutcome | str]:
+        """Return the race, for a mode that may run it."""
+        return self.run
+
+    def run(self, worth: float) -> RaceOutcome | str:
+        """Race the loaded decision. Return the outcome, or the reason why there is none.
+
+        :param worth: a decision that is slower by this share of the best time counts as slower.
+        """
+        if self.benchmark is None:
+            return "its candidates were not compiled"
+        if self.decision.device_type != "cuda":
+            return "it is not on a GPU"
+        entry = self.tuning.entry
+        assert entry is not None
+        winner = self.decision.find_winner(entry)
+        choices = self.decision.choices
+        with self.benchmarks.measuring(self.tuning):
+            began_s = HostTime.perf_counter()
+            times_ms = self.benchmark(choices)
+            if not math.isfinite(times_ms[winner]):
+                return "it did not run"
+            best = min(times_ms, key=times_ms.__getitem__)
+            second_times_ms = times_ms
+            if times_ms[winner] / times_ms[best] - 1 >= worth - ALLOWANCE:
+                second_times_ms = self.benchmark([best, winner])
+            measured_s = HostTime.perf_counter() - began_s
+        outcome = RaceOutcome(len(choices), measured_s=measured_s)
+        slower = _compare_twice(times_ms, second_times_ms, winner, best)
+        if not slower.is_slower(worth):
+            return outcome
+        best_us = second_times_ms[best] * 1000
+        return replace(outcome, slower=slower, best_us=best_us, entry=self._build_entry(entry, times_ms))
+
+    def _build_entry(self, entry: Entry, times_ms: Mapping[Any, float]) -> Entry:
+        """Return the entry with the new times."""
+        problem, fingerprint = self.tuning.lookup.identity
+        candidates = tuple(self.decision.build_candidates(times_ms))
+        return replace(entry, problem=problem, fingerprint=fingerprint, versions=versions(), candidates=candidates)
+
+
+def _compare_twice(
+    times_ms: Mapping[Any, float], second_times_ms: Mapping[Any, float], choice: Any, best: Any
+) -> Comparison:
+    """Compare a candidate with the best in two measurements. The error is half of their disagreement."""
+    first = times_ms[choice] / times_ms[best] - 1
+    second = second_times_ms[choice] / second_times_ms[best] - 1
+    return Comparison((first + second) / 2, abs(first - second) / 2)
