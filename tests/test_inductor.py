@@ -1,4 +1,4 @@
-"""The Inductor adapter: on a CPU as it is, and for a GPU that is not there."""
+"""The adapter for Inductor: on the CPU of this machine, and for a GPU that ``absent_gpu`` makes up."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ from pytest_autotune.tuners.inductor import identity
 from pytest_autotune.tuners.inductor.benchmarks import Benchmarks
 from pytest_autotune.tuners.inductor.graph_shape import Paddings
 from pytest_autotune.tuners.inductor.template_key import template_key
-from pytest_autotune.tuners.inductor.templates import _does_not_compile, _Offered
+from pytest_autotune.tuners.inductor.templates import TemplateDecision
 from pytest_autotune.tuners.shared.library import FunctionPatches
 from tests import forked_torch
 from tests.sessions import a_session
 
 DUMP, LOAD = "--autotune-dump=cache.textproto", "--autotune-load=cache.textproto"
 
-#: A kernel of the user as Inductor writes it down; its number, the index of its device, its number.
+#: A user's kernel as Inductor writes it, with places for its number, its device's index, and its number again.
 USER_KERNEL = """
 import triton
 import triton.language as tl
@@ -90,7 +90,7 @@ def softmax_second(x, y, z):
     return torch.sigmoid(z) * 2, torch.softmax(torch.relu(x + y), -1)
 
 @pytest.fixture(autouse=True)
-def told(request):
+def facts(request):
     measured, compilations, here = map(len, (absent_gpu.measurements, absent_gpu.compilations, COMPILED_HERE))
     facts = FACTS[request.node.name] = {}
     facts["caches"] = [config.fx_graph_cache, torch.compiler.config.cache_key_tag[:16]]
@@ -111,50 +111,50 @@ def user_kernel(facts, number, device):
     kernel.run(1, 1, 1, 1, 1, stream=0)
     facts.update(chosen={"double_kernel": str(kernel.launchers[0].config)})
 
-def test_mlp(told):
-    call(told, compiled(mlp, (512, 256), (256, 512), (512,)))
+def test_mlp(facts):
+    call(facts, compiled(mlp, (512, 256), (256, 512), (512,)))
 
-def test_softmax(told):
-    call(told, compiled(softmax, (1000, 128), (1000, 128)))
+def test_softmax(facts):
+    call(facts, compiled(softmax, (1000, 128), (1000, 128)))
 
-def test_softmax_in_a_second_graph(told):
-    call(told, compiled(softmax, (1000, 128), (1000, 128)))
+def test_softmax_in_a_second_graph(facts):
+    call(facts, compiled(softmax, (1000, 128), (1000, 128)))
 
-def test_softmax_on_another_device_and_with_another_number(told):
+def test_softmax_on_another_device_and_with_another_number(facts):
     module = compiled(softmax_second, (1000, 128), (1000, 128), (64,), device="cuda:1")
-    told["chosen"] = {name: launch(module)[name] for name in vars(module) if "softmax" in name}
+    facts["chosen"] = {name: launch(module)[name] for name in vars(module) if "softmax" in name}
 
-def test_softmax_of_another_dtype(told):
-    call(told, compiled(softmax, (1000, 128), (1000, 128), dtype=torch.float16))
+def test_softmax_of_another_dtype(facts):
+    call(facts, compiled(softmax, (1000, 128), (1000, 128), dtype=torch.float16))
 
-def test_softmax_in_a_fresh_cache(told):
+def test_softmax_in_a_fresh_cache(facts):
     with fresh_cache():
-        call(told, compiled(softmax, (1000, 128), (1000, 128)))
+        call(facts, compiled(softmax, (1000, 128), (1000, 128)))
 
-def test_softmax_without_caches(told):
+def test_softmax_without_caches(facts):
     with config.patch(force_disable_caches=True):
-        call(told, compiled(softmax, (1000, 128), (1000, 128)))
+        call(facts, compiled(softmax, (1000, 128), (1000, 128)))
 
-def test_softmax_when_deterministic(told):
+def test_softmax_when_deterministic(facts):
     with config.patch(deterministic=True):
-        call(told, compiled(softmax, (1000, 128), (1000, 128)))
+        call(facts, compiled(softmax, (1000, 128), (1000, 128)))
 
-def test_compiled_by_a_worker(told):
+def test_compiled_by_a_worker(facts):
     with compile_worker():
-        call(told, compiled(softmax, (2000, 128), (2000, 128)))
+        call(facts, compiled(softmax, (2000, 128), (2000, 128)))
 
-def test_skipped_in_a_search(told, monkeypatch):
+def test_skipped_in_a_search(facts, monkeypatch):
     module = compiled(lambda x: torch.tanh(x).sum(-1), (1000, 128))
     with monkeypatch.context() as patched, suppress(pytest.skip.Exception):
         patched.setattr(absent_gpu._Launcher, "__call__", lambda *args, **kwargs: pytest.skip("for now"))
         launch(module)
-    call(told, module)
+    call(facts, module)
 
-def test_user_kernel(told):
-    user_kernel(told, 3, 0)
+def test_user_kernel(facts):
+    user_kernel(facts, 3, 0)
 
-def test_user_kernel_elsewhere(told):
-    user_kernel(told, 5, 1)
+def test_user_kernel_elsewhere(facts):
+    user_kernel(facts, 5, 1)
 """
 
 TEMPLATE_SUITE = """
@@ -167,7 +167,7 @@ absent_gpu.compile_nothing()
 FACTS = {}
 
 @pytest.fixture(autouse=True)
-def told(request):
+def facts(request):
     measured = len(absent_gpu.measurements)
     yield
     lines = absent_gpu.measurements[measured:]
@@ -191,8 +191,8 @@ def test_product(dynamic):
     call(lambda x, w: torch.relu(x @ w), (512, 256), (256, 512), dynamic=dynamic)
 
 def test_product_by_templates_alone():
-    only = {"max_autotune_gemm_backends": "TRITON"}
-    call(lambda x, w: torch.relu(x @ w), (512, 256), (256, 512), config=only)
+    backends = {"max_autotune_gemm_backends": "TRITON"}
+    call(lambda x, w: torch.relu(x @ w), (512, 256), (256, 512), config=backends)
 
 @pytest.mark.parametrize("beta", [1, 2])
 def test_scaled_sum(beta):
@@ -224,10 +224,10 @@ def test_bmm():
 
 
 class Run:
-    """One run of pytest on a suite, and what it left behind.
+    """A run of pytest on a suite: its output, its JSON report, and the facts that its tests wrote.
 
-    :param imports: whether the run imports torch itself, and does not begin with torch imported.
-    :param timeout_s: after so long such a run is ended, with its workers, and has failed.
+    :param imports: whether the run imports torch itself. Other runs are forked from a process that imported torch.
+    :param timeout_s: the seconds after which a run that imports torch is killed, with its workers.
     """
 
     def __init__(
@@ -239,9 +239,9 @@ class Run:
         **environment: str | None,
     ) -> None:
         facts = folder / "facts.json"
-        for old in folder.glob("facts.json*"):
-            old.unlink()
-        wanted: dict[str, str | None] = {
+        for old_facts in folder.glob("facts.json*"):
+            old_facts.unlink()
+        changed: dict[str, str | None] = {
             **forked_torch.ENVIRONMENT,
             "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
             "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"),
@@ -253,11 +253,11 @@ class Run:
             "TRITON_INTERPRET": None,
             **environment,
         }
-        kept = {name: value for name, value in os.environ.items() if name not in wanted}
-        variables = kept | {name: value for name, value in wanted.items() if value is not None}
+        variables = {name: value for name, value in os.environ.items() if name not in changed}
+        variables |= {name: value for name, value in changed.items() if value is not None}
         options = ["-ppytest_autotune.plugin", "--autotune-report=report.json", "-Wignore", "--show-capture=no", *args]
         if imports:
-            status, self.output = self._started(folder, options, variables, timeout_s)
+            status, self.output = self._start(folder, options, variables, timeout_s)
         else:
             status, self.output = forked_torch.run_pytest(folder, options, variables)
         assert status == 0, self.output[-4000:]
@@ -265,12 +265,14 @@ class Run:
         self.facts: dict[str, Any] = {}
         for file in sorted(folder.glob("facts.json*")):
             self.facts[file.suffix.removeprefix(".json")] = json.loads(file.read_text())
+        self.cache = ""
         cache = folder / "cache.textproto"
-        self.cache = cache.read_text() if cache.exists() else ""
+        if cache.exists():
+            self.cache = cache.read_text()
         assert not self.report["untracked"]
 
     @staticmethod
-    def _started(folder: Path, options: list[str], variables: dict[str, str], timeout_s: float) -> tuple[int, str]:
+    def _start(folder: Path, options: list[str], variables: dict[str, str], timeout_s: float) -> tuple[int, str]:
         process = subprocess.Popen(
             [sys.executable, "-m", "pytest", *options],
             cwd=folder,
@@ -290,7 +292,7 @@ class Run:
     def counts(self) -> dict[str, int]:
         return self.report["counts"]  # type: ignore[no-any-return]
 
-    def of(self, test: str, worker: str = "") -> dict[str, Any]:
+    def facts_of(self, test: str, worker: str = "") -> dict[str, Any]:
         return self.facts[worker][test]  # type: ignore[no-any-return]
 
     def rows(self, tuner: str) -> list[dict[str, Any]]:
@@ -298,7 +300,7 @@ class Run:
 
 
 class Runs:
-    """A dump and its load, in fresh processes with empty caches of Inductor."""
+    """A run that dumps and a run that loads, in fresh processes. Inductor's own caches are empty."""
 
     def __init__(self, folder: Path, suite: str, imports: bool) -> None:
         self.folder = folder
@@ -316,19 +318,20 @@ class Runs:
 
 
 def shared_runs(tmp_path_factory: pytest.TempPathFactory, name: str, suite: str, imports: bool = False) -> Runs:
-    """The runs of a suite, made once for all workers of these tests."""
+    """Return the runs of a suite. All workers of these tests share the runs."""
     root = tmp_path_factory.getbasetemp()
-    root = root.parent if "PYTEST_XDIST_WORKER" in os.environ else root
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        root = root.parent
     folder = root / f"inductor-{name}"
     with FileLock(root / f"inductor-{name}.lock"):
-        kept = folder / "runs.pickle"
-        if not kept.exists():
+        pickled = folder / "runs.pickle"
+        if not pickled.exists():
             shutil.rmtree(folder, ignore_errors=True)
-            own = folder / "inductor" / "cache"
-            own.mkdir(parents=True)
-            (own / "own").write_text("what was there")
-            kept.write_bytes(pickle.dumps(Runs(folder, suite, imports)))
-        runs: Runs = pickle.loads(kept.read_bytes())
+            users_cache = folder / "inductor" / "cache"
+            users_cache.mkdir(parents=True)
+            (users_cache / "users_file").write_text("the user's text")
+            pickled.write_bytes(pickle.dumps(Runs(folder, suite, imports)))
+        runs: Runs = pickle.loads(pickled.read_bytes())
         return runs
 
 
@@ -356,11 +359,11 @@ def load_changed(
     compile_threads: str | None = "1",
     **environment: str,
 ) -> Run:
-    """Load the cache of the dump with one text in it replaced by another."""
+    """Load the cache of the dump, after one text in the cache was replaced by another."""
     assert old in runs.dump.cache
     (folder / "test_compiled.py").write_text(GPU_SUITE)
     (folder / "cache.textproto").write_text(runs.dump.cache.replace(old, new))
-    environment |= {"TRITON_CACHE_DIR": str(runs.folder / "triton")}  # the dump has compiled the same
+    environment |= {"TRITON_CACHE_DIR": str(runs.folder / "triton")}  # with the kernels that the dump compiled
     return Run(folder, LOAD, "-k", tests, TORCHINDUCTOR_COMPILE_THREADS=compile_threads, **environment)
 
 
@@ -368,8 +371,8 @@ TESTS = re.findall(r"^def (test_\w+)", GPU_SUITE, re.MULTILINE)
 
 
 def test_a_dump_measures_and_its_load_does_not(gpu_runs: Runs) -> None:
-    dumped = [gpu_runs.dump.of(test)["measurements"] for test in TESTS]
-    loaded = [gpu_runs.load.of(test)["measurements"] for test in TESTS]
+    dumped = [gpu_runs.dump.facts_of(test)["measurements"] for test in TESTS]
+    loaded = [gpu_runs.load.facts_of(test)["measurements"] for test in TESTS]
 
     assert all(dumped[TESTS.index(test)] for test in ("test_mlp", "test_softmax", "test_user_kernel"))
     assert loaded == [[] for _ in TESTS]
@@ -377,21 +380,21 @@ def test_a_dump_measures_and_its_load_does_not(gpu_runs: Runs) -> None:
     assert gpu_runs.load.report["tuning_seconds"] == 0
 
 
-def test_a_search_that_a_test_is_skipped_in_is_made_in_the_next_call(gpu_runs: Runs) -> None:
-    assert gpu_runs.dump.of("test_skipped_in_a_search")["measurements"]
+def test_a_skip_inside_a_search_repeats_it_in_the_next_launch(gpu_runs: Runs) -> None:
+    assert gpu_runs.dump.facts_of("test_skipped_in_a_search")["measurements"]
     assert gpu_runs.dump.counts["unrecorded"] == 0
 
 
 @pytest.mark.parametrize("test", TESTS)
 def test_a_load_makes_the_same_code_with_the_same_choices(gpu_runs: Runs, test: str) -> None:
-    dumped, loaded = gpu_runs.dump.of(test), gpu_runs.load.of(test)
+    dumped, loaded = gpu_runs.dump.facts_of(test), gpu_runs.load.facts_of(test)
 
     assert loaded["chosen"] == dumped["chosen"] != {}
     assert loaded.get("code") == dumped.get("code")
 
 
-def test_a_winner_of_coordinate_descent_is_loaded_though_it_is_in_no_list(gpu_runs: Runs) -> None:
-    (chosen,) = gpu_runs.load.of("test_softmax")["chosen"].values()
+def test_a_choice_of_coordinate_descent_is_loaded(gpu_runs: Runs) -> None:
+    (chosen,) = gpu_runs.load.facts_of("test_softmax")["chosen"].values()
     (row,) = [row for row in gpu_runs.dump.rows("inductor.config") if row["key"].get("xnumel") == 1000][:1]
 
     assert chosen.startswith("XBLOCK: 16,")
@@ -400,9 +403,9 @@ def test_a_winner_of_coordinate_descent_is_loaded_though_it_is_in_no_list(gpu_ru
 
 
 def test_a_hit_compiles_the_choice_alone(gpu_runs: Runs) -> None:
-    assert len(gpu_runs.dump.of("test_softmax")["compilations"]) > 2
-    assert len(gpu_runs.load.of("test_softmax")["compilations"]) == 1
-    assert len(gpu_runs.load.of("test_mlp")["compilations"]) == 1
+    assert len(gpu_runs.dump.facts_of("test_softmax")["compilations"]) > 2
+    assert len(gpu_runs.load.facts_of("test_softmax")["compilations"]) == 1
+    assert len(gpu_runs.load.facts_of("test_mlp")["compilations"]) == 1
 
 
 @pytest.mark.parametrize(
@@ -415,11 +418,11 @@ def test_a_hit_compiles_the_choice_alone(gpu_runs: Runs) -> None:
         "test_user_kernel_elsewhere",
     ],
 )
-def test_number_device_folder_and_switches_do_not_change_a_problem(gpu_runs: Runs, test: str) -> None:
-    measured = [line for line in gpu_runs.dump.of(test)["measurements"] if "XBLOCK: 16" in line]
-    first = gpu_runs.dump.of("test_user_kernel" if "user" in test else "test_softmax")
+def test_number_device_folder_and_switches_keep_a_problem(gpu_runs: Runs, test: str) -> None:
+    measured = [line for line in gpu_runs.dump.facts_of(test)["measurements"] if "XBLOCK: 16" in line]
+    first = gpu_runs.dump.facts_of("test_user_kernel" if "user" in test else "test_softmax")
 
-    assert set(gpu_runs.dump.of(test)["chosen"].values()) == set(first["chosen"].values())
+    assert set(gpu_runs.dump.facts_of(test)["chosen"].values()) == set(first["chosen"].values())
     assert measured == [] or "another_number" in test
 
 
@@ -431,7 +434,7 @@ def test_shape_and_dtype_make_another_problem(gpu_runs: Runs) -> None:
     assert {row["label"] for row in softmaxes} == {"fp32", "fp16"}
 
 
-def test_all_times_of_a_template_decision_are_kept_with_readable_names(gpu_runs: Runs) -> None:
+def test_an_entry_has_the_times_of_all_templates(gpu_runs: Runs) -> None:
     (row,) = gpu_runs.dump.rows("inductor.template")
 
     assert row["kernel"] == "mm"
@@ -441,7 +444,7 @@ def test_all_times_of_a_template_decision_are_kept_with_readable_names(gpu_runs:
     assert any("BLOCK_M=64" in candidate["label"] for candidate in row["candidates"])
 
 
-def test_fusion_measurements_are_kept_each_with_its_time(gpu_runs: Runs) -> None:
+def test_each_fusion_measurement_has_an_entry_with_a_time(gpu_runs: Runs) -> None:
     rows = gpu_runs.dump.rows("inductor.fusion")
 
     assert [row["kernel"] for row in rows] == ["triton_poi_fused_add_relu", "triton_tem_fused_add_mm_relu"]
@@ -450,10 +453,10 @@ def test_fusion_measurements_are_kept_each_with_its_time(gpu_runs: Runs) -> None
 
 
 @pytest.mark.skipif(device.cpu().multiprocessors < 2, reason="compiles in threads only with two cores or more")
-def test_a_run_that_only_loads_compiles_its_choices_in_threads(gpu_runs: Runs) -> None:
-    assert gpu_runs.dump.of("test_softmax")["threads"] == ["MainThread"]
+def test_a_run_that_only_loads_compiles_in_threads(gpu_runs: Runs) -> None:
+    assert gpu_runs.dump.facts_of("test_softmax")["threads"] == ["MainThread"]
     for test in ("test_softmax", "test_mlp", "test_user_kernel"):
-        threads = gpu_runs.load.of(test)["threads"]
+        threads = gpu_runs.load.facts_of(test)["threads"]
         assert threads
         assert all(thread.startswith("pytest-autotune-compile") for thread in threads)
 
@@ -465,14 +468,14 @@ def test_a_dump_compiles_lists_in_forked_children(gpu_runs: Runs, tmp_path: Path
 
     run = Run(tmp_path, *options, imports=True, TORCHINDUCTOR_COMPILE_THREADS="2")
 
-    alone = gpu_runs.dump.of("test_softmax")
-    assert run.of("test_softmax")["compiled here"] < alone["compiled here"]
-    assert run.of("test_softmax")["chosen"] == alone["chosen"]
+    alone = gpu_runs.dump.facts_of("test_softmax")
+    assert run.facts_of("test_softmax")["compiled here"] < alone["compiled here"]
+    assert run.facts_of("test_softmax")["chosen"] == alone["chosen"]
     assert list((tmp_path / "triton").rglob("*.cubin"))
 
 
 @pytest.mark.parametrize("compile_threads", ["1", None], ids=["at once", "in threads"])
-def test_a_choice_that_does_not_compile_is_tuned_again_and_told(
+def test_a_choice_that_does_not_compile_is_stale_and_tuned(
     gpu_runs: Runs, tmp_path: Path, compile_threads: str | None
 ) -> None:
     run = load_changed(
@@ -486,13 +489,13 @@ def test_a_choice_that_does_not_compile_is_tuned_again_and_told(
     )
 
     for test in ("test_softmax", "test_compiled_by_a_worker"):
-        assert run.of(test)["chosen"] == gpu_runs.dump.of(test)["chosen"]
-        assert run.of(test)["measurements"]
+        assert run.facts_of(test)["chosen"] == gpu_runs.dump.facts_of(test)["chosen"]
+        assert run.facts_of(test)["measurements"]
     assert run.counts["stale"] == run.counts["tuned"] == 2
     assert re.search(r"STALE .*triton_per_fused__softmax_add_relu .*: the choice does not compile: ", run.output)
 
 
-def test_templates_are_measured_for_each_problem_that_inductor_tells_apart_and_in_no_load(template_runs: Runs) -> None:
+def test_each_template_problem_is_measured_once_and_loaded(template_runs: Runs) -> None:
     dumped, loaded = template_runs.dump.facts[""], template_runs.load.facts[""]
 
     assert [test for test, number in dumped.items() if number == 0] == []
@@ -501,17 +504,17 @@ def test_templates_are_measured_for_each_problem_that_inductor_tells_apart_and_i
     assert template_runs.load.report["tuning_seconds"] == 0
 
 
-def test_a_kernel_that_is_compiled_and_never_launched_is_neither_an_entry_nor_a_miss(template_runs: Runs) -> None:
+def test_a_kernel_without_a_launch_is_no_entry_and_no_miss(template_runs: Runs) -> None:
     for run in (template_runs.dump, template_runs.load):
         assert run.rows("inductor.config") == []
 
 
-def test_a_template_decision_is_told_by_what_it_computes(template_runs: Runs) -> None:
+def test_a_template_key_describes_the_operation(template_runs: Runs) -> None:
     keys = [row["key"] for row in template_runs.dump.rows("inductor.template")]
     inputs = "cuda float16[512, 256], cuda float16[256, 512]"
     convolutions = [key for key in keys if "stride" in key]
 
-    assert {"inputs": inputs, "precision": "highest"} in keys  # as before, where nothing was mixed up
+    assert {"inputs": inputs, "precision": "highest"} in keys  # the key of the entries of earlier versions
     assert sorted(sorted(key) for key in keys if "strides [0, 1]" in key["inputs"]) == [
         ["beta", "inputs", "precision"],
         ["inputs", "precision"],
@@ -531,17 +534,17 @@ def test_the_choice_of_cpu_templates_is_dumped_and_loaded(cpu_runs: Runs) -> Non
     assert cpu_runs.load.counts["hit"] == 1
     assert row["kernel"] == "bmm"
     assert row["key"]["inputs"] == "cpu float32[8, 128, 96], cpu float32[8, 96, 64]"
-    assert row["device"].endswith("-1")  # the one thread that torch uses
+    assert row["device"].endswith("-1")  # torch uses one thread
     assert {candidate["label"].split()[0] for candidate in row["candidates"]} == {"CppTemplate", "ExternKernel"}
 
 
-def test_caches_of_graphs_and_of_choices_stay_as_they_were(cpu_runs: Runs) -> None:
+def test_inductors_own_cache_files_stay_as_they_were(cpu_runs: Runs) -> None:
     for folder in (cpu_runs.folder / "inductor of the dump", cpu_runs.folder / "inductor"):
         assert not list(folder.glob("fxgraph*"))
         assert not list(folder.glob("aotautograd*"))
-    kept = list((cpu_runs.folder / "inductor of the dump" / "cache").iterdir())
-    assert [file.name for file in kept] == ["own"]
-    assert kept[0].read_text() == "what was there"
+    files = list((cpu_runs.folder / "inductor of the dump" / "cache").iterdir())
+    assert [file.name for file in files] == ["users_file"]
+    assert files[0].read_text() == "the user's text"
 
 
 MARKED_SUITE = """
@@ -581,9 +584,7 @@ def test_3_with_the_cache_of_the_run_again():
 """
 
 
-def test_a_test_with_a_cache_of_its_own_compiles_its_graphs_with_it_and_others_do_not(
-    cpu_runs: Runs, tmp_path: Path
-) -> None:
+def test_a_marked_test_compiles_with_its_own_cache(cpu_runs: Runs, tmp_path: Path) -> None:
     (tmp_path / "test_marked.py").write_text(MARKED_SUITE)
     for name, slow in (("cache", "CppTemplate"), ("template", "ExternKernel")):
         text = re.sub(rf'(time_us: )[\d.]+( label: "{slow})', r"\g<1>999999\2", cpu_runs.dump.cache)
@@ -603,14 +604,14 @@ def test_settings():
 """
 
 
-def test_a_load_without_entries_of_inductor_leaves_its_caches_on(tmp_path: Path) -> None:
+def test_a_load_without_inductor_entries_keeps_graph_caches(tmp_path: Path) -> None:
     (tmp_path / "test_settings.py").write_text(SETTINGS)
     (tmp_path / "cache.textproto").write_text("format_version: 1\n")
 
     Run(tmp_path, LOAD)
 
 
-# Parts of it without torch's machinery.
+# Parts of the adapter without torch's compiler.
 
 H200 = Device("NVIDIA H200", "sm_90", 132)
 
@@ -622,21 +623,21 @@ def on_h200(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class PadModule(ModuleType):
-    """Stands in for Inductor's module about padding: it asks and tells as that does."""
+    """Stands in for Inductor's module about padding, and calls its functions in the same order."""
 
     def __init__(self) -> None:
         super().__init__("torch._inductor.fx_passes.pad_mm")
         self.measured = 0
-        self.kept: dict[str, Any] = {}
+        self.cached: dict[str, Any] = {}
         self.torch: Any = SimpleNamespace(
             _inductor=SimpleNamespace(config=SimpleNamespace(deterministic=False)),
             are_deterministic_algorithms_enabled=lambda: False,
         )
 
         def should_pad(match: Any, mat1: Any, mat2: Any, op: Any, input: Any = None) -> Any:
-            known = self.get_cached_should_pad(match)
-            if known is not None:
-                return known
+            decision = self.get_cached_should_pad(match)
+            if decision is not None:
+                return decision
             if self.get_cached_base_mm_benchmark_time("base") is None:
                 self.set_cached_base_mm_benchmark_time("base", 2.0)
             self.measured += 1
@@ -644,10 +645,10 @@ class PadModule(ModuleType):
             return True
 
         self.should_pad: Any = should_pad
-        self.get_cached_should_pad: Any = lambda key: self.kept.get(key)
-        self.set_cached_should_pad: Any = lambda key, value: self.kept.update({key: value})
-        self.get_cached_base_mm_benchmark_time: Any = lambda key: self.kept.get(key)
-        self.set_cached_base_mm_benchmark_time: Any = lambda key, value: self.kept.update({key: value})
+        self.get_cached_should_pad: Any = lambda key: self.cached.get(key)
+        self.set_cached_should_pad: Any = lambda key, value: self.cached.update({key: value})
+        self.get_cached_base_mm_benchmark_time: Any = lambda key: self.cached.get(key)
+        self.set_cached_base_mm_benchmark_time: Any = lambda key, value: self.cached.update({key: value})
 
 
 MATRIX = SimpleNamespace(device=SimpleNamespace(type="cuda", index=0))
@@ -655,7 +656,7 @@ MATRIX = SimpleNamespace(device=SimpleNamespace(type="cuda", index=0))
 
 @pytest.mark.usefixtures("on_h200")
 class TestConformance(AdapterConformance):
-    """What every adapter must do, seen where Inductor decides whether to pad."""
+    """The conformance kit on the decisions whether to pad."""
 
     tuner = "inductor"
     adapter = InductorAdapter
@@ -675,21 +676,21 @@ class TestConformance(AdapterConformance):
         return self._module.should_pad("key", MATRIX, MATRIX, "aten.mm")
 
     def forget(self) -> None:
-        self._module.kept.clear()
+        self._module.cached.clear()
 
     def searches(self) -> int:
         return self._module.measured
 
 
 class Symbol:
-    """Stands in for a size that is known only when a graph is called."""
+    """Stands in for a symbolic size, which is known when the graph is called."""
 
     def __init__(self, hint: int) -> None:
         self.node = SimpleNamespace(hint=hint)
 
 
 @pytest.mark.usefixtures("on_h200")
-def test_a_decision_to_pad_belongs_to_the_sizes_and_the_arithmetic_that_were_measured() -> None:
+def test_a_padding_key_has_measured_sizes_and_settings() -> None:
     module = PadModule()
     run, looked_up = a_session(is_dumping=True)
     Paddings(Benchmarks()).hook(module, run, FunctionPatches(run, "inductor.pad_mm"))
@@ -705,92 +706,94 @@ def test_a_decision_to_pad_belongs_to_the_sizes_and_the_arithmetic_that_were_mea
     assert key(4)[-1] == Value("settings", "deterministic algorithms", "settings")
 
 
-def choice(id: str, name: str, description: str = "") -> Any:
+def template(template_id: str, name: str, description: str = "") -> Any:
     class TemplateCaller:
-        def hash_key(self) -> str:
-            return id
+        layout = SimpleNamespace(device=SimpleNamespace(type="cuda", index=0))
 
-    found: Any = TemplateCaller()
-    found.name, found.description = name, description
-    return found
+        def hash_key(self) -> str:
+            return template_id
+
+    choice: Any = TemplateCaller()
+    choice.name, choice.description = name, description
+    return choice
 
 
 def template_entry(*candidates: Candidate) -> Entry:
     return Entry(Problem("inductor.template", "mm", (), H200), candidates=candidates)
 
 
-def test_times_are_found_by_name_or_else_by_what_the_name_says() -> None:
-    same, renamed, new = choice("a-1", "mm_1"), choice("b-2", "mm_2", "BLOCK=2"), choice("c-3", "mm_3", "BLOCK=3")
-    offered = _Offered([same, renamed, new])
+def test_times_are_found_by_id_or_else_by_label() -> None:
+    same, renamed, new = template("a-1", "mm_1"), template("b-2", "mm_2", "BLOCK=2"), template("c-3", "mm_3", "BLOCK=3")
+    decision = TemplateDecision([same, renamed, new])
     entry = template_entry(
         Candidate("a-1", time_us=2.0, label="Template mm"), Candidate("old", time_us=1.0, label="Template mm: BLOCK=2")
     )
 
-    assert offered.winner(entry) is renamed
-    assert offered.times_ms(entry) == {same: 0.002, renamed: 0.001, new: float("inf")}
+    assert decision.find_winner(entry) is renamed
+    assert decision.find_times_ms(entry) == {same: 0.002, renamed: 0.001, new: float("inf")}
 
 
-def test_in_a_sweep_the_template_that_is_picked_is_the_fastest_and_all_others_are_infinitely_slow() -> None:
-    first, second = choice("a-1", "mm_1"), choice("b-2", "mm_2", "BLOCK=2")
-    offered = _Offered([first, second])
-    picked = replace(template_entry(), choice=offered.candidates()[1], candidates=tuple(offered.candidates()))
+def test_a_template_that_a_sweep_picks_is_the_fastest() -> None:
+    first, second = template("a-1", "mm_1"), template("b-2", "mm_2", "BLOCK=2")
+    decision = TemplateDecision([first, second])
+    candidates = decision.list_candidates()
+    picked = replace(template_entry(), choice=candidates[1], candidates=tuple(candidates))
 
-    assert offered.winner(picked) is second
-    assert offered.times_ms(picked) == {first: float("inf"), second: 1.0}
+    assert decision.find_winner(picked) is second
+    assert decision.find_times_ms(picked) == {first: float("inf"), second: 1.0}
 
 
 @pytest.mark.parametrize(("tuned_with", "compiles"), [("torch 2.11.0", False), ("torch 2.11.0", True), ("now", False)])
-def test_under_other_versions_the_fastest_template_is_compiled_before_it_is_believed(
-    tuned_with: str, compiles: bool
-) -> None:
-    compiled = []
+def test_the_fastest_template_of_another_torch_is_compiled(tuned_with: str, compiles: bool) -> None:
+    compilations = []
 
     def precompile() -> None:
-        compiled.append(True)
+        compilations.append(True)
         if not compiles:
             raise RuntimeError("out of resource\nmore")
 
-    fastest = choice("a", "mm_1")
+    fastest = template("a", "mm_1")
     fastest.precompile = precompile
-    versions = identity.versions() if tuned_with == "now" else Versions.parse(tuned_with)
+    versions = Versions.parse(tuned_with)
+    if tuned_with == "now":
+        versions = identity.versions()
     entry = replace(template_entry(Candidate("a", time_us=1.0, label="Template mm")), versions=versions)
 
-    reason = _does_not_compile(_Offered([fastest]), entry)
+    reason = TemplateDecision([fastest]).explain_failed_compilation(entry)
 
-    assert bool(compiled) is (tuned_with != "now")
-    refused = tuned_with != "now" and not compiles
-    assert reason == ("the choice does not compile: RuntimeError: out of resource" if refused else "")
+    assert bool(compilations) is (tuned_with != "now")
+    if compiles or tuned_with == "now":
+        assert reason == ""
+    else:
+        assert reason == "the choice does not compile: RuntimeError: out of resource"
 
 
-def config_of(**values: Any) -> Any:
+def combined_kernel(*blocks: int) -> Any:
+    """Return the autotuner of a combined kernel, whose configurations have these blocks."""
     import triton
 
-    warps, stages = values.pop("num_warps", 4), values.pop("num_stages", 2)
-    return triton.Config(values, num_warps=warps, num_stages=stages)
-
-
-def autotuner_of(kind: str = "POINTWISE", size_hints: dict[str, int] | None = None, **meta: Any) -> Any:
-    from torch._inductor.runtime.coordinate_descent_tuner import CoordescTuner
-
-    meta = {"warp_size": 32, "max_threads_per_block": 1024, "coordinate_descent_tuning": True, **meta}
-    tuner = CoordescTuner(size_hints=size_hints or {"x": 65536}, inductor_meta=meta)
-    return SimpleNamespace(heuristic_type=SimpleNamespace(name=kind), inductor_meta=meta, coordesc_tuner=tuner)
-
-
-def combined(*blocks: int) -> Any:
-    configs = [config_of(XBLOCK=block) for block in blocks]
-    groups = [{"member_indices": [0, 1], "configs": configs, "skip_rblock": False}]
-    found = autotuner_of(
-        combo_tuning_groups=groups, combo_warp_stage_candidates=[(8, 3)], coordinate_descent_tuning=False
+    configs = [triton.Config({"XBLOCK": block}, num_warps=4, num_stages=2) for block in blocks]
+    meta = {
+        "combo_tuning_groups": [{"member_indices": [0, 1], "configs": configs, "skip_rblock": False}],
+        "combo_warp_stage_candidates": [(8, 3)],
+    }
+    return SimpleNamespace(
+        heuristic_type=SimpleNamespace(name="POINTWISE"),
+        inductor_meta=meta,
+        triton_meta={},
+        size_hints={"x": 65536},
+        filename=None,
+        fn=SimpleNamespace(src="def triton_combo(x):\n    xnumel = 8\n", __name__="triton_combo"),
     )
-    found.triton_meta, found.size_hints, found.filename = {}, {"x": 65536}, None
-    found.fn = SimpleNamespace(src="def triton_combo(x):\n    xnumel = 8\n", __name__="triton_combo")
-    return found
 
 
 def test_a_combined_kernel_has_the_same_key_in_every_process() -> None:
-    assert identity.kernel_key(combined(64, 128), "list") == identity.kernel_key(combined(64, 128), "list")
-    assert identity.kernel_key(combined(64, 128), "list") != identity.kernel_key(combined(64, 256), "list")
+    assert identity.kernel_key(combined_kernel(64, 128), "list") == identity.kernel_key(
+        combined_kernel(64, 128), "list"
+    )
+    assert identity.kernel_key(combined_kernel(64, 128), "list") != identity.kernel_key(
+        combined_kernel(64, 256), "list"
+    )
 
 
 class ExternKernelCaller:
@@ -815,30 +818,31 @@ class ExternKernelCaller:
 
 
 def key_of_call(call: Any, op: str = "mm") -> dict[str, Any]:
+    """Return the key of a decision with this candidate, without its inputs and precision."""
     import torch._inductor.virtualized
 
     values = template_key(torch, [call], op, "[('cuda', 'torch.float16', 8, 4, 4, 1, 0)]", None)
-    told = {value.name: value.value for value in values}
-    assert told.pop("inputs") == "cuda float16[8, 4]"
-    assert told.pop("precision") == "highest"
-    return told
+    key = {value.name: value.value for value in values}
+    assert key.pop("inputs") == "cuda float16[8, 4]"
+    assert key.pop("precision") == "highest"
+    return key
 
 
-def test_a_call_of_a_library_is_told_by_its_arguments_where_they_are_not_the_usual_ones() -> None:
+def test_a_template_key_has_unusual_arguments_and_outputs() -> None:
     assert key_of_call(ExternKernelCaller(alpha=1, beta=1, out_dtype=None, use_fast_accum=False)) == {}
     assert key_of_call(ExternKernelCaller(alpha=2, use_fast_accum=True)) == {"alpha": 2, "use_fast_accum": True}
     assert key_of_call(ExternKernelCaller("float32")) == {"output": "float32"}
     assert key_of_call(ExternKernelCaller(strides=(1, 8))) == {"output": "[8, 4] strides [1, 8]"}
 
 
-def test_settings_that_decide_among_templates_are_told_where_somebody_set_them(
+def test_a_template_key_has_settings_that_were_changed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     import torch
     import torch._inductor.config as config
 
     with config.patch({"max_autotune_gemm_backends": "triton,aten", "max_autotune_conv_backends": "ATEN"}):
-        assert key_of_call(ExternKernelCaller()) == {}  # what counts on a GPU is as it always is
+        assert key_of_call(ExternKernelCaller()) == {}  # the backends for a GPU are the usual ones
         assert key_of_call(ExternKernelCaller(), "convolution") == {"settings": "max_autotune_conv_backends=ATEN"}
     with config.patch({"max_autotune_gemm_search_space": "EXHAUSTIVE", "triton.num_decompose_k_splits": 3}):
         assert key_of_call(ExternKernelCaller()) == {
@@ -853,7 +857,7 @@ def test_settings_that_decide_among_templates_are_told_where_somebody_set_them(
     assert key_of_call(ExternKernelCaller()) == {"settings": "blas=Cublaslt"}
 
 
-def test_settings_of_generated_cpp_are_told_on_a_cpu_where_somebody_set_them() -> None:
+def test_a_template_key_has_changed_cpp_settings_on_a_cpu() -> None:
     import torch._inductor.config as config
 
     on_cpu, on_gpu = ExternKernelCaller(), ExternKernelCaller()
@@ -865,8 +869,8 @@ def test_settings_of_generated_cpp_are_told_on_a_cpu_where_somebody_set_them() -
         assert key_of_call(on_cpu) == {"settings": "cpp.enable_unsafe_math_opt_flag=True, cpp.simdlen=1"}
 
 
-def test_without_a_call_of_a_library_the_code_tells_problems_apart() -> None:
-    first, second = choice("code-1", "flex_1"), choice("code-2", "flex_1")
+def test_without_a_library_call_the_key_has_a_code_digest() -> None:
+    first, second = template("code-1", "flex_1"), template("code-2", "flex_1")
     first.layout, first.input_nodes = ExternKernelCaller().layout, ExternKernelCaller().input_nodes
     second.layout, second.input_nodes = first.layout, first.input_nodes
 
@@ -874,14 +878,14 @@ def test_without_a_call_of_a_library_the_code_tells_problems_apart() -> None:
     assert key_of_call(first) == key_of_call(first) != key_of_call(second)
 
 
-def test_the_way_of_measuring_is_a_part_of_the_key_where_it_is_not_that_of_every_torch() -> None:
+def test_an_unusual_benchmark_policy_is_part_of_the_key() -> None:
     inputs = "[('cpu', 'torch.int8', 8, 1, 0)]"
     cudagraph = f"{inputs}:benchmark_policy=cudagraph_auto:cudagraph_unroll=10"
 
-    as_ever = [Value("inputs", "cpu int8[8]")]
-    assert identity.inputs_key(inputs) == identity.inputs_key(f"{inputs}:benchmark_policy=eager") == as_ever
+    usual_key = [Value("inputs", "cpu int8[8]")]
+    assert identity.inputs_key(inputs) == identity.inputs_key(f"{inputs}:benchmark_policy=eager") == usual_key
     assert identity.inputs_key(cudagraph) == [
-        *as_ever,
+        *usual_key,
         Value("measuring", "benchmark_policy=cudagraph_auto, cudagraph_unroll=10"),
     ]
 
@@ -913,7 +917,7 @@ def call(args):
         ("128", "256", False),
     ],
 )
-def test_a_measured_module_is_the_same_wherever_it_is_measured(old: str, new: str, same: bool) -> None:
+def test_the_digest_of_a_measured_module_ignores_its_place(old: str, new: str, same: bool) -> None:
     changed = MEASURED.replace(old, new)
 
     assert changed != MEASURED

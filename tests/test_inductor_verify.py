@@ -1,8 +1,9 @@
-"""Loaded choices of Inductor are raced again, on a GPU that is made up."""
+"""Loaded choices of Inductor race again, on a GPU that a test makes up."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,7 +13,7 @@ from pytest_autotune.cache.model import Candidate, Device, Entry, Problem, Value
 from pytest_autotune.run.session import Session
 from pytest_autotune.tuners.inductor.benchmarks import Benchmarks
 from pytest_autotune.tuners.inductor.generated_kernel import KernelRace
-from pytest_autotune.tuners.inductor.templates import Templates
+from pytest_autotune.tuners.inductor.templates import TemplateDecision, Templates
 from pytest_autotune.tuners.shared.library import FunctionPatches
 from tests.sessions import AnyChoice, a_session, verifying
 from tests.test_inductor_benchmarks import Inductor, Kernel
@@ -22,7 +23,7 @@ GPU = Device("NVIDIA H200", "sm_90", 132)
 
 
 def a_race(entry: Entry) -> tuple[Session, list[Any]]:
-    """A session in which it is this entry's turn, and the verdicts that come of it."""
+    """Return a session that races this entry, and the list of its verdicts."""
     mode = verifying()
     return a_session((entry,), modes=(mode,))[0], mode.verdicts
 
@@ -36,7 +37,11 @@ def params(block: int) -> tuple[Value, ...]:
 
 
 class Spilling(Kernel):
-    """Inductor's autotuner of a kernel whose launchers have configurations; some spill registers."""
+    """Inductor's autotuner of a kernel.
+
+    :param times_us: the time of each candidate, by its block.
+    :param spills: the number of registers that a candidate spills, by its block.
+    """
 
     custom_kernel = False
     inductor_meta: Mapping[str, Any] = {}
@@ -73,47 +78,53 @@ def template(name: str) -> Any:
         def hash_key(self) -> str:
             return name
 
-    found: Any = TemplateCaller()
-    found.name, found.description = name, f"BLOCK={name}"
-    return found
+    choice: Any = TemplateCaller()
+    choice.name, choice.description = name, f"BLOCK={name}"
+    return choice
 
 
 @pytest.mark.parametrize(
-    ("times_us", "told"),
+    ("times_us", "verdict_start"),
     [
         ({"a": 50.0, "b": 44.0, "c": 90.0}, "the choice takes 1.14 x (Template b: BLOCK=b), 50"),
         ({"a": 50.0, "b": 49.5, "c": 90.0}, "as fast as any"),
     ],
 )
-def test_a_loaded_decision_among_templates_is_measured_again_and_used_all_the_same(
-    monkeypatch: pytest.MonkeyPatch, times_us: Mapping[str, float], told: str
+def test_a_loaded_template_decision_is_measured_and_used(
+    monkeypatch: pytest.MonkeyPatch, times_us: Mapping[str, float], verdict_start: str
 ) -> None:
     choices = [template(name) for name in times_us]
-    then = [Candidate(name, time_us=time_us) for name, time_us in zip(times_us, (10.0, 20.0, 30.0), strict=True)]
-    entry = Entry(Problem("inductor.template", "mm", (), GPU), candidates=tuple(then))
+    loaded_times_us = (10.0, 20.0, 30.0)
+    loaded = [Candidate(name, time_us=time_us) for name, time_us in zip(times_us, loaded_times_us, strict=True)]
+    entry = Entry(Problem("inductor.template", "mm", (), GPU), candidates=tuple(loaded))
     session, verdicts = a_race(entry)
     inductor: Any = Inductor()
-    timed = Benchmarks(lambda: Gpu())
-    timed.hook(inductor, session, FunctionPatches(session, "inductor"))
-    part = Templates(timed)
+    benchmarks = Benchmarks(Gpu)
+    benchmarks.hook(inductor, session, FunctionPatches(session, "inductor"))
+    part = Templates(benchmarks)
     part._session, part._module = session, SimpleNamespace(torch=None)
-    monkeypatch.setattr("pytest_autotune.tuners.inductor.templates.template_key", lambda *asked: ())
-    monkeypatch.setattr("pytest_autotune.tuners.inductor.templates.device_of", lambda *asked: GPU)
-    monkeypatch.setattr("pytest_autotune.tuners.inductor.templates._does_not_compile", lambda *asked: "")
-    asked: list[int] = []
+    monkeypatch.setattr("pytest_autotune.tuners.inductor.templates.template_key", lambda *args: ())
+    monkeypatch.setattr("pytest_autotune.tuners.inductor.templates.device_of", lambda *args: GPU)
+    monkeypatch.setattr(TemplateDecision, "explain_failed_compilation", lambda *args: "")
+    counts: list[int] = []
 
-    def benchmark(some: Sequence[Any]) -> dict[Any, float]:
-        asked.append(len(some))
-        return {one: inductor.benchmarker.benchmark(lambda one=one: times_us[one.name]) for one in some}
+    def benchmark(candidates: Sequence[Any]) -> dict[Any, float]:
+        counts.append(len(candidates))
+        times_ms = {}
+        for candidate in candidates:
+            times_ms[candidate] = inductor.benchmarker.benchmark(partial(times_us.__getitem__, candidate.name))
+        return times_ms
 
-    compiled_first = part._lookup(dict, None, choices, "mm", "inputs", None, None)
-    used = part._lookup(dict, None, choices, "mm", "inputs", benchmark, None)
+    before_compilation = part._lookup(dict, None, choices, "mm", "inputs", None, None)
+    times_ms = part._lookup(dict, None, choices, "mm", "inputs", benchmark, None)
 
-    assert compiled_first == {}  # so that Inductor compiles them
-    assert used == dict(zip(choices, (0.01, 0.02, 0.03), strict=True))
+    assert before_compilation == {}  # so that Inductor compiles all candidates
+    assert times_ms == dict(zip(choices, (0.01, 0.02, 0.03), strict=True))
     [verdict] = verdicts
-    assert str(verdict).startswith(told)
-    assert asked == ([3, 2] if verdict.is_slower else [3])
+    assert str(verdict).startswith(verdict_start)
     if verdict.is_slower:
-        fastest = min(verdict.entry.candidates, key=lambda one: one.time_us or 0.0)
+        assert counts == [3, 2]
+        fastest = min(verdict.entry.candidates, key=lambda candidate: candidate.time_us or 0.0)
         assert fastest.id == "b"
+    else:
+        assert counts == [3]
