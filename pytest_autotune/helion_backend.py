@@ -32,7 +32,8 @@ class HelionStore(RemoteCacheBackend):  # type: ignore[misc]
         location = Location.parse(url, Path())
         if not location.url:
             raise CacheError(VARIABLE, f"names no URL: {url!r}", f"{VARIABLE}=s3://BUCKET/FOLDER/")
-        self._library, self._objects, _ = open_url(location)
+        opened = open_url(location)
+        self._library, self._objects = opened.library, opened.objects
 
     def get(self, key: str) -> str | None:
         try:

@@ -1,6 +1,6 @@
-"""Requests to object storage: the library that makes them, how long they take, and their errors in short.
+"""Requests to object storage: the library that makes them, their time limits, and their errors in short.
 
-Nothing here knows what is stored.
+Nothing here knows which objects are stored.
 """
 
 from __future__ import annotations
@@ -10,28 +10,31 @@ import os
 import re
 from collections.abc import Awaitable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Generic, TypeVar
 
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.locations import INSTANCE, Location
 
-#: A request that hangs ends after so many seconds, and others are tried again for so many. A store that is down costs
-#: a run one request at its start and one at its end.
+#: A request that hangs ends after so many seconds.
 _REQUEST_S = 4
+#: A request that fails is repeated for so many seconds. A store that is down costs a run one request at its start and
+#: another at its end.
 _RETRY_S = 3
-#: A request with all its tries: two of them, and the rest of a run, take less than the 10 s that users are promised.
+#: A request with all its repetitions takes at most so many seconds. Two of them, and the rest of a run, take less than
+#: the 10 s that the documentation promises.
 _PATIENCE_S = 4.2
 
-#: The variables that hold credentials, or say where they are. A machine may have some of its own, but asking one that
-#: has none takes seconds.
+#: The variables that hold credentials, or say where they are. A machine may have credentials of its own, but asking a
+#: machine that has none takes seconds.
 _CREDENTIALS = {
     "s3": re.compile("AWS_(ACCESS_KEY_ID|WEB_IDENTITY_TOKEN_FILE|CONTAINER_CREDENTIALS_(RELATIVE|FULL)_URI)"),
     "gs": re.compile("GOOGLE_(APPLICATION_CREDENTIALS|SERVICE_ACCOUNT(_PATH|_KEY)?)"),
     "az": re.compile("AZURE_(STORAGE_.*(KEY|TOKEN)|(STORAGE_)?CLIENT_SECRET|FEDERATED_TOKEN_FILE|USE_AZURE_CLI)"),
 }
-#: The variables whose values are parts of requests: the library panics at a line break in them.
-_PARTS = {
+#: The variables whose values are parts of requests. The library panics at a line break in them.
+_REQUEST_PARTS = {
     "s3": re.compile("AWS_(ACCESS_KEY_ID|SECRET_ACCESS_KEY|(SESSION_)?TOKEN|(DEFAULT_)?REGION|ENDPOINT(_URL(_S3)?)?)"),
     "gs": re.compile("GOOGLE_(BEARER_TOKEN|BASE_URL)"),
     "az": re.compile("AZURE_.*(KEY|TOKEN|SECRET|_ID|NAME|ENDPOINT)"),
@@ -42,12 +45,12 @@ _T = TypeVar("_T")
 
 
 def run(requests: Coroutine[Any, Any, _T]) -> _T:
-    """Return what requests come to. They have a thread of their own: the caller's may run a loop of events."""
+    """Run requests in a thread of their own, and return their result. The caller's thread may run an event loop."""
     running = _Running[_T](requests)
     with ThreadPoolExecutor(1) as pool:
-        done = pool.submit(asyncio.run, running.until_done())
+        future = pool.submit(asyncio.run, running.wait())
         try:
-            return done.result()
+            return future.result()
         except KeyboardInterrupt:
             running.cancel()
             raise
@@ -61,39 +64,56 @@ class _Running(Generic[_T]):
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[_T] | None = None
 
-    async def until_done(self) -> _T:
+    async def wait(self) -> _T:
+        """Run the requests, and return their result."""
         self._loop = asyncio.get_running_loop()
         self._task = asyncio.create_task(self._requests)
         return await self._task
 
     def cancel(self) -> None:
+        """Cancel the requests, if they run."""
         if self._loop is not None and self._task is not None:
             self._loop.call_soon_threadsafe(self._task.cancel)
 
 
-async def within(request: Awaitable[_T]) -> _T:
-    """Return what a request answers.
+async def within_patience(request: Awaitable[_T]) -> _T:
+    """Return the answer to a request.
 
-    :raises TimeoutError: where that takes too long.
+    :raises TimeoutError: if the answer takes too long.
     """
     try:
         return await asyncio.wait_for(request, _PATIENCE_S)
-    except asyncio.TimeoutError:  # another class before Python 3.11
+    except asyncio.TimeoutError:
+        # Before Python 3.11, this class is not TimeoutError.
         raise TimeoutError(f"no answer within {_PATIENCE_S:g} s") from None
 
 
 async def next_page(pages: Any) -> Any:
-    """Return the next page of a list; None behind the last."""
+    """Return the next page of a list; None after the last page."""
     try:
         return await pages.__anext__()
     except StopAsyncIteration:
         return None
 
 
-def open_url(location: Location) -> tuple[Any, Any, bool]:
-    """The library, what it has for a URL, and whether there are credentials for that.
+@dataclass(frozen=True)
+class OpenedUrl:
+    """The access to the objects of a URL.
 
-    :raises CacheError: where the library is not installed, or the URL makes no sense to it.
+    :param library: the module that makes the requests.
+    :param objects: the library's object for the URL.
+    :param has_credentials: whether the requests have credentials.
+    """
+
+    library: Any
+    objects: Any
+    has_credentials: bool
+
+
+def open_url(location: Location) -> OpenedUrl:
+    """Return the access to the objects of a URL. No request is made.
+
+    :raises CacheError: if the library is not installed, or cannot parse the URL.
     """
     try:
         import obstore
@@ -103,51 +123,69 @@ def open_url(location: Location) -> tuple[Any, Any, bool]:
         raise CacheError(str(location), "is a URL, and obstore is not installed", remedy) from None
     scheme = location.url.partition(":")[0]
     _check_environment(str(location), scheme)
-    has_name = _CREDENTIALS[scheme].fullmatch
-    is_set = any(has_name(name) and value for name, value in os.environ.items())
-    has_credentials = is_set or INSTANCE in location.options
+    has_credentials = INSTANCE in location.options or _has_credential_variable(scheme)
+    config: Any = {}
+    if not has_credentials:
+        config = {"skip_signature": True}
+    # The library follows redirects, and sends the session's token along: never without TLS, at least.
+    client: Any = {"timeout": f"{_REQUEST_S}s", "connect_timeout": "2s", "allow_http": _allows_http(scheme)}
     wait = {"init_backoff": timedelta(milliseconds=100), "max_backoff": timedelta(seconds=1), "base": 2}
-    url: Any = location.url + "/"
-    config: Any = {} if has_credentials else {"skip_signature": True}
-    # The library follows redirects, and carries the token of a session there: at least never without TLS.
-    client: Any = {"timeout": f"{_REQUEST_S}s", "connect_timeout": "2s", "allow_http": _may_be_plain(scheme)}
     retry: Any = {"max_retries": 5, "retry_timeout": timedelta(seconds=_RETRY_S), "backoff": wait}
+    url: Any = location.url + "/"
     try:
-        return obstore, from_url(url, config=config, client_options=client, retry_config=retry), has_credentials
+        objects = from_url(url, config=config, client_options=client, retry_config=retry)
     except (obstore.exceptions.BaseError, ValueError) as error:
-        raise CacheError(str(location), words(error)) from None
+        raise CacheError(str(location), describe_request_error(error)) from None
+    return OpenedUrl(obstore, objects, has_credentials)
 
 
-def _check_environment(where: str, scheme: str) -> None:
-    """Refuse values of which the library can make no request.
+def _has_credential_variable(scheme: str) -> bool:
+    """Whether a variable with credentials is set."""
+    for name, value in os.environ.items():
+        if value and _CREDENTIALS[scheme].fullmatch(name):
+            return True
+    return False
 
-    :raises CacheError: for the first one, which is named and not repeated.
+
+def _check_environment(place: str, scheme: str) -> None:
+    """Refuse values from which the library cannot make a request.
+
+    :raises CacheError: for the first such variable. The error does not repeat the value, which may be a secret.
     """
     for name, value in sorted(os.environ.items()):
-        if not _PARTS[scheme].fullmatch(name):
+        if not _REQUEST_PARTS[scheme].fullmatch(name):
             continue
         if re.search(r"[\x00-\x1f\x7f]", value):
-            raise CacheError(where, f"{name} holds a line break or a control character", "set it without that")
+            raise CacheError(place, f"{name} holds a line break or a control character", "set it without that")
         if _ADDRESS.fullmatch(name) and value and not value.startswith(("http://", "https://")):
-            raise CacheError(where, f"{name} is no address", "it begins with https:// or http://")
+            raise CacheError(place, f"{name} is no address", "it begins with https:// or http://")
 
 
-def _may_be_plain(scheme: str) -> bool:
-    """Whether requests without TLS are allowed: for S3, an address has to say so."""
-    addresses = [value for name, value in os.environ.items() if name.startswith("AWS_ENDPOINT")]
-    return scheme != "s3" or any(address.startswith("http://") for address in addresses)
+def _allows_http(scheme: str) -> bool:
+    """Whether requests without TLS are allowed. For S3, an address must begin with ``http://``."""
+    if scheme != "s3":
+        return True
+    for name, value in os.environ.items():
+        if name.startswith("AWS_ENDPOINT") and value.startswith("http://"):
+            return True
+    return False
 
 
-def words(error: BaseException) -> str:
-    """An error of the library, which has pages of details, in short."""
+def describe_request_error(error: BaseException) -> str:
+    """Return an error of the library in short; its own text has pages of details."""
     text = str(error)
     if status := re.search(r"status code: (\d{3}[ A-Za-z]*)", text):
-        code = re.search(r"<Code>(\w+)</Code>", text)
-        return f"the store answers {status[1].strip()}{f' ({code[1]})' if code else ''}"
-    address = re.search(r"Error performing \w+ \w+://([^/?#\s]*)", text)
-    host = f" ({address[1].rpartition('@')[2]})" if address else ""
+        answer = f"the store answers {status[1].strip()}"
+        if code := re.search(r"<Code>(\w+)</Code>", text):
+            answer += f" ({code[1]})"
+        return answer
+    host = ""
+    if address := re.search(r"Error performing \w+ \w+://([^/?#\s]*)", text):
+        # Text before an @ may be a password.
+        host = f" ({address[1].rpartition('@')[2]})"
     if re.search(r"\bTimed ?[oO]ut|kind: Timeout", text):
         return f"no answer within {_REQUEST_S} s{host}"
     if cause := re.search(r'(?:message|error): "([^"]*)"', text):
         return cause[1] + host
-    return text.partition("\n")[0].rpartition(" - ")[2] + host
+    first_line = text.partition("\n")[0]
+    return first_line.rpartition(" - ")[2] + host

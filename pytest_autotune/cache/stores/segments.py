@@ -1,16 +1,17 @@
-"""A cache that a fleet shares, in object storage: S3, GCS, Azure or what speaks like one of them.
+"""A cache that many runs share, in object storage: S3, GCS, Azure, or a service with the interface of S3.
 
-It is a set of segments that are written once: ``v1/<device>/<sha256 of the content>.pb`` below the URL. Each is a
-cache in the binary format, of what one run has tuned for one device. What the store holds is all of them merged by a
-rule that knows no order, so nothing is ever replaced in place, and no two writers can lose each other's entries: there
-is no lock, no lease, no clock and no conditional write. A name says what the bytes have to be; a copy of them on this
+The cache is a set of segments: ``v1/<device>/<sha256 of the content>.pb`` below the URL. A segment is a cache in the
+binary format, with the entries that a run tuned for a device. Segments are written once and never changed. The content
+of the store is the merge of all segments, whatever their order. So no writer can lose another's entries, without a
+lock, a lease, a clock or a conditional write. A segment's name says which bytes it must have, so a copy of it on this
 machine is never out of date.
 
-Of the entries of one identity the one with the higher generation stays. An entry that takes the place of another has
-the next generation, and so has a *tombstone*: an entry without a result, which removes.
+If several segments have entries of the same identity, the entry with the highest generation stays. An entry that
+replaces another has the next generation. A *tombstone* is an entry without a result: it removes the entry of its
+identity, and has the next generation, too.
 
-Segments of all devices are read. Which one the tests will ask for is not known before the first lookup (asking would
-initialise CUDA), and that a kernel was tuned for other devices only is worth telling.
+The segments of all devices are read. The device of the tests is not known before the first lookup, because asking for
+it would initialise CUDA. A miss also tells the user that the kernel was tuned for other devices.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from pathlib import Path
 
 from pytest_autotune.cache.codec import Format, decode, encode
@@ -33,23 +35,23 @@ from pytest_autotune.cache.merge import combine_caches, next_generation
 from pytest_autotune.cache.model import Cache, Entry
 from pytest_autotune.cache.quantities import describe_count
 from pytest_autotune.cache.stores.disk import MAX_BYTES
-from pytest_autotune.cache.stores.objects import next_page, open_url, run, within, words
+from pytest_autotune.cache.stores.objects import describe_request_error, next_page, open_url, run, within_patience
 from pytest_autotune.cache.stores.store import NotTakenError, OpenedStore, UpdateOutcome
 
-#: All pages of a list, for a run and for a compaction: some stores give the first page again and again.
+#: The longest time for all pages of a list, for a run and for a compaction. Some stores give the first page for ever.
 _LIST_S = 5.0
 _LIST_OF_COMPACTION_S = 60.0
-#: A larger segment becomes two, so that one of them is read within a request's time.
-_LARGE = 4 * 2**20
+#: A larger segment is written as two, so that a segment is read within a request's time.
+_LARGE_BYTES = 4 * 2**20
 _REQUESTS_AT_ONCE = 8
-#: What is gone when it is asked for was merged into another segment by a compaction: the names are read again.
+#: The tries to read all listed segments. A compaction may have merged a listed segment into another segment.
 _TRIES = 4
 _PAUSE_S = 0.2
-_SEGMENT = re.compile(r"v1/[^/]+/([0-9a-f]{64})\.pb")
-#: Stands for the objects whose names the library refuses.
+_SEGMENT_NAME = re.compile(r"v1/[^/]+/([0-9a-f]{64})\.pb")
+#: The name that stands for the objects whose names the library refuses.
 _FOREIGN = "v1/"
-#: The name of its copy on this machine.
-_COPY = re.compile(r"v1-.+-[0-9a-f]{64}\.pb")
+#: The name of a segment's copy on this machine.
+_COPY_NAME = re.compile(r"v1-.+-[0-9a-f]{64}\.pb")
 
 
 @dataclass(frozen=True)
@@ -65,42 +67,70 @@ class OpenedSegments:
         return self.store.add(cache, self.removing)
 
 
+@dataclass(frozen=True)
+class _Listing:
+    """The names of the segments of a store.
+
+    :param refused: the error of a name that the library refuses; empty if it refuses none.
+    """
+
+    names: list[str]
+    refused: str
+
+
+@dataclass(frozen=True)
+class _StoredSegments:
+    """The segments of a store.
+
+    :param data_by_name: the bytes of each segment; None for a segment that is listed and gone.
+    :param refused: the error of a name that the library refuses; empty if it refuses none.
+    """
+
+    data_by_name: Mapping[str, bytes | None]
+    refused: str
+
+
 class SegmentStore:
     """A cache at a URL."""
 
     def __init__(self, location: Location) -> None:
         self._location = location
-        self._where = str(location)
-        self._keep = location.local_copy or Path(os.devnull)  # below which nothing can be
-        self._library, self._objects, self.has_credentials = open_url(location)
-        #: What was there when it was first asked for, tombstones too.
-        self._held: Cache | None = None
+        self._place = str(location)
+        # No file can be below the null device.
+        self._local_copy = location.local_copy or Path(os.devnull)
+        opened = open_url(location)
+        self._library, self._objects, self.has_credentials = opened.library, opened.objects, opened.has_credentials
+        #: The content at the first reading, with tombstones; None before the first reading.
+        self._content: Cache | None = None
 
     def __str__(self) -> str:
-        return self._where
+        return self._place
 
     def read(self, missing_ok: bool = False) -> Cache:
-        """What was there when it was first asked for; of a store that was down then, nothing but once an error.
+        """Return the content at the first reading.
 
-        A segment that cannot be read is reported: the others are what they were.
+        A segment that cannot be read is reported, and the other segments are read. A store that is down is an error
+        once, and empty afterwards.
         """
-        held = self._read()
-        if not (held.entries or missing_ok):
-            raise CacheError(self._where, "holds no cache", f"create it with --autotune-dump={self._where}")
-        return _without_tombstones(held)
+        content = self._read()
+        if not (content.entries or missing_ok):
+            raise CacheError(self._place, "holds no cache", f"create it with --autotune-dump={self._place}")
+        return _without_tombstones(content)
 
     def _read(self) -> Cache:
-        if self._held is None:
-            self._held = Cache()
-            segments = self._segments()
-            unread = [cache.lossy for cache in segments.values() if cache.lossy]
-            if unread and len(unread) == len(segments):
-                raise CacheError(*unread[0])
-            self._held = combine_caches(segments).cache
-        return self._held
+        """Return the content at the first reading, with tombstones."""
+        if self._content is None:
+            self._content = Cache()
+            segments = self._read_segments()
+            losses = [cache.lossy for cache in segments.values() if cache.lossy]
+            if losses and len(losses) == len(segments):
+                raise CacheError(*losses[0])
+            self._content = combine_caches(segments).cache
+        return self._content
 
     def check_writable(self) -> Cache:
-        return self.read(missing_ok=True)  # whether it can be written to is found out when it is
+        # Only writing shows whether the store can be written.
+        return self.read(missing_ok=True)
 
     @contextmanager
     def open_for_update(self, removing: bool = False) -> Iterator[OpenedStore]:
@@ -113,176 +143,219 @@ class SegmentStore:
         :param removing: remove the entries that the cache lacks. They may belong to other runs.
         :raises NotTakenError: if the entries could not be written.
         """
-        held = self._read()
-        now = _without_tombstones(held)
-        new = list(_difference(held, cache))
+        content = self._read()
+        new_entries = _list_new_entries(content, cache)
         if removing:
-            kept = {entry.identity for entry in cache.entries}
-            new += [_tombstone(entry) for entry in now.entries if entry.identity not in kept]
+            identities = {entry.identity for entry in cache.entries}
+            for entry in _without_tombstones(content).entries:
+                if entry.identity not in identities:
+                    new_entries.append(_tombstone(entry))
         try:
-            self._put(new)
+            self._write_segments(_encode_segments(new_entries))
         except CacheError as error:
-            data = encode(Cache(tuple(new)), Format.BINARY)
-            file = self._keep / "unsent" / f"{_name_of(data)[:16]}.pb"
-            place = os.path.relpath(file) if _is_written(file, data) else ""
-            send = f"it is kept: pytest-autotune merge {place} -o {self._location.url}/ sends it"
-            raise NotTakenError(self._where, error.event, place, send) from None
-        return UpdateOutcome(self._where, bool(new))
+            raise self._keep_unsent(new_entries, error) from None
+        return UpdateOutcome(self._place, bool(new_entries))
+
+    def _keep_unsent(self, entries: Iterable[Entry], error: CacheError) -> NotTakenError:
+        """Keep entries that the store did not take in a local file, and return the error that names the file."""
+        data = encode(Cache(tuple(entries)), Format.BINARY)
+        file = self._local_copy / "unsent" / f"{_digest(data)[:16]}.pb"
+        path = ""
+        if _is_written(file, data):
+            path = os.path.relpath(file)
+        remedy = f"it is kept: pytest-autotune merge {path} -o {self._location.url}/ sends it"
+        return NotTakenError(self._place, error.event, path, remedy)
+
+    # Compaction.
 
     def compact(self) -> tuple[int, int]:
-        """Write all segments as one for each device, then remove them; what others add meanwhile stays as it is.
+        """Write all segments as one segment for each device, then remove them.
 
-        Whoever reads meanwhile finds every entry in some segment. Tombstones go last, after what they remove. Nothing
-        is removed before the new segments were read back.
+        Segments that others add meanwhile stay. A process that reads meanwhile finds every entry in some segment: the
+        old segments are removed after the new segments were read back, and tombstones after the entries that they
+        remove.
+
+        :returns: the number of segments before, and after.
         """
-        segments = self._segments(_LIST_OF_COMPACTION_S)
+        segments = self._read_segments(_LIST_OF_COMPACTION_S)
         segments.pop(_FOREIGN, None)
-        mergeable = {name: cache for name, cache in segments.items() if not cache.lossy}
-        new = self._put(_without_tombstones(combine_caches(mergeable).cache).entries, there=mergeable)
+        readable = {name: cache for name, cache in segments.items() if not cache.lossy}
+        merged = _encode_segments(_without_tombstones(combine_caches(readable).cache).entries)
+        self._write_segments({name: data for name, data in merged.items() if name not in readable})
         with self._errors("cannot be compacted", "nothing was removed"):
-            run(self._check_stored(new))
-        old = [name for name in mergeable if name not in new]
-        with_tombstones = [name for name in old if any(map(_is_tombstone, mergeable[name].entries))]
-        for names in ([name for name in old if name not in with_tombstones], with_tombstones):
-            if names:
-                with self._errors("cannot be compacted"), suppress(FileNotFoundError):
-                    self._library.delete(self._objects, names)
-        return len(segments), len(segments) - len(old) + len([name for name in new if name not in segments])
+            run(self._check_stored(merged))
+        old_names = [name for name in readable if name not in merged]
+        with_tombstones = [name for name in old_names if _has_tombstone(readable[name])]
+        self._delete([name for name in old_names if name not in with_tombstones])
+        self._delete(with_tombstones)
+        new_names = [name for name in merged if name not in segments]
+        return len(segments), len(segments) - len(old_names) + len(new_names)
 
     async def _check_stored(self, names: Iterable[str]) -> None:
-        """Raise where a store that has taken segments does not give them back."""
+        """Check that the store gives back the segments that it has taken.
+
+        :raises ValueError: if it does not.
+        """
         for name in names:
             data = await self._get(name)
-            if data is None or _name_of(data) not in name:
+            if data is None or _digest(data) not in name:
                 raise ValueError(f"{name} was written, and the store does not give it back")
 
-    def _segments(self, list_s: float = _LIST_S) -> dict[str, Cache]:
-        """The segments by their names.
+    def _delete(self, names: Sequence[str]) -> None:
+        if names:
+            with self._errors("cannot be compacted"), suppress(FileNotFoundError):
+                self._library.delete(self._objects, names)
 
-        :param list_s: the longest time for the list of their names.
+    # Reading.
+
+    def _read_segments(self, list_s: float = _LIST_S) -> dict[str, Cache]:
+        """Return the caches of the segments by name. A cache that cannot be read is empty, and says why.
+
+        :param list_s: the longest time for the list of the names.
         """
         with self._errors("cannot be read", "with ?optional a run goes on without it"):
-            found, foreign = run(self._read_all(list_s))
-        self._tidy_copies(found)
-        segments = {name: self._decoded(name, data) for name, data in found.items()}
-        if foreign:
-            segments[_FOREIGN] = Cache(lossy=(self._where, f"holds a foreign object: {foreign}", "remove that object"))
+            stored = run(self._load_segments(list_s))
+        self._remove_old_copies(stored.data_by_name)
+        segments = {name: self._decode(name, data) for name, data in stored.data_by_name.items()}
+        if stored.refused:
+            loss = (self._place, f"holds a foreign object: {stored.refused}", "remove that object")
+            segments[_FOREIGN] = Cache(lossy=loss)
         return segments
 
-    async def _read_all(self, list_s: float) -> tuple[dict[str, bytes | None], str]:
-        """Return the bytes of the segments by name, None of those that are listed and gone; and what is foreign."""
+    async def _load_segments(self, list_s: float) -> _StoredSegments:
         at_once = asyncio.Semaphore(_REQUESTS_AT_ONCE)
-        found: dict[str, bytes | None] = {}
+        data_by_name: dict[str, bytes | None] = {}
         for tries_left in reversed(range(_TRIES)):
-            names, foreign = await self._names(HostTime.monotonic() + list_s)
-            unread = [name for name in names if found.get(name) is None]
-            data = await asyncio.gather(*(self._bytes(name, at_once) for name in unread))
-            found |= dict(zip(unread, data, strict=True))
+            listing = await self._list(HostTime.monotonic() + list_s)
+            unread_names = [name for name in listing.names if data_by_name.get(name) is None]
+            data = await asyncio.gather(*(self._load_segment(name, at_once) for name in unread_names))
+            data_by_name |= dict(zip(unread_names, data, strict=True))
             if None not in data or not tries_left:
                 break
             await asyncio.sleep(_PAUSE_S)
-        return {name: found[name] for name in names}, foreign
+        return _StoredSegments({name: data_by_name[name] for name in listing.names}, listing.refused)
 
-    def _decoded(self, name: str, data: bytes | None) -> Cache:
-        """What a segment holds; where that cannot be read, nothing but why."""
-        where = f"{self._where}: {name}"
+    async def _load_segment(self, name: str, at_once: asyncio.Semaphore) -> bytes | None:
+        """Return the bytes of a segment, from its copy if there is one; None if the segment is gone."""
+        with suppress(OSError):
+            data = self._copy_path(name).read_bytes()
+            if _digest(data) in name:
+                return data
+        async with at_once:
+            stored = await self._get(name)
+        if stored is not None and _digest(stored) in name:
+            _is_written(self._copy_path(name), stored)
+        return stored
+
+    async def _get(self, name: str) -> bytes | None:
+        """Return the bytes of an object; None if the store has no object of this name."""
+        try:
+            answer = await within_patience(self._library.get_async(self._objects, name))
+            return bytes(await within_patience(answer.bytes_async()))
+        except FileNotFoundError:
+            return None
+
+    def _decode(self, name: str, data: bytes | None) -> Cache:
+        """Return the cache in a segment. A cache that cannot be read is empty, and says why."""
+        place = f"{self._place}: {name}"
+        remedy = "remove that object"
         if data is None:
-            return Cache(lossy=(where, "is listed, and the store answers 404; it is left out", "remove that object"))
-        if _name_of(data) not in name:
-            return Cache(lossy=(where, "holds other bytes than its name says, and is left out", "remove that object"))
+            return Cache(lossy=(place, "is listed, and the store answers 404; it is left out", remedy))
+        if _digest(data) not in name:
+            return Cache(lossy=(place, "holds other bytes than its name says, and is left out", remedy))
         try:
-            return decode(data, Format.BINARY, where)
+            return decode(data, Format.BINARY, place)
         except CacheError as error:
-            return Cache(lossy=(where, f"{error.event}; it is left out", error.remedy))
+            return Cache(lossy=(place, f"{error.event}; it is left out", error.remedy))
 
-    async def _names(self, deadline: float) -> tuple[list[str], str]:
-        """Return the names of the segments, and the error of a name that the library refuses."""
-        refused = self._library.exceptions.InvalidPathError
+    # Listing.
+
+    async def _list(self, deadline: float) -> _Listing:
+        """Return the names of the segments."""
+        refused = ""
         try:
-            sizes, error = await self._sizes("v1/", deadline), ""
-        except refused as invalid:
-            # One such object, with // or .. in its name, fails a whole page. The folders are listed around it.
-            error = words(invalid)
+            sizes = await self._list_sizes("v1/", deadline)
+        except self._library.exceptions.InvalidPathError as error:
+            # An object with // or .. in its name fails a whole page. The folders are listed around it.
+            refused = describe_request_error(error)
             sizes = {}
-            try:
-                listing = await within(self._library.list_with_delimiter_async(self._objects, "v1/"))
-                folders = listing["common_prefixes"]
-            except refused:
-                folders = {name.rpartition("/")[0] for name in await self._sizes("v1/", deadline, "v1/0")}
-            for folder in folders:
-                sizes |= await self._sizes_in(folder, deadline)
-        names = [name for name, size in sizes.items() if _SEGMENT.fullmatch(name) and size <= MAX_BYTES]
-        return sorted(names), error
+            for folder in await self._list_folders(deadline):
+                sizes |= await self._list_sizes_in(folder, deadline)
+        names = [name for name, size in sizes.items() if _SEGMENT_NAME.fullmatch(name) and size <= MAX_BYTES]
+        return _Listing(sorted(names), refused)
 
-    async def _sizes_in(self, folder: str, deadline: float) -> dict[str, int]:
-        """Return the names and sizes of the objects in a folder, around a name that the library refuses."""
+    async def _list_folders(self, deadline: float) -> Iterable[str]:
+        """Return the folders of the devices."""
         try:
-            return await self._sizes(folder, deadline, f"{folder}/0")  # digests come behind // and ..
+            listing = await within_patience(self._library.list_with_delimiter_async(self._objects, "v1/"))
         except self._library.exceptions.InvalidPathError:
-            listing = await within(self._library.list_with_delimiter_async(self._objects, folder))
-            return {found["path"]: found["size"] for found in listing["objects"]}
+            # Names with // or .. are sorted before "0".
+            return {name.rpartition("/")[0] for name in await self._list_sizes("v1/", deadline, "v1/0")}
+        folders: Iterable[str] = listing["common_prefixes"]
+        return folders
 
-    async def _sizes(self, prefix: str, deadline: float, after: str | None = None) -> dict[str, int]:
-        """Return the names and sizes of all objects below a prefix, and behind a name."""
+    async def _list_sizes_in(self, folder: str, deadline: float) -> dict[str, int]:
+        """Return the sizes of the objects in a folder by name, around a name that the library refuses."""
+        try:
+            # Digests are sorted after // and ..
+            return await self._list_sizes(folder, deadline, f"{folder}/0")
+        except self._library.exceptions.InvalidPathError:
+            listing = await within_patience(self._library.list_with_delimiter_async(self._objects, folder))
+            return {item["path"]: item["size"] for item in listing["objects"]}
+
+    async def _list_sizes(self, prefix: str, deadline: float, after: str | None = None) -> dict[str, int]:
+        """Return the sizes of all objects below a prefix by name.
+
+        :param after: leave out the names up to this name.
+        :raises ValueError: if the list has no end before the deadline.
+        """
         sizes: dict[str, int] = {}
         pages = self._library.list(self._objects, prefix=prefix, offset=after).__aiter__()
-        while page := await within(next_page(pages)):
-            sizes |= {found["path"]: found["size"] for found in page}  # a page may repeat what another had
+        while page := await within_patience(next_page(pages)):
+            for item in page:
+                # A page may repeat items of another page.
+                sizes[item["path"]] = item["size"]
             if HostTime.monotonic() > deadline:
                 raise ValueError(f"the list of its objects has no end: {describe_count(len(sizes), 'name')} so far")
         return sizes
 
-    async def _bytes(self, name: str, at_once: asyncio.Semaphore) -> bytes | None:
-        """The bytes of a segment; None where it is gone."""
-        with suppress(OSError):
-            data = self._copy_of(name).read_bytes()
-            if _name_of(data) in name:
-                return data
-        async with at_once:
-            stored = await self._get(name)
-        if stored is not None and _name_of(stored) in name:
-            _is_written(self._copy_of(name), stored)
-        return stored
+    # Copies on this machine.
 
-    async def _get(self, name: str) -> bytes | None:
-        """Return what the store has under a name; None if it has nothing."""
-        try:
-            answer = await within(self._library.get_async(self._objects, name))
-            return bytes(await within(answer.bytes_async()))
-        except FileNotFoundError:
-            return None
+    def _copy_path(self, name: str) -> Path:
+        """Return the path of a segment's copy on this machine."""
+        store = _digest(self._location.url.encode())[:16]
+        return self._local_copy / "segments" / store / name.replace("/", "-")
 
-    def _copy_of(self, name: str) -> Path:
-        """Where a segment is kept on this machine."""
-        return self._keep / "segments" / _name_of(self._location.url.encode())[:16] / name.replace("/", "-")
+    def _remove_old_copies(self, names: Iterable[str]) -> None:
+        """Remove the copies of segments that are gone. Only files that this store made are removed.
 
-    def _tidy_copies(self, found: Iterable[str]) -> None:
-        """Remove the copies of segments that are gone: files that this store made, and none behind a link."""
-        listed = set(map(self._copy_of, found))
-        folder = self._copy_of("")
+        :param names: the names of the segments that are not gone.
+        """
+        copies = {self._copy_path(name) for name in names}
+        folder = self._copy_path("")
         if folder.is_symlink() or folder.parent.is_symlink():
+            # The files behind a link may belong to another program.
             return
-        with suppress(OSError):  # there are none, or it is a read-only tree
+        # There may be no copies, or the folder may be read-only.
+        with suppress(OSError):
             for file in folder.iterdir():
-                if file not in listed and _COPY.fullmatch(file.name):
+                if file not in copies and _COPY_NAME.fullmatch(file.name):
                     file.unlink()
 
-    def _put(self, entries: Iterable[Entry], there: Iterable[str] = ()) -> set[str]:
-        """Write entries as segments, one for each device, but those that are there; returns the names of all."""
-        names = set(there)
-        new = {f"v1/{device}/{_name_of(data)}.pb": data for device, data in _encoded(entries)}
-        with self._errors("cannot be written"):
-            run(self._put_all({name: data for name, data in new.items() if name not in names}))
-        return set(new)
+    # Writing.
 
-    async def _put_all(self, new: Mapping[str, bytes]) -> None:
-        for name, data in new.items():
-            # Under one name all writers put the same bytes.
-            await within(self._library.put_async(self._objects, name, data))
-            _is_written(self._copy_of(name), data)
+    def _write_segments(self, data_by_name: Mapping[str, bytes]) -> None:
+        with self._errors("cannot be written"):
+            run(self._put_all(data_by_name))
+
+    async def _put_all(self, data_by_name: Mapping[str, bytes]) -> None:
+        for name, data in data_by_name.items():
+            # All writers put the same bytes under a name.
+            await within_patience(self._library.put_async(self._objects, name, data))
+            _is_written(self._copy_path(name), data)
 
     @contextmanager
-    def _errors(self, what: str, remedy: str = "") -> Iterator[None]:
+    def _errors(self, event: str, remedy: str = "") -> Iterator[None]:
         """Turn the errors of the library into a :class:`CacheError`."""
         try:
             yield
@@ -291,16 +364,19 @@ class SegmentStore:
             is_panic = type(error).__name__ in ("PanicException", "RustPanic")
             if not (is_panic or isinstance(error, (self._library.exceptions.BaseError, OSError, ValueError))):
                 raise
-            hint = "" if self.has_credentials else ", asked without credentials: none are in the environment"
-            raise CacheError(self._where, f"{what}: {words(error)}{hint}", remedy) from None
+            hint = ""
+            if not self.has_credentials:
+                hint = ", asked without credentials: none are in the environment"
+            raise CacheError(self._place, f"{event}: {describe_request_error(error)}{hint}", remedy) from None
 
 
 def _is_written(file: Path, data: bytes) -> bool:
-    """Whether a file could be written."""
+    """Write a file as a whole; return whether it could be written."""
     temporary = file.with_name(f"{file.name}.{os.getpid()}-{os.urandom(4).hex()}")
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        with temporary.open("xb") as stream:  # never what somebody else has put there
+        # The mode "x" never opens a file that another program has put there.
+        with temporary.open("xb") as stream:
             stream.write(data)
         os.replace(temporary, file)
     except OSError:
@@ -310,49 +386,71 @@ def _is_written(file: Path, data: bytes) -> bool:
     return True
 
 
-def _name_of(data: bytes) -> str:
+def _digest(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
+
+
+# Entries and tombstones.
 
 
 def _is_tombstone(entry: Entry) -> bool:
     return entry.choice is None and not entry.candidates and not entry.native
 
 
+def _has_tombstone(cache: Cache) -> bool:
+    return any(_is_tombstone(entry) for entry in cache.entries)
+
+
 def _tombstone(entry: Entry) -> Entry:
+    """Return the tombstone that removes an entry."""
     return Entry(entry.problem, entry.fingerprint, generation=next_generation(entry))
 
 
 def _without_tombstones(cache: Cache) -> Cache:
-    return replace(cache, entries=tuple(entry for entry in cache.entries if not _is_tombstone(entry)))
+    entries = [entry for entry in cache.entries if not _is_tombstone(entry)]
+    return replace(cache, entries=tuple(entries))
 
 
-def _difference(held: Cache, after: Cache) -> Iterator[Entry]:
-    """What has to be written so that the store holds a cache, with the generations that this takes."""
-    there = {entry.identity: entry for entry in held.entries}
-    for entry in after.entries:
-        old = there.get(entry.identity)
-        if old is None:
-            yield entry
-        elif entry != old:
-            yield replace(entry, generation=max(entry.generation, next_generation(old)))
-        elif entry.compiled != old.compiled:
-            yield replace(entry, generation=max(entry.generation, old.generation))
+def _list_new_entries(content: Cache, cache: Cache) -> list[Entry]:
+    """Return the entries to write so that a store has a cache, with the generations that they need.
+
+    :param content: the content of the store, with tombstones.
+    """
+    stored_entries = {entry.identity: entry for entry in content.entries}
+    new_entries = []
+    for entry in cache.entries:
+        stored = stored_entries.get(entry.identity)
+        if stored is None:
+            new_entries.append(entry)
+        elif entry != stored:
+            generation = max(entry.generation, next_generation(stored))
+            new_entries.append(replace(entry, generation=generation))
+        elif entry.compiled != stored.compiled:
+            generation = max(entry.generation, stored.generation)
+            new_entries.append(replace(entry, generation=generation))
+    return new_entries
 
 
-def _encoded(entries: Iterable[Entry]) -> Iterator[tuple[str, bytes]]:
-    """Entries as segments: the device of each, as it stands in its name, and its bytes."""
-    of_device: defaultdict[str, list[Entry]] = defaultdict(list)
-    for entry in sorted(entries, key=lambda entry: entry.sort_key):
-        of_device[re.sub(r"^\.+$", "", entry.problem.device.id) or "device"].append(entry)
-    for device, some in of_device.items():
-        yield from ((device, data) for data in _parts(some))
+def _encode_segments(entries: Iterable[Entry]) -> dict[str, bytes]:
+    """Return the bytes of the segments for entries, by name; at least one segment for each device."""
+    entries_by_folder: defaultdict[str, list[Entry]] = defaultdict(list)
+    for entry in sorted(entries, key=attrgetter("sort_key")):
+        # A folder named ".." would lead to another place.
+        folder = re.sub(r"^\.+$", "", entry.problem.device.id) or "device"
+        entries_by_folder[folder].append(entry)
+    segments = {}
+    for folder, device_entries in entries_by_folder.items():
+        for data in _encode_parts(device_entries):
+            segments[f"v1/{folder}/{_digest(data)}.pb"] = data
+    return segments
 
 
-def _parts(entries: Sequence[Entry]) -> Iterator[bytes]:
+def _encode_parts(entries: Sequence[Entry]) -> Iterator[bytes]:
+    """Yield the bytes of the segments for the entries of a device."""
     data = encode(Cache(tuple(entries)), Format.BINARY)
-    if len(data) <= _LARGE or len(entries) == 1:
+    if len(data) <= _LARGE_BYTES or len(entries) == 1:
         yield data
-    else:
-        middle = len(entries) // 2
-        yield from _parts(entries[:middle])
-        yield from _parts(entries[middle:])
+        return
+    middle = len(entries) // 2
+    yield from _encode_parts(entries[:middle])
+    yield from _encode_parts(entries[middle:])
