@@ -453,10 +453,14 @@ def test_check_tells_which_entries_have_no_result(run: Run) -> None:
 # prune
 
 
-def report(path: str, asked: Sequence[Entry], unused: Sequence[Entry] = (), incomplete: str = "") -> None:
+def report(
+    path: str, asked: Sequence[Entry], unused: Sequence[Entry] = (), incomplete: str = "", not_passed: str = ""
+) -> None:
     plain = {
         "complete": not incomplete,
         "incomplete_reason": incomplete,
+        "not_passed_reason": not_passed,
+        "only_skips": not_passed.endswith("was skipped"),
         "lookups": [build_problem_mapping(entry.problem) for entry in asked],
         "unused": [build_entry_mapping(entry) for entry in unused],
     }
@@ -521,6 +525,34 @@ def test_prune_takes_shards_together_and_leaves_kernels_that_none_of_them_asked_
     assert len(held("a.textproto")) == 5
     assert run(*arguments)[1][0] == "1 entry dropped, 4 kept"
     assert held("a.textproto") == {entry(1), entry(2), other, entry(3, device=A100)}
+
+
+@pytest.mark.parametrize("not_passed", ["t::a was skipped", "t::a failed"])
+def test_prune_keeps_all_entries_if_a_shard_did_not_pass(run: Run, not_passed: str) -> None:
+    """A shard that lost its GPU skips its tests, which need entries that no other shard asks for."""
+    write("a.textproto", entry(1), entry(2))
+    report("1.json", [entry(1)], incomplete="-k selects tests")
+    report("2.json", [], incomplete="-k selects tests", not_passed=not_passed)
+    arguments = ["prune", "a.textproto", "--unused-in=1.json", "--unused-in=2.json", "--together", "--exit-code"]
+
+    status, lines, _ = run(*arguments)
+
+    assert (status, lines[0]) == (0, "0 entries dropped, 2 kept")
+    assert lines[1].startswith(f"2.json: {not_passed}, so its tests may need any entry")
+    is_allowed = not_passed.endswith("skipped")
+    assert run(*arguments, "--allow-skipped")[0] == int(is_allowed)
+    assert held("a.textproto") == ({entry(1)} if is_allowed else {entry(1), entry(2)})
+
+
+@pytest.mark.parametrize(
+    "options",
+    [[], ["--expect=2", "--unused-in=1.json"], ["--allow-skipped", "--unused-in=1.json"], ["--reports=nowhere/"]],
+)
+def test_prune_refuses_options_that_make_no_sense(run: Run, options: list[str]) -> None:
+    write("a.textproto", entry(1))
+    report("1.json", [entry(1)])
+
+    assert run("prune", "a.textproto", *options)[0] == 4
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"lookups": [1]}', "\0", "[" * 100_000])

@@ -110,9 +110,7 @@ class Completeness:
         return self._first_collection_error
 
     def _describe_first_not_passed(self, session: pytest.Session, collected: Collected) -> str:
-        """Return which test file or test was ignored, failed, did not run or was skipped; empty if none was."""
-        if collected.ignored_test_files:
-            return f"{collected.ignored_test_files[0]} was not collected (collect_ignore or pytest_ignore_collect)"
+        """Return which test failed, did not run, or was skipped, or which test file was ignored; empty if none was."""
         if self._first_failure:
             return self._first_failure
         if session.shouldfail:
@@ -122,7 +120,17 @@ class Completeness:
         missing_count = collected_count - len(self._tests_run)
         if missing_count > 0:
             return f"{missing_count} of {collected_count} tests did not run"
+        return self._describe_first_skip(collected)
+
+    def _describe_first_skip(self, collected: Collected) -> str:
+        """Return which test file was ignored, or which test was skipped; empty if none was."""
+        if collected.ignored_test_files:
+            return f"{collected.ignored_test_files[0]} was not collected (collect_ignore or pytest_ignore_collect)"
         return self.first_skip
+
+    def has_only_skips(self, not_passed_reason: str, collected: Collected) -> bool:
+        """Whether the first reason why tests did not pass is a skip, so that no test failed or is missing."""
+        return bool(not_passed_reason) and not_passed_reason == self._describe_first_skip(collected)
 
 
 def _read_outcome(report: pytest.TestReport | pytest.CollectReport) -> str:

@@ -328,6 +328,7 @@ class Controller:
             crashed_workers=tuple(sorted(self._crashed_workers)),
             incomplete_reason=incomplete_reason,
             not_passed_reason=not_passed_reason,
+            has_only_skips=self._completeness.has_only_skips(not_passed_reason, collected),
             is_only_skipped=bool(incomplete_reason) and incomplete_reason == self._completeness.first_skip,
             is_interrupted=was_interrupted(session, exitstatus),
             test_counts=self._completeness.test_counts,

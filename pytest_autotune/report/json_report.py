@@ -35,6 +35,7 @@ def to_mapping(result: RunResult) -> dict[str, Any]:
         "complete": not result.collected.incomplete_reason,
         "incomplete_reason": result.collected.incomplete_reason,
         "not_passed_reason": result.collected.not_passed_reason,
+        "only_skips": result.collected.has_only_skips,
         "finished": True,
         "run": asdict(result.ci_run),
         "tests": {outcome: result.collected.test_counts.get(outcome, 0) for outcome in TEST_OUTCOMES},

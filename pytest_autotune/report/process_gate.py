@@ -120,17 +120,9 @@ def _explain_lost_gpus(records: Sequence[ProcessRecord], caches: Sequence[Judged
 
 def list_report_errors(reports: Sequence[ProcessReport], request: GateRequest) -> list[str]:
     """Return a line for each report that is missing, unusable, of another run or of another cache."""
-    errors = []
-    if not reports:
-        errors.append("there is no report (give --autotune-report=FOLDER/ to each process)")
-    expected_count = request.expected_count
-    if reports and expected_count is not None and len(reports) != expected_count:
-        difference = "a process wrote none" if len(reports) < expected_count else "more processes ran than are known"
-        counts = describe_count(len(reports), "report is there", "reports are there")
-        errors.append(f"{counts}, and {expected_count} are expected: {difference}")
-    run_id = request.run_id or _find_common_run_id(reports)
+    errors = list_folder_errors(reports, request.expected_count, request.run_id)
     for report in reports:
-        error = report.error or _find_report_error(report, run_id, request.caches)
+        error = _find_cache_error(report, request.caches)
         if error:
             errors.append(f"{report.path}: {error}")
     loaded = [cache for report in reports for cache in report.loaded]
@@ -140,22 +132,42 @@ def list_report_errors(reports: Sequence[ProcessReport], request: GateRequest) -
     return errors
 
 
+def list_folder_errors(reports: Sequence[ProcessReport], expected_count: int | None, run_id: str) -> list[str]:
+    """Return a line for each report that is missing, unusable or of another run.
+
+    :param expected_count: the number of processes; None if it is not known.
+    :param run_id: the CI run that the reports must be of; if it is empty, all must be of the same run.
+    """
+    errors = []
+    if not reports:
+        errors.append("there is no report (give --autotune-report=FOLDER/ to each process)")
+    if reports and expected_count is not None and len(reports) != expected_count:
+        difference = "a process wrote none" if len(reports) < expected_count else "more processes ran than are known"
+        counts = describe_count(len(reports), "report is there", "reports are there")
+        errors.append(f"{counts}, and {expected_count} are expected: {difference}")
+    run_id = run_id or _find_common_run_id(reports)
+    for report in reports:
+        if report.error:
+            errors.append(f"{report.path}: {report.error}")
+        elif report.ci_run.id != run_id:
+            errors.append(f"{report.path}: is of {_describe_run(report.ci_run.id)}, not of {_describe_run(run_id)}")
+        elif report.record is not None and report.record.collected.is_interrupted:
+            errors.append(f"{report.path}: the run was interrupted")
+    return errors
+
+
 def _find_common_run_id(reports: Sequence[ProcessReport]) -> str:
     """Return the id of the CI run that most of the usable reports are of."""
     counts = Counter(report.ci_run.id for report in reports if not report.error)
     return max(counts, key=lambda run_id: (counts[run_id], run_id), default="")
 
 
-def _find_report_error(report: ProcessReport, run_id: str, caches: Sequence[JudgedCache]) -> str:
+def _find_cache_error(report: ProcessReport, caches: Sequence[JudgedCache]) -> str:
     """Return why a report of an ended process says nothing about these caches; empty if it does."""
-    if report.ci_run.id != run_id:
-        return f"is of {_describe_run(report.ci_run.id)}, not of {_describe_run(run_id)}"
     if report.no_part_reason or report.record is None:
         return ""
     if report.record.is_update:
         return "the process updated the cache that it loaded, so its misses say nothing"
-    if report.record.collected.is_interrupted:
-        return "the run was interrupted"
     if not report.loaded:
         return "the process loaded no cache"
     for loaded in report.loaded:

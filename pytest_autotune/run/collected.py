@@ -27,7 +27,8 @@ class Collected:
     :param crashed_workers: the workers that sent no last event.
     :param incomplete_reason: the first reason why the run was not complete; empty if it was complete.
     :param not_passed_reason: the first reason why a test that was selected did not pass; empty if all passed.
-    :param is_only_skipped: that reason is a skipped test, in a run of the whole suite.
+    :param has_only_skips: that reason is a skipped test or an ignored test file; no test failed.
+    :param is_only_skipped: ``incomplete_reason`` is a skipped test, in a run of the whole suite.
     :param test_counts: outcome of tests, in pytest's words -> their number.
     :param untracked: the kernels that were tuned without asking the session.
     :param unhooked: (tuner, why it could not be hooked).
@@ -46,6 +47,7 @@ class Collected:
     crashed_workers: tuple[str, ...] = ()
     incomplete_reason: str = ""
     not_passed_reason: str = ""
+    has_only_skips: bool = False
     is_only_skipped: bool = False
     is_interrupted: bool = False
     test_counts: Mapping[str, int] = field(default_factory=dict)

@@ -349,6 +349,23 @@ def test_drift_is_judged_over_all_processes(gate: Gate) -> None:
     assert gate.lines[-1] == "FAILED: maximum allowed drift of autotune choices exceeded: 2 > 1"
 
 
+def test_prune_takes_all_reports_of_a_folder(gate: Gate, capsys: pytest.CaptureFixture[str]) -> None:
+    (gate.suite.folder / "test_a.py").write_text(OPS.format(name="a", count=1))
+    gate.run_parts()
+    prune = ["prune", "cache.textproto", "--reports=reports/", "--dry-run", "--exit-code"]
+
+    assert main([*prune, "--expect=3"]) == 1
+    assert "1 entry would be dropped, 5 kept" in capsys.readouterr().out
+    assert main([*prune, "--expect=4"]) == 4
+    (gate.suite.folder / "test_c.py").write_text(SKIPPED.format(name="c"))
+    gate.report_of("test_c.py").unlink()
+    gate.run_parts("test_c.py")
+    assert main([*prune, "--expect=3"]) == 0
+    assert "test_c.py::test_c[0] was skipped, so its tests may need any entry" in capsys.readouterr().out
+    gate.edit_report("test_c.py", lambda report: report.update(finished=False))
+    assert main([*prune, "--expect=3", "--allow-skipped"]) == 4
+
+
 @pytest.mark.parametrize("options", [["--max-misses="], ["--max-misses=x"], ["--expect=0"], ["--max-drift= "]])
 def test_bad_values_are_usage_errors(gate: Gate, options: list[str]) -> None:
     gate.run_parts("test_a.py")
