@@ -116,6 +116,11 @@ class Suite:
         self.run("--autotune-report=report.json", *args, **environment)
         return json.loads((self.folder / "report.json").read_text())  # type: ignore[no-any-return]
 
+    def load_stale(self, *args: str, **environment: str) -> list[dict[str, Any]]:
+        """Load the cache with a JSON report, and return its stale problems."""
+        report = self.report("--autotune-load=cache.textproto", *args, **environment)
+        return [row for row in report["lookups"] if row["outcome"] == "stale"]
+
     @property
     def tunings(self) -> list[str]:
         """What the last run really tuned, one line per search."""

@@ -69,7 +69,7 @@ def test_a_gpu_is_free_as_soon_as_its_holder_is_killed(holder, tmp_path: Path) -
         assert undisturbed
 
 
-def test_a_claimed_problem_is_recovered_as_soon_as_its_claimant_is_killed(holder, tmp_path: Path) -> None:
+def test_a_killed_workers_claim_is_free_at_once(holder, tmp_path: Path) -> None:
     process = holder("claim")
     threading.Timer(0.3, process.kill).start()
 
@@ -86,7 +86,7 @@ def test_a_worker_helps_with_a_tuning_before_it_waits(holder, tmp_path: Path) ->
         assert helper.help_count == 1
 
 
-def test_what_one_worker_compiles_another_one_leaves_to_it_or_waits_for(tmp_path: Path) -> None:
+def test_a_compilation_runs_in_one_worker_at_a_time(tmp_path: Path) -> None:
     one, other = workers(tmp_path, 0.3), workers(tmp_path, 0.3)
 
     with one.compiling("a", wait=True) as mine, one.compiling("b", wait=False) as mine_too:
@@ -113,7 +113,7 @@ def test_a_worker_that_need_not_wait_helps_nobody(tmp_path: Path) -> None:
     assert helper.help_count == 0
 
 
-def test_a_gpu_that_is_named_is_held_in_the_place_of_the_current_one(tmp_path: Path) -> None:
+def test_a_named_gpu_is_locked_in_place_of_the_current_gpu(tmp_path: Path) -> None:
     mine = Locks(0.2, lambda: f"{tmp_path} current")
     other = Locks(0.2, lambda: f"{tmp_path} named")
 

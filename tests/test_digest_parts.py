@@ -10,9 +10,11 @@ import pytest
 from pytest_autotune.cache import stores
 from pytest_autotune.cache.digest_parts import (
     MAX_LIST_LENGTH,
+    describe_changes,
     describe_difference,
     digest_of_candidates,
     digest_of_parts,
+    list_changed_names,
 )
 from pytest_autotune.cache.locations import Location
 from pytest_autotune.cache.model import Cache, Candidate, Device, Digest, Entry, Problem, Value
@@ -32,6 +34,27 @@ def search(*candidates: dict[str, object]) -> Digest:
 
 def blocks(*sizes: int) -> list[dict[str, object]]:
     return [{"BLOCK": size, "num_warps": 4} for size in sizes]
+
+
+@pytest.mark.parametrize(
+    ("names", "digests", "words"),
+    [
+        (["source"], [], "source changed"),
+        (
+            ["source"],
+            [digest_of_parts("a", {"relu": "a"}), digest_of_parts("b", {"relu": "b"})],
+            "source changed (relu)",
+        ),
+        (["search", "source"], [], "search, source changed"),
+        ([], [], ""),
+    ],
+)
+def test_a_change_is_described_by_names_and_parts(names: list[str], digests: list[Digest], words: str) -> None:
+    before = [Value(name, "a", "digest") for name in names]
+    now = [Value(name, "b", "digest") for name in names]
+
+    assert describe_changes(before, now, digests) == words
+    assert list_changed_names(before, now) == names
 
 
 @pytest.mark.parametrize(

@@ -59,7 +59,7 @@ def test_a_lookup_comes_back_from_its_line_as_it_was() -> None:
     assert "\n" not in line
 
 
-def test_what_a_process_reports_at_its_end_comes_back_as_it_was_unless_its_line_is_damaged() -> None:
+def test_the_last_event_of_a_process_is_read_unless_damaged() -> None:
     data = {
         "notes": ["note"], "untracked": ["triton:k"], "imported_kernels": ["t:k"], "unavailable": ["no GPU"],
         "hypothesis_tests": ["t::t"], "disabled_tests": [],
@@ -85,7 +85,7 @@ def test_a_broken_line_is_an_error_of_its_value(line: str) -> None:
         Event.decode(line)
 
 
-def test_a_line_of_json_that_is_no_lookup_or_no_end_is_passed_over() -> None:
+def test_a_line_of_json_that_is_no_event_is_skipped() -> None:
     asked = lookup().identity
     wrong = [
         Event("tuned", asked, lookup().entry, data={"outcome": "odd"}),
@@ -130,7 +130,7 @@ def test_a_run_that_lives_is_not_recovered(run: Callable[..., RunFolder]) -> Non
     assert asked_in(alive) == [("gw0", lookup())]
 
 
-def test_a_run_that_could_not_write_is_recovered_by_the_next_with_its_dump_path(run: Callable[..., RunFolder]) -> None:
+def test_a_run_that_could_not_write_is_recovered_by_the_next(run: Callable[..., RunFolder]) -> None:
     failed = run()
     failed.log("gw0").append(lookup().to_event())
     failed.close(written=False)
@@ -142,9 +142,7 @@ def test_a_run_that_could_not_write_is_recovered_by_the_next_with_its_dump_path(
     assert recovered_in(run()) == []
 
 
-def test_what_was_kept_elsewhere_since_a_disk_was_full_is_recovered_when_it_is_not(
-    tmp_path: Path, run: Callable[..., RunFolder]
-) -> None:
+def test_a_log_beside_a_full_disk_is_recovered_later(tmp_path: Path, run: Callable[..., RunFolder]) -> None:
     bases = (tmp_path / "cache", tmp_path / "elsewhere")
     bases[0].touch()  # no folder can be made there
     failed = run(bases=bases)
@@ -160,7 +158,7 @@ def test_what_was_kept_elsewhere_since_a_disk_was_full_is_recovered_when_it_is_n
     assert recovered_in(run(bases=bases)) == []
 
 
-def test_what_a_worker_writes_while_its_run_ends_is_recovered_by_the_next(run: Callable[..., RunFolder]) -> None:
+def test_a_line_written_while_the_run_ends_is_recovered(run: Callable[..., RunFolder]) -> None:
     ending = run()
     worker = ending.log("gw0")
     worker.append(lookup("read").to_event())
@@ -210,7 +208,7 @@ def test_a_full_disk_takes_one_line_and_leaves_those_around_it(run: Callable[...
     assert log.error == "File too large"
 
 
-def test_what_was_handed_on_is_there_once_and_kept_for_the_next_run_where_its_file_is_gone(
+def test_handed_over_lines_count_once_and_are_kept_if_unwritten(
     run: Callable[..., RunFolder],
 ) -> None:
     folder = run()
@@ -228,7 +226,7 @@ def test_what_was_handed_on_is_there_once_and_kept_for_the_next_run_where_its_fi
     assert len(recovered_in(run())) == 2
 
 
-def test_a_test_that_mocks_the_number_of_its_process_loses_no_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_test_that_mocks_its_process_id_loses_no_line(monkeypatch: pytest.MonkeyPatch) -> None:
     log = Log(None, "main")
     log.append(lookup("before").to_event())
     with monkeypatch.context() as patch:
@@ -246,7 +244,7 @@ def test_a_process_that_knows_no_folder_keeps_its_lines(tmp_path: Path) -> None:
     assert log.lines == [lookup().to_event().encode()]
 
 
-def test_a_worker_finds_what_others_have_tuned_and_not_what_they_only_asked_for(run: Callable[..., RunFolder]) -> None:
+def test_a_worker_finds_only_the_tunings_of_others(run: Callable[..., RunFolder]) -> None:
     folder = run()
     mine = OtherWorkers(folder.path, "gw0")
     folder.log("gw0").append(lookup("own").to_event())
@@ -260,7 +258,7 @@ def test_a_worker_finds_what_others_have_tuned_and_not_what_they_only_asked_for(
     assert mine.find(lookup("own").identity.digest) is None
 
 
-def test_what_came_of_another_claim_is_found_by_other_workers_and_is_no_tuning(run: Callable[..., RunFolder]) -> None:
+def test_the_answer_of_another_claim_is_found_and_is_no_tuning(run: Callable[..., RunFolder]) -> None:
     folder, raced = run(), Event("raced", lookup().identity, claim="verify-1")
     folder.log("gw1").append(raced)
 
@@ -271,7 +269,7 @@ def test_what_came_of_another_claim_is_found_by_other_workers_and_is_no_tuning(r
     assert asked_in(folder) == []
 
 
-def test_a_forked_child_writes_a_file_of_its_own_and_keeps_no_lock(run: Callable[..., RunFolder]) -> None:
+def test_a_forked_child_has_its_own_file_and_no_lock(run: Callable[..., RunFolder]) -> None:
     killed = run()
     log = killed.log("gw0")
     log.append(lookup("parent").to_event())

@@ -63,14 +63,14 @@ def test_where_all_places_are_in_the_home_one_line_says_so(base: Path, monkeypat
     assert (shared.path, "home folder" in shared.note, list(base.iterdir())) == (None, True, [])
 
 
-def test_a_home_that_is_the_root_of_the_file_system_takes_no_place(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_home_at_the_root_of_the_file_system_is_ignored(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/")
 
     assert find_shared_folder().path == base / name()
 
 
 @pytest.mark.parametrize("found", ["a plain file", "a dangling link", "a link to a folder", "a folder that is open"])
-def test_what_stands_in_place_of_the_folder_is_left_alone_and_told(base: Path, found: str) -> None:
+def test_a_wrong_file_in_place_of_the_folder_is_left_alone(base: Path, found: str) -> None:
     elsewhere = base / "elsewhere"
     elsewhere.mkdir(mode=0o700)
     place = base / name()
@@ -104,7 +104,7 @@ def test_a_folder_of_another_user_is_not_used(base: Path, monkeypatch: pytest.Mo
     assert f"belongs to the user with number {me}" in shared.note
 
 
-def test_without_any_place_to_write_there_is_no_folder_and_one_line(base: Path, monkeypatch) -> None:
+def test_without_a_writable_folder_there_is_a_note(base: Path, monkeypatch) -> None:
     def refuse(*args: object, **kwargs: object) -> None:
         raise OSError(28, "No space left on device", str(base))
 
@@ -119,7 +119,7 @@ def test_without_any_place_to_write_there_is_no_folder_and_one_line(base: Path, 
 
 
 @pytest.mark.parametrize("worker", ["gw0", "GPU_B-1"])
-def test_what_a_worker_of_any_name_has_left_goes_with_the_folder_of_its_run(tmp_path: Path, worker: str) -> None:
+def test_files_of_a_worker_go_with_the_folder_of_its_run(tmp_path: Path, worker: str) -> None:
     shared = SharedFolder(tmp_path)
     folder = run_folder(shared)
     member = RunMembership(folder)
@@ -136,7 +136,7 @@ def run_folder(shared: SharedFolder) -> Path:
     return shared.run_folder(uuid.uuid4().hex)
 
 
-def test_the_folder_of_a_run_stays_while_any_of_its_processes_lives(tmp_path: Path) -> None:
+def test_the_folder_of_a_run_stays_while_a_process_lives(tmp_path: Path) -> None:
     shared = SharedFolder(tmp_path)
     folder = run_folder(shared)
     controller, worker = RunMembership(folder), RunMembership(folder)

@@ -59,7 +59,7 @@ def lock(tmp_path: Path) -> Locks:
     return Locks(SOON_S, lambda: "gpu", SharedFolder(tmp_path))
 
 
-def test_a_second_thread_does_not_enter_while_the_first_still_waits(lock: Locks, path: Path, in_thread) -> None:
+def test_a_second_thread_waits_while_the_first_waits(lock: Locks, path: Path, in_thread) -> None:
     other_process = FileLock(path)
     other_process.acquire()
     entered: list[bool] = []
@@ -119,7 +119,7 @@ def test_after_a_time_out_a_nested_measurement_is_disturbed_too(tmp_path: Path, 
         assert held
 
 
-def test_a_child_that_is_forked_inside_neither_holds_the_gpu_nor_waits_for_it(tmp_path: Path) -> None:
+def test_a_child_forked_in_a_measurement_has_no_gpu_lock(tmp_path: Path) -> None:
     lock = Locks(SOON_S, lambda: "gpu", SharedFolder(tmp_path))
     started = time.monotonic()
 
@@ -136,7 +136,7 @@ def test_a_child_that_is_forked_inside_neither_holds_the_gpu_nor_waits_for_it(tm
     assert time.monotonic() - started < SOON_S / 2
 
 
-def test_a_child_that_is_forked_while_nothing_is_measured_holds_the_gpu_like_any_process(tmp_path: Path) -> None:
+def test_a_child_forked_between_measurements_takes_the_gpu_lock(tmp_path: Path) -> None:
     lock = Locks(SOON_S, lambda: "gpu", SharedFolder(tmp_path))
     with lock.measuring():
         pass
@@ -149,7 +149,7 @@ def test_a_child_that_is_forked_while_nothing_is_measured_holds_the_gpu_like_any
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1
 
 
-def test_where_no_lock_can_be_had_a_measurement_is_disturbed_and_the_user_is_told_once(tmp_path: Path) -> None:
+def test_without_a_lock_a_measurement_is_disturbed_and_noted(tmp_path: Path) -> None:
     lock = Locks(1, lambda: "gpu", SharedFolder(tmp_path / "not there"))
 
     for _ in range(2):

@@ -80,7 +80,7 @@ def test_a_row_names_the_test_with_the_worst_outcome_first() -> None:
     asked = problem(M=1)
     met = [
         Lookup(Identity(asked, ()), Outcome.HIT, test="test_first"),
-        Lookup(Identity(asked, (Value("source", "b"),)), Outcome.STALE, "source changed", "test_stale"),
+        Lookup(Identity(asked, (Value("source", "b"),)), Outcome.STALE, "reason", "test_stale"),
         Lookup(Identity(asked, ()), Outcome.HIT, test="test_last"),
     ]
     (row,) = build_rows(met, EntryIndex(()), Policy(), MergeResult(Cache()))

@@ -18,6 +18,9 @@ from tests.results import result
 
 GPU = Device("Toy GPU", "toy", 4)
 
+#: The reason of each row.
+REASON = "a reason in words"
+
 
 def row(
     outcome: Outcome | None, kernel: str = "lib.op", test: str = "", seconds: float = 0.0, **key: object
@@ -25,7 +28,7 @@ def row(
     problem = Problem("toy", kernel, tuple(Value(name, value) for name, value in key.items()), GPU)  # type: ignore[arg-type]
     tests = (test,) if test else ()
     searches = ((test, seconds),) if seconds else ()
-    return ProblemRow(problem, outcome, "source changed", "", tests, searches)
+    return ProblemRow(problem, outcome, REASON, "", tests, searches)
 
 
 def missed(number: int, **more: object) -> RunResult:
@@ -88,7 +91,7 @@ def test_percent_signs_colons_and_commas_are_encoded_as_github_decodes_them() ->
 
     assert line == (
         "::warning file=dir%2C1/test%3A50%25.py ,line=3,title=autotune cache%3A miss::"
-        "MISS toy:lib.a,b:c%25 (M=1): source changed"
+        f"MISS toy:lib.a,b:c%25 (M=1): {REASON}"
     )
 
 
@@ -119,7 +122,7 @@ def test_a_lookup_outside_of_tests_and_untracked_kernels_have_no_place_and_unuse
     summary = result(rows=(row(Outcome.MISS, M=1),), untracked=("lib.hidden",), unused_entries=(unused,))
 
     assert ci_log.list_annotations(summary) == [
-        "::warning title=autotune cache%3A miss%2C untracked::MISS toy:lib.op (M=1): source changed"
+        f"::warning title=autotune cache%3A miss%2C untracked::MISS toy:lib.op (M=1): {REASON}"
         "%0AUNTRACKED lib.hidden: tuned behind pytest-autotune's back; neither loaded nor dumped",
     ]
 
@@ -141,7 +144,7 @@ def test_markdown_has_the_verdict_the_misses_the_changes_and_where_the_time_went
 
     assert "❌ **`maximum allowed autotune cache misses exceeded: 2 > 0`**" in text
     assert "`1 hit, 1 stale; 1 tuned in 2.0s`" in text
-    assert "| STALE | `test_a.py::test_x` | `toy:lib.op (M=1)` | `source changed` |" in text
+    assert f"| STALE | `test_a.py::test_x` | `toy:lib.op (M=1)` | `{REASON}` |" in text
     assert "| choice changed | `toy:lib.op (M=1)` | `BLOCK 64 -> 128` | 12 us -> 10 us |" in text
     assert "| `toy:lib.op` | 1 | 2 s |" in text
     assert "| `test_a.py::test_x` | 1 | 2 s |" in text

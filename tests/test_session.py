@@ -51,7 +51,7 @@ def tune(session: Session, asked: Problem | None = None, **options: Any) -> Entr
         return tuning.entry or tuning.record(FAST, [FAST, SLOW])
 
 
-def test_leaving_by_an_error_reports_that_nothing_was_recorded_and_no_miss() -> None:
+def test_an_error_in_a_tuning_is_no_miss_and_records_nothing() -> None:
     session, lookups = a_session(())
 
     with pytest.raises(ZeroDivisionError), open_tuning(session):
@@ -62,7 +62,7 @@ def test_leaving_by_an_error_reports_that_nothing_was_recorded_and_no_miss() -> 
     assert lookup.unrecorded_reason == "ZeroDivisionError: division by zero"
 
 
-def test_a_rejected_entry_makes_the_problem_stale_with_the_tuners_reason() -> None:
+def test_a_rejected_entry_is_stale_with_the_tuners_reason() -> None:
     recorded, _ = a_session()
     session, lookups = a_session((tune(recorded),))
 
@@ -77,7 +77,7 @@ def test_a_rejected_entry_makes_the_problem_stale_with_the_tuners_reason() -> No
     assert lookups[0].entry.choice == SLOW
 
 
-def test_an_error_on_a_stale_entry_found_out_by_the_tuner_is_told_once() -> None:
+def test_a_rejected_entry_is_one_error_if_stale_is_an_error() -> None:
     recorded, _ = a_session()
     session, lookups = a_session((tune(recorded),), on_stale="error")
 
@@ -87,7 +87,7 @@ def test_an_error_on_a_stale_entry_found_out_by_the_tuner_is_told_once() -> None
     assert [lookup.outcome for lookup in lookups] == [Outcome.STALE]
 
 
-def test_a_miss_tells_the_nearest_entry_at_once_where_it_is_an_error_or_a_test_has_its_own_cache() -> None:
+def test_an_error_and_a_tests_cache_name_the_nearest_entry() -> None:
     recorded, _ = a_session()
     entries = (tune(recorded, problem(M=16)),)
     session, lookups = a_session(entries, on_miss="error")
@@ -108,7 +108,7 @@ def fail(session: Session, *reasons: str) -> None:
         tuning.record_failure(reasons)
 
 
-def test_a_failure_is_kept_as_its_reasons_in_any_order_without_what_differs_on_another_machine() -> None:
+def test_a_failure_is_recorded_with_stable_reasons() -> None:
     entries = []
     for reasons in (
         ["no\x1b 0x7ffe12", "in /tmp/a/tmpk3_x9q2.ptx: bad"],
@@ -126,7 +126,7 @@ def test_a_failure_is_kept_as_its_reasons_in_any_order_without_what_differs_on_a
     assert [len(one.failed) for one in lookups[0].entry.candidates] == [200] * 5
 
 
-def test_an_expected_failure_is_a_hit_that_is_neither_tuned_claimed_nor_an_error() -> None:
+def test_an_expected_failure_is_a_hit_without_a_claim() -> None:
     recorded, first = a_session()
     fail(recorded, "too large")
     claims = Claims()
@@ -143,7 +143,7 @@ def test_an_expected_failure_is_a_hit_that_is_neither_tuned_claimed_nor_an_error
 
 
 @pytest.mark.parametrize("policy", [{"on_stale": "error"}, {"on_miss": "error"}])
-def test_a_failure_that_is_none_any_more_is_an_error_where_stale_is_one(policy: dict[str, str]) -> None:
+def test_a_candidate_that_works_again_is_stale_and_an_error(policy: dict[str, str]) -> None:
     recorded, first = a_session()
     fail(recorded, "too large")
     session, lookups = a_session((first[0].entry,), **policy)
@@ -154,22 +154,24 @@ def test_a_failure_that_is_none_any_more_is_an_error_where_stale_is_one(policy: 
     assert [(lookup.outcome, lookup.entry.choice) for lookup in lookups] == [(Outcome.STALE, FAST)]
 
 
-def test_a_version_that_is_as_it_was_is_not_said_to_have_changed() -> None:
-    def stale(version: int) -> str:
+def test_a_stale_lookup_names_only_the_parts_that_changed() -> None:
+    def ask(version: int) -> Lookup:
         session, lookups = a_session((entry,))
         with session.tuning(AnyChoice(problem(), [Value("source", "b", "digest"), Value("version", version)])):
             pass
-        return lookups[0].reason
+        return lookups[0]
 
     before = (Value("source", "a", "digest"), Value("version", 1))
     entry = Entry(problem(), before, FAST)
 
-    assert stale(version=1) == "source changed"
-    assert stale(version=2) == "source, version changed (version: 1 -> 2)"
+    assert ask(version=1).changed == ("source",)
+    changed_twice = ask(version=2)
+    assert changed_twice.changed == ("source", "version")
+    assert "version: 1 -> 2" in changed_twice.reason
 
 
-def test_a_stale_problem_is_compared_with_the_entry_that_differs_least() -> None:
-    """As where kernels that one factory made of ``relu`` and ``square`` are edited."""
+def test_a_stale_problem_is_compared_with_the_most_similar_entry() -> None:
+    """A factory made kernels of ``relu`` and ``square``, and both were edited."""
 
     def of(source: str, choice: Candidate, *parts: str) -> Entry:
         return Entry(problem(), (Value("source", source, "digest"),), choice, digests=(Digest(source, parts),))
@@ -180,7 +182,8 @@ def test_a_stale_problem_is_compared_with_the_entry_that_differs_least() -> None
     with session.tuning(AnyChoice(problem(), now.fingerprint, now.digests)) as tuning:
         assert tuning.entry.choice == SLOW
 
-    assert lookups[0].reason == "source changed (kernel, square)"
+    assert lookups[0].changed == ("source",)
+    assert "(kernel, square)" in lookups[0].reason
 
 
 def test_threads_that_ask_at_once_are_all_served_and_told_of() -> None:
@@ -228,7 +231,7 @@ def test_a_tuning_inside_a_tuning_never_waits_for_other_workers() -> None:
     assert claims.waits == [True, False, True]
 
 
-def test_a_lookup_that_a_tuner_made_inside_itself_is_told_with_the_test_that_ran() -> None:
+def test_an_observed_lookup_has_the_test_that_ran() -> None:
     session, lookups = a_session()
     session.current_test = "test_a.py::test_a"
 
@@ -245,7 +248,7 @@ def test_a_lookup_that_a_tuner_made_inside_itself_is_told_with_the_test_that_ran
         ({"on_stale": "error"}, Outcome.STALE),
     ],
 )
-def test_observed_lookups_are_all_told_before_one_of_them_is_an_error(policy: dict[str, str], outcome: Outcome) -> None:
+def test_all_observed_lookups_are_reported_before_an_error(policy: dict[str, str], outcome: Outcome) -> None:
     session, lookups = a_session((), **policy)
 
     hit = Lookup(Identity(problem("other"), ()), outcome=Outcome.HIT)
@@ -255,7 +258,7 @@ def test_observed_lookups_are_all_told_before_one_of_them_is_an_error(policy: di
     assert [lookup.outcome for lookup in lookups] == [outcome, Outcome.HIT]
 
 
-def test_an_observed_tuning_of_a_run_that_loads_nothing_is_no_error() -> None:
+def test_an_observed_tuning_without_a_load_is_no_error() -> None:
     session, lookups = a_session(None, on_miss="error")
 
     session.report_observed(Lookup(Identity(problem(), ()), result=TunedEntry(an_entry("k"))))
@@ -263,7 +266,7 @@ def test_an_observed_tuning_of_a_run_that_loads_nothing_is_no_error() -> None:
     assert len(lookups) == 1
 
 
-def test_a_measurement_outside_of_a_tuning_names_the_processor_that_it_holds() -> None:
+def test_a_measurement_outside_a_tuning_names_its_processor() -> None:
     held = []
 
     class Held(Coordinator):
@@ -296,7 +299,7 @@ def test_the_seconds_of_a_tuning_leave_out_the_wait_for_the_gpu() -> None:
     assert lookups[0].is_disturbed
 
 
-def test_the_seconds_of_a_tuning_leave_out_the_tunings_inside_which_count_themselves() -> None:
+def test_the_seconds_of_a_tuning_leave_out_inner_tunings() -> None:
     session, _ = a_session()
     with open_tuning(session, problem("outer")) as outer:
         with open_tuning(session, problem("inner")) as inner:
@@ -327,11 +330,11 @@ def an_entry(kernel: str, choice: Candidate = FAST, source: str = "s", device: D
         [an_entry("old"), an_entry("older", SLOW)],
     ],
 )
-def test_an_entry_with_other_source_or_device_or_one_of_several_that_differ_serves_no_other_kernel(others) -> None:
+def test_an_entry_that_differs_serves_no_renamed_kernel(others) -> None:
     assert [(one.outcome, one.is_tuned) for one in after_a_move(*others)] == [(Outcome.MISS, True)]
 
 
-def test_of_several_kernels_that_are_gone_and_chose_the_same_the_first_serves() -> None:
+def test_the_first_of_several_old_names_with_one_choice_serves() -> None:
     (lookup,) = after_a_move(an_entry("older"), an_entry("old"))
     assert lookup.reason == "moved from old"
 
@@ -346,7 +349,7 @@ def test_a_kernel_that_this_process_has_asked_for_has_not_moved() -> None:
     assert [lookup.outcome for lookup in lookups] == [Outcome.HIT, Outcome.MISS]
 
 
-def test_a_kernel_that_another_process_asked_for_has_not_moved_and_the_lookup_is_a_miss_after_all() -> None:
+def test_a_kernel_that_another_process_asked_for_has_not_moved() -> None:
     (moved,) = after_a_move(an_entry("old"))
     old = Lookup(Identity(problem("old"), moved.fingerprint), Outcome.HIT, result=UsedEntry(an_entry("old")))
 

@@ -69,7 +69,7 @@ def finished(began: InitialCaches, found: Collected, **request: Any) -> RunResul
     return settled.with_dump(DUMP) if settled.request.plan.writes else settled
 
 
-def test_a_search_in_which_nothing_works_is_none_that_tuned_where_the_file_keeps_its_choice() -> None:
+def test_a_failed_search_counts_as_none_if_the_choice_is_kept() -> None:
     old = entry(problem())
     failed = replace(old, choice=None, candidates=(Candidate(failed="boo"),))
 
@@ -79,7 +79,7 @@ def test_a_search_in_which_nothing_works_is_none_that_tuned_where_the_file_keeps
     assert summary.rows[0].choice == old.choice
 
 
-def test_a_choice_that_works_no_more_is_replaced_by_what_says_that_nothing_does() -> None:
+def test_a_choice_that_fails_is_replaced_by_a_failure() -> None:
     old = entry(problem())
     failed = replace(old, choice=None, candidates=(Candidate(failed="boo"),))
     stale = searched(failed, has_failed=True, outcome=Outcome.STALE)
@@ -91,7 +91,7 @@ def test_a_choice_that_works_no_more_is_replaced_by_what_says_that_nothing_does(
     assert untried.merged.cache.entries == (old,)
 
 
-def test_the_report_shows_the_choice_that_the_file_keeps_where_it_is_as_good_as_the_new_one() -> None:
+def test_the_report_shows_the_kept_choice_of_a_tie() -> None:
     old = entry(problem(), "b")
     new = entry(problem(), "a", a=10.0, b=10.1)
 
@@ -129,7 +129,7 @@ def test_the_same_ending_in_whatever_order_processes_reported() -> None:
     assert all(one == endings[0] for one in endings)
 
 
-def test_an_entry_for_another_list_that_pruning_left_is_not_unused_where_its_problem_was_asked_for() -> None:
+def test_a_pruned_entry_of_an_asked_problem_is_not_unused() -> None:
     def of(pruned: str, key: int) -> Entry:
         made = entry(problem(M=key))
         return replace(made, fingerprint=(Value("pruned", pruned), *made.fingerprint))
@@ -150,7 +150,7 @@ def test_what_another_run_wrote_meanwhile_stays() -> None:
     assert summary.merged.counts_text == "1 added, 1 unchanged"
 
 
-def test_what_was_recovered_counts_only_where_this_run_did_not_ask() -> None:
+def test_a_recovered_tuning_counts_if_this_run_did_not_ask() -> None:
     before, now = entry(problem(M=1), "a", a=1.0), entry(problem(M=1), "b", b=2.0)
     other = entry(problem(M=2), "a", a=1.0)
     found = collected(searched(now), recovered_lookups=(searched(before), searched(other)))
@@ -162,7 +162,7 @@ def test_what_was_recovered_counts_only_where_this_run_did_not_ask() -> None:
     assert finished(beginning(), found).recovered_count == 0
 
 
-def test_loaded_entries_that_the_dump_does_not_hold_are_named_by_device(capsys: pytest.CaptureFixture[str]) -> None:
+def test_loaded_entries_that_the_dump_lacks_are_named(capsys: pytest.CaptureFixture[str]) -> None:
     asked, stale = entry(problem(M=1)), entry(problem(M=2))
     gone = [entry(problem(M=3)), *(entry(problem(M=m, device=OTHER)) for m in range(7))]
     found = collected(
@@ -273,14 +273,14 @@ def test_an_error_that_no_test_failed_for_fails_the_run() -> None:
     assert judge(result(strict, test_counts={"failed": 1}), None).failure == ""
 
 
-def test_an_uncacheable_problem_of_a_run_that_loads_nothing_is_not_judged() -> None:
+def test_an_uncacheable_problem_without_a_load_is_not_judged() -> None:
     rows = tuple(replace(row, outcome=Outcome.UNCACHEABLE) for row in MISSED.rows)
     gate = judge(replace(MISSED, loaded=(), rows=rows), Limit.parse("0"))
 
     assert (gate.failure, gate.skipped) == ("", "autotune cache misses not judged: nothing was loaded")
 
 
-def test_a_run_that_should_have_loaded_something_passes_only_where_a_test_has() -> None:
+def test_a_gate_without_a_load_passes_only_if_a_test_loads() -> None:
     why = "--autotune-max-misses: nothing is loaded"
     nothing_loaded = replace(MISSED, loaded=(), rows=tuple(replace(row, outcome=None) for row in MISSED.rows))
 
@@ -289,7 +289,7 @@ def test_a_run_that_should_have_loaded_something_passes_only_where_a_test_has() 
     assert judge(replace(MISSED, loaded=()), Limit.parse("9"), unloaded=why).failure == ""
 
 
-def test_a_crashed_worker_and_other_versions_are_in_the_json_report_as_in_the_terminal() -> None:
+def test_crashes_and_other_versions_are_in_the_json_report() -> None:
     old = replace(entry(problem(M=1)), versions=Versions.parse("toy 0.9"))
     found = collected(
         ("gw0", hit(old)),
@@ -310,7 +310,7 @@ def test_a_crashed_worker_and_other_versions_are_in_the_json_report_as_in_the_te
     assert report["other_versions"] == [{"tuned_with": "toy 0.9", "running": "toy 1.0", "hits": 1}]
 
 
-def test_the_json_report_tells_the_spread_of_a_measurement_and_that_it_was_disturbed() -> None:
+def test_the_json_report_has_spread_and_disturbance() -> None:
     chosen = replace(candidate("a", 10.0), label="+-0.1 us, 9 of 9 runs")
     made = replace(entry(problem()), choice=chosen, candidates=(chosen,))
 
@@ -321,7 +321,7 @@ def test_the_json_report_tells_the_spread_of_a_measurement_and_that_it_was_distu
     assert lookup["candidates"][0]["label"] == "+-0.1 us, 9 of 9 runs"
 
 
-def test_a_pruning_update_alone_drops_what_a_choice_is_compiled_for_no_more() -> None:
+def test_only_a_pruning_update_drops_old_specializations() -> None:
     old = replace(entry(problem()), compiled=("*fp16", "*fp32"))
     met = Event(SPECIALIZATION, data={"entry": old.identity.digest, "text": "*fp16"})
 

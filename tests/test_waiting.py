@@ -39,7 +39,7 @@ def elapsed():
     return lambda: time.monotonic() - started
 
 
-def test_one_that_hangs_costs_a_tuning_of_many_candidates_one_time_out(tmp_path: Path, elapsed) -> None:
+def test_a_worker_that_hangs_costs_a_tuning_one_time_out(tmp_path: Path, elapsed) -> None:
     other = worker(tmp_path, 1)
     with other.claim(Identity(problem(), ()).digest, CountingHelper()), ExitStack() as held:
         held.enter_context(other.measuring())
@@ -105,7 +105,7 @@ def test_waiters_of_one_tuning_all_go_when_its_result_is_there(tmp_path: Path) -
     assert max(gone) - published < 0.25
 
 
-def test_a_child_that_is_forked_while_its_parent_tunes_waits_for_nobody(tmp_path: Path, elapsed) -> None:
+def test_a_child_forked_inside_a_tuning_waits_for_no_worker(tmp_path: Path, elapsed) -> None:
     mine = worker(tmp_path, 20)
 
     with mine.claim(Identity(problem(), ()).digest, CountingHelper()), mine.compiling("k", wait=True):
@@ -122,7 +122,7 @@ def test_a_child_that_is_forked_while_its_parent_tunes_waits_for_nobody(tmp_path
     assert elapsed() < 10
 
 
-def test_a_child_that_is_forked_between_tunings_takes_what_another_worker_tunes(tmp_path: Path) -> None:
+def test_a_child_forked_between_tunings_shares_other_tunings(tmp_path: Path) -> None:
     mine, other = worker(tmp_path, 20), worker(tmp_path, 20)
     with mine.claim(Identity(problem(1), ()).digest, CountingHelper()):
         pass
@@ -138,7 +138,7 @@ def test_a_child_that_is_forked_between_tunings_takes_what_another_worker_tunes(
 
 
 @pytest.mark.parametrize("what", ["a plain file", "nothing that could be made"])
-def test_a_worker_without_a_place_to_share_in_tunes_alone_and_says_so_once(tmp_path: Path, what: str) -> None:
+def test_a_worker_without_a_shared_folder_tunes_alone(tmp_path: Path, what: str) -> None:
     (tmp_path / "place").write_text("")
     folder = tmp_path / "place" if what == "a plain file" else tmp_path / "place" / "run"
     alone = Coordinator(Locks(1, lambda: ""), folder)

@@ -7,6 +7,7 @@ from xml.etree import ElementTree
 import pytest
 
 from tests.conftest import Suite
+from tests.reasons import describe_changed
 
 GITHUB = {"GITHUB_ACTIONS": "true"}
 GATE = "--autotune-max-misses=0"
@@ -97,17 +98,19 @@ def test_a_failed_gate_is_an_annotation_a_step_summary_after_what_is_there_and_a
     verdict, stale = annotations(result)
     assert verdict.startswith("::error title=autotune cache::maximum allowed autotune cache misses exceeded: 1 > 0%0A")
     assert stale == (
-        "::error file=tests/test_op.py,line=5,title=autotune cache%3A stale::STALE toy:lib.op (M=2): source changed"
+        "::error file=tests/test_op.py,line=5,title=autotune cache%3A stale::"
+        f"STALE toy:lib.op (M=2): {describe_changed('source')}"
     )
     written = step_summary.read_text()
     assert written.startswith("another step\n")
-    assert "| STALE | `tests/test_op.py::test_stale` | `toy:lib.op (M=2)` | `source changed` |" in written
+    row = f"| STALE | `tests/test_op.py::test_stale` | `toy:lib.op (M=2)` | `{describe_changed('source')}` |"
+    assert row in written
     assert result.ret == 1
     failure = cases(outdated)["gate"].find("failure")
     assert failure is not None
     assert failure.get("message") == "maximum allowed autotune cache misses exceeded: 1 > 0"
     row, *_, command = (failure.text or "").splitlines()
-    assert row == "STALE tests/test_op.py::test_stale - toy:lib.op (M=2): source changed"
+    assert row == f"STALE tests/test_op.py::test_stale - toy:lib.op (M=2): {describe_changed('source')}"
     assert command == "Re-run with --autotune-load=cache.textproto --autotune-update to update the cache."
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.conftest import Suite
+from tests.reasons import describe_changed
 
 OP = """
 import pytest
@@ -27,7 +28,7 @@ def with_entries(suite: Suite) -> Suite:
     return suite
 
 
-def test_first_uses_the_first_candidate_for_a_miss_and_for_a_stale_problem(suite: Suite, section) -> None:
+def test_first_uses_the_first_candidate_unless_there_is_a_hit(suite: Suite, section) -> None:
     known = with_entries(suite)
     known.write(
         test_op=OP.format(
@@ -43,7 +44,8 @@ def test_first_uses_the_first_candidate_for_a_miss_and_for_a_stale_problem(suite
     assert section(result) == [
         "MISS test_op.py::test_op[32] - toy:lib.op (M=32): no entry; the nearest has M 16 instead of 32; "
         "the first candidate was used",
-        "STALE test_op.py::test_op[16] - toy:lib.op (M=16): source changed; the first candidate was used",
+        f"STALE test_op.py::test_op[16] - toy:lib.op (M=16): {describe_changed('source')}; "
+        "the first candidate was used",
         "1 hit, 1 miss, 1 stale; 2 used a fallback",
         "Re-run with --autotune-load=cache.textproto --autotune-update to update the cache.",
     ]
@@ -73,7 +75,7 @@ def test_the_gate_counts_them_as_misses(known: Suite, section, word: str) -> Non
     assert section(result)[-2].startswith("2 hits, 1 miss; 1 used a fallback")
 
 
-def test_nearest_takes_the_first_candidate_where_no_entry_is_near(serial_suite: Suite) -> None:
+def test_nearest_takes_the_first_candidate_without_near_entry(serial_suite: Suite) -> None:
     serial_suite.write(test_op=OP.format(ms="16", more="", wanted="'fast'")).dump()
     serial_suite.write(test_new="def test_new(tune): assert tune('lib.new') == 'a'", test_op="")
 
@@ -109,7 +111,7 @@ def test_a_dump_alone_tunes_all_the_same(serial_suite: Suite) -> None:
     assert len(serial_suite.tunings) == 1
 
 
-def test_an_entry_whose_choice_stood_in_for_another_is_unused_all_the_same(serial_suite: Suite, section) -> None:
+def test_an_entry_used_as_a_fallback_is_still_unused(serial_suite: Suite, section) -> None:
     serial_suite.write(test_op=OP.format(ms="16", more="", wanted="'fast'")).dump()
     serial_suite.write(test_op=OP.format(ms="20", more="", wanted="'fast'"))
 

@@ -123,17 +123,18 @@ def test_a_new_key_is_a_miss_that_fails_the_limit_and_is_mended_by_an_update(ser
     assert covered.ret == 0
 
 
-def test_a_changed_space_is_stale_and_so_is_a_changed_source(serial_suite: Suite, section: Any) -> None:
+def test_a_changed_space_and_a_changed_source_are_stale(serial_suite: Suite) -> None:
     a_suite(serial_suite).dump()
     serial_suite.pytester.makepyfile(times=TIMES.replace("64: 20.0", "64: 20.0, 128: 5.0"))
 
-    space = serial_suite.load()
+    space, *_ = serial_suite.load_stale()
     serial_suite.pytester.makepyfile(times=TIMES.replace('"a"', '"at"'))
-    source = serial_suite.load()
+    source, *_ = serial_suite.load_stale()
 
-    assert "STALE" in section(space)[0]
-    assert section(space)[0].endswith(": space changed (BLOCK=128 came)")
-    assert section(source)[0].endswith(": source changed (run)")
+    assert space["changed"] == ["space"]
+    assert "(BLOCK=128 came)" in space["reason"]
+    assert source["changed"] == ["source"]
+    assert "(run)" in source["reason"]
 
 
 FIRST = """
@@ -225,16 +226,17 @@ def test_when_every_candidate_fails_the_test_is_told_three_reasons_and_nothing_i
     loaded.stdout.fnmatch_lines(["E *TuningError: function:lib.k (n=1): all 5 candidates failed: *", "1 hit"])
 
 
-def test_an_edit_of_what_a_lambda_calls_makes_its_choices_stale(serial_suite: Suite, section: Any) -> None:
+def test_an_edit_of_what_a_lambda_calls_makes_its_choices_stale(serial_suite: Suite) -> None:
     a_suite(serial_suite, SUITE.replace("run=run", "run=lambda config: run(config)"))
     report = serial_suite.report("--autotune-dump=cache.textproto")
     assert {row["label"] for row in report["lookups"]} == {""}
 
     serial_suite.pytester.makepyfile(times=TIMES.replace('return config["BLOCK"]', 'return +config["BLOCK"]'))
-    result = serial_suite.load("--autotune-max-misses=0")
+    row, *_ = serial_suite.load_stale()
 
-    assert result.ret == 1
-    assert "source changed (run)" in "\n".join(section(result))
+    assert row["changed"] == ["source"]
+    assert "(run)" in row["reason"]
+    assert serial_suite.load("--autotune-max-misses=0").ret == 1
 
 
 def test_what_a_conftest_tuned_before_the_run_is_told_as_untracked(serial_suite: Suite, section: Any) -> None:

@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from tests.conftest import Suite
+from tests.reasons import describe_changed
 
 EXCEEDED = "maximum allowed autotune cache misses exceeded"
 NOT_JUDGED = "autotune cache misses not judged"
@@ -116,7 +117,7 @@ def test_a_failed_gate_shows_the_rows_that_failed_it_however_little_is_shown(
     assert result.ret == 1
     assert [line.split()[0] for line in lines[:2]] == ["MISS", "STALE"]
     assert "8 misses, M = 12 … 19" in lines[0]
-    assert "4 stale, M = 8, 9, 10, 11; source changed" in lines[1]
+    assert f"4 stale, M = 8, 9, 10, 11; {describe_changed('source')}" in lines[1]
     assert len([line for line in lines if line.startswith("MISS")]) == 1, "not twice"
 
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import pytest
 
 from tests.conftest import Suite
+from tests.reasons import describe_changed
 
 MANY = (
     "import pytest\n@pytest.mark.parametrize('m', range(12))\ndef test_op(tune, m): tune(f'lib.op{{m}}', M=m{more})\n"
 )
+
 SIZES = "import pytest\n@pytest.mark.parametrize('m', [{ms}])\ndef test_op(tune, m): tune('lib.op', M=m, N=8{more})\n"
 UPDATE = "Re-run with --autotune-load=cache.textproto --autotune-update"
 
@@ -104,7 +106,7 @@ def test_the_same_section_however_tests_are_distributed(suite: Suite, section) -
 
     shown = (0, 1, 10, 11, *range(2, 8))
     assert lines == [
-        *(f"STALE test_op.py::test_op[{m}] - toy:lib.op{m} (M={m}): source changed" for m in shown),
+        *(f"STALE test_op.py::test_op[{m}] - toy:lib.op{m} (M={m}): {describe_changed('source')}" for m in shown),
         "(2 more stale hidden.  Use -v to show all.)",
         "0 hits, 12 stale; 12 tuned",
         f"{UPDATE} to update the cache.",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.conftest import Suite
+from tests.reasons import describe_changed
 
 OPS = "import pytest\n@pytest.mark.parametrize('m', [{ms}])\ndef test_op(tune, m): tune('lib.op', M=m{more})\n"
 STALE = "def test_stale(tune): tune('lib.stale', source='{source}')"
@@ -198,7 +199,8 @@ def test_a_dump_that_covers_less_than_it_could_is_not_called_up_to_date(
     assert lines[-2].endswith(told)
     assert lines[-1] == "Re-run with --autotune-load=cache.textproto --autotune-update to update the cache."
     if "use" in args[0]:
-        assert "STALE test_lib.py::test_op - toy:lib.op: source changed; the stale choice was used" in lines
+        reason = describe_changed("source")
+        assert f"STALE test_lib.py::test_op - toy:lib.op: {reason}; the stale choice was used" in lines
 
 
 def test_a_loaded_entry_of_a_problem_that_was_asked_for_is_not_called_left_out_for_want_of_a_test(

@@ -29,6 +29,7 @@ from pytest_autotune.run.lookup import Outcome
 from pytest_autotune.run.result import RunRequest, RunResult, SourceLocation
 from pytest_autotune.run.rows import NOT_COVERED, ProblemRow
 from pytest_autotune.run.section import Gate
+from tests.reasons import describe_changed
 
 GPU = Device("NVIDIA H200", "sm_90", 132)
 KERNELS = ["matmul", "matmul_fp8", "softmax", "layer_norm_fwd", "layer_norm_bwd", "flash_attention_fwd", "rms_norm",
@@ -76,7 +77,7 @@ def _row(number: int, chance: random.Random) -> ProblemRow:
     choice = min((one for one in candidates if one.time_us), key=lambda one: one.time_us or 0)
     outcome = chance.choices(list(Outcome), [75, 12, 2, 10, 1])[0]
     reason = {Outcome.MISS: f"no entry; the nearest has batch {number - 1} instead of {number}",
-              Outcome.STALE: "source changed", Outcome.HIT: "", Outcome.UNCACHEABLE: "key x is a Tensor",
+              Outcome.STALE: describe_changed("source"), Outcome.HIT: "", Outcome.UNCACHEABLE: "key x is a Tensor",
               Outcome.MISMATCH: "tuned on NVIDIA H100, running on NVIDIA H200"}[outcome]  # fmt: skip
     test = f"tests/test_{kernel}.py::test_{kernel}[{'-'.join(map(str, sizes.values()))}-bf16]"
     seconds = chance.lognormvariate(0, 0.8)
