@@ -1,1 +1,1 @@
-"""What happens in one run: looking up, recording, coordinating."""
+"""One run: lookups, tunings, and the result at the end. This room knows no pytest."""

@@ -299,7 +299,7 @@ class Policy:
     :param on_stale: ``"tune"``, ``"use"`` or ``"error"``; applies to stale problems, beside ``on_miss``.
     :param tuners: the tuners to act on, matched by prefix; None for all.
     :param ignore: globs of ``tuner:kernel`` that are bypassed.
-    :param device_aliases: name of a device -> name of the device that has entries which it may use.
+    :param device_aliases: name of a device -> name of another device, whose entries it may use.
     :param compile_threads: this process's share of the cores.
     :param debug: show the tracebacks of errors that cost no test.
     """
@@ -314,7 +314,7 @@ class Policy:
     debug: bool = False
 
     def may_use_entries_of(self, device: Device, entry_device: Device) -> bool:
-        """Whether a device may use the entries of another device: of itself, or of the device that is its alias.
+        """Whether a device may use an entry of a device: of itself, or of its alias.
 
         A lookup uses the entries of an alias only if the device has no entry of its own.
         """

@@ -51,7 +51,7 @@ class Mode:
     name = ""
     #: Why the mode cannot be combined with loaded or dumped caches, in words; empty if it can.
     without_caches = ""
-    #: What a run lacks that loads nothing, in words; empty if the mode needs no loaded cache.
+    #: The reason, in words, why the mode does nothing in a run without a loaded cache; empty if it needs none.
     without_loaded = ""
     #: The mode does nothing in a run that loads no cache for all tests.
     needs_loaded = False

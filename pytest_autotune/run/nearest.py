@@ -65,7 +65,8 @@ def explain_miss(indexes: Sequence[EntryIndex], problem: Problem, policy: Policy
             usable_entries.append(entry)
     if not usable_entries:
         return MissReason()
-    nearest_entry = next(list_nearest_entries(usable_entries, problem, policy), None)
+    # Without aliases, the entries of the device itself come before those of its alias.
+    nearest_entry = next(list_nearest_entries(usable_entries, problem, Policy()), None)
     if nearest_entry is None:
         names = ", ".join(value.name for value in usable_entries[0].problem.key) or "no names"
         return MissReason(f"no entry with these key names; the entries of this kernel have {names}")

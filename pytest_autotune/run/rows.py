@@ -231,7 +231,7 @@ def _find_unrecorded_reason(ranked: Sequence[Lookup]) -> str:
 def _list_searches(searches: Sequence[Lookup]) -> tuple[tuple[str, float], ...]:
     """Return (test, seconds) of each search, sorted.
 
-    Of a shared entry, the worker that searched counts. That worker may have died before it could report.
+    If several workers report an entry, the worker that searched counts. It may have died before it could report.
     """
     lookup_by_entry: dict[Entry, Lookup] = {}
     for lookup in sorted(searches, key=lambda search: (search.is_tuned, search.test)):

@@ -206,7 +206,7 @@ def find_unused_entries(run: EndedRun, settled: SettledLookups) -> tuple[Entry, 
 class _Usage:
     """The facts of a run that decide whether an entry is unused.
 
-    :param identities: of the lookups, and of the entries that they used.
+    :param identities: the identities of the lookups, and of the entries that they used.
     :param asked_kernels: as ``tuner:kernel``.
     :param unserved_problems: the problems with another outcome than a hit. An entry of them is stale, not unused.
     :param bypassed_libraries: a call that was left to the tuner may have needed any entry of it.

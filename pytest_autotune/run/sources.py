@@ -249,7 +249,7 @@ def _find_hit(question: Question, entries: Sequence[Entry]) -> Entry | None:
             return entry
     if not fingerprint.has_only_listed_candidates:
         return None
-    # The fastest of all candidates is also the fastest of any part of them that contains it.
+    # The entry's choice is the fastest of all candidates, so it is also the fastest of a part that contains it.
     unpruned_fingerprint = fingerprint.without_pruning()
     for entry in entries:
         if entry.fingerprint == unpruned_fingerprint and not entry.is_failure and question.offers(entry):
@@ -368,7 +368,7 @@ class OtherWorker:
             shared = Lookup.from_event(claim.result)
         if shared is None or shared.entry is None or shared.entry.is_failure or not question.offers(shared.entry):
             return Answer(is_disturbed=claim.has_timed_out)
-        # The outcome of the first worker is reported, so that the count is right even if that worker dies.
+        # This worker reports the outcome of the other worker, so the count is right even if the other worker dies.
         return Answer(
             shared.outcome,
             shared.reason,
