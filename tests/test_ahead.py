@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import pytest
 
 from pytest_autotune.cache.model import Device
-from pytest_autotune.devices import only_type
+from pytest_autotune.devices import find_only_type
 from pytest_autotune.modes.compile_ahead import COMPILED, CompileAhead, cores
 from pytest_autotune.tuners.shared.reach import reached
 from pytest_autotune.workers.events import Event
@@ -40,7 +40,7 @@ def test_the_device_is_seen_where_all_gpus_are_of_one_type(
     for number, model in enumerate(models):
         (tmp_path / str(number)).write_text(f"Model: \t\t {model}\nIRQ:   \t\t 0\n")
 
-    assert only_type([H100, H200], f"{tmp_path}/*") == found
+    assert find_only_type([H100, H200], f"{tmp_path}/*") == found
 
 
 class Kernel:

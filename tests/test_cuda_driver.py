@@ -77,17 +77,17 @@ def test_a_driver_that_nothing_has_loaded_stays_unloaded(monkeypatch: pytest.Mon
         raise OSError
 
     monkeypatch.setattr(ctypes, "CDLL", load)
-    monkeypatch.setattr(device, "_LIBRARIES", ("no_such_library",))
+    monkeypatch.setattr(device, "_CUDA_LIBRARIES", ("no_such_library",))
     assert context_gpu() == (None, "")
     assert modes == []  # no library that could have made a context
 
-    monkeypatch.setattr(device, "_LIBRARIES", ("pytest",))
+    monkeypatch.setattr(device, "_CUDA_LIBRARIES", ("pytest",))
     assert context_gpu() == (None, "")
     assert modes[0] & 4  # RTLD_NOLOAD
 
 
 def test_the_current_gpu_is_that_of_the_context_where_torch_uses_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(device, "_loaded_driver", Driver)
+    monkeypatch.setattr(device, "_find_loaded_driver", Driver)
     monkeypatch.setitem(sys.modules, "torch", None)
 
     assert device.current_gpu() == Device("NVIDIA H200", "sm_90", 132)

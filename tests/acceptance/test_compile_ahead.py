@@ -197,7 +197,7 @@ class Suite:
 def suite(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Suite:
     monkeypatch.delenv("PYTEST_ADDOPTS", raising=False)
     monkeypatch.setattr("pytest_autotune.devices.current_gpu", lambda: None)
-    monkeypatch.setattr("pytest_autotune.devices.only_type", lambda known: Device("cuda", "sm_90"))
+    monkeypatch.setattr("pytest_autotune.devices.find_only_type", lambda known: Device("cuda", "sm_90"))
     monkeypatch.setattr("pytest_autotune.devices.cpu", lambda: Device("CPU", "avx2", 3))
     monkeypatch.setattr("pytest_autotune.modes.compile_ahead.cores", lambda cores: cores)
     return Suite(pytester)

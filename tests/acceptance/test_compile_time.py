@@ -177,7 +177,7 @@ def compiled_ahead(request):
 
 @pytest.fixture
 def suite(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> CompiledSuite:
-    monkeypatch.setattr("pytest_autotune.devices.only_type", lambda known: Device("cuda", "sm_90"))
+    monkeypatch.setattr("pytest_autotune.devices.find_only_type", lambda known: Device("cuda", "sm_90"))
     monkeypatch.setattr("pytest_autotune.devices.cpu", lambda: Device("CPU", "avx2", 3))
     suite = CompiledSuite(pytester)
     suite.write(conftest=CONFTEST, lib=LIBRARY, test_lib=TESTS)

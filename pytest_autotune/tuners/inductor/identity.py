@@ -85,7 +85,7 @@ def device_of(kind: str, index: int | None) -> Device:
     if kind in ("cuda", "hip"):
         if index is None:
             index = torch.cuda.current_device()
-        return devices.gpu(index)
+        return devices.torch_gpu(index)
     return devices.current_gpu() or Device(kind, "")
 
 

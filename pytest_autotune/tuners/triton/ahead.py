@@ -189,4 +189,4 @@ def _find_device(index: EntryIndex) -> Device | None:
     """Return the device of the tests; None if it can only be found by initialising it."""
     if devices.cuda_is_initialised():
         return devices.current_gpu()
-    return devices.only_type(index.list_devices(NAME))
+    return devices.find_only_type(index.list_devices(NAME))

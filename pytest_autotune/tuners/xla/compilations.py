@@ -23,7 +23,7 @@ from typing import Any
 from pytest_autotune.cache.digest_parts import list_changed_names
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.model import Candidate, Device, Entry, Versions
-from pytest_autotune.devices import of_jax
+from pytest_autotune.devices import jax_device
 from pytest_autotune.run.lookup import Lookup, Outcome, TunedEntry, UsedEntry
 from pytest_autotune.run.session import Session
 from pytest_autotune.tuners.shared.library import find_version
@@ -133,7 +133,7 @@ class XlaCompileWatcher:
         first_device = all_devices[0]
         if devices is not None:
             first_device = next(iter(devices), first_device)
-        compilation = XlaCompilation(program, dump, log, of_jax(first_device), is_reported)
+        compilation = XlaCompilation(program, dump, log, jax_device(first_device), is_reported)
         read_mode = internals.read_mode()
         # The options are changed last: after an error of ours, XLA compiles with the user's own.
         setattr(debug_options, _DUMP, str(dump))
