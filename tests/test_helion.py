@@ -5,6 +5,7 @@ Under the real Helion, Triton's interpreter runs the kernels on the CPU. A clock
 
 from __future__ import annotations
 
+import ast
 import gc
 import importlib
 import inspect
@@ -13,6 +14,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from types import ModuleType
 from typing import Any, ClassVar
 
@@ -355,15 +357,17 @@ def test_an_unknown_helion_is_refused_in_one_line(kernels: Any) -> None:
 )
 def test_the_toy_has_helions_signatures(module: str, name: str) -> None:
     toy = TOY_FOLDER / "helion" / f"{module.replace('.', '/')}.py"
-    function: Any = importlib.import_module(f"helion.{module}")
-    for part in name.split("."):
-        function = getattr(function, part)
+    class_name, _, method_name = name.partition(".")
+    helions: Any = getattr(getattr(importlib.import_module(f"helion.{module}"), class_name), method_name)
 
-    parameters = ", ".join(
-        f"{parameter.name}={parameter.default!r}" if parameter.default is not parameter.empty else parameter.name
-        for parameter in inspect.signature(function).parameters.values()
-    )
-    assert (
-        f"def {name.partition('.')[2]}({parameters.replace(', skip_cache', ', *, skip_cache')}"
-        in toy.read_text().replace('"', "'")
-    )
+    assert list_parameters(toy, class_name, method_name) == list(inspect.signature(helions).parameters)
+
+
+def list_parameters(file: Path, class_name: str, method_name: str) -> list[str]:
+    """Return the names of a method's parameters, as a file has them."""
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.ClassDef) and node.name == class_name:
+            for member in node.body:
+                if isinstance(member, ast.FunctionDef) and member.name == method_name:
+                    return [argument.arg for argument in (*member.args.args, *member.args.kwonlyargs)]
+    raise LookupError(f"{class_name}.{method_name}")

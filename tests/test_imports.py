@@ -28,7 +28,6 @@ MAY_IMPORT = {
     "cache": set(),
     # What others import: names of our own, the fixtures of their adapters' tests included.
     "__init__": {"production", "tuners", "cache"},
-    "helion_backend": {"cache"},
     "adapters": {"tuners", "run", "workers", "cache", "devices"},
     "testing": {"tuners", "run", "workers", "cache", "devices"},
 }

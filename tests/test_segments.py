@@ -35,7 +35,6 @@ from pytest_autotune.cache.locations import Location
 from pytest_autotune.cache.merge import combine_caches
 from pytest_autotune.cache.model import Cache, Entry
 from pytest_autotune.cache.stores.segments import SegmentStore
-from pytest_autotune.helion_backend import HelionStore
 from tests import object_storage
 from tests.conftest import DISTRIBUTIONS, Suite
 from tests.entries import A100, entry
@@ -739,14 +738,3 @@ def test_azure_and_google_keep_merge_and_remove(other_url: str, serial_suite: Su
     assert stores.compact(other_url) == (2, 2)
 
     assert (len(objects(other_url)), len(held(other_url))) == (2, 5)
-
-
-def test_helion_keeps_what_it_tuned_there_too(url: str, monkeypatch) -> None:
-    monkeypatch.setenv("PYTEST_AUTOTUNE_STORE", url)
-    add(url, entry(1))
-    assert HelionStore().get("abc") is None
-    HelionStore().put("abc", '{"config": 1}')
-
-    assert HelionStore().get("abc") == '{"config": 1}'
-    assert HelionStore().list(max_results=3) == ['{"config": 1}']
-    assert held(url) == {entry(1)}
