@@ -11,7 +11,7 @@ import pytest
 from pytest_autotune.cache.model import Device
 from pytest_autotune.devices import find_only_type
 from pytest_autotune.modes.compile_ahead import COMPILED, CompileAhead, cores
-from pytest_autotune.tuners.shared.reach import reached
+from pytest_autotune.tuners.shared.reach import list_reached
 from pytest_autotune.workers.events import Event
 from tests.results import result
 
@@ -89,7 +89,7 @@ def endless() -> None:
 
 def test_kernels_are_reached_by_name_in_the_order_of_the_tests() -> None:
     def kernels(*tests: tuple[object, ...]) -> list[object]:
-        return [one for one in reached(tests) if type(one) is Kernel]
+        return [one for one in list_reached(tests) if type(one) is Kernel]
 
     assert kernels((uses_a_registry,), (calls_second,), (uses_a_layer,)) == [third, second, first]
     assert kernels((endless, partial(print, fourth)), ((first,), None, "x")) == [fourth, first]
@@ -107,7 +107,7 @@ def test_an_object_that_answers_for_another_one_is_asked_nothing() -> None:
             pytest.fail("asked for its attributes")
 
     # From Python 3.12 the last has attributes, but no dictionary of them.
-    assert list(reached([(Proxy(), Other(), TypeVar("T"))]))
+    assert list(list_reached([(Proxy(), Other(), TypeVar("T"))]))
 
 
 def test_what_several_processes_compiled_is_added_up() -> None:

@@ -1,4 +1,4 @@
-"""What a tuner's adapter offers to the plugin, and what it may use."""
+"""The protocol of an adapter: the class that hooks one tuner."""
 
 from __future__ import annotations
 
@@ -11,39 +11,43 @@ from pytest_autotune.run.session import Session
 
 
 class HookError(Exception):
-    """This version of a tuner cannot be hooked; the message says why, in a few words."""
+    """This version of a tuner cannot be hooked. The message says why in a few words."""
 
 
 class Adapter(Protocol):
     """Stands between one tuner and a :class:`Session`.
 
-    An adapter is made once per process and run. It touches its library only after
-    :meth:`hook`, and an error inside it must bypass the tuner, not fail a test.
+    Each run makes the adapter once in each process. The adapter touches its library only after :meth:`hook`. An error
+    inside the adapter must bypass the tuner and must not fail a test.
 
-    What it may have besides, none of which has to be there; an error in a call costs a line of the summary:
+    An adapter may have more attributes. An error in such a method costs a line of the summary.
 
-    - ``names_candidates``: true where it is to act in a sweep although it does not act without entries.
-    - ``prepare(suite)``: what can be done beside the tests, such as compiling what they will launch: functions without
-      arguments, what the tests need first in front. Each is called in a thread and returns whether there was anything
-      to do. Called once in a process, before its first test, in a run that loads something, where cores are left.
+    - ``names_candidates``: True if the adapter acts in a sweep, although it does not act without entries.
+    - ``prepare(suite)``: returns jobs that threads can do beside the tests, such as compiling the kernels that the
+      tests will launch. A job is a function without arguments, and returns whether there was anything to do. The jobs
+      for the first tests come first. The plugin calls ``prepare`` once in a process, before the first test, in a run
+      that loads entries, if the machine has spare cores.
     """
 
     @property
     def module(self) -> str:
-        """The module whose import makes the tuner available."""
+        """The name of the module whose import makes the tuner available."""
 
     @property
     def acts_without_entries(self) -> bool:
-        """Whether to act in a run that loads no entry of this tuner: not where that costs something by itself."""
+        """Whether to act in a run that loads no entry of this tuner. False if acting costs something by itself."""
 
     def hook(self, module: ModuleType, session: Session) -> None:
-        """Hook the tuner, whose module is there now; a HookError where its internals are not the ones known here."""
+        """Hook the tuner, whose module is imported now.
+
+        :raises HookError: if the internals of this version differ from those that the adapter knows.
+        """
 
     def unhook(self) -> None:
-        """Restore what :meth:`hook` replaced."""
+        """Put back the functions that :meth:`hook` replaced."""
 
     def isolated(self) -> AbstractContextManager[None]:
-        """Swap the tuner's own memory out, and back afterwards."""
+        """Return a context with an empty memory of choices. Afterwards the tuner has its own memory again."""
 
     def untracked(self) -> Iterable[str]:
-        """The names of kernels that were tuned without asking the session."""
+        """Return the names of kernels that were tuned without asking the session."""

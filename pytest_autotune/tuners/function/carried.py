@@ -23,11 +23,11 @@ from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 from pytest_autotune.cache.model import UncacheableError
-from pytest_autotune.tuners.shared.code_text import definition_of
+from pytest_autotune.tuners.shared.code_text import find_definition
 from pytest_autotune.tuners.shared.functions import (
     closure_cells,
-    layers,
-    of_library,
+    is_library_code,
+    list_layers,
     python_function,
     qualified_name,
 )
@@ -85,13 +85,13 @@ class _CarriedReader:
                 yield f"{name}: {text}"
 
     def _of_layers(self, value: object, path: str) -> Iterator[str]:
-        wrapped = list(layers(value))
+        wrapped = list(list_layers(value))
         for layer in wrapped:
             if isinstance(layer, FunctionType):
                 yield from self._of_function(layer, path)
             elif isinstance(layer, partial) or inspect.ismethod(layer):
                 yield self._text(layer, path)
-            elif not of_library(type(layer)):
+            elif not is_library_code(type(layer)):
                 for name, attribute in _attributes(layer):
                     if not any(attribute is inner for inner in wrapped):
                         yield f"{name}={self._text(attribute, path + name)}"
@@ -107,7 +107,7 @@ class _CarriedReader:
     def _is_in_source_digest(self, value: object, path: str) -> bool:
         """Whether the source of a function that names a value says all of it."""
         code = python_function(value) or value
-        return isinstance(code, (FunctionType, type)) and not of_library(code) and not self.carried(value, path)
+        return isinstance(code, (FunctionType, type)) and not is_library_code(code) and not self.carried(value, path)
 
     def _text(self, value: object, path: str) -> str:
         """Return the stable form of a value.
@@ -137,7 +137,7 @@ class _CarriedReader:
     def _of_code(self, value: Any, path: str) -> str:
         code = python_function(value) or value
         name = f"{code.__module__}.{code.__qualname__}"
-        if of_library(code):
+        if is_library_code(code):
             return _public_name(value) or f"{name}({self.carried(value, f'{path}.')})"
         try:
             digest = class_digest(code) if isinstance(code, type) else source_digest(value, carried=False)
@@ -200,7 +200,7 @@ def _unwritten_defaults(function: FunctionType) -> Iterator[tuple[str, object]]:
     if not defaults:
         return
     try:
-        definition = definition_of(function)
+        definition = find_definition(function)
     except UncacheableError:
         yield from defaults.items()
         return

@@ -19,8 +19,9 @@ from weakref import WeakKeyDictionary
 
 from pytest_autotune.cache.model import UncacheableError, Value
 from pytest_autotune.tuners.function.carried import carried_text
-from pytest_autotune.tuners.shared.code_text import function_text, list_imports, syntax_text
-from pytest_autotune.tuners.shared.functions import of_library, python_function
+from pytest_autotune.tuners.shared.code_digests import list_used_values
+from pytest_autotune.tuners.shared.code_text import list_imports, read_function, syntax_text
+from pytest_autotune.tuners.shared.functions import is_library_code, python_function
 from pytest_autotune.tuners.shared.imported_modules import read_imported_modules
 from pytest_autotune.tuners.shared.libraries import Libraries
 from pytest_autotune.tuners.shared.scalars import unwrapped
@@ -30,7 +31,6 @@ from pytest_autotune.tuners.shared.source_digest import (
     read_method_source,
     read_source,
     stable_value,
-    used_by,
 )
 
 #: The source of each function or module that was read. Reading takes milliseconds, and the source of a function or
@@ -68,15 +68,15 @@ def _list_called_functions(function: FunctionType) -> tuple[object, ...]:
     The lambda may then call methods of the class, which no name in the lambda leads to.
     """
     try:
-        names = function_text(function).names
+        names = read_function(function).names
     except UncacheableError:
         return ()
     called = []
-    for _, value in used_by(function, names):
-        if isinstance(value, type) and not of_library(value):
+    for _, value in list_used_values(function, names):
+        if isinstance(value, type) and not is_library_code(value):
             return ()
         inner_function = python_function(value)
-        if inner_function is not None and not of_library(inner_function):
+        if inner_function is not None and not is_library_code(inner_function):
             called.append(value)
     return tuple(called)
 
@@ -171,7 +171,7 @@ def _kernel_of(source: object) -> object:
     call = type(source).__call__ if python_function(source) is None and callable(source) else source
     inner_function = python_function(call)
     # The __call__ of a torch module is torch's, for every module.
-    if inner_function is None or of_library(inner_function):
+    if inner_function is None or is_library_code(inner_function):
         return source
     return call
 

@@ -19,7 +19,7 @@ from typing import Any
 
 from pytest_autotune import devices
 from pytest_autotune.cache.model import Device, Value, Versions
-from pytest_autotune.tuners.shared.code_text import code_text
+from pytest_autotune.tuners.shared.code_text import token_text
 from pytest_autotune.tuners.shared.library import list_versions
 from pytest_autotune.tuners.shared.source_digest import digest
 
@@ -195,7 +195,7 @@ def _list_helpers(autotuner: Any) -> list[str]:
 def _code_text_or_source(source: str) -> str:
     """Return the code text, which ignores layout and comments; the source itself if it cannot be parsed."""
     try:
-        return code_text(textwrap.dedent(source))
+        return token_text(textwrap.dedent(source))
     except (SyntaxError, tokenize.TokenError):
         return source
 

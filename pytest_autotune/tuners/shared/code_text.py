@@ -1,9 +1,11 @@
-"""What Python's parser sees of source, as text that is equal on every Python: ``ast.dump`` and ``ast.unparse`` are not.
+"""Source as text that is equal on every Python, unlike the texts of ``ast.dump`` and ``ast.unparse``.
 
-How source is laid out is nothing that it sees: comments, line breaks, quotes, redundant parentheses, trailing commas.
-What Inductor generates is laid out in one way, and digested by its tokens (:func:`code_text`).
+The text has everything that Python's parser sees. The parser does not see the layout: comments, line breaks, quotes,
+redundant parentheses, trailing commas. Inductor generates source in one layout, and its source is digested by tokens
+(:func:`token_text`).
 
-Source is read once for each function and class: it does not change while they live.
+The source of a function or class is read once, because it does not change while the function or class lives.
+:mod:`.source_digest` decides which functions and classes a digest holds.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ import inspect
 import io
 import os
 import tokenize
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from types import CodeType, FunctionType
@@ -24,85 +26,114 @@ from pytest_autotune.cache.host_time import HostTime
 from pytest_autotune.cache.model import UncacheableError
 from pytest_autotune.tuners.shared.functions import qualified_name
 
-_LAYOUT = {tokenize.INDENT: "<indent>", tokenize.DEDENT: "<dedent>", tokenize.NEWLINE: "<newline>"}
-_LEFT_OUT = {tokenize.COMMENT, tokenize.NL, tokenize.ENCODING, tokenize.ENDMARKER}
-#: Fields that follow from others, or are about how something is written.
-_UNSEEN = {"ctx", "kind", "simple", "type_comment", "type_ignores"}
+_LAYOUT_WORDS = {tokenize.INDENT: "<indent>", tokenize.DEDENT: "<dedent>", tokenize.NEWLINE: "<newline>"}
+_OMITTED_TOKENS = {tokenize.COMMENT, tokenize.NL, tokenize.ENCODING, tokenize.ENDMARKER}
+#: Fields that follow from other fields, or that describe how a statement is written.
+_OMITTED_FIELDS = {"ctx", "kind", "simple", "type_comment", "type_ignores"}
+#: The errors of reading and parsing a source.
+_SOURCE_ERRORS = (OSError, TypeError, SyntaxError, IndexError, tokenize.TokenError)
+
+
+# The text of a tree, and of tokens.
 
 
 def syntax_text(node: ast.AST, without: Iterable[str] = ()) -> str:
-    """The text of a tree of the parser, without statements that are only a string and some fields of its top."""
-    return _tree_text(node, frozenset(without))
+    """Return the text of a tree of the parser. Statements that are only a string, such as docstrings, are omitted.
+
+    :param without: the fields of the tree's top that are omitted.
+    """
+    return _describe_node(node, frozenset(without))
 
 
 def literal_text(value: object) -> str:
-    """Return the text of a value as it stands in :func:`syntax_text` of source that writes it out."""
+    """Return the text of a value as it stands in :func:`syntax_text` of source that contains the value."""
     try:
         return syntax_text(ast.parse(repr(value), mode="eval").body)
     except (SyntaxError, ValueError):
         return repr(value)
 
 
-def _tree_text(value: Any, without: frozenset[str] = frozenset()) -> str:
+def _describe_value(value: Any) -> str:
+    """Return the text of a value that a field of the tree has."""
     if isinstance(value, list):
-        return f"[{', '.join(_tree_text(part) for part in value)}]"
-    if not isinstance(value, ast.AST):
-        return f"{type(value).__name__} {value!r}"
+        return f"[{', '.join(_describe_value(item) for item in value)}]"
+    if isinstance(value, ast.AST):
+        return _describe_node(value)
+    return f"{type(value).__name__} {value!r}"
+
+
+def _describe_node(node: ast.AST, without: frozenset[str] = frozenset()) -> str:
     fields = []
-    for name in sorted(value._fields):
-        if name in _UNSEEN or name in without:
+    for name in sorted(node._fields):
+        if name in _OMITTED_FIELDS or name in without:
             continue
-        field = getattr(value, name, None)
-        if isinstance(field, list):
-            field = list(_parts(value, field))
-        if field is None or field == []:  # a field that this Python does not have is an empty one of another
+        value = getattr(node, name, None)
+        if isinstance(value, list):
+            value = list(_list_items(node, value))
+        # A field that this version of Python lacks is empty in other versions.
+        if value is None or value == []:
             continue
-        fields.append(f"{name}={_tree_text(field)}")
-    return f"{type(value).__name__}({', '.join(fields)})"
+        fields.append(f"{name}={_describe_value(value)}")
+    return f"{type(node).__name__}({', '.join(fields)})"
 
 
-def _parts(node: ast.AST, parts: list[Any]) -> Iterator[Any]:
+def _list_items(node: ast.AST, items: list[Any]) -> Iterator[Any]:
+    """Yield the items of a list field, in the form that all versions of Python have in common."""
     if isinstance(node, ast.JoinedStr):
-        yield from _joined(parts)
+        yield from _join_texts(items)
         return
-    for part in parts:
-        if isinstance(node, ast.Delete) and isinstance(part, ast.Tuple):  # del (a, b) is del a, b
-            yield from part.elts
-        elif not _is_string_statement(part):
-            yield part
+    for item in items:
+        if isinstance(node, ast.Delete) and isinstance(item, ast.Tuple):  # del (a, b) is del a, b
+            yield from item.elts
+        elif not _is_string_statement(item):
+            yield item
 
 
-def _is_string_statement(part: Any) -> bool:
-    return isinstance(part, ast.Expr) and isinstance(part.value, ast.Constant) and isinstance(part.value.value, str)
+def _is_string_statement(item: Any) -> bool:
+    return isinstance(item, ast.Expr) and isinstance(item.value, ast.Constant) and isinstance(item.value.value, str)
 
 
-def _joined(parts: list[Any]) -> Iterator[Any]:
-    """The parts of an f-string; Pythons differ in where they divide the text between two values."""
+def _join_texts(items: list[Any]) -> Iterator[Any]:
+    """Yield the parts of an f-string. Versions of Python divide the text between two values at different places."""
     text = ""
-    for part in parts:
-        if isinstance(part, ast.Constant):
-            text += str(part.value)
+    for item in items:
+        if isinstance(item, ast.Constant):
+            text += str(item.value)
             continue
         if text:
             yield text
             text = ""
-        yield part
+        yield item
     if text:
         yield text
 
 
-def code_text(source: str) -> str:
-    """The tokens of generated Python source, one per line, without f-strings: Pythons differ in their tokens."""
+def token_text(source: str) -> str:
+    """Return the tokens of generated source, each in a line.
+
+    f-strings are omitted, because versions of Python divide them into different tokens.
+    """
     words: list[str] = []
-    inside = 0
+    depth = 0  # in f-strings that are several tokens, since Python 3.12
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         kind = tokenize.tok_name[token.type]
-        inside += kind.endswith("STRING_START")
-        is_message = inside or (kind == "STRING" and "f" in token.string[: token.string.find(token.string[-1])].lower())
-        if not is_message and token.type not in _LEFT_OUT:
-            words.append(_LAYOUT.get(token.type, token.string))
-        inside -= kind.endswith("STRING_END")
+        if kind.endswith("STRING_START"):
+            depth += 1
+        is_in_f_string = depth > 0 or (kind == "STRING" and _is_f_string(token.string))
+        if not is_in_f_string and token.type not in _OMITTED_TOKENS:
+            words.append(_LAYOUT_WORDS.get(token.type, token.string))
+        if kind.endswith("STRING_END"):
+            depth -= 1
     return "\n".join(words)
+
+
+def _is_f_string(literal: str) -> bool:
+    """Whether the literal of a string has the prefix of an f-string."""
+    quote = literal[-1]
+    return "f" in literal[: literal.find(quote)].lower()
+
+
+# Functions.
 
 
 @dataclass(frozen=True)
@@ -137,13 +168,17 @@ class Import:
 class FunctionText:
     """The source of a function, as the parser sees it.
 
+    :param code: the function's code when the source was read.
+    :param kept_source: see :func:`read_function`.
+    :param text: the text of the definition without its decorators.
+    :param nameless_text: the same text without the function's name.
     :param names: the dotted names that do not begin with a variable of the function.
     :param members: the names that a method takes from its object or class: ``area`` for ``self.area``.
     :param imports: the import statements inside the function.
     """
 
     code: CodeType
-    kept: str
+    kept_source: str
     text: str
     nameless_text: str
     names: tuple[tuple[str, ...], ...]
@@ -151,38 +186,202 @@ class FunctionText:
     imports: tuple[Import, ...]
 
 
-_functions: WeakKeyDictionary[FunctionType, FunctionText] = WeakKeyDictionary()
-_classes: WeakKeyDictionary[type, str] = WeakKeyDictionary()
-#: A file that is older has not been edited since it was imported.
-_STARTED = HostTime.time()
+_function_texts: WeakKeyDictionary[FunctionType, FunctionText] = WeakKeyDictionary()
+_class_texts: WeakKeyDictionary[type, str] = WeakKeyDictionary()
+#: If a file is older, it was not edited after its import.
+_STARTED_S = HostTime.time()
 #: No file has so many lines.
-_FAR = 1 << 24
+_FAR_LINE = 1 << 24
 
 
-def function_text(function: FunctionType, kept: str = "") -> FunctionText:
-    """What is read of a function; ``kept`` is its source, where whoever made a kernel of it has kept that."""
-    found = _functions.get(function)
-    if found is None or found.code is not function.__code__ or found.kept != kept:
-        if function.__name__ == "<lambda>":
-            found = _lambda_text(function.__code__, kept, qualified_name(function))
-        else:
-            found = _text(function.__code__, kept, _definition(function, kept))
-        _functions[function] = found
-    return found
+def read_function(function: FunctionType, kept_source: str = "") -> FunctionText:
+    """Return the source of a function.
+
+    :param kept_source: the source that the maker of a kernel keeps; empty if it keeps none.
+    :raises UncacheableError: if the source cannot be read, or its file was edited after the import.
+    """
+    text = _function_texts.get(function)
+    if text is not None and text.code is function.__code__ and text.kept_source == kept_source:
+        return text
+    if function.__name__ == "<lambda>":
+        text = _read_lambda(function.__code__, kept_source, qualified_name(function))
+    else:
+        text = _build_function_text(function.__code__, kept_source, _parse_definition(function, kept_source))
+    _function_texts[function] = text
+    return text
 
 
 @lru_cache(maxsize=1024)
-def _lambda_text(code: CodeType, kept: str, name: str) -> FunctionText:
-    # A lambda among the arguments of a call is a new function each time, of the same code.
-    return _text(code, kept, _lambda(code, name))
+def _read_lambda(code: CodeType, kept_source: str, name: str) -> FunctionText:
+    # A lambda in the arguments of a call is a new function in each call. Its code is the same.
+    return _build_function_text(code, kept_source, _find_lambda(code, name))
 
 
-def _text(code: CodeType, kept: str, node: ast.AST) -> FunctionText:
-    text = syntax_text(node, without=("decorator_list",))
-    nameless_text = syntax_text(node, without=("decorator_list", "name"))
+def _build_function_text(code: CodeType, kept_source: str, node: ast.AST) -> FunctionText:
     return FunctionText(
-        code, kept, text, nameless_text, tuple(_names(code, node)), _list_members(node), list_imports(node)
+        code,
+        kept_source,
+        syntax_text(node, without=("decorator_list",)),
+        syntax_text(node, without=("decorator_list", "name")),
+        tuple(_list_outer_names(code, node)),
+        _list_members(node),
+        list_imports(node),
     )
+
+
+def find_definition(function: FunctionType) -> ast.AST:
+    """Return the ``def`` of a function, or its lambda, as the parser sees it.
+
+    :raises UncacheableError: if the source cannot be read, or its file was edited after the import.
+    """
+    if function.__name__ == "<lambda>":
+        return _find_lambda(function.__code__, qualified_name(function))
+    return _parse_definition(function, "")
+
+
+def read_class_text(cls: type) -> str:
+    """Return the text of a class; empty if its source cannot be read."""
+    text = _class_texts.get(cls)
+    if text is None:
+        try:
+            text = syntax_text(_parse_first_statement(inspect.getsource(cls)))
+        except _SOURCE_ERRORS:
+            text = ""
+        _class_texts[cls] = text
+    return text
+
+
+def _parse_definition(function: FunctionType, kept_source: str) -> ast.AST:
+    name = qualified_name(function)
+    try:
+        # The source of the code: for a function, inspect would return the source of its __wrapped__.
+        source = kept_source or "".join(inspect.getsourcelines(function.__code__)[0])
+        node = _parse_first_statement(source)
+    except _SOURCE_ERRORS:
+        raise UncacheableError(f"the source of {name} cannot be read") from None
+    if kept_source:
+        return node
+    # Python 3.13 takes code of exec() for lines of another "<string>".
+    if getattr(node, "name", None) != function.__code__.co_name:
+        raise UncacheableError(f"the source of {name} cannot be read")
+    _check_not_edited(function.__code__, name)
+    return node
+
+
+def _parse_first_statement(source: str) -> ast.stmt:
+    """Parse a source that may be indented."""
+    if source[:1].isspace():
+        block = ast.parse(f"if 1:\n{source}").body[0]
+        assert isinstance(block, ast.If)
+        return block.body[0]
+    return ast.parse(source).body[0]
+
+
+def _check_not_edited(code: CodeType, name: str) -> None:
+    """Check that the file of some code was not edited after its import.
+
+    :raises UncacheableError: if the file now has other code: nobody has measured that code.
+    """
+    if any(variable.startswith("@py_") for variable in code.co_varnames):
+        return  # pytest has rewritten the assertions
+    try:
+        modified_s = os.stat(code.co_filename).st_mtime
+    except OSError:
+        return
+    if modified_s <= _STARTED_S:
+        return
+    lines, _ = inspect.findsource(code)
+    try:
+        file_codes = _compile_all("".join(lines))
+    except (SyntaxError, ValueError):
+        file_codes = ()
+    for file_code in file_codes:
+        is_at_same_place = file_code.co_name == code.co_name and file_code.co_firstlineno == code.co_firstlineno
+        if is_at_same_place and _is_same_code(code, file_code):
+            return
+    raise UncacheableError(f"the source of {name} was edited since it was imported")
+
+
+@lru_cache(maxsize=8)
+def _compile_all(source: str | ast.Module) -> tuple[CodeType, ...]:
+    """Return the code of a module, and of all functions and classes in it."""
+    codes: list[CodeType] = [compile(source, "<source>", "exec", dont_inherit=True)]
+    for code in codes:
+        codes += [constant for constant in code.co_consts if isinstance(constant, CodeType)]
+    return tuple(codes)
+
+
+def _is_same_code(code: CodeType, other: CodeType) -> bool:
+    """Whether two pieces of code do the same, wherever they stand."""
+    return (
+        code.co_code == other.co_code
+        and repr(_list_constants(code)) == repr(_list_constants(other))
+        and code.co_names == other.co_names
+        and code.co_varnames == other.co_varnames
+        and code.co_freevars == other.co_freevars
+    )
+
+
+def _list_constants(code: CodeType) -> list[object]:
+    """Return the constants of some code, with the constants of the functions inside it in place of their code."""
+    constants: list[object] = []
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            constants.append(_list_constants(constant))
+        else:
+            constants.append(constant)
+    return constants
+
+
+# Lambdas.
+
+
+def _find_lambda(code: CodeType, name: str) -> ast.AST:
+    """Return the expression of a lambda: among those that begin in its line, the first with the same code.
+
+    :raises UncacheableError: if there is none, or the file was edited after the import.
+    """
+    try:
+        source = "".join(inspect.findsource(code)[0])
+        nodes = _list_lambdas(_parse_module(source), code.co_firstlineno)
+        if len(nodes) > 1:
+            nodes = _select_lambdas(source, code)
+    except (OSError, TypeError, SyntaxError):
+        nodes = []
+    if not nodes:
+        raise UncacheableError(f"the source of {name} cannot be read")
+    _check_not_edited(code, name)
+    return nodes[0]
+
+
+@lru_cache(maxsize=8)
+def _parse_module(source: str) -> ast.Module:
+    return ast.parse(source)
+
+
+def _list_lambdas(tree: ast.Module, line: int) -> list[ast.Lambda]:
+    """Return the lambdas that begin in a line, from left to right."""
+    nodes = [node for node in ast.walk(tree) if isinstance(node, ast.Lambda) and node.lineno == line]
+    return sorted(nodes, key=_column_of)
+
+
+def _column_of(node: ast.Lambda) -> int:
+    return node.col_offset
+
+
+def _select_lambdas(source: str, code: CodeType) -> list[ast.Lambda]:
+    """Return the lambdas in the line of some code that compile to the same code."""
+    tree = ast.parse(source)
+    nodes = _list_lambdas(tree, code.co_firstlineno)
+    # Each lambda gets a line of its own: the line tells which code was compiled from which lambda.
+    for number, node in enumerate(nodes):
+        node.lineno = _FAR_LINE + number
+        node.end_lineno = node.lineno + 1
+    code_by_line = {compiled.co_firstlineno: compiled for compiled in _compile_all(tree)}
+    return [node for node in nodes if _is_same_code(code, code_by_line[node.lineno])]
+
+
+# The names in a function.
 
 
 def list_imports(tree: ast.AST) -> tuple[Import, ...]:
@@ -219,153 +418,49 @@ def _describe_owner(node: ast.AST) -> str:
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
         if node.func.id == "super":  # its arguments do not matter: all classes above are read
             return "super()"
-        argument = _describe_owner(node.args[0]) if len(node.args) == 1 else ""
+        argument = ""
+        if len(node.args) == 1:
+            argument = _describe_owner(node.args[0])
         return f"{node.func.id}({argument})"
-    return ".".join(_dotted(node))
+    return ".".join(_split_dotted_name(node))
 
 
-def definition_of(function: FunctionType) -> ast.AST:
-    """Return the ``def`` of a function, or its lambda, as the parser sees it.
-
-    :raises UncacheableError: when the source cannot be read.
-    """
-    if function.__name__ == "<lambda>":
-        return _lambda(function.__code__, qualified_name(function))
-    return _definition(function, "")
-
-
-def class_text(cls: type) -> str:
-    """The text of a class; empty where its source cannot be read."""
-    text = _classes.get(cls)
-    if text is None:
-        try:
-            text = syntax_text(_first_statement(inspect.getsource(cls)))
-        except (OSError, TypeError, SyntaxError, IndexError, tokenize.TokenError):
-            text = ""
-        _classes[cls] = text
-    return text
-
-
-def _definition(function: FunctionType, kept: str) -> ast.AST:
-    """The ``def`` of a function, if its source can be read, and was not edited since it was imported."""
-    try:
-        # Of the code: of a function, inspect would read what functools.wraps() says it wraps.
-        node = _first_statement(kept or "".join(inspect.getsourcelines(function.__code__)[0]))
-    except (OSError, TypeError, SyntaxError, IndexError, tokenize.TokenError):
-        raise UncacheableError(f"the source of {qualified_name(function)} cannot be read") from None
-    if kept:
-        return node
-    # Python 3.13 takes code of exec() for lines of another "<string>".
-    if getattr(node, "name", None) != function.__code__.co_name:
-        raise UncacheableError(f"the source of {qualified_name(function)} cannot be read")
-    _check_not_edited(function.__code__, qualified_name(function))
-    return node
-
-
-def _check_not_edited(code: CodeType, name: str) -> None:
-    """Refuse a file that was written since and differs from what runs: nobody has measured that code."""
-    if any(variable.startswith("@py_") for variable in code.co_varnames):
-        return  # pytest has rewritten its assertions
-    try:
-        written = os.stat(code.co_filename).st_mtime
-    except OSError:
-        return
-    if written <= _STARTED:
-        return
-    lines, _ = inspect.findsource(code)
-    try:
-        codes = _codes("".join(lines))
-    except (SyntaxError, ValueError):
-        codes = ()
-    here = code.co_name, code.co_firstlineno
-    if not any((one.co_name, one.co_firstlineno) == here and _same_code(code, one) for one in codes):
-        raise UncacheableError(f"the source of {name} was edited since it was imported")
-
-
-@lru_cache(maxsize=8)
-def _codes(source: str | ast.Module) -> tuple[CodeType, ...]:
-    """All code in what a module compiles to."""
-    codes: list[CodeType] = [compile(source, "<source>", "exec", dont_inherit=True)]
-    for code in codes:
-        codes += [const for const in code.co_consts if isinstance(const, CodeType)]
-    return tuple(codes)
-
-
-def _first_statement(source: str) -> ast.stmt:
-    if source[:1].isspace():
-        block = ast.parse(f"if 1:\n{source}").body[0]
-        assert isinstance(block, ast.If)
-        return block.body[0]
-    return ast.parse(source).body[0]
-
-
-def _lambda(code: CodeType, name: str) -> ast.AST:
-    """The expression of a lambda: of those that begin on its line, one that compiles to the same code."""
-    line = code.co_firstlineno
-    try:
-        source = "".join(inspect.findsource(code)[0])
-        found = _lambdas(_parsed(source), line)
-        if len(found) > 1:
-            tree = ast.parse(source)
-            found = _lambdas(tree, line)
-            for number, node in enumerate(found):  # each gets a line of its own, by which its code is known
-                node.lineno = _FAR + number
-                node.end_lineno = node.lineno + 1
-            codes = {one.co_firstlineno: one for one in _codes(tree)}
-            found = [node for node in found if _same_code(code, codes[node.lineno])]
-    except (OSError, TypeError, SyntaxError):
-        found = []
-    if not found:
-        raise UncacheableError(f"the source of {name} cannot be read")
-    _check_not_edited(code, name)
-    return found[0]
-
-
-@lru_cache(maxsize=8)
-def _parsed(source: str) -> ast.Module:
-    return ast.parse(source)
-
-
-def _lambdas(tree: ast.Module, line: int) -> list[ast.Lambda]:
-    """Those that begin on a line, from left to right."""
-    found = [node for node in ast.walk(tree) if isinstance(node, ast.Lambda) and node.lineno == line]
-    return sorted(found, key=lambda node: node.col_offset)
-
-
-def _same_code(one: CodeType, other: CodeType) -> bool:
-    def parts(code: CodeType) -> tuple[object, ...]:
-        return code.co_code, repr(_plain(code)), code.co_names, code.co_varnames, code.co_freevars
-
-    return parts(one) == parts(other)
-
-
-def _plain(code: CodeType) -> list[object]:
-    return [_plain(const) if isinstance(const, CodeType) else const for const in code.co_consts]
-
-
-def _names(code: CodeType, node: ast.AST) -> list[tuple[str, ...]]:
-    """The dotted names in a function that do not begin with a variable of its own, sorted."""
-    local = {*code.co_varnames, *code.co_cellvars} - set(code.co_freevars)
-    if getattr(node, "name", code.co_name) != code.co_name:  # a source was given for another function's code
-        local = {part.arg for part in ast.walk(node) if isinstance(part, ast.arg)}
-        local |= {part.id for part in ast.walk(node) if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store)}
-    # The variables of a comprehension are the function's own since Python 3.12 only.
-    targets = [part.target for part in ast.walk(node) if isinstance(part, ast.comprehension)]
-    local -= {part.id for target in targets for part in ast.walk(target) if isinstance(part, ast.Name)}
-    local |= _assigned_outer_names(node)
+def _list_outer_names(code: CodeType, node: ast.AST) -> list[tuple[str, ...]]:
+    """Return the dotted names in a function that do not begin with one of its variables, sorted."""
+    variables = _list_variables(code, node)
     names: set[tuple[str, ...]] = set()
-    parts = [part for name, part in ast.iter_fields(node) if name != "decorator_list"]
-    for part in parts:
-        for top in part if isinstance(part, list) else [part]:
-            for inner in ast.walk(top) if isinstance(top, ast.AST) else ():
-                name = _dotted(inner)
-                if name and name[0] not in local:
-                    names.add(name)
+    for part in _list_parts_without_decorators(node):
+        for inner in ast.walk(part):
+            name = _split_dotted_name(inner)
+            if name and name[0] not in variables:
+                names.add(name)
     return sorted(names)
 
 
-def _assigned_outer_names(node: ast.AST) -> set[str]:
-    """Return the global and nonlocal names that a function assigns: their values say nothing of its source.
+def _list_variables(code: CodeType, node: ast.AST) -> set[str]:
+    """Return the names of a function that stand for its own variables, or that it assigns outside of itself."""
+    variables = {*code.co_varnames, *code.co_cellvars} - set(code.co_freevars)
+    if getattr(node, "name", code.co_name) != code.co_name:
+        # The source was given for the code of another function.
+        variables = {part.arg for part in ast.walk(node) if isinstance(part, ast.arg)}
+        for part in ast.walk(node):
+            if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store):
+                variables.add(part.id)
+    # Only since Python 3.12, the variables of a comprehension are variables of the function.
+    variables -= _list_comprehension_variables(node)
+    return variables | _list_assigned_outer_names(node)
+
+
+def _list_comprehension_variables(node: ast.AST) -> set[str]:
+    variables = set()
+    for comprehension in ast.walk(node):
+        if isinstance(comprehension, ast.comprehension):
+            variables |= {part.id for part in ast.walk(comprehension.target) if isinstance(part, ast.Name)}
+    return variables
+
+
+def _list_assigned_outer_names(node: ast.AST) -> set[str]:
+    """Return the global and nonlocal names that a function assigns. Their values do not describe its source.
 
     A function that declares such a name and only reads it depends on the value.
     """
@@ -379,9 +474,23 @@ def _assigned_outer_names(node: ast.AST) -> set[str]:
     return declared & assigned
 
 
-def _dotted(node: ast.AST) -> tuple[str, ...]:
+def _list_parts_without_decorators(node: ast.AST) -> list[ast.AST]:
+    """Return the nodes directly below a definition, without its decorators."""
+    parts: list[ast.AST] = []
+    for name, value in ast.iter_fields(node):
+        if name == "decorator_list":
+            continue
+        items: Sequence[Any] = value if isinstance(value, list) else [value]
+        parts += [item for item in items if isinstance(item, ast.AST)]
+    return parts
+
+
+def _split_dotted_name(node: ast.AST) -> tuple[str, ...]:
+    """Return ``("tl", "math", "exp")`` for ``tl.math.exp``; an empty tuple for other expressions."""
     attributes: list[str] = []
     while isinstance(node, ast.Attribute):
         attributes.append(node.attr)
         node = node.value
-    return (node.id, *reversed(attributes)) if isinstance(node, ast.Name) else ()
+    if not isinstance(node, ast.Name):
+        return ()
+    return (node.id, *reversed(attributes))

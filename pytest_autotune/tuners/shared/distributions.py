@@ -1,7 +1,7 @@
-"""The installed distribution that a file belongs to, by the folder ``NAME-VERSION.dist-info`` that pip leaves.
+"""Finds the installed distribution that a file belongs to, by the folder ``NAME-VERSION.dist-info`` that pip leaves.
 
-Only the folders above a file are read, and each answer is kept: ``importlib.metadata.packages_distributions()`` reads
-all that is installed, which takes 90 ms.
+Only the folders above a file are read, and each answer is kept. ``importlib.metadata.packages_distributions()`` would
+read all installed distributions, which takes 90 ms.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from urllib.parse import unquote, urlsplit
 _SITE_FOLDERS = frozenset({"site-packages", "dist-packages"})
 _DIST_INFO = ".dist-info"
 _UNKNOWN = "?"
-#: The rootdirs of the runs of pytest in this process: one run may be inside another, and the last one counts.
+#: The rootdirs of the runs of pytest in this process. A run may be inside another run, and the innermost run counts.
 _rootdirs: list[Path] = []
 
 
 @dataclass(frozen=True, order=True)
 class Distribution:
-    """What pip installs at once.
+    """An installed project, as pip knows it.
 
-    :param name: that of its ``dist-info``, or of its top package where there is none.
-    :param version: ``"?"`` where there is no ``dist-info``.
-    :param folder: where it was installed.
+    :param name: the name of its ``dist-info``, or of its top package if it has no ``dist-info``.
+    :param version: ``"?"`` if it has no ``dist-info``.
+    :param folder: the folder that it was installed in.
     """
 
     name: str
@@ -40,7 +40,7 @@ class Distribution:
 
 @contextmanager
 def rootdir_of_run(rootdir: Path) -> Iterator[None]:
-    """Take what lies in the rootdir for the user's own code, unless a virtual environment in it holds that."""
+    """Take the files in the rootdir for the user's own code, except those in a virtual environment there."""
     _rootdirs.append(rootdir.resolve())
     try:
         yield
@@ -48,31 +48,35 @@ def rootdir_of_run(rootdir: Path) -> Iterator[None]:
         _rootdirs.pop()
 
 
-def file_of(module: ModuleType | None) -> str:
-    """Return the file of a module; an empty text where it has none."""
+def find_file(module: ModuleType | None) -> str:
+    """Return the file of a module; empty if it has none."""
     return getattr(module, "__file__", None) or ""
 
 
 def find_distribution(code: FunctionType | type | ModuleType) -> Distribution | None:
     """Return the installed distribution that a function, class or module belongs to.
 
-    None is returned for the user's own code: what lies in the rootdir of the run, what was installed from there or is
-    editable, and what lies in no ``site-packages`` and beside no ``dist-info`` that lists it.
+    The user's own code belongs to none. It lies in the rootdir of the run, or its distribution was installed from
+    there or is editable, or it lies neither in a ``site-packages`` nor beside a ``dist-info`` that lists it.
     """
-    module = code if isinstance(code, ModuleType) else sys.modules.get(code.__module__ or "")
+    if isinstance(code, ModuleType):
+        return find_distribution_of_file(find_file(code))
     if isinstance(code, FunctionType):
         filename = code.__code__.co_filename
-        # A function of the user may bear the module of a library function that it wraps. Code of exec() has no file.
+        # functools.wraps() gives a function of the user the module of a library's function. Code of exec() has no file.
         if not filename.startswith("<") and find_distribution_of_file(filename) is None:
             return None
-    return find_distribution_of_file(file_of(module))
+    return find_distribution_of_file(find_file(sys.modules.get(code.__module__ or "")))
 
 
 def find_distribution_of_file(filename: str) -> Distribution | None:
     """Return the installed distribution that a file belongs to; see :func:`find_distribution`."""
     if not filename or filename.startswith("<"):  # "<string>"
         return None
-    return _find_distribution_of_file(filename, _rootdirs[-1] if _rootdirs else None)
+    rootdir = None
+    if _rootdirs:
+        rootdir = _rootdirs[-1]
+    return _find_distribution_of_file(filename, rootdir)
 
 
 @lru_cache(maxsize=4096)
@@ -82,8 +86,10 @@ def _find_distribution_of_file(filename: str, rootdir: Path | None) -> Distribut
         return None
     for folder in path.parents:
         dist_info = _find_dist_info(folder, path)
+        if dist_info is not None and _is_of_project(dist_info, rootdir):
+            return None
         if dist_info is not None:
-            return None if _is_of_project(dist_info, rootdir) else _describe(dist_info)
+            return _read_distribution(dist_info)
         if folder.name in _SITE_FOLDERS:
             top = path.relative_to(folder).parts[0]
             return Distribution(Path(top).stem, _UNKNOWN, str(folder))
@@ -91,25 +97,30 @@ def _find_distribution_of_file(filename: str, rootdir: Path | None) -> Distribut
 
 
 def _is_in_rootdir(path: Path, rootdir: Path) -> bool:
-    """Whether a file lies in the rootdir, and in no virtual environment there."""
+    """Whether a file lies in the rootdir, outside of any virtual environment there."""
     if rootdir.name in _SITE_FOLDERS or not path.is_relative_to(rootdir):
         return False
     return _SITE_FOLDERS.isdisjoint(path.relative_to(rootdir).parts)
 
 
 def _find_dist_info(folder: Path, path: Path) -> Path | None:
-    """Return the ``dist-info`` in a folder that lists the package of a file; None where none does."""
+    """Return the ``dist-info`` in a folder that lists the package of a file; None if no ``dist-info`` lists it."""
     if not _list_dist_infos(folder):
         return None
     owners = _select_dist_infos(folder, _find_package_file(folder, path))
-    if len(owners) > 1:  # distributions that share a namespace of the old kind each bring its __init__.py
+    if not owners:
+        return None
+    # Distributions that share a namespace of the old kind each bring its __init__.py: the file itself decides.
+    if len(owners) > 1:
         name = path.relative_to(folder).as_posix()
-        owners = tuple(owner for owner in owners if _has_file(owner, name)) or owners
-    return owners[0] if owners else None
+        for owner in owners:
+            if _has_file(owner, name):
+                return owner
+    return owners[0]
 
 
 def _find_package_file(folder: Path, path: Path) -> str:
-    """Return the name in a ``RECORD`` by which a file's package is known: its ``__init__.py``, else the file's own."""
+    """Return the ``__init__.py`` of a file's package, or the file itself outside any package, relative to a folder."""
     package = folder
     for part in path.relative_to(folder).parts[:-1]:
         package /= part
@@ -120,10 +131,10 @@ def _find_package_file(folder: Path, path: Path) -> str:
 
 @lru_cache(maxsize=1024)
 def _list_dist_infos(folder: Path) -> tuple[Path, ...]:
-    """List the ``dist-info`` folders in a folder."""
+    """Return the ``dist-info`` folders in a folder."""
     try:
         names = sorted(entry.name for entry in os.scandir(folder) if entry.name.endswith(_DIST_INFO))
-    except OSError:  # inside a zip, or not ours to read
+    except OSError:  # the folder is in a zip file, or may not be read
         return ()
     return tuple(folder / name for name in names)
 
@@ -149,7 +160,7 @@ def _is_of_project(dist_info: Path, rootdir: Path | None) -> bool:
         source = json.loads((dist_info / "direct_url.json").read_bytes())
         url = urlsplit(source["url"])
         is_editable = source.get("dir_info", {}).get("editable", False)
-    except (OSError, ValueError, TypeError, KeyError, AttributeError):  # it came from an index
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):  # pip installed it from an index
         return False
     if is_editable:
         return True
@@ -158,6 +169,6 @@ def _is_of_project(dist_info: Path, rootdir: Path | None) -> bool:
     return Path(unquote(url.path)).resolve().is_relative_to(rootdir)
 
 
-def _describe(dist_info: Path) -> Distribution:
+def _read_distribution(dist_info: Path) -> Distribution:
     name, _, version = dist_info.name.removesuffix(_DIST_INFO).partition("-")
     return Distribution(name.lower().replace("_", "-"), version or _UNKNOWN, str(dist_info.parent))

@@ -1,43 +1,67 @@
-"""The Python function inside a kernel: what its decorators made of it, its name, its closure, and whose code it is."""
+"""The Python function inside a kernel: the layers of its decorators, its name, its closure, and whose code it is.
+
+:mod:`.distributions` finds the installed package that a file belongs to.
+"""
 
 from __future__ import annotations
 
 import sys
 import sysconfig
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import is_dataclass
 from functools import cached_property, lru_cache, partialmethod
 from pathlib import Path
 from types import CodeType, FunctionType, ModuleType, SimpleNamespace
-from typing import Any
+from typing import Any, Optional
 
-from pytest_autotune.tuners.shared.distributions import file_of, find_distribution_of_file
+from pytest_autotune.tuners.shared.distributions import find_distribution_of_file, find_file
 
-#: Packages whose functions are left out of a digest: their versions are not the kernel's.
+#: Digests leave out the functions of these packages: a version of a package is no version of the kernel.
 _PACKAGES = {"triton", "torch", "numpy", "cupy", "numba", "pyopencl", "jax", "cutlass", "cuda", "pytest"}
 _PACKAGES |= {"jaxlib", "_pytest", "pytest_autotune"}
-#: Nothing of a suite can stand in their place: they are what it is tuned with, wherever they lie.
+#: A package with one of these names is the library itself, wherever it lies: a suite is tuned with it.
 _UNMISTAKABLE = ("triton", "torch", "jax", "jaxlib", "pytest_autotune")
 _SCALARS = frozenset({int, str, bool, float, type(None)})
 _STANDARD = tuple({str(Path(sysconfig.get_path(name)).resolve()) for name in ("stdlib", "platstdlib")})
 _INSTALLED = {"site-packages", "dist-packages"}
+#: The arguments of ``triton.jit`` that are compiled in.
+_TRITON_OPTIONS = ("noinline", "do_not_specialize", "do_not_specialize_on_alignment", "debug")
+#: The arguments of Numba's decorators that are compiled in.
+_NUMBA_OPTIONS = (
+    "boundscheck",
+    "debug",
+    "error_model",
+    "fastmath",
+    "forceobj",
+    "inline",
+    "max_registers",
+    "parallel",
+)
+#: No stack of decorators is so deep.
+_MAX_LAYERS = 16
 
 
-def layers(value: object) -> Iterator[object]:
-    """A kernel or helper, then what each of its decorators wraps, down to the Python function."""
-    for _ in range(16):  # deeper than any stack of decorators
+# The layers of a kernel.
+
+
+def list_layers(value: object) -> Iterator[object]:
+    """Yield a kernel or helper, then the object inside each of its decorators, down to the Python function."""
+    for _ in range(_MAX_LAYERS):
         if value is None:
             return
         yield value
         if isinstance(value, FunctionType):
             return
-        value = _wrapped_in(value)
+        value = _find_wrapped(value)
 
 
-def _wrapped_in(value: object) -> object:
-    """Return what a decorator has wrapped: under Triton's name for it, Numba's, cuTile's, or functools.wraps()'s."""
-    if type(value).__name__ == "tuple":  # that of Triton looks for a field of every name, and raises ValueError
+def _find_wrapped(value: object) -> object:
+    """Return the object that a decorator wraps.
+
+    Its attribute is ``fn`` in Triton, ``py_func`` in Numba, ``_pyfunc`` in cuTile and ``__wrapped__`` in functools.
+    """
+    if type(value).__name__ == "tuple":  # Triton's tuple looks for a field of every name, and raises ValueError
         return None
     if not _is_data(value):
         for name in ("fn", "py_func", "_pyfunc"):
@@ -48,26 +72,32 @@ def _wrapped_in(value: object) -> object:
 
 
 def _is_data(value: object) -> bool:
-    """Whether a value with an attribute ``fn`` only names a function, beside other things, and is no kernel."""
+    """Whether a value with an attribute ``fn`` is a record with a function in it, and no kernel."""
     if isinstance(value, (tuple, SimpleNamespace)):
         return True
     return is_dataclass(value) and not callable(value) and not hasattr(type(value), "__getitem__")
 
 
 def python_function(value: object) -> FunctionType | None:
-    """The Python function inside a kernel, a helper or the wrappers around them."""
+    """Return the Python function inside a kernel or helper and the wrappers around it; None if there is none."""
     if isinstance(value, FunctionType):
         return value
-    if type(value) in _SCALARS:  # most of what is asked for; they wrap nothing
+    if type(value) in _SCALARS:  # most values are scalars, and wrap nothing
         return None
-    for layer in layers(value):
+    for layer in list_layers(value):
         if isinstance(layer, FunctionType):
             return layer
     return None
 
 
-def plain_function(value: Any) -> object:
-    """The function inside what a class holds."""
+def is_code(value: object) -> bool:
+    """Whether a value is a part of the program, whose source a digest holds, and not data."""
+    # On Python 3.10, typing.Any is not a class.
+    return isinstance(value, (ModuleType, type, type(Optional))) or python_function(value) is not None
+
+
+def unwrap_attribute(value: Any) -> object:
+    """Return the function inside an attribute of a class: of a property, a class method and the like."""
     if isinstance(value, property):
         return value.fget
     if isinstance(value, (cached_property, partialmethod)):
@@ -75,20 +105,54 @@ def plain_function(value: Any) -> object:
     return getattr(value, "__func__", value)
 
 
-def kept_source(kernel: object) -> str:
-    """The source that Triton keeps of a kernel since it was made, or was given for it; empty where it keeps none."""
-    for layer in layers(kernel):
-        if hasattr(layer, "_unsafe_update_src") and hasattr(layer, "run"):  # not what Python runs: constexpr_function
+def find_kept_source(kernel: object) -> str:
+    """Return the source that Triton keeps of a kernel; empty if it keeps none.
+
+    Triton reads the source when it makes the kernel. A library may give the kernel another source.
+    """
+    for layer in list_layers(kernel):
+        # A constexpr_function has a source, too, but no run(): Python runs it.
+        if hasattr(layer, "_unsafe_update_src") and hasattr(layer, "run"):
             jit: Any = layer
             lines = "".join(getattr(jit, "raw_src", ()))  # since Triton 3.5
-            return lines if _is_source_of(lines, jit.src) else str(jit.src)
+            if _is_source_of(lines, jit.src):
+                return lines
+            return str(jit.src)
     return ""
 
 
 @lru_cache(maxsize=256)
 def _is_source_of(lines: str, source: str) -> bool:
-    """Whether Triton's source of a kernel is what its file has, and was not given for it."""
+    """Whether Triton's source of a kernel is the source in the kernel's file, and no library gave it."""
     return textwrap.dedent(lines).endswith(source)
+
+
+def list_compiled_options(kernel: object) -> Iterator[str]:
+    """Yield the arguments of a kernel's decorators that are compiled in, as text, unless they are the defaults."""
+    for layer in list_layers(kernel):
+        interpreted = getattr(getattr(layer, "rewriter", None), "kwargs", None)  # Triton's interpreter keeps them here
+        for name in _TRITON_OPTIONS:
+            if isinstance(interpreted, dict):
+                value = interpreted.get(name)
+            else:
+                value = getattr(layer, name, None)
+            yield from _describe_option(name, value)
+        numba_options = getattr(layer, "targetoptions", None)
+        if isinstance(numba_options, dict):
+            if numba_options.get("opt") is False:
+                yield "opt=False"
+            for name in _NUMBA_OPTIONS:
+                yield from _describe_option(name, numba_options.get(name))
+
+
+def _describe_option(name: str, value: Any) -> Iterator[str]:
+    """Yield an option as text; nothing for a default."""
+    if isinstance(value, dict):
+        value = value.items()
+    if isinstance(value, Iterable) and not isinstance(value, str):
+        value = sorted(map(str, value))
+    if value and isinstance(value, (bool, str, int, list)):
+        yield f"{name}={value!r}"
 
 
 def is_dsl_wrapper(function: FunctionType) -> bool:
@@ -101,44 +165,50 @@ def is_dsl_wrapper(function: FunctionType) -> bool:
 
 
 def qualified_name(function: FunctionType) -> str:
-    """``module.qualname`` of a function."""
+    """Return ``module.qualname`` of a function."""
     return f"{function.__module__}.{function.__qualname__}"
 
 
 def closure_cells(function: FunctionType) -> dict[str, object]:
-    """The values that a function has taken from the functions around it, by name."""
+    """Return the values that a function has from the functions around it, by name."""
     cells = {}
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
         try:
             cells[name] = cell.cell_contents
-        except ValueError:  # not assigned yet
+        except ValueError:  # the variable is not assigned yet
             continue
     return cells
 
 
-def names_in(code: CodeType) -> Iterator[str]:
-    """The names of globals and attributes that code uses, functions inside it included."""
+def list_names_in_code(code: CodeType) -> Iterator[str]:
+    """Yield the names of globals and attributes in some code, and in the functions inside it."""
     yield from code.co_names
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
-            yield from names_in(constant)
+            yield from list_names_in_code(constant)
 
 
-def of_library(value: FunctionType | type | ModuleType) -> bool:
-    """Whether code is of Python's own library or a known package; the suite's ``queue.py`` or ``cuda.py`` is not."""
+# The owner of code.
+
+
+def is_library_code(value: FunctionType | type | ModuleType) -> bool:
+    """Whether code belongs to Python's own library or a known package.
+
+    A module of the suite does not, even if it is called ``queue.py`` or ``cuda.py``.
+    """
     if isinstance(value, FunctionType):
         return is_library_module(value.__module__ or "", value.__code__.co_filename)
     if isinstance(value, ModuleType):
-        return is_library_module(value.__name__, file_of(value))
-    module = value.__module__ or ""  # of classes that sympy makes of undefined functions it is None
-    return is_library_module(module, file_of(sys.modules.get(module)))
+        return is_library_module(value.__name__, find_file(value))
+    module = value.__module__ or ""  # it is None for the classes that sympy makes of undefined functions
+    return is_library_module(module, find_file(sys.modules.get(module)))
 
 
 def is_library_module(module: str, filename: str) -> bool:
-    """Whether a module is of Python's own library or a known package; see :func:`of_library`."""
+    """Whether a module belongs to Python's own library or a known package; see :func:`is_library_code`."""
     if _is_known(module, filename):
         return True
-    # Also where pip has installed it with --target, which leaves no folder of a known name.
+    # `pip install --target` leaves no folder that is called site-packages.
     return module.partition(".")[0] in _PACKAGES and find_distribution_of_file(filename) is not None
 
 
@@ -146,7 +216,7 @@ def is_library_module(module: str, filename: str) -> bool:
 def _is_known(module: str, filename: str) -> bool:
     root = module.split(".")[0]
     path = Path(filename)
-    if not filename or not path.is_file():  # built in, frozen, or made by exec(): there is only the name
+    if not filename or not path.is_file():  # built in, frozen, or made by exec(): only the name is known
         return root in _PACKAGES or (root in sys.stdlib_module_names and root not in ("test", "__main__"))
     if is_standard(filename):
         return True
@@ -156,6 +226,6 @@ def _is_known(module: str, filename: str) -> bool:
 
 @lru_cache(maxsize=4096)
 def is_standard(filename: str) -> bool:
-    """Whether a file is of Python's own library."""
+    """Whether a file belongs to Python's own library."""
     path = Path(filename).resolve()
     return _INSTALLED.isdisjoint(path.parts) and any(str(path).startswith(f"{folder}/") for folder in _STANDARD)

@@ -1,8 +1,8 @@
-"""The modules that a function imports inside its own body, and what these import, as text.
+"""Reads the modules that a function imports inside its own body, and the modules that these import, as text.
 
-Names at the top of a module are followed to the object that they stand for. A name that a function imports when it
-runs stands for nothing before that. The module is therefore read and not imported: an import would run code that the
-test did not launch, and a digest is the same whether or not the module was imported before.
+A digest follows a name at the top of a module to its object. A name that a function imports when it runs has no object
+before that. The module is therefore read and not imported: an import would run code that the test did not launch, and
+a digest is the same whether or not the module was imported before.
 
 The text of the whole module counts, because text alone does not say which of its functions an import leads to. Modules
 of libraries are left out, as in :mod:`.libraries`.
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import ast
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from importlib.machinery import ModuleSpec
 from pathlib import Path
@@ -67,13 +67,16 @@ def _list_module_files(imports: Sequence[Import], package: str) -> list[_ModuleF
 def _find_module_file(module: str) -> _ModuleFile | None:
     """Return the source file of a module without importing the module; None if it has none."""
     loaded = sys.modules.get(module)
-    spec = getattr(loaded, "__spec__", None) if loaded is not None else _find_spec(module)
+    if loaded is None:
+        spec = _find_spec(module)
+    else:
+        spec = getattr(loaded, "__spec__", None)
     path = getattr(loaded, "__file__", None) or getattr(spec, "origin", None)
     if not isinstance(path, str) or not path.endswith(".py"):
         return None
-    is_package = Path(path).name == "__init__.py"
-    package = module if is_package else module.rpartition(".")[0]
-    return _ModuleFile(module, package, path)
+    if Path(path).name == "__init__.py":
+        return _ModuleFile(module, module, path)
+    return _ModuleFile(module, module.rpartition(".")[0], path)
 
 
 def _find_spec(module: str) -> ModuleSpec | None:
@@ -101,20 +104,27 @@ def _find_search_path(package: str) -> list[str] | None:
     """Return the folders of a package's modules; None if there is no such package."""
     loaded = sys.modules.get(package)
     if loaded is not None:
-        folders = getattr(loaded, "__path__", None)
-        return None if folders is None else list(folders)
+        return _list_if_any(getattr(loaded, "__path__", None))
     spec = _find_spec(package)
     if spec is not None and spec.origin is not None:
-        locations = spec.submodule_search_locations
-        return None if locations is None else list(locations)
+        return _list_if_any(spec.submodule_search_locations)
     # A package without __init__.py. Python finds its folders only after it has imported the packages above it.
     parent, _, name = package.rpartition(".")
-    parent_folders = _find_search_path(parent) if parent else sys.path
+    parent_folders: list[str] | None = sys.path
+    if parent:
+        parent_folders = _find_search_path(parent)
     folders = []
-    for folder in parent_folders or ():
-        if (Path(folder) / name).is_dir():
-            folders.append(str(Path(folder) / name))
+    for parent_folder in parent_folders or ():
+        folder = Path(parent_folder) / name
+        if folder.is_dir():
+            folders.append(str(folder))
     return folders or None
+
+
+def _list_if_any(folders: Iterable[str] | None) -> list[str] | None:
+    if folders is None:
+        return None
+    return list(folders)
 
 
 def _parse_file(path: str) -> ast.Module | None:

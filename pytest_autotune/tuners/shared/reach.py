@@ -1,4 +1,4 @@
-"""What tests reach by name, without calling anything: functions, classes and modules, as their code names them."""
+"""Lists the functions, classes and modules that tests reach by name. Nothing is called."""
 
 from __future__ import annotations
 
@@ -9,41 +9,58 @@ from collections.abc import Iterable, Iterator, Mapping
 from types import FunctionType, ModuleType
 from typing import Any
 
-from pytest_autotune.tuners.shared.functions import names_in, of_library
+from pytest_autotune.tuners.shared.functions import is_library_code, list_names_in_code
 
-#: So many things are looked at.
-MOST = 100_000
+#: At most this many objects are looked at.
+MAX_OBJECTS = 100_000
 
 
-def reached(tests: Iterable[Iterable[object]]) -> Iterator[object]:
-    """All that tests, each made of some values, reach, the first test's first; none of it is asked for anything."""
-    seen: dict[int, object] = {}  # holds them: a number of an object that has gone might be another's
-    for queue in map(deque, tests):
-        while queue and len(seen) < MOST:
-            value = queue.popleft()
+def list_reached(tests: Iterable[Iterable[object]]) -> Iterator[object]:
+    """Yield all objects that tests reach, those of the first test first.
+
+    :param tests: the functions and values of each test.
+    """
+    # The dictionary keeps the objects alive: a new object might get the number of one that is gone.
+    seen: dict[int, object] = {}
+    for test in tests:
+        pending = deque(test)
+        while pending and len(seen) < MAX_OBJECTS:
+            value = pending.popleft()
             if id(value) not in seen:
                 seen[id(value)] = value
                 yield value
-                queue.extend(_next(value))
+                pending.extend(_list_next(value))
 
 
-def _next(value: Any) -> list[object]:
+def _list_next(value: Any) -> list[object]:
+    """Return the objects that an object refers to, and for a function the values of the names in its code."""
     kind = type(value)
     if kind is FunctionType or issubclass(kind, type):
-        if of_library(value):
+        if is_library_code(value):
             return []
-    elif kind is ModuleType or (kind is dict and "__builtins__" in value):  # of it, code takes what it names
+    elif kind is ModuleType or (kind is dict and "__builtins__" in value):
+        # Code takes from a module only the values that it names.
         return []
-    return [*(_named(value) if kind is FunctionType else ()), *filter(gc.is_tracked, gc.get_referents(value))]
+    reached: list[object] = []
+    if kind is FunctionType:
+        reached += _list_named_values(value)
+    reached += filter(gc.is_tracked, gc.get_referents(value))
+    return reached
 
 
-def _named(function: FunctionType) -> Iterator[object]:
-    """What stands under the names in a function's code: among the globals, in modules, and in modules in these."""
-    names = list(dict.fromkeys(names_in(function.__code__)))
-    scopes: list[Mapping[str, Any]] = [function.__globals__, sys.modules]  # what it imports when it runs, too
-    for scope in scopes:
-        for one in (scope.get(name) for name in names):
-            if type(one) is not ModuleType:
-                yield one
-            elif not of_library(one) and not any(vars(one) is known for known in scopes):
-                scopes.append(vars(one))
+def _list_named_values(function: FunctionType) -> Iterator[object]:
+    """Yield the values of the names in a function's code: in its globals, in modules, and in modules inside these."""
+    names = list(dict.fromkeys(list_names_in_code(function.__code__)))
+    # The function may import a module when it runs.
+    scopes: list[Mapping[str, Any]] = [function.__globals__, sys.modules]
+    for scope in scopes:  # grows in the loop
+        for name in names:
+            value = scope.get(name)
+            if type(value) is not ModuleType:
+                yield value
+            elif not is_library_code(value) and not _has_scope(scopes, value):
+                scopes.append(vars(value))
+
+
+def _has_scope(scopes: Iterable[Mapping[str, Any]], module: ModuleType) -> bool:
+    return any(scope is vars(module) for scope in scopes)

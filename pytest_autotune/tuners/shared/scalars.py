@@ -1,4 +1,4 @@
-"""Scalars, dtypes, members of enums and Triton's types as values that mean the same in another process."""
+"""Encodes scalars, dtypes, members of enums and Triton's types so that they mean the same in another process."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from pytest_autotune.cache.model import Value, plain_value
 
-#: What Triton has of values that cannot change, beside its dtypes; the attributes that tell them apart.
+#: Triton's types of values that cannot change, besides its dtypes, with the attributes that distinguish the values.
 _TRITON_CORE = "triton.language.core"
 _TRITON_VALUES = {
     "pointer_type": ("element_ty", "const", "address_space"),
@@ -16,22 +16,23 @@ _TRITON_VALUES = {
     "tuple": ("values",),
 }
 _DTYPES = {"float16": "fp16", "bfloat16": "bf16", "float32": "fp32", "float64": "fp64"}
-#: Libraries whose classes of scalars stand for dtypes: ``numpy.float32``.
+#: The libraries whose classes of scalars, such as ``numpy.float32``, stand for dtypes.
 _DTYPE_CLASSES = ("numpy", "ml_dtypes")
 
 
 class DtypeName(str):
-    """The name of a dtype, however its library spells it."""
+    """The name of a dtype in the spelling of its library."""
 
 
 def scalar_value(name: str, value: object, dtype_apart: bool = False) -> Value:
     """Encode a plain value so that it means the same in another process.
 
     :param dtype_apart: whether ``torch.float16`` and ``tl.float16`` are two values.
-    :raises UncacheableError: for what has no stable form.
+    :raises UncacheableError: for a value without a stable form.
     """
     value = unwrapped(value)
-    if (dtype := _dtype_name(value, dtype_apart)) is not None:
+    dtype = _find_dtype_name(value, dtype_apart)
+    if dtype is not None:
         return Value(name, dtype, "dtype")
     if isinstance(value, enum.Enum):
         return Value(name, f"{type(value).__qualname__}.{value.name}", "enum")
@@ -39,11 +40,13 @@ def scalar_value(name: str, value: object, dtype_apart: bool = False) -> Value:
 
 
 def unwrapped(value: Any) -> object:
-    """The value inside a ``tl.constexpr`` or a scalar of numpy."""
+    """Return the value inside a ``tl.constexpr`` or a scalar of numpy, and other values as they are."""
     while type(value).__name__ == "constexpr" and hasattr(value, "value"):
         value = value.value
     numpy: Any = sys.modules.get("numpy")
-    return value.item() if numpy is not None and isinstance(value, numpy.generic) else value
+    if numpy is not None and isinstance(value, numpy.generic):
+        return value.item()
+    return value
 
 
 def is_dtype_class(value: type) -> bool:
@@ -51,26 +54,34 @@ def is_dtype_class(value: type) -> bool:
     return value.__module__ in _DTYPE_CLASSES
 
 
-def _dtype_name(value: object, apart: bool) -> str | None:
-    """The name of a dtype, of its library too where those are told apart; Triton's own have none."""
+def _find_dtype_name(value: object, apart: bool) -> str | None:
+    """Return the name of a dtype; None for other values.
+
+    :param apart: whether the name begins with the dtype's library. The names of Triton's dtypes never do.
+    """
     if isinstance(value, type):
-        text = value.__name__ if is_dtype_class(value) else None
+        if not is_dtype_class(value):
+            return None
+        text, library = value.__name__, value.__module__
     else:
-        # numpy has a class for each of its dtypes: Float32DType. That of cuTile is DType.
-        is_dtype = isinstance(value, DtypeName) or type(value).__name__ == "dtype"
-        is_dtype = is_dtype or (type(value).__name__ == "DType" and type(value).__module__ == "cuda.tile")
-        is_dtype = is_dtype or type(value).__module__ == "numpy.dtypes"
-        text = str(value).removeprefix("torch.") if is_dtype else None
-    if text is None:
-        return None
-    library = value.__module__ if isinstance(value, type) else type(value).__module__
+        if not _is_dtype(value):
+            return None
+        text, library = str(value).removeprefix("torch."), type(value).__module__
     if apart and not library.startswith(("triton.", "pytest_autotune.")):
         return f"{library.split('.')[0]}.{text}"
     return _DTYPES.get(text, text)
 
 
+def _is_dtype(value: object) -> bool:
+    if isinstance(value, DtypeName):
+        return True
+    module, name = type(value).__module__, type(value).__name__
+    # numpy has a class for each of its dtypes, such as numpy.dtypes.Float32DType.
+    return name == "dtype" or module == "numpy.dtypes" or (module, name) == ("cuda.tile", "DType")
+
+
 def list_triton_items(value: Any) -> list[tuple[str, object]] | None:
-    """Return the attributes by which a type or tuple of Triton's is known under all its versions; None of others."""
+    """Return the attributes that a type or tuple of Triton has under all versions; None for other values."""
     names = _TRITON_VALUES.get(type(value).__qualname__)
     if names is None or type(value).__module__ != _TRITON_CORE:
         return None
@@ -79,6 +90,6 @@ def list_triton_items(value: Any) -> list[tuple[str, object]] | None:
         attribute = getattr(value, name)
         if name in ("shape", "values"):
             items.append((name, tuple(attribute)))
-        elif name != "address_space" or attribute not in (1, "global"):  # by its number in Triton 3.4
+        elif name != "address_space" or attribute not in (1, "global"):  # the default is a number in Triton 3.4
             items.append((name, attribute))
     return items

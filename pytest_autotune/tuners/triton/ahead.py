@@ -18,7 +18,7 @@ from pytest_autotune.cache.model import Device, Entry
 from pytest_autotune.run.mode import Job, Suite
 from pytest_autotune.run.session import Session
 from pytest_autotune.tuners.shared.functions import python_function, qualified_name
-from pytest_autotune.tuners.shared.reach import reached
+from pytest_autotune.tuners.shared.reach import list_reached
 from pytest_autotune.tuners.triton.compilations import CompiledElsewhere, CompileWatcher, leave_to_others
 from pytest_autotune.tuners.triton.identity import NAME, compute_fingerprint, distinct_params, list_heuristics
 from pytest_autotune.tuners.triton.internals import apart, autotuners, environment
@@ -133,7 +133,7 @@ class AheadCompiler:
     def _list_autotuners(self, suite: Suite) -> list[Any]:
         """Return the autotuners that the tests reach, in their order, then all others unless files were left out."""
         live = {id(autotuner): autotuner for autotuner in autotuners.list_live_objects(self._autotuner_class)}
-        ordered = [value for value in reached(suite.tests) if id(value) in live]
+        ordered = [value for value in list_reached(suite.tests) if id(value) in live]
         if suite.is_part:
             return ordered
         reached_ids = {id(autotuner) for autotuner in ordered}

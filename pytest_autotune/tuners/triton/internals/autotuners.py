@@ -10,7 +10,7 @@ from types import FunctionType, ModuleType
 from typing import Any
 
 from pytest_autotune.tuners.protocol import HookError
-from pytest_autotune.tuners.shared.functions import closure_cells, layers
+from pytest_autotune.tuners.shared.functions import closure_cells, list_layers
 from pytest_autotune.tuners.shared.library import check_signature
 from pytest_autotune.tuners.shared.patches import CallHook, HookedCall, Patches
 from pytest_autotune.tuners.triton.internals.environment import (
@@ -95,7 +95,7 @@ class OuterHeuristics:
         """
         depths = []
         for heuristics in list(self._heuristics):
-            inner_layers = list(layers(getattr(heuristics, "fn", None)))
+            inner_layers = list(list_layers(getattr(heuristics, "fn", None)))
             if any(layer is autotuner for layer in inner_layers):
                 depths.append((len(inner_layers), heuristics))
         depths.sort(key=lambda pair: pair[0])
@@ -218,7 +218,7 @@ def is_heuristics(layer: Any) -> bool:
 
 def is_interpreted(autotuner: Any) -> bool:
     """Whether the kernel of an autotuner runs under the interpreter. Triton decides this at the decoration."""
-    return any(type(layer).__name__ == "InterpretedFunction" for layer in layers(autotuner))
+    return any(type(layer).__name__ == "InterpretedFunction" for layer in list_layers(autotuner))
 
 
 def launches_triton_kernel(autotuner: Any) -> bool:
@@ -226,7 +226,7 @@ def launches_triton_kernel(autotuner: Any) -> bool:
 
     Some autotuners are made around a Python function, which may launch anything.
     """
-    for layer in layers(autotuner.fn):
+    for layer in list_layers(autotuner.fn):
         if any(base.__name__ == "JITFunction" for base in type(layer).__mro__):
             return True
     return False
@@ -234,7 +234,7 @@ def launches_triton_kernel(autotuner: Any) -> bool:
 
 def find_jit_function(layer: Any) -> Any:
     """Return the ``JITFunction`` under decorators of Triton; None if there is none."""
-    for inner_layer in layers(layer):
+    for inner_layer in list_layers(layer):
         if (type(inner_layer).__module__, type(inner_layer).__name__) == _JIT_FUNCTION:
             return inner_layer
     return None
@@ -265,7 +265,7 @@ def _can_remember(hook: Any) -> bool:
 
 def list_inner_heuristics(autotuner: Any) -> list[Any]:
     """Return the ``triton.heuristics`` between an autotuner and its kernel."""
-    return [layer for layer in layers(autotuner.fn) if is_heuristics(layer)]
+    return [layer for layer in list_layers(autotuner.fn) if is_heuristics(layer)]
 
 
 def find_arguments(bench_fn: Callable[[], None]) -> tuple[tuple[Any, ...], dict[str, Any]]:

@@ -1,0 +1,471 @@
+"""Computes the digests of functions and classes, with everything of the user's own that they use.
+
+:mod:`.source_digest` states the rule and has the functions for adapters. :mod:`.code_text` reads source,
+:mod:`.libraries` says which code belongs to a library and which name stands for it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import hashlib
+import inspect
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from decimal import Decimal
+from fractions import Fraction
+from functools import partial
+from types import BuiltinMethodType, FunctionType, MethodType, ModuleType
+from typing import Any
+
+from pytest_autotune.cache.model import UncacheableError
+from pytest_autotune.tuners.shared.code_text import FunctionText, literal_text, read_class_text, read_function
+from pytest_autotune.tuners.shared.functions import (
+    closure_cells,
+    find_kept_source,
+    is_code,
+    is_dsl_wrapper,
+    is_library_code,
+    list_compiled_options,
+    list_layers,
+    python_function,
+    qualified_name,
+    unwrap_attribute,
+)
+from pytest_autotune.tuners.shared.imported_modules import read_imported_modules
+from pytest_autotune.tuners.shared.libraries import (
+    Libraries,
+    LibraryName,
+    find_name_in_module,
+    find_path,
+    find_public_name,
+    is_library_callable,
+)
+from pytest_autotune.tuners.shared.scalars import list_triton_items, scalar_value, unwrapped
+
+DIGEST_LENGTH = 12
+
+
+def digest(text: str) -> str:
+    """Return a short digest of text, as fingerprints hold it."""
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:DIGEST_LENGTH]
+
+
+class CodeDigests:
+    """Computes the digests for one kernel, method or class: each function and class once, also in a recursion.
+
+    :param carried: whether plain values in closures and defaults count.
+    :param root: the function or class that the digest is for; None for a value.
+    """
+
+    def __init__(self, carried: bool, root: FunctionType | type | None) -> None:
+        self._carried = carried
+        self._digest_by_code: dict[object, str] = {}
+        self.libraries = Libraries(root)
+        #: The name of each function, class and constant, with a digest of it without the code that it uses.
+        self.parts: dict[str, str] = {}
+
+    # Functions.
+
+    def digest_function(self, value: object, own_cells: bool = True, named: bool = True) -> str:
+        """Return the digest of a kernel or function. The parameters are those of ``source_digest``.
+
+        :raises UncacheableError: if a source cannot be read, or a value in a closure has no stable form.
+        """
+        function = python_function(value)
+        assert function is not None
+        if function in self._digest_by_code:
+            return self._digest_by_code[function]
+        self._digest_by_code[function] = f"recursive {function.__qualname__}"
+        source = read_function(function, find_kept_source(value))
+        lines = [source.text if named else source.nameless_text]
+        lines += self._describe_used_values(function, source, own_cells)
+        lines += self._describe_imports(function, source)
+        fixed_lines = [*self._describe_defaults(function, source.names), *list_compiled_options(value)]
+        lines += fixed_lines
+        self._note_part(function.__qualname__, "\n".join([lines[0], *fixed_lines]))
+        for layer in list_layers(value):
+            if not inspect.isfunction(layer):
+                layer_text = self._describe_unnamed_class(type(layer))
+                if layer_text is not None:
+                    lines.append(layer_text)
+        self._digest_by_code[function] = digest("\n".join(lines))
+        return self._digest_by_code[function]
+
+    def _describe_used_values(self, function: FunctionType, source: FunctionText, own_cells: bool) -> list[str]:
+        """Return a line for each value that a function uses by name.
+
+        :param own_cells: whether plain values in the function's closure count.
+        """
+        free_names = function.__code__.co_freevars
+        ignored_names: Sequence[str] = free_names
+        if own_cells and self._carried:
+            ignored_names = ()
+        used_values = list_used_values(function, source.names)
+        # The code of a library's decorator names values of its library, which a new version may replace.
+        is_of_decorator = bool(used_values) and self.libraries.has_file(function.__code__.co_filename)
+        lines = []
+        for name, value in used_values:
+            is_named_code = is_code(value)
+            if not is_named_code and is_dsl_wrapper(function):
+                continue
+            if name in ignored_names and not is_named_code:
+                continue
+            text = None
+            if not is_of_decorator or not self._is_from_library(value):
+                text = self._describe(value, name)
+            if text is None and name in free_names and not is_named_code:
+                kind = type(value).__qualname__
+                raise UncacheableError(f"{name} of {qualified_name(function)} is a {kind}, which has no stable form")
+            if text is None:
+                text = self._describe_with_gaps(value)
+            if text is None:
+                continue
+            lines.append(f"{name}: {text}")
+            if not is_named_code or self._is_from_library(value):
+                self._note_part(name, text)
+        return lines
+
+    def _describe_imports(self, function: FunctionType, source: FunctionText) -> list[str]:
+        """Return a line for each module of the user that a function imports in its body."""
+        package = function.__globals__.get("__package__") or ""
+        lines = []
+        for module, module_text in read_imported_modules(source.imports, package, self.libraries).items():
+            lines.append(f"import {module}: {digest(module_text)}")
+            self._note_part(module, module_text)
+        return lines
+
+    def _describe_defaults(self, function: FunctionType, names: tuple[tuple[str, ...], ...]) -> Iterator[str]:
+        for name, value in _list_defaults(function):
+            if self._carried or is_code(value):
+                text = self._describe(value, find_path(value, names) or name) or self._describe_with_gaps(value)
+                yield f"default {name}: {text}"
+
+    def digest_method(self, method: object, cls: type) -> str:
+        """Return the digest of a method, with the members of the class that the method reaches through its object.
+
+        :param cls: the class of the object that the method is called with.
+        """
+        lines = [self.digest_function(method)]
+        # super() may reach the methods of the classes above, so each class that has a member counts.
+        seen: set[tuple[type, str]] = set()
+        pending = self._list_members(method)
+        while pending:
+            name = pending.pop(0)
+            for base in cls.__mro__:
+                attribute = _mangle(name, base)
+                if attribute not in vars(base) or (base, name) in seen or self.libraries.has_code(base):
+                    continue
+                seen.add((base, name))
+                member = unwrap_attribute(vars(base)[attribute])
+                text = self._describe_attribute(name, member)
+                if text is not None:
+                    lines.append(f"{base.__qualname__}.{name}: {text}")
+                pending += self._list_members(member)
+        if len(lines) == 1:
+            return lines[0]
+        return digest("\n".join(lines))
+
+    def _list_members(self, method: object) -> list[str]:
+        """Return the names that a method takes from its object, also inside the wrappers of its decorators."""
+        members: list[str] = []
+        seen: list[FunctionType] = []
+        pending = [method]
+        while pending:
+            value = pending.pop(0)
+            function = python_function(value)
+            if function is None or function in seen:
+                continue
+            seen.append(function)
+            pending += closure_cells(function).values()
+            pending.append(getattr(function, "__wrapped__", None))
+            if not self._is_from_library(function) and not self.libraries.has_file(function.__code__.co_filename):
+                members += read_function(function, find_kept_source(value)).members
+        return members
+
+    # Classes.
+
+    def digest_class(self, cls: type) -> str:
+        """Return the digest of a class: its text, its bases, its methods and the values of its attributes."""
+        if cls in self._digest_by_code:
+            return self._digest_by_code[cls]
+        self._digest_by_code[cls] = f"recursive {cls.__qualname__}"
+        class_text = read_class_text(cls)
+        self._note_part(cls.__qualname__, class_text)
+        lines = [cls.__qualname__, class_text]
+        for base in cls.__bases__:
+            base_text = self._describe_unnamed_class(base)
+            if base_text is not None:
+                lines.append(base_text)
+        metaclass_text = self._describe_unnamed_class(type(cls))
+        if metaclass_text is not None:
+            lines.append(f"metaclass: {metaclass_text}")
+        lines += self._describe_attributes(cls)
+        lines += self._describe_field_defaults(cls, class_text)
+        self._digest_by_code[cls] = digest("\n".join(lines))
+        return self._digest_by_code[cls]
+
+    def _describe_attributes(self, cls: type) -> Iterator[str]:
+        """Yield a line for each member of an enum, and for each other attribute of a class."""
+        members: Mapping[str, object] = {}
+        if issubclass(cls, enum.Enum):
+            members = cls.__members__
+        for name, member in members.items():
+            yield f"{name}: {self.describe_constant(member)}"
+        for name, value in sorted(vars(cls).items()):
+            if name in members:
+                continue
+            text = self._describe_attribute(name, unwrap_attribute(value))
+            if text is not None:
+                yield f"{name}: {text}"
+
+    def _describe_field_defaults(self, cls: type, class_text: str) -> Iterator[str]:
+        """Yield a line for each default of a dataclass or named tuple that is not an attribute of the class."""
+        for name, field in sorted(vars(cls).get("__dataclass_fields__", {}).items()):
+            factory = python_function(field.default_factory)
+            if factory is not None and not self._is_from_library(factory):
+                yield f"factory {name}: {self._describe_attribute(name, factory)}"
+        # namedtuple() keeps the defaults only here. The text of a typing.NamedTuple may lack their values.
+        for name, value in sorted(vars(cls).get("_field_defaults", {}).items()):
+            if literal_text(value) in class_text:
+                continue
+            text = self._describe(value, "")
+            if text is not None:
+                yield f"default {name}: {text}"
+
+    def _describe_attribute(self, name: str, value: object) -> str | None:
+        """Return the text of an attribute of a class; None if nothing of the user's own stands in it."""
+        is_special = name.startswith("_") and name.endswith("_")
+        function = python_function(value)
+        if function is not None:
+            if is_special and is_library_code(function):  # such as the methods that enum puts into its classes
+                return None
+            try:
+                return self._describe(value, name)
+            except UncacheableError:  # a decorator of the class made the function
+                return None
+        # torch gives each class of autograd.Function a class of its own.
+        if is_special or (isinstance(value, type) and is_library_code(value)):
+            return None
+        if hasattr(type(value), "__get__"):  # the class of a descriptor decides about the attribute's value
+            return self._describe_unnamed_class(type(value))
+        return self._describe(value, name) or self._describe_with_gaps(value)
+
+    def _describe_unnamed_class(self, cls: type) -> str | None:
+        """Return the text of a class that the source may not name, such as the class of a decorator."""
+        if is_library_code(cls):
+            return None
+        if self.libraries.has_code(cls):
+            return self.libraries.find_text(cls, "")
+        return self.digest_class(cls)
+
+    # Values.
+
+    def _describe(self, value: object, path: str) -> str | None:
+        """Return the text of a value that a function uses; None if nothing of the user's own stands in it.
+
+        :param path: the name of the value in the source; empty if the source has no name for it.
+        """
+        if isinstance(value, (MethodType, BuiltinMethodType)):
+            text = self._describe_bound_method(value, path)
+            if text is not None:
+                return text
+        function = python_function(value)
+        if function is not None:
+            if self.libraries.has_code(function):
+                return self._describe_library_function(value, function, path)
+            return self.digest_function(value)
+        if isinstance(value, type):
+            if self.libraries.has_code(value):
+                return self.libraries.find_text(value, path)
+            return self.digest_class(value)
+        if isinstance(value, partial):
+            return self._describe_partial(value)
+        text = self.describe_constant(value)
+        if text is not None:
+            return self._add_class(text, value)
+        if self._is_from_library(value):
+            return self.libraries.find_text(value, path)
+        return None
+
+    def _describe_partial(self, value: partial[Any]) -> str | None:
+        """Return the text of a partial function; None if an argument of it may change."""
+        arguments = list(value.args)
+        for name, argument in sorted(value.keywords.items()):
+            arguments += [name, argument]
+        texts = [self._describe(value.func, "")]
+        for argument in arguments:
+            texts.append(self._describe(argument, ""))
+        if None in texts[1:]:
+            return None
+        return f"partial({', '.join(map(str, texts))})"
+
+    def _describe_bound_method(self, method: MethodType | BuiltinMethodType, path: str) -> str | None:
+        """Return the text of a method that is bound to an object or a class; None for a function of a library."""
+        owner = method.__self__
+        cls = owner if isinstance(owner, type) else type(owner)
+        if isinstance(owner, ModuleType) or self.libraries.has_code(cls):
+            return None
+        function: Any = getattr(method, "__func__", method)
+        if python_function(function) is None or self._is_from_library(function):
+            # A library's method, such as apply() of torch.autograd.Function, may call any method of the user's class.
+            return f"{method.__name__} of {self.digest_class(cls)}"
+        return self.digest_method(function, cls)
+
+    def _describe_library_function(self, value: object, function: FunctionType, path: str) -> str | None:
+        """Return the name of a library's function, and the user's functions inside if a decorator made the function.
+
+        ``contextlib.contextmanager`` has the user's function in its closure, ``functools.singledispatch`` only as
+        ``__wrapped__``.
+        """
+        name = self.libraries.find_text(value, path)
+        wrapped = getattr(function, "__wrapped__", None)
+        if is_library_code(function) and wrapped is None:
+            return name
+        texts = []
+        for inner in closure_cells(function).values():
+            if self._is_function_of_user(inner):
+                texts.append(self.digest_function(inner))
+        if not texts and self._is_function_of_user(wrapped):
+            texts.append(self.digest_function(wrapped))
+        registry = getattr(function, "registry", None)  # functools.singledispatch: class -> implementation
+        if isinstance(registry, Mapping):
+            for cls in sorted(registry, key=find_public_name):
+                if self._is_function_of_user(registry[cls]):
+                    texts.append(self.digest_function(registry[cls]))
+        if not texts:
+            return name
+        return f"{name}({', '.join(texts)})"
+
+    def _is_function_of_user(self, value: object) -> bool:
+        return python_function(value) is not None and not self._is_from_library(value)
+
+    def _is_from_library(self, value: object) -> bool:
+        code = python_function(value) or value
+        if isinstance(code, (FunctionType, type)):
+            return self.libraries.has_code(code)
+        return isinstance(value, LibraryName) or is_library_callable(value)
+
+    def _describe_with_gaps(self, value: object) -> str | None:
+        """Return the text of a tuple with ``...`` for items that may change; None if all may, or it is no tuple."""
+        value = unwrapped(value)
+        if not isinstance(value, tuple) or self.libraries.has_root:
+            return None
+        texts = [self._describe(item, "") or self._describe_with_gaps(item) for item in value]
+        if not any(texts):
+            return None
+        items = ", ".join(text or "..." for text in texts)
+        return self._add_class(f"{type(value).__qualname__}({items})", value)
+
+    def _add_class(self, text: str, value: object) -> str:
+        """Return the text of a value, with the digest of its class if the class is the user's."""
+        cls = type(unwrapped(value))
+        if self.libraries.has_code(cls):
+            return text
+        return f"{text} of {self.digest_class(cls)}"
+
+    # Constants.
+
+    def describe_constant(self, value: object) -> str | None:
+        """Return the text of a value that cannot change; None for other values."""
+        try:
+            return self._describe_constant(value)
+        except UncacheableError:
+            return None
+
+    def _describe_constant(self, value: object) -> str:
+        """Return the text of a value that cannot change.
+
+        :raises UncacheableError: for other values.
+        """
+        value = unwrapped(value)
+        kind = type(value).__qualname__
+        if isinstance(value, enum.Enum):
+            return f"{kind}.{value.name}={self.describe_constant(value.value)}"
+        if dataclasses.is_dataclass(value) and not isinstance(value, type) and _is_frozen(type(value)):
+            fields = [(field.name, getattr(value, field.name)) for field in dataclasses.fields(value)]
+            return f"{kind}({self._describe_items(fields)})"
+        if isinstance(value, tuple):
+            names = getattr(value, "_fields", None)
+            if isinstance(names, tuple):
+                return f"{kind}({self._describe_items(zip(map(str, names), value, strict=False))})"
+            return f"{kind}({', '.join(map(self._describe_constant, value))})"
+        if isinstance(value, frozenset):
+            # Functions are described in the order of their names: the description of one may need another's.
+            texts = [self._describe_constant(item) for item in sorted(value, key=_name_of_function)]
+            return f"{kind}({', '.join(sorted(texts))})"
+        if isinstance(value, (bytes, complex, range)) or type(value) in (Decimal, Fraction):
+            return repr(value)
+        triton_items = list_triton_items(value)
+        if triton_items is not None:
+            return f"{kind}({self._describe_items(triton_items)})"
+        function = python_function(value)
+        if function is not None:
+            text = ""
+            if not self.libraries.has_code(function):
+                text = self.digest_function(value)
+            return repr(("", "function", f"{qualified_name(function)}@{text}"))
+        return repr(scalar_value("", value, dtype_apart=True).encoded)
+
+    def _describe_items(self, items: Iterable[tuple[str, object]]) -> str:
+        return ", ".join(f"{name}={self._describe_constant(value)}" for name, value in items)
+
+    def _note_part(self, name: str, text: str) -> None:
+        # Functions that share a name are one part.
+        self.parts[name] = digest(self.parts.get(name, "") + text)
+
+
+def list_used_values(function: FunctionType, names: tuple[tuple[str, ...], ...]) -> list[tuple[str, object]]:
+    """Return the values outside a function that it uses by these names, with the name of each, sorted.
+
+    An attribute is followed as long as its owner is a module. Modules are left out.
+    """
+    scopes: tuple[Mapping[str, object], ...] = (closure_cells(function), function.__globals__)
+    values: dict[str, object] = {}
+    for name, *attributes in names:
+        for scope in scopes:
+            if name in scope:
+                path, value = _follow_attributes(name, scope[name], attributes)
+                if not isinstance(value, ModuleType):
+                    values[path] = value
+                break
+    return [(path, values[path]) for path in sorted(values)]
+
+
+def _follow_attributes(path: str, value: object, attributes: Sequence[str]) -> tuple[str, object]:
+    """Follow attributes of modules; return the dotted name of the value that they lead to, and the value."""
+    for attribute in attributes:
+        if not isinstance(value, ModuleType):
+            break
+        path += f".{attribute}"
+        if is_library_code(value):
+            return path, find_name_in_module(value, attribute, path) or value
+        value = getattr(value, attribute, None)
+    return path, value
+
+
+def _mangle(name: str, cls: type) -> str:
+    """Return the name under which a class has an attribute: Python mangles a private name such as ``__launch``."""
+    if not name.startswith("__") or name.endswith("__"):
+        return name
+    return f"_{cls.__name__.lstrip('_')}{name}"
+
+
+def _is_frozen(cls: Any) -> bool:
+    return bool(cls.__dataclass_params__.frozen)
+
+
+def _name_of_function(value: object) -> str:
+    """Return the name of a function, to sort by; empty for other values."""
+    function = python_function(value)
+    if function is None:
+        return ""
+    return qualified_name(function)
+
+
+def _list_defaults(function: FunctionType) -> Iterator[tuple[str, object]]:
+    """Yield the parameters with a default, and the default. The text lacks the defaults that a factory computed."""
+    values = function.__defaults__ or ()
+    code = function.__code__
+    names = code.co_varnames[code.co_argcount - len(values) : code.co_argcount]
+    yield from zip(names, values, strict=True)
+    yield from sorted((function.__kwdefaults__ or {}).items())
