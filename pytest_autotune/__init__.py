@@ -1,4 +1,7 @@
-"""Persisted autotuning for test suites, and a tuner for hand-written kernels; imported when it is first used."""
+"""Persisted autotuning for test suites, and a tuner for hand-written kernels.
+
+Each public name is imported from its module when it is first used. Only ``ACTIVE_RUNS`` and ``__version__`` are here.
+"""
 
 from __future__ import annotations
 
@@ -22,17 +25,26 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-_ROOM = "pytest_autotune.tuners.function"
-_MODULES = {
-    "pytest_autotune.cache.model": ("Device",),
-    "pytest_autotune.production.use": ("use",),
-    "pytest_autotune.tuners.measuring.options": ("Measuring",),
-    f"{_ROOM}.identity": ("multiple_of", "power_of_two"),
-    f"{_ROOM}.plan": ("Optuna", "Random"),
-    f"{_ROOM}.space": ("InvalidConfiguration", "TuningError", "product"),
-    f"{_ROOM}.tuner": ("loss", "tune", "tuned"),
+#: The runs of the plugin in this process. Outside of a run with a cache option it is empty. Modules that
+#: ``pytest-autotune export`` wrote look it up and leave all candidates to a run, so the name never changes.
+ACTIVE_RUNS: set[object] = set()
+
+#: The module of each public name.
+_PUBLIC = {
+    "Device": "pytest_autotune.cache.model",
+    "InvalidConfiguration": "pytest_autotune.tuners.function.space",
+    "Measuring": "pytest_autotune.tuners.measuring.options",
+    "Optuna": "pytest_autotune.tuners.function.plan",
+    "Random": "pytest_autotune.tuners.function.plan",
+    "TuningError": "pytest_autotune.tuners.function.space",
+    "loss": "pytest_autotune.tuners.function.tuner",
+    "multiple_of": "pytest_autotune.tuners.function.identity",
+    "power_of_two": "pytest_autotune.tuners.function.identity",
+    "product": "pytest_autotune.tuners.function.space",
+    "tune": "pytest_autotune.tuners.function.tuner",
+    "tuned": "pytest_autotune.tuners.function.tuner",
+    "use": "pytest_autotune.production.use",
 }
-_PUBLIC = {name: module for module, names in _MODULES.items() for name in names}
 
 
 def __getattr__(name: str) -> object:

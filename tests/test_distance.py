@@ -23,8 +23,7 @@ from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem
 from pytest_autotune.production import shipped
 from pytest_autotune.production import use as production
 from pytest_autotune.production.choices import PICKER
-from pytest_autotune.production.export_python import module_text
-from pytest_autotune.run.lookup import Policy
+from pytest_autotune.production.export_python import build_module
 from pytest_autotune.run.nearest import list_nearest_entries
 from tests.stores import update_store
 
@@ -55,34 +54,51 @@ def block_of_a_run(entries: list[Entry], wanted: Problem) -> Scalar:
     """Return the number of the entry that ``--autotune-on-miss=nearest`` takes first."""
     index = EntryIndex.from_caches([Cache(tuple(entries))])
     of_kernel = index.list_kernel_entries(wanted.tuner, wanted.kernel)
-    return block_of(next(iter(list_nearest_entries(of_kernel, wanted, Policy()))))
+    return block_of(next(iter(list_nearest_entries(of_kernel, wanted))))
 
 
 class UsedLibrary:
     """A cache that ``use()`` reads. Each kernel has entries of its own."""
 
     def __init__(self, folder: Path, entries: list[Entry], monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(production, "_hook", lambda: None)
+        monkeypatch.setattr(production, "_hook_tuners", lambda: None)
         monkeypatch.setattr(shipped, "_caches", [])
         update_store(stores.open_store(str(folder / "c.yaml")), lambda now: Cache(tuple(entries)))
         self._used = pytest_autotune.use("distance_library", folder / "c.yaml", "nearest", nearest=NAMES)
 
     def block(self, wanted: Problem) -> Scalar:
-        asked = shipped.AskedProblem("triton", wanted.kernel, launch_key(wanted.key), ("NVIDIA H200", "sm_90", 132))
-        return self._used.choice(asked, lambda candidate: candidate.params[0].value, [], lambda value: True)
+        block: Scalar = self._used.choose(LaunchOf(wanted))
+        return block
+
+
+class LaunchOf:
+    """A launch of a problem, with any candidate. A candidate is its block."""
+
+    def __init__(self, wanted: Problem) -> None:
+        device = ("NVIDIA H200", "sm_90", 132)
+        self.problem = shipped.LaunchedProblem("triton", wanted.kernel, launch_key(wanted.key), device)
+
+    def find_candidate(self, choice: Candidate) -> Scalar:
+        return choice.params[0].value
+
+    def list_candidates(self) -> list[Scalar]:
+        return []
+
+    def can_run(self, candidate: Scalar) -> bool:
+        return True
 
 
 class ExportedLibrary:
     """A module that ``pytest-autotune export`` wrote, in a process with the GPU."""
 
     def __init__(self, entries: list[Entry]) -> None:
-        text, _ = module_text(Cache(tuple(entries)), "pytest-autotune export", [], [], {})
+        text = build_module(Cache(tuple(entries)), "pytest-autotune export", [], [], {}).text
         self._module: dict[str, Any] = {}
         exec(text, self._module)
         self._module["device"] = lambda: ("NVIDIA H200", "sm_90", 132, "3.7.1")
 
     def block(self, wanted: Problem) -> Scalar:
-        _, choices, _ = self._module["choices_here"](wanted.kernel, False)
+        choices = self._module["find_choices"](wanted.kernel, False).choice_by_key
         key = tuple(sorted(launch_key(wanted.key).items()))
         nearest_key = self._module["find_nearest_key"](choices, key, NAMES)
         block: Scalar = choices[nearest_key]["BLOCK"]
@@ -130,7 +146,7 @@ def test_the_picker_has_a_copy_of_the_function() -> None:
     source = inspect.getsource(distance)
 
     assert source in PICKER.read_text()
-    assert source in module_text(Cache((entry(1, 2, 3),)), "", [], [], {})[0]
+    assert source in build_module(Cache((entry(1, 2, 3),)), "", [], [], {}).text
 
 
 @pytest.mark.parametrize(
@@ -163,7 +179,6 @@ HASH_SEED = """
 import json, random
 from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.model import Cache
-from pytest_autotune.run.lookup import Policy
 from pytest_autotune.run.nearest import list_nearest_entries
 from tests.test_distance import block_of, entry, problem, Value
 
@@ -172,7 +187,7 @@ entries = [entry(number, chance.randint(1, 9), chance.randint(1, 9)) for number 
 blocks = []
 for _ in range(50):
     key = [Value("M", chance.randint(1, 9)), Value("N", chance.randint(1, 9)), Value("a.dtype", "fp16", "dtype")]
-    blocks.append([block_of(found) for found in list_nearest_entries(entries, problem(*key), Policy())])
+    blocks.append([block_of(found) for found in list_nearest_entries(entries, problem(*key))])
 print(json.dumps(blocks))
 """
 

@@ -1,8 +1,8 @@
-"""Tables as frameworks read them: files and rows are found by rules that follow their own loaders.
+"""Tables that frameworks read: loaders written after the frameworks' rules find files and rows.
 
-vLLM at 13cb3e44 (vllm/model_executor/layers/fused_moe/fused_moe.py), SGLang at 02c7c97f
-(python/sglang/srt/layers/moe/moe_runner/triton_utils/fused_moe_triton_config.py): what they look for is written anew
-here. ``folder`` is what VLLM_TUNED_CONFIG_FOLDER and SGLANG_MOE_CONFIG_DIR name.
+The rules are those of vLLM at 13cb3e44 (vllm/model_executor/layers/fused_moe/fused_moe.py) and SGLang at 02c7c97f
+(python/sglang/srt/layers/moe/moe_runner/triton_utils/fused_moe_triton_config.py). ``folder`` is the folder that
+VLLM_TUNED_CONFIG_FOLDER and SGLANG_MOE_CONFIG_DIR name.
 """
 
 from __future__ import annotations
@@ -78,9 +78,7 @@ def config_in_sglang(folder: Path, device: str, m: int, dtype: str | None, block
 
 
 @pytest.mark.parametrize(("preset", "config"), [("vllm", config_in_vllm), ("sglang", config_in_sglang)])
-def test_the_frameworks_find_their_rows_for_each_device_dtype_and_block_shape(
-    export: Export, preset: str, config: Any
-) -> None:
+def test_frameworks_find_rows_by_device_dtype_and_block_shape(export: Export, preset: str, config: Any) -> None:
     fp8 = {"dtype": "fp8_w8a8", "block_shape": block_shape()}
     fp16 = Value("dtype", "fp16", "dtype")  # which both leave out
     entries = entry(1, 16), entry(64, 64, dtype=fp16), entry(1, 32, H200), entry(1, 128, **fp8)
@@ -98,7 +96,7 @@ def test_the_frameworks_find_their_rows_for_each_device_dtype_and_block_shape(
     assert config(folder, L4.name, 1, "fp8_w8a8", [128, 128])["BLOCK_SIZE_M"] == 128
 
 
-def test_a_generic_table_has_the_named_params_in_order_and_rows_by_size(export: Export) -> None:
+def test_a_generic_table_has_the_named_params_in_order(export: Export) -> None:
     options = ("--file={device}/N={N}[,K={K}].json", "--row=M", "--values=num_warps, BLOCK_SIZE_M")
 
     status, written, _ = export(entry(64, 32), entry(8, 16), entry(8, 64, K=4096), options=options)
@@ -124,7 +122,7 @@ def test_a_generic_table_has_the_named_params_in_order_and_rows_by_size(export: 
         (("--preset=vllm", "--kernel=other"), "no entry with a choice to write (is it the right cache, or glob?)"),
     ],
 )
-def test_what_fits_no_table_is_said_in_a_line(export: Export, options: tuple[str, ...], said: str) -> None:
+def test_an_entry_that_fits_no_table_is_refused_in_a_line(export: Export, options: tuple[str, ...], said: str) -> None:
     status, _, error = export(entry(8, 16, topk=1), entry(8, 32, topk=2), options=options)
 
     assert status == 4
@@ -133,7 +131,7 @@ def test_what_fits_no_table_is_said_in_a_line(export: Export, options: tuple[str
     assert not (export.folder / "configs").exists()
 
 
-def test_what_is_no_table_stays(export: Export) -> None:
+def test_a_file_that_is_no_table_is_not_replaced(export: Export) -> None:
     (export.folder / "configs").mkdir()
     for name, text, status in (("a.md", "# Mine", 4), ("b.json", '{"name": "mine"}', 4), ("c.json", '{"8": {}}', 0)):
         (export.folder / "configs" / name).write_text(text)

@@ -1,4 +1,4 @@
-"""What an exported module picks where a kernel is launched, and what `check` says of one; without Triton and a GPU."""
+"""An exported module picks at a launch, and `check` compares it with its cache; without Triton and a GPU."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+import pytest_autotune
 from pytest_autotune import cli
 from pytest_autotune.cache import stores
 from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Scalar, Value, Versions
@@ -69,7 +70,7 @@ CONFIGS = [Config(block) for block in (16, 32, 64, 128)]
 
 
 class Exported:
-    """A module in a process with a GPU, as far as it asks."""
+    """An exported module in a process with a GPU."""
 
     def __init__(self, folder: Path, module: Any) -> None:
         self.folder = folder
@@ -78,7 +79,7 @@ class Exported:
     def pick(
         self, m: object, dtype: str = "torch.float16", ACTIVATION: object = None, DTYPE: object = ..., **options: Any
     ) -> tuple[list[int], list[str]]:
-        """The blocks that are left of a launch, and what is said."""
+        """Return the blocks of the candidates that are left of a launch, and the warnings."""
         prune = self.module.pick("lib.add", **options)
         more = {} if DTYPE is ... else {"DTYPE": DTYPE}
         a = SimpleNamespace(dtype=type("dtype", (), {"__str__": lambda self: dtype})())
@@ -98,7 +99,7 @@ def export(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> Expo
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "dont_write_bytecode", True)  # that of a module written a moment ago would be taken
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
-    monkeypatch.delitem(sys.modules, "pytest_autotune.tuners.hooks", raising=False)  # as where no test runs
+    monkeypatch.setattr(pytest_autotune, "ACTIVE_RUNS", set())  # as outside of a run
 
     def export(*entries: Entry, on: Device = H200, triton: str = "3.7.1", options: tuple[str, ...] = ()) -> Exported:
         major, minor = on.arch.removeprefix("sm_")
@@ -124,7 +125,7 @@ def imported(path: Path) -> Any:
     return module
 
 
-def test_the_tuned_candidate_is_left_of_a_known_problem_and_nothing_is_said(export: Export) -> None:
+def test_a_known_problem_is_left_its_tuned_candidate(export: Export) -> None:
     exported = export(entry(64, 32), entry(128, 64), entry(64, 128, dtype="fp32"), entry(64, 16, kernel="lib.other"))
 
     assert exported.pick(64) == ([32], [])
@@ -132,19 +133,34 @@ def test_the_tuned_candidate_is_left_of_a_known_problem_and_nothing_is_said(expo
     assert exported.pick(64, "torch.float32") == ([128], [])
 
 
-def test_all_are_left_of_an_unknown_one_and_one_warning_of_a_process_names_the_command(export: Export) -> None:
+def test_an_unknown_problem_is_tuned_with_one_warning(export: Export) -> None:
     exported = export(entry(64, 32), options=("--kernel=lib.*", "--device=NVIDIA*"))
 
     left, told = exported.pick(65)
 
     assert left == [16, 32, 64, 128]
     assert told == [
-        "lib.add: no candidate is known as the choice, so Triton tunes: "
-        "KeyError((('CAUSAL', True), ('M', 65), ('a.dtype', 'float16'))) (cover it in the tests, then: "
+        "lib.add: no choice is known for {'CAUSAL': True, 'M': 65, 'a.dtype': 'float16'}, so Triton tunes "
+        "(cover it in the tests, then: "
         "pytest-autotune export c.textproto --to=python '--kernel=lib.*' '--device=NVIDIA*' --output=_tuned.py)"
     ]
     assert exported.pick(66) == ([16, 32, 64, 128], [])
     assert exported.module.pick("lib.none")(CONFIGS, {}) is CONFIGS
+
+
+def test_an_export_asks_one_documented_name_of_the_package(export: Export, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other libraries ship the line, so the name never changes."""
+    exported = export(entry(64, 32))
+    lines = (exported.folder / "_tuned.py").read_text().splitlines()
+    (asking_line,) = [line.strip() for line in lines if "pytest_autotune" in line]
+    assert asking_line == 'return bool(getattr(sys.modules.get("pytest_autotune"), "ACTIVE_RUNS", ()))'
+
+    monkeypatch.setattr(pytest_autotune, "ACTIVE_RUNS", {"a run"})
+    assert exported.pick(64) == ([16, 32, 64, 128], [])
+    monkeypatch.delattr(pytest_autotune, "ACTIVE_RUNS")
+    assert exported.pick(64) == ([32], [])
+    docs = Path(__file__).parent.parent / "docs"
+    assert "`pytest_autotune.ACTIVE_RUNS`" in (docs / "compatibility.md").read_text()
 
 
 @pytest.mark.parametrize("output", ["nope/../p.py", "~/p.py"])
@@ -158,7 +174,7 @@ def test_an_export_replaces_no_foreign_file(export: Export, monkeypatch: pytest.
     assert (folder / "p.py").read_text() == "mine"
 
 
-def test_an_own_pruner_goes_before_and_a_choice_that_it_drops_is_never_used(export: Export) -> None:
+def test_a_choice_that_the_kernels_pruner_drops_is_not_used(export: Export) -> None:
     exported = export(entry(64, 32), entry(128, 128))
 
     def small(configs: Any, named_args: Any, **others: Any) -> Any:
@@ -172,9 +188,7 @@ def test_an_own_pruner_goes_before_and_a_choice_that_it_drops_is_never_used(expo
     assert len(told) == 1
 
 
-def test_one_candidate_alone_is_not_timed_and_what_another_thread_tunes_is(
-    export: Export, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_single_candidate_is_not_timed_in_its_thread(export: Export, monkeypatch: pytest.MonkeyPatch) -> None:
     picked = export(entry(64, 32)).module.pick("lib.add")
     driver = SimpleNamespace(active=SimpleNamespace(get_benchmarker=lambda: lambda call, quantiles: [5.0] * 3))
     monkeypatch.setattr(sys.modules["triton"], "runtime", SimpleNamespace(driver=driver), raising=False)
@@ -189,15 +203,13 @@ def test_one_candidate_alone_is_not_timed_and_what_another_thread_tunes_is(
         assert list(threads.map(first_time, (64, 65))) == [0.0, 5.0]
 
 
-def test_the_nearest_is_by_the_named_numbers_in_log2_and_all_else_is_the_same(export: Export) -> None:
+def test_the_nearest_problem_differs_in_the_named_numbers(export: Export) -> None:
     exported = export(entry(16, 16), entry(4096, 128), entry(300, 64, dtype="fp32"))
 
     left, told = exported.pick(300, nearest=["M"])
 
     assert left == [128]  # 3.8 doublings away, and 16 is 4.2, though in numbers it is the nearer one
-    assert told[0].startswith(
-        "lib.add: what was tuned for {'CAUSAL': 1, 'M': 4096, 'a.dtype': 'float16'} is used for {"
-    )
+    assert told[0].startswith("lib.add: the choice of {'CAUSAL': 1, 'M': 4096, 'a.dtype': 'float16'} is used for {")
     assert exported.pick(100, nearest=["M"])[0] == [16]
     assert len(exported.pick(300, nearest=["CAUSAL"])[0]) == 4
     assert len(exported.pick(300, "torch.bfloat16", nearest=["M"])[0]) == 4
@@ -224,7 +236,7 @@ def test_the_nearest_is_by_the_named_numbers_in_log2_and_all_else_is_the_same(ex
     ],
     ids=["exact", "same size", "another size", "another size, if wanted", "alias", "never another architecture"],
 )
-def test_whose_choices_a_device_takes(
+def test_a_device_takes_choices_of_its_architecture(
     export: Export, on: Device, options: tuple[str, ...], other_devices: bool, left: list[int]
 ) -> None:
     # The first is the nearest to all of them in size.
@@ -238,16 +250,14 @@ def test_whose_choices_a_device_takes(
     assert len(told) == (0 if is_exact else 1)
 
 
-def test_another_minor_version_of_triton_and_an_edited_module_are_told_once(export: Export) -> None:
+def test_another_triton_and_an_edited_module_warn_once(export: Export) -> None:
     exported = export(entry(64, 32), triton="3.8.0")
 
     left, told = exported.pick(64)
 
     assert left == [32]
     tuned_on = "('NVIDIA H200', 'sm_90', 132, '3.7') and not on ('NVIDIA H200', 'sm_90', 132, '3.8.0')"
-    assert told[0].startswith(
-        "lib.add: what was tuned for {'CAUSAL': True, 'M': 64, 'a.dtype': 'float16'} on " + tuned_on
-    )
+    assert told[0].startswith("lib.add: the choice of {'CAUSAL': True, 'M': 64, 'a.dtype': 'float16'} on " + tuned_on)
     assert told[0].endswith(f"({TUNE_HERE}, then: {COMMAND})"), "an update keeps what was tuned with another Triton"
     assert exported.pick(64) == ([32], [])
     left, told = exported.pick(65, nearest=["M"])
@@ -259,25 +269,23 @@ def test_another_minor_version_of_triton_and_an_edited_module_are_told_once(expo
     edited.module.CHOICES = {"lib.add": {("NVIDIA H200", "sm_90"): []}}
     left, told = edited.pick(64)
     assert left == [16, 32, 64, 128]
-    assert told[0].startswith("lib.add: no candidate is known as the choice, so Triton tunes: IndexError(")
+    assert told[0].startswith("lib.add: no choice can be picked (ValueError(")
 
 
-def test_on_an_unknown_gpu_and_without_one_triton_tunes_and_a_line_says_why(
-    export: Export, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_a_known_gpu_triton_tunes_and_says_why(export: Export, monkeypatch: pytest.MonkeyPatch) -> None:
     left, told = export(entry(64, 32), on=A100).pick(64)
     assert left == [16, 32, 64, 128]
-    assert "so Triton tunes: KeyError(('NVIDIA A100', 'sm_80', 108, '3.7.1'))" in told[0]
+    assert "no choice is known for ('NVIDIA A100', 'sm_80', 108, '3.7.1'), so Triton tunes" in told[0]
     assert told[0].endswith(f"({TUNE_HERE}, then: {COMMAND})"), "a test is there, and this GPU is not"
 
     exported = export(entry(64, 32))
     monkeypatch.delitem(sys.modules, "torch")
     left, told = exported.pick(64)
     assert left == [16, 32, 64, 128]
-    assert "so Triton tunes: KeyError('torch')" in told[0]
+    assert "no choice can be picked (KeyError('torch')), so Triton tunes" in told[0]
 
 
-def test_what_a_key_does_not_tell_apart_is_left_out_and_told(export: Export, capsys: Any) -> None:
+def test_a_problem_with_several_choices_is_left_out(export: Export, capsys: Any) -> None:
     exported = export(entry(64, 32), entry(64, 64, source="other"), entry(128, 64), entry(128, 64, source="other"))
 
     assert exported.pick(64)[0] == [16, 32, 64, 128]
@@ -285,7 +293,7 @@ def test_what_a_key_does_not_tell_apart_is_left_out_and_told(export: Export, cap
     assert "1 problem left out, with several choices each: triton:lib.add (M=64" in capsys.readouterr().out
 
 
-def test_what_an_export_cannot_hold_is_left_out_and_no_launch_is_taken_for_another(export: Export, capsys: Any) -> None:
+def test_values_that_an_export_cannot_hold_are_left_out(export: Export, capsys: Any) -> None:
     def keyed(m: Any, block: int, *more: Value) -> Entry:
         known = entry(1, block)
         return replace(known, problem=replace(known.problem, key=(Value("M", *m), *known.problem.key[1:], *more)))
@@ -319,7 +327,7 @@ def test_what_an_export_cannot_hold_is_left_out_and_no_launch_is_taken_for_anoth
     assert exported.pick(7, DTYPE="fp16")[0] == [16, 32, 64, 128]
 
 
-def test_a_kernel_of_a_factory_is_left_out_as_no_launch_shows_which_it_is(export: Export, capsys: Any) -> None:
+def test_the_kernels_of_a_factory_are_left_out(export: Export, capsys: Any) -> None:
     known = entry(64, 32, kernel="lib.made")
     of_none = replace(known, problem=replace(known.problem, key=(*known.problem.key, Value("closure.FN", None))))
 
@@ -329,7 +337,7 @@ def test_a_kernel_of_a_factory_is_left_out_as_no_launch_shows_which_it_is(export
     assert list(exported.module.CHOICES) == ["lib.add"]
 
 
-def test_the_same_cache_gives_the_same_bytes_and_foreign_text_is_only_text(export: Export, capsys: Any) -> None:
+def test_the_same_cache_gives_the_same_bytes(export: Export, capsys: Any) -> None:
     evil = 'lib.add"}\n__import__("os").abort()\n#\u202e\''
     entries = entry(64, 32), entry(64, 16, kernel=evil, device=replace(H200, name="x\n1/0"))
     exported = export(*entries)
@@ -345,7 +353,7 @@ def test_the_same_cache_gives_the_same_bytes_and_foreign_text_is_only_text(expor
     assert "_tuned.py is up to date" in capsys.readouterr().out
 
 
-def test_what_is_no_export_is_not_overwritten_and_an_alias_of_nothing_is_refused(export: Export, capsys: Any) -> None:
+def test_a_foreign_file_and_a_wrong_alias_are_refused(export: Export, capsys: Any) -> None:
     folder = export(entry(64, 32)).folder
     (folder / "mine.py").write_text("COMMAND = 1\n")
 
@@ -363,7 +371,7 @@ def check(capsys: Any) -> tuple[int, list[str]]:
     return status, capsys.readouterr().out.splitlines()
 
 
-def test_check_is_red_where_a_module_is_not_what_the_cache_says(export: Export, capsys: Any) -> None:
+def test_check_fails_for_a_module_that_differs_from_its_cache(export: Export, capsys: Any) -> None:
     module = export(entry(64, 32), entry(128, 64), options=("--kernel=lib.*",)).folder / "_tuned.py"
     assert check(capsys) == (0, ["1 cache, 2 entries: fine"])
 
@@ -384,7 +392,7 @@ def test_check_is_red_where_a_module_is_not_what_the_cache_says(export: Export, 
     assert check(capsys)[1][0].startswith("_tuned.py: is no export of pytest-autotune: it has no COMMAND")
 
 
-def test_the_example_ships_what_its_cache_says_and_needs_no_pytest(capsys: Any) -> None:
+def test_the_examples_export_is_current_and_needs_no_pytest(capsys: Any) -> None:
     example = Path(__file__).parent.parent / "example_suite"
     needed = "{'pytest', 'pytest_autotune', 'torch', 'triton'} & set(sys.modules)"
     script = f"import sys; from example_kernels._autotuned import pick, CHOICES; print(len(CHOICES), {needed})"

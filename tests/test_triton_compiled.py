@@ -31,7 +31,7 @@ from triton.runtime import autotuner as autotuner_module
 from triton.runtime import driver
 
 from pytest_autotune.cache.model import Device, Entry, Value
-from pytest_autotune.production.answering import _fits
+from pytest_autotune.production.answering import can_compile
 from pytest_autotune.run.lookup import Lookup
 from pytest_autotune.run.session import Session
 from pytest_autotune.tuners.triton.adapter import Adapter
@@ -278,7 +278,7 @@ ATTEMPTS = {
     "help": lambda call, session: help_to_compile(call, call.autotuner.configs, session),
     "a race": lambda call, session: load_ahead(call, call.autotuner.configs),
     "a choice": try_to_load,
-    "a choice in production": lambda call, session: _fits(call, call.autotuner.configs[0]),
+    "a choice in production": lambda call, session: can_compile(call, call.autotuner.configs[0]),
 }
 
 

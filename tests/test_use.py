@@ -1,4 +1,4 @@
-"""`pytest_autotune.use`: a shipped cache answers in production, each time in a process of its own without pytest."""
+"""`pytest_autotune.use`: a shipped cache answers in production. Each test starts a process without pytest."""
 
 from __future__ import annotations
 
@@ -49,9 +49,12 @@ class Library:
         update_store(stores.open_store(str(package / "autotune.textproto")), lambda now: Cache(entries))
         return self
 
-    def run(self, script: str) -> tuple[Any, str]:
-        """What a script prints as JSON, and the rest."""
-        whole = f"import json, sys, mylib\nfrom pytest_autotune import Device\nprint(json.dumps({script}))"
+    def run(self, script: str, prelude: str = "") -> tuple[Any, str]:
+        """Return what a script gives, and its warnings.
+
+        :param prelude: statements before the library is imported.
+        """
+        whole = f"{prelude}\nimport json, sys, mylib\nfrom pytest_autotune import Device\nprint(json.dumps({script}))"
         done = subprocess.run([sys.executable, "-c", whole], capture_output=True, text=True, cwd=self.folder)
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout), done.stderr
@@ -62,7 +65,7 @@ def library(tmp_path: Path) -> Library:
     return Library(tmp_path)
 
 
-def test_a_shipped_choice_is_taken_and_nothing_is_run_to_find_it(library: Library) -> None:
+def test_a_shipped_choice_is_used_without_a_search(library: Library) -> None:
     shipped = library.ships(entry(64, 4), entry(128, 2), entry(64, 1, kernel="other.scale"))
     found, told = shipped.run("[mylib.scale(64), mylib.scale(128), len(mylib.loaded.misses)]")
 
@@ -70,7 +73,7 @@ def test_a_shipped_choice_is_taken_and_nothing_is_run_to_find_it(library: Librar
     assert told == ""
 
 
-def test_it_is_taken_in_the_librarys_own_tests_too(library: Library) -> None:
+def test_a_shipped_choice_is_used_in_a_run_without_options(library: Library) -> None:
     test = "import mylib\ndef test(): assert mylib.scale(64) == (4, 0)"
     (library.ships(entry(64, 4)).folder / "test_mylib.py").write_text(test)
 
@@ -80,7 +83,7 @@ def test_it_is_taken_in_the_librarys_own_tests_too(library: Library) -> None:
 @pytest.mark.parametrize(
     ("on_miss", "chosen", "used"), [("first", 1, "first"), ("nearest", 4, "nearest"), ("tune", None, "tune")]
 )
-def test_what_was_not_tuned_is_told_once_and_kept_as_a_miss(
+def test_an_untuned_problem_is_warned_of_once_and_a_miss(
     library: Library, on_miss: str, chosen: int | None, used: str
 ) -> None:
     shipped = library.ships(entry(16, 2), entry(4096, 4), options=f"on_miss={on_miss!r}, report='misses.jsonl'")
@@ -159,7 +162,7 @@ def test_a_fork_while_a_thread_reads_the_cache_does_not_hang(library: Library) -
     assert subprocess.run([sys.executable, "-c", FORKS], cwd=folder, timeout=30).returncode == 0
 
 
-def test_a_miss_may_be_an_error_and_a_first_candidate_that_fails_is_passed_over(library: Library) -> None:
+def test_a_miss_is_an_error_or_the_first_working_candidate(library: Library) -> None:
     shipped = library.ships(entry(64, 4), options="on_miss='error'")
     script = "import mylib\nmylib.scale(65)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=shipped.folder)
@@ -176,7 +179,7 @@ def test_a_miss_may_be_an_error_and_a_first_candidate_that_fails_is_passed_over(
     assert library.run(failing)[0] == 1
 
 
-def test_the_device_is_the_same_or_of_one_size_or_an_alias_and_never_of_another_architecture(library: Library) -> None:
+def test_a_device_takes_choices_of_its_architecture(library: Library) -> None:
     shipped = library.ships(entry(64, 4), options="aliases={'Small': 'Here', 'Strange': 'Here'}")
     devices = [("OEM", "chip", 4), ("Small", "chip", 2), ("Other", "chip", 2), ("Strange", "other", 4)]
 
@@ -194,9 +197,33 @@ def test_kernels_of_other_packages_are_bypassed(library: Library) -> None:
     assert shipped.run("mylib.scale(64, kernel='mylibrary.scale')[1] > 1")[0] is True
 
 
-def test_ranks_compare_one_line_and_neither_pytest_nor_what_files_need_is_imported(library: Library) -> None:
+#: The dependencies of this package that only tests need.
+NOT_NEEDED = ["pytest", "_pytest", "pluggy", "click", "filelock", "yaml", "google.protobuf"]
+HIDE = f"import sys\nsys.modules.update(dict.fromkeys({NOT_NEEDED}))"
+
+
+def test_a_shipped_cache_answers_without_pytest_installed(library: Library) -> None:
     shipped = library.ships(entry(64, 4))
-    heavy = {"pytest", "torch", "yaml", "google.protobuf", "numpy", "click"}
+
+    found, told = shipped.run("[mylib.scale(64), mylib.scale(65)[0]]", HIDE)
+
+    assert found == [[4, 0], 1]
+    assert told.count("UserWarning") == 1
+
+
+def test_a_triton_kernel_is_answered_without_pytest_installed(library: Library) -> None:
+    pytest.importorskip("triton")
+    shipped = library.ships(factory_entry(32), options="on_miss='error'")
+    (shipped.folder / "mylib" / "factory.py").write_text(FACTORY)
+
+    left = "(f := __import__('mylib.factory').factory).left(f.made(f.tl.constexpr('relu')))"
+
+    assert shipped.run(left, HIDE)[0] == [32]
+
+
+def test_ranks_compare_one_line_and_imports_stay_small(library: Library) -> None:
+    shipped = library.ships(entry(64, 4))
+    heavy = {*NOT_NEEDED, "torch", "numpy"}
 
     (found, line), _ = shipped.run(f"[mylib.scale(64) and sorted({heavy} & set(sys.modules)), str(mylib.loaded)]")
 
@@ -207,7 +234,7 @@ def test_ranks_compare_one_line_and_neither_pytest_nor_what_files_need_is_import
 
 
 @pytest.mark.parametrize("text", [None, "entries {", ""], ids=["missing", "damaged", "empty"])
-def test_a_cache_that_cannot_be_read_costs_a_line_and_the_kernels_are_tuned(library: Library, text: str | None) -> None:
+def test_an_unreadable_cache_warns_and_kernels_are_tuned(library: Library, text: str | None) -> None:
     shipped = library.ships(entry(64, 4), resource="autotune.textproto" if text is not None else "gone.textproto")
     if text is not None:
         (library.folder / "mylib" / "autotune.textproto").write_text(text)
@@ -239,14 +266,18 @@ def left(kernel):
 """
 
 
-def test_kernels_of_a_factory_are_told_apart_by_what_they_took_from_it(library: Library) -> None:
-    pytest.importorskip("triton")
+def factory_entry(block: int) -> Entry:
+    """An entry of the kernel of FACTORY that took ``"relu"``."""
     key = Value("n", 5), Value("closure.ACTIVATION", "relu")
     problem = Problem("triton", "mylib.factory.made.<locals>.kernel", key, Device("Triton interpreter", "interpreter"))
-    params = {"BLOCK": 32, "num_warps": 4, "num_ctas": 1, "num_stages": 3}
+    params = {"BLOCK": block, "num_warps": 4, "num_ctas": 1, "num_stages": 3}
     choice = Candidate(params=tuple(Value(name, value) for name, value in params.items()))
-    tuned = Entry(problem, choice=choice, versions=Versions.parse("triton 2.9.0"))
-    shipped = library.ships(tuned, options="on_miss='error'")
+    return Entry(problem, choice=choice, versions=Versions.parse("triton 2.9.0"))
+
+
+def test_kernels_of_a_factory_differ_in_their_closures(library: Library) -> None:
+    pytest.importorskip("triton")
+    shipped = library.ships(factory_entry(32), options="on_miss='error'")
     (shipped.folder / "mylib" / "factory.py").write_text(FACTORY)
 
     made = (
@@ -263,7 +294,7 @@ def test_kernels_of_a_factory_are_told_apart_by_what_they_took_from_it(library: 
     assert "pytest --autotune-load= --autotune-dump=mylib/autotune.textproto)" in told  # an update keeps what hits
 
 
-def test_several_choices_of_one_problem_are_told(library: Library) -> None:
+def test_several_choices_of_one_problem_are_warned_of(library: Library) -> None:
     """Kernels of one name with different code, say, of which a launch does not show which it is."""
     problem = entry(64, 4).problem
     other = Entry(problem, (Value("space", "other", "digest"),), Candidate(params=(Value("config", 2),), time_us=1.0))
@@ -313,7 +344,7 @@ def test_a_dtype_of_torch_is_not_taken_for_that_of_triton(library: Library) -> N
     assert "TO=torch.int32) on Triton interpreter" in torchs
 
 
-def test_a_script_and_a_folder_without_init_have_no_resource_and_a_line_says_so(library: Library) -> None:
+def test_a_script_and_a_bare_folder_have_no_resource(library: Library) -> None:
     (library.ships().folder / "bare").mkdir()
     for package in ("__main__", "bare"):
         _, told = library.run(
@@ -322,7 +353,7 @@ def test_a_script_and_a_folder_without_init_have_no_resource_and_a_line_says_so(
         assert f"UserWarning: {package}: a.textproto cannot be read" in told
 
 
-def test_a_wish_that_makes_no_sense_is_refused() -> None:
+def test_an_unknown_on_miss_is_refused() -> None:
     import pytest_autotune
 
     with pytest.raises(ValueError, match="on_miss takes first, nearest, tune, error, not 'sometimes'"):

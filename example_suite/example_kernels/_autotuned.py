@@ -1,10 +1,11 @@
-"""Tuned choices of Triton kernels, and what picks them where a kernel is launched; needs nothing but Triton and torch.
+"""Tuned choices of Triton kernels, and the functions that pick them when a kernel is launched.
 
-Of a problem that is known, one candidate is left: Triton 3.8 and later then measures nothing, earlier versions time it
-once, or not with ``do_bench=picked.do_bench``. What is not known is tuned by Triton, as without this file; under its
-interpreter, which measures nothing that counts, the first candidate is left.
+The module needs nothing but Triton and torch. For a problem that it knows, it leaves the tuned candidate alone. Triton
+3.8 and later then measure nothing. Earlier versions time the candidate once, unless the kernel has
+``do_bench=picked.do_bench``. For any other problem Triton tunes, as it would without this module. Triton's interpreter
+measures nothing that counts, so there the module leaves the first candidate.
 
-pytest-autotune wrote it. Edit nothing here: COMMAND writes it anew.
+pytest-autotune wrote this module. Do not edit it: COMMAND writes it again.
 """
 
 import functools
@@ -16,65 +17,153 @@ import threading
 import warnings
 from collections.abc import Mapping
 from itertools import zip_longest
-from typing import Any
+from typing import Any, NamedTuple
 
 
 def pick(kernel: str, prune: Any = None, nearest: Any = (), other_devices: bool = False) -> Any:
-    """An ``early_config_prune`` for ``triton.autotune`` that leaves the candidate that was tuned, where it knows one.
+    """Return an ``early_config_prune`` for ``triton.autotune`` that leaves the tuned candidate of a known problem.
 
-    Its attribute ``do_bench`` is Triton's own benchmark, but for what is left alone, which it does not time.
+    Its attribute ``do_bench`` is Triton's own benchmark, but does not time a candidate that is left alone.
 
-    :param kernel: its module and name, as they stand below.
-    :param prune: the pruner that the kernel has otherwise.
-    :param nearest: the names of numbers in the key that may differ: where no choice is exact, the nearest one is taken.
-    :param other_devices: the choices of the GPU of the same architecture that is the nearest in size may be taken.
+    :param kernel: the module and the name of the kernel, as CHOICES has them.
+    :param prune: the kernel's own pruner, which is called first.
+    :param nearest: the names of the numbers in the key that may differ. A problem without a choice then takes that of
+        the nearest problem.
+    :param other_devices: a GPU without choices may take those of a larger or smaller GPU of its architecture.
     """
-    left = threading.local()
+    # Each thread benchmarks the candidates of its own launch.
+    launch = threading.local()
 
     def early_config_prune(configs: Any, named_args: Any, **kwargs: Any) -> Any:
-        left.over = configs if prune is None else list(prune(configs, named_args, **kwargs))  # all, in a run of tests
-        if left.over[1:] and not getattr(sys.modules.get("pytest_autotune.tuners.hooks"), "active_runs", 0):
-            choices = None
-            try:
-                names, choices, remark = choices_here(kernel, other_devices)
-                here = tuple(sorted(parts({**named_args, **kwargs, "grid": None}, names)))
-                known = here if here in choices else find_nearest_key(choices, here, nearest)
-                best = choices[known]
-                live = [one for one in left.over if one.kwargs.items() <= best.items() and one.all_kwargs() == best]
-                assert live, f"{best} is no candidate any more"
-                left.over = live[:1] if live.count(live[0]) == len(live) else live
-                if inexact := remark if known == here else "nearest":
-                    what = f"{kernel}: what was tuned for {dict(known)}{remark} is used for {dict(here)}"
-                    warn(what, inexact, is_tuned_here=inexact != remark)
-            except Exception as error:  # it is not known, there is no GPU, or somebody has edited the file
-                if interprets():
-                    left.over = left.over[:1]
-                else:
-                    what = f"{kernel}: no candidate is known as the choice, so Triton tunes: {error!r}"
-                    warn(what, is_tuned_here=choices is not None)
-        return left.over
+        launch.candidates = configs
+        if prune is not None:
+            launch.candidates = list(prune(configs, named_args, **kwargs))
+        if len(launch.candidates) > 1 and not is_in_test_run():
+            # The grid of a launch may be a function, and is no argument of the kernel.
+            arguments = {**named_args, **kwargs, "grid": None}
+            launch.candidates = leave_choice(kernel, launch.candidates, arguments, nearest, other_devices)
+        return launch.candidates
 
     def do_bench(kernel_call: Any, quantiles: Any) -> Any:
-        driver = sys.modules["triton"].runtime.driver
-        return [0.0] * 3 if len(left.over) == 1 else driver.active.get_benchmarker()(kernel_call, quantiles=quantiles)
+        if len(launch.candidates) == 1:
+            return [0.0] * 3
+        benchmark = sys.modules["triton"].runtime.driver.active.get_benchmarker()
+        return benchmark(kernel_call, quantiles=quantiles)
 
-    # By the first one pytest-autotune knows that no arguments beside the key decide.
+    # pytest-autotune reads ``autotune_pruner``: candidates depend on the kernel's own pruner, and never on this module.
     vars(early_config_prune).update(autotune_pruner=prune, do_bench=do_bench)
     return early_config_prune
 
 
-def find_nearest_key(choices: Any, wanted: Any, nearest: Any) -> Any:
-    """Return the key of the choices that is the nearest to the wanted one, else the wanted key itself.
+def is_in_test_run() -> bool:
+    """Whether pytest-autotune runs tests in this process. It tunes among all candidates."""
+    return bool(getattr(sys.modules.get("pytest_autotune"), "ACTIVE_RUNS", ()))
 
-    :param choices: the choices of a kernel on this GPU, by key.
-    :param nearest: the names of the numbers that may differ; all else is the same.
+
+def leave_choice(kernel: str, candidates: Any, arguments: Any, nearest: Any, other_devices: bool) -> Any:
+    """Return the tuned candidate of a launch in a list. If there is none, return all candidates and warn once."""
+    try:
+        known = find_choices(kernel, other_devices)
+        if known is None:
+            return leave_unknown(kernel, candidates, f"no choice is known for {device()}", tune_here())
+        key = tuple(sorted(list_key_parts(arguments, known.argument_names)))
+        tuned_key = find_nearest_key(known.choice_by_key, key, nearest)
+        if tuned_key not in known.choice_by_key:
+            return leave_unknown(kernel, candidates, f"no choice is known for {dict(key)}", COVER)
+        choice = known.choice_by_key[tuned_key]
+        tuned = [candidate for candidate in candidates if candidate.all_kwargs() == choice]
+        if not tuned:
+            return leave_unknown(kernel, candidates, f"{choice} is no candidate any more", COVER)
+        used_for = f"{kernel}: the choice of {dict(tuned_key)}{known.remark} is used for {dict(key)}"
+        if tuned_key != key:
+            warn("nearest", used_for, COVER)
+        elif known.remark:
+            warn(known.remark, used_for, tune_here())
+        # Candidates with equal params may differ in their hooks. Triton then has to choose.
+        return tuned[:1] if tuned.count(tuned[0]) == len(tuned) else tuned
+    except Exception as error:  # there is no GPU, or somebody has edited the data
+        return leave_unknown(kernel, candidates, f"no choice can be picked ({error!r})", tune_here())
+
+
+def leave_unknown(kernel: str, candidates: Any, reason: str, remedy: str) -> Any:
+    """Return all candidates of a launch without a choice, and warn once. The interpreter gets the first candidate."""
+    if interprets():
+        return candidates[:1]
+    warn("", f"{kernel}: {reason}, so Triton tunes", remedy)
+    return candidates
+
+
+class KnownChoices(NamedTuple):
+    """The choices of a kernel that this GPU may take.
+
+    :param argument_names: the arguments of the kernel that are parts of its keys.
+    :param choice_by_key: the params of each choice. A key is a sorted tuple of names and values.
+    :param remark: the GPU and the Triton of the tuning, in words; empty if both are those of this process.
     """
-    near_keys = [key for key in choices if is_near(dict(wanted), dict(key), nearest)]
-    return min(near_keys, key=lambda key: distance(dict(wanted), dict(key)), default=wanted)
+
+    argument_names: Any
+    choice_by_key: Any
+    remark: str
+
+
+@functools.cache
+def find_choices(kernel: str, other_devices: bool) -> Any:
+    """Return the :class:`KnownChoices` of a kernel; None if this GPU may take none of its choices.
+
+    A GPU takes its own choices first, then those of the GPU of its architecture that is the nearest in size.
+    """
+    name, arch, size, version = device()
+    ranks = {}
+    for tuned_on in CHOICES.get(kernel, ()):
+        tuned_name, tuned_arch, tuned_size, _ = tuned_on
+        if tuned_arch == arch and (tuned_size == size or other_devices):
+            is_this_gpu = (tuned_name, tuned_size) == (name, size)
+            ranks[tuned_on] = (not is_this_gpu, abs(tuned_size - size))
+    if not ranks:
+        return None
+    tuned_on = min(ranks, key=lambda tuned_on: ranks[tuned_on])
+    remark = ""
+    # The last part is the minor version of Triton, or a tuple of several.
+    if tuned_on[:3] != (name, arch, size) or not version.startswith(tuned_on[3]):
+        remark = f" on {tuned_on} and not on {(name, arch, size, version)}"
+    choice_by_key = {tuple(sorted(key.items())): choice for key, choice in CHOICES[kernel][tuned_on]}
+    return KnownChoices(KEYS[kernel], choice_by_key, remark)
+
+
+def list_key_parts(arguments: Any, argument_names: Any) -> Any:
+    """Yield the names and values that select a problem: of some arguments, all functions, and the dtypes of all.
+
+    No key of this module has a function, so no choice is known for a launch with one.
+    """
+    for name, value in arguments.items():
+        if type(value).__name__ == "constexpr":
+            value = value.value
+        if name in argument_names or callable(value):
+            yield name, value
+        if hasattr(value, "dtype"):
+            # The dtypes torch.float16 and "float16" are one.
+            yield f"{name}.dtype", str(value.dtype).rpartition(".")[2]
+        elif isinstance(value, tuple):
+            items = {f"{name}.{position}": item for position, item in enumerate(value)}
+            yield from list_key_parts(items, ())
+        elif hasattr(value, "base"):
+            # The descriptor of a tensor has the tensor as its base.
+            yield from list_key_parts({f"{name}.base": value.base}, ())
+
+
+def find_nearest_key(choice_by_key: Any, key: Any, nearest: Any) -> Any:
+    """Return the key that has a choice and is the nearest to another key; the other key itself if there is none.
+
+    :param nearest: the names of the numbers that may differ. All other parts of the keys are equal.
+    """
+    if key in choice_by_key:
+        return key
+    near_keys = [tuned_key for tuned_key in choice_by_key if is_near(dict(key), dict(tuned_key), nearest)]
+    return min(near_keys, key=lambda tuned_key: distance(dict(key), dict(tuned_key)), default=key)
 
 
 def is_near(wanted: Any, has: Any, nearest: Any) -> bool:
-    """Whether two keys have the same names, and differ in the numbers of the names in ``nearest`` alone."""
+    """Whether two keys have the same names, and differ only in numbers whose names are in ``nearest``."""
     if wanted.keys() != has.keys():
         return False
     for name, value in has.items():
@@ -113,57 +202,49 @@ def distance(wanted: Mapping[str, Any], has: Mapping[str, Any]) -> tuple[int, fl
     return parts, math.hypot(*sorted(doublings))
 
 
-def parts(named: Any, names: Any) -> Any:
-    """What selects a problem: arguments that keys name, functions, and the dtypes of all, in tuples too."""
-    for name, arg in named.items():
-        arg = arg.value if type(arg).__name__ == "constexpr" else arg
-        if name in names or callable(arg):  # functions are in no key of an export, so nothing is known with them
-            yield name, arg
-        if hasattr(arg, "dtype"):  # of a reinterpreted tensor, which has a base, too
-            yield f"{name}.dtype", str(arg.dtype).rpartition(".")[2]
-        elif inner := [*enumerate(arg)] if isinstance(arg, tuple) else hasattr(arg, "base") and [("base", arg.base)]:
-            yield from parts({f"{name}.{at}": part for at, part in inner}, ())  # a tensor's descriptor has a base
-
-
-@functools.cache
-def choices_here(kernel: str, other_devices: bool) -> Any:
-    """The arguments in the keys of a kernel, its choices for this GPU by key, and how they were tuned if not here."""
-    now = device()
-    near = [one for one in CHOICES[kernel] if one[1] == now[1] and (one[2] == now[2] or other_devices)]
-    then = min(near, key=lambda one: (one[:3] != now[:3], abs(one[2] - now[2])), default=now)
-    remark = "" if then[:3] == now[:3] and now[3].startswith(then[3]) else f" on {then} and not on {now}"
-    return KEYS[kernel], {tuple(sorted(key.items())): best for key, best in CHOICES[kernel][then]}, remark
-
-
 def device() -> Any:
-    """This process's GPU by name, architecture and multiprocessors, and Triton's version."""
+    """Return the GPU of this process as name, architecture and multiprocessors, and the version of Triton."""
+    version = sys.modules["triton"].__version__
     if interprets():
-        return "Triton interpreter", "interpreter", 0, sys.modules["triton"].__version__
-    on = sys.modules["torch"].cuda.get_device_properties(None)
-    arch = on.gcnArchName.split(":")[0] if sys.modules["torch"].version.hip else f"sm_{on.major}{on.minor}"
-    return *ALIASES.get((on.name, arch), (on.name, arch, on.multi_processor_count)), sys.modules["triton"].__version__
+        return "Triton interpreter", "interpreter", 0, version
+    torch = sys.modules["torch"]
+    properties = torch.cuda.get_device_properties(None)
+    arch = f"sm_{properties.major}{properties.minor}"
+    if torch.version.hip:
+        arch = properties.gcnArchName.split(":")[0]
+    gpu = (properties.name, arch, properties.multi_processor_count)
+    return (*ALIASES.get((properties.name, arch), gpu), version)
 
 
 def interprets() -> bool:
-    """Whether kernels run in Python, where no GPU is needed."""
+    """Whether kernels run in Python, without a GPU."""
     return os.environ.get("TRITON_INTERPRET") == "1"
 
 
-def warn(what: str, kind: str = "", is_tuned_here: bool = True) -> None:
-    """Say once in a process that choices are not used as they were tuned, and what mends it.
+#: The remedy for a problem that no test covers.
+COVER = "cover it in the tests"
+#: The kinds of warnings that this process has shown.
+SHOWN_WARNINGS: set[str] = set()
 
-    :param is_tuned_here: choices are there for this GPU and this Triton: only a test for the problem is missing.
-    """
+
+def tune_here() -> str:
+    """Return the remedy for choices that were tuned for another GPU or with another Triton."""
     cache = COMMAND.partition(" export ")[2].partition(" --to=")[0]
-    mend = "cover it in the tests"
-    if not is_tuned_here:
-        mend = f"tune on this GPU with this Triton: pytest --autotune-load= --autotune-dump={cache}"
+    return f"tune on this GPU with this Triton: pytest --autotune-load= --autotune-dump={cache}"
+
+
+def warn(kind: str, text: str, remedy: str) -> None:
+    """Warn of a choice that is unknown or not exact, once in a process for each kind of warning."""
     torch = sys.modules.get("torch")
-    if not (torch and torch.compiler.is_compiling()) and vars(warn).setdefault(kind, what) is what:  # it traces none
-        warnings.warn(f"{what} ({mend}, then: {COMMAND})", stacklevel=3)
+    # torch.compile cannot trace a warning.
+    if torch is not None and torch.compiler.is_compiling():
+        return
+    if kind not in SHOWN_WARNINGS:
+        SHOWN_WARNINGS.add(kind)
+        warnings.warn(f"{text} ({remedy}, then: {COMMAND})", stacklevel=3)
 
 
-# What follows is data.
+# The data of this module.
 # ruff: noqa: E501
 # fmt: off
 COMMAND = "pytest-autotune export autotune.textproto --to=python '--device=NVIDIA*' --output=example_kernels/_autotuned.py"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import click
@@ -13,14 +13,17 @@ from pytest_autotune.cache import stores
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.model import Cache
 from pytest_autotune.cli.output import PATH, find_first_difference, print_lines, refuse_lossy, safe
-from pytest_autotune.production import export_python
-from pytest_autotune.production.export_table import PRESETS, TableLayout, is_table, tables
+from pytest_autotune.production.export_fla import build_fla_files, is_fla_file
+from pytest_autotune.production.export_python import ExportedModule, build_module, find_command
+from pytest_autotune.production.export_table import PRESETS, TableLayout, build_tables, is_table
 
 
 @click.command("export", short_help="choices as a module of Python, or as JSON that other libraries read")
 @click.argument("file", metavar="FILE", type=PATH)
-@click.option("--to", type=click.Choice(["python", "table"]), required=True, help="What to write.")
-@click.option("-o", "--output", metavar="OUT", type=PATH, required=True, help="The module, or the folder of tables.")
+@click.option("--to", type=click.Choice(["python", "table", "fla"]), required=True, help="What to write.")
+@click.option(
+    "-o", "--output", metavar="OUT", type=PATH, required=True, help="The module, or the folder of JSON files."
+)
 @click.option("--kernel", "kernels", metavar="GLOB", multiple=True, help="Only these kernels. Repeatable.")
 @click.option("--device", "devices", metavar="GLOB", multiple=True, help="Only these devices. Repeatable.")
 @click.option(
@@ -52,20 +55,28 @@ def command(
     row: str | None,
     values: str,
 ) -> None:
-    """Write the choices of the cache FILE for those who launch the kernels without pytest.
+    """Write the choices of the cache FILE for libraries that launch the kernels without pytest.
 
-    python: one module, which needs Triton and torch alone, with what picks the choice where a kernel is launched:
+    python: one module, which needs only Triton and torch. It picks the choice when a kernel is launched:
     prune_configs_by={"early_config_prune": pick("mylib.ops.matmul_kernel")}
 
-    table: JSON as frameworks read it, a file for each static key and device: --preset, or --file and --row.
+    table: JSON that frameworks read, a file for each static key and device: --preset, or --file and --row.
+
+    fla: JSON that flash-linear-attention reads, a folder for each device and a file for each kernel.
     """
     cache = refuse_lossy(stores.read_cache(file))
+    if to == "fla" and aliases:
+        raise CacheError("--alias", "is for --to=python")
     if to == "table":
         layout = _choose_layout(preset, path, row, values)
-        _write_tables(output, tables(cache, layout, kernels, devices))
+        print_lines(_write_files(output, build_tables(cache, layout, kernels, devices), is_table))
         return
     if preset or path or row or values:
-        raise CacheError("--to=python", "writes one module", "--preset, --file, --row and --values are for --to=table")
+        raise CacheError(f"--to={to}", "takes no layout", "--preset, --file, --row and --values are for --to=table")
+    if to == "fla":
+        export_for_fla = build_fla_files(cache, kernels, devices)
+        print_lines([*_write_files(output, export_for_fla.texts, is_fla_file), export_for_fla.summary])
+        return
     export = _ExportCommand(file, kernels, devices, aliases, output)
     # Parsed, because a path that looks like an option would give a command that nobody can run again.
     _write_module(cache, _ExportCommand.parse(str(export), "export"))
@@ -84,25 +95,26 @@ def _choose_layout(preset: str | None, path: str | None, row: str | None, values
     for name in values.split(","):
         if name.strip():
             names.append(name.strip())
-    return TableLayout(path, row, tuple(names), has_others=not names)
+    return TableLayout(path, row, tuple(names), has_other_params=not names)
 
 
-def _write_tables(output: str, texts: Mapping[str, str]) -> None:
-    """Write tables below a folder. If one of them cannot be written, write none.
+def _write_files(output: str, texts: Mapping[str, str], is_export: Callable[[str], bool]) -> list[str]:
+    """Write files below a folder, and return their paths. If one of them cannot be written, write none.
 
     :param texts: path below the folder -> text.
+    :param is_export: whether a text is an earlier export of this kind. Other files are not replaced.
     """
     files: dict[str, stores.OutputFile] = {}
     for name in texts:
         path = os.path.join(output, name)
         file = stores.OutputFile(path, below=output)
         old_text = file.read().decode(errors="replace")
-        if old_text.strip() and not is_table(old_text):
-            raise CacheError(path, "is no table, and is to stay", "name another --output or --file")
+        if old_text.strip() and not is_export(old_text):
+            raise CacheError(path, "is no earlier export, and stays as it is", "name another --output or --file")
         files[name] = file
     for name, file in files.items():
         file.replace(texts[name].encode())
-    print_lines(safe(os.path.join(output, name)) for name in files)
+    return [safe(os.path.join(output, name)) for name in files]
 
 
 @dataclass(frozen=True)
@@ -128,7 +140,7 @@ class _ExportCommand:
 
         :param module: names the module in messages.
         :raises CacheError: if the line is not exactly as :meth:`__str__` writes it. Messages tell users to run the
-            line, so nothing else may stand in it.
+            line, so the line may hold nothing else.
         """
         try:
             params = command.make_context("export", shlex.split(line)[2:]).params
@@ -147,10 +159,9 @@ class _ExportCommand:
                 options.append(f"--{name}={value}")
         return shlex.join(["pytest-autotune", "export", self.file, "--to=python", *options, f"--output={self.output}"])
 
-    def build_module(self, cache: Cache) -> tuple[str, str]:
-        """Return the text of the module, and words about its choices."""
-        aliases = _parse_aliases(self.aliases)
-        return export_python.module_text(cache, str(self), self.kernels, self.devices, aliases)
+    def build_module(self, cache: Cache) -> ExportedModule:
+        """Return the module of a cache."""
+        return build_module(cache, str(self), self.kernels, self.devices, _parse_aliases(self.aliases))
 
 
 def _parse_aliases(texts: Sequence[str]) -> dict[str, str]:
@@ -166,17 +177,17 @@ def _parse_aliases(texts: Sequence[str]) -> dict[str, str]:
 
 
 def _write_module(cache: Cache, export: _ExportCommand) -> None:
-    text, summary = export.build_module(cache)
+    module = export.build_module(cache)
     file = stores.OutputFile(export.output)
     old_text = file.read().decode(errors="replace")
     if old_text.strip():
         # Raises an error for a file that is no export, because the file is to stay.
-        export_python.command_of(old_text, export.output)
-        if old_text == text:
-            print_lines([safe(f"{export.output} is up to date: {summary}")])
+        find_command(old_text, export.output)
+        if old_text == module.text:
+            print_lines([safe(f"{export.output} is up to date: {module.summary}")])
             return
-    file.replace(text.encode())
-    print_lines([safe(f"{export.output} was written: {summary}")])
+    file.replace(module.text.encode())
+    print_lines([safe(f"{export.output} was written: {module.summary}")])
 
 
 def find_export_defect(cache: Cache, path: str, module: str) -> str:
@@ -186,8 +197,8 @@ def find_export_defect(cache: Cache, path: str, module: str) -> str:
     :param module: the path of the exported module.
     """
     text = stores.read_file(module).decode(errors="replace")
-    line = export_python.command_of(text, module)
-    expected_text, _ = _ExportCommand.parse(line, module).build_module(cache)
+    line = find_command(text, module)
+    expected_text = _ExportCommand.parse(line, module).build_module(cache).text
     if text == expected_text:
         return ""
     return safe(f"{module}:{find_first_difference(text, expected_text)}: is not what {path} says ({line})")

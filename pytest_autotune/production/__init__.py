@@ -1,1 +1,1 @@
-"""Choices outside pytest: exports that others ship and read, and what reads a shipped cache."""
+"""Tuned choices outside of pytest: ``pytest_autotune.use()``, exported modules, and files that other libraries read."""

@@ -1,31 +1,33 @@
-"""Where :func:`~pytest_autotune.production.use.use` answers: Triton's autotuner, and the tuner of hand-written kernels.
+"""The tuners that :func:`~pytest_autotune.production.use.use` answers: Triton's autotuner and ``tune()``.
 
-Of Triton's ``Autotuner`` one method is replaced, ``prune_configs``, which then leaves the choice. Triton before 3.8
-would time that one candidate: meanwhile, the autotuner has a ``do_bench`` that times nothing. Neither is called where a
-kernel has its choice.
+One method of Triton's ``Autotuner`` is replaced: ``prune_configs``, which then leaves the choice alone. Triton before
+3.8 would time that candidate, so the autotuner gets a ``do_bench`` that times nothing. A kernel that has its choice
+calls neither of them.
 """
 
 from __future__ import annotations
 
 import inspect
 import warnings
-from functools import cached_property, partial
+from collections.abc import Iterable, Sequence
+from functools import cached_property
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pytest_autotune.cache.distance import LaunchValue, launch_key, launch_value
-from pytest_autotune.cache.model import UncacheableError, Value
-from pytest_autotune.production.choices import identity
-from pytest_autotune.production.shipped import AskedProblem, MissError, find_shipped_cache
+from pytest_autotune.cache.model import Candidate, UncacheableError, Value
+from pytest_autotune.production.choices import device_identity
+from pytest_autotune.production.shipped import LaunchedProblem, MissError, find_shipped_cache
 from pytest_autotune.tuners.shared.functions import python_function, qualified_name
 from pytest_autotune.tuners.shared.scalars import unwrapped
+
+if TYPE_CHECKING:
+    from pytest_autotune.tuners.triton.identity import Call
 
 _BENCH = "do_bench"
 
 
-def _times_nothing(kernel_call: object, quantiles: object = None) -> list[float]:
-    """In place of a benchmark, where one candidate is left."""
-    return [0.0] * 3
+# Triton.
 
 
 def hook_triton(module: ModuleType) -> None:
@@ -35,75 +37,104 @@ def hook_triton(module: ModuleType) -> None:
     """
     autotuner_class: Any = module.Autotuner
     original: Any = vars(autotuner_class).get("prune_configs")
-    is_cached = isinstance(vars(autotuner_class).get(_BENCH), cached_property)  # then an instance may have its own
-    if original is None or list(inspect.signature(original).parameters) != ["self", "kwargs"] or not is_cached:
+    # The benchmark has to be a cached property: an autotuner may then have one of its own.
+    has_cached_bench = isinstance(vars(autotuner_class).get(_BENCH), cached_property)
+    if original is None or list(inspect.signature(original).parameters) != ["self", "kwargs"] or not has_cached_bench:
         warnings.warn("pytest_autotune.use(): this Triton's Autotuner is not known, so it tunes", stacklevel=2)
         return
 
     def prune_configs(self: Any, kwargs: Any) -> Any:
-        if vars(self).get(_BENCH) is _times_nothing:
+        if vars(self).get(_BENCH) is _time_nothing:
             del vars(self)[_BENCH]
-        left = original(self, kwargs)
-        left = left if isinstance(left, list) else list(left)  # pruners may be generators
-        try:
-            choice = _choice(self, kwargs, left)
-        except MissError:
-            raise
-        except Exception as error:
-            warnings.warn(f"pytest_autotune.use(): Triton tunes: {error!r}", stacklevel=2)
-            choice = None
+        configs = original(self, kwargs)
+        if not isinstance(configs, list):
+            configs = list(configs)  # a pruner may be a generator
+        choice = _choose_config(self, kwargs, configs)
         if choice is None:
-            return left
-        vars(self)[_BENCH] = _times_nothing
+            return configs
+        vars(self)[_BENCH] = _time_nothing
         return [choice]
 
     autotuner_class.prune_configs = prune_configs
 
 
-def _choice(autotuner: Any, kwargs: Any, configs: Any) -> Any:
-    """The candidate to launch; None where Triton is to tune."""
-    from pytest_autotune.devices import INTERPRETER, current_gpu
-    from pytest_autotune.tuners.triton.identity import (
-        Call,
-        distinct_params,
-        find_target_device,
-        list_heuristics,
-        list_key_values,
-    )
-    from pytest_autotune.tuners.triton.internals.autotuners import is_interpreted
+def _time_nothing(kernel_call: object, quantiles: object = None) -> list[float]:
+    """Stand in for a benchmark when a single candidate is left."""
+    return [0.0] * 3
 
-    kernel = qualified_name(autotuner.base_fn)
-    loaded = find_shipped_cache(kernel)
-    if loaded is None or len(configs) < 2:
+
+def _choose_config(autotuner: Any, kwargs: Any, configs: Sequence[Any]) -> Any:
+    """Return the candidate to launch; None if Triton has to tune.
+
+    :param configs: the candidates that the kernel's pruner left.
+    :raises MissError: if a miss is an error in the library.
+    """
+    try:
+        kernel = qualified_name(autotuner.base_fn)
+        shipped = find_shipped_cache(kernel)
+        if shipped is None or len(configs) < 2:
+            return None
+        return shipped.choose(TritonLaunch(autotuner, kwargs, configs, kernel))
+    except MissError:
+        raise
+    except Exception as error:
+        warnings.warn(f"pytest_autotune.use(): Triton tunes: {error!r}", stacklevel=3)
         return None
-    call = Call(autotuner, None, tuple(autotuner.nargs.values()), kwargs, list_heuristics(autotuner))
-    key = dict(_part(name, value) for name, value in list_key_values(call, autotuner.base_fn))
-    on = INTERPRETER if is_interpreted(autotuner) else current_gpu() or find_target_device()
-    return loaded.choice(
-        AskedProblem("triton", kernel, key, identity(on)),
-        lambda choice: dict(zip(distinct_params(configs), configs, strict=True)).get(choice.params),
-        configs,
-        partial(_fits, call),
-    )
 
 
-def _part(name: str, value: object) -> tuple[str, LaunchValue]:
-    """A part of a key as exports have it: a function by its name, whose source is for the tests.
+class TritonLaunch:
+    """A launch of an autotuned kernel; see :class:`~pytest_autotune.production.shipped.Launch`.
 
-    What has no stable form is in no cache: there it is a miss.
+    :param configs: the candidates that the kernel's pruner left.
+    """
+
+    def __init__(self, autotuner: Any, kwargs: Any, configs: Sequence[Any], kernel: str) -> None:
+        from pytest_autotune.devices import INTERPRETER, current_gpu
+        from pytest_autotune.tuners.triton.identity import Call, find_target_device, list_heuristics, list_key_values
+        from pytest_autotune.tuners.triton.internals.autotuners import is_interpreted
+
+        self._configs = configs
+        self._call = Call(autotuner, None, tuple(autotuner.nargs.values()), kwargs, list_heuristics(autotuner))
+        key = {}
+        for name, value in list_key_values(self._call, autotuner.base_fn):
+            key[name] = _encode_key_part(name, value)
+        if is_interpreted(autotuner):
+            device = INTERPRETER
+        else:
+            device = current_gpu() or find_target_device()
+        self.problem = LaunchedProblem("triton", kernel, key, device_identity(device))
+
+    def find_candidate(self, choice: Candidate) -> Any:
+        from pytest_autotune.tuners.triton.identity import distinct_params
+
+        config_by_params = dict(zip(distinct_params(self._configs), self._configs, strict=True))
+        return config_by_params.get(choice.params)
+
+    def list_candidates(self) -> Iterable[Any]:
+        return self._configs
+
+    def can_run(self, candidate: Any) -> bool:
+        return can_compile(self._call, candidate)
+
+
+def _encode_key_part(name: str, value: object) -> LaunchValue:
+    """Return a part of a key as exports have it: a function by its name alone. Its source is the tests' business.
+
+    A value without a stable form is in no cache. Its problem is a miss that names the value.
     """
     from pytest_autotune.tuners.triton.identity import encode_key_value
 
-    if (function := python_function(unwrapped(value))) is not None:
-        return name, launch_value(Value(name, qualified_name(function), "function"))
+    function = python_function(unwrapped(value))
+    if function is not None:
+        return launch_value(Value(name, qualified_name(function), "function"))
     try:
-        return name, launch_value(encode_key_value(name, value))
+        return launch_value(encode_key_value(name, value))
     except UncacheableError as error:
-        return name, str(error)
+        return str(error)
 
 
-def _fits(call: Any, config: Any) -> bool:
-    """Whether a candidate that was tuned for something else compiles here, and finds room."""
+def can_compile(call: Call, config: Any) -> bool:
+    """Whether a candidate that was tuned for another problem compiles for a call, and fits the device."""
     from pytest_autotune.devices import stream_is_capturing
     from pytest_autotune.tuners.triton.compiling import compile_and_load
     from pytest_autotune.tuners.triton.internals.autotuners import is_interpreted
@@ -112,28 +143,50 @@ def _fits(call: Any, config: Any) -> bool:
         return True
     try:
         compile_and_load(call, config)
-    except Exception:  # the next one may
+    except Exception:
         return False
     return True
 
 
+# Hand-written kernels.
+
+
 def hook_function(module: ModuleType) -> None:
-    """Answer for hand-written kernels.
+    """Answer for calls of ``tune()``.
 
     :param module: :mod:`pytest_autotune.tuners.function.tuner`.
     """
     tuner: Any = module
 
-    def shipped(request: Any) -> Any:
-        problem, space = request.problem, request.plan.space
-        loaded = find_shipped_cache(problem.kernel)
-        if loaded is None:
+    def find_shipped(request: Any) -> Any:
+        shipped = find_shipped_cache(request.problem.kernel)
+        if shipped is None:
             return None
-        return loaded.choice(
-            AskedProblem("function", problem.kernel, launch_key(problem.key), identity(problem.device)),
-            lambda choice: space.find(choice.params),
-            space,
-            lambda configuration: not tuner.explain_unusable(request, configuration),
-        )
+        return shipped.choose(FunctionLaunch(tuner, request))
 
-    tuner.find_shipped = shipped
+    tuner.find_shipped = find_shipped
+
+
+class FunctionLaunch:
+    """A call of ``tune()``; see :class:`~pytest_autotune.production.shipped.Launch`.
+
+    :param tuner: :mod:`pytest_autotune.tuners.function.tuner`.
+    :param request: its ``TuneRequest``.
+    """
+
+    def __init__(self, tuner: Any, request: Any) -> None:
+        self._tuner = tuner
+        self._request = request
+        problem = request.problem
+        key, device = launch_key(problem.key), device_identity(problem.device)
+        self.problem = LaunchedProblem("function", problem.kernel, key, device)
+
+    def find_candidate(self, choice: Candidate) -> Any:
+        return self._request.plan.space.find(choice.params)
+
+    def list_candidates(self) -> Iterable[Any]:
+        space: Iterable[Any] = self._request.plan.space
+        return space
+
+    def can_run(self, candidate: Any) -> bool:
+        return not self._tuner.explain_unusable(self._request, candidate)

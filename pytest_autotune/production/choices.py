@@ -1,77 +1,148 @@
-"""Entries as those read them who have nothing of this package: keys and candidates as plain values, one choice each."""
+"""The choices of a cache as production reads them: plain values, and one choice for each problem."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TypeAlias
 
 from pytest_autotune.cache.codec.mapping import sort_entries
 from pytest_autotune.cache.distance import launch_key
-from pytest_autotune.cache.model import Cache, Device, Entry
+from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Value
 
-#: What picks in an exported module, and in ``use()``; run as a file, since pytest rewrites it as a module of a plugin.
+#: The code of an exported module, which ``use()`` runs, too. It is run as a file, because pytest rewrites the imports
+#: of a plugin's modules.
 PICKER = Path(__file__).with_name("picker.py")
-#: name, architecture, multiprocessors
-On: TypeAlias = "tuple[str, str, int]"
+#: A device as pickers know it: name, architecture, multiprocessors.
+DeviceIdentity: TypeAlias = "tuple[str, str, int]"
+#: The beginnings of the names of key parts that a launch does not show: values that a kernel took from its factory.
+_CELLS = ("closure.", "heuristics.")
 
 
-def chosen(entries: Iterable[Entry]) -> tuple[list[Entry], list[Entry]]:
-    """An entry with a choice for each problem, in their order; and those of problems for which there are several.
+@dataclass(frozen=True)
+class SelectedChoices:
+    """The choices of some entries, with one choice for each problem.
 
-    What the key does not tell, nobody can who is asked for a choice: kernels of one name with different code, and what
-    pruning left of the candidates. The choice among all candidates goes before that among a part. One with NaN, which
-    equals nothing, is nobody's.
+    :param entries: for each problem an entry with a choice, in the order of the entries.
+    :param ambiguous: an entry of each problem that has several choices.
     """
-    same: dict[object, list[Entry]] = {}
+
+    entries: list[Entry]
+    ambiguous: list[Entry]
+
+
+def select_choices(entries: Iterable[Entry]) -> SelectedChoices:
+    """Select an entry for each problem that has a single choice.
+
+    A problem has several choices if kernels with different code share a name, or if pruning left different candidates.
+    A choice among all candidates goes before a choice among a part of them.
+    """
+    entries_by_problem: dict[object, list[Entry]] = {}
     for entry in entries:
         problem = entry.problem
-        if entry.choice and all(one.value == one.value for one in (*problem.key, *entry.choice.params)):
-            key = frozenset(launch_key(problem.key).items())
-            same.setdefault((problem.tuner, problem.kernel, problem.device, key), []).append(entry)
-    found: list[Entry] = []
+        if entry.choice is None or _has_nan(problem.key) or _has_nan(entry.choice.params):
+            continue
+        key = frozenset(launch_key(problem.key).items())
+        launched_problem = (problem.tuner, problem.kernel, problem.device, key)
+        entries_by_problem.setdefault(launched_problem, []).append(entry)
+    selected: list[Entry] = []
     ambiguous: list[Entry] = []
-    for group in same.values():
-        whole = [one for one in group if not one.fingerprint.is_pruned] or group
-        configurations = {(one.choice.id, one.choice.params) for one in whole if one.choice is not None}
-        (found if len(configurations) == 1 else ambiguous).append(whole[0])
-    return found, ambiguous
+    for same_entries in entries_by_problem.values():
+        best_entries = [entry for entry in same_entries if not entry.fingerprint.is_pruned] or same_entries
+        configurations = {_configuration(entry.choice) for entry in best_entries}
+        if len(configurations) == 1:
+            selected.append(best_entries[0])
+        else:
+            ambiguous.append(best_entries[0])
+    return SelectedChoices(selected, ambiguous)
 
 
-def identity(device: Device) -> On:
-    """A device as pickers know it."""
+def _has_nan(values: Iterable[Value]) -> bool:
+    """Whether a value is NaN. It equals nothing, so no launch has it."""
+    return any(value.value != value.value for value in values)
+
+
+def _configuration(choice: Candidate | None) -> object:
+    assert choice is not None
+    return choice.id, choice.params
+
+
+def device_identity(device: Device) -> DeviceIdentity:
+    """Return a device as pickers know it."""
     return device.name, device.arch, device.multiprocessors
 
 
-def aliased(devices: Iterable[Device], aliases: Mapping[str, str]) -> dict[tuple[str, str], On]:
-    """The device whose choices others take, which have its architecture, by their name and architecture."""
-    of = sorted(map(identity, devices))
-    return {(name, one[1]): one for name, other in sorted(aliases.items()) for one in of if one[0] == other}
+def resolve_aliases(devices: Iterable[Device], aliases: Mapping[str, str]) -> dict[tuple[str, str], DeviceIdentity]:
+    """Return the device whose choices another device takes, by name and architecture of the other device.
+
+    :param devices: the devices that have choices.
+    :param aliases: name of a device -> name of the device whose choices it takes. Both have the same architecture.
+    """
+    identities = sorted(map(device_identity, devices))
+    resolved = {}
+    for name, tuned_name in sorted(aliases.items()):
+        for identity in identities:
+            if identity[0] == tuned_name:
+                resolved[name, identity[1]] = identity
+    return resolved
 
 
-def triton_versions(entries: Iterable[Entry]) -> list[str]:
-    """The minor versions of Triton that some entries were tuned with, in order."""
-    found = {entry.versions.tuner_minor_version for entry in entries}
-    versions = [version for library, version in found if library == "triton"]
-    return sorted(versions, key=by_version)
+def list_triton_versions(entries: Iterable[Entry]) -> list[str]:
+    """Return the minor versions of Triton that some entries were tuned with, in order."""
+    versions = set()
+    for entry in entries:
+        library, version = entry.versions.tuner_minor_version
+        if library == "triton":
+            versions.add(version)
+    return sorted(versions, key=version_sort_key)
 
 
-def by_version(version: str) -> tuple[list[str], str]:
-    """Orders versions by their numbers, the same way in every process."""
+def version_sort_key(version: str) -> tuple[list[str], str]:
+    """Return a key that sorts versions by their numbers."""
     return [number.zfill(9) for number in re.findall(r"\d+", version)], version
 
 
-def selected(cache: Cache, kernels: Sequence[str] = (), devices: Sequence[str] = ()) -> list[Entry]:
-    """The entries of some kernels and devices, each named by globs; of all, where none is given; in order."""
+def find_triton_version(entry: Entry) -> str:
+    """Return the version of Triton that an entry was tuned with; empty if the entry does not say."""
+    return dict(entry.versions.libraries).get("triton", "")
 
-    def is_wanted(entry: Entry) -> bool:
+
+def select_entries(cache: Cache, kernels: Sequence[str] = (), devices: Sequence[str] = ()) -> list[Entry]:
+    """Return the entries of some kernels and devices, in the order of a file.
+
+    :param kernels: globs; all kernels if there are none.
+    :param devices: globs; all devices if there are none.
+    """
+    entries = []
+    for entry in cache.entries:
         problem = entry.problem
-        names = (problem.kernel, problem.name), (problem.device.name, problem.device.id)
-        return all(
-            not globs or any(fnmatchcase(name, glob) for name in of for glob in globs)
-            for of, globs in zip(names, (kernels, devices), strict=True)
-        )
+        has_kernel = _matches(kernels, problem.kernel, problem.name)
+        if has_kernel and _matches(devices, problem.device.name, problem.device.id):
+            entries.append(entry)
+    return sort_entries(entries)
 
-    return sort_entries(filter(is_wanted, cache.entries))
+
+def _matches(globs: Sequence[str], *names: str) -> bool:
+    if not globs:
+        return True
+    return any(fnmatchcase(name, glob) for name in names for glob in globs)
+
+
+def is_plain(entry: Entry) -> bool:
+    """Whether a launch shows the values of an entry: no functions, tuples, enums, nor dtypes that are values."""
+    values = list(entry.problem.key)
+    if entry.choice is not None:
+        values += entry.choice.params
+    return all(value.type in ("", "int") or value.name.endswith(".dtype") for value in values)
+
+
+def list_factory_kernels(entries: Iterable[Entry]) -> set[str]:
+    """Return the kernels of factories. A launch does not show which of them it launches."""
+    kernels = set()
+    for entry in entries:
+        if any(value.name.startswith(_CELLS) for value in entry.problem.key):
+            kernels.add(entry.problem.kernel)
+    return kernels

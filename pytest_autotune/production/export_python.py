@@ -1,4 +1,4 @@
-"""``--to=python``: a module of choices with what picks them, that needs nothing of this package."""
+"""``export --to=python``: a module of choices and the code that picks them. It needs nothing of this package."""
 
 from __future__ import annotations
 
@@ -7,122 +7,180 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from operator import attrgetter
 
 from pytest_autotune.cache.distance import launch_key
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.foreign_text import to_one_line
-from pytest_autotune.cache.model import Cache, Device, Entry, Problem
+from pytest_autotune.cache.model import Cache, Device, Entry
 from pytest_autotune.cache.quantities import describe_count, describe_duration
-from pytest_autotune.production.choices import PICKER, aliased, chosen, identity, selected, triton_versions
+from pytest_autotune.production.choices import (
+    PICKER,
+    device_identity,
+    is_plain,
+    list_factory_kernels,
+    list_triton_versions,
+    resolve_aliases,
+    select_choices,
+    select_entries,
+)
 
-#: How parts of keys are named that no launch shows: what a kernel took from the factory that made it.
-_CELLS = ("closure.", "heuristics.")
-_DATA = "# What follows is data.\n"
+#: The line of the picker after which an export has its own data.
+_DATA = "# The data of this module.\n"
 
 
-def module_text(
-    cache: Cache, command: str, kernels: Sequence[str], devices: Sequence[str], aliases: Mapping[str, str]
-) -> tuple[str, str]:
-    """The module, and what it holds in words: the same bytes for the same cache and arguments.
+@dataclass(frozen=True)
+class ExportedModule:
+    """The text of an exported module, the same bytes for the same cache and arguments.
 
-    :param command: what writes it.
-    :param kernels: globs of those to ship; all, where there are none. So with devices.
-    :param aliases: name of a device -> that of the one whose choices it takes.
-    :raises CacheError: where there is nothing to ship.
+    :param summary: its choices, and the entries that were left out, in words.
     """
-    wanted = selected(cache, kernels, devices)
-    of_triton = [entry for entry in wanted if entry.problem.tuner == "triton"]
-    known = [entry.problem for entry in cache.entries if entry.problem.tuner == "triton"]
-    cells = {problem.kernel for problem in known if any(value.name.startswith(_CELLS) for value in problem.key)}
-    plain = [entry for entry in of_triton if entry.problem.kernel not in cells and _is_plain(entry)]
-    entries, ambiguous = chosen(plain)
-    if not entries:
+
+    text: str
+    summary: str
+
+
+def build_module(
+    cache: Cache, command: str, kernels: Sequence[str], devices: Sequence[str], aliases: Mapping[str, str]
+) -> ExportedModule:
+    """Return the module with the choices of a cache's Triton kernels.
+
+    :param command: writes the module again.
+    :param kernels: globs of the kernels; all kernels if there are none.
+    :param devices: globs of the devices; all devices if there are none.
+    :param aliases: name of a device -> name of the device whose choices it takes.
+    :raises CacheError: if there is no choice to write, or an alias makes no sense.
+    """
+    selected = select_entries(cache, kernels, devices)
+    triton_entries = [entry for entry in selected if entry.problem.tuner == "triton"]
+    # Entries that are not exported have keys, too, and show which arguments tell launches apart.
+    all_triton_entries = [entry for entry in cache.entries if entry.problem.tuner == "triton"]
+    factory_kernels = list_factory_kernels(all_triton_entries)
+    plain_entries = []
+    for entry in triton_entries:
+        if entry.problem.kernel not in factory_kernels and is_plain(entry):
+            plain_entries.append(entry)
+    choices = select_choices(plain_entries)
+    if not choices.entries:
         raise CacheError("--to=python", "no choice of a Triton kernel to write", "is it the right cache, or glob?")
-    names = {entry.problem.kernel for entry in entries}
-    on = sorted({entry.problem.device.name for entry in entries})
-    for name, other in sorted(aliases.items()):
-        if other not in on:
-            raise CacheError("--alias", f"no choice is of the device {other}", f"there are those of {', '.join(on)}")
-        if name in on:
+    device_names = sorted({entry.problem.device.name for entry in choices.entries})
+    _check_aliases(aliases, device_names)
+    code = PICKER.read_text(encoding="utf-8").partition(_DATA)[0]
+    data = "".join(f"{line}\n" for line in _list_data_lines(choices.entries, all_triton_entries, command, aliases))
+    kernel_count = len({entry.problem.kernel for entry in choices.entries})
+    summary = f"{describe_count(len(choices.entries), 'choice')} of {describe_count(kernel_count, 'kernel')}"
+    parts = [f"{summary} for {', '.join(device_names)}"]
+    other_count = len(selected) - len(triton_entries)
+    if other_count:
+        parts.append(f"{describe_count(other_count, 'entry')} of other tuners left out")
+    odd_count = len(triton_entries) - len(plain_entries)
+    if odd_count:
+        parts.append(f"{describe_count(odd_count, 'entry')} left out, whose values an export cannot hold")
+    if choices.ambiguous:
+        problems = describe_count(len(choices.ambiguous), "problem")
+        parts.append(f"{problems} left out, with several choices each: {choices.ambiguous[0].problem} …")
+    return ExportedModule(f"{code}{_DATA}{data}", "; ".join(parts))
+
+
+def _check_aliases(aliases: Mapping[str, str], device_names: Sequence[str]) -> None:
+    """Refuse an alias that stands for no exported device, or for a device with choices of its own.
+
+    :raises CacheError: if there is such an alias.
+    """
+    for name, tuned_name in sorted(aliases.items()):
+        if tuned_name not in device_names:
+            names = ", ".join(device_names)
+            raise CacheError("--alias", f"no choice is of the device {tuned_name}", f"there are those of {names}")
+        if name in device_names:
             raise CacheError("--alias", f"the device {name} has choices of its own", "leave out one or the other")
-    head = PICKER.read_text(encoding="utf-8").partition(_DATA)[0]
-    text = "".join(line + "\n" for line in [head + _DATA.strip(), *_data(entries, known, command, aliases)])
-    words = f"{describe_count(len(entries), 'choice')} of {describe_count(len(names), 'kernel')} for {', '.join(on)}"
-    if others := len(wanted) - len(of_triton):
-        words += f"; {describe_count(others, 'entry')} of other tuners left out"
-    if others := len(of_triton) - len(plain):
-        words += f"; {describe_count(others, 'entry')} left out, whose values an export cannot hold"
-    if ambiguous:
-        problems = describe_count(len(ambiguous), "problem")
-        words += f"; {problems} left out, with several choices each: {ambiguous[0].problem} …"
-    return text, words
 
 
-def _is_plain(entry: Entry) -> bool:
-    """Whether the picker can tell it: not functions, tuples, enums and dtypes as values."""
-    values = (*entry.problem.key, *(entry.choice.params if entry.choice else ()))
-    return all(value.type in ("", "int") or value.name.endswith(".dtype") for value in values)
-
-
-def _data(
-    entries: Sequence[Entry], known: Sequence[Problem], command: str, aliases: Mapping[str, str]
+def _list_data_lines(
+    entries: Sequence[Entry], all_entries: Sequence[Entry], command: str, aliases: Mapping[str, str]
 ) -> Iterator[str]:
-    by_kernel: dict[str, dict[Device, list[Entry]]] = {}
+    """Yield the lines of the module's data.
+
+    :param all_entries: also those that are not exported.
+    """
+    entries_by_kernel: dict[str, dict[Device, list[Entry]]] = {}
     for entry in entries:
-        by_kernel.setdefault(entry.problem.kernel, {}).setdefault(entry.problem.device, []).append(entry)
+        entries_by_device = entries_by_kernel.setdefault(entry.problem.kernel, {})
+        entries_by_device.setdefault(entry.problem.device, []).append(entry)
+    devices = {entry.problem.device for entry in entries}
     yield "# ruff: noqa: E501"
     yield "# fmt: off"
-    yield f"COMMAND = {_literal(command)}"
-    yield f"ALIASES: Any = {_literal(aliased({entry.problem.device for entry in entries}, aliases))}"
+    yield f"COMMAND = {_format_literal(command)}"
+    yield f"ALIASES: Any = {_format_literal(resolve_aliases(devices, aliases))}"
     yield "KEYS: Any = {  # the arguments that keys name, beside dtypes"
-    for kernel in by_kernel:  # those of what is left out, too: launches with them are other ones
-        values = [value for problem in known if problem.kernel == kernel for value in problem.key]
-        names = {value.name for value in values if "." not in value.name and value.type != "function"}
-        yield f"    {_literal(kernel)}: {_literal(sorted(names))},"
+    for kernel in entries_by_kernel:
+        yield f"    {_format_literal(kernel)}: {_format_literal(_list_argument_names(kernel, all_entries))},"
     yield "}"
     yield "CHOICES: Any = {"
-    for kernel, by_device in by_kernel.items():
-        yield f"    {_literal(kernel)}: {{"
-        for device in sorted(by_device, key=attrgetter("sort_key")):
-            of_device = by_device[device]
-            tuned_with = sorted({str(entry.versions) for entry in of_device})
-            versions = triton_versions(of_device)
-            on = *identity(device), tuple(versions) if len(versions) > 1 else "".join(versions)
-            yield f"        {_literal(on)}: [  # {to_one_line('; '.join(tuned_with))}"
-            yield from map(_choice, of_device)
-            yield "        ],"
+    for kernel, entries_by_device in entries_by_kernel.items():
+        yield f"    {_format_literal(kernel)}: {{"
+        for device in sorted(entries_by_device, key=attrgetter("sort_key")):
+            yield from _list_device_lines(device, entries_by_device[device])
         yield "    },"
     yield "}"
 
 
-def _choice(entry: Entry) -> str:
-    assert entry.choice is not None
-    time = f"  # {describe_duration(entry.choice.time_us)}" if entry.choice.time_us is not None else ""
-    return (
-        f"            ({_literal(launch_key(entry.problem.key))}, {_literal(launch_key(entry.choice.params))}),{time}"
-    )
+def _list_argument_names(kernel: str, entries: Sequence[Entry]) -> list[str]:
+    """Return the arguments that the keys of a kernel name. A launch with another value is another problem."""
+    names = set()
+    for entry in entries:
+        if entry.problem.kernel != kernel:
+            continue
+        for value in entry.problem.key:
+            if "." not in value.name and value.type != "function":
+                names.add(value.name)
+    return sorted(names)
 
 
-def _literal(value: object) -> str:
+def _list_device_lines(device: Device, entries: Sequence[Entry]) -> Iterator[str]:
+    """Yield the lines with a kernel's choices for one device."""
+    versions = list_triton_versions(entries)
+    triton: str | tuple[str, ...] = "".join(versions)
+    if len(versions) > 1:
+        triton = tuple(versions)
+    libraries = sorted({str(entry.versions) for entry in entries})
+    yield f"        {_format_literal((*device_identity(device), triton))}: [  # {to_one_line('; '.join(libraries))}"
+    for entry in entries:
+        assert entry.choice is not None
+        key, params = launch_key(entry.problem.key), launch_key(entry.choice.params)
+        line = f"            ({_format_literal(key)}, {_format_literal(params)}),"
+        if entry.choice.time_us is not None:
+            line += f"  # {describe_duration(entry.choice.time_us)}"
+        yield line
+    yield "        ],"
+
+
+def _format_literal(value: object) -> str:
+    """Return a value as a Python literal with double quotes, as formatters write it, and with ASCII characters only."""
     if isinstance(value, dict):
-        return f"{{{', '.join(f'{_literal(name)}: {_literal(one)}' for name, one in value.items())}}}"
-    if isinstance(value, (list, tuple)):
-        text = ", ".join(map(_literal, value))
-        return f"({text})" if isinstance(value, tuple) else f"[{text}]"
+        items = [f"{_format_literal(name)}: {_format_literal(item)}" for name, item in value.items()]
+        return f"{{{', '.join(items)}}}"
+    if isinstance(value, tuple):
+        return f"({', '.join(map(_format_literal, value))})"
+    if isinstance(value, list):
+        return f"[{', '.join(map(_format_literal, value))}]"
+    # ``inf`` is no literal.
     if isinstance(value, float) and math.isinf(value):
         return "1e999" if value > 0 else "-1e999"
     text = ascii(value)
-    return f'"{text[1:-1]}"' if text[0] == "'" and '"' not in text else text
+    if text.startswith("'") and '"' not in text:
+        return f'"{text[1:-1]}"'
+    return text
 
 
-def command_of(text: str, where: str) -> str:
-    """The command that stands in an exported module, which is read and never run.
+def find_command(text: str, module: str) -> str:
+    """Return the command in the text of an exported module. The text is read and never run.
 
-    :raises CacheError: where there is none.
+    :param module: names the module in messages.
+    :raises CacheError: if the text has no command, and so is no export.
     """
-    found = re.search("^COMMAND = (.+)$", text.partition(_DATA)[2], re.MULTILINE)
-    with suppress(ValueError, SyntaxError, RecursionError, MemoryError):
-        if found is not None:
-            return str(ast.literal_eval(found[1]))
-    raise CacheError(where, "is no export of pytest-autotune: it has no COMMAND", "export it again")
+    match = re.search("^COMMAND = (.+)$", text.partition(_DATA)[2], re.MULTILINE)
+    if match is not None:
+        with suppress(ValueError, SyntaxError, RecursionError, MemoryError):
+            return str(ast.literal_eval(match[1]))
+    raise CacheError(module, "is no export of pytest-autotune: it has no COMMAND", "export it again")

@@ -1,120 +1,181 @@
-"""``--to=table``: JSON as frameworks read it, a file for each static key and device, with a row for each value of one
-number.
+"""``export --to=table``: JSON tables that frameworks read.
+
+There is a file for each device and each set of the key's other values. A file has a row for each value of one number of
+the key.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from pytest_autotune.cache.distance import LaunchValue, launch_key
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.model import Cache, Entry
-from pytest_autotune.production.choices import by_version, chosen, selected
+from pytest_autotune.production.choices import find_triton_version, select_choices, select_entries, version_sort_key
 
-#: A name in braces, or a part in brackets that is left out where a name in it has no value.
+#: A part of a layout's path: optional in brackets, or fixed.
 _PART = re.compile(r"\[([^\[\]]*)\]|([^\[\]]+)")
 _NAME = re.compile(r"\{([^{}]+)\}")
-#: What Triton's candidates have beside, and no table.
-_USUAL = {"num_ctas": 1}
+#: Values that all of Triton's choices have, and no table.
+_USUAL_VALUES = {"num_ctas": 1}
+
+
+class Spelling(Protocol):
+    """Spells a value as a framework's file names do; empty if the framework leaves the value out."""
+
+    def __call__(self, value: LaunchValue) -> str: ...
+
+
+def _spell_name(value: LaunchValue) -> str:
+    return re.sub(r"[ /]", "_", str(value))
+
+
+def _spell_vllm_device(value: LaunchValue) -> str:
+    # All devices of that family share their tables.
+    if "H200" in _spell_name(value).split("_"):
+        return "NVIDIA_H200"
+    return _spell_name(value)
+
+
+def _spell_moe_dtype(value: LaunchValue) -> str:
+    """Spell a dtype: the kinds of quantization by name, float32, and nothing for 16 bits."""
+    if value in ("fp16", "bf16", "float16", "bfloat16"):
+        return ""
+    if value == "fp32":
+        return "float32"
+    return str(value or "")
+
+
+def _spell_flag(value: LaunchValue) -> str:
+    if value in (True, "True"):
+        return "True"
+    return ""
+
+
+@dataclass(frozen=True)
+class BlockShapeSpelling:
+    """Spells a block shape as ``[128,128]``; empty if one of its sizes is 0.
+
+    :param separator: stands between the sizes.
+    """
+
+    separator: str
+
+    def __call__(self, value: LaunchValue) -> str:
+        sizes = re.findall(r"\d+", str(value))
+        if len(sizes) != 2 or not all(map(int, sizes)):
+            return ""
+        return f"[{self.separator.join(sizes)}]"
 
 
 @dataclass(frozen=True)
 class TableLayout:
-    """How a framework's tables look.
+    """The layout of a framework's tables.
 
-    :param file: a path with ``{names}`` of the key, ``{device}`` and ``{triton}``; parts in brackets may be left out.
+    :param file: a path with ``{names}`` of the key, ``{device}`` and ``{triton}``. A part in brackets is left out if a
+        name in it has no value.
     :param row: the name of the number that rows are found by.
-    :param values: the params of a row, in order; the others follow where ``has_others``.
-    :param words: how a part of the path is written, by its name.
-    :param version_key: under which the version of Triton stands beside the rows; empty where that is no part of it.
+    :param values: the names of a choice's params, in the order of a row.
+    :param spellings: the spelling of the parts of the path, by name.
+    :param version_key: the key of the version of Triton, beside the rows; empty if a table has no version.
+    :param has_other_params: a row has the other params of the choice, too.
     """
 
     file: str
     row: str
     values: tuple[str, ...] = ()
-    words: Mapping[str, Callable[[LaunchValue], str]] = field(default_factory=dict)
+    spellings: Mapping[str, Spelling] = field(default_factory=dict)
     version_key: str = ""
-    has_others: bool = True
+    has_other_params: bool = True
+
+    def spell(self, name: str, value: LaunchValue) -> str:
+        """Return a value of the key as the path has it."""
+        return self.spellings.get(name, _spell_name)(value)
 
 
-def _name(value: LaunchValue) -> str:
-    """A device as file names spell it."""
-    return re.sub(r"[ /]", "_", str(value))
-
-
-def _name_in_vllm(value: LaunchValue) -> str:
-    # All of that family share tables: it is looked for under this name.
-    return "NVIDIA_H200" if "H200" in _name(value).split("_") else _name(value)
-
-
-def _moe_dtype(value: LaunchValue) -> str:
-    """A dtype as both spell it: kinds of quantisation by name, float32, and nothing for what has 16 bits."""
-    return {"fp16": "", "bf16": "", "float16": "", "bfloat16": "", "fp32": "float32"}.get(str(value), str(value or ""))
-
-
-def _block_shape(separator: str) -> Callable[[LaunchValue], str]:
-    def words(value: LaunchValue) -> str:
-        sizes = re.findall(r"\d+", str(value))
-        return f"[{separator.join(sizes)}]" if len(sizes) == 2 and all(map(int, sizes)) else ""
-
-    return words
-
-
-_MOE = "E={E},N={N},device_name={device}[,dtype={dtype}][,block_shape={block_shape}]"
+_MOE_FILE = "E={E},N={N},device_name={device}[,dtype={dtype}][,block_shape={block_shape}]"
 _MOE_VALUES = ("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K", "GROUP_SIZE_M", "num_warps", "num_stages")
 PRESETS: Mapping[str, TableLayout] = {
-    # As vLLM's get_moe_configs() looks for them, below "configs" or VLLM_TUNED_CONFIG_FOLDER.
+    # vLLM's get_moe_configs() looks for the files in its folder "configs", or in VLLM_TUNED_CONFIG_FOLDER.
     "vllm": TableLayout(
-        f"{_MOE}.json",
+        f"{_MOE_FILE}.json",
         "M",
         _MOE_VALUES,
-        {"device": _name_in_vllm, "dtype": _moe_dtype, "block_shape": _block_shape(",")},
+        {"device": _spell_vllm_device, "dtype": _spell_moe_dtype, "block_shape": BlockShapeSpelling(",")},
         "triton_version",
     ),
-    # As SGLang's looks for them, below SGLANG_MOE_CONFIG_DIR. Every key of a file is a row.
+    # SGLang's get_moe_configs() looks for them below SGLANG_MOE_CONFIG_DIR. It takes every key of a file for a row.
     "sglang": TableLayout(
-        f"configs/triton_{{triton}}/{_MOE}[,per_channel_quant={{per_channel_quant}}].json",
+        f"configs/triton_{{triton}}/{_MOE_FILE}[,per_channel_quant={{per_channel_quant}}].json",
         "M",
         _MOE_VALUES,
         {
-            "device": _name,
-            "dtype": _moe_dtype,
-            "block_shape": _block_shape(", "),
-            "per_channel_quant": lambda value: "True" if value in (True, "True") else "",
+            "device": _spell_name,
+            "dtype": _spell_moe_dtype,
+            "block_shape": BlockShapeSpelling(", "),
+            "per_channel_quant": _spell_flag,
         },
     ),
 }
 
 
-def tables(cache: Cache, layout: TableLayout, kernels: Sequence[str], devices: Sequence[str]) -> dict[str, str]:
-    """The files, by their paths below the folder; the same bytes for the same cache.
+@dataclass
+class Table:
+    """The content of one file.
 
-    :raises CacheError: where an entry fits no file, or two choices fit one row.
+    :param rows: the params of the choices, by their rows.
+    :param versions: the versions of Triton that the choices were tuned with.
     """
-    entries, ambiguous = chosen(selected(cache, kernels, devices))
-    if ambiguous:
-        raise CacheError(
-            str(ambiguous[0].problem), "has several choices", "name the kernel or device (--kernel, --device)"
-        )
-    found: dict[str, dict[int, dict[str, LaunchValue]]] = {}
-    versions: dict[str, set[str]] = {}
-    for entry in entries:
-        path, row, values = _placed(entry, layout)
-        rows = found.setdefault(path, {})
-        if rows.setdefault(row, values) != values:
-            what = f"two choices for {layout.row}={row} in {path}, such as that of {entry.problem}"
-            raise CacheError("--to=table", what, "name in --file= what tells them apart, or one kernel with --kernel=")
-        versions.setdefault(path, set()).add(_triton(entry))
-    if not found:
+
+    rows: dict[int, dict[str, LaunchValue]] = field(default_factory=dict)
+    versions: set[str] = field(default_factory=set)
+
+    def encode(self, version_key: str) -> str:
+        """Return the text of the file.
+
+        :param version_key: see :class:`TableLayout`.
+        """
+        content: dict[str, object] = {}
+        version = max(self.versions, key=version_sort_key)
+        if version_key and version:
+            content[version_key] = version
+        for row in sorted(self.rows):
+            content[str(row)] = self.rows[row]
+        return json.dumps(content, indent=4) + "\n"
+
+
+def build_tables(cache: Cache, layout: TableLayout, kernels: Sequence[str], devices: Sequence[str]) -> dict[str, str]:
+    """Return the texts of the files, by their paths below the folder; the same bytes for the same cache.
+
+    :param kernels: globs; all kernels if there are none.
+    :param devices: globs; all devices if there are none.
+    :raises CacheError: if an entry fits no file, or two choices fit one row.
+    """
+    choices = select_choices(select_entries(cache, kernels, devices))
+    if choices.ambiguous:
+        problem = choices.ambiguous[0].problem
+        raise CacheError(str(problem), "has several choices", "name the kernel or device (--kernel, --device)")
+    tables: dict[str, Table] = {}
+    for entry in choices.entries:
+        table_row = TableRow.build(entry, layout)
+        table = tables.setdefault(table_row.path, Table())
+        if table.rows.setdefault(table_row.number, table_row.values) != table_row.values:
+            place = f"{layout.row}={table_row.number} in {table_row.path}"
+            event = f"two choices for {place}, such as that of {entry.problem}"
+            remedy = "name in --file= what tells them apart, or one kernel with --kernel="
+            raise CacheError("--to=table", event, remedy)
+        table.versions.add(find_triton_version(entry))
+    if not tables:
         raise CacheError("--to=table", "no entry with a choice to write", "is it the right cache, or glob?")
-    return {path: _text(rows, layout, versions[path]) for path, rows in sorted(found.items())}
+    return {path: table.encode(layout.version_key) for path, table in sorted(tables.items())}
 
 
 def is_table(text: str) -> bool:
-    """Whether a text is a table as :func:`tables` writes them."""
+    """Whether a text is a table as :func:`build_tables` writes them."""
     try:
         rows = json.loads(text)
     except (ValueError, RecursionError):
@@ -122,62 +183,106 @@ def is_table(text: str) -> bool:
     return isinstance(rows, dict) and all(re.fullmatch(r"-?\d+|triton_version", row) for row in rows)
 
 
-def _placed(entry: Entry, layout: TableLayout) -> tuple[str, int, dict[str, LaunchValue]]:
-    """The path of an entry's file, its row, and what stands there."""
+@dataclass(frozen=True)
+class TableRow:
+    """The row of one entry.
+
+    :param path: of its file, below the folder.
+    :param number: the value of the key that the row is found by.
+    :param values: the params of the choice.
+    """
+
+    path: str
+    number: int
+    values: dict[str, LaunchValue]
+
+    @classmethod
+    def build(cls, entry: Entry, layout: TableLayout) -> TableRow:
+        """Return the row of an entry.
+
+        :raises CacheError: if the entry does not fit the layout.
+        """
+        assert entry.choice is not None
+        key = launch_key(entry.problem.key)
+        for value in entry.problem.key:
+            if value.type == "dtype":
+                # Tables do not tell torch.float16 from Triton's float16.
+                key[value.name] = str(key[value.name]).rpartition(".")[2]
+        number = key.get(layout.row)
+        if not isinstance(number, int) or isinstance(number, bool):
+            raise CacheError(str(entry.problem), f"its key has no integer {layout.row}, by which rows are found")
+        return cls(_build_path(entry, layout, key), number, _list_row_values(entry, layout))
+
+
+def _list_row_values(entry: Entry, layout: TableLayout) -> dict[str, LaunchValue]:
+    """Return the params of an entry's choice as a row has them.
+
+    :raises CacheError: if the choice lacks one of them.
+    """
     assert entry.choice is not None
-    key, params = launch_key(entry.problem.key), launch_key(entry.choice.params)
-    # Tables do not tell torch.float16 from that of Triton.
-    key |= {value.name: str(key[value.name]).rpartition(".")[2] for value in entry.problem.key if value.type == "dtype"}
-    row = key.get(layout.row)
-    if not isinstance(row, int) or isinstance(row, bool):
-        raise CacheError(str(entry.problem), f"its key has no integer {layout.row}, by which rows are found")
-    values = {name: params.pop(name) for name in layout.values if name in params}
-    if len(values) < len(layout.values):
-        lacking = next(name for name in layout.values if name not in values)
-        raise CacheError(str(entry.problem), f"its choice has no {lacking}", f"it has {', '.join([*values, *params])}")
-    rest = {name: value for name, value in params.items() if _USUAL.get(name) != value}
-    named = {**key, "device": entry.problem.device.name, "triton": _triton(entry).replace(".", "_")}
-    path = "".join(_path(entry, layout, named))
-    # A value may be empty, and so leave a part of the path empty, or make it absolute.
+    params = launch_key(entry.choice.params)
+    values = {}
+    for name in layout.values:
+        if name not in params:
+            raise CacheError(str(entry.problem), f"its choice has no {name}", f"it has {', '.join(params)}")
+        values[name] = params[name]
+    if layout.has_other_params:
+        for name, value in params.items():
+            if name not in values and _USUAL_VALUES.get(name) != value:
+                values[name] = value
+    return values
+
+
+def _build_path(entry: Entry, layout: TableLayout, key: Mapping[str, LaunchValue]) -> str:
+    """Return the path of an entry's file.
+
+    :param key: the entry's key.
+    :raises CacheError: if a value is missing, or would lead out of the folder.
+    """
+    triton_version = find_triton_version(entry).replace(".", "_")
+    values = {**key, "device": entry.problem.device.name, "triton": triton_version}
+    path = ""
+    for optional_part, fixed_part in _PART.findall(layout.file):
+        if fixed_part:
+            path += _fill_part(entry, layout, fixed_part, values)
+        elif _has_values(layout, optional_part, values):
+            path += _fill_part(entry, layout, optional_part, values)
+    # A value may be empty. The path could then have an empty part, or be absolute.
     if not {"", ".."}.isdisjoint(path.split("/")):
-        found = f"its file would be {path!r}, with a part that names no file below --output"
-        raise CacheError(str(entry.problem), found, "name in --file= what each of its parts has a value for")
-    return path, row, values | (rest if layout.has_others else {})
+        event = f"its file would be {path!r}, with a part that names no file below --output"
+        raise CacheError(str(entry.problem), event, "name in --file= what each of its parts has a value for")
+    return path
 
 
-def _path(entry: Entry, layout: TableLayout, named: Mapping[str, LaunchValue]) -> Iterator[str]:
-    def words(match: re.Match[str]) -> str:
-        name = match[1]
-        if name == "triton" and not named[name]:
-            raise CacheError(
-                str(entry.problem), "does not say with which Triton it was tuned", "write --file= without it"
-            )
-        text = layout.words.get(name, _name)(named[name])
-        if re.search(r"[/\\\0]|^\.*$", text) and text:
-            raise CacheError(str(entry.problem), f"{name} is {text!r}, which is no part of a file's name")
-        return text
+def _has_values(layout: TableLayout, part: str, values: Mapping[str, LaunchValue]) -> bool:
+    """Whether each name in a part of the path has a value, and no value is spelled as nothing."""
+    for name in _NAME.findall(part):
+        value = values.get(name)
+        if value is None or not layout.spell(name, value):
+            return False
+    return True
 
-    for optional, fixed in _PART.findall(layout.file):
-        names = _NAME.findall(optional or fixed)
-        if lacking := [name for name in names if named.get(name) is None]:
-            if optional:
-                continue
-            has = ", ".join(named)
-            raise CacheError(
-                str(entry.problem), f"its key has no {lacking[0]}, which is a part of --file", f"it has {has}"
-            )
-        if optional and not all(layout.words.get(name, _name)(named[name]) for name in names):
+
+def _fill_part(entry: Entry, layout: TableLayout, part: str, values: Mapping[str, LaunchValue]) -> str:
+    """Return a part of the path with values in place of the names.
+
+    :raises CacheError: if a name has no value, or the value cannot be part of a file's name.
+    """
+    problem = str(entry.problem)
+    texts = []
+    # The pattern has a group, so fixed text and names take turns.
+    for position, text in enumerate(_NAME.split(part)):
+        if position % 2 == 0:
+            texts.append(text)
             continue
-        yield _NAME.sub(words, optional or fixed)
-
-
-def _text(rows: Mapping[int, Mapping[str, LaunchValue]], layout: TableLayout, versions: set[str]) -> str:
-    plain: dict[str, object] = {}
-    if layout.version_key and (version := max(versions, key=by_version)):
-        plain[layout.version_key] = version
-    plain.update((str(row), rows[row]) for row in sorted(rows))
-    return json.dumps(plain, indent=4) + "\n"
-
-
-def _triton(entry: Entry) -> str:
-    return dict(entry.versions.libraries).get("triton", "")
+        name, value = text, values.get(text)
+        if value is None:
+            event = f"its key has no {name}, which is a part of --file"
+            raise CacheError(problem, event, f"it has {', '.join(values)}")
+        if name == "triton" and not value:
+            raise CacheError(problem, "does not say with which Triton it was tuned", "write --file= without it")
+        spelled = layout.spell(name, value)
+        if spelled and re.search(r"[/\\\0]|^\.*$", spelled):
+            raise CacheError(problem, f"{name} is {spelled!r}, which is no part of a file's name")
+        texts.append(spelled)
+    return "".join(texts)

@@ -1,27 +1,27 @@
-"""The caches that libraries ship, and the problems that tuners ask them for.
+"""The caches that libraries ship, and the launches that ask them for a choice.
 
-:mod:`~pytest_autotune.production.use` reads the caches, and :mod:`~pytest_autotune.production.answering` asks for them
-from the tuners.
+:mod:`~pytest_autotune.production.use` reads the caches. :mod:`~pytest_autotune.production.answering` asks them when a
+tuner would search.
 """
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from pytest_autotune import ACTIVE_RUNS
 from pytest_autotune.cache.model import Candidate
 
 
 @dataclass(frozen=True)
-class AskedProblem:
-    """A problem that a tuner asked for in production.
+class LaunchedProblem:
+    """A problem that a launch in production asks for.
 
-    :param key: as :func:`~pytest_autotune.cache.distance.launch_key` gives it.
+    :param key: the key of the launch, see :func:`~pytest_autotune.cache.distance.launch_key`.
     :param device: name, architecture, multiprocessors.
-    :param used: the choice that the tuner got if no exact choice is shipped: ``"first"`` for its first candidate,
-        ``"nearest"`` for the nearest choice, ``"tune"`` if it tuned; empty if an exact choice is shipped.
+    :param used: the answer if no exact choice is shipped: the ``"first"`` candidate, the choice of the ``"nearest"``
+        problem, or ``"tune"`` or ``"error"``; empty if an exact choice is shipped.
     """
 
     tuner: str
@@ -31,11 +31,32 @@ class AskedProblem:
     used: str = ""
 
     def __str__(self) -> str:
-        return f"{self.tuner}:{self.kernel} ({', '.join(f'{name}={value}' for name, value in self.key.items())})"
+        key = ", ".join(f"{name}={value}" for name, value in self.key.items())
+        return f"{self.tuner}:{self.kernel} ({key})"
+
+    @property
+    def sorted_key(self) -> tuple[tuple[str, Any], ...]:
+        """The key as the picker compares keys."""
+        return tuple(sorted(self.key.items()))
+
+
+class Launch(Protocol):
+    """One launch of a kernel, and its candidates. Each tuner has a class of its own."""
+
+    problem: LaunchedProblem
+
+    def find_candidate(self, choice: Candidate) -> Any:
+        """Return the candidate that an entry chose; None if the kernel no longer has it."""
+
+    def list_candidates(self) -> Iterable[Any]:
+        """Return all candidates, in the tuner's order."""
+
+    def can_run(self, candidate: Any) -> bool:
+        """Whether a candidate that was tuned for another problem can be launched."""
 
 
 class MissError(LookupError):
-    """A kernel was launched for which no choice is shipped, and the library wants an error then."""
+    """A launch for which no choice is shipped, in a library that calls this an error."""
 
 
 class CacheOfLibrary(Protocol):
@@ -43,17 +64,17 @@ class CacheOfLibrary(Protocol):
 
     package: str
 
-    def holds(self, kernel: str) -> bool:
-        """Whether a kernel is one of this library."""
+    def has_kernel(self, kernel: str) -> bool:
+        """Whether a kernel belongs to the library.
 
-    def choice(
-        self,
-        asked: AskedProblem,
-        find: Callable[[Candidate], Any],
-        candidates: Iterable[Any],
-        works: Callable[[Any], bool],
-    ) -> Any:
-        """Return the candidate to launch; see :meth:`pytest_autotune.production.use.ShippedCache.choice`."""
+        :param kernel: its module and name.
+        """
+
+    def choose(self, launch: Launch) -> Any:
+        """Return the candidate to launch; None if the tuner has to tune.
+
+        :raises MissError: if no choice is shipped, and the library calls this an error.
+        """
 
 
 #: The last cache of each library.
@@ -62,12 +83,13 @@ _caches: list[CacheOfLibrary] = []
 
 def add_shipped_cache(cache: CacheOfLibrary) -> None:
     """Let a cache answer for its library, in place of an earlier cache of the same library."""
-    _caches[:] = [cache, *(other for other in _caches if other.package != cache.package)]
+    other_caches = [known_cache for known_cache in _caches if known_cache.package != cache.package]
+    _caches[:] = [cache, *other_caches]
 
 
 def find_shipped_cache(kernel: str) -> CacheOfLibrary | None:
-    """Return the cache that answers for a kernel; None in a run of pytest, which sees all candidates."""
-    if getattr(sys.modules.get("pytest_autotune.tuners.hooks"), "active_runs", 0):
+    """Return the cache that answers for a kernel; None if no library ships one, or if a run needs all candidates."""
+    if ACTIVE_RUNS:
         return None
-    caches = [cache for cache in _caches if cache.holds(kernel)]
+    caches = [cache for cache in _caches if cache.has_kernel(kernel)]
     return max(caches, key=lambda cache: len(cache.package), default=None)

@@ -1,7 +1,7 @@
-"""``pytest_autotune.use``: a library's shipped cache answers where its kernels are launched; nothing is tuned there.
+"""``pytest_autotune.use``: the cache that a library ships answers when its kernels are launched.
 
-It picks with the code of an exported module, :mod:`~pytest_autotune.production.picker`. Neither pytest nor what only
-tests need is imported; the cache is read when the first kernel asks.
+The code of an exported module, :mod:`~pytest_autotune.production.picker`, picks the choices. Nothing is imported that
+only tests need, such as pytest. The cache is read when the first kernel asks.
 """
 
 from __future__ import annotations
@@ -14,34 +14,78 @@ import sys
 import threading
 import warnings
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import cache
 from pathlib import PurePath
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from pytest_autotune.cache.model import Cache, Candidate
-from pytest_autotune.production.shipped import AskedProblem, MissError, add_shipped_cache
+from pytest_autotune.cache.model import Cache, Entry
+from pytest_autotune.production.shipped import Launch, LaunchedProblem, MissError, add_shipped_cache
 
-#: What becomes of a problem that was not tuned, the default first.
+if TYPE_CHECKING:
+    from pytest_autotune.production.choices import DeviceIdentity
+
+#: The values of ``on_miss=``; the first is the default.
 ON_MISS = ("first", "nearest", "tune", "error")
+
+
+@dataclass(frozen=True)
+class ShippedAnswer:
+    """The answer of a shipped cache to a launch.
+
+    :param candidate: the candidate to launch; None if the cache has no choice for the launch.
+    :param is_exact: the candidate was tuned for this problem on this device.
+    """
+
+    candidate: Any = None
+    is_exact: bool = False
+
+
+class Picker:
+    """The functions of an exported module, with the choices for one device.
+
+    :param choices: kernel -> device -> the keys and their entries. Devices are as in an exported module.
+    """
+
+    def __init__(self, choices: Mapping[str, Any], device: DeviceIdentity) -> None:
+        from pytest_autotune.production.choices import PICKER
+
+        self._device = (*device, "")
+        self._namespace: dict[str, Any] = {}
+        exec(compile(PICKER.read_bytes(), PICKER, "exec"), self._namespace)
+        self._namespace.update(CHOICES=choices, KEYS=defaultdict(tuple), device=self._find_device)
+
+    def _find_device(self) -> tuple[str, str, int, str]:
+        return self._device
+
+    def find_choices(self, kernel: str, other_devices: bool) -> Any:
+        """Return the choices that the device may take, as the picker's ``KnownChoices``; None if there are none."""
+        return self._namespace["find_choices"](kernel, other_devices)
+
+    def find_nearest_key(self, choice_by_key: Mapping[Any, Entry], key: Any, nearest: Iterable[str]) -> Any:
+        """Return the nearest key that has a choice; ``key`` itself if it has one, or if no key is near."""
+        return self._namespace["find_nearest_key"](choice_by_key, key, nearest)
 
 
 @dataclass(eq=False)
 class ShippedCache:
-    """A cache that a library ships, which answers for its kernels: of Triton, and of :func:`pytest_autotune.tune`.
+    """A cache that a library ships, for its Triton kernels and its calls of :func:`pytest_autotune.tune`.
 
-    To be made in the library's ``__init__``, as ``pytest_autotune.use(…)``. In a run of pytest with the plugin it does
-    nothing. ``str()`` of it is one line with a digest of the cache's bytes: equal on all ranks that choose alike.
+    The library's ``__init__`` makes it, as ``pytest_autotune.use(…)``. In a run of pytest with the plugin it does
+    nothing. ``str()`` of it is one line with a digest of the cache's bytes. The line is equal on all ranks that choose
+    alike.
 
-    :param package: the library's; those of others are bypassed.
-    :param resource: the cache, a file in the package, or an absolute path.
-    :param on_miss: for what was not tuned. ``"first"``: the tuner's first candidate that works. ``"nearest"``: the
-        choice of the nearest problem, else the first. ``"tune"``: as without this. ``"error"``: LookupError.
-    :param nearest: numbers of keys that may differ from those of the nearest problem; left out, those that are sizes.
-    :param other_devices: the choices of the GPU of the same architecture that is the nearest in size may be taken.
-    :param aliases: name of a device -> name of one whose choices it takes, of the same architecture.
-    :param report: a file to which each miss is added, as a line of JSON, for ``pytest --autotune-problems``.
+    :param package: the library's package. Kernels of other packages are bypassed.
+    :param resource: the cache: a file in the package, or an absolute path.
+    :param on_miss: the answer to a problem that was not tuned. ``"first"``: the tuner's first candidate that works.
+        ``"nearest"``: the choice of the nearest problem, else the first candidate. ``"tune"``: the tuner tunes.
+        ``"error"``: a LookupError.
+    :param nearest: the names of the numbers in keys that may differ from those of the nearest problem. Without names,
+        all sizes may differ.
+    :param other_devices: a GPU without choices may take those of a larger or smaller GPU of its architecture.
+    :param aliases: name of a device -> name of a device of the same architecture, whose choices it takes.
+    :param report: a file. Each miss is appended as a line of JSON, for ``pytest --autotune-problems``.
     :raises ValueError: for another ``on_miss``.
     """
 
@@ -53,31 +97,105 @@ class ShippedCache:
     other_devices: bool = False
     aliases: Mapping[str, str] | None = None
     report: str | os.PathLike[str] | None = None
-    #: What was asked for, and was not tuned: each problem once.
-    misses: list[AskedProblem] = field(default_factory=list, init=False)
+    #: The problems that were asked for and have no exact choice, each of them once.
+    misses: list[LaunchedProblem] = field(default_factory=list, init=False)
 
     def __post_init__(self) -> None:
         if self.on_miss not in ON_MISS:
             raise ValueError(f"use(): on_miss takes {', '.join(ON_MISS)}, not {self.on_miss!r}")
-        self._data = self._bytes()
-        self._path = os.path.join(*self.package.split("."), self.resource)  # as a library's folder usually has it
+        self._data = self._read_resource()
+        # The path in most libraries' folders, for the commands in warnings.
+        self._path = os.path.join(*self.package.split("."), self.resource)
         self.digest = hashlib.sha256(self._data or b"").hexdigest()[:16]
-        self._pickers: dict[tuple[str, tuple[str, str, int]], dict[str, Any]] = {}
-        self._cached: Cache | None = None
-        self._reported: set[str] = set()
-        #: (tuner, kernel, key, architecture) of problems with several choices, of which a launch cannot tell its own.
+        self._cache: Cache | None = None
+        self._pickers: dict[tuple[str, DeviceIdentity], Picker] = {}
+        #: (tuner, kernel, key, architecture) of the problems with several choices.
         self._ambiguous: set[tuple[object, ...]] = set()
+        self._reported_lines: set[str] = set()
+        self._shown_warnings: set[object] = set()
         add_shipped_cache(self)
-        _hook()
+        _hook_tuners()
 
     def __str__(self) -> str:
         return f"{self.package}: {os.fspath(self.resource)}, digest {self.digest}"
 
-    def holds(self, kernel: str) -> bool:
-        """Whether a kernel, by its module and name, is one of this library."""
+    def has_kernel(self, kernel: str) -> bool:
+        """Whether a kernel belongs to this library.
+
+        :param kernel: its module and name.
+        """
         return self._data is not None and f"{kernel}.".startswith(f"{self.package}.")
 
-    def _bytes(self) -> bytes | None:
+    def choose(self, launch: Launch) -> Any:
+        """Return the candidate to launch; None if the tuner has to tune.
+
+        :raises MissError: if no choice is shipped, and ``on_miss`` says that this is an error.
+        """
+        problem = launch.problem
+        try:
+            answer = self._find_answer(launch)
+            # A cache that cannot be read was reported, and its kernels are tuned.
+            if answer.is_exact or self._data is None:
+                return answer.candidate
+            candidate, used = answer.candidate, "nearest"
+            if candidate is None:
+                candidate, used = self._find_first_candidate(launch)
+        except Exception as error:
+            _warn(f"{self.package}: no choice for {problem}, so it is tuned: {error!r}")
+            return None
+        miss = replace(problem, used=used)
+        reason = self._explain_miss(problem)
+        self._warn_of_miss(miss, reason)
+        self._report_miss(miss)
+        if used == "error":
+            raise MissError(f"{self}: {reason} on {problem.device[0]}")
+        return candidate
+
+    # The answers.
+
+    def _find_answer(self, launch: Launch) -> ShippedAnswer:
+        """Return the choice of the problem. If it has none, ``on_miss`` may allow that of the nearest problem."""
+        problem = launch.problem
+        picker = self._find_picker(problem.tuner, problem.device)
+        known = picker.find_choices(problem.kernel, self.other_devices)
+        if known is None:
+            return ShippedAnswer()
+        tuned_key = problem.sorted_key
+        if self.on_miss == "nearest":
+            nearest = self.nearest or _list_size_names(known.choice_by_key)
+            tuned_key = picker.find_nearest_key(known.choice_by_key, problem.sorted_key, nearest)
+        entry = known.choice_by_key.get(tuned_key)
+        if entry is None:
+            return ShippedAnswer()
+        candidate = launch.find_candidate(entry.choice)
+        if candidate is None:
+            return ShippedAnswer()
+        self._warn_of_other_version(problem, entry)
+        is_same_key = tuned_key == problem.sorted_key
+        if is_same_key and not known.remark:
+            return ShippedAnswer(candidate, is_exact=True)
+        if not launch.can_run(candidate):
+            return ShippedAnswer()
+        kind = "nearest"
+        if is_same_key:
+            kind = known.remark
+        tuned_for = f"{entry.problem} on {entry.problem.device.name}"
+        self._warn_once(problem, kind, f"the choice of {tuned_for} is used for {problem}")
+        return ShippedAnswer(candidate)
+
+    def _find_first_candidate(self, launch: Launch) -> tuple[Any, str]:
+        """Return the first candidate that works, if ``on_miss`` allows it, and the word for the answer."""
+        if self.on_miss not in ("first", "nearest"):
+            return None, self.on_miss
+        for candidate in launch.list_candidates():
+            if launch.can_run(candidate):
+                return candidate, "first"
+        return None, "tune"
+
+    # The cache.
+
+    def _read_resource(self) -> bytes | None:
+        """Return the bytes of the cache; None, with a warning, if they cannot be read."""
         resource = os.fspath(self.resource)
         try:
             if os.path.isabs(resource):
@@ -87,18 +205,13 @@ class ShippedCache:
             if data is None:
                 raise ImportError(f"{self.package} is no package with files")
             return data
-        except (OSError, ImportError, ValueError) as error:  # the last one for a script, __main__
-            what = f"{resource} cannot be read, so its kernels are tuned (is it in package-data?): {error}"
-            _warn(f"{self.package}: {what}")
+        except (OSError, ImportError, ValueError) as error:  # a ValueError if the package is __main__
+            reason = f"{resource} cannot be read, so its kernels are tuned (is it in package-data?): {error}"
+            _warn(f"{self.package}: {reason}")
             return None
 
-    def _cache(self) -> Cache:
-        """The cache, which is read where the first kernel asks. The caller holds the lock."""
-        if self._cached is None:
-            self._cached = self._decoded()
-        return self._cached
-
-    def _decoded(self) -> Cache:
+    def _decode(self) -> Cache:
+        """Return the cache; empty, with a warning, if it is damaged. The caller holds the lock."""
         from pytest_autotune.cache.codec import decode, find_format
         from pytest_autotune.cache.errors import CacheError
 
@@ -109,116 +222,112 @@ class ShippedCache:
             self._data = None
             return Cache()
 
-    def _picker(self, tuner: str, on: tuple[str, str, int]) -> dict[str, Any]:
-        """The code of an exported module, with the choices of a tuner, for a device."""
+    def _find_picker(self, tuner: str, device: DeviceIdentity) -> Picker:
+        """Return the picker of a tuner's choices for a device. The first call reads the cache."""
         with _lock:
-            from pytest_autotune.cache.codec.mapping import sort_entries
-            from pytest_autotune.cache.distance import launch_key
-            from pytest_autotune.production.choices import PICKER, aliased, chosen, identity
+            if self._cache is None:
+                self._cache = self._decode()
+            if (tuner, device) not in self._pickers:
+                self._pickers[tuner, device] = self._build_picker(self._cache, tuner, device)
+            return self._pickers[tuner, device]
 
-            if (tuner, on) not in self._pickers:
-                # Of two entries that are equally near, the first in a file's order is used, as in runs and exports.
-                of_tuner = [entry for entry in self._cache().entries if entry.problem.tuner == tuner]
-                entries, ambiguous = chosen(sort_entries(of_tuner))
-                for problem in (entry.problem for entry in ambiguous):
-                    key = tuple(sorted(launch_key(problem.key).items()))
-                    self._ambiguous.add((tuner, problem.kernel, key, problem.device.arch))
-                choices: Any = defaultdict(lambda: defaultdict(list))
-                for entry in entries:
-                    device = *identity(entry.problem.device), ""  # of which Triton, each choice says itself
-                    choices[entry.problem.kernel][device].append((launch_key(entry.problem.key), entry))
-                taken = aliased({entry.problem.device for entry in entries}, self.aliases or {}).get(on[:2], on)
-                for here in choices.values():
-                    if theirs := here.get((*taken, "")):
-                        here.setdefault((*on, ""), theirs)  # its own go before those of an alias
-                command = f"pytest --autotune-load={self._path} --autotune-update"
-                picker: dict[str, Any] = {}
-                exec(compile(PICKER.read_bytes(), PICKER, "exec"), picker)
-                picker.update(COMMAND=command, CHOICES=choices, KEYS=defaultdict(tuple), device=lambda: (*on, ""))
-                self._pickers[tuner, on] = picker
-            return self._pickers[tuner, on]
+    def _build_picker(self, cache: Cache, tuner: str, device: DeviceIdentity) -> Picker:
+        from pytest_autotune.cache.codec.mapping import sort_entries
+        from pytest_autotune.cache.distance import launch_key
+        from pytest_autotune.production.choices import device_identity, resolve_aliases, select_choices
 
-    def choice(
-        self,
-        asked: AskedProblem,
-        find: Callable[[Candidate], Any],
-        candidates: Iterable[Any],
-        works: Callable[[Any], bool],
-    ) -> Any:
-        """The candidate to launch; None where the tuner is to tune.
+        # If two entries are equally near, the first in the order of a file is used, as in runs and exports.
+        tuner_entries = [entry for entry in cache.entries if entry.problem.tuner == tuner]
+        selected = select_choices(sort_entries(tuner_entries))
+        for entry in selected.ambiguous:
+            problem = entry.problem
+            key = tuple(sorted(launch_key(problem.key).items()))
+            self._ambiguous.add((tuner, problem.kernel, key, problem.device.arch))
+        choices: Any = defaultdict(lambda: defaultdict(list))
+        for entry in selected.entries:
+            # No version of Triton: each entry is compared with the version that runs, for the warning.
+            tuned_on = (*device_identity(entry.problem.device), "")
+            choices[entry.problem.kernel][tuned_on].append((launch_key(entry.problem.key), entry))
+        devices = {entry.problem.device for entry in selected.entries}
+        tuned_device = resolve_aliases(devices, self.aliases or {}).get(device[:2])
+        if tuned_device is not None:
+            for choices_by_device in choices.values():
+                aliased_choices = choices_by_device.get((*tuned_device, ""))
+                # A device's own choices go before those of its alias.
+                if aliased_choices:
+                    choices_by_device.setdefault((*device, ""), aliased_choices)
+        return Picker(choices, device)
 
-        :param find: the live candidate that an entry chose; None where there is none.
-        :param candidates: all of them, in the tuner's order.
-        :param works: whether one that was not tuned for this problem can be launched.
-        :raises MissError: where nothing was tuned, and that is to be an error.
-        """
-        try:
-            found, is_exact = self._shipped(asked, find, works)
-            if is_exact or self._data is None:
-                return found
-            used = "nearest" if found is not None else self.on_miss
-            if found is None and self.on_miss in ("first", "nearest"):
-                found = next(filter(works, candidates), None)
-                used = "first" if found is not None else "tune"
-        except Exception as error:
-            _warn(f"{self.package}: no choice for {asked}, so it is tuned: {error!r}")
-            return None
-        is_ambiguous = (asked.tuner, asked.kernel, tuple(sorted(asked.key.items())), asked.device[1]) in self._ambiguous
-        what = f"{'several choices are shipped' if is_ambiguous else 'nothing is tuned'} for {asked}"
-        warn = self._picker(asked.tuner, asked.device)["warn"]
-        if used == "first":
-            warn(f"{self.package}: {what}: its first candidate that works is used")
-        elif used == "tune" and is_ambiguous:
-            warn(f"{self.package}: {what}, so it is tuned", "several")
-        self._missed(replace(asked, used=used))
-        if used == "error":
-            raise MissError(f"{self}: {what} on {asked.device[0]}")
-        return found
+    # The misses.
 
-    def _shipped(
-        self, asked: AskedProblem, find: Callable[[Candidate], Any], works: Callable[[Any], bool]
-    ) -> tuple[Any, bool]:
-        """The candidate that was tuned for a problem, or for the nearest, and whether it was for this one, here."""
-        picker = self._picker(asked.tuner, asked.device)
-        _, choices, remark = picker["choices_here"](asked.kernel, self.other_devices)
-        here = known = tuple(sorted(asked.key.items()))
-        if here not in choices and self.on_miss == "nearest":
-            sizes = {name for key in choices for name, value in key if isinstance(value, (int, float)) and value > 1}
-            known = picker["find_nearest_key"](choices, here, self.nearest or sizes)
-        entry = choices.get(known)
-        found = None if entry is None else find(entry.choice)
-        if found is None:
-            return None, False
+    def _explain_miss(self, problem: LaunchedProblem) -> str:
+        """Return why a problem has no exact choice."""
+        if self._is_ambiguous(problem):
+            return f"several choices are shipped for {problem}"
+        return f"nothing is tuned for {problem}"
+
+    def _is_ambiguous(self, problem: LaunchedProblem) -> bool:
+        return (problem.tuner, problem.kernel, problem.sorted_key, problem.device[1]) in self._ambiguous
+
+    def _warn_of_miss(self, miss: LaunchedProblem, reason: str) -> None:
+        if miss.used == "first":
+            self._warn_once(miss, "", f"{reason}: its first candidate that works is used")
+        elif miss.used == "tune" and self._is_ambiguous(miss):
+            self._warn_once(miss, "several", f"{reason}, so it is tuned")
+
+    def _warn_of_other_version(self, problem: LaunchedProblem, entry: Entry) -> None:
+        """Warn once if another version of the tuner's library runs. An update would keep the entry as it is."""
         library, version = entry.versions.tuner_minor_version
-        running = getattr(sys.modules.get(library), "__version__", version)
-        if not running.startswith(version):
-            what = f"{asked.kernel} was tuned with {library} {version}, and this is {running}"
-            if vars(picker["warn"]).setdefault("version", what) is what:  # which an update leaves as it is
-                _warn(f"{what} (retune where you can: pytest --autotune-load= --autotune-dump={self._path})")
-        if known == here and not remark:
-            return found, True
-        if not works(found):
-            return None, False
-        what = f"{self.package}: what was tuned for {entry.problem} on {entry.problem.device.name} is used for {asked}"
-        picker["warn"](what, remark if known == here else "nearest")
-        return found, False
+        running_version = getattr(sys.modules.get(library), "__version__", version)
+        if running_version.startswith(version) or not self._is_first_warning(problem, "version"):
+            return
+        remedy = f"retune where you can: pytest --autotune-load= --autotune-dump={self._path}"
+        _warn(f"{problem.kernel} was tuned with {library} {version}, and this is {running_version} ({remedy})")
 
-    def _missed(self, miss: AskedProblem) -> None:
+    def _warn_once(self, problem: LaunchedProblem, kind: str, text: str) -> None:
+        """Warn, with the remedy, once for each kind of warning."""
+        if self._is_first_warning(problem, kind):
+            remedy = f"cover it in the tests, then: pytest --autotune-load={self._path} --autotune-update"
+            _warn(f"{self.package}: {text} ({remedy})")
+
+    def _is_first_warning(self, problem: LaunchedProblem, kind: str) -> bool:
+        """Whether no launch of the problem's tuner on its device has shown this kind of warning."""
+        warning = (problem.tuner, problem.device, kind)
+        if warning in self._shown_warnings:
+            return False
+        self._shown_warnings.add(warning)
+        return True
+
+    def _report_miss(self, miss: LaunchedProblem) -> None:
         line = json.dumps(vars(miss), default=str)
         with _lock:
-            if line in self._reported:
+            if line in self._reported_lines:
                 return
-            self._reported.add(line)
+            self._reported_lines.add(line)
         self.misses.append(miss)
-        if self.report is not None:
-            try:
-                _append(self.report, line)
-            except OSError as error:
-                _warn(f"{self.report}: {error.strerror}")
+        if self.report is None:
+            return
+        try:
+            _append_line(self.report, line)
+        except OSError as error:
+            _warn(f"{self.report}: {error.strerror}")
 
 
-def _append(path: str | os.PathLike[str], line: str) -> None:
-    """Add a line to a file by one write, and not to a line that a killed process or a full disk has cut off."""
+def _list_size_names(choice_by_key: Mapping[Any, Entry]) -> set[str]:
+    """Return the names of the numbers in keys that are sizes: above 1 in some key."""
+    names = set()
+    for key in choice_by_key:
+        for name, value in key:
+            if isinstance(value, (int, float)) and value > 1:
+                names.add(name)
+    return names
+
+
+def _append_line(path: str | os.PathLike[str], line: str) -> None:
+    """Append a line to a file in one write.
+
+    The last line of the file may have been cut off by a kill or a full disk. The new line then begins after it.
+    """
     with open(path, "ab+", buffering=0) as file:
         end = file.seek(0, os.SEEK_END)
         file.seek(max(end - 1, 0))
@@ -227,19 +336,19 @@ def _append(path: str | os.PathLike[str], line: str) -> None:
         file.write(f"{line}\n".encode())
 
 
-#: Held while a cache is read, and imported what that needs. A fork waits for it: a child has none of the threads of its
-#: parent, and what these hold, modules that are being imported too, nobody would ever release.
+#: Held while a thread reads a cache and imports modules for it. A fork waits for the lock: a child has none of its
+#: parent's threads, so nothing in the child would ever release this lock or the lock of an import.
 _lock = threading.RLock()
 if hasattr(os, "register_at_fork"):  # libraries run on systems without fork, too
     os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release)
 
 
-#: As libraries call it.
+#: The name that libraries call.
 use = ShippedCache
 
 
 @cache
-def _hook() -> None:
+def _hook_tuners() -> None:
     import wrapt
 
     from pytest_autotune.production import answering

@@ -9,6 +9,7 @@ from functools import partial
 from types import ModuleType
 from typing import Any
 
+from pytest_autotune import ACTIVE_RUNS
 from pytest_autotune.cache.foreign_text import error_message
 from pytest_autotune.cache.model import library_of
 from pytest_autotune.run.mode import Job, Suite
@@ -17,9 +18,6 @@ from pytest_autotune.tuners import TUNERS, adapter_class, third_party_tuners
 from pytest_autotune.tuners.protocol import Adapter, HookError
 from pytest_autotune.tuners.shared.library import when_imported
 from pytest_autotune.tuners.shared.patches import undo_patches
-
-#: The runs that have hooked tuners in this process. Meanwhile what picks shipped choices leaves all candidates to them.
-active_runs: set[Hooks] = set()
 
 
 class Hooks:
@@ -36,7 +34,7 @@ class Hooks:
     def install(self) -> None:
         """Hook each tuner that is to act as soon as its library is there; again when another cache is loaded."""
         _see_imports()
-        active_runs.add(self)
+        ACTIVE_RUNS.add(self)
         for name in TUNERS:
             self._add(name, partial(adapter_class, name))
         for entry_point in third_party_tuners():
@@ -106,7 +104,7 @@ class Hooks:
 
     def uninstall(self) -> None:
         """Restore what was hooked."""
-        active_runs.discard(self)
+        ACTIVE_RUNS.discard(self)
         for name, adapter in self._adapters.items():
             self._unhook(name, adapter)
         self._adapters.clear()

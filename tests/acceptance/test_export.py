@@ -1,4 +1,4 @@
-"""A library that ships its choices: an export picks in production, and its own test suite goes on as if it were not."""
+"""A library ships its choices: an export picks in production, and never in a run of the library's test suite."""
 
 from __future__ import annotations
 
@@ -95,9 +95,7 @@ def in_production(suite: Suite, script: str = IN_PRODUCTION) -> str:
     return done.stdout.strip()
 
 
-def test_a_library_that_uses_its_cache_measures_nothing_and_a_run_of_its_suite_does_not_see_it(
-    serial_suite: Suite, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_library_that_uses_its_cache_measures_nothing(serial_suite: Suite, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRITON_INTERPRET", "1")
     monkeypatch.setattr(Autotuner, "prune_configs", Autotuner.prune_configs)  # undoes what use() puts there
     suite = serial_suite
@@ -131,7 +129,7 @@ UNTIMED = 'PRUNE["early_config_prune"].do_bench'
     [("None", PICK, "None", 4, []), (OWN, BOTH, "None", 3, ["-pxdist", "-n2"]), ("None", PICK, UNTIMED, 4, [])],
     ids=["alone", "composed, with workers", "untimed"],
 )
-def test_an_export_picks_in_production_and_a_run_of_the_suite_does_not_see_it(
+def test_an_export_picks_in_production_and_not_in_a_run(
     serial_suite: Suite,
     monkeypatch: pytest.MonkeyPatch,
     plain: str,
@@ -162,9 +160,7 @@ def test_an_export_picks_in_production_and_a_run_of_the_suite_does_not_see_it(
     assert len({json.dumps(row["choice"]) for lookups in swept for row in lookups}) > 1
 
 
-def test_what_is_not_known_is_measured_with_tritons_own_benchmark_though_one_candidate_alone_is_not(
-    serial_suite: Suite, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unknown_problem_is_timed_by_tritons_benchmark(serial_suite: Suite, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRITON_INTERPRET", "1")
     suite = serial_suite
     write(suite, "None")
@@ -186,7 +182,7 @@ def test_what_is_not_known_is_measured_with_tritons_own_benchmark_though_one_can
 def test_an_export_runs_under_the_interpreter_without_a_gpu(
     serial_suite: Suite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What a library ships for GPUs alone can be tried on a laptop: nothing is measured there."""
+    """A laptop can run a library whose choices are for GPUs alone. Nothing is measured there."""
     monkeypatch.setenv("TRITON_INTERPRET", "1")
     suite = serial_suite
     write(suite, "None")
@@ -209,7 +205,7 @@ def digests(path: Path) -> list[str]:
 
 COMPILED = """
 import torch, triton, triton.language as tl, torch.utils._triton
-import _tuned, pytest_autotune.tuners.hooks
+import _tuned, pytest_autotune
 from torch._higher_order_ops.triton_kernel_wrap import kernel_side_table
 
 torch.utils._triton.has_triton = lambda: True  # as where there is a GPU
@@ -234,13 +230,13 @@ def captured(graph, inputs):
     print([config.kwargs["BLOCK"] for kernel in kernels for config in kernel.configs])
     return lambda *inputs: [torch.zeros(1)]
 
-for m, pytest_autotune.tuners.hooks.active_runs in ((64, 0), (65, 0), (64, 1)):
+for m, pytest_autotune.ACTIVE_RUNS in ((64, set()), (65, set()), (64, {1})):
     torch._dynamo.reset()
     torch.compile(launch, backend=captured, fullgraph=True)(torch.empty(16, dtype=torch.float16), m)
 """
 
 
-def test_torch_compile_captures_the_one_candidate_and_in_a_run_of_the_suite_all(tmp_path: Path) -> None:
+def test_torch_compile_captures_one_candidate_and_all_in_a_run(tmp_path: Path) -> None:
     update_store(stores.open_store(str(tmp_path / "c.textproto")), lambda now: Cache((entry(64, 32),)))
     assert cli.main(["export", str(tmp_path / "c.textproto"), "--to=python", "-o", str(tmp_path / "_tuned.py")]) == 0
     (tmp_path / "compiled.py").write_text(COMPILED)
@@ -280,7 +276,7 @@ print({"pytest", "pytest_autotune"} & set(sys.modules))
 """
 
 
-def test_each_choice_of_the_examples_export_is_a_candidate_of_its_kernel_and_picked_without_pytest() -> None:
+def test_the_examples_choices_are_picked_without_pytest() -> None:
     done = subprocess.run(
         [sys.executable, "-Werror::UserWarning:example_kernels", "-c", EXAMPLE],
         cwd=Path(__file__).parent.parent.parent / "example_suite",

@@ -1,0 +1,188 @@
+"""``export --to=fla``: the JSON that flash-linear-attention's own autotuner reads, instead of tuning.
+
+The names, keys and files follow ``fla/ops/utils/cache.py`` at bc3b101d. FLA finds a kernel's file by the device and the
+kernel's bare name, and a choice in it by a digest of the key.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import product
+from typing import Any
+
+from pytest_autotune.cache.distance import LaunchValue, launch_key, launch_value
+from pytest_autotune.cache.errors import CacheError
+from pytest_autotune.cache.model import Cache, Entry
+from pytest_autotune.cache.quantities import describe_count
+from pytest_autotune.production.choices import (
+    find_triton_version,
+    is_plain,
+    list_factory_kernels,
+    select_choices,
+    select_entries,
+    version_sort_key,
+)
+
+#: The params of a choice that are no arguments of the kernel. FLA requires the first three.
+_CONFIG_FIELDS = ("num_warps", "num_ctas", "num_stages", "maxnreg", "ir_override")
+_REQUIRED_FIELDS = _CONFIG_FIELDS[:3]
+#: A key that could be spelled in more ways has no place in a file.
+_MOST_SPELLINGS = 64
+
+
+@dataclass(frozen=True)
+class FlaExport:
+    """The files of an export.
+
+    :param texts: the texts of the files, by their paths below the folder; the same bytes for the same cache.
+    :param summary: the number of choices, and those that were left out, in words.
+    """
+
+    texts: dict[str, str]
+    summary: str
+
+
+@dataclass
+class KernelFile:
+    """The choices of one kernel on one type of GPU.
+
+    :param entries: by the digest of their keys. A choice stands there once for each spelling of its key.
+    :param contested: digests of keys for which several kernels of this name have different choices.
+    :param versions: the versions of Triton that the choices were tuned with.
+    """
+
+    kernel_name: str
+    entries: dict[str, dict[str, Any]] = field(default_factory=dict)
+    contested: set[str] = field(default_factory=set)
+    versions: set[str] = field(default_factory=set)
+
+    def add(self, entry: Entry, keys: Sequence[list[LaunchValue]]) -> None:
+        """Add an entry.
+
+        :param keys: the spellings of its key.
+        """
+        assert entry.choice is not None
+        self.versions.add(find_triton_version(entry))
+        for key in keys:
+            fla_entry: dict[str, Any] = {"autotune_key": key, "config": _build_config(entry)}
+            if entry.choice.time_us is not None:
+                fla_entry["best_timing"] = entry.choice.time_us / 1000
+            key_digest = _compute_key_digest(key)
+            known_entry = self.entries.setdefault(key_digest, fla_entry)
+            if known_entry["config"] != fla_entry["config"]:
+                self.contested.add(key_digest)
+
+    def encode(self) -> str:
+        """Return the text of the file."""
+        entries = {}
+        for key_digest in sorted(self.entries):
+            if key_digest not in self.contested:
+                entries[key_digest] = self.entries[key_digest]
+        content = {
+            "kernel_name": self.kernel_name,
+            "triton_version": max(self.versions, key=version_sort_key),
+            "autotune_entries": entries,
+        }
+        return json.dumps(content, indent=2) + "\n"
+
+
+def build_fla_files(cache: Cache, kernels: Sequence[str], devices: Sequence[str]) -> FlaExport:
+    """Return the files with the choices of a cache's Triton kernels.
+
+    :param kernels: globs; all kernels if there are none.
+    :param devices: globs; all devices if there are none.
+    :raises CacheError: if there is no choice to write.
+    """
+    triton_entries = []
+    for entry in select_entries(cache, kernels, devices):
+        if entry.problem.tuner == "triton":
+            triton_entries.append(entry)
+    factory_kernels = list_factory_kernels(triton_entries)
+    plain_entries = []
+    for entry in triton_entries:
+        if entry.problem.kernel not in factory_kernels and is_plain(entry):
+            plain_entries.append(entry)
+    choices = select_choices(plain_entries)
+    files: dict[str, KernelFile] = {}
+    choice_count = 0
+    for entry in choices.entries:
+        keys = _list_key_spellings(entry)
+        kernel_name = entry.problem.kernel.rpartition(".")[2]
+        # The name becomes a file's name.
+        if not keys or not kernel_name.isidentifier():
+            continue
+        path = f"{_format_device(entry.problem.device.name)}/{kernel_name}.json"
+        files.setdefault(path, KernelFile(kernel_name)).add(entry, keys)
+        choice_count += 1
+    if not files:
+        raise CacheError("--to=fla", "no choice of a Triton kernel to write", "is it the right cache, or glob?")
+    parts = [f"{describe_count(choice_count, 'choice')} in {describe_count(len(files), 'file')}"]
+    odd_count = len(triton_entries) - len(plain_entries) + len(choices.entries) - choice_count
+    if odd_count:
+        parts.append(f"{describe_count(odd_count, 'entry')} left out, whose values the files cannot hold")
+    contested_count = len(choices.ambiguous) + sum(len(file.contested) for file in files.values())
+    if contested_count:
+        parts.append(f"{describe_count(contested_count, 'key')} left out, with several choices each")
+    return FlaExport({path: files[path].encode() for path in sorted(files)}, "; ".join(parts))
+
+
+def is_fla_file(text: str) -> bool:
+    """Whether a text is a file of choices for FLA."""
+    try:
+        content = json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(content, dict) and isinstance(content.get("autotune_entries"), dict)
+
+
+def _format_device(name: str) -> str:
+    """Return a device as FLA's folders spell it."""
+    return re.sub(r"[^0-9A-Za-z]+", "_", name).strip("_") or "unknown_gpu"
+
+
+def _list_key_spellings(entry: Entry) -> list[list[LaunchValue]]:
+    """Return the keys that FLA may compute for an entry's problem; none if there are too many.
+
+    FLA's key has the values of the kernel's ``key=``, and then the dtypes of its arguments. It tells ``True`` from 1.
+    Triton does not, so an entry does not say which of them a launch has.
+    """
+    spellings: list[list[LaunchValue]] = []
+    for value in entry.problem.key:
+        launched_value = launch_value(value)
+        if value.name.endswith(".dtype"):
+            # FLA leaves out the dtypes inside tuples and descriptors.
+            if value.name.count(".") == 1:
+                spellings.append([f"torch.{launched_value}"])
+        elif launched_value in (0, 1):
+            spellings.append([int(launched_value), bool(launched_value)])
+        else:
+            spellings.append([launched_value])
+    keys = 1
+    for values in spellings:
+        keys *= len(values)
+    if keys > _MOST_SPELLINGS:
+        return []
+    return [list(key) for key in product(*spellings)]
+
+
+def _compute_key_digest(key: list[LaunchValue]) -> str:
+    text = json.dumps(key, separators=(",", ":"), sort_keys=True)
+    return hashlib.md5(text.encode(), usedforsecurity=False).hexdigest()
+
+
+def _build_config(entry: Entry) -> dict[str, Any]:
+    """Return the choice of an entry as FLA reads it: the kernel's own arguments apart from the options of Triton."""
+    assert entry.choice is not None
+    config: dict[str, Any] = {"kwargs": {}}
+    for name in _REQUIRED_FIELDS:
+        config[name] = None
+    for name, value in launch_key(entry.choice.params).items():
+        if name in _CONFIG_FIELDS:
+            config[name] = value
+        else:
+            config["kwargs"][name] = value
+    return config
