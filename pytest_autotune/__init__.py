@@ -1,12 +1,15 @@
 """Persisted autotuning for test suites, and a tuner for hand-written kernels.
 
-Each public name is imported from its module when it is first used. Only ``ACTIVE_RUNS`` and ``__version__`` are here.
+Each public name but ``ACTIVE_RUNS`` is imported from its module when it is first used.
 """
 
 from __future__ import annotations
 
 from importlib import import_module
 from typing import TYPE_CHECKING
+
+# Modules that ``pytest-autotune export`` wrote look up this name here, so it never changes.
+from pytest_autotune.run.active import ACTIVE_RUNS as ACTIVE_RUNS
 
 if TYPE_CHECKING:
     from pytest_autotune.cache.model import Device as Device
@@ -24,10 +27,6 @@ if TYPE_CHECKING:
     from pytest_autotune.tuners.measuring.options import Measuring as Measuring
 
 __version__ = "0.1.0"
-
-#: The runs of the plugin in this process. Outside of a run with a cache option it is empty. Modules that
-#: ``pytest-autotune export`` wrote look it up and leave all candidates to a run, so the name never changes.
-ACTIVE_RUNS: set[object] = set()
 
 #: The module of each public name.
 _PUBLIC = {

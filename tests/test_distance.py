@@ -24,6 +24,7 @@ from pytest_autotune.production import shipped
 from pytest_autotune.production import use as production
 from pytest_autotune.production.choices import PICKER
 from pytest_autotune.production.export_python import build_module
+from pytest_autotune.run.lookup import Policy
 from pytest_autotune.run.nearest import list_nearest_entries
 from tests.stores import update_store
 
@@ -54,7 +55,7 @@ def block_of_a_run(entries: list[Entry], wanted: Problem) -> Scalar:
     """Return the number of the entry that ``--autotune-on-miss=nearest`` takes first."""
     index = EntryIndex.from_caches([Cache(tuple(entries))])
     of_kernel = index.list_kernel_entries(wanted.tuner, wanted.kernel)
-    return block_of(next(iter(list_nearest_entries(of_kernel, wanted))))
+    return block_of(next(iter(list_nearest_entries(of_kernel, wanted, Policy()))))
 
 
 class UsedLibrary:
@@ -179,6 +180,7 @@ HASH_SEED = """
 import json, random
 from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.model import Cache
+from pytest_autotune.run.lookup import Policy
 from pytest_autotune.run.nearest import list_nearest_entries
 from tests.test_distance import block_of, entry, problem, Value
 
@@ -187,7 +189,7 @@ entries = [entry(number, chance.randint(1, 9), chance.randint(1, 9)) for number 
 blocks = []
 for _ in range(50):
     key = [Value("M", chance.randint(1, 9)), Value("N", chance.randint(1, 9)), Value("a.dtype", "fp16", "dtype")]
-    blocks.append([block_of(found) for found in list_nearest_entries(entries, problem(*key))])
+    blocks.append([block_of(found) for found in list_nearest_entries(entries, problem(*key), Policy())])
 print(json.dumps(blocks))
 """
 

@@ -27,7 +27,7 @@ MAY_IMPORT = {
     "devices": {"cache"},
     "cache": set(),
     # What others import: names of our own, the fixtures of their adapters' tests included.
-    "__init__": {"production", "tuners", "cache"},
+    "__init__": {"production", "tuners", "run", "cache"},
     "adapters": {"tuners", "run", "workers", "cache", "devices"},
     "testing": {"tuners", "run", "workers", "cache", "devices"},
 }

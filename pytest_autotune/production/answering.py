@@ -83,7 +83,7 @@ def _choose_config(autotuner: Any, kwargs: Any, configs: Sequence[Any]) -> Any:
 
 
 class TritonLaunch:
-    """A launch of an autotuned kernel; see :class:`~pytest_autotune.production.shipped.Launch`.
+    """A launch of an autotuned kernel; see :class:`~pytest_autotune.production.shipped.KernelLaunch`.
 
     :param configs: the candidates that the kernel's pruner left.
     """
@@ -168,7 +168,7 @@ def hook_function(module: ModuleType) -> None:
 
 
 class FunctionLaunch:
-    """A call of ``tune()``; see :class:`~pytest_autotune.production.shipped.Launch`.
+    """A call of ``tune()``; see :class:`~pytest_autotune.production.shipped.KernelLaunch`.
 
     :param tuner: :mod:`pytest_autotune.tuners.function.tuner`.
     :param request: its ``TuneRequest``.

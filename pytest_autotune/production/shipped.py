@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from pytest_autotune import ACTIVE_RUNS
 from pytest_autotune.cache.model import Candidate
+from pytest_autotune.run.active import ACTIVE_RUNS
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class LaunchedProblem:
         return tuple(sorted(self.key.items()))
 
 
-class Launch(Protocol):
+class KernelLaunch(Protocol):
     """One launch of a kernel, and its candidates. Each tuner has a class of its own."""
 
     problem: LaunchedProblem
@@ -70,7 +70,7 @@ class CacheOfLibrary(Protocol):
         :param kernel: its module and name.
         """
 
-    def choose(self, launch: Launch) -> Any:
+    def choose(self, launch: KernelLaunch) -> Any:
         """Return the candidate to launch; None if the tuner has to tune.
 
         :raises MissError: if no choice is shipped, and the library calls this an error.

@@ -21,7 +21,7 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 from pytest_autotune.cache.model import Cache, Entry
-from pytest_autotune.production.shipped import Launch, LaunchedProblem, MissError, add_shipped_cache
+from pytest_autotune.production.shipped import KernelLaunch, LaunchedProblem, MissError, add_shipped_cache
 
 if TYPE_CHECKING:
     from pytest_autotune.production.choices import DeviceIdentity
@@ -126,7 +126,7 @@ class ShippedCache:
         """
         return self._data is not None and f"{kernel}.".startswith(f"{self.package}.")
 
-    def choose(self, launch: Launch) -> Any:
+    def choose(self, launch: KernelLaunch) -> Any:
         """Return the candidate to launch; None if the tuner has to tune.
 
         :raises MissError: if no choice is shipped, and ``on_miss`` says that this is an error.
@@ -153,7 +153,7 @@ class ShippedCache:
 
     # The answers.
 
-    def _find_answer(self, launch: Launch) -> ShippedAnswer:
+    def _find_answer(self, launch: KernelLaunch) -> ShippedAnswer:
         """Return the choice of the problem. If it has none, ``on_miss`` may allow that of the nearest problem."""
         problem = launch.problem
         picker = self._find_picker(problem.tuner, problem.device)
@@ -183,7 +183,7 @@ class ShippedCache:
         self._warn_once(problem, kind, f"the choice of {tuned_for} is used for {problem}")
         return ShippedAnswer(candidate)
 
-    def _find_first_candidate(self, launch: Launch) -> tuple[Any, str]:
+    def _find_first_candidate(self, launch: KernelLaunch) -> tuple[Any, str]:
         """Return the first candidate that works, if ``on_miss`` allows it, and the word for the answer."""
         if self.on_miss not in ("first", "nearest"):
             return None, self.on_miss
