@@ -199,7 +199,7 @@ class AdapterConformance(ABC):
             assert self.tune() == choice
         [lookup] = lookups
         assert (lookup.outcome, lookup.is_tuned) == (Outcome.HIT, False)
-        verdicts = [verdict for _, verdict in verify.verdicts(Event.decode(line) for line in self._log.lines)]
+        verdicts = [verdict for _, verdict in verify.list_verdicts(Event.decode(line) for line in self._log.lines)]
         assert len(verdicts) == 1, "tuning.race(…) has it raced, or says why not"
         assert self.searches() == before or verdicts[0].raced
 

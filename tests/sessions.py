@@ -73,7 +73,7 @@ def verifying(share: str = "all", seconds: float = 100.0) -> Any:
 
         def race(self, session: Any, tuning: Any, contest: Any) -> None:
             def append_event(event: Any) -> None:
-                self.verdicts += [verdict for _, verdict in verify.verdicts([event])]
+                self.verdicts += [verdict for _, verdict in verify.list_verdicts([event])]
                 session.append_event(event)
 
             noting = SimpleNamespace(

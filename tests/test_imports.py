@@ -33,7 +33,7 @@ MAY_IMPORT = {
 }
 IMPORT_PYTEST = {"plugin", "testing"}
 #: The names of modes/ that other rooms import; all else there belongs to a single mode.
-NAMES_OF_MODES = {"MODES", "Option", "Registered"}
+NAMES_OF_MODES = {"MODES", "Option", "ModeRow"}
 
 
 #: The names of classes that stand several times: each tuner has an adapter, as tuners/protocol.py says.

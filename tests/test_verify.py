@@ -10,7 +10,7 @@ import pytest
 
 from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Identity, Problem, Value
-from pytest_autotune.modes.verify import TIME_OVER, Share, Verdict, Verify, parse, verdicts
+from pytest_autotune.modes.verify import TIME_OVER, Share, Verdict, Verify, list_verdicts, parse
 from pytest_autotune.report.gate import Limit
 from pytest_autotune.run.lookup import Lookup, Outcome, Policy
 from pytest_autotune.run.rows import ProblemRow
@@ -77,7 +77,7 @@ def raced(
         tuning.race(lambda: Contest(candidates, make_clock=lambda: gpu, **given))  # type: ignore[arg-type]
         assert tuning.entry == entry
     assert [lookup.outcome for lookup in session.lookups] == [Outcome.HIT]
-    told = [verdict for _, verdict in verdicts(Event.decode(line) for line in log.lines)]
+    told = [verdict for _, verdict in list_verdicts(Event.decode(line) for line in log.lines)]
     assert len(told) <= 1
     return told[0] if told else None
 

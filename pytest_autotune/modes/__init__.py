@@ -1,7 +1,8 @@
-"""Modes: what a run may do beside loading and dumping. Each is a module here, and a row of :data:`MODES`.
+"""The modes: what a run can do besides loading and dumping. Each is a module here and a row of :data:`MODES`.
 
-Without both it is gone. The module has what :class:`Registered` calls, and a subclass of
-:class:`pytest_autotune.run.mode.Mode` with all that the mode does. It is imported where a run asks for it.
+The module has a subclass of :class:`pytest_autotune.run.mode.Mode`, with all that the mode does, and the functions that
+:class:`ModeRow` calls. It is imported if a run asks for the mode. Without the module and the row the mode is gone, and
+all else works as before.
 """
 
 from __future__ import annotations
@@ -18,14 +19,14 @@ if TYPE_CHECKING:
 class Option(NamedTuple):
     """A flag, an ini value, or both: a row of the table in :mod:`pytest_autotune.plugin.options`.
 
-    :param name: ``max_misses`` of ``--autotune-max-misses`` and ``autotune_max_misses``.
+    :param name: ``max_misses`` for ``--autotune-max-misses`` and ``autotune_max_misses``.
     :param kind: how a value is read: the name of a reader in :mod:`pytest_autotune.plugin.values`, or of the mode that
         reads it itself.
-    :param about: what it does.
-    :param metavar: the value in words; the words themselves, the default first, with ``|`` between them.
-    :param default: in words, where it is more than nothing.
-    :param only: where there is not both a flag and an ini value.
-    :param alone: what the flag means without a value; empty where it takes one.
+    :param about: the help text.
+    :param metavar: the value in words; or the allowed words with ``|`` between them, the default first.
+    :param default: the default in words; empty if it is nothing.
+    :param only: the single place of the option; empty if it is a flag and an ini value.
+    :param alone: the value of a flag that is typed without one; empty if the flag needs a value.
     """
 
     name: str
@@ -58,47 +59,67 @@ class Option(NamedTuple):
 
     @property
     def meaning(self) -> str:
-        """What it does, and what is so without it where that is more than nothing."""
-        return f"{self.about} (default: {self.default})" if self.default else self.about
+        """The help text, with the default if there is one."""
+        if self.default:
+            return f"{self.about} (default: {self.default})"
+        return self.about
 
 
-class Registered(NamedTuple):
-    """A mode, and what users type for it.
+class ModeRow(NamedTuple):
+    """A mode as users type it.
 
-    :param name: of the module.
-    :param options: the first one asks for the mode.
-    :param tells: what it finds out, in words, of choices that were tuned under other versions.
-    :param without: what is so of a run with another of its flags that is not asked for the mode, in words.
+    The row stands apart from the :class:`~pytest_autotune.run.mode.Mode` that it makes: ``pytest --help`` lists the
+    options of all modes, and must not import their modules and the code of the tuners.
+
+    :param name: the name of the mode's module.
+    :param options: the options of the mode. The first asks for the mode.
+    :param finds_out: a question about choices that were tuned under other versions, which the mode answers; or empty.
+    :param without_mode: why the further options need the first, in words.
     """
 
     name: str
     options: tuple[Option, ...]
-    tells: str = ""
-    without: str = ""
+    finds_out: str = ""
+    without_mode: str = ""
 
     def parse(self, text: str) -> Any:
-        """What a value of the kind of the mode's name means.
+        """Parse the value of an option whose kind is the mode's name.
 
-        :raises ValueError: for what makes no sense.
+        :raises ValueError: for a value that makes no sense.
         """
         return import_module(f"{__name__}.{self.name}").parse(text)
 
     def make(self, values: Mapping[str, Any]) -> Mode | None:
-        """The mode by the values of its options; None where it is not asked for."""
+        """Make the mode from the values of its options; None if the options do not ask for it."""
         if not values[self.options[0].name]:
             return None
         mode: Mode | None = import_module(f"{__name__}.{self.name}").make(**values)
         return mode
 
 
-def part_of(text: str) -> tuple[int, int] | None:
-    """The part that ``"2/7"`` names, and of how many; None for anything else."""
+class Portion(NamedTuple):
+    """One of several parts that together are all, such as ``2/7``.
+
+    :param number: from 1.
+    """
+
+    number: int
+    total: int
+
+
+def parse_part(text: str) -> Portion | None:
+    """Return the part that a text such as ``2/7`` names; None for any other text."""
     match = re.fullmatch(r"(\d+)/(\d+)", text)
-    return (int(match[1]), int(match[2])) if match and 0 < int(match[1]) <= int(match[2]) else None
+    if match is None:
+        return None
+    part = Portion(int(match[1]), int(match[2]))
+    if not 0 < part.number <= part.total:
+        return None
+    return part
 
 
 MODES = (
-    Registered(
+    ModeRow(
         "sweep",
         (
             Option(
@@ -112,7 +133,7 @@ MODES = (
             ),
         ),
     ),
-    Registered(
+    ModeRow(
         "verify",
         (
             Option(
@@ -139,10 +160,10 @@ MODES = (
                 only="ini",
             ),
         ),
-        tells="whether the choices are still the fastest",
-        without="no choice is raced again",
+        finds_out="whether the choices are still the fastest",
+        without_mode="no choice is raced again",
     ),
-    Registered(
+    ModeRow(
         "problems",
         (
             Option(
@@ -155,7 +176,7 @@ MODES = (
             ),
         ),
     ),
-    Registered(
+    ModeRow(
         "compile_ahead",
         (
             Option(

@@ -1,6 +1,7 @@
-"""Loaded choices are compiled beside the tests, in threads, as tuners say (``prepare`` of an adapter).
+"""Compile ahead: threads compile loaded choices beside the tests. The adapter of a tuner says what, in ``prepare``.
 
-A test that launches what is being compiled waits for it; what has not begun, or fails, it compiles itself.
+A test that launches a kernel whose compilation has begun waits for it. If the compilation has not begun, or fails, the
+test compiles the kernel itself.
 """
 
 from __future__ import annotations
@@ -20,14 +21,17 @@ from pytest_autotune.tuners.shared.compile_pool import CompilePool
 from pytest_autotune.workers.events import Event
 from pytest_autotune.workers.locks import in_distributed_run
 
-#: The kind of event that tells what a process has compiled.
+#: The kind of the event with the compilations of a process.
 COMPILED = "compiled ahead"
-#: More threads would only wait for Python's lock, of which Triton's compiler holds 15 %, and keep the tests from it.
+#: Triton's compiler holds Python's lock 15 % of its time. More threads would wait for the lock and keep it from tests.
 MOST_THREADS = 8
 
 
 class CompileAhead(Mode):
-    """What one process compiles beside its tests; ``always``, whatever else runs on the machine."""
+    """The compilations of one process.
+
+    :param always: compile even if the other processes of the run need all cores.
+    """
 
     name = "compile_ahead"
     needs_loaded = True
@@ -41,14 +45,18 @@ class CompileAhead(Mode):
     def begin_tests(
         self, reporter: Reporter, folder: Path | None, processes: int, jobs: Callable[[], Sequence[Job]]
     ) -> None:
-        threads = min(max(cores(devices.cpu().multiprocessors) // processes - 1, self._always), MOST_THREADS)
-        if reporter.index is None or folder is None or not threads or in_distributed_run():
+        # One core of this process is for its tests.
+        spare_cores = cores(devices.cpu().multiprocessors) // processes - 1
+        if self._always:
+            spare_cores = max(spare_cores, 1)
+        if reporter.index is None or folder is None or spare_cores < 1 or in_distributed_run():
             return
-        if not (found := jobs()):
+        job_list = jobs()
+        if not job_list:
             return
         reporter.coordinator.compile_in(folder)
-        self._pool = CompilePool(min(threads, len(found)))
-        for job in found:
+        self._pool = CompilePool(min(spare_cores, MOST_THREADS, len(job_list)))
+        for job in job_list:
             self._pool.submit(self._do, job)
 
     def _do(self, job: Job) -> None:
@@ -56,42 +64,54 @@ class CompileAhead(Mode):
         try:
             if job():
                 self._seconds.append(HostTime.perf_counter() - started)
-        except Exception as error:  # the test that launches it, if any does, gets the error
+        except Exception as error:  # a test that launches the kernel gets the error
             self._failures.append(f"{type(error).__name__}: {error}")
 
     def end(self) -> Iterable[Event]:
-        """Begin nothing any more, wait for what has begun, and say what was done."""
-        pool, self._pool = self._pool, None
-        if pool is None:
-            return
-        pool.shutdown(cancel_futures=True)
-        done = {"kernels": len(self._seconds), "seconds": sum(self._seconds), "failed": len(self._failures)}
-        yield Event(COMPILED, data={**done, "reason": next(iter(self._failures), "")})
+        """Begin no more compilations, wait for those that have begun, and return their numbers."""
+        if self._pool is None:
+            return []
+        self._pool.shutdown(cancel_futures=True)
+        self._pool = None
+        data = {
+            "kernels": len(self._seconds),
+            "seconds": sum(self._seconds),
+            "failed": len(self._failures),
+            "reason": self._failures[0] if self._failures else "",
+        }
+        return [Event(COMPILED, data=data)]
 
     def build_section(self, result: RunResult) -> Section:
-        reported = [event.data for event in result.collected.mode_events if event.kind == COMPILED]
-        done = {name: sum(one.get(name, 0) for one in reported) for name in ("kernels", "seconds", "failed")}
-        reason = next(filter(None, (one.get("reason") for one in reported)), "")
-        kernels = describe_count(done["kernels"], "kernel")
-        return Section(
-            self.name,
-            str(self),
-            notes=(f"{kernels} compiled ahead in {done['seconds']:.1f}s",) if done["kernels"] else (),
-            data={"compiled_ahead": {**done, "seconds": round(done["seconds"], 3), "reason": reason}},
-        )
+        kernel_count = failed_count = 0
+        seconds: float = 0
+        reason = ""
+        for event in result.collected.mode_events:
+            if event.kind == COMPILED:
+                kernel_count += event.data.get("kernels", 0)
+                failed_count += event.data.get("failed", 0)
+                seconds += event.data.get("seconds", 0)
+                reason = reason or event.data.get("reason", "")
+        notes: tuple[str, ...] = ()
+        if kernel_count:
+            notes = (f"{describe_count(kernel_count, 'kernel')} compiled ahead in {seconds:.1f}s",)
+        data = {"kernels": kernel_count, "seconds": round(seconds, 3), "failed": failed_count, "reason": reason}
+        return Section(self.name, str(self), notes=notes, data={"compiled_ahead": data})
 
 
 def make(compile_ahead: str) -> CompileAhead | None:
-    """The mode, by its option."""
-    return None if compile_ahead == "off" else CompileAhead(always=compile_ahead == "always")
+    """Make the mode from its option."""
+    if compile_ahead == "off":
+        return None
+    return CompileAhead(always=compile_ahead == "always")
 
 
 def cores(affinity: int, quota: Path = Path("/sys/fs/cgroup/cpu.max")) -> int:
-    """The cores that this process may use: of those that it may run on, a container may have less time than there is.
+    """Return the number of cores that this process may use: a container may get less time than its cores have.
 
-    :param quota: where that stands, ``MICROSECONDS PERIOD``.
+    :param affinity: the number of cores that the process may run on.
+    :param quota: the file with the container's quota, as ``MICROSECONDS PERIOD``.
     """
     with suppress(OSError, ValueError, ZeroDivisionError):
-        time_us, period_us = map(int, quota.read_text(encoding="ascii").split())
-        return max(min(affinity, time_us // period_us), 1)
+        time_us, period_us = quota.read_text(encoding="ascii").split()
+        return max(min(affinity, int(time_us) // int(period_us)), 1)
     return affinity

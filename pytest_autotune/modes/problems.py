@@ -1,14 +1,15 @@
-"""Problems that production asked for, as ``pytest_autotune.use(…, report=…)`` wrote them down: does a test, too?
+"""The problems that production asked for, compared with those of the tests: which have no test?
 
-One is covered where a test of this run asks for its kernel with its key, on whatever device.
+``pytest_autotune.use(…, report=PATH)`` wrote them down. A problem is covered if a test of this run asks for its kernel
+with its key, on any device.
 """
 
 from __future__ import annotations
 
 import json
-from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from pytest_autotune.cache import stores
@@ -24,19 +25,119 @@ _NO_PROBLEM = "is no problem that pytest_autotune.use() reported"
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """A problem that production asked for, wherever it ran."""
+class ProductionProblem:
+    """A problem that production asked for, on any device."""
 
     tuner: str
     kernel: str
     key: frozenset[tuple[str, Any]]
 
     def __str__(self) -> str:
-        return f"{self.tuner}:{self.kernel} ({', '.join(f'{name}={value}' for name, value in sorted(self.key))})"
+        values = [f"{name}={value}" for name, value in sorted(self.key)]
+        return f"{self.tuner}:{self.kernel} ({', '.join(values)})"
+
+
+@dataclass
+class ProblemReports:
+    """The content of the files that production wrote.
+
+    :param counts: how often each problem was reported.
+    :param torn_lines: the places of lines that a kill or a full disk cut off.
+    """
+
+    counts: Counter[ProductionProblem] = field(default_factory=Counter)
+    torn_lines: list[str] = field(default_factory=list)
+
+    def add_file(self, path: str, typed_path: str) -> None:
+        """Add the problems of a file.
+
+        :param typed_path: the path as the user typed it, for messages.
+        :raises CacheError: if the file holds anything else, or nothing but torn lines.
+        """
+        try:
+            lines = stores.read_file(path).decode("utf-8", "replace").splitlines()
+        except CacheError as error:
+            raise CacheError(typed_path, error.event) from None
+        problem_count = 0
+        torn_lines = []
+        for number, line in enumerate(lines, 1):
+            place = f"{typed_path}:{number}"
+            try:
+                values = json.loads(line)
+            except (ValueError, RecursionError):
+                torn_lines.append(place)
+                continue
+            self.counts[_decode_problem(values, place)] += 1
+            problem_count += 1
+        if torn_lines and not problem_count:
+            raise CacheError(torn_lines[0], _NO_PROBLEM)
+        self.torn_lines += torn_lines
+
+
+def _decode_problem(values: Any, place: str) -> ProductionProblem:
+    """Return the problem of a line.
+
+    :param place: of the line, for messages.
+    :raises CacheError: if the line holds no problem.
+    """
+    try:
+        key = {}
+        for name, value in values["key"].items():
+            key[to_one_line(str(name))] = _to_hashable(value)
+        tuner, kernel = to_one_line(str(values["tuner"])), to_one_line(str(values["kernel"]))
+        return ProductionProblem(tuner, kernel, frozenset(key.items()))
+    except (KeyError, TypeError, AttributeError, RecursionError):
+        raise CacheError(place, _NO_PROBLEM) from None
+
+
+def _to_hashable(value: Any) -> Any:
+    """Return a value of JSON as Python had it. JSON writes a tuple as a list."""
+    if isinstance(value, list):
+        return tuple(map(_to_hashable, value))
+    return value
+
+
+class ProblemsOfTests:
+    """The problems of a run, and the first test of each."""
+
+    def __init__(self, result: RunResult) -> None:
+        self._tests_by_kernel: dict[tuple[str, str], dict[frozenset[tuple[str, Any]], str]] = {}
+        # If two tests are equally near, the test whose problem comes first in a file is named, as in runs.
+        for row in sorted(result.rows, key=lambda row: row.problem.sort_key):
+            kernel = (row.problem.tuner, row.problem.kernel)
+            key = frozenset(launch_key(row.problem.key).items())
+            test = row.tests[0] if row.tests else ""
+            self._tests_by_kernel.setdefault(kernel, {}).setdefault(key, test)
+
+    def has(self, problem: ProductionProblem) -> bool:
+        """Whether a test asks for a problem."""
+        return problem.key in self._tests_by_kernel.get((problem.tuner, problem.kernel), {})
+
+    def build_finding(self, problem: ProductionProblem, count: int) -> Finding:
+        """Return the finding about a problem that no test asks for. It names the test of the nearest problem.
+
+        :param count: how often production asked for the problem.
+        """
+        text = "asked for in production"
+        if count > 1:
+            text += f" {count} times"
+        text += ", and by no test"
+        name = to_one_line(str(problem))
+        test_by_key = self._tests_by_kernel.get((problem.tuner, problem.kernel), {})
+        if not test_by_key:
+            return Finding("UNCOVERED", name, f"{text}, nor is this kernel with another key")
+        key = dict(problem.key)
+        nearest_key = min(test_by_key, key=lambda tested_key: distance(key, dict(tested_key)))
+        differing_values = [f"{name}={value}" for name, value in sorted(nearest_key - problem.key)]
+        nearest = ", ".join(differing_values) or "no more"
+        return Finding("UNCOVERED", name, f"{text}; the nearest has {nearest}", test_by_key[nearest_key])
 
 
 class Problems(Mode):
-    """See above; of each file the path, and how it was typed. They are read where the run comes together."""
+    """The mode that compares both. It reads the files when the run ends.
+
+    :param files: the path of each file, and the path as the user typed it.
+    """
 
     name = "problems"
 
@@ -44,83 +145,38 @@ class Problems(Mode):
         self._files = files
 
     def __str__(self) -> str:
-        return " ".join(typed for _, typed in self._files)
+        return " ".join(typed_path for _, typed_path in self._files)
 
     def build_section(self, result: RunResult) -> Section:
-        wanted: Counter[Wanted] = Counter()
-        torn: list[str] = []
+        reports = ProblemReports()
         try:
-            for path, typed in self._files:
-                wanted.update(_read(path, typed, torn))
+            for path, typed_path in self._files:
+                reports.add_file(path, typed_path)
         except CacheError as error:
             return Section(self.name, str(self), gate=Gate(str(self), f"--autotune-problems: {error}"))
-        tests: defaultdict[tuple[str, str], dict[frozenset[tuple[str, Any]], str]] = defaultdict(dict)
-        # Of two tests that are equally near, the one whose problem comes first in a file is named, as in runs.
-        for row in sorted(result.rows, key=lambda row: row.problem.sort_key):
-            key = frozenset(launch_key(row.problem.key).items())
-            tests[row.problem.tuner, row.problem.kernel].setdefault(key, row.tests[0] if row.tests else "")
-        uncovered = [one for one in wanted if one.key not in tests[one.tuner, one.kernel]]
-        uncovered.sort(key=lambda one: (-wanted[one], str(one)))
-        found = [_finding(one, wanted[one], tests[one.tuner, one.kernel]) for one in uncovered]
-        missing = f": {len(found)} not covered by the suite" if found else ", all covered"
-        why = result.collected.incomplete_reason
-        so_far = f" (this run was not complete: {why})" if found and why else ""
-        line = f"{describe_count(len(wanted), 'problem')} of production{missing}{so_far}"
+        tested = ProblemsOfTests(result)
+        uncovered = [problem for problem in reports.counts if not tested.has(problem)]
+        uncovered.sort(key=lambda problem: (-reports.counts[problem], str(problem)))
+        findings = [tested.build_finding(problem, reports.counts[problem]) for problem in uncovered]
+        line = f"{describe_count(len(reports.counts), 'problem')} of production, all covered"
+        if findings:
+            line = f"{describe_count(len(reports.counts), 'problem')} of production: "
+            line += f"{len(findings)} not covered by the suite"
+            if result.collected.incomplete_reason:
+                line += f" (this run was not complete: {result.collected.incomplete_reason})"
         lines = [line]
-        if torn:
-            lines.append(f"{torn[0]}: cut off, by a kill or a full disk ({describe_count(len(torn), 'line')} left out)")
-        data = [{"problem": one.problem, "nearest_test": one.test, "reason": one.text} for one in found]
-        return Section(self.name, str(self), tuple(lines), tuple(found), data={"uncovered": data})
+        if reports.torn_lines:
+            count = describe_count(len(reports.torn_lines), "line")
+            lines.append(f"{reports.torn_lines[0]}: cut off, by a kill or a full disk ({count} left out)")
+        data = []
+        for finding in findings:
+            data.append({"problem": finding.problem, "nearest_test": finding.test, "reason": finding.text})
+        return Section(self.name, str(self), tuple(lines), tuple(findings), data={"uncovered": data})
 
 
 def make(problems: Sequence[Any]) -> Problems:
-    """The mode, by its options."""
-    return Problems([(file.location.url or str(file.location.path), file.typed) for file in problems])
+    """Make the mode from its option.
 
-
-def _read(path: str, where: str, torn: list[str]) -> list[Wanted]:
-    """Return the problems in a file, each as often as it stands there.
-
-    :param torn: gets the place of each line that is only a part of one.
-    :raises CacheError: for a file that holds something else.
+    :param problems: the parsed arguments, each with a location.
     """
-    found = []
-    first_torn = len(torn)
-    try:
-        lines = stores.read_file(path).decode("utf-8", "replace").splitlines()
-    except CacheError as error:
-        raise CacheError(where, error.event) from None
-    for number, line in enumerate(lines, 1):
-        place = f"{where}:{number}"
-        try:
-            given = json.loads(line)
-        except (ValueError, RecursionError):
-            torn.append(place)
-            continue
-        try:
-            key = {to_one_line(str(name)): _hashable(value) for name, value in given["key"].items()}
-            found.append(
-                Wanted(to_one_line(str(given["tuner"])), to_one_line(str(given["kernel"])), frozenset(key.items()))
-            )
-        except (KeyError, TypeError, AttributeError, RecursionError):
-            raise CacheError(place, _NO_PROBLEM) from None
-    if torn[first_torn:] and not found:
-        raise CacheError(torn[first_torn], _NO_PROBLEM)
-    return found
-
-
-def _hashable(value: Any) -> Any:
-    """A value of JSON, which writes a tuple as a list."""
-    return tuple(map(_hashable, value)) if isinstance(value, list) else value
-
-
-def _finding(wanted: Wanted, times: int, tests: Mapping[frozenset[tuple[str, Any]], str]) -> Finding:
-    often = f" {times} times" if times > 1 else ""
-    what = f"asked for in production{often}, and by no test"
-    if not tests:
-        return Finding("UNCOVERED", to_one_line(str(wanted)), f"{what}, nor is this kernel with another key")
-    near = min(tests, key=lambda key: distance(dict(wanted.key), dict(key)))
-    differs = ", ".join(f"{name}={value}" for name, value in sorted(near - wanted.key))
-    return Finding(
-        "UNCOVERED", to_one_line(str(wanted)), f"{what}; the nearest has {differs or 'no more'}", tests[near]
-    )
+    return Problems([(file.location.url or str(file.location.path), file.typed) for file in problems])

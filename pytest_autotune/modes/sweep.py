@@ -1,6 +1,6 @@
-"""A sweep: each problem runs with one of its candidates; the seed and the problem decide, and nothing else.
+"""A sweep: each problem runs with a candidate that only the seed and the problem decide.
 
-So a failure comes back with the same seed, in any order of the tests, with any workers, for one test alone.
+A failure therefore comes back with the same seed: in any order of the tests, with any workers, and for a single test.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from pytest_autotune.cache.foreign_text import to_one_line
 from pytest_autotune.cache.model import Candidate, Entry, Identity, Problem
 from pytest_autotune.cache.quantities import describe_count
-from pytest_autotune.modes import part_of
+from pytest_autotune.modes import parse_part
 from pytest_autotune.report.counts import NO_LOOKUPS
 from pytest_autotune.report.json_report import build_candidate_mapping, build_problem_mapping
 from pytest_autotune.report.naming import describe_problem
@@ -25,18 +25,18 @@ from pytest_autotune.run.section import Finding, Section
 from pytest_autotune.run.sources import Answer, Rejection, Source, select_rejections
 from pytest_autotune.workers.events import Event
 
-#: The kind of event that tells what a test that failed ran with.
+#: The kind of the events with the candidates of a failed test.
 FAILED_WITH = "failed with"
 
 
 @dataclass(frozen=True)
 class Sweep(Mode):
-    """A sweep, or one of several that belong together.
+    """A sweep, or a part of a series of sweeps.
 
-    :param seed: decides by itself; empty in one of several sweeps.
-    :param part: the number of this sweep of ``parts``, from 1.
-    :param parts: in so many sweeps every candidate has run, of problems that have no more candidates than that.
-    :param ran_with: what the current test ran with.
+    :param seed: empty for a part of a series.
+    :param part: the number of the sweep in its series, from 1.
+    :param parts: the length of the series. It runs every candidate of the problems that have no more candidates.
+    :param ran_with: the candidates that the current test ran with, as entries.
     """
 
     seed: str = ""
@@ -49,12 +49,14 @@ class Sweep(Mode):
     picks_candidates = True
 
     def __str__(self) -> str:
-        return f"{self.part}/{self.parts}" if self.parts else self.seed
+        if self.parts:
+            return f"{self.part}/{self.parts}"
+        return self.seed
 
     def ordered(self, problem: Problem, candidates: Iterable[Candidate]) -> list[Candidate]:
-        """The candidates in the order in which a problem tries them, in whatever order they are given.
+        """Return the candidates in the order in which a problem tries them. Their given order does not matter.
 
-        Where several sweeps belong together, the first ones of all sweeps are different candidates.
+        The sweeps of a series begin with different candidates.
         """
         distinct = {_encoded(candidate): candidate for candidate in candidates}
         prefix = repr((self.seed, problem.digest)).encode()
@@ -64,7 +66,7 @@ class Sweep(Mode):
         number = len(ranked)
         first = 0
         if self.parts:
-            # Spread over more candidates than there are sweeps.
+            # If there are more candidates than sweeps, the first candidates are spread over all of them.
             first = (self.part - 1) * max(number, self.parts) // self.parts % number
         return [distinct[encoded] for encoded in ranked[first:] + ranked[:first]]
 
@@ -87,43 +89,100 @@ class Sweep(Mode):
         self.ran_with[lookup.identity] = entry
 
     def test_failed(self, test: str) -> tuple[Sequence[str], Sequence[Event]]:
-        used = [(asked.problem, entry.choice) for asked, entry in self.ran_with.items()]
-        lines = [to_one_line(f"{problem}: {choice}") for problem, choice in used if choice is not None]
-        events = [Event(FAILED_WITH, asked, entry, test) for asked, entry in self.ran_with.items()]
+        lines = []
+        events = []
+        for identity, entry in self.ran_with.items():
+            if entry.choice is not None:
+                lines.append(to_one_line(f"{identity.problem}: {entry.choice}"))
+            events.append(Event(FAILED_WITH, identity, entry, test))
         return lines or ["no candidate of a sweep was asked for"], events
 
     def build_section(self, result: RunResult) -> Section:
-        entries = [lookup.entry for lookup in result.collected.lookups if lookup.entry and not lookup.is_searched]
-        entries = [entry for entry in entries if entry.choice is not None]  # what a tuner chose by itself is left out
-        sizes = {entry.problem: len(entry.candidates) for entry in entries}
+        entries = _list_swept_entries(result)
+        candidate_counts = {entry.problem: len(entry.candidates) for entry in entries}
         labels = {row.problem: row.label for row in result.rows}
-        order = list(labels)
-        # What could not be used, and what ran in tests that failed.
-        met = {(entry.problem, one, "") for entry in entries for one in entry.candidates if one.failed}
-        for event in result.collected.mode_events:
-            if event.kind == FAILED_WITH and event.entry and event.entry.choice and event.entry.problem in labels:
-                met.add((event.entry.problem, event.entry.choice, event.test))
-        rows = sorted(met, key=lambda one: (not one[2], order.index(one[0]), str(one[1]), one[2]))
-        what = f"{describe_count(len(sizes), 'problem')} ran with candidates of --autotune-sweep={self}"
-        failed = len({problem for problem, _, test in rows if test})
-        lines = [what + (f"; {failed} of them in tests that failed" if failed else "")]
-        if more := sum(size > self.parts > 0 for size in sizes.values()):
-            lines.append(
-                f"{describe_count(more, 'problem has', 'problems have')} more than {self.parts} candidates, "
-                f"{max(sizes.values())} at most: in so many sweeps all of them run"
-            )
-        data = [
-            {**build_problem_mapping(problem), "candidate": build_candidate_mapping(candidate), "failed_test": test}
-            for problem, candidate, test in rows
-        ]
+        rows = _list_rows(result, entries)
+        line = f"{describe_count(len(candidate_counts), 'problem')} ran with candidates of --autotune-sweep={self}"
+        failed_problems = {row.problem for row in rows if row.failed_test}
+        if failed_problems:
+            line += f"; {len(failed_problems)} of them in tests that failed"
+        lines = [line]
+        if self.parts:
+            large_counts = [count for count in candidate_counts.values() if count > self.parts]
+            if large_counts:
+                lines.append(
+                    f"{describe_count(len(large_counts), 'problem has', 'problems have')} more than {self.parts} "
+                    f"candidates, {max(large_counts)} at most: in so many sweeps all of them run"
+                )
+        data = []
+        findings = []
+        for row in rows:
+            data.append(row.build_mapping())
+            findings.append(row.build_finding(describe_problem(row.problem, labels[row.problem])))
         return Section(
             self.name,
             str(self),
-            tuple(lines) if sizes else (NO_LOOKUPS,),
-            tuple(_finding(describe_problem(one, labels[one]), candidate, test) for one, candidate, test in rows),
+            tuple(lines) if candidate_counts else (NO_LOOKUPS,),
+            tuple(findings),
             stands_for_counts=True,
             data={"modes": {self.name: {"seed": str(self), "rows": data}}},
         )
+
+
+@dataclass(frozen=True)
+class SweepRow:
+    """A candidate that a problem could not use, or that a failed test ran with.
+
+    :param failed_test: the node id of the test; empty if the problem could not use the candidate.
+    """
+
+    problem: Problem
+    candidate: Candidate
+    failed_test: str = ""
+
+    def build_mapping(self) -> dict[str, object]:
+        """Return the row for the JSON report."""
+        mapping: dict[str, object] = {**build_problem_mapping(self.problem)}
+        mapping["candidate"] = build_candidate_mapping(self.candidate)
+        mapping["failed_test"] = self.failed_test
+        return mapping
+
+    def build_finding(self, problem: str) -> Finding:
+        """Return the row for the summary.
+
+        :param problem: the problem in words.
+        """
+        if self.failed_test:
+            return Finding("FAILED", problem, f"ran with {self.candidate}", self.failed_test, is_failure=True)
+        return Finding("REFUSED", problem, f"{self.candidate}: {self.candidate.failed}")
+
+
+def _list_swept_entries(result: RunResult) -> list[Entry]:
+    """Return the entries of the candidates that problems ran with, without the choices that tuners made themselves."""
+    entries = []
+    for lookup in result.collected.lookups:
+        if lookup.entry is not None and lookup.entry.choice is not None and not lookup.is_searched:
+            entries.append(lookup.entry)
+    return entries
+
+
+def _list_rows(result: RunResult, entries: Sequence[Entry]) -> list[SweepRow]:
+    """Return the rows of a sweep: those of failed tests first, then in the order of the problems.
+
+    :param entries: the entries of the candidates that problems ran with.
+    """
+    order = {row.problem: position for position, row in enumerate(result.rows)}
+    rows = set()
+    for entry in entries:
+        for candidate in entry.candidates:
+            if candidate.failed:
+                rows.add(SweepRow(entry.problem, candidate))
+    for event in result.collected.mode_events:
+        if event.kind != FAILED_WITH or event.entry is None or event.entry.choice is None:
+            continue
+        if event.entry.problem in order:
+            rows.add(SweepRow(event.entry.problem, event.entry.choice, event.test))
+    return sorted(rows, key=lambda row: (not row.failed_test, order[row.problem], str(row.candidate), row.failed_test))
 
 
 @dataclass(frozen=True)
@@ -146,23 +205,21 @@ class SweptCandidates:
 
 
 def parse(text: str) -> Sweep:
-    """Parse a seed such as ``"7"``, or ``"2/5"`` for the second of five sweeps."""
-    if part := part_of(text):
-        return Sweep("", *part)
+    """Parse a seed such as ``"7"``, or ``"2/5"`` for the second sweep of five.
+
+    :raises ValueError: for any other text.
+    """
+    part = parse_part(text)
+    if part is not None:
+        return Sweep("", part.number, part.total)
     if not text or "/" in text:
         raise ValueError(f"expected a seed such as 7, or a part such as 2/5, not {text!r}")
     return Sweep(text)
 
 
 def make(sweep: Sweep) -> Sweep:
-    """The mode, by its option."""
+    """Make the mode from its option."""
     return sweep
-
-
-def _finding(problem: str, candidate: Candidate, test: str) -> Finding:
-    if test:
-        return Finding("FAILED", problem, f"ran with {candidate}", test, is_failure=True)
-    return Finding("REFUSED", problem, f"{candidate}: {candidate.failed}")
 
 
 def _encoded(candidate: Candidate) -> bytes:

@@ -1,8 +1,8 @@
-"""Loaded choices are raced against the other candidates: is each still the fastest?
+"""Verify: loaded choices are raced against the other candidates. Is each choice still the fastest?
 
-It is a tuning in which the choice holds the ties: another candidate has to be faster by a share that counts
-(:data:`WORTH`), and by more than three standard errors where these two race once more. What is compared was measured in
-one race; times in a file are never compared with new ones.
+A race is a tuning in which the choice wins ties. Another candidate beats it if it is faster by a share that matters
+(:data:`WORTH`), and by more than three standard errors in a second race of the two. All compared times are from one
+race. Times in a file are never compared with new times.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pytest_autotune.cache.host_time import HostTime
 from pytest_autotune.cache.model import Candidate, Entry, Identity, Problem
 from pytest_autotune.cache.quantities import describe_count, describe_duration, round_significant
 from pytest_autotune.cache.ties import measurement_noise
-from pytest_autotune.modes import part_of
+from pytest_autotune.modes import parse_part
 from pytest_autotune.report.findings import build_finding
 from pytest_autotune.report.gate import Limit, explain_empty_run, explain_unreachable_entries
 from pytest_autotune.run.lookup import Lookup, Outcome
@@ -36,45 +36,50 @@ from pytest_autotune.workers.coordinator import Claim
 from pytest_autotune.workers.events import Event
 from pytest_autotune.workers.locks import in_distributed_run
 
-#: A choice is slower where another candidate saves this share of the other's time, or more.
+#: A choice is slower if another candidate saves this share of its own time, or more.
 WORTH = 0.05
 ALL = "all"
-#: The kinds of events: a loaded choice was raced, or why it was not.
+#: The kinds of events: a loaded choice was raced, or was not.
 RACED = "raced"
 NOT_RACED = "not raced"
-#: Why not.
+#: Reasons for not racing a choice.
 NO_WAY_IN = "its tuner cannot race it"
 TIME_OVER = "the time for it was over"
 DISTURBED = "something else may have run on the device"
-#: What one race may cost. Long kernels differ less from launch to launch.
+#: The most time of one race. Long kernels differ less from launch to launch.
 LIMITS = Limits(each_us=50_000.0, all_us=300_000.0)
 
 
 class Share(NamedTuple):
-    """The problems whose turn it is: one of several parts, from 1, that together are all of them."""
+    """The problems whose turn it is: one of several parts that together are all problems.
+
+    :param part: the number of the part, from 1.
+    """
 
     part: int = 1
     parts: int = 1
 
     def __str__(self) -> str:
-        return ALL if self.parts == 1 else f"{self.part}/{self.parts}"
+        if self.parts == 1:
+            return ALL
+        return f"{self.part}/{self.parts}"
 
     def has_turn(self, problem: Problem) -> bool:
-        """Whether it is this problem's turn."""
+        """Whether it is a problem's turn."""
         return int(problem.digest, 16) % self.parts == self.part - 1
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What became of a loaded choice whose turn it was.
+    """The result for a loaded choice whose turn it was.
 
-    :param not_raced: why it was not raced; empty where it was.
-    :param raced: how many candidates raced, the choice among them.
-    :param slower: by which share of the fastest one's time the choice is slower; 0 where it is not.
-    :param error_us: by how much the difference of the two may be wrong: two standard errors.
-    :param seconds: what it took, with compiling and waiting.
-    :param device_seconds: how long the device was held.
-    :param entry: what a dump keeps instead of the entry that was loaded; None where the choice is good.
+    :param not_raced: why the choice was not raced; empty if it was.
+    :param raced: the number of candidates that raced, the choice included.
+    :param slower: the extra time of the choice, as a share of the fastest candidate's time; 0 if it is not slower.
+    :param error_us: how wrong the difference of the two times may be: two standard errors.
+    :param seconds: the whole time, with compiling and waiting.
+    :param device_seconds: the time in which the race held the device.
+    :param entry: replaces the loaded entry in a dump; None if the choice is as fast as any.
     """
 
     not_raced: str = ""
@@ -88,25 +93,29 @@ class Verdict:
     entry: Entry | None = None
 
     def event(self, lookup: Lookup) -> Event:
-        """The verdict as it is written down."""
-        kind, claim = (NOT_RACED, "") if self.not_raced else (RACED, _claim_of(lookup))
+        """Return the verdict as an event of the log."""
+        kind, claim = RACED, _claim_name(lookup)
+        if self.not_raced:
+            kind, claim = NOT_RACED, ""
         data = {name: value for name, value in self.data.items() if value}
         return Event(kind, lookup.identity, self.entry, lookup.test, data, claim)
 
     @property
     def data(self) -> dict[str, Any]:
-        """All but the entry."""
+        """All fields but the entry."""
         return {name: value for name, value in vars(self).items() if name != "entry"}
 
     @property
     def is_slower(self) -> bool:
-        """Whether another candidate is faster by so much that it counts."""
+        """Whether another candidate is faster by a share that matters."""
         return self.entry is not None
 
     @property
     def faster(self) -> str:
-        """The candidate that is faster, in words."""
-        return "" if self.entry is None else str(find_winner(self.entry) or "")
+        """The faster candidate, in words; empty if there is none."""
+        if self.entry is None:
+            return ""
+        return str(find_winner(self.entry) or "")
 
     def __str__(self) -> str:
         if self.not_raced:
@@ -119,9 +128,10 @@ class Verdict:
 
 
 class Verify(Mode):
-    """Whose choices are raced again.
+    """The mode that races loaded choices.
 
-    :param seconds: each process spends no more than that, and what it has begun.
+    :param share: the problems whose turn it is.
+    :param seconds: the time that each process may spend. A race that has begun is finished.
     :param limit: how many choices may be slower.
     """
 
@@ -131,7 +141,7 @@ class Verify(Mode):
     def __init__(self, share: Share, seconds: float, limit: Limit | None = None) -> None:
         self._share = share
         self._limit = limit
-        self._left_s = seconds
+        self._remaining_s = seconds
 
     def __str__(self) -> str:
         return str(self._share)
@@ -139,201 +149,299 @@ class Verify(Mode):
     # In a process that runs tests.
 
     @property
-    def _why_not(self) -> str:
-        """Why no race may begin now; empty where one may."""
-        if in_distributed_run():  # ranks that race a kernel with a collective would wait for each other
+    def _refusal(self) -> str:
+        """Why no race may begin now; empty if one may."""
+        # Ranks that race a kernel with a collective operation would wait for each other.
+        if in_distributed_run():
             return "one of several ranks"
-        return "" if self._left_s > 0 else TIME_OVER
+        if self._remaining_s <= 0:
+            return TIME_OVER
+        return ""
 
     def has_turn(self, problem: Problem, *, now: bool = False) -> bool:
-        return self._share.has_turn(problem) and not (now and self._why_not)
+        if now and self._refusal:
+            return False
+        return self._share.has_turn(problem)
 
     def race(self, reporter: Reporter, tuning: Tuning, contest: Callable[[], Any]) -> None:
         lookup = tuning.lookup
         try:
-            brought: Contest | TunerRace | str = contest()
+            built_contest: Contest | TunerRace | str = contest()
         except Exception as error:
-            brought = describe_error(error)
-        if why := brought if isinstance(brought, str) else self._why_not:
-            reporter.append_event(Verdict(why).event(lookup))
+            built_contest = describe_error(error)
+        if isinstance(built_contest, str):
+            reporter.append_event(Verdict(built_contest).event(lookup))
             return
-        assert not isinstance(brought, str)
-        claiming = reporter.coordinator.claim(_claim_of(lookup), None)
+        refusal = self._refusal
+        if refusal:
+            reporter.append_event(Verdict(refusal).event(lookup))
+            return
+        claiming = reporter.coordinator.claim(_claim_name(lookup), None)
         with reporter.guarded(lookup.problem.tuner, claiming, Claim()) as claim:
-            if not claim.is_claimed:  # another worker races it, or has
+            # Another worker races the choice, or has raced it.
+            if not claim.is_claimed:
                 return
             started = HostTime.perf_counter()
-            verdict = self._verdict(tuning, brought)
-            took_s = HostTime.perf_counter() - started
-            self._left_s -= took_s
-            took_s += brought.spent_s if isinstance(brought, Contest) else 0.0
-            reporter.append_event(replace(verdict, seconds=round_significant(took_s)).event(lookup))
+            verdict = _find_verdict(tuning, built_contest)
+            seconds = HostTime.perf_counter() - started
+            self._remaining_s -= seconds
+            if isinstance(built_contest, Contest):
+                seconds += built_contest.spent_s
+            reporter.append_event(replace(verdict, seconds=round_significant(seconds)).event(lookup))
 
-    def _verdict(self, tuning: Tuning, brought: Contest | TunerRace) -> Verdict:
-        device = tuning.lookup.problem.device
-        worth = max(WORTH, measurement_noise(device))
-        try:
-            if isinstance(brought, Contest):
-                with brought.context():
-                    raced = _race(brought, tuning, worth)
-            else:
-                raced = brought(worth)
-        except LaunchError as error:  # a candidate's own error must not fail a test that does not launch it
-            return Verdict(describe_error(error.kernel_error))
-        except Exception as error:
-            return Verdict(describe_error(error))
-        return Verdict(raced) if isinstance(raced, str) else _result(raced, tuning.is_disturbed)
-
-    # Where the run comes together.
+    # In the process that ends the run.
 
     def list_replacing_entries(self, events: Sequence[Event], lookups: Sequence[Lookup]) -> Iterable[Entry]:
-        """What is faster than the loaded choice; of several for one problem, the one that is so by most."""
+        """Return the entries of faster candidates. Of several for one problem, the slowest choice decides."""
         asked = {(lookup.identity, lookup.test) for lookup in lookups}
-        found: dict[Identity, Entry] = {}
-        for event, verdict in sorted(verdicts(events), key=lambda one: (one[1].slower, repr(one[1].entry))):
-            if verdict.entry is not None and (event.identity, event.test) in asked:
-                found[verdict.entry.identity] = verdict.entry
-        return list(found.values())
+        reported = list(list_verdicts(events))
+        reported.sort(key=lambda report: (report.verdict.slower, repr(report.verdict.entry)))
+        entries: dict[Identity, Entry] = {}
+        for report in reported:
+            entry = report.verdict.entry
+            if entry is not None and (report.event.identity, report.event.test) in asked:
+                entries[entry.identity] = entry
+        return list(entries.values())
 
     def build_section(self, result: RunResult) -> Section:
-        found = self._by_problem(result)
-        raced = sum(not verdict.not_raced for verdict in found.values())
-        slower = [row for row in result.rows if row.problem in found and found[row.problem].is_slower]
-        slower.sort(key=lambda row: -found[row.problem].slower)
-        why_not = Counter((problem.tuner, one.not_raced) for problem, one in found.items() if one.not_raced)
-        not_raced = sorted(why_not.items())
-        gate = self._judged(result, len(slower), raced, why_not)
-        seconds = round(sum(one.seconds for one in found.values()), 3)
+        verdicts = self._find_verdicts(result)
+        slower_rows = [row for row in result.rows if row.problem in verdicts and verdicts[row.problem].is_slower]
+        slower_rows.sort(key=lambda row: -verdicts[row.problem].slower)
+        tally = Tally.build(verdicts)
+        gate = self._judge(result, len(slower_rows), tally)
+        findings = []
+        for row in slower_rows:
+            is_failure = bool(gate.failure)
+            findings.append(build_finding("SLOWER", row, str(verdicts[row.problem]), is_failure=is_failure))
         data = {
             "share": str(self),
-            "raced": raced,
-            "slower": len(slower),
-            "not_raced": [{"tuner": tuner, "reason": why, "problems": of} for (tuner, why), of in not_raced],
-            "seconds": seconds,
-            "device_seconds": round(sum(one.device_seconds for one in found.values()), 3),
+            "raced": tally.raced,
+            "slower": len(slower_rows),
+            "not_raced": [
+                {"tuner": reason.tuner, "reason": reason.reason, "problems": count}
+                for reason, count in sorted(tally.not_raced.items())
+            ],
+            "seconds": tally.seconds,
+            "device_seconds": tally.device_seconds,
             "gate": {"limit": gate.limit, "failed": gate.failure, "skipped": gate.skipped},
         }
-        took = f" in {seconds:.1f}s" if seconds >= 0.1 else ""
-        lines = [
-            f"verify {self}: {describe_count(raced, 'choice')} raced{took}{f': {len(slower)} slower' if slower else ''}"
-        ]
-        lines += [f"{describe_count(of, 'choice')} of {tuner} not raced: {why}" for (tuner, why), of in not_raced]
-        if slower and result.request.update_arguments and result.dump is None:
-            lines.append(f"Re-run with {result.request.update_arguments} --autotune-verify to replace slower choices.")
-        if not result.is_judged:
-            lines = [f"verify {self}: nothing was loaded, so there was no choice to race"]
         return Section(
             self.name,
             str(self),
-            tuple(lines),
-            tuple(
-                build_finding("SLOWER", row, str(found[row.problem]), is_failure=bool(gate.failure)) for row in slower
-            ),
-            problem_remarks={row.problem: _of_problem(found.get(row.problem)) for row in result.rows},
+            tuple(self._list_lines(result, len(slower_rows), tally)),
+            tuple(findings),
+            problem_remarks={row.problem: _build_remark(verdicts.get(row.problem)) for row in result.rows},
             data={"verify": data},
             gate=gate,
         )
 
-    def _by_problem(self, result: RunResult) -> dict[Problem, Verdict]:
-        """The verdict on each problem whose turn it was."""
-        # Of several races, such as those of workers on two machines, the one that found most.
-        reported = sorted(
-            verdicts(result.collected.mode_events),
-            key=lambda one: (one[1].slower, not one[1].not_raced, one[1].seconds),
-        )
-        found = {event.identity.problem: verdict for event, verdict in reported if event.identity is not None}
+    def _list_lines(self, result: RunResult, slower_count: int, tally: Tally) -> list[str]:
+        """Return the lines of the summary."""
+        if not result.is_judged:
+            return [f"verify {self}: nothing was loaded, so there was no choice to race"]
+        line = f"verify {self}: {describe_count(tally.raced, 'choice')} raced"
+        if tally.seconds >= 0.1:
+            line += f" in {tally.seconds:.1f}s"
+        if slower_count:
+            line += f": {slower_count} slower"
+        lines = [line]
+        for reason, count in sorted(tally.not_raced.items()):
+            lines.append(f"{describe_count(count, 'choice')} of {reason.tuner} not raced: {reason.reason}")
+        update_arguments = result.request.update_arguments
+        if slower_count and update_arguments and result.dump is None:
+            lines.append(f"Re-run with {update_arguments} --autotune-verify to replace slower choices.")
+        return lines
+
+    def _find_verdicts(self, result: RunResult) -> dict[Problem, Verdict]:
+        """Return the verdict on each problem whose turn it was."""
+        reported = list(list_verdicts(result.collected.mode_events))
+        # Workers on two machines may race one choice. The race with the largest difference counts, so it comes last.
+        reported.sort(key=_verdict_sort_key)
+        verdicts = {}
+        for report in reported:
+            if report.event.identity is not None:
+                verdicts[report.event.identity.problem] = report.verdict
         for row in result.rows:
             is_used = row.outcome is Outcome.HIT and row.entry is not None and not row.entry.is_failure
             if is_used and self._share.has_turn(row.problem):
-                found.setdefault(row.problem, Verdict(NO_WAY_IN))
-        return found
+                verdicts.setdefault(row.problem, Verdict(NO_WAY_IN))
+        return verdicts
 
-    def _judged(self, result: RunResult, slower: int, raced: int, why_not: Mapping[tuple[str, str], int]) -> Gate:
-        """Whether more choices are slower than the user allows."""
-        limit, gate = self._limit, Gate()
+    def _judge(self, result: RunResult, slower_count: int, tally: Tally) -> Gate:
+        """Return the verdict on the limit of slower choices."""
+        limit = self._limit
         if limit is None or result.gate.is_usage_error:
-            return gate
-        gate = replace(gate, limit=limit.text)
-        late = sum(number for (_, why), number in why_not.items() if why == TIME_OVER)
-        failure = skipped = ""
-        if compared := limit.describe_excess(slower, raced):
-            failure = f"maximum allowed drift of autotune choices exceeded: {compared}"
-        elif (
-            not (failure := explain_unreachable_entries(result))
-            and not raced
-            and not (failure := explain_empty_run(result))
-        ):
-            if late:
-                choices = describe_count(late, "choice")
-                failure = f"not one of {choices} was raced: {TIME_OVER} (raise autotune_verify_seconds)"
-            elif result.loaded and not result.loaded_entry_count:
-                failure = "no entry is loaded, so no choice was raced (add some with --autotune-update)"
-            else:
-                why = "not one was raced" if result.is_judged else "nothing was loaded"
-                skipped = f"drift of autotune choices not judged: {why}"
-        return replace(gate, failure=failure, skipped=skipped)
+            return Gate()
+        excess = limit.describe_excess(slower_count, tally.raced)
+        if excess:
+            return Gate(limit.text, failure=f"maximum allowed drift of autotune choices exceeded: {excess}")
+        failure = explain_unreachable_entries(result)
+        if failure or tally.raced:
+            return Gate(limit.text, failure=failure)
+        # A gate that judged nothing must not pass.
+        failure = explain_empty_run(result) or _explain_unraced_run(result, tally)
+        if failure:
+            return Gate(limit.text, failure=failure)
+        reason = "nothing was loaded"
+        if result.is_judged:
+            reason = "not one was raced"
+        return Gate(limit.text, skipped=f"drift of autotune choices not judged: {reason}")
+
+
+def _explain_unraced_run(result: RunResult, tally: Tally) -> str:
+    """Return why the run fails that raced no choice; empty if it passes."""
+    late_count = tally.count_not_raced(TIME_OVER)
+    if late_count:
+        choices = describe_count(late_count, "choice")
+        return f"not one of {choices} was raced: {TIME_OVER} (raise autotune_verify_seconds)"
+    if result.loaded and not result.loaded_entry_count:
+        return "no entry is loaded, so no choice was raced (add some with --autotune-update)"
+    return ""
+
+
+class NotRaced(NamedTuple):
+    """A reason for which choices of a tuner were not raced."""
+
+    tuner: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Tally:
+    """The numbers of a run.
+
+    :param raced: the number of choices that were raced.
+    :param not_raced: the number of other choices, by the reason.
+    :param device_seconds: the time in which races held devices.
+    """
+
+    raced: int
+    not_raced: Counter[NotRaced]
+    seconds: float
+    device_seconds: float
+
+    @classmethod
+    def build(cls, verdicts: Mapping[Problem, Verdict]) -> Tally:
+        """Return the numbers of some verdicts."""
+        not_raced: Counter[NotRaced] = Counter()
+        for problem, verdict in verdicts.items():
+            if verdict.not_raced:
+                not_raced[NotRaced(problem.tuner, verdict.not_raced)] += 1
+        seconds = round(sum(verdict.seconds for verdict in verdicts.values()), 3)
+        device_seconds = round(sum(verdict.device_seconds for verdict in verdicts.values()), 3)
+        return cls(len(verdicts) - not_raced.total(), not_raced, seconds, device_seconds)
+
+    def count_not_raced(self, reason: str) -> int:
+        """Return the number of choices that were not raced for a reason."""
+        return sum(count for not_raced, count in self.not_raced.items() if not_raced.reason == reason)
 
 
 def parse(text: str) -> Share:
-    """Parse ``"all"``, or ``"2/7"`` for the second of seven parts."""
+    """Parse ``"all"``, or ``"2/7"`` for the second of seven parts.
+
+    :raises ValueError: for any other text.
+    """
     if text == ALL:
         return Share()
-    if (part := part_of(text)) is None:
+    part = parse_part(text)
+    if part is None:
         raise ValueError(f"expected {ALL}, or a part such as 2/7, not {text!r}")
-    return Share(*part)
+    return Share(part.number, part.total)
 
 
 def make(verify: Share, max_drift: Limit | None, verify_seconds: float) -> Verify:
-    """The mode, by its options."""
+    """Make the mode from its options."""
     return Verify(verify, verify_seconds, max_drift)
 
 
-def _claim_of(lookup: Lookup) -> str:
-    """What a race is claimed by: another thing than the tuning of its problem."""
+def _claim_name(lookup: Lookup) -> str:
+    """Return the name that a race is claimed by. The tuning of its problem has another name."""
     return f"verify-{lookup.identity.digest}"
 
 
-def verdicts(events: Iterable[Event]) -> Iterator[tuple[Event, Verdict]]:
-    """The verdicts among events; what only looks like one, as in a damaged file, is none."""
+class ReportedVerdict(NamedTuple):
+    """A verdict, and the event that reported it."""
+
+    event: Event
+    verdict: Verdict
+
+
+def list_verdicts(events: Iterable[Event]) -> Iterator[ReportedVerdict]:
+    """Yield the verdicts among events. An event that only looks like a verdict, as in a damaged file, is left out."""
     for event in events:
         if event.kind in (RACED, NOT_RACED) and event.identity is not None:
             with suppress(TypeError):
-                yield event, Verdict(**event.data, entry=event.entry)
+                yield ReportedVerdict(event, Verdict(**event.data, entry=event.entry))
 
 
-def _of_problem(verdict: Verdict | None) -> ProblemRemark:
+def _verdict_sort_key(report: ReportedVerdict) -> tuple[float, bool, float]:
+    verdict = report.verdict
+    return verdict.slower, not verdict.not_raced, verdict.seconds
+
+
+def _build_remark(verdict: Verdict | None) -> ProblemRemark:
     if verdict is None:
         return ProblemRemark("", {"verdict": None})
-    data = {**verdict.data, "faster": verdict.faster}
-    return ProblemRemark(str(verdict), {"verdict": data}, "slower" if verdict.is_slower else "")
+    word = ""
+    if verdict.is_slower:
+        word = "slower"
+    return ProblemRemark(str(verdict), {"verdict": {**verdict.data, "faster": verdict.faster}}, word)
 
 
 # A race.
 
 
-def _result(raced: RaceOutcome, is_disturbed: bool) -> Verdict:
-    verdict = Verdict(raced=raced.candidate_count, device_seconds=round_significant(raced.measured_s))
-    if raced.disturbed or is_disturbed:
+def _find_verdict(tuning: Tuning, contest: Contest | TunerRace) -> Verdict:
+    """Race a choice, and return the verdict.
+
+    An error never leaves this function: it must not fail a test that does not launch the candidate.
+    """
+    worth = max(WORTH, measurement_noise(tuning.lookup.problem.device))
+    try:
+        if isinstance(contest, Contest):
+            with contest.context():
+                outcome = _race_contest(contest, tuning, worth)
+        else:
+            outcome = contest(worth)
+    except LaunchError as error:
+        return Verdict(describe_error(error.kernel_error))
+    except Exception as error:
+        return Verdict(describe_error(error))
+    if isinstance(outcome, str):
+        return Verdict(outcome)
+    return _build_verdict(outcome, tuning.is_disturbed)
+
+
+def _build_verdict(outcome: RaceOutcome, is_disturbed: bool) -> Verdict:
+    """Return the verdict of a race.
+
+    :param is_disturbed: the tuning was disturbed, whatever the race says.
+    """
+    verdict = Verdict(raced=outcome.candidate_count, device_seconds=round_significant(outcome.measured_s))
+    if outcome.disturbed or is_disturbed:
         return replace(verdict, not_raced=DISTURBED)
-    if raced.slower is None:
+    difference = outcome.slower
+    if difference is None:
         return verdict
     return replace(
         verdict,
-        slower=round_significant(raced.slower.slower),
-        choice_us=rounded_us(raced.best_us * (1 + raced.slower.slower)),
-        faster_us=rounded_us(raced.best_us),
-        error_us=round_significant(2 * raced.slower.error * raced.best_us, 2),
-        entry=raced.entry,
+        slower=round_significant(difference.slower),
+        choice_us=rounded_us(outcome.best_us * (1 + difference.slower)),
+        faster_us=rounded_us(outcome.best_us),
+        error_us=round_significant(2 * difference.error * outcome.best_us, 2),
+        entry=outcome.entry,
     )
 
 
-def _race(contest: Contest, tuning: Tuning, worth: float) -> RaceOutcome | str:
-    """Race what a tuner brings; or why that cannot be."""
+def _race_contest(contest: Contest, tuning: Tuning, worth: float) -> RaceOutcome | str:
+    """Race the choice of a tuning, and return the outcome; or the reason for not racing it, in words."""
     entry = tuning.entry
     assert entry is not None
     choice = entry.choice
     assert choice is not None
-    ordered = sorted(dict.fromkeys(contest.candidates), key=lambda one: not one.is_same_configuration(choice))
+    # The choice comes first.
+    ordered = list(dict.fromkeys(contest.candidates))
+    ordered.sort(key=lambda candidate: not candidate.is_same_configuration(choice))
     if len(ordered) < 2 or not ordered[0].is_same_configuration(choice):
         return "there is nothing to race it against"
     runners = contest.ready(ordered)
@@ -343,44 +451,76 @@ def _race(contest: Contest, tuning: Tuning, worth: float) -> RaceOutcome | str:
     if len(racing) < 2:
         return "no other candidate can be launched"
     with tuning.measuring(contest.processor):
-        began = HostTime.perf_counter()
-        winner, results, raced = races(contest.make_clock(), [runners[one] for one in racing], worth, contest.expected)
-        raced = replace(raced, measured_s=HostTime.perf_counter() - began)
-    if winner is None:
-        return raced
-    timed = [_timed(candidate, result) for candidate, result in zip(racing, results, strict=True)]
-    best = timed[winner] = replace(racing[winner], time_us=rounded_us(raced.best_us))
-    problem, fingerprint = tuning.lookup.identity
-    # What the old choice was compiled for says nothing of this one.
-    new = replace(entry, problem=problem, fingerprint=fingerprint, choice=best, candidates=tuple(timed), compiled=())
-    return replace(raced, entry=replace(new, versions=tuning.versions))
+        started = HostTime.perf_counter()
+        challenge = race_choice(
+            contest.make_clock(), [runners[candidate] for candidate in racing], worth, contest.expected
+        )
+        outcome = replace(challenge.outcome, measured_s=HostTime.perf_counter() - started)
+    if challenge.winner is None:
+        return outcome
+    timed_candidates = []
+    for candidate, result in zip(racing, challenge.results, strict=True):
+        timed_candidates.append(_with_time(candidate, result))
+    best = replace(racing[challenge.winner], time_us=rounded_us(outcome.best_us))
+    timed_candidates[challenge.winner] = best
+    identity = tuning.lookup.identity
+    new_entry = replace(
+        entry,
+        problem=identity.problem,
+        fingerprint=identity.fingerprint,
+        choice=best,
+        candidates=tuple(timed_candidates),
+        # These are specializations of the old choice.
+        compiled=(),
+        versions=tuning.versions,
+    )
+    return replace(outcome, entry=new_entry)
 
 
-def _timed(candidate: Candidate, result: Launched) -> Candidate:
+def _with_time(candidate: Candidate, result: Launched) -> Candidate:
     if result.measured is not None:
         return replace(candidate, time_us=rounded_us(result.time_us))
-    return replace(candidate, failed=describe_error(result.failed) if result.failed is not None else "failed")
+    if result.failed is not None:
+        return replace(candidate, failed=describe_error(result.failed))
+    return replace(candidate, failed="failed")
 
 
-def races(
+@dataclass(frozen=True)
+class Challenge:
+    """A race of a choice against the other candidates, and a second race against the fastest of them.
+
+    :param winner: the index of the candidate that beat the choice in both races; None if there is none.
+    :param results: the results of all candidates in the first race.
+    :param outcome: the outcome of both races.
+    """
+
+    winner: int | None
+    results: Sequence[Launched]
+    outcome: RaceOutcome
+
+
+def race_choice(
     clock: Clock, runners: Sequence[Runner], worth: float, expected: tuple[type[BaseException], ...]
-) -> tuple[int | None, Sequence[Launched], RaceOutcome]:
-    """Race a choice, which is the first of the runners, against the others; and again against the one that beats it.
+) -> Challenge:
+    """Race a choice against other candidates, and once more against the candidate that beats it.
 
-    :returns: the number of the one that beats it, what became of each in the first race, and what both came to.
+    :param runners: the choice is the first.
+    :param worth: the share of time that a candidate has to save.
+    :param expected: the errors that only end a candidate.
     """
     race = Race(clock, LIMITS, expected, worth=worth)
     race.probe(runners)
     results = race.finish()
-    if (failed := results[0].failed) is not None:
-        raise failed
+    choice_error = results[0].failed
+    if choice_error is not None:
+        raise choice_error
     if race.choice == 0:
-        return None, results, RaceOutcome(len(runners), race.disturbed)
-    again = Race(clock, LIMITS, expected, seed=1, worth=worth)
-    again.probe([runners[0], runners[race.choice]])
-    _, best = again.finish()
-    raced = RaceOutcome(len(runners), race.disturbed or again.disturbed)
-    found = again.compare(0, 1)
-    if found is None or not found.is_slower(worth):
-        return None, results, raced
-    return race.choice, results, replace(raced, slower=found, best_us=best.time_us)
+        return Challenge(None, results, RaceOutcome(len(runners), race.disturbed))
+    second_race = Race(clock, LIMITS, expected, seed=1, worth=worth)
+    second_race.probe([runners[0], runners[race.choice]])
+    _, best = second_race.finish()
+    outcome = RaceOutcome(len(runners), race.disturbed or second_race.disturbed)
+    difference = second_race.compare(0, 1)
+    if difference is None or not difference.is_slower(worth):
+        return Challenge(None, results, outcome)
+    return Challenge(race.choice, results, replace(outcome, slower=difference, best_us=best.time_us))

@@ -399,7 +399,7 @@ class Controller:
             policy=options.policy,
             tuners_named_by=tuners_named_by,
             adapters=(*TUNERS, *(entry_point.name for entry_point in third_party_tuners())),
-            version_checks=tuple(f"--autotune-{mode.name} tells {mode.tells}" for mode in MODES if mode.tells),
+            version_checks=tuple(f"--autotune-{mode.name} tells {mode.finds_out}" for mode in MODES if mode.finds_out),
         )
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:

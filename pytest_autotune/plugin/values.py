@@ -21,7 +21,7 @@ import pytest
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.locations import OPTIONAL, READ_ONLY, Location, is_url, resolve
 from pytest_autotune.cache.model import library_of
-from pytest_autotune.modes import MODES, Option, Registered
+from pytest_autotune.modes import MODES, ModeRow, Option
 from pytest_autotune.plugin.options import OPTIONS
 from pytest_autotune.report.gate import Limit
 from pytest_autotune.run.lookup import Policy
@@ -199,10 +199,10 @@ def read_options(config: pytest.Config) -> Options:
     """
     values = {option.name: _read_option(config, option) for option in OPTIONS}
     modes = []
-    for registered in MODES:
-        mode_values = {option.name: values.pop(option.name) for option in registered.options}
-        _refuse_options_without_mode(config, registered, mode_values)
-        mode = registered.make(mode_values)
+    for row in MODES:
+        mode_values = {option.name: values.pop(option.name) for option in row.options}
+        _refuse_options_without_mode(config, row, mode_values)
+        mode = row.make(mode_values)
         if mode is not None and (values["load"] or not mode.needs_loaded):
             modes.append(mode)
     options = Options(**values, modes=tuple(modes))
@@ -254,7 +254,7 @@ def _is_on_command_line(config: pytest.Config, flag: str) -> bool:
     return any(argument.partition("=")[0] == name for argument in config.invocation_params.args)
 
 
-def _refuse_options_without_mode(config: pytest.Config, mode: Registered, values: dict[str, Any]) -> None:
+def _refuse_options_without_mode(config: pytest.Config, mode: ModeRow, values: dict[str, Any]) -> None:
     """Refuse a mode's further options if its first option, which asks for the mode, is not set.
 
     :raises pytest.UsageError: for the first such option.
@@ -264,7 +264,7 @@ def _refuse_options_without_mode(config: pytest.Config, mode: Registered, values
         return
     for option in further_options:
         if config.getoption(option.ini, None):
-            raise pytest.UsageError(f"{option.flag}: {mode.without} (add {first_option.flag})")
+            raise pytest.UsageError(f"{option.flag}: {mode.without_mode} (add {first_option.flag})")
 
 
 def _is_spread_gpus_typed(config: pytest.Config) -> bool:

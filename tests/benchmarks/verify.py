@@ -350,7 +350,7 @@ def _to_plant(truth: list[float]) -> list[int]:
 
 def _raced(autotuner: Any, runners: list[Any], truth: list[float], number: int) -> dict[str, Any]:
     """What ``--autotune-verify`` makes of a problem whose choice is this candidate."""
-    from pytest_autotune.modes.verify import WORTH, races
+    from pytest_autotune.modes.verify import WORTH, race_choice
     from pytest_autotune.tuners.triton.internals import autotuners
     from pytest_autotune.tuners.triton.tuning import find_clocks
 
@@ -358,14 +358,15 @@ def _raced(autotuner: Any, runners: list[Any], truth: list[float], number: int) 
     assert clocks is not None
     order = [number, *(other for other in range(len(runners)) if other != number)]
     started = time.perf_counter()
-    winner, _, raced = races(
-        clocks.make_clock(), [runners[one] for one in order], WORTH, autotuners.list_candidate_errors()
+    challenge = race_choice(
+        clocks.make_clock(), [runners[position] for position in order], WORTH, autotuners.list_candidate_errors()
     )
+    outcome = challenge.outcome
     return {
         "loss": truth[number] / min(truth) - 1,
-        "found": winner is not None and not raced.disturbed,
-        "told": raced.slower.slower if raced.slower else 0.0,
-        "disturbed": raced.disturbed,
+        "found": challenge.winner is not None and not outcome.disturbed,
+        "told": outcome.slower.slower if outcome.slower else 0.0,
+        "disturbed": outcome.disturbed,
         "held_s": time.perf_counter() - started,
     }
 
