@@ -18,7 +18,7 @@ from pytest_autotune.cache.locations import Location
 from pytest_autotune.cache.quantities import describe_count
 from pytest_autotune.cache.stores.content_digest import compute_content_digest
 from pytest_autotune.cli.output import FOUND, OK, PATH, print_lines, safe, with_warning
-from pytest_autotune.modes import MODES, Registered
+from pytest_autotune.modes import MODES, ModeRow
 from pytest_autotune.report.gate import Limit, describe_test_counts
 from pytest_autotune.report.markdown import to_markdown
 from pytest_autotune.report.process_gate import GateRequest, JudgedCache, judge_processes
@@ -128,36 +128,36 @@ def _build_initial(caches: Sequence[JudgedCache]) -> InitialCaches:
 
 def _with_drift_section(result: RunResult, reports: Sequence[ProcessReport], limit: Limit) -> RunResult:
     """Return the result with the verdict on the choices that the processes raced."""
-    (registered,) = [mode for mode in MODES if any(option.name == _DRIFT_OPTION for option in mode.options)]
+    (row,) = [mode for mode in MODES if any(option.name == _DRIFT_OPTION for option in mode.options)]
     values = set()
     for report in reports:
-        if report.record is not None and registered.name in report.record.modes:
-            values.add(report.record.modes[registered.name])
+        if report.record is not None and row.name in report.record.modes:
+            values.add(report.record.modes[row.name])
     if not values:
-        failure = f"--max-drift: no process ran with {registered.options[0].flag}"
+        failure = f"--max-drift: no process ran with {row.options[0].flag}"
         return replace(result, errors=(*result.errors, failure))
     # Processes may race different shares. Together they are held to have raced all.
-    value = values.pop() if len(values) == 1 else registered.options[0].alone
-    mode = _make_mode(registered, value, limit)
+    value = values.pop() if len(values) == 1 else row.options[0].alone
+    mode = _make_mode(row, value, limit)
     return replace(result, sections=(mode.build_section(result),))
 
 
-def _make_mode(registered: Registered, value: str, limit: Limit) -> Mode:
+def _make_mode(row: ModeRow, value: str, limit: Limit) -> Mode:
     """Return a mode as its processes ran it.
 
     :param value: of its first option.
     :raises CacheError: if the value makes no sense.
     """
-    first_option, *_ = registered.options
+    first_option, *_ = row.options
     values: dict[str, object] = {}
-    for option in registered.options:
+    for option in row.options:
         if option is first_option:
-            values[option.name] = registered.parse(value)
+            values[option.name] = row.parse(value)
         elif option.name == _DRIFT_OPTION:
             values[option.name] = limit
         else:
             values[option.name] = float(option.default)
-    mode = registered.make(values)
+    mode = row.make(values)
     if mode is None:
         raise CacheError(first_option.flag, f"{value!r} is no value that asks for it")
     return mode
