@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: example test test-gpu test-jax lint workflows docs package proto clean
+.PHONY: example test test-gpu test-jax test-helion lint workflows docs package proto clean
 
 example: $(VENV)/ready
 	$(BIN)/python example_suite/walkthrough.py
@@ -28,6 +28,16 @@ $(VENV)/jax-$(JAX)/ready: pyproject.toml constraints.txt
 	test -x $(@D)/bin/python || $(PYTHON) -m venv $(@D)
 	$(@D)/bin/pip install -c constraints.txt -e ".[xdist]" pytest-timeout hypothesis jax==$(JAX) jaxlib==$(JAX)
 	$(@D)/bin/pip install --no-deps --target $(@D)/plugin jax-cuda13-pjrt==$(JAX)
+	touch $@
+
+# With Helion itself, whose kernels Triton's interpreter runs on the CPU; `test` has a toy in its place.
+HELION := 1.5.1
+test-helion: $(VENV)/helion-$(HELION)/ready
+	$(VENV)/helion-$(HELION)/bin/python -m pytest tests/test_helion.py tests/acceptance/test_helion.py
+
+$(VENV)/helion-$(HELION)/ready: pyproject.toml constraints.txt
+	test -x $(@D)/bin/python || $(PYTHON) -m venv $(@D)
+	$(@D)/bin/pip install -c constraints.txt -e ".[xdist,triton,torch]" pytest-timeout hypothesis helion==$(HELION)
 	touch $@
 
 lint: $(VENV)/ready
