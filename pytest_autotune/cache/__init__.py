@@ -1,1 +1,1 @@
-"""What is kept: the model of a cache, its formats, merging and storing. Knows no pytest and no GPU library."""
+"""The model of a cache, its formats, merging and storing. Knows no pytest and no GPU library."""

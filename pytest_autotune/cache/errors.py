@@ -1,19 +1,19 @@
-"""The one error that reading and writing caches raises."""
+"""The error that reading and writing caches raises."""
 
 from __future__ import annotations
 
 from pytest_autotune.cache.foreign_text import to_one_line
 
-# Enough for a name and its place; a damaged file may have a line of a megabyte.
-_LONGEST = 300
+#: Characters of a message's event. A damaged file may have a line of a megabyte.
+_MAX_EVENT_LENGTH = 300
 
 
 class CacheError(Exception):
-    """A cache cannot be read or written; one line says where, what was found and what to do.
+    """A cache cannot be read or written. The message is a line: the place, the event, and the remedy.
 
-    :param where: ``path``, ``path:line`` or ``path:line:column``.
-    :param found: what is wrong there.
-    :param remedy: what to do about it; empty where that is plain.
+    :param place: ``path``, ``path:line`` or ``path:line:column``.
+    :param event: the problem at that place.
+    :param remedy: the user's next step; empty if it is obvious.
     """
 
     def __init__(self, place: str, event: str, remedy: str = "") -> None:
@@ -23,15 +23,17 @@ class CacheError(Exception):
         self.remedy = remedy
 
     def __str__(self) -> str:
-        found = to_one_line(" ".join(self.event.split()), _LONGEST)
-        remedy = f" ({self.remedy})" if self.remedy else ""
-        # Nothing is cut from the path, which has to be found again, nor from what to do.
-        whole = " ".join(f"{self.place}: {found}{remedy}".split())
-        return to_one_line(whole, len(whole))
+        event = to_one_line(" ".join(self.event.split()), _MAX_EVENT_LENGTH)
+        message = f"{self.place}: {event}"
+        if self.remedy:
+            message += f" ({self.remedy})"
+        # The path and the remedy are never shortened: the user has to find the path, and to type the remedy.
+        message = " ".join(message.split())
+        return to_one_line(message, len(message))
 
 
 class ReportError(CacheError):
-    """What is named as a cache is the JSON report of a run."""
+    """The user named the JSON report of a run as a cache."""
 
     def __init__(self, place: str) -> None:
         super().__init__(place, "is the report of a run, not a cache", "name the cache that the run loaded or dumped")

@@ -1,4 +1,4 @@
-"""The host's time. A test may freeze what is in the module ``time``, or replace it by something of its own."""
+"""The clocks of the host. A test may freeze the functions of the module ``time``, or replace them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import time
 
 
 class HostTime:
-    """What was there when the run began; a tool that freezes time replaces names of modules, not of this."""
+    """The functions of ``time`` as they were when the run began. A tool that freezes time replaces names of modules."""
 
     monotonic = staticmethod(time.monotonic)
     perf_counter = staticmethod(time.perf_counter)

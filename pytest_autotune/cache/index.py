@@ -1,4 +1,4 @@
-"""Entries by tuner, kernel and key, for lookups; in the order of precedence."""
+"""The entries of caches by tuner, kernel and key, for lookups."""
 
 from __future__ import annotations
 
@@ -60,14 +60,14 @@ class EntryIndex:
 
     def list_kernels(self) -> list[str]:
         """Return the kernels of all entries, as ``tuner:kernel``."""
-        return [":".join(name) for name in self._entries_by_kernel]
+        return [f"{tuner}:{kernel}" for tuner, kernel in self._entries_by_kernel]
 
     def list_tuners(self) -> frozenset[str]:
         """Return the tuners of all entries."""
         return frozenset(tuner for tuner, _ in self._entries_by_kernel)
 
     def list_devices(self, tuner: str) -> frozenset[Device]:
-        """Return the devices that there are entries of this tuner for."""
+        """Return the devices of a tuner's entries."""
         return frozenset(entry.problem.device for entry in self if entry.problem.tuner == tuner)
 
     def __iter__(self) -> Iterator[Entry]:

@@ -1,4 +1,4 @@
-"""Where a cache is kept, as a user wrote it: parsed once, and known by its absolute path or URL from then on."""
+"""The locations of caches, as users write them. A location is parsed once, and then has an absolute path or a URL."""
 
 from __future__ import annotations
 
@@ -11,57 +11,63 @@ from pathlib import Path
 
 from pytest_autotune.cache.errors import CacheError
 
-#: The file that makes a folder one of ours.
+#: The file that marks a folder as a cache.
 MARKER = ".pytest-autotune"
-#: Object storage, by what its URLs begin with.
+#: The beginnings of the URLs of object storage.
 SCHEMES = ("s3", "gs", "az")
-#: A store that is down is reported and no error; it is never written to; credentials are those of the machine itself.
+#: The options of a URL. ``optional``: a store that is down is reported, and no error. ``readonly``: the store is never
+#: written. ``instance``: the machine itself gives the credentials.
 OPTIONAL, READ_ONLY, INSTANCE = OPTIONS = ("optional", "readonly", "instance")
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
-#: A bucket, and folders in it, none of which leads elsewhere: ``..`` would, and what follows a ``#`` is left out.
+#: A bucket, and folders in it. A folder named ``..`` would lead to another place, and the library ignores the text
+#: behind a ``#``.
 _BUCKET_AND_FOLDERS = re.compile(r"[\w.-]+(/(?!\.+(/|$))[\w .:=+,-]+)*/*")
 
 
 def resolve(path: str | os.PathLike[str]) -> str:
-    """Return the absolute path without links of the file that ``open()`` would read or create.
+    """Return the absolute path, without links, of the file that ``open()`` would read or create.
 
     Folders at the end of the path may be missing: a writer creates them.
 
-    :raises OSError: for a ``..`` behind a missing folder, and for a loop of links.
+    :raises OSError: for a ``..`` after a missing folder, and for a loop of links.
     """
-    head = os.fspath(path)
-    if not os.path.isabs(head):  # a test may have removed the current folder
-        head = os.path.join(os.getcwd(), head)
+    existing = os.fspath(path)
+    if not os.path.isabs(existing):
+        # The current folder is asked for a relative path alone: a test may have removed the folder.
+        existing = os.path.join(os.getcwd(), existing)
     missing: list[str] = []
-    while not os.path.lexists(head):
-        head, name = os.path.split(head)
+    while not os.path.lexists(existing):
+        existing, name = os.path.split(existing)
         missing.insert(0, name)
     if os.pardir in missing:
         # os.path.realpath() drops the missing folder with its "..", and so names a file that open() does not find.
-        before = [os.path.basename(head), *missing]
-        raise FileNotFoundError(errno.ENOENT, f"there is no folder {before[before.index(os.pardir) - 1]}")
+        names = [os.path.basename(existing), *missing]
+        missing_folder = names[names.index(os.pardir) - 1]
+        raise FileNotFoundError(errno.ENOENT, f"there is no folder {missing_folder}")
     try:
-        os.stat(head)
+        os.stat(existing)
     except (FileNotFoundError, NotADirectoryError):
-        # A dangling link: the file is created where the link leads.
-        return resolve(os.path.join(os.path.dirname(head), os.readlink(head), *missing))
-    return os.path.join(os.path.realpath(head), *missing)
+        # For a dangling link, open() creates the file to which the link leads.
+        target = os.readlink(existing)
+        return resolve(os.path.join(os.path.dirname(existing), target, *missing))
+    return os.path.join(os.path.realpath(existing), *missing)
 
 
-def is_url(written: str | os.PathLike[str]) -> bool:
-    """Whether a location is at a URL: a cache that many share and add to, and no path."""
-    return _URL.match(os.fspath(written)) is not None
+def is_url(text: str | os.PathLike[str]) -> bool:
+    """Whether a location is a URL: not a path, but a cache that many runs share and add to."""
+    return _URL.match(os.fspath(text)) is not None
 
 
 @dataclass(frozen=True)
 class Location:
-    """Where a cache is kept.
+    """The location of a cache.
 
-    :param folder: it was written with a slash at its end: a folder of one file for each problem.
-    :param shown: the path as the user wrote it, for messages.
-    :param url: of object storage, without options and a slash at its end; empty for a path.
-    :param options: some of :data:`OPTIONS`, which stand behind a URL.
-    :param keep: the folder on this machine for what a URL holds and what could not be sent there, if any.
+    :param path: the path of a file or folder; empty for a URL.
+    :param is_folder_path: whether the user wrote a slash at the end: a folder of a file for each problem.
+    :param display_text: the location as the user wrote it, for messages.
+    :param url: a URL of object storage, without its options and without a slash at its end; empty for a path.
+    :param options: the :data:`OPTIONS` behind the URL.
+    :param local_copy: the folder on this machine for copies of a URL's objects, and for entries that could not be sent.
     """
 
     path: Path
@@ -73,46 +79,56 @@ class Location:
 
     @classmethod
     def parse(cls, text: str | os.PathLike[str], base_folder: Path, display_text: str = "") -> Location:
-        """The location that a user wrote, relative to a folder, and as messages are to call it.
+        """Return the location that a user wrote.
 
+        :param base_folder: a relative path starts here.
+        :param display_text: the path for messages; empty for the text itself.
         :raises CacheError: for a URL of another kind, or with other options; for a path that no report could hold.
         """
         text = os.fspath(text)
-        if not is_url(text):
-            try:
-                text.encode()
-            except UnicodeEncodeError:
-                raise CacheError(text, "the path is not encoded in UTF-8", "name it otherwise") from None
-            return cls(base_folder / os.path.expanduser(text), text.endswith("/"), display_text or text)
+        if is_url(text):
+            return cls._parse_url(text)
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            raise CacheError(text, "the path is not encoded in UTF-8", "name it otherwise") from None
+        return cls(base_folder / os.path.expanduser(text), text.endswith("/"), display_text or text)
+
+    @classmethod
+    def _parse_url(cls, text: str) -> Location:
         url, _, query = text.partition("?")
-        scheme, _, rest = url.partition("://")
-        display_text = f"{scheme}://{rest.rpartition('@')[2]}"  # messages hold no password and no signature
-        if "@" in rest:
-            raise CacheError(display_text, "the URL holds credentials", "put them into the environment")
-        if scheme not in SCHEMES or not _BUCKET_AND_FOLDERS.fullmatch(rest):
-            known = ", ".join(f"{scheme}://BUCKET/FOLDER/" for scheme in SCHEMES)
-            raise CacheError(display_text, "is a URL of no store that is known", f"name one of {known}, or a path")
-        options = frozenset(filter(None, query.split("&")))
-        if unknown := sorted(options.difference(OPTIONS)):
-            known = ", ".join(f"?{option}" for option in OPTIONS)
-            found = f"the option ?{unknown[0].partition('=')[0]} is unknown"
-            raise CacheError(display_text, found, f"known are {known}")
-        return cls(Path(), display_text=text, url=url.rstrip("/"), options=options)
+        scheme, _, bucket_and_folders = url.partition("://")
+        # Messages must not have the password before an @, nor the signature behind a question mark.
+        safe_url = f"{scheme}://{bucket_and_folders.rpartition('@')[2]}"
+        if "@" in bucket_and_folders:
+            raise CacheError(safe_url, "the URL holds credentials", "put them into the environment")
+        if scheme not in SCHEMES or not _BUCKET_AND_FOLDERS.fullmatch(bucket_and_folders):
+            urls = ", ".join([f"{name}://BUCKET/FOLDER/" for name in SCHEMES])
+            raise CacheError(safe_url, "is a URL of no store that is known", f"name one of {urls}, or a path")
+        options = set(query.split("&")) - {""}
+        unknown = sorted(options.difference(OPTIONS))
+        if unknown:
+            # The value of an option may be a signature.
+            name = unknown[0].partition("=")[0]
+            remedy = ", ".join([f"?{option}" for option in OPTIONS])
+            raise CacheError(safe_url, f"the option ?{name} is unknown", f"known are {remedy}")
+        return cls(Path(), display_text=text, url=url.rstrip("/"), options=frozenset(options))
 
     @property
     def is_folder(self) -> bool:
-        """Whether it is a folder of caches, by the way it was written or by what is there."""
+        """Whether the location is a folder of caches: the user wrote a slash, or the folder has the marker file."""
         if self.url:
             return False
-        return self.is_folder_path or os.path.isfile(self.path / MARKER)  # Path.is_file raises for some paths
+        # Path.is_file() raises an error for some paths.
+        return self.is_folder_path or os.path.isfile(self.path / MARKER)
 
     @cached_property
     def resolved(self) -> str:
-        """The absolute path without links: the same for all names of one file or folder. Of a URL, the URL.
+        """The absolute path without links: the same for all names of a file or folder. For a URL, the URL.
 
-        It is computed once: whoever leads a link elsewhere later changes neither what is read nor what is written.
+        It is computed once, so a link that is changed later changes neither reading nor writing.
 
-        :raises CacheError: for a path that ``open()`` would not find, but for missing folders at its end.
+        :raises CacheError: for a path that ``open()`` would not find. Folders at its end may be missing.
         """
         if self.url:
             return self.url
@@ -122,4 +138,8 @@ class Location:
             raise CacheError(str(self), f"cannot be read: {error.strerror or error}") from None
 
     def __str__(self) -> str:
-        return self.display_text or f"{self.path}{'/' if self.is_folder_path else ''}"
+        if self.display_text:
+            return self.display_text
+        if self.is_folder_path:
+            return f"{self.path}/"
+        return str(self.path)

@@ -47,12 +47,12 @@ class Value:
     type: str = ""
 
     def __post_init__(self) -> None:
-        kind = self.value.__class__
-        if kind not in _SCALARS:
+        scalar_type = self.value.__class__
+        if scalar_type not in _SCALARS:
             raise UncacheableError(f"{self.name} is a {_type_name(self.value)}, which has no stable form")
-        if kind is int and self.value not in INT64:
+        if scalar_type is int and self.value not in INT64:
             raise UncacheableError(f"{self.name} is an integer beyond 64 bits")
-        if kind is str:
+        if scalar_type is str:
             _check_text(self.name, self.value)
         check_name(self.name)
         check_name(self.type)
@@ -67,15 +67,20 @@ class Value:
     def sort_key(self) -> tuple[str, float, tuple[str, str, str, str]]:
         """Sorts values of the same name; numbers are sorted by their size."""
         value = self.value
-        is_number = isinstance(value, (int, float)) and value == value
-        return self.name, float(value) if is_number and value is not None else 0.0, self.encoded
+        number = 0.0
+        if isinstance(value, (int, float)) and value == value:
+            number = float(value)
+        return self.name, number, self.encoded
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Value) or self.value.__class__ is not other.value.__class__:
             return False
-        mine, theirs = self.value, other.value
-        is_same = repr(mine) == repr(theirs) if mine.__class__ is float else mine == theirs
-        return is_same and self.name == other.name and self.type == other.type
+        if self.name != other.name or self.type != other.type:
+            return False
+        if self.value.__class__ is float:
+            # -0.0 and 0.0 are different, and NaN is equal to NaN.
+            return repr(self.value) == repr(other.value)
+        return self.value == other.value
 
     def __hash__(self) -> int:
         # Coarser than equality, and much cheaper: a problem is hashed at every lookup.
@@ -85,7 +90,9 @@ class Value:
     def display_text(self) -> str:
         """The value for people: a tuple is ``(16, fp32)``, without the kind and type of each part."""
         text = str(self.value)
-        return describe_tuple(text) if self.type == "tuple" else text
+        if self.type == "tuple":
+            return describe_tuple(text)
+        return text
 
     def __str__(self) -> str:
         return f"{self.name}={self.display_text}"
@@ -104,7 +111,9 @@ def plain_value(name: str, value: object) -> Value:
         return Value(name, value)
     if isinstance(value, int):
         number = int(value)
-        return Value(name, number) if number in INT64 else Value(name, str(number), "int")
+        if number in INT64:
+            return Value(name, number)
+        return Value(name, str(number), "int")
     if isinstance(value, float) and value == value:
         return Value(name, float(value))
     raise UncacheableError(f"{name} is a {_type_name(value)}, which has no stable form")
@@ -119,41 +128,45 @@ def check_name(name: str) -> None:
         _check_text(f"the name {name!r}", name)
 
 
-def _check_text(what: str, text: object) -> None:
+def _check_text(description: str, text: object) -> None:
     if not isinstance(text, str):
-        raise UncacheableError(f"{what} is a {_type_name(text)}, and not text")
+        raise UncacheableError(f"{description} is a {_type_name(text)}, and not text")
     if not text.isascii():
         try:
             text.encode()
         except UnicodeEncodeError:
-            raise UncacheableError(f"{what} is text that UTF-8 cannot encode") from None
+            raise UncacheableError(f"{description} is text that UTF-8 cannot encode") from None
 
 
-def _check_names(what: str, values: tuple[Value, ...]) -> None:
+def _check_unique_names(description: str, values: tuple[Value, ...]) -> None:
     names = [value.name for value in values]
     if len(set(names)) < len(names):
         ((name, _),) = Counter(names).most_common(1)
-        raise UncacheableError(f'the name "{name}" is used twice in its {what}')
+        raise UncacheableError(f'the name "{name}" is used twice in its {description}')
 
 
-def _check_type(what: str, parts: Iterable[object], of: type) -> None:
+def _check_types(description: str, items: Iterable[object], expected_type: type) -> None:
     """Check the types of an adapter's values. Adapters of other packages need not pass mypy.
 
     :raises UncacheableError: for the first value of another type.
     """
-    for part in parts:
-        if not isinstance(part, of):
-            raise UncacheableError(f"{what} is a {_type_name(part)}, and not a {of.__name__}")
+    for item in items:
+        if not isinstance(item, expected_type):
+            raise UncacheableError(f"{description} is a {_type_name(item)}, and not a {expected_type.__name__}")
 
 
-def _noted(text: str) -> str:
-    """Return text that is reported and never compared. Characters that UTF-8 cannot encode are escaped."""
-    return text if text.isascii() else text.encode(errors="backslashreplace").decode()
+def _escape_unencodable(text: str) -> str:
+    """Return text with escapes for characters that UTF-8 cannot encode. Only for text that is never compared."""
+    if text.isascii():
+        return text
+    return text.encode(errors="backslashreplace").decode()
 
 
 def _type_name(value: object) -> str:
     cls = value.__class__
-    return cls.__qualname__ if cls.__module__ == "builtins" else f"{cls.__module__}.{cls.__qualname__}"
+    if cls.__module__ == "builtins":
+        return cls.__qualname__
+    return f"{cls.__module__}.{cls.__qualname__}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,9 +192,14 @@ class Device:
     @property
     def id(self) -> str:
         """The identity as one readable word."""
-        arch = self.arch.replace("_", "")
-        words = [self.name, arch, str(self.multiprocessors) if self.multiprocessors else ""]
-        return "-".join(re.sub(r"[^a-z0-9.]+", "-", word.lower()).strip("-") for word in words if word)
+        words = [self.name, self.arch.replace("_", "")]
+        if self.multiprocessors:
+            words.append(str(self.multiprocessors))
+        parts = []
+        for word in words:
+            if word:
+                parts.append(re.sub(r"[^a-z0-9.]+", "-", word.lower()).strip("-"))
+        return "-".join(parts)
 
     @property
     def is_gpu(self) -> bool:
@@ -194,9 +212,12 @@ class Device:
         return self.id, self.name, self.arch, self.multiprocessors
 
     def __str__(self) -> str:
-        what = "thread" if self.name == "CPU" else "multiprocessor"
-        number = f", {describe_count(self.multiprocessors, what)}" if self.multiprocessors else ""
-        return f"{self.name} ({self.arch}{number})"
+        if not self.multiprocessors:
+            return f"{self.name} ({self.arch})"
+        noun = "multiprocessor"
+        if self.name == "CPU":
+            noun = "thread"
+        return f"{self.name} ({self.arch}, {describe_count(self.multiprocessors, noun)})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,11 +238,11 @@ class Candidate:
 
     def __post_init__(self) -> None:
         check_name(self.id)
-        _check_type("a parameter", self.params, Value)
+        _check_types("a parameter", self.params, Value)
         if not isinstance(self.time_us, (float, int, type(None))):
             raise UncacheableError(f"the time of {self} is a {_type_name(self.time_us)}")
         for name in ("failed", "label"):
-            object.__setattr__(self, name, _noted(getattr(self, name)))
+            object.__setattr__(self, name, _escape_unencodable(getattr(self, name)))
 
     def is_same_configuration(self, other: Candidate) -> bool:
         """Whether both candidates are the same configuration, whatever their times are."""
@@ -229,8 +250,9 @@ class Candidate:
 
     @property
     def display_text(self) -> str:
-        """The configuration for people; the id, which may be a digest, only if nothing else is known; may be empty."""
-        return ", ".join(map(str, self.params)) or self.label or self.id
+        """The configuration for people: its params, else its label, else its id. It may be empty."""
+        params = [str(param) for param in self.params]
+        return ", ".join(params) or self.label or self.id
 
     def __str__(self) -> str:
         return self.display_text or "default"
@@ -261,13 +283,13 @@ class Problem:
     sorted_key: tuple[Value, ...] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        for part, name in (("tuner", self.tuner), ("kernel", self.kernel)):
+        for noun, name in (("tuner", self.tuner), ("kernel", self.kernel)):
             check_name(name)
             if not name:
-                raise UncacheableError(f"its {part} is empty")
-        _check_type("its device", [self.device], Device)
+                raise UncacheableError(f"its {noun} is empty")
+        _check_types("its device", [self.device], Device)
         object.__setattr__(self, "key", tuple(self.key))
-        _check_names("key", self.key)
+        _check_unique_names("key", self.key)
         object.__setattr__(self, "sorted_key", tuple(sorted(self.key, key=_BY_NAME)))
 
     @property
@@ -293,8 +315,10 @@ class Problem:
         return self.tuner, self.kernel, self.device.sort_key, tuple(value.sort_key for value in self.key)
 
     def __str__(self) -> str:
-        key = f" ({', '.join(map(str, self.key))})" if self.key else ""
-        return f"{self.name}{key}"
+        if not self.key:
+            return self.name
+        values = [str(value) for value in self.key]
+        return f"{self.name} ({', '.join(values)})"
 
 
 class Fingerprint(tuple[Value, ...]):
@@ -350,12 +374,16 @@ class Versions:
     @classmethod
     def parse(cls, text: str) -> Versions:
         """Parse ``"triton 3.6.0, torch 2.11.0"``. ``str`` gives any text back unchanged."""
-        pairs = []
-        text = _noted(text)
-        for part in text.split(", ") if text else ():
-            library, _, version = part.partition(" ")
-            pairs.append((library, version) if library and version else (part, ""))
-        return cls(tuple(pairs))
+        if not text:
+            return cls()
+        libraries = []
+        for words in _escape_unencodable(text).split(", "):
+            library, _, version = words.partition(" ")
+            if not library or not version:
+                # The text is not of this form. It stays as it is.
+                library, version = words, ""
+            libraries.append((library, version))
+        return cls(tuple(libraries))
 
     @property
     def tuner_version(self) -> str:
@@ -365,14 +393,22 @@ class Versions:
     @property
     def tuner_minor_version(self) -> tuple[str, str]:
         """The tuner's own library, and the first two parts of its version: ``("triton", "3.6")``."""
-        library, version = self.libraries[0] if self.libraries else ("", "")
+        if not self.libraries:
+            return "", ""
+        library, version = self.libraries[0]
         return library, ".".join(version.split(".")[:2])
 
     def __bool__(self) -> bool:
         return bool(self.libraries)
 
     def __str__(self) -> str:
-        return ", ".join([f"{library} {version}" if version else library for library, version in self.libraries])
+        words = []
+        for library, version in self.libraries:
+            if version:
+                words.append(f"{library} {version}")
+            else:
+                words.append(library)
+        return ", ".join(words)
 
 
 NO_VERSIONS = Versions()
@@ -392,7 +428,7 @@ class Digest:
 
     def __post_init__(self) -> None:
         check_name(self.id)
-        object.__setattr__(self, "parts", tuple(map(_noted, self.parts)))
+        object.__setattr__(self, "parts", tuple(map(_escape_unencodable, self.parts)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -425,13 +461,14 @@ class Entry:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "fingerprint", Fingerprint(self.fingerprint))
-        _check_names("fingerprint", self.fingerprint)
-        object.__setattr__(self, "compiled", tuple(sorted({_noted(text) for text in self.compiled})))
-        object.__setattr__(self, "label", _noted(self.label))
-        object.__setattr__(self, "asked_by", _noted(self.asked_by))
-        _check_type("what the tuner itself wrote", [self.native], bytes)
-        _check_type("its choice", [] if self.choice is None else [self.choice], Candidate)
-        _check_type("a candidate", self.candidates, Candidate)
+        _check_unique_names("fingerprint", self.fingerprint)
+        object.__setattr__(self, "compiled", tuple(sorted({_escape_unencodable(text) for text in self.compiled})))
+        object.__setattr__(self, "label", _escape_unencodable(self.label))
+        object.__setattr__(self, "asked_by", _escape_unencodable(self.asked_by))
+        _check_types("what the tuner itself wrote", [self.native], bytes)
+        if self.choice is not None:
+            _check_types("its choice", [self.choice], Candidate)
+        _check_types("a candidate", self.candidates, Candidate)
 
     @property
     def identity(self) -> Identity:
