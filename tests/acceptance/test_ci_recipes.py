@@ -33,6 +33,18 @@ def pytest_collection_modifyitems(config, items):
 CACHE = "tests/autotune.textproto"
 
 
+#: A machine whose tests are skipped, because it has lost its GPU; and a process that is killed.
+FAULTS = """
+@pytest.fixture(autouse=True)
+def machine():
+    if os.environ.get("GPU_IS_LOST"):
+        pytest.skip("no GPU")
+    if os.environ.get("IS_KILLED"):
+        os._exit(137)
+"""
+LOST = {"GPU_IS_LOST": "1"}
+
+
 class GitHub:
     """Runs jobs: each in a clone of its own, with artefacts between them."""
 
@@ -54,8 +66,12 @@ class GitHub:
             "GIT_CONFIG_GLOBAL": os.devnull,
             "GIT_CONFIG_NOSYSTEM": "1",
             "GITHUB_ACTIONS": "true",
+            "GITHUB_RUN_ID": "7",
+            "GITHUB_RUN_ATTEMPT": "1",
             "TOY_LOG": str(folder / "tunings.log"),
         }
+        # These processes run inside a test, and would write no reports.
+        self.environment.pop("PYTEST_CURRENT_TEST", None)
         self.run("git init -q --bare -b main origin.git")
 
     def run(self, script: str, where: Path | None = None, status: int = 0, **more: str) -> str:
@@ -72,8 +88,13 @@ class GitHub:
         assert done.returncode == status, done.stdout
         return done.stdout
 
-    def job(self, job: Mapping[str, Any], status: int = 0, **matrix: object) -> str:
-        """Run the steps of one job; its last script but those that always run ends with ``status``."""
+    def job(
+        self, job: Mapping[str, Any], status: int = 0, environment: Mapping[str, str] | None = None, **matrix: object
+    ) -> str:
+        """Run the steps of one job; its tests, or its gate, end with ``status``.
+
+        :param environment: variables of the machine that runs the job.
+        """
         where = self.folder / "runner"
         shutil.rmtree(where, ignore_errors=True)
         printed = ""
@@ -83,20 +104,22 @@ class GitHub:
             action = step.get("uses", "")
             if "run" in step:
                 if not step["run"].startswith("pip install "):
-                    fails = status if step["run"].startswith("pytest ") else 0
-                    printed += self.run(step["run"], where, fails, GITHUB_WORKSPACE=str(where))
+                    fails = status if step["run"].startswith(("pytest ", "pytest-autotune ")) else 0
+                    more = {"GITHUB_WORKSPACE": str(where), **(environment or {})}
+                    printed += self.run(step["run"], where, fails, **more)
             elif action.startswith("actions/checkout@"):
                 if "repository" not in arguments:
                     self.run(f"git clone -q {self.origin} {where}")
             elif action.startswith("actions/upload-artifact@"):
                 kept = self.artefacts / arguments["name"]
-                kept.mkdir(parents=True, exist_ok=True)
-                for file in where.glob(arguments["path"]):
-                    shutil.copy(file, kept)
+                if kept.exists():
+                    assert arguments["overwrite"]
+                    shutil.rmtree(kept)
+                shutil.copytree(where / arguments["path"], kept)
             elif action.startswith("actions/download-artifact@"):
                 assert arguments["merge-multiple"]
-                for file in [file for kept in self.artefacts.glob(arguments["pattern"]) for file in kept.iterdir()]:
-                    shutil.copy(file, where)
+                for kept in sorted(self.artefacts.glob(arguments["pattern"])):
+                    shutil.copytree(kept, where / arguments["path"], dirs_exist_ok=True)
             else:
                 raise AssertionError(f"what is {step}?")
         return printed
@@ -146,8 +169,175 @@ def test_shards_are_judged_a_bot_merges_and_commits_their_updates_and_then_they_
     shutil.rmtree(github.artefacts)
     for group in groups:
         github.job(tests["test"], group=group)
-    assert "0 entries would be dropped, 4 kept" in github.job(tests["unused"])
-    assert {path.name for path in (github.artefacts / "autotune-1").iterdir()} == {"autotune-1.html", "autotune-1.json"}
+    assert "passed: within the limit of 0 misses" in github.job(tests["gate"])
+    assert sorted(path.suffix for path in (github.artefacts / "autotune-1").iterdir()) == [".html", ".json"]
 
     github.job(update["commit"] | {"steps": update["commit"]["steps"][:3] + update["commit"]["steps"][-1:]})
     assert github.run("git log --format='%an: %s' main", github.origin) == log, "nothing to commit is no error"
+
+
+class Project:
+    """A repository with a suite of four tests, and a cache that covers it."""
+
+    def __init__(self, github: GitHub) -> None:
+        self.github = github
+        author = github.folder / "author"
+        identity = "git config user.name me; git config user.email me@b.invalid"
+        github.run(f"git clone -q origin.git author; cd author; {identity}")
+        (author / "tests").mkdir()
+        (author / "pytest.ini").write_text("[pytest]\ntestpaths = tests\n")
+        (author / "conftest.py").write_text(TOY_TUNER + SPLIT + FAULTS)
+        self.suite = author / "tests" / "test_op.py"
+        self.author = author
+        self.write("abcd")
+        github.run(f"pytest -q --autotune-dump={CACHE}; git add .; git commit -qm one; git push -q origin HEAD", author)
+
+    def write(self, names: str) -> None:
+        """Write a test for each problem."""
+        test = "def test_{0}(tune):\n    tune('lib.op', N='{0}')\n"
+        self.suite.write_text("".join(test.format(name) for name in names))
+
+    def commit(self, names: str) -> None:
+        """Commit another suite."""
+        self.write(names)
+        self.github.run("git commit -qam two; git push -q origin HEAD", self.author)
+
+    @property
+    def keys(self) -> list[object]:
+        """The keys of the committed cache's entries."""
+        self.github.run("git pull -q origin main", self.author)
+        return [entry.problem.key[0].value for entry in stores.read_cache(str(self.author / CACHE)).entries]
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    return Project(GitHub(tmp_path))
+
+
+def test_the_shards_of_github_are_red_for_each_fault(project: Project) -> None:
+    github, jobs = project.github, workflow("gpu tests in shards")
+    github.job(jobs["test"], group=1)
+    lost = github.job(jobs["test"], status=1, group=2, environment=LOST)
+    assert "no test asked for a tuned kernel, and none passed (2 skipped)" in lost
+    github.job(jobs["test"], group=2)
+    github.job(jobs["gate"])
+
+    shutil.rmtree(github.artefacts / "autotune-2")
+    assert "1 report is there, and 2 are expected: a process wrote none" in github.job(jobs["gate"], status=1)
+
+    github.job(jobs["test"], status=137, group=2, environment={"IS_KILLED": "1"})
+    assert "the process has not ended" in github.job(jobs["gate"], status=1)
+
+    github.job(jobs["test"], group=2, environment={"GITHUB_RUN_ATTEMPT": "2"})
+    github.job(jobs["gate"])
+
+    github.job(jobs["test"], group=2, environment={"GITHUB_RUN_ID": "6"})
+    assert "is of run 6, not of run 7" in github.job(jobs["gate"], status=1)
+
+    for group in (1, 2):
+        github.job(jobs["test"], status=1, group=group, environment=LOST)
+    assert "no process asked for a tuned kernel (4 skipped)" in github.job(jobs["gate"], status=1)
+
+
+def test_the_shards_of_github_are_red_for_misses_and_unused_entries(project: Project) -> None:
+    github, jobs = project.github, workflow("gpu tests in shards")
+    project.commit("abc")
+    for group in (1, 2):
+        github.job(jobs["test"], group=group)
+    assert "UNUSED toy:lib.op (N=d)" in github.job(jobs["gate"], status=1)
+
+    project.commit("abcde")
+    github.job(jobs["test"], status=1, group=1)
+    github.job(jobs["test"], group=2)
+    assert "maximum allowed autotune cache misses exceeded: 1 > 0" in github.job(jobs["gate"], status=1)
+
+
+def test_the_bot_of_github_deletes_nothing_for_a_lost_gpu(project: Project) -> None:
+    github, jobs = project.github, workflow("update the autotuning cache")
+    project.commit("abce")
+    github.job(jobs["tune"], group=1)
+    github.job(jobs["tune"], group=2, environment=LOST)
+    printed = github.job(jobs["commit"])
+    assert "was skipped, so its tests may need any entry" in printed
+    assert project.keys == ["a", "b", "c", "d"]
+
+    github.job(jobs["tune"], group=2)
+    github.job(jobs["commit"])
+    assert project.keys == ["a", "b", "c", "e"]
+
+    shutil.rmtree(github.artefacts / "autotune-1")
+    commit = {"steps": [step for step in jobs["commit"]["steps"] if "git push" not in step.get("run", "")]}
+    with pytest.raises(AssertionError, match="1 report is there, and 2 are expected"):
+        github.job(commit)
+
+
+class GitLab:
+    """Runs the jobs of the page's pipeline: each in a clone of its own, with artefacts between them."""
+
+    def __init__(self, project: Project) -> None:
+        self.project = project
+        self.github = project.github
+        page = (REPOSITORY / "docs/ci.md").read_text(encoding="utf-8")
+        section = page.split("## GitLab\n")[1]
+        examples = re.findall(r"^```yaml\n(.*?)^```$", section, re.MULTILINE | re.DOTALL)
+        self.jobs: dict[str, Any] = yaml.safe_load(examples[0])
+        for name in ("GITHUB_ACTIONS", "GITHUB_RUN_ID", "GITHUB_RUN_ATTEMPT"):
+            del self.github.environment[name]
+        self.artefacts = self.github.folder / "gitlab"
+        self.job_count = 0
+
+    def run(self, name: str, index: int = 1, status: int = 0, **environment: str) -> str:
+        """Run a job; its script ends with ``status``. Its artefacts are kept in any case."""
+        job = self.jobs[name]
+        where = self.github.folder / "runner"
+        shutil.rmtree(where, ignore_errors=True)
+        self.github.run(f"git clone -q {self.github.origin} {where}")
+        for needed in job.get("needs", ()):
+            for kept in sorted(self.artefacts.glob(f"{needed} *")):
+                shutil.copytree(kept, where, dirs_exist_ok=True)
+        self.job_count += 1
+        variables = {
+            "CI_PIPELINE_ID": "7",
+            "CI_JOB_ID": str(self.job_count),
+            "CI_JOB_NAME": f"{name} {index}/{job.get('parallel', 1)}",
+            "CI_NODE_INDEX": str(index),
+            "CI_NODE_TOTAL": str(job.get("parallel", 1)),
+            **environment,
+        }
+        try:
+            return self.github.run("\n".join(job["script"]), where, status, **variables)
+        finally:
+            assert job["artifacts"]["when"] == "always"
+            kept = self.artefacts / f"{name} {index}"
+            shutil.rmtree(kept, ignore_errors=True)
+            for path in job["artifacts"].get("paths", ()):
+                if (where / path).is_dir():
+                    shutil.copytree(where / path, kept / path)
+            assert (where / job["artifacts"]["reports"]["junit"].replace("*", str(index))).exists() or status > 1
+
+
+def test_the_pipeline_of_gitlab_is_red_for_each_fault(project: Project) -> None:
+    gitlab = GitLab(project)
+    gitlab.run("test", 1)
+    gitlab.run("test", 2)
+    gitlab.run("gate")
+
+    gitlab.run("test", 2, status=1, **LOST)
+    assert "(2 skipped)" not in gitlab.run("gate", status=1, CI_PIPELINE_ID="8")
+    gitlab.run("test", 1, status=1, **LOST)
+    assert "no process asked for a tuned kernel (4 skipped)" in gitlab.run("gate", status=1)
+
+    gitlab.run("test", 1)
+    gitlab.run("test", 2, status=137, IS_KILLED="1")
+    assert "the process has not ended" in gitlab.run("gate", status=1)
+
+    gitlab.run("test", 2)
+    gitlab.run("gate")
+    project.commit("abce")
+    gitlab.run("test", 1)
+    gitlab.run("test", 2, status=1)
+    assert "maximum allowed autotune cache misses exceeded: 1 > 0" in gitlab.run("gate", status=1)
+    project.commit("abc")
+    gitlab.run("test", 1)
+    gitlab.run("test", 2)
+    assert "UNUSED toy:lib.op (N=d)" in gitlab.run("gate", status=1)
