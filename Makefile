@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: example test test-gpu test-jax test-helion lint workflows docs package proto clean
+.PHONY: example test test-gpu test-jax test-helion test-adapters lint workflows docs package proto clean
 
 example: $(VENV)/ready
 	$(BIN)/python example_suite/walkthrough.py
@@ -38,6 +38,19 @@ test-helion: $(VENV)/helion-$(HELION)/ready
 $(VENV)/helion-$(HELION)/ready: pyproject.toml constraints.txt
 	test -x $(@D)/bin/python || $(PYTHON) -m venv $(@D)
 	$(@D)/bin/pip install -c constraints.txt -e ".[xdist,triton,torch]" pytest-timeout hypothesis helion==$(HELION)
+# With Helion, CuTe DSL and cuTile themselves. The last two compile for an H200 without having any GPU: 100 MB and 170 MB of wheels.
+# The meta package of CuTe DSL would bring its compiler for CUDA 12, too.
+CUTE := 4.8.1
+CUTILE := 1.7.0
+test-adapters: test-helion $(VENV)/adapters-$(CUTE)-$(CUTILE)/ready
+	env -u CUDA_HOME REAL_LIBRARIES=1 $(VENV)/adapters-$(CUTE)-$(CUTILE)/bin/python -m pytest -n 2 tests/test_cute.py tests/test_cutile.py
+
+$(VENV)/adapters-$(CUTE)-$(CUTILE)/ready: pyproject.toml constraints.txt
+	test -x $(@D)/bin/python || $(PYTHON) -m venv $(@D)
+	$(@D)/bin/pip install -c constraints.txt -e ".[xdist]" pytest-timeout hypothesis numpy typing-extensions
+	$(@D)/bin/pip install --no-deps nvidia-cutlass-dsl==$(CUTE) nvidia-cutlass-dsl-libs-base==$(CUTE) \
+		nvidia-cutlass-dsl-libs-core==$(CUTE) nvidia-cutlass-dsl-libs-cu13==$(CUTE)
+	$(@D)/bin/pip install cuda-bindings "cuda-tile[tileiras]==$(CUTILE)"
 	touch $@
 
 lint: $(VENV)/ready

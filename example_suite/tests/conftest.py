@@ -19,16 +19,29 @@ os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 
 
 def lacks(library: str) -> bool:
-    return importlib.util.find_spec(library) is None
+    try:
+        return importlib.util.find_spec(library) is None
+    except ImportError:  # the package that the library is in
+        return True
+
+
+def needs_on_gpu(*libraries: str) -> str:
+    if HAS_GPU and not any(map(lacks, libraries)):
+        return ""
+    return f"{', '.join(libraries)} and a GPU"
 
 
 # Left out and not skipped: a run with skipped tests is no complete run, and would not tell of unused entries.
 LEFT_OUT = {
+    "test_add_cute.py": needs_on_gpu("cutlass"),
+    "test_axpy_cutile.py": needs_on_gpu("cuda.tile"),
     "test_compiled_gpu.py": "" if HAS_GPU else "a GPU",
+    "test_gemm_cute.py": needs_on_gpu("cutlass", "dense_gemm"),
     "test_jax_ops.py": "jax" if lacks("jax") else "",
     "test_matmul_cpu.py": "numba" if lacks("numba") else "",
     "test_axpy_helion.py": "helion" if lacks("helion") else "",
-    "test_transpose_cuda.py": "" if HAS_GPU and not lacks("cupy") else "cupy and a GPU",
+    "test_matmul_cutile.py": needs_on_gpu("cuda.tile"),
+    "test_transpose_cuda.py": needs_on_gpu("cupy"),
 }
 collect_ignore = [file for file, needed in LEFT_OUT.items() if needed]
 
