@@ -38,8 +38,10 @@ test-helion: $(VENV)/helion-$(HELION)/ready
 $(VENV)/helion-$(HELION)/ready: pyproject.toml constraints.txt
 	test -x $(@D)/bin/python || $(PYTHON) -m venv $(@D)
 	$(@D)/bin/pip install -c constraints.txt -e ".[xdist,triton,torch]" pytest-timeout hypothesis helion==$(HELION)
-# With Helion, CuTe DSL and cuTile themselves. The last two compile for an H200 without having any GPU: 100 MB and 170 MB of wheels.
-# The meta package of CuTe DSL would bring its compiler for CUDA 12, too.
+	touch $@
+
+# With Helion, CuTe DSL and cuTile themselves. The last two compile for an H200 without having any GPU: 100 and 170 MB
+# of wheels. The meta package of CuTe DSL would bring its compiler for CUDA 12, too.
 CUTE := 4.8.1
 CUTILE := 1.7.0
 test-adapters: test-helion $(VENV)/adapters-$(CUTE)-$(CUTILE)/ready
