@@ -86,7 +86,7 @@ def hooked(
         value = "toy_adapter:Adapter"
         load = staticmethod(lambda: Adapter)
 
-    monkeypatch.setattr("pytest_autotune.tuners.hooks.third_party_tuners", lambda: [EntryPoint])
+    monkeypatch.setattr("pytest_autotune.tuners.hooks.list_third_party_tuners", lambda: [EntryPoint])
     assert tuners.TUNERS
     session = Session(policy, index, Coordinator(Locks(1.0)), pytest.fail)
     hooks = Hooks(session, None)

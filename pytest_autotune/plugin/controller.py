@@ -46,7 +46,7 @@ from pytest_autotune.run.dumping import dump_run, dump_test_caches
 from pytest_autotune.run.notes import Progress
 from pytest_autotune.run.result import RunRequest, RunResult
 from pytest_autotune.run.settle import InitialCaches, collect_measurements, settle
-from pytest_autotune.tuners import TUNERS, third_party_tuners
+from pytest_autotune.tuners import TUNERS, list_third_party_tuners
 from pytest_autotune.workers.coordinator import Coordinator
 from pytest_autotune.workers.events import RunFolder
 from pytest_autotune.workers.locks import Locks, RunMembership, SharedFolder, find_shared_folder, remove_run_folders
@@ -398,7 +398,7 @@ class Controller:
             update_arguments=update_arguments,
             policy=options.policy,
             tuners_named_by=tuners_named_by,
-            adapters=(*TUNERS, *(entry_point.name for entry_point in third_party_tuners())),
+            adapters=(*TUNERS, *(entry_point.name for entry_point in list_third_party_tuners())),
             version_checks=tuple(f"--autotune-{mode.name} tells {mode.finds_out}" for mode in MODES if mode.finds_out),
         )
 

@@ -26,7 +26,7 @@ from pytest_autotune.plugin.options import OPTIONS
 from pytest_autotune.report.gate import Limit
 from pytest_autotune.run.lookup import Policy
 from pytest_autotune.run.mode import Mode
-from pytest_autotune.tuners import TUNERS, third_party_tuners
+from pytest_autotune.tuners import TUNERS, list_third_party_tuners
 
 _GATES = ("max_misses", "fail_on_unused")
 _SHOWN_AFTER_NAME = re.compile(r" \([^()]*, \d+ (multiprocessor|thread)s?\)$")
@@ -409,7 +409,7 @@ def _read_tuner_names(value: str | Sequence[str] | None, option: Option) -> tupl
     names: list[str] = []
     for text in texts:
         names += text.replace(",", " ").split()
-    libraries = [*TUNERS, *(entry_point.name for entry_point in third_party_tuners())]
+    libraries = [*TUNERS, *(entry_point.name for entry_point in list_third_party_tuners())]
     for name in names:
         if library_of(name) not in libraries:
             raise ValueError(f"unknown tuner {name!r} (known: {', '.join(libraries)})")

@@ -1,4 +1,4 @@
-"""Who tunes: one module for each tuner."""
+"""The tuners: one package for each, and the tuners of other packages."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
-#: The tuners that come with the plugin: name -> module whose ``Adapter`` hooks it.
+#: The tuners that come with the plugin, each with the module whose ``Adapter`` hooks it.
 TUNERS: dict[str, str] = {
     "triton": "pytest_autotune.tuners.triton.adapter",
     "inductor": "pytest_autotune.tuners.inductor",
@@ -16,15 +16,19 @@ TUNERS: dict[str, str] = {
     "function": "pytest_autotune.tuners.function",
     "helion": "pytest_autotune.tuners.helion.adapter",
 }
-#: The entry points of packages that bring an adapter of their own: tuner = module:class.
+#: The group of entry points of packages that bring an adapter of their own: ``tuner = module:class``.
 ENTRY_POINTS = "pytest_autotune.tuners"
 
 
 def adapter_class(name: str) -> Any:
-    """The class of the adapter of one of :data:`TUNERS`, which imports nothing of the tuner."""
+    """Return the class of the adapter of one of :data:`TUNERS`. This imports nothing of the tuner."""
     return import_module(TUNERS[name]).Adapter
 
 
-def third_party_tuners() -> list[EntryPoint]:
-    """The tuners of other packages, sorted by name; loads none of them."""
-    return sorted(entry_points(group=ENTRY_POINTS), key=lambda entry_point: (entry_point.name, entry_point.value))
+def list_third_party_tuners() -> list[EntryPoint]:
+    """Return the tuners of other packages, sorted by name, without loading them."""
+    return sorted(entry_points(group=ENTRY_POINTS), key=_name_and_value)
+
+
+def _name_and_value(entry_point: EntryPoint) -> tuple[str, str]:
+    return entry_point.name, entry_point.value

@@ -1,11 +1,12 @@
-"""Hooks the tuners whose libraries a suite imports, when it imports them."""
+"""Hooks each tuner when the suite imports its library."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from functools import partial
+from dataclasses import dataclass
+from importlib.metadata import EntryPoint
 from types import ModuleType
 from typing import Any
 
@@ -14,14 +15,50 @@ from pytest_autotune.cache.model import library_of
 from pytest_autotune.run.active import ACTIVE_RUNS
 from pytest_autotune.run.mode import Job, Suite
 from pytest_autotune.run.session import Session
-from pytest_autotune.tuners import TUNERS, adapter_class, third_party_tuners
+from pytest_autotune.tuners import TUNERS, adapter_class, list_third_party_tuners
 from pytest_autotune.tuners.protocol import Adapter, HookError
 from pytest_autotune.tuners.shared.library import when_imported
 from pytest_autotune.tuners.shared.patches import undo_patches
 
 
+@dataclass(frozen=True)
+class OwnAdapter:
+    """An adapter that comes with the plugin."""
+
+    name: str
+    #: Begins the reason if the adapter cannot be loaded.
+    origin: str = ""
+
+    def make(self) -> Adapter:
+        adapter: Adapter = adapter_class(self.name)()
+        return adapter
+
+
+@dataclass(frozen=True)
+class ThirdPartyAdapter:
+    """An adapter of another package."""
+
+    entry_point: EntryPoint
+
+    @property
+    def name(self) -> str:
+        return self.entry_point.name
+
+    @property
+    def origin(self) -> str:
+        """The beginning of the reason if the adapter cannot be loaded."""
+        return f"{self.entry_point.value}: "
+
+    def make(self) -> Adapter:
+        adapter: Adapter = self.entry_point.load()()
+        return adapter
+
+
 class Hooks:
-    """The hooked tuners of one process; ``wanted`` are those to act on, matched by prefix, or None for all."""
+    """The hooked tuners of one process.
+
+    :param wanted: the tuners to act on, by the beginnings of their names; None for all.
+    """
 
     def __init__(self, session: Session, wanted: tuple[str, ...] | None) -> None:
         self._session = session
@@ -29,53 +66,66 @@ class Hooks:
         self._adapters: dict[str, Adapter] = {}
         #: The tuners whose adapters' ``hook`` was called.
         self._hooked: set[str] = set()
+        #: Ends the isolation of the tuners, while they are isolated.
         self._isolation: ExitStack | None = None
 
     def install(self) -> None:
-        """Hook each tuner that is to act as soon as its library is there; again when another cache is loaded."""
+        """Hook each tuner that is to act when its library is imported. Called again when another cache is loaded."""
         _see_imports()
         ACTIVE_RUNS.add(self)
         for name in TUNERS:
-            self._add(name, partial(adapter_class, name))
-        for entry_point in third_party_tuners():
+            self._add(OwnAdapter(name))
+        for entry_point in list_third_party_tuners():
             if entry_point.name in TUNERS:
                 self._session.note(f"{entry_point.value} was left out: there is a tuner {entry_point.name} already")
             else:
-                self._add(entry_point.name, entry_point.load, f"{entry_point.value}: ")
+                self._add(ThirdPartyAdapter(entry_point))
 
-    def _add(self, name: str, load: Callable[[], Callable[[], Adapter]], where: str = "") -> None:
-        is_wanted = self._wanted is None or name in map(library_of, self._wanted)
-        if name in self._adapters or name in self._session.unhooked_tuners or not is_wanted:
+    def _add(self, source: OwnAdapter | ThirdPartyAdapter) -> None:
+        """Make an adapter, unless it was made before, and hook its library when that is imported."""
+        name = source.name
+        if name in self._adapters or name in self._session.unhooked_tuners or not self._is_wanted(name):
             return
-        with self._bypassing(name, where):
-            adapter = load()()
+        with self._bypassing(name, source.origin):
+            adapter = source.make()
             if self._is_to_act(name, adapter):
                 self._adapters[name] = adapter
                 when_imported(adapter.module, self._hook, name)
                 if self._isolation is not None:
-                    self._swap_out(name, adapter, self._isolation)
+                    self._isolate(name, adapter, self._isolation)
+
+    def _is_wanted(self, name: str) -> bool:
+        return self._wanted is None or name in map(library_of, self._wanted)
 
     def _is_to_act(self, name: str, adapter: Adapter) -> bool:
+        """Whether a tuner acts in this run, although acting may cost something by itself."""
         if self._wanted is not None or self._session.policy.is_dumping or adapter.acts_without_entries:
             return True
         if self._session.picks_candidates:
             return getattr(adapter, "names_candidates", False)
-        return any(library_of(tuner) == name for index in self._session.indexes for tuner in index.list_tuners())
+        for index in self._session.indexes:
+            if name in map(library_of, index.list_tuners()):
+                return True
+        return False
 
     @contextmanager
-    def _bypassing(self, name: str, where: str = "") -> Iterator[None]:
-        """Go on without a tuner whose adapter raises something inside."""
+    def _bypassing(self, name: str, origin: str = "") -> Iterator[None]:
+        """Bypass a tuner whose adapter raises an error inside.
+
+        :param origin: the beginning of the reason.
+        """
         try:
             yield
-        except BaseException as error:  # a module may exit, or skip, where it lacks something
+        except BaseException as error:  # a module that lacks something may exit, or skip
             adapter = self._adapters.pop(name, None)
             if adapter is not None and name in self._hooked:
                 self._unhook(name, adapter)
             if isinstance(error, KeyboardInterrupt):
                 raise
-            words = error_message(error)
-            reason = where + (words if isinstance(error, HookError) else f"{type(error).__name__}: {words}")
-            self._session.report_bypass(name, " ".join(reason.split()), error)
+            reason = error_message(error)
+            if not isinstance(error, HookError):
+                reason = f"{type(error).__name__}: {reason}"
+            self._session.report_bypass(name, " ".join(f"{origin}{reason}".split()), error)
 
     def _hook(self, name: str, library: ModuleType) -> None:
         adapter = self._adapters.get(name)
@@ -86,24 +136,32 @@ class Hooks:
             adapter.hook(library, self._session)
 
     def prepare(self, suite: Suite) -> list[Job]:
-        """What the adapters can do beside the tests."""
-        return [job for _, jobs in self._ask("prepare", suite) for job in jobs]
+        """Return the jobs that threads can do beside the tests."""
+        jobs: list[Job] = []
+        for jobs_of_tuner in self._ask_adapters("prepare", suite).values():
+            jobs += jobs_of_tuner
+        return jobs
 
     def untracked(self) -> list[str]:
-        """``tuner:kernel`` of what was tuned without asking the session."""
-        return [f"{name}:{kernel}" for name, kernels in self._ask("untracked") for kernel in kernels]
+        """Return ``tuner:kernel`` for each kernel that was tuned without asking the session."""
+        names = []
+        for tuner, kernels in self._ask_adapters("untracked").items():
+            names += [f"{tuner}:{kernel}" for kernel in kernels]
+        return names
 
-    def _ask(self, method: str, *given: object) -> list[tuple[str, Any]]:
-        """What each adapter says that has a method."""
-        said: list[tuple[str, Any]] = []
+    def _ask_adapters(self, method: str, *arguments: object) -> dict[str, list[Any]]:
+        """Call a method of each adapter that has it; return the results by the names of the tuners."""
+        results: dict[str, list[Any]] = {}
         for name, adapter in self._adapters.items():
-            if (callback := getattr(adapter, method, None)) is not None:
-                with self._session.guard(name, f"{method}()"):
-                    said.append((name, list(callback(*given))))
-        return said
+            function = getattr(adapter, method, None)
+            if function is None:
+                continue
+            with self._session.guard(name, f"{method}()"):
+                results[name] = list(function(*arguments))
+        return results
 
     def uninstall(self) -> None:
-        """Restore what was hooked."""
+        """Put back all functions that the adapters replaced."""
         ACTIVE_RUNS.discard(self)
         for name, adapter in self._adapters.items():
             self._unhook(name, adapter)
@@ -117,30 +175,32 @@ class Hooks:
 
     @contextmanager
     def isolated(self) -> Iterator[None]:
-        """Give the tuners an empty memory, and their own back afterwards."""
-        with ExitStack() as stack:
+        """Give the tuners an empty memory, and afterwards the memory that they had before."""
+        with ExitStack() as exits:
             for name, adapter in self._adapters.items():
-                self._swap_out(name, adapter, stack)
-            self._isolation = stack
+                self._isolate(name, adapter, exits)
+            self._isolation = exits
             try:
                 yield
             finally:
                 self._isolation = None
 
-    def _swap_out(self, name: str, adapter: Adapter, stack: ExitStack) -> None:
-        swapped = ExitStack()
+    def _isolate(self, name: str, adapter: Adapter, exits: ExitStack) -> None:
+        """Give one tuner an empty memory until ``exits`` ends."""
+        isolation = ExitStack()
         with self._session.guard(name, "isolated()"):
-            swapped.enter_context(adapter.isolated())
+            isolation.enter_context(adapter.isolated())
+        exits.callback(self._end_isolation, name, isolation)
 
-        @stack.callback
-        def swap_back() -> None:
-            with self._session.guard(name, "isolated()"):
-                swapped.close()
+    def _end_isolation(self, name: str, isolation: ExitStack) -> None:
+        with self._session.guard(name, "isolated()"):
+            isolation.close()
 
 
 def _see_imports() -> None:
-    """Put wrapt's finder, which pytester takes away, before pytest's, which hides imports from those behind it."""
-    from wrapt.importer import ImportHookFinder as Ours  # type: ignore[import-untyped]
+    """Put wrapt's finder first: pytest's finder hides imports from finders behind it. pytester removes wrapt's."""
+    from wrapt.importer import ImportHookFinder  # type: ignore[import-untyped]
 
-    found = [finder for finder in sys.meta_path if isinstance(finder, Ours)]
-    sys.meta_path[:] = [*(found or [Ours()]), *(finder for finder in sys.meta_path if finder not in found)]
+    finders = [finder for finder in sys.meta_path if isinstance(finder, ImportHookFinder)]
+    others = [finder for finder in sys.meta_path if finder not in finders]
+    sys.meta_path[:] = [*(finders or [ImportHookFinder()]), *others]

@@ -1,4 +1,4 @@
-"""What searches leave behind, said alike for every tuner."""
+"""The times, failures and errors of candidates, in the same words for every tuner."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from pytest_autotune.cache.quantities import round_significant
 
 _Error = TypeVar("_Error", bound=BaseException)
 
-#: Digits of a time that are kept: more are noise.
+#: The digits of a time that an entry keeps. More digits are noise.
 DIGITS = 4
-#: Why a search recorded nothing that found nothing that works, for reasons that may be gone the next time.
+#: The reason why a search recorded nothing, if every candidate failed and may work in the next run.
 EVERY_CANDIDATE_FAILED = "every candidate failed"
 
 
@@ -39,20 +39,26 @@ class LaunchError(Exception):
 
 
 def rounded_us(time_us: float, digits: int = DIGITS) -> float:
-    """A time in microseconds as entries hold it; with more digits where times are compared with each other later."""
+    """Return a time in microseconds as an entry holds it.
+
+    :param digits: the digits that are kept; more if the tuner will compare the times with each other.
+    """
     return round_significant(time_us, digits)
 
 
 def does_not_compile(error: str) -> str:
-    """Why a choice that was loaded, or picked by a mode, is rejected; ``error`` is one line."""
+    """Return the reason why a choice from a cache or a mode is rejected.
+
+    :param error: the error in one line.
+    """
     return f"the choice does not compile: {error}"
 
 
 def clear_tracebacks(error: _Error) -> _Error:
-    """An error that has forgotten where it was raised, and so have those that led to it.
+    """Return an error after its traceback, and the tracebacks of the errors that led to it, are removed.
 
-    A frame holds what its function worked on, all tensors of a call, and leads to the frames of its callers. Where one
-    of them holds the error, that is a circle: all of it would stay until the garbage collector comes.
+    A traceback holds frames, and a frame holds all tensors of a call. If a frame also holds the error, this is a
+    circle, and the tensors would stay until the garbage collector runs.
     """
     for linked in chained_errors(error):
         linked.__traceback__ = None

@@ -1,9 +1,9 @@
-"""The one pool in which tuners compile candidates ahead of measuring them.
+"""The threads in which tuners compile candidates before they measure them.
 
-Python is parsed by one thread at a time where more fail: from 3.11.0 to 3.11.7, and in 3.12.0 and 3.12.1, all threads
-share the counter by which ``ast.parse`` tells how deep it is, and a thread that is switched to meanwhile leaves a
-``SystemError: AST constructor recursion depth mismatch`` (python/cpython#106905). Compilers written in Python parse,
-and Triton does not recover: it remembers the error, and of a kernel that it was about to digest a digest that is none.
+In some versions of Python, only one thread may parse at a time. From 3.11.0 to 3.11.7, and in 3.12.0 and 3.12.1, all
+threads share the counter of the depth in ``ast.parse``. If Python switches threads in the middle, it raises
+``SystemError: AST constructor recursion depth mismatch`` (python/cpython#106905). Compilers that are written in Python
+parse, and Triton does not recover: it keeps the error, and an unfinished digest of the kernel.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ _Result = TypeVar("_Result")
 
 
 def parse_one_at_a_time(version: tuple[int, ...]) -> None:
-    """Let one thread parse at a time, from now on, where this version of Python fails otherwise."""
-    fails = (3, 11) <= version < (3, 11, 8) or (3, 12) <= version < (3, 12, 2)
-    if not fails or ast.parse.__module__ == __name__:
+    """Let one thread parse at a time from now on, if this version of Python needs it."""
+    is_needed = (3, 11) <= version < (3, 11, 8) or (3, 12) <= version < (3, 12, 2)
+    if not is_needed or ast.parse.__module__ == __name__:
         return
     original, lock = ast.parse, threading.RLock()
 
@@ -39,12 +39,12 @@ THREAD_NAME = "pytest-autotune-compile"
 
 
 class CompilePool(ThreadPoolExecutor):
-    """Threads that compile, in the context of the thread that submits; an executor that a compiler may be handed.
+    """Threads that compile. Each job runs in a copy of the context of the thread that submits it.
 
-    Leaving it waits for what was submitted. Leaving it by an error, or Ctrl-C, drops what has not begun.
+    The end of the ``with`` block waits for all jobs. After an error or Ctrl-C it drops the jobs that have not begun.
 
-    :param workers: how many compile at a time.
-    :param begin_thread: called first in each thread: a new one has no current device, or another one.
+    :param workers: the number of threads.
+    :param begin_thread: called first in each thread. A new thread has no current device, or another one.
     """
 
     def __init__(self, workers: int, begin_thread: Callable[[], object] | None = None) -> None:

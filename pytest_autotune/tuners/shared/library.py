@@ -1,5 +1,6 @@
-"""What adapters know of a tuner's library, and replace in it: its version, its functions by their parameters, and the
-one guard around what is put in their place, so that an error of ours never fails a test.
+"""A tuner's library: its version, the parameters of its functions, and the moment of its import.
+
+:mod:`.patches` replaces the functions.
 """
 
 from __future__ import annotations
@@ -22,63 +23,73 @@ from pytest_autotune.tuners.shared.distributions import Distribution
 
 
 def find_version(library: str) -> str:
-    """The version of an imported or installed library, without what it was built for; ``"?"`` where there is none."""
-    found = getattr(sys.modules.get(library), "__version__", None)
-    if found is None:
+    """Return the version of an imported or installed library, without its local part; ``"?"`` if it is unknown."""
+    installed = getattr(sys.modules.get(library), "__version__", None)
+    if installed is None:
         with suppress(PackageNotFoundError):
-            found = version(library)
-    return str(found or "?").split("+")[0]
+            installed = version(library)
+    return str(installed or "?").split("+")[0]
 
 
 def list_versions(*libraries: str, distributions: Iterable[Distribution] = ()) -> Versions:
-    """``triton 3.6.0, torch 2.11.0, cuda 13.0``: of libraries that are imported, and what torch was built for.
+    """Return the versions of imported libraries: ``triton 3.6.0, torch 2.11.0, cuda 13.0``.
 
-    :param distributions: those that a kernel uses besides.
+    ``cuda`` or ``hip`` is the version that torch was built for.
+
+    :param distributions: the distributions that a kernel uses besides.
     """
     pairs = [(library, find_version(library)) for library in libraries if library in sys.modules]
     torch: Any = sys.modules.get("torch")
-    for name in ("cuda", "hip") if "torch" in libraries and torch is not None else ():
-        if built_for := getattr(torch.version, name, None):
-            pairs.append((name, str(built_for)))
+    if "torch" in libraries and torch is not None:
+        for platform in ("cuda", "hip"):
+            platform_version = getattr(torch.version, platform, None)
+            if platform_version:
+                pairs.append((platform, str(platform_version)))
     pairs += sorted((distribution.name, distribution.version) for distribution in distributions)
     return Versions(tuple(pairs))
 
 
 def check_signature(
     function: Any,
-    what: str,
+    name: str,
     library: str,
     parameters: Sequence[str],
     *,
     and_others: bool = False,
     needed: str = "another version is needed",
 ) -> Callable[..., Any]:
-    """A function of a library that is what is known here; a HookError where it is not.
+    """Return a function of a library after a check of its parameters.
 
-    :param what: its name, for messages.
-    :param parameters: the names of its parameters, in order; ``and_others``: later versions have further ones.
-    :param needed: what to do where there is none.
+    :param name: the name of the function, for messages.
+    :param parameters: the names of the parameters, in order.
+    :param and_others: whether later versions may have more parameters after these.
+    :param needed: the version to install, for the message if there is no function.
+    :raises HookError: if there is no function, or it has other parameters.
     """
     if function is None:
-        raise HookError(f"{library} {find_version(library)} has no {what}; {needed}")
-    found = list(inspect.signature(function).parameters)
-    if (found[: len(parameters)] if and_others else found) != list(parameters):
-        raise HookError(f"{what} of {library} {find_version(library)} has another signature")
+        raise HookError(f"{library} {find_version(library)} has no {name}; {needed}")
+    names = list(inspect.signature(function).parameters)
+    if and_others:
+        names = names[: len(parameters)]
+    if names != list(parameters):
+        raise HookError(f"{name} of {library} {find_version(library)} has another signature")
     return function  # type: ignore[no-any-return]
 
 
-def when_imported(module: str, hook: Callable[..., object], *given: object) -> None:
-    """Call ``hook`` with what is given and a module as soon as that is there.
+def when_imported(module: str, hook: Callable[..., object], *arguments: object) -> None:
+    """Call ``hook`` with the arguments and the module when the module is imported, or now if it is.
 
-    :param hook: a method: wrapt keeps its hooks for the life of the process, and they must not keep a run alive.
+    :param hook: a bound method. wrapt keeps its hooks for the life of the process, so only a weak reference to the
+        method is kept: the hooks must not keep a run alive.
     """
     import wrapt
 
     reference = weakref.WeakMethod(hook)
 
     def call(library: ModuleType) -> None:
-        if (method := reference()) is not None:
-            method(*given, library)
+        method = reference()
+        if method is not None:
+            method(*arguments, library)
 
     wrapt.register_post_import_hook(call, module)
 
