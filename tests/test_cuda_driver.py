@@ -57,7 +57,7 @@ class Driver:
         ctypes.cast(number, ctypes.POINTER(ctypes.c_int)).contents.value = found
 
 
-def test_the_gpu_of_the_context_is_told_as_torch_tells_it() -> None:
+def test_the_gpu_of_the_context_is_described_as_torch_does() -> None:
     assert context_gpu(Driver()) == (Device("NVIDIA H200", "sm_90", 132), str(UUID))
 
 
@@ -86,7 +86,7 @@ def test_a_driver_that_nothing_has_loaded_stays_unloaded(monkeypatch: pytest.Mon
     assert modes[0] & 4  # RTLD_NOLOAD
 
 
-def test_the_current_gpu_is_that_of_the_context_where_torch_uses_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_context_gives_the_current_gpu_if_torch_uses_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(device, "_find_loaded_driver", Driver)
     monkeypatch.setitem(sys.modules, "torch", None)
 

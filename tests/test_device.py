@@ -48,14 +48,14 @@ def torch(monkeypatch: pytest.MonkeyPatch):
     return torch
 
 
-def test_a_gpu_of_nvidia_is_its_name_architecture_and_multiprocessors(torch) -> None:
+def test_an_nvidia_gpu_has_name_architecture_multiprocessors(torch) -> None:
     torch(Cuda(nvidia()))
 
     assert device.current_gpu() == Device("NVIDIA H200", "sm_90", 132)
     assert device.current_gpu().id == "nvidia-h200-sm90-132"
 
 
-def test_the_device_is_the_current_one_of_the_call(torch) -> None:
+def test_the_device_is_the_current_device_of_the_call(torch) -> None:
     torch(Cuda(nvidia(), nvidia("NVIDIA A100-SXM4-80GB", major=8, multi_processor_count=108), current=1))
 
     assert device.current_gpu() == Device("NVIDIA A100-SXM4-80GB", "sm_80", 108)
@@ -93,7 +93,7 @@ def test_the_lock_of_a_gpu_goes_by_its_uuid(torch) -> None:
     assert device.current_gpu_uuid() == "GPU-b"
 
 
-def test_a_cpu_is_its_widest_vectors_and_its_threads_and_not_its_model() -> None:
+def test_a_cpu_has_its_widest_vectors_and_its_threads() -> None:
     cpu = device.cpu()
 
     assert cpu.name == "CPU"
@@ -139,5 +139,5 @@ def test_a_cpu_has_as_many_threads_as_its_tuner_uses() -> None:
         (Device("Triton interpreter", "interpreter"), "Triton interpreter (interpreter)"),
     ],
 )
-def test_a_device_is_told_in_its_own_words(on: Device, told: str) -> None:
+def test_a_device_is_described_in_words(on: Device, told: str) -> None:
     assert str(on) == told

@@ -23,19 +23,21 @@ def test_the_same_entries_in_another_order_are_no_difference() -> None:
     assert (same.changes, same.unchanged, str(same)) == ((), 2, "no difference")
 
 
-def test_another_time_for_the_same_choice_is_time_only() -> None:
+def test_a_new_time_for_the_same_choice_is_a_change_of_time() -> None:
     assert kinds([entry()], [entry(time_us=11.0)]) == [ChangeKind.TIME]
 
 
-def test_what_is_only_told_counts_as_time_only() -> None:
+def test_a_new_label_is_a_change_of_time() -> None:
     assert kinds([entry()], [replace(entry(), tuning_seconds=9.0, label="x")]) == [ChangeKind.TIME]
 
 
-def test_other_versions_alone_are_a_change_of_their_own() -> None:
+def test_new_versions_alone_are_a_change_of_versions() -> None:
     assert kinds([entry()], [replace(entry(), versions=Versions.parse("triton 4"))]) == [ChangeKind.VERSIONS]
 
 
-def test_a_kernel_that_was_moved_and_one_whose_key_holds_its_code_are_one_change_and_not_two() -> None:
+def test_a_moved_or_edited_kernel_is_a_single_change() -> None:
+    """Without a digest of its source, a moved kernel is an added entry and a removed entry."""
+
     def of(kernel: str = "lib.add", code: str = "") -> Entry:
         key = (Value("M", 1), *([Value("code", code, "digest")] if code else []))
         return replace(entry(), problem=replace(entry().problem, kernel=kernel, key=key))
@@ -48,23 +50,23 @@ def test_a_kernel_that_was_moved_and_one_whose_key_holds_its_code_are_one_change
     ]
 
 
-def test_another_choice_is_told_with_both() -> None:
+def test_a_new_choice_is_reported_with_both_entries() -> None:
     (change,) = found([entry(block=32)], [entry(block=64)]).changes
 
     assert (change.kind, change.old, change.new) == (ChangeKind.CHOICE, entry(block=32), entry(block=64))
 
 
-def test_a_problem_whose_code_changed_is_one_change_and_not_two() -> None:
+def test_a_problem_with_changed_code_is_a_single_change() -> None:
     assert kinds([entry(source="s")], [entry(source="t")]) == [ChangeKind.CODE]
     assert kinds([entry(source="s")], [entry(source="t", block=64)]) == [ChangeKind.CHOICE]
 
 
-def test_of_a_problem_with_several_fingerprints_the_one_that_is_in_both_stays_as_it_is() -> None:
+def test_a_fingerprint_that_both_caches_have_is_no_change() -> None:
     assert kinds([entry(source="a"), entry(source="b")], [entry(source="b"), entry(source="c")]) == [ChangeKind.CODE]
     assert kinds([entry(source="b")], [entry(source="b"), entry(source="c")]) == [ChangeKind.ADDED]
 
 
-def test_entries_that_come_and_go_are_told_in_the_order_of_their_problems() -> None:
+def test_added_and_removed_entries_are_sorted_by_problem() -> None:
     changes = found([entry(1), entry(2)], [entry(4), entry(3)]).changes
 
     assert [(change.kind, change.entry.problem.key[0].value) for change in changes] == [
@@ -75,7 +77,8 @@ def test_entries_that_come_and_go_are_told_in_the_order_of_their_problems() -> N
     ]
 
 
-def test_the_counts_are_those_of_the_device_that_changed_most_and_the_rest_of_another_gpu() -> None:
+def test_the_text_counts_the_device_with_most_changes_by_kind() -> None:
+    """The changes on each other device are a single number."""
     old = [entry(m) for m in range(15)] + [entry(device=A100)]
     new = [entry(m, time_us=11.0) for m in range(12)] + [entry(m, block=64) for m in range(12, 15)]
     new += [entry(device=A100, block=64)]
@@ -84,11 +87,11 @@ def test_the_counts_are_those_of_the_device_that_changed_most_and_the_rest_of_an
     assert found(old, new).device == H200
 
 
-def test_one_choice_is_one_choice() -> None:
+def test_a_single_changed_choice_has_a_singular_noun() -> None:
     assert str(found([entry(block=32)], [entry(block=64)])) == "1 choice changed"
 
 
-def test_the_winner_is_the_fastest_where_all_times_are_the_result() -> None:
+def test_the_winner_is_the_fastest_if_all_times_are_the_result() -> None:
     slow, fast = Candidate("a", time_us=3.0), Candidate("b", time_us=2.0)
     failed = Candidate("c", time_us=1.0, failed="spills")
 
@@ -97,7 +100,7 @@ def test_the_winner_is_the_fastest_where_all_times_are_the_result() -> None:
     assert find_winner(entry()) == entry().choice
 
 
-def test_another_fastest_template_is_another_choice() -> None:
+def test_a_new_fastest_template_is_a_new_choice() -> None:
     def template(first_us: float) -> Entry:
         times = Candidate("a", time_us=first_us), Candidate("b", time_us=5.0)
         return replace(entry(), choice=None, candidates=times)
@@ -106,7 +109,7 @@ def test_another_fastest_template_is_another_choice() -> None:
     assert kinds([template(1.0)], [template(9.0)]) == [ChangeKind.CHOICE]
 
 
-def test_bytes_of_a_tuner_that_tells_no_choice_are_compared() -> None:
+def test_the_bytes_of_a_tuner_without_a_choice_are_compared() -> None:
     one = replace(entry(), choice=None, native=b"1")
 
     assert kinds([one], [replace(one, native=b"2")]) == [ChangeKind.CHOICE]

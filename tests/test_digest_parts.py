@@ -67,7 +67,7 @@ def test_a_change_is_described_by_names_and_parts(names: list[str], digests: lis
         (source(relu="a"), source(relu="a"), ""),
     ],
 )
-def test_a_digest_of_source_names_what_changed(before: Digest, now: Digest, words: str) -> None:
+def test_a_digest_of_source_names_the_changed_functions(before: Digest, now: Digest, words: str) -> None:
     assert describe_difference("source", before, now) == words
 
 
@@ -102,7 +102,7 @@ def test_a_digest_of_candidates_names_those_that_came_and_went(before: Digest, n
     assert describe_difference("search", before, now) == words
 
 
-def test_texts_are_short_whatever_there_is_and_the_same_in_any_order() -> None:
+def test_parts_of_a_digest_are_short_and_ignore_the_order() -> None:
     many = [{"BLOCK": block, "warps": warps} for block in range(40) for warps in range(8)]
     shuffled = random.Random(1).sample(many, len(many))
 

@@ -52,7 +52,20 @@ def run(tmp_path: Path, request: pytest.FixtureRequest) -> Callable[..., RunFold
     return make
 
 
-def test_a_lookup_comes_back_from_its_line_as_it_was() -> None:
+@pytest.mark.parametrize("kernel", ["renamed", "k"], ids=["another kernel", "another order of the key"])
+def test_an_event_keeps_an_identity_unlike_its_entry(kernel: str) -> None:
+    entry = lookup().result.entry
+    problem = replace(entry.problem, kernel=kernel, key=entry.problem.key[::-1])
+
+    decoded = Event.decode(Event("asked", entry.identity._replace(problem=problem), entry).encode())
+
+    assert decoded.identity.problem == problem
+    assert decoded.identity.problem.key == problem.key
+    assert decoded.entry == entry
+    assert decoded.entry.problem.key == entry.problem.key
+
+
+def test_a_lookup_is_read_back_from_its_line() -> None:
     line = lookup().to_event().encode()
 
     assert Lookup.from_event(Event.decode(line)) == lookup()
@@ -80,7 +93,7 @@ def test_the_last_event_of_a_process_is_read_unless_damaged() -> None:
     ["", "{", "[]", "null", "{}", '{"id": 1}', lookup().to_event().encode()[:-9], "[" * 10**5],
     ids=["empty", "open", "list", "null", "nothing", "no kind", "torn", "deep"],
 )
-def test_a_broken_line_is_an_error_of_its_value(line: str) -> None:
+def test_a_broken_line_raises_a_value_error(line: str) -> None:
     with pytest.raises(ValueError):  # noqa: PT011
         Event.decode(line)
 
@@ -108,7 +121,7 @@ def test_a_line_that_a_kill_has_cut_off_loses_only_itself(run: Callable[..., Run
     assert [found.problem.kernel for _, found in asked_in(folder)] == ["one"]
 
 
-def test_a_damaged_line_is_counted_and_the_others_are_read(run: Callable[..., RunFolder]) -> None:
+def test_a_damaged_line_is_counted_and_all_intact_lines_are_read(run: Callable[..., RunFolder]) -> None:
     folder = run()
     folder.log("gw0").append(lookup("one").to_event())
     (path,) = folder.path.glob("*.jsonl")
@@ -169,7 +182,7 @@ def test_a_line_written_while_the_run_ends_is_recovered(run: Callable[..., RunFo
     assert "late" in [found.problem.kernel for found in recovered_in(run())]
 
 
-def test_what_a_run_wrote_is_removed_when_it_is_in_the_cache(tmp_path: Path, run: Callable[..., RunFolder]) -> None:
+def test_the_logs_of_a_run_are_removed_after_its_dump(tmp_path: Path, run: Callable[..., RunFolder]) -> None:
     folder = run()
     folder.log("gw0").append(lookup().to_event())
     folder.collect()
@@ -190,7 +203,7 @@ def test_a_run_ends_whose_descriptors_a_test_has_closed(run: Callable[..., RunFo
     assert not folder.path.exists()
 
 
-def test_a_full_disk_takes_one_line_and_leaves_those_around_it(run: Callable[..., RunFolder]) -> None:
+def test_a_full_disk_damages_a_single_line(run: Callable[..., RunFolder]) -> None:
     folder = run()
     log = folder.log("gw0")
     log.append(lookup("before").to_event())
@@ -244,7 +257,7 @@ def test_a_process_that_knows_no_folder_keeps_its_lines(tmp_path: Path) -> None:
     assert log.lines == [lookup().to_event().encode()]
 
 
-def test_a_worker_finds_only_the_tunings_of_others(run: Callable[..., RunFolder]) -> None:
+def test_a_worker_finds_only_the_tunings_of_different_workers(run: Callable[..., RunFolder]) -> None:
     folder = run()
     mine = OtherWorkers(folder.path, "gw0")
     folder.log("gw0").append(lookup("own").to_event())
@@ -292,7 +305,7 @@ def test_a_forked_child_has_its_own_file_and_no_lock(run: Callable[..., RunFolde
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may give a folder away")
-def test_the_folder_of_another_user_is_left_alone(run: Callable[..., RunFolder]) -> None:
+def test_the_folder_of_a_different_user_is_not_touched(run: Callable[..., RunFolder]) -> None:
     theirs = run()
     theirs.log("gw0").append(lookup("theirs").to_event())
     theirs.close(written=False)

@@ -50,7 +50,7 @@ def check_plain(shown: str) -> None:
         ("# a comment", "# a comment"),
     ],
 )
-def test_what_is_plain_stays_and_what_has_an_effect_is_an_escape(text, shown):
+def test_text_with_an_effect_is_escaped_and_plain_text_stays(text, shown):
     assert to_one_line(text) == shown
     assert to_one_line(shown) == shown
 
@@ -155,7 +155,7 @@ def test_github_gets_commands_of_ours_alone(suite: Suite):
         check_plain(message.replace("%0A", "\n"))
 
 
-def test_a_test_that_fails_on_a_hostile_miss_shows_nothing_but_words(suite: Suite):
+def test_a_test_that_fails_on_a_hostile_miss_shows_plain_words(suite: Suite):
     suite.write(test_hostile=TESTS)
     suite.cache.write_bytes(hostile_cache())
 

@@ -127,7 +127,7 @@ def test_yaml_has_a_line_for_each_device_and_value():
 
 
 @every_format
-def test_devices_whose_names_give_one_id_get_two(format):
+def test_devices_with_the_same_id_get_different_ids_in_a_file(format):
     devices = [Device("Toy GPU", "a_1"), Device("toy gpu", "a1"), Device("Toy/GPU", "a1"), Device("Toy GPU", "a1", 2)]
     cache = Cache(tuple(Entry(Problem("t", "k", (), device), label=device.name) for device in devices))
     data = encode(cache, format)
@@ -135,7 +135,7 @@ def test_devices_whose_names_give_one_id_get_two(format):
     assert encode(Cache(cache.entries[::-1]), format) == data
 
 
-def test_of_two_entries_in_a_merged_file_the_faster_stays_in_any_order():
+def test_the_faster_duplicate_in_a_merged_file_stays():
     block = MATMUL_TEXT[MATMUL_TEXT.index("entries {") :]
     other = block.replace("time_us: 10.4", "time_us: 9.5").replace("int: 64", "int: 128")
     head = MATMUL_TEXT[: -len(block)]
@@ -159,13 +159,13 @@ def test_of_two_entries_in_a_merged_file_the_faster_stays_in_any_order():
     ],
     ids=["crlf", "comments", "no header", "other quotes", "other brackets", "one line"],
 )
-def test_text_written_by_hand_says_the_same(edit):
+def test_text_with_another_layout_gives_the_same_cache(edit):
     assert decode(edit(MATMUL_TEXT).encode(), Format.TEXT, "cache") == Cache((MATMUL,))
 
 
 @pytest.mark.parametrize("written", TEXTS, ids=lambda format: format.value.name)
 @every_format
-def test_a_file_whose_suffix_tells_another_format_than_it_has_is_told_which(format, written):
+def test_a_wrong_suffix_is_refused_with_the_actual_format(format, written):
     data = encode(Cache((MATMUL,)), written)
     forms = [form for form in TEXTS if reads(form, data.decode())]  # JSON is YAML
     if format in forms:
@@ -178,7 +178,7 @@ def test_a_file_whose_suffix_tells_another_format_than_it_has_is_told_which(form
 
 
 @every_format
-def test_a_pointer_of_git_lfs_is_called_one(format):
+def test_a_pointer_of_git_lfs_is_refused_with_its_remedy(format):
     pointer = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a2146\nsize 12345\n"
     assert refusal(pointer, format) == "cache: is a pointer of Git LFS, not the file itself (git lfs pull)"
 
@@ -194,7 +194,7 @@ def test_an_error_does_not_repeat_a_line_of_a_megabyte(format):
 
 
 @every_format
-def test_a_newer_version_is_refused_with_what_to_do(format, monkeypatch):
+def test_a_newer_version_is_refused_with_a_remedy(format, monkeypatch):
     with monkeypatch.context() as newer:
         newer.setattr(mapping, "FORMAT_VERSION", 2)
         data = encode(Cache((MATMUL,)), format)
@@ -229,7 +229,7 @@ def test_an_empty_file_is_refused(data, format):
 
 
 @every_text
-def test_binary_data_in_a_file_named_as_text_is_told(format):
+def test_binary_data_in_a_file_named_as_text_is_refused(format):
     what = f"holds binary, not {format.value.name} (name it .pb)"
     assert refusal(encode(CACHE, Format.BINARY), format) == f"cache: {what}"
 
@@ -242,12 +242,12 @@ def test_binary_data_in_a_file_named_as_text_is_told(format):
         (encode(Cache((MATMUL,)), Format.JSON).decode().replace(": 1024", ": ,"), Format.JSON, "cache:18:"),
     ],
 )
-def test_a_syntax_error_is_told_with_its_line(data, format, place):
+def test_a_syntax_error_is_reported_with_its_line(data, format, place):
     assert refusal(data, format).startswith(place)
 
 
 @every_text
-def test_a_merge_conflict_is_called_one(format):
+def test_a_merge_conflict_is_reported_with_its_remedy(format):
     lines = encode(Cache((MATMUL,)), format).decode().splitlines(keepends=True)
     lines[1:1] = ["<<<<<<< HEAD\n", "=======\n", ">>>>>>> main\n"]
     told = refusal("".join(lines), format)
@@ -266,7 +266,7 @@ def test_a_merge_conflict_is_called_one(format):
         ('id: "nvidia-h200-sm90-132"', "", "devices[0] has no id"),
     ],
 )
-def test_text_that_breaks_the_model_is_refused(old, new, expected):
+def test_text_against_the_model_is_refused_with_its_path(old, new, expected):
     assert expected in refusal(MATMUL_TEXT.replace(old, new, 1), Format.TEXT)
 
 
@@ -288,7 +288,7 @@ def test_text_that_breaks_the_model_is_refused(old, new, expected):
         ({"device": "other"}, 'entries[0].device: no device has the id "other"'),
     ],
 )
-def test_a_mapping_that_breaks_the_model_is_refused_with_its_path(fields, expected, format):
+def test_a_mapping_against_the_model_is_refused_with_its_path(fields, expected, format):
     assert expected in refusal(matmul_with(**fields), format)
 
 
@@ -310,7 +310,7 @@ def test_a_mapping_that_breaks_the_model_is_refused_with_its_path(fields, expect
     ],
     ids=lambda text: text[:24],
 )
-def test_yaml_is_data_and_only_that(data, expected):
+def test_yaml_with_anything_but_plain_data_is_refused(data, expected):
     assert expected in refusal(data, Format.YAML)
 
 
@@ -341,13 +341,13 @@ def test_the_suffix_tells_the_format(format):
 
 
 @pytest.mark.parametrize("name", ["cache", "cache.docx", ".json"])
-def test_another_suffix_is_refused_with_the_known_ones(name):
+def test_an_unknown_suffix_is_refused_with_the_known_suffixes(name):
     known = " ".join(suffix for format in Format for suffix in format.value.suffixes)
     with pytest.raises(CacheError, match=re.escape(known)):
         find_format(PurePath(name))
 
 
-def test_importing_the_cache_modules_imports_neither_protobuf_nor_yaml():
+def test_importing_the_cache_imports_neither_protobuf_nor_yaml():
     names = ("model", "errors", "index", "stores", "codec")
     program = "; ".join(
         [*(f"import pytest_autotune.cache.{name}" for name in names), "import sys; print(*sys.modules)"]
@@ -372,7 +372,7 @@ def test_importing_the_cache_modules_imports_neither_protobuf_nor_yaml():
         ("time_us", "colour", 'cache:13: the field "colour" is unknown (upgrade pytest-autotune)'),
     ],
 )
-def test_an_unknown_field_of_a_text_is_told_with_its_line_and_the_nearest_name(old, new, expected):
+def test_an_unknown_field_is_reported_with_line_and_nearest_name(old, new, expected):
     assert told(MATMUL_TEXT.replace(old, new, 1), Format.TEXT) == expected
 
 
@@ -389,7 +389,8 @@ def told(data: str, format: Format) -> str:
 @pytest.mark.parametrize(
     "text", ["", "triton 3.6.0, torch 2.11.0+cu130, cuda 13.0", "x", "x , y", " a", "a, , b", "a  b c"]
 )
-def test_the_versions_of_an_entry_are_data_and_stand_in_a_file_as_they_did(text: str) -> None:
+def test_the_versions_of_an_entry_keep_their_text(text: str) -> None:
+    """Text that is no list of versions stays as it is, too."""
     assert str(Versions.parse(text)) == text
 
 

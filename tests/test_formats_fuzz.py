@@ -67,7 +67,7 @@ caches = st.lists(entries, max_size=4, unique_by=lambda entry: (entry.problem, e
 @pytest.mark.parametrize("format", Format, ids=lambda format: format.value.name)
 @examples(60)
 @given(cache=caches, order=st.randoms())
-def test_any_cache_comes_back_and_its_bytes_do_not_tell_the_order(format, cache, order):
+def test_any_cache_is_read_back_and_its_order_changes_no_byte(format, cache, order):
     data = encode(cache, format)
     assert set(decode(data, format, "cache").entries) == set(cache.entries)
     shuffled = list(cache.entries)
@@ -93,7 +93,7 @@ def read_by_protobuf(written: str) -> Cache | None:
 
 @examples(100)
 @given(cache=caches)
-def test_protobuf_reads_what_our_printer_writes_as_our_reader_does(cache):
+def test_protobuf_and_our_reader_read_our_text_alike(cache):
     written = encode(cache, Format.TEXT).decode()
     ours = read_by_us(written)
     assert repr(ours) == repr(read_by_protobuf(written))
@@ -142,7 +142,8 @@ def decoded(data: bytes, format: Format) -> Cache | None:
 @pytest.mark.parametrize("format", Format, ids=lambda format: format.value.name)
 @examples(100)
 @given(data=st.data())
-def test_a_damaged_file_comes_to_a_cache_that_can_be_written_or_to_one_line(format, data):
+def test_a_damaged_file_is_a_writable_cache_or_a_one_line_error(format, data):
+    """No damage raises any error but a CacheError."""
     cache = decoded(data.draw(mutants(format)), format)
     if cache is not None:
         encode(cache, format)
@@ -166,7 +167,8 @@ def mutant(chance: random.Random) -> str:
 
 
 @pytest.mark.filterwarnings("ignore:invalid .*escape sequence:DeprecationWarning")
-def test_whatever_protobuf_takes_for_a_cache_is_one_and_nothing_else():
+def test_our_readers_accept_exactly_the_text_of_protobuf():
+    """Our reader passes text with another layout on to protobuf's parser."""
     chance = random.Random(1)
     accepted = 0
     for _ in range(5000 * MORE):
@@ -191,5 +193,5 @@ def test_whatever_protobuf_takes_for_a_cache_is_one_and_nothing_else():
 @pytest.mark.parametrize("format", Format, ids=lambda format: format.value.name)
 @examples(100)
 @given(data=st.binary(max_size=200) | st.lists(tokens, max_size=30).map(lambda words: "".join(words).encode()))
-def test_any_bytes_come_to_a_cache_or_to_one_line(format, data):
+def test_any_bytes_are_a_cache_or_a_one_line_error(format, data):
     decoded(data, format)

@@ -13,7 +13,7 @@ from .test_formats import CACHE
 BENCHMARKS = Path(__file__).parent / "benchmarks"
 
 
-def test_a_hostile_file_comes_to_a_cache_or_to_one_line():
+def test_a_hostile_file_is_a_cache_or_a_one_line_error():
     command = [sys.executable, BENCHMARKS / "hostile_files.py", "--megabytes", "0.2"]
     done = subprocess.run(command, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, ""), done.stdout

@@ -42,13 +42,13 @@ def test_same_key_compares_keys_as_they_are_encoded(index):
     assert not index.list_same_key(entry("add", True).problem)
 
 
-def test_tuners_and_devices_are_told(index):
+def test_the_index_lists_tuners_and_their_devices(index):
     assert index.list_tuners() == {"triton", "xla"}
     assert index.list_devices("triton") == {H200, MI300}
     assert index.list_devices("xla") == {MI300}
 
 
-def test_the_last_cache_comes_first():
+def test_the_last_cache_takes_precedence():
     slow, fast = entry("add", time_us=9.0), entry("add", time_us=1.0)
     for index in (
         EntryIndex.from_caches([Cache((fast,)), Cache((slow,))]),
@@ -57,7 +57,7 @@ def test_the_last_cache_comes_first():
         assert [found.choice.time_us for found in index.list_same_key(fast.problem)] == [9.0, 1.0]
 
 
-def test_the_kernels_with_a_fingerprint_are_told_and_none_for_an_empty_one(index) -> None:
+def test_the_index_lists_the_kernels_with_a_fingerprint(index) -> None:
     assert sorted(index.list_kernels_with_fingerprint("triton", (Value("source", "one"),))) == ["add", "mul"]
     assert not index.list_kernels_with_fingerprint("triton", (Value("source", "two"),))
     assert not index.list_kernels_with_fingerprint("triton", ())

@@ -58,12 +58,12 @@ def untimed(name: str, native: bytes = b"") -> Entry:
     return replace(entry(), choice=candidate(name), candidates=(), native=native)
 
 
-def test_a_choice_stays_where_the_tuner_tells_no_times() -> None:
+def test_a_choice_stays_if_the_tuner_reports_no_times() -> None:
     assert chosen(merge_run(Cache((untimed("a"),)), [MeasuredEntry(untimed("b"))]).cache) == ["BLOCK=a"]
 
 
 @pytest.mark.parametrize(("slower_by", "stays"), [(0.0, True), (NOISE * 0.9, True), (NOISE * 1.1, False)])
-def test_the_committed_choice_stays_while_it_is_not_slower_by_more_than_noise(slower_by: float, stays: bool) -> None:
+def test_the_committed_choice_stays_within_the_noise(slower_by: float, stays: bool) -> None:
     committed = kept(entry(times={"a": 9.0, "b": 20.0}))
     again = entry(times={"a": 10.0 * (1 + slower_by), "b": 10.0})
 
@@ -73,7 +73,8 @@ def test_the_committed_choice_stays_while_it_is_not_slower_by_more_than_noise(sl
     assert merged.counts_text == ("1 unchanged" if stays else "1 changed")
 
 
-def test_what_replaces_an_entry_is_of_the_next_generation_and_what_stays_of_the_same() -> None:
+def test_only_a_replacing_entry_gets_the_next_generation() -> None:
+    """An entry that stays keeps its generation. An entry with a new fingerprint replaces no entry."""
     committed = replace(kept(entry(times={"a": 9.0, "b": 20.0})), generation=2)
     other = entry(times={"a": 20.0, "b": 9.0})
 
@@ -96,7 +97,7 @@ def test_a_committed_choice_that_failed_this_time_is_replaced() -> None:
     assert chosen(merge_run(Cache((committed,)), [MeasuredEntry(again)]).cache) == ["BLOCK=b"]
 
 
-def test_a_choice_that_worked_stays_where_nothing_works_this_time() -> None:
+def test_a_failure_of_all_candidates_replaces_no_choice() -> None:
     committed = replace(kept(entry(times={"a": 9.0})), versions=Versions.parse("triton 3.6.0"))
     failed = replace(committed, choice=None, candidates=(Candidate(failed="ValueError: a test has patched it"),))
     failed = replace(failed, versions=Versions.parse("triton 3.7.1"))
@@ -122,7 +123,7 @@ def test_a_choice_of_this_run_wins_over_a_failure(is_rejected: bool) -> None:
     assert chosen(disturbed.cache) == chosen(used.cache) == ["BLOCK=a"]
 
 
-def test_a_failure_that_another_cache_holds_replaces_no_choice() -> None:
+def test_a_loaded_failure_replaces_no_choice() -> None:
     """The loaded cache expects a failure, so the tuner was left alone; the file that is written knows better."""
     there = kept(entry())
 
@@ -131,7 +132,7 @@ def test_a_failure_that_another_cache_holds_replaces_no_choice() -> None:
     assert there in retuned.cache.entries
 
 
-def test_candidates_are_kept_of_an_entry_that_is_there_already() -> None:
+def test_an_existing_entry_gets_its_candidates_on_request() -> None:
     there = replace(kept(entry()), generation=2)
 
     def merged(again: Entry, was: Entry = there) -> tuple[Entry, ...]:
@@ -145,7 +146,8 @@ def test_candidates_are_kept_of_an_entry_that_is_there_already() -> None:
     assert merged(failing(entry())) == (there,)
 
 
-def test_that_no_candidate_works_stays_to_the_byte_when_the_reasons_say_it_in_other_words() -> None:
+def test_a_failure_with_other_words_changes_no_byte() -> None:
+    """A test may draw the words of a failure at random."""
     was, again = (
         replace(entry(), choice=None, candidates=(Candidate(failed=f"cannot convert [{drawn}]"),))
         for drawn in ("0.42", "0.17")
@@ -158,7 +160,7 @@ def test_that_no_candidate_works_stays_to_the_byte_when_the_reasons_say_it_in_ot
     assert chosen(merge_run(merged.cache, [MeasuredEntry(entry())]).cache) == ["BLOCK=a"]
 
 
-def test_entries_of_a_tuned_problem_with_other_fingerprints_go_unless_they_were_used() -> None:
+def test_a_retuned_problem_loses_its_unused_fingerprints() -> None:
     old, used, new = (kept(entry(source=source)) for source in ("old", "used", "new"))
 
     merged = merge_run(Cache((old, used)), [MeasuredEntry(entry(source="new"))], [used])
@@ -167,7 +169,7 @@ def test_entries_of_a_tuned_problem_with_other_fingerprints_go_unless_they_were_
     assert merged.counts_text == "1 changed, 1 unchanged"
 
 
-def test_a_used_entry_of_another_file_is_added_or_replaces_the_one_there() -> None:
+def test_a_used_entry_of_another_file_is_added_or_replaces() -> None:
     there = kept(entry(times={"a": 10.0, "b": 20.0}))
     used = kept(entry(times={"a": 20.0, "b": 10.0}))
 
@@ -175,7 +177,8 @@ def test_a_used_entry_of_another_file_is_added_or_replaces_the_one_there() -> No
     assert merge_run(Cache((there,)), used=[used]).cache.entries == (used,)
 
 
-def test_a_choice_that_another_minor_version_confirms_is_of_that_version_and_stays_as_it_was_besides() -> None:
+def test_a_confirmed_choice_gets_the_new_minor_version_alone() -> None:
+    """A new patch version, and an unknown version, change nothing."""
     there, again = kept(entry()), replace(entry(times={"a": 10.1, "b": 20.0}), tuning_seconds=7.0)
 
     def merged(then: str, now: str) -> tuple[Entry, ...]:
@@ -189,7 +192,7 @@ def test_a_choice_that_another_minor_version_confirms_is_of_that_version_and_sta
     assert merged("triton 3.7.0", "") == (replace(there, versions=Versions.parse("triton 3.7.0")),)
 
 
-def test_what_is_to_be_dropped_goes_unless_it_was_used_or_tuned() -> None:
+def test_a_dropped_entry_is_removed_unless_it_was_used_or_tuned() -> None:
     dropped, used = kept(entry("dropped")), kept(entry("used"))
 
     merged = merge_run(Cache((dropped, used)), used=[used], dropped={dropped.identity, used.identity})
@@ -197,7 +200,7 @@ def test_what_is_to_be_dropped_goes_unless_it_was_used_or_tuned() -> None:
     assert merged.cache.entries == (used,)
 
 
-def test_of_two_measurements_the_lower_time_wins() -> None:
+def test_the_measurement_with_the_lower_time_wins() -> None:
     slow, fast = entry(times={"a": 10.0, "b": 11.0}), entry(times={"a": 9.0, "b": 8.0})
 
     merged = merge_run(Cache(), [MeasuredEntry(slow, "gw0"), MeasuredEntry(fast, "gw1")])
@@ -205,7 +208,7 @@ def test_of_two_measurements_the_lower_time_wins() -> None:
     assert chosen(merged.cache) == ["BLOCK=b"]
 
 
-def test_an_undisturbed_measurement_wins_over_a_faster_disturbed_one() -> None:
+def test_an_undisturbed_measurement_wins_over_a_faster_disturbed() -> None:
     alone, disturbed = entry(times={"a": 10.0, "b": 11.0}), entry(times={"a": 9.0, "b": 8.0})
 
     merged = merge_run(Cache(), [MeasuredEntry(disturbed, "gw0", is_disturbed=True), MeasuredEntry(alone, "gw1")])
@@ -232,7 +235,8 @@ def test_the_same_records_in_any_order_give_the_same_bytes() -> None:
 
 
 @pytest.mark.parametrize("keep", [True, False])
-def test_entries_for_what_pruning_left_elsewhere_stay_in_a_run_of_a_part_of_the_tests(keep: bool) -> None:
+def test_entries_with_other_pruned_lists_stay_on_request(keep: bool) -> None:
+    """An incomplete run may not have asked for the problems of the other lists."""
     lists = [(Value("pruned", text, "digest"), Value("search", "s", "digest")) for text in ("a", "b", "c")]
     problem = Problem("t", "k", (), Device("GPU", "arch", 1))
     choice = Candidate(params=(Value("BLOCK", 1),), time_us=1.0)

@@ -30,7 +30,7 @@ class Scope(enum.Enum):
     GLOBAL = 1
 
 
-def test_a_problem_is_named_by_tuner_and_kernel_and_knows_the_library_of_its_tuner() -> None:
+def test_a_problem_has_the_name_and_library_of_its_tuner() -> None:
     problem = Problem("inductor.config", "triton_poi_fused_add", (), Device("CPU", "avx512"))
 
     assert problem.name == "inductor.config:triton_poi_fused_add"
@@ -47,9 +47,8 @@ def test_a_problem_is_named_by_tuner_and_kernel_and_knows_the_library_of_its_tun
         (Candidate(time_us=1.0), "default"),
     ],
 )
-def test_a_candidate_is_named_by_what_a_reader_knows_of_it_and_by_an_id_where_that_is_all(
-    candidate: Candidate, words: str
-) -> None:
+def test_a_candidate_is_shown_by_params_then_label_then_id(candidate: Candidate, words: str) -> None:
+    """An id may be a digest, which tells a reader nothing."""
     assert str(candidate) == words
 
 
@@ -71,16 +70,16 @@ def test_a_tuple_is_shown_as_it_is_written_in_python(value: object, words: str) 
 
 
 @pytest.mark.parametrize("text", ["[('int', '1', '')", "[('int', '1')]", "x", "[__import__('os')]"])
-def test_a_tuple_that_no_dump_has_written_is_shown_as_the_file_has_it(text: str) -> None:
+def test_a_foreign_tuple_is_shown_as_the_file_has_it(text: str) -> None:
     assert Value("shape", text, "tuple").display_text == text
 
 
-def test_what_is_counted_is_one_or_several() -> None:
+def test_a_count_has_a_singular_or_plural_noun() -> None:
     assert [describe_count(number, "entry") for number in (0, 1, 2)] == ["0 entries", "1 entry", "2 entries"]
     assert describe_count(3, "choice") == "3 choices"
 
 
-def test_devices_of_one_id_come_in_the_same_order_in_every_process() -> None:
+def test_devices_with_the_same_id_are_sorted_by_name() -> None:
     names = ["".join(letters) for letters in itertools.product("gG", "pP", "uU", "1")]
     cache = Cache(tuple(Entry(Problem("t", "k", (), Device(name, "a"))) for name in names))
 
@@ -103,12 +102,12 @@ def test_devices_of_one_id_come_in_the_same_order_in_every_process() -> None:
         lambda: Candidate("\ud800"),
     ],
 )
-def test_what_no_file_could_hold_is_refused_as_it_is_made(make: Callable[[], object]) -> None:
+def test_a_value_that_no_file_can_hold_is_refused(make: Callable[[], object]) -> None:
     with pytest.raises(UncacheableError):
         make()
 
 
-def test_what_is_told_and_never_compared_is_escaped_where_utf8_cannot_encode_it() -> None:
+def test_reported_text_is_escaped_if_utf8_cannot_encode_it() -> None:
     candidate = Candidate(failed="no file /tmp/\udcff")
     entry = Entry(
         Problem("t", "k", (), GPU), candidates=(candidate,), label="\ud800", versions=Versions.parse("t \ud800")
@@ -119,7 +118,7 @@ def test_what_is_told_and_never_compared_is_escaped_where_utf8_cannot_encode_it(
         assert decode(encode(Cache((entry,)), format), format, "x").entries == (entry,)
 
 
-def test_a_key_keeps_its_order_and_is_the_same_in_any_other() -> None:
+def test_a_key_keeps_its_order_and_equals_any_other_order() -> None:
     one, other = (Problem("t", "k", tuple(Value(name, 1) for name in names), GPU) for names in ("MNK", "KMN"))
 
     assert [value.name for value in one.key] == ["M", "N", "K"]
@@ -133,7 +132,7 @@ def test_problems_are_in_the_order_of_their_numbers() -> None:
     assert [one.key[0].value for one in sorted(problems, key=lambda one: one.sort_key)] == [1, 128, 1024]
 
 
-def test_problems_that_differ_in_any_one_part_are_looked_up_apart() -> None:
+def test_problems_that_differ_in_a_part_have_different_hashes() -> None:
     one = Problem("t", "k", (Value("M", 1),), GPU)
     others = [
         Problem("t", "k", (Value("N", 1),), GPU),

@@ -63,7 +63,7 @@ every_store = pytest.mark.parametrize("name", [*(f"c{form.value.suffixes[0]}" fo
 
 
 @every_store
-def test_what_was_kept_is_read(tmp_path, name):
+def test_a_written_cache_is_read_back(tmp_path, name):
     path = f"{tmp_path}/new/{name}"
     updated = update(path, adding(entry("add"), entry("mul")))
     assert updated.changed
@@ -73,7 +73,7 @@ def test_what_was_kept_is_read(tmp_path, name):
 
 
 @every_store
-def test_what_is_missing_is_told_with_how_to_create_it(tmp_path, name):
+def test_a_missing_cache_is_an_error_with_its_remedy(tmp_path, name):
     path = f"{tmp_path}/{name}"
     assert refusal(read_cache, path).endswith(f"{'folder' if name == 'c/' else 'file'} ({_create(name)}={path})")
     assert read_cache(path, missing_ok=True) == Cache()
@@ -84,7 +84,7 @@ def _create(name: str) -> str:
 
 
 @pytest.mark.parametrize("name", ["c.textproto", "c.pb"])
-def test_an_empty_file_is_a_cache_only_where_it_may_be_missing(tmp_path, name):
+def test_an_empty_file_is_a_cache_only_if_it_may_be_missing(tmp_path, name):
     path = tmp_path / name
     path.touch()
     assert "is empty" in refusal(read_cache, path)
@@ -106,7 +106,7 @@ def test_a_folder_a_pipe_and_a_giant_are_no_caches(tmp_path, monkeypatch):
 # Folders
 
 
-def test_a_folder_keeps_one_file_for_each_problem(tmp_path):
+def test_a_folder_has_a_file_for_each_problem(tmp_path):
     folder = tmp_path / "kept"
     update(f"{folder}/", adding(entry("add"), entry("mul")))
     names = {MARKER, *(f"{entry(kernel).problem.digest}.textproto" for kernel in ("add", "mul"))}
@@ -114,7 +114,7 @@ def test_a_folder_keeps_one_file_for_each_problem(tmp_path):
     assert set(read_cache(folder).entries) == {entry("add"), entry("mul")}
 
 
-def test_only_the_changed_files_of_a_folder_are_written_and_dropped_ones_removed(tmp_path):
+def test_only_changed_files_of_a_folder_are_written_or_removed(tmp_path):
     folder = tmp_path / "kept"
     update(f"{folder}/", adding(entry("add"), entry("mul"), entry("sub")))
     (folder / "README").write_text("ours")
@@ -128,7 +128,7 @@ def test_only_the_changed_files_of_a_folder_are_written_and_dropped_ones_removed
     assert not update(folder, lambda cache: cache).changed
 
 
-def test_a_folder_with_other_things_in_it_is_refused(tmp_path):
+def test_a_folder_with_foreign_files_is_refused(tmp_path):
     (tmp_path / "test_a.py").write_text("def test(): pass")
     path = f"{tmp_path}/"
     for action in (read_cache, check_writable, lambda path: update(path, adding(entry("add")))):
@@ -136,7 +136,7 @@ def test_a_folder_with_other_things_in_it_is_refused(tmp_path):
     assert os.listdir(tmp_path) == ["test_a.py"]
 
 
-def test_a_folder_whose_files_cannot_be_told_for_a_moment_loses_none(tmp_path, monkeypatch):
+def test_a_stale_listing_of_a_folder_loses_no_entry(tmp_path, monkeypatch):
     path = f"{tmp_path}/kept"
     update(f"{path}/", adding(entry("add"), entry("mul")))
 
@@ -152,7 +152,7 @@ def test_a_folder_whose_files_cannot_be_told_for_a_moment_loses_none(tmp_path, m
     assert set(read_cache(path).entries) == {entry("add"), entry("mul")}
 
 
-def test_what_a_killed_dump_left_in_a_folder_goes_with_the_next(tmp_path):
+def test_the_next_dump_removes_the_files_of_a_killed_dump(tmp_path):
     path = f"{tmp_path}/kept/"
     update(path, adding(entry("add")))
     left = tmp_path / "kept" / f".{entry('mul').problem.digest}.textproto{TEMPORARY}"
@@ -167,7 +167,7 @@ def test_what_a_killed_dump_left_in_a_folder_goes_with_the_next(tmp_path):
 
 
 @every_store
-def test_nothing_is_written_where_the_bytes_are_the_same(tmp_path, name):
+def test_nothing_is_written_if_the_bytes_are_the_same(tmp_path, name):
     path = f"{tmp_path}/{name}"
     update(path, adding(entry("add")))
     files = {file: file.stat() for file in tmp_path.rglob("*") if file.is_file()}
@@ -228,7 +228,7 @@ def test_a_removed_current_folder_is_no_hindrance(tmp_path, monkeypatch):
     assert "No such file or directory" in refusal(read_cache, "c.pb")
 
 
-def test_a_dangling_link_is_written_where_it_leads(tmp_path):
+def test_the_target_of_a_dangling_link_is_written(tmp_path):
     (tmp_path / "real").mkdir()
     (tmp_path / "c.textproto").symlink_to("real/link")
     (tmp_path / "real/link").symlink_to("../kept/new/c.textproto")
@@ -257,7 +257,7 @@ def test_an_error_in_the_change_leaves_everything_as_it_was(tmp_path):
     ],
     ids=["damaged", "newer", "lossy"],
 )
-def test_what_must_not_be_overwritten_is_refused_before_and_kept_after_a_run(tmp_path, content):
+def test_a_lossy_cache_is_refused_before_and_kept_after_a_run(tmp_path, content):
     path = tmp_path / "c.txt"
     path.write_bytes(content)
     assert refusal(check_writable, path).startswith(str(path))
@@ -282,7 +282,7 @@ def test_without_the_lock_the_cache_is_written_beside(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["c.pb", "c/"])
-def test_what_is_too_large_to_be_read_again_is_told_and_what_was_there_stays(tmp_path, monkeypatch, name):
+def test_a_cache_too_large_to_read_is_refused_and_the_old_stays(tmp_path, monkeypatch, name):
     path = f"{tmp_path}/{name}"
     update(path, adding(entry("add")))
     monkeypatch.setattr(stores.disk, "MAX_BYTES", 2**20)
@@ -303,7 +303,7 @@ def test_checking_leaves_nothing_behind(tmp_path):
     assert os.listdir(tmp_path) == []
 
 
-def test_what_could_not_be_written_is_told_before(tmp_path):
+def test_an_unwritable_path_is_refused_before_the_run(tmp_path):
     (tmp_path / "a.pb").mkdir()
     (tmp_path / "file").touch()
     assert "is a folder, not a cache" in refusal(check_writable, tmp_path / "a.pb")
@@ -326,7 +326,7 @@ def small_disk(folder: Path):
 
 
 @every_store
-def test_a_full_disk_is_told_and_the_old_cache_intact(tmp_path, name):
+def test_a_full_disk_is_an_error_and_the_old_cache_stays(tmp_path, name):
     with small_disk(tmp_path / "disk") as disk:
         path = f"{disk}/{name}"
         update(path, adding(entry("add")))
@@ -339,7 +339,7 @@ def test_a_full_disk_is_told_and_the_old_cache_intact(tmp_path, name):
         assert litter(disk) == []
 
 
-def test_a_read_only_folder_is_told_before_and_after(tmp_path):
+def test_a_read_only_folder_is_refused_before_and_after_a_run(tmp_path):
     with small_disk(tmp_path / "disk") as disk:
         update(disk / "c.pb", adding(entry("add")))
         subprocess.run(["mount", "-o", "remount,ro", disk], check=True)
@@ -393,7 +393,7 @@ def test_a_process_killed_while_writing_leaves_the_old_file(tmp_path, name):
 
 
 @pytest.mark.parametrize("name", ["c.textproto", "c/"])
-def test_processes_that_update_one_path_lose_nothing(tmp_path, name):
+def test_processes_that_update_the_same_path_lose_nothing(tmp_path, name):
     path = f"{tmp_path}/{name}"
     program = """
     for i in range(15):
@@ -429,7 +429,7 @@ def no_lock(*args):
 
 
 @pytest.mark.parametrize("is_lock_for_all", [True, False], ids=["with its lock", "in a folder of another user"])
-def test_a_folder_is_read_as_a_whole_while_another_process_replaces_its_files(tmp_path, monkeypatch, is_lock_for_all):
+def test_a_folder_is_read_as_a_whole_during_an_update(tmp_path, monkeypatch, is_lock_for_all):
     path, few, many = f"{tmp_path}/c/", [entry("0")], [entry(str(number)) for number in range(20)]
     update(path, lambda now: Cache(tuple(many)))
     program = f"""
@@ -459,6 +459,6 @@ def test_a_foreign_file_in_the_place_of_a_lock_stays(tmp_path):
     assert (tmp_path / "c.textproto.new").read_text().count("entries {") == 1
 
 
-def test_a_lock_that_another_user_left_is_no_hindrance(tmp_path):
+def test_the_left_lock_file_of_a_different_user_does_no_harm(tmp_path):
     with locked(tmp_path / ".c.textproto.lock", 0):
         assert (tmp_path / ".c.textproto.lock").stat().st_mode & 0o777 == 0o666
