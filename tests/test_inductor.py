@@ -32,7 +32,7 @@ from pytest_autotune.tuners.inductor.benchmarks import Benchmarks
 from pytest_autotune.tuners.inductor.graph_shape import Paddings
 from pytest_autotune.tuners.inductor.template_key import template_key
 from pytest_autotune.tuners.inductor.templates import TemplateDecision
-from pytest_autotune.tuners.shared.library import FunctionPatches
+from pytest_autotune.tuners.shared.patches import Patches
 from tests import forked_torch
 from tests.sessions import a_session
 
@@ -693,7 +693,7 @@ class Symbol:
 def test_a_padding_key_has_measured_sizes_and_settings() -> None:
     module = PadModule()
     run, looked_up = a_session(is_dumping=True)
-    Paddings(Benchmarks()).hook(module, run, FunctionPatches(run, "inductor.pad_mm"))
+    Paddings(Benchmarks()).hook(module, run, Patches(run, "inductor.pad_mm"))
 
     def key(size: object) -> tuple[Value, ...]:
         module.should_pad("key", SimpleNamespace(device=MATRIX.device, shape=(size, 8)), MATRIX, "aten.mm")

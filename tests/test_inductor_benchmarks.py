@@ -13,7 +13,7 @@ import pytest
 from pytest_autotune.run.session import Policy, Session
 from pytest_autotune.tuners.inductor.benchmarks import Benchmarks
 from pytest_autotune.tuners.inductor.kernels import Kernels
-from pytest_autotune.tuners.shared.library import FunctionPatches
+from pytest_autotune.tuners.shared.patches import Patches
 from pytest_autotune.workers.coordinator import Coordinator
 from pytest_autotune.workers.locks import Locks
 from tests.sessions import a_session
@@ -70,7 +70,7 @@ def a_tuning() -> Any:
 def hooked(inductor: Any, gpu: Gpu) -> tuple[Benchmarks, Session]:
     session = Session(Policy(), None, Coordinator(Locks(1.0)), pytest.fail)
     part = Benchmarks(lambda: gpu)
-    part.hook(inductor, session, FunctionPatches(session, part.tuner))
+    part.hook(inductor, session, Patches(session, part.tuner))
     return part, session
 
 
@@ -133,7 +133,7 @@ class CachingAutotuner:
 
 def test_a_torch_whose_candidates_cannot_race_gets_a_note() -> None:
     session, _ = a_session()
-    patches = FunctionPatches(session, "inductor.config")
+    patches = Patches(session, "inductor.config")
 
     Kernels(Benchmarks()).hook(SimpleNamespace(CachingAutotuner=CachingAutotuner), session, patches)  # type: ignore[arg-type]
     patches.undo()

@@ -20,7 +20,7 @@ if not sys.platform.startswith("linux"):
 
 from pytest_autotune.tuners.inductor import compiling
 from pytest_autotune.tuners.inductor.compiling import CompileWorkers, ForkedPool
-from pytest_autotune.tuners.shared.library import FunctionPatches
+from pytest_autotune.tuners.shared.patches import Patches
 from tests.test_inductor import USER_KERNEL
 
 
@@ -205,12 +205,12 @@ class UnknownPool(InductorsPool):
     def __init__(self, workers: int) -> None: ...
 
 
-def hooked(pool: type, dumping: bool = True, loaded: Sequence[str] = ()) -> tuple[CompileWorkers, Any, FunctionPatches]:
+def hooked(pool: type, dumping: bool = True, loaded: Sequence[str] = ()) -> tuple[CompileWorkers, Any, Patches]:
     module: Any = ModuleType("async_compile")
     module.SubprocPool, module.SubprocException = pool, Failed
     index = SimpleNamespace(list_tuners=lambda: loaded)
     run: Any = SimpleNamespace(policy=SimpleNamespace(is_dumping=dumping), indexes=[index] if loaded else [])
-    part, patches = CompileWorkers(), FunctionPatches(run, "inductor")
+    part, patches = CompileWorkers(), Patches(run, "inductor")
     part.hook(module, run, patches)
     return part, module, patches
 
@@ -246,7 +246,7 @@ def test_after_the_run_inductor_makes_its_own_pool_again(monkeypatch: pytest.Mon
     monkeypatch.setattr(compiling, "prepare_inductor", prepare_nothing)
     monkeypatch.setattr(module, "get_compile_threads", lambda: 2)
     run: Any = SimpleNamespace(policy=SimpleNamespace(is_dumping=True), indexes=[])
-    part, patches = CompileWorkers(), FunctionPatches(run, "inductor")
+    part, patches = CompileWorkers(), Patches(run, "inductor")
     part.hook(module, run, patches)
     module.AsyncCompile.process_pool.cache_clear()
 

@@ -14,7 +14,7 @@ from pytest_autotune.run.session import Session
 from pytest_autotune.tuners.inductor.benchmarks import Benchmarks
 from pytest_autotune.tuners.inductor.generated_kernel import KernelRace
 from pytest_autotune.tuners.inductor.templates import TemplateDecision, Templates
-from pytest_autotune.tuners.shared.library import FunctionPatches
+from pytest_autotune.tuners.shared.patches import Patches
 from tests.sessions import AnyChoice, a_session, verifying
 from tests.test_inductor_benchmarks import Inductor, Kernel
 from tests.test_race import Gpu
@@ -59,7 +59,7 @@ def test_a_loaded_choice_races_with_the_measurable_candidates() -> None:
     for times_us, spills in (({16: 40.0, 64: 44.0, 128: 30.0}, {128: 99}), ({16: 44.0, 64: 44.2}, {})):
         session, verdicts = a_race(entry)
         autotuner = Spilling(times_us, spills)
-        race = KernelRace(autotuner, choice, ("x",), {"stream": 0}, Benchmarks(Gpu), compiled_s=1.5)
+        race = KernelRace(autotuner, choice, ("x",), {}, Benchmarks(Gpu), compiled_s=1.5)
         with session.tuning(AnyChoice(entry.problem)) as tuning:
             tuning.race(race.build)
         results += verdicts
@@ -83,6 +83,16 @@ def template(name: str) -> Any:
     return choice
 
 
+class AlgorithmSelectorCache:
+    """Inductor's class that decides among templates."""
+
+    def lookup(self, choices: Any, op: Any, inputs: Any, benchmark: Any, hint_override: Any = None) -> Any:
+        raise AssertionError("the plugin answers every lookup")
+
+
+SELECT_ALGORITHM: Any = SimpleNamespace(AlgorithmSelectorCache=AlgorithmSelectorCache, torch=None)
+
+
 @pytest.mark.parametrize(
     ("times_us", "verdict_start"),
     [
@@ -100,9 +110,9 @@ def test_a_loaded_template_decision_is_measured_and_used(
     session, verdicts = a_race(entry)
     inductor: Any = Inductor()
     benchmarks = Benchmarks(Gpu)
-    benchmarks.hook(inductor, session, FunctionPatches(session, "inductor"))
-    part = Templates(benchmarks)
-    part._session, part._module = session, SimpleNamespace(torch=None)
+    patches = Patches(session, "inductor")
+    benchmarks.hook(inductor, session, patches)
+    Templates(benchmarks).hook(SELECT_ALGORITHM, session, patches)
     monkeypatch.setattr("pytest_autotune.tuners.inductor.templates.template_key", lambda *args: ())
     monkeypatch.setattr("pytest_autotune.tuners.inductor.templates.device_of", lambda *args: GPU)
     monkeypatch.setattr(TemplateDecision, "explain_failed_compilation", lambda *args: "")
@@ -115,8 +125,10 @@ def test_a_loaded_template_decision_is_measured_and_used(
             times_ms[candidate] = inductor.benchmarker.benchmark(partial(times_us.__getitem__, candidate.name))
         return times_ms
 
-    before_compilation = part._lookup(dict, None, choices, "mm", "inputs", None, None)
-    times_ms = part._lookup(dict, None, choices, "mm", "inputs", benchmark, None)
+    cache = AlgorithmSelectorCache()
+    before_compilation = cache.lookup(choices, "mm", "inputs", None)
+    times_ms = cache.lookup(choices, "mm", "inputs", benchmark)
+    patches.undo()
 
     assert before_compilation == {}  # so that Inductor compiles all candidates
     assert times_ms == dict(zip(choices, (0.01, 0.02, 0.03), strict=True))

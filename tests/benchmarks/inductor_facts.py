@@ -156,14 +156,9 @@ def _time() -> None:
         _timed(Race, name, f"race: {name}")
     with suppress(ImportError, AttributeError):
         from pytest_autotune.tuners.inductor.benchmarks import Benchmarks
-        from pytest_autotune.tuners.inductor.kernels import Kernels
-        from pytest_autotune.tuners.inductor.templates import Templates
 
-        _timed(Kernels, "_tune", "kernels: all")
-        _timed(Benchmarks, "raced_ms", "kernels: race of a list")
-        _timed(Templates, "_measure", "templates: measuring")
-        _noted(Benchmarks, "raced_ms", "racing a list")
-        _noted(Templates, "_measure", "measuring templates")
+        _timed(Benchmarks, "race_launchers", "kernels: race of a list")
+        _noted(Benchmarks, "race_launchers", "racing a list")
     measuring: Any = Tuning.measuring
 
     @contextmanager
@@ -611,7 +606,7 @@ def _compare() -> None:
 
 @_tries("a kernel's choices")
 def _compare_kernel(autotuner: Any, args: tuple[Any, ...], kwargs: dict[str, Any], known: Mapping[str, Any]) -> None:
-    from pytest_autotune.tuners.inductor.benchmarks import runners
+    from pytest_autotune.tuners.inductor.benchmarks import build_runners
     from pytest_autotune.tuners.measuring.clocks import torch_clock
     from pytest_autotune.tuners.shared.compile_pool import CompilePool
 
@@ -635,7 +630,7 @@ def _compare_kernel(autotuner: Any, args: tuple[Any, ...], kwargs: dict[str, Any
         except Exception as error:
             facts["notes"].append(f"{name} {wanted[number]}: {type(error).__name__}")
     clock = torch_clock(flush_l2=True)
-    times = {numbers[at]: one for at, one in _truth(clock, list(runners(autotuner, launchers, args, kwargs))).items()}
+    times = {numbers[at]: one for at, one in _truth(clock, build_runners(autotuner, launchers, args, kwargs)).items()}
     facts["compared"][name] = {
         "chose": {arm: wanted.index(one["choice"]) for arm, one in found.items()},
         "params": wanted,

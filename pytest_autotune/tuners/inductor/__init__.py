@@ -25,7 +25,8 @@ from pytest_autotune.tuners.inductor.kernels import Kernels
 from pytest_autotune.tuners.inductor.parts import Part
 from pytest_autotune.tuners.inductor.templates import Templates
 from pytest_autotune.tuners.protocol import HookError
-from pytest_autotune.tuners.shared.library import FunctionPatches, when_imported
+from pytest_autotune.tuners.shared.library import when_imported
+from pytest_autotune.tuners.shared.patches import Patches
 
 
 class Adapter:
@@ -65,7 +66,7 @@ class Adapter:
         """Hook a part whose module was imported just now. If that fails, only this part is bypassed."""
         if self._session is None:
             return
-        patches = FunctionPatches(self._session, part.tuner)
+        patches = Patches(self._session, part.tuner)
         try:
             part.hook(module, self._session, patches)
         except Exception as error:

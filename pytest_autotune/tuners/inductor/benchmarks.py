@@ -8,6 +8,7 @@ is.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from types import ModuleType
@@ -19,7 +20,7 @@ from pytest_autotune.tuners.inductor.parts import Part
 from pytest_autotune.tuners.measuring.clocks import Clock, Runner, torch_clock
 from pytest_autotune.tuners.measuring.race import Limits, Race
 from pytest_autotune.tuners.protocol import HookError
-from pytest_autotune.tuners.shared.library import FunctionPatches
+from pytest_autotune.tuners.shared.patches import CallHook, CallResult, HookedCall, Patches
 
 #: The limits for a call that has no rival to take turns with. Inductor's own benchmark takes 25 ms, too. It makes 100
 #: launches, and 30 are enough here because the GPU is kept busy.
@@ -49,22 +50,13 @@ class Benchmarks(Part):
         #: The searches that measure now. Each began inside the search before it.
         self._searches: list[Tuning] = []
 
-    def hook(self, module: ModuleType, session: Session, patches: FunctionPatches) -> None:
+    def hook(self, module: ModuleType, session: Session, patches: Patches) -> None:
         self._module = module
         try:
             owner = module.InductorBenchmarker
-            patches.replace(owner, "benchmark_gpu", ["self", "_callable"], self._benchmark_gpu, and_others=True)
+            patches.replace(owner, "benchmark_gpu", ["self", "_callable"], BenchmarkGpuHook(self), and_others=True)
         except (AttributeError, HookError):
             session.note("inductor: this torch has a benchmark that pytest-autotune does not know; torch measures")
-
-    def _benchmark_gpu(self, original: Any, benchmarker: Any, _callable: Any, *args: Any, **kwargs: Any) -> Any:
-        """Time a call in a search, in place of Inductor's ``benchmark_gpu``."""
-        time_ms = None
-        if not args:
-            time_ms = self._time_call_ms(_callable, kwargs)
-        if time_ms is None:
-            return original(benchmarker, _callable, *args, **kwargs)
-        return time_ms
 
     @contextmanager
     def measuring(self, tuning: Tuning) -> Iterator[None]:
@@ -95,14 +87,16 @@ class Benchmarks(Part):
             return False
         for name in ("benchmark", "benchmark_gpu"):
             function = getattr(type(module.benchmarker), name, None)
-            if getattr(function, "__module__", "") not in (_OWNER, FunctionPatches.__module__):
+            if getattr(function, "__module__", "") != _OWNER:
                 return False
         return True
 
-    def _time_call_ms(self, call: Callable[[], object], arguments: Mapping[str, Any]) -> float | None:
+    def find_time_ms(self, call: Callable[[], object], arguments: Mapping[str, Any]) -> float | None:
         """Return the time of a call, or None if Inductor has to time it.
 
         If the call fails, Inductor times it, too, and handles the error.
+
+        :param arguments: the arguments of Inductor's benchmark that differ from their defaults.
         """
         if not self._searches or not arguments.keys() <= _KNOWN_ARGUMENTS:
             return None
@@ -147,6 +141,32 @@ class Benchmarks(Part):
         if self._clock is None:
             self._clock = self.make_clock()
         return self._clock
+
+
+class BenchmarkGpuHook(CallHook):
+    """Times a call in a search, in place of ``benchmark_gpu``."""
+
+    def __init__(self, benchmarks: Benchmarks) -> None:
+        self._benchmarks = benchmarks
+
+    def ask(self, call: HookedCall) -> CallResult | None:
+        """Time the call; None has Inductor time it."""
+        time_ms = self._benchmarks.find_time_ms(call.arguments["_callable"], _list_changed_arguments(call))
+        if time_ms is None:
+            return None
+        return CallResult(time_ms)
+
+
+def _list_changed_arguments(call: HookedCall) -> dict[str, Any]:
+    """Return the arguments of Inductor's benchmark that differ from their defaults."""
+    changed: dict[str, Any] = {}
+    for parameter in inspect.signature(call.original).parameters.values():
+        value = call.arguments[parameter.name]
+        if parameter.kind is parameter.VAR_KEYWORD:
+            changed.update(value)
+        elif parameter.default is not parameter.empty and value != parameter.default:
+            changed[parameter.name] = value
+    return changed
 
 
 class KernelArguments:

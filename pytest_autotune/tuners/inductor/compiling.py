@@ -32,7 +32,7 @@ from pytest_autotune import devices
 from pytest_autotune.run.session import Session
 from pytest_autotune.tuners.inductor.parts import Part
 from pytest_autotune.tuners.protocol import HookError
-from pytest_autotune.tuners.shared.library import FunctionPatches
+from pytest_autotune.tuners.shared.patches import Patches
 
 # The names of Inductor's jobs that children can do.
 _COMPILE_JOB = "_worker_compile_triton"
@@ -50,11 +50,11 @@ class CompileWorkers(Part):
     def __init__(self) -> None:
         self._pools: list[ForkedPool] = []
 
-    def hook(self, module: ModuleType, session: Session, patches: FunctionPatches) -> None:
+    def hook(self, module: ModuleType, session: Session, patches: Patches) -> None:
         if getattr(module, "SubprocException", None) is None or not _may_fork(session):
             return
         try:
-            pool_class = patches.known(module, "SubprocPool", ["nprocs", "pickler", "kind", "quiesce"])
+            pool_class = patches.keep_original(module, "SubprocPool", ["nprocs", "pickler", "kind", "quiesce"])
         except HookError:  # no choice depends on the pool, so the unknown pool compiles everything
             return
         pools = self._pools

@@ -10,9 +10,9 @@ from __future__ import annotations
 import math
 import os
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent import futures
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -33,10 +33,9 @@ from pytest_autotune.tuners.measuring.clocks import Runner
 from pytest_autotune.tuners.measuring.race import CAPTURED, Contest
 from pytest_autotune.tuners.shared.candidates import EVERY_CANDIDATE_FAILED, does_not_compile
 from pytest_autotune.tuners.shared.compile_pool import CompilePool
+from pytest_autotune.tuners.shared.patches import CallHook, CallInstead, HookedCall, Patches
 
 TUNER = "inductor.config"
-#: Arguments of an autotuner's ``run`` that are not arguments of the kernel.
-_RUN_ARGUMENTS = ("stream", "benchmark_run")
 
 
 class KernelState(Enum):
@@ -139,11 +138,13 @@ class KernelTools:
 
     :param benchmarks: times the measurements of a search.
     :param threads: may compile choices.
+    :param patches: replace the ``run`` of an autotuner.
     """
 
     session: Session
     benchmarks: Benchmarks
     threads: CompileThreads
+    patches: Patches
 
     def acts_on(self, autotuner: Any) -> bool:
         """Whether the session wants to be asked about a kernel."""
@@ -172,6 +173,7 @@ class GeneratedKernel:
         self._compilation: futures.Future[None] | None = None
         self._has_only_choice = False
         self._is_raced = False
+        self._began_s = 0.0
         self._compiled_s = 0.0
         self._times_ms: dict[Params, float] = {}
         self._raced_ms: dict[Any, float] = {}
@@ -188,18 +190,13 @@ class GeneratedKernel:
 
     # Compiling.
 
-    def precompile(self) -> None:
-        """Compile the choice if there is one, else all candidates. Stands in for the autotuner's ``precompile``."""
-        if not self._compile_choice():
-            self._compile_all()
-
-    def _compile_choice(self) -> bool:
+    def compile_choice(self) -> bool:
         """Compile only the choice, or begin to compile it in a thread.
 
-        :returns: False if there is no choice that can be compiled.
+        :returns: False if there is no choice that can be compiled. Inductor then has to compile all candidates.
         """
         if self._question is None:
-            return self._begin_thread()  # the thread compiles the only candidate
+            return self._begin_thread()  # Inductor has nothing to choose, and the thread compiles everything
         if self._tools.session.may_race(self._question.problem):
             self._is_raced = True  # the first launch races the choice with all candidates
             return False
@@ -226,7 +223,7 @@ class GeneratedKernel:
             return
         self._precompilation.run(self._autotuner)
         autotuners.keep_launcher(self._autotuner, choice)
-        self._finish()
+        self.finish()
 
     def _begin_thread(self) -> bool:
         """Compile in a thread what the autotuner holds, if a thread may.
@@ -238,74 +235,97 @@ class GeneratedKernel:
         if has_ended or self._autotuner.compile_results or not self._tools.threads.are_allowed():
             return False
         self._compilation = self._tools.threads.submit(self._precompilation, self._autotuner)
-        self._autotuner.run = self.launch
+        self._replace_launch()
         return True
 
-    def _compile_all(self) -> None:
-        """Compile and load all candidates. The kernel then waits for its first launch if there is something to choose.
-
-        :raises Exception: the error of Inductor if no candidate compiles.
-        """
-        autotuner = self._autotuner
+    def begin_compiling_all(self) -> None:
+        """Give the autotuner all its candidates, before Inductor compiles and loads them."""
         if self._has_only_choice:
             self._has_only_choice = False
-            autotuners.restore_candidates(autotuner, self._own_question().candidate_list)
-        began_s = HostTime.perf_counter()
-        self._precompilation.run(autotuner)
-        self._compiled_s = HostTime.perf_counter() - began_s
+            autotuners.restore_candidates(self._autotuner, self._own_question().candidate_list)
+        self._began_s = HostTime.perf_counter()
+
+    def end_compiling_all(self) -> None:
+        """Have the kernel wait for its first launch, if there is something to choose."""
+        self._compiled_s = HostTime.perf_counter() - self._began_s
+        autotuner = self._autotuner
         has_rivals = self._is_raced or len(autotuner.launchers) > 1 or autotuners.descends(autotuner)
         if self._question is None or not has_rivals:
-            self._finish()
+            self.finish()
         else:
             self._wait()
+
+    def compile_all_and_launch(self, *args: Any, **kwargs: Any) -> Any:
+        """Compile and load all candidates, as Inductor does, and launch the kernel.
+
+        :raises Exception: the errors of Inductor, and of the kernel.
+        """
+        self._precompilation.run(self._autotuner)
+        self.end_compiling_all()
+        return self._autotuner.run(*args, **kwargs)
 
     def _wait(self) -> None:
         """Have the next launch ask for the choice."""
         self.state = KernelState.WAITING
-        self._autotuner.run = self.launch
+        self._replace_launch()
 
-    def _finish(self) -> None:
+    def finish(self) -> None:
         """Leave the kernel to its autotuner, and free the candidates."""
         self.state = KernelState.CHOSEN
         self._question = None
 
     # Launching.
 
-    def launch(self, *args: Any, **kwargs: Any) -> Any:
-        """Launch the kernel. Stands in for the autotuner's ``run`` until the kernel has its choice.
+    def _replace_launch(self) -> None:
+        """Have :class:`LaunchHook` asked about the next launch."""
+        autotuner = self._autotuner
+        autotuner.run = self._tools.patches.wrap(autotuner.run, LaunchHook(self))
 
-        :raises Exception: the errors of Inductor, and of the kernel.
+    def ask_before_launch(self, call: HookedCall) -> CallInstead | None:
+        """Load the choice before the autotuner launches the kernel, or have Inductor search in this launch.
+
+        :param call: the launch.
         """
         autotuner = self._autotuner
         vars(autotuner).pop("run", None)
-        if self._compilation is not None and self.state is KernelState.COMPILING:
+        if self.state is KernelState.COMPILING and self._compilation is not None:
             # If the thread has failed, so does the compilation in this thread, which handles the error.
             futures.wait([self._compilation])
-            self.precompile()
-            vars(autotuner).pop("run", None)
+            if not self.compile_choice():
+                self.begin_compiling_all()
+                launch = call.with_arguments()
+                return CallInstead(self.compile_all_and_launch, launch.args, launch.kwargs)
         if self.state is not KernelState.WAITING:
-            return autotuner.run(*args, **kwargs)
+            return None
         is_settled = autotuners.is_chosen_by_inductor(autotuner) and not self._is_raced
         if is_settled or not self._tools.acts_on(autotuner):
-            self._finish()
-            return autotuner.run(*args, **kwargs)
-        return self._choose_and_launch(args, kwargs)
+            self.finish()
+            return None
+        self._choose(call)
+        return None
 
-    def _choose_and_launch(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Load the choice and launch it. If there is no choice, Inductor searches inside the launch."""
-        result = None
+    def _choose(self, call: HookedCall) -> None:
+        """Load the choice. If there is none, begin a search that ends with the launch."""
+        call.enter(self._until_chosen())
+        with ExitStack() as exits:
+            tuning = exits.enter_context(self._ask())
+            if self._load_choice(tuning, call.arguments["args"], call.arguments["kwargs"]):
+                self.finish()
+                return
+            call.enter(exits.pop_all())  # the tuning ends after the launch
+        self._times_ms = {}
+        self.state = KernelState.SEARCHING
+        call.enter(self._tools.benchmarks.searching(tuning))
+        call.state = tuning
+
+    @contextmanager
+    def _until_chosen(self) -> Iterator[None]:
+        """Let the kernel wait again, if an error, a skipped test or Ctrl-C ends the search."""
         try:
-            with self._ask() as tuning:
-                is_loaded = self._load_choice(tuning, args, kwargs)
-                if not is_loaded:
-                    result = self._search(tuning, args, kwargs)
-        except BaseException:
-            self._wait()
-            raise
-        self._finish()
-        if is_loaded:
-            return self._autotuner.run(*args, **kwargs)
-        return result
+            yield
+        finally:
+            if self.state is not KernelState.CHOSEN:
+                self._wait()
 
     def _load_choice(self, tuning: Tuning, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         """Load the choice beside the candidates, let a mode race it, and keep only the choice.
@@ -334,16 +354,12 @@ class GeneratedKernel:
 
     # Searching.
 
-    def _search(self, tuning: Tuning, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Launch the kernel: Inductor searches, and :meth:`note_time` notes its measurements. Record the choice."""
-        self._times_ms = {}
-        self.state = KernelState.SEARCHING
-        with self._tools.benchmarks.searching(tuning):
-            result = self._autotuner.run(*args, **kwargs)
+    def end_search(self, tuning: Tuning) -> None:
+        """Record the choice of a search that Inductor made in a launch."""
         # Inductor measures nothing if one launcher was left.
         if self._times_ms:
             self._record(tuning)
-        return result
+        self.finish()
 
     def _record(self, tuning: Tuning) -> None:
         params = params_of(self._autotuner.launchers[0].config)
@@ -354,14 +370,18 @@ class GeneratedKernel:
         candidates = [build_candidate(*measurement) for measurement in self._times_ms.items()]
         tuning.record(build_candidate(params, time_ms), candidates)
 
-    def race_candidates(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Race the candidates of the list, before Inductor measures each by itself."""
+    @contextmanager
+    def racing(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[None]:
+        """Race the candidates of the list. Inductor asks for their times inside.
+
+        :param args: the arguments of the launch; ``kwargs`` as well.
+        """
         launchers = autotuners.select_measurable(self._autotuner, self._autotuner.launchers)
         self._raced_ms = self._tools.benchmarks.race_launchers(self._autotuner, launchers, args, kwargs)
-
-    def forget_race(self) -> None:
-        """Forget the times of the race: Inductor measures other candidates afterwards."""
-        self._raced_ms = {}
+        try:
+            yield
+        finally:
+            self._raced_ms = {}  # Inductor measures other candidates afterwards
 
     def take_raced_time(self, launcher: Any) -> float | None:
         """Return the time of a launcher in the race, in milliseconds; None if the launcher did not race."""
@@ -372,11 +392,31 @@ class GeneratedKernel:
         self._times_ms[params_of(launcher.config)] = float(time_ms)
 
 
+class LaunchHook(CallHook):
+    """Stands in for the ``run`` of an autotuner until its kernel has its choice."""
+
+    def __init__(self, kernel: GeneratedKernel) -> None:
+        self._kernel = kernel
+
+    def ask(self, call: HookedCall) -> CallInstead | None:
+        """Load the choice, or have Inductor search."""
+        try:
+            return self._kernel.ask_before_launch(call)
+        except Exception:
+            self._kernel.finish()  # after an error of the plugin, Inductor handles this kernel alone
+            raise
+
+    def note(self, call: HookedCall, result: Any) -> None:
+        """Record the choice of a search."""
+        if isinstance(call.state, Tuning):
+            self._kernel.end_search(call.state)
+
+
 @dataclass(frozen=True)
 class KernelRace:
     """The race of a loaded choice, whose launcher is loaded beside all candidates.
 
-    :param args: the arguments of the first launch; ``kwargs`` as well.
+    :param args: the kernel's arguments in its first launch; ``kwargs`` as well.
     :param compiled_s: the seconds that the compilation of the candidates took.
     """
 
@@ -398,10 +438,9 @@ class KernelRace:
 
     def build_runners(self, candidates: Sequence[Candidate]) -> dict[Candidate, Runner]:
         """Return a runner for each of the candidates."""
-        kwargs = {name: value for name, value in self.kwargs.items() if name not in _RUN_ARGUMENTS}
         launcher_by_params = self._list_launchers()
         launchers = [launcher_by_params[candidate.params] for candidate in candidates]
-        runners = build_runners(self.autotuner, launchers, self.args, kwargs)
+        runners = build_runners(self.autotuner, launchers, self.args, self.kwargs)
         return dict(zip(candidates, runners, strict=True))
 
     def _list_launchers(self) -> dict[Params, Any]:

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import math
 import tempfile
-from contextlib import ExitStack, suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -26,9 +27,11 @@ from pytest_autotune.tuners.inductor.parts import Part, find_definer
 from pytest_autotune.tuners.inductor.template_key import product_settings
 from pytest_autotune.tuners.inductor.templates import EXACT_DIGITS
 from pytest_autotune.tuners.shared.candidates import rounded_us
-from pytest_autotune.tuners.shared.library import FunctionPatches
+from pytest_autotune.tuners.shared.patches import CallHook, CallInstead, CallResult, HookedCall, Patches
 from pytest_autotune.tuners.shared.source_digest import digest
 
+FUSION = "inductor.fusion"
+PADDING = "inductor.pad_mm"
 #: The name of a kernel whose nodes in the graph are unknown.
 _UNKNOWN_KERNEL = "triton_fused"
 
@@ -44,102 +47,121 @@ class FusionQuestion(Question):
         return len(entry.candidates) == 1
 
 
-@dataclass(frozen=True)
-class FusionMeasurement:
-    """A call of ``benchmark_codegened_module`` by Inductor.
-
-    :param original: Inductor's own method.
-    :param module: the generated module, which Inductor made only to measure it.
-    :param spill_threshold: a kernel that spills more registers counts as infinitely slow.
-    :param args: the arguments after these; ``kwargs`` as well.
-    """
-
-    original: Any
-    scheduling: Any
-    module: Any
-    spill_threshold: int
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
-
-    def run(self) -> Any:
-        """Let Inductor measure the module, or read an earlier time from the file beside the module."""
-        return self.original(self.scheduling, self.module, self.spill_threshold, *self.args, **self.kwargs)
-
-    def measure_ms(self) -> float:
-        """Let Inductor measure the module."""
-        with tempfile.TemporaryDirectory() as folder:
-            # Inductor looks for a file with the time beside the module, and leaves one there.
-            copy = SimpleNamespace(
-                __file__=str(Path(folder) / "module.py"),
-                get_args=self.module.get_args,
-                call=self.module.call,
-                triton_=self.module.triton_,
-            )
-            result = self.original(self.scheduling, copy, self.spill_threshold, *self.args, **self.kwargs)
-        time_ms = result[0]  # the path of the module follows
-        return float(time_ms)
-
-    def load(self) -> None:
-        """Compile and load the module's kernel. Inductor handles errors when it measures."""
-        with suppress(Exception):
-            if not self.module.triton_.launchers:
-                self.module.triton_.precompile()
-
-
 class Fusions(Part):
     """The part of the adapter for measurements that decide about fusion."""
 
-    tuner = "inductor.fusion"
+    tuner = FUSION
     module = "torch._inductor.codegen.triton"
 
     def __init__(self, benchmarks: Benchmarks) -> None:
         self._benchmarks = benchmarks
-        #: By the digest of a generated module: the name that its kernel would have in a graph.
-        self._kernel_names: dict[str, str] = {}
 
-    def hook(self, module: ModuleType, session: Session, patches: FunctionPatches) -> None:
-        self._session, self._module = session, module
+    def hook(self, module: ModuleType, session: Session, patches: Patches) -> None:
         scheduling = module.TritonScheduling
+        names = KernelNameHook(module)
+        times = FusionHook(session, self._benchmarks, module, names)
         parameters = ["self", "mod", "n_spills_threshold", "node_names"]
-        patches.replace(scheduling, "benchmark_codegened_module", parameters, self._benchmark, and_others=True)
+        patches.replace(scheduling, "benchmark_codegened_module", parameters, times, and_others=True)
         owner = find_definer(scheduling, "generate_kernel_code_from_nodes")
         parameters = ["self", "nodes", "benchmark_kernel", "hint_override"]
-        patches.replace(owner, "generate_kernel_code_from_nodes", parameters, self._generate, and_others=True)
+        patches.replace(owner, "generate_kernel_code_from_nodes", parameters, names, and_others=True)
 
-    def _generate(self, original: Any, scheduling: Any, nodes: Any, *args: Any, **kwargs: Any) -> Any:
-        """Note the name of a generated kernel, after ``generate_kernel_code_from_nodes``."""
-        source = original(scheduling, nodes, *args, **kwargs)
+
+class KernelNameHook(CallHook):
+    """Notes the names of kernels, after ``generate_kernel_code_from_nodes``.
+
+    :param module: Inductor's module that generates Triton code.
+    """
+
+    def __init__(self, module: Any) -> None:
+        self._module = module
+        #: By the digest of a generated module: the name that its kernel would have in a graph.
+        self._names: dict[str, str] = {}
+
+    def note(self, call: HookedCall, result: Any) -> None:
+        """Note the name of the kernel in a generated module."""
         with suppress(Exception):  # the kernel then has the name of an unknown kernel
-            self._kernel_names[digest(source.strip())] = _kernel_name_in_graph(self._module, nodes)
-        return source
+            name = _kernel_name_in_graph(self._module, call.arguments["nodes"])
+            self._names[digest(result.strip())] = name
 
-    def _benchmark(
-        self, original: Any, scheduling: Any, mod: Any, n_spills_threshold: int = 8, *args: Any, **kwargs: Any
-    ) -> Any:
-        """Return the time of a module and the module's path, in place of ``benchmark_codegened_module``."""
-        measurement = FusionMeasurement(original, scheduling, mod, n_spills_threshold, args, kwargs)
-        source = Path(mod.__file__).read_text(encoding="utf-8")
-        kernel_name = self._kernel_names.get(digest(source.strip()), _UNKNOWN_KERNEL)
-        if self._session.is_paused or self._session.ignores(self.tuner, kernel_name):
-            return measurement.run()
+    def find_name(self, source: str) -> str:
+        """Return the name of the kernel in a generated module."""
+        return self._names.get(digest(source.strip()), _UNKNOWN_KERNEL)
+
+
+@dataclass(frozen=True)
+class FusionMeasurement:
+    """A measurement that Inductor makes after the hook was asked.
+
+    :param path: the path of the measured module.
+    """
+
+    tuning: Tuning
+    path: str
+
+
+class FusionHook(CallHook):
+    """Finds the time of a kernel that Inductor made only to measure it, in place of ``benchmark_codegened_module``.
+
+    :param module: Inductor's module that generates Triton code.
+    :param names: has the names of the generated kernels.
+    """
+
+    def __init__(self, session: Session, benchmarks: Benchmarks, module: Any, names: KernelNameHook) -> None:
+        self._session = session
+        self._benchmarks = benchmarks
+        self._module = module
+        self._names = names
+
+    def ask(self, call: HookedCall) -> CallResult | CallInstead | None:
+        """Return the time of the entry, or have Inductor measure the kernel."""
+        module, n_spills_threshold = call.arguments["mod"], call.arguments["n_spills_threshold"]
+        source = Path(module.__file__).read_text(encoding="utf-8")
+        kernel_name = self._names.find_name(source)
+        if self._session.is_paused or self._session.ignores(FUSION, kernel_name):
+            return None
+        # A kernel that spills more registers than the threshold counts as infinitely slow.
         code = measured_module_digest(f"{source}\n{n_spills_threshold = }\n")
         torch_device = self._module.V.graph.get_current_device_or_throw()
         device = device_of(torch_device.type, torch_device.index)
-        problem = Problem(self.tuner, kernel_name, (Value("code", code, "digest"),), device)
-        with self._session.tuning(FusionQuestion(problem, label="whether to fuse", versions=versions())) as tuning:
-            entry = tuning.entry or self._measure(measurement, tuning)
-            time_us = entry.candidates[0].time_us
-        if time_us is None:
-            return math.inf, mod.__file__
-        return time_us / 1000, mod.__file__
+        problem = Problem(FUSION, kernel_name, (Value("code", code, "digest"),), device)
+        question = FusionQuestion(problem, label="whether to fuse", versions=versions())
+        tuning = call.enter(self._session.tuning(question))
+        if tuning.entry is not None:
+            return _build_result(tuning.entry, module.__file__)
+        with suppress(Exception):  # Inductor handles the error when it measures
+            if not module.triton_.launchers:
+                module.triton_.precompile()
+        # Inductor looks for a file with the time beside the module, and leaves one there.
+        folder = call.enter(tempfile.TemporaryDirectory())
+        copy = SimpleNamespace(
+            __file__=str(Path(folder) / "module.py"),
+            get_args=module.get_args,
+            call=module.call,
+            triton_=module.triton_,
+        )
+        call.enter(self._benchmarks.measuring(tuning))
+        call.state = FusionMeasurement(tuning, module.__file__)
+        return call.with_arguments(mod=copy)
 
-    def _measure(self, measurement: FusionMeasurement, tuning: Tuning) -> Entry:
-        measurement.load()
-        with self._benchmarks.measuring(tuning):
-            time_ms = measurement.measure_ms()
-        if not math.isfinite(time_ms):
-            return tuning.record(None, [Candidate(failed="did not compile, or spills registers")])
-        return tuning.record(None, [Candidate(time_us=rounded_us(time_ms * 1000, EXACT_DIGITS))])
+    def note(self, call: HookedCall, result: Any) -> CallResult | None:
+        """Record the time that Inductor measured, and return it as a load will."""
+        measurement = call.state
+        if not isinstance(measurement, FusionMeasurement):
+            return None
+        time_ms = float(result[0])  # the path of the module follows
+        candidate = Candidate(failed="did not compile, or spills registers")
+        if math.isfinite(time_ms):
+            candidate = Candidate(time_us=rounded_us(time_ms * 1000, EXACT_DIGITS))
+        return _build_result(measurement.tuning.record(None, [candidate]), measurement.path)
+
+
+def _build_result(entry: Entry, path: str) -> CallResult:
+    """Return the result of ``benchmark_codegened_module``: the entry's time in milliseconds, and the module's path."""
+    time_us = entry.candidates[0].time_us
+    if time_us is None:
+        return CallResult((math.inf, path))
+    return CallResult((time_us / 1000, path))
 
 
 def _kernel_name_in_graph(module: Any, nodes: Any) -> str:
@@ -170,17 +192,17 @@ class PaddingQuestion(Question):
 class PaddingDecision:
     """A decision about a matrix product, which Inductor makes now.
 
+    :param call: the call of ``should_pad``. Everything that the decision enters ends with the call.
     :param op: for example ``"aten.mm"``.
     :param device: the device of the operands, as torch has it.
     :param sizes: the measured sizes; empty if Inductor's key has them.
-    :param contexts: everything that ends with the decision.
     :param tuning: the search, if Inductor measures.
     """
 
+    call: HookedCall
     op: str
     device: Any
     sizes: str
-    contexts: ExitStack
     tuning: Tuning | None = None
 
 
@@ -188,88 +210,133 @@ class Paddings(Part):
     """The part of the adapter for the padding of matrix products.
 
     Inductor calls ``should_pad``, which asks Inductor's cache for the decision. If there is none, Inductor measures and
-    writes the decision to its cache. The part stands in for that cache.
+    writes the decision to its cache. The hooks of this part stand in for that cache.
     """
 
-    tuner = "inductor.pad_mm"
+    tuner = PADDING
     module = "torch._inductor.fx_passes.pad_mm"
 
     def __init__(self, benchmarks: Benchmarks) -> None:
-        self._benchmarks = benchmarks
+        self.benchmarks = benchmarks
         #: The decisions that Inductor makes now. Each began inside the decision before it.
-        self._decisions: list[PaddingDecision] = []
+        self.decisions: list[PaddingDecision] = []
         #: Times of products without padding. Inductor measures such a time once for several decisions.
-        self._unpadded_times_ms: dict[str, float] = {}
+        self.unpadded_times_ms: dict[str, float] = {}
 
-    def hook(self, module: ModuleType, session: Session, patches: FunctionPatches) -> None:
-        self._session, self._module = session, module
-        patches.replace(module, "should_pad", ["match", "mat1", "mat2", "op", "input"], self._should_pad)
-        patches.replace(module, "get_cached_should_pad", ["key"], self._find_decision)
-        patches.replace(module, "set_cached_should_pad", ["key", "value"], self._record_decision)
-        patches.replace(module, "get_cached_base_mm_benchmark_time", ["key"], self._find_unpadded_time)
-        patches.replace(module, "set_cached_base_mm_benchmark_time", ["key", "value"], self._note_unpadded_time)
+    def hook(self, module: ModuleType, session: Session, patches: Patches) -> None:
+        patches.replace(module, "should_pad", ["match", "mat1", "mat2", "op", "input"], PaddingHook(self, session))
+        patches.replace(module, "get_cached_should_pad", ["key"], FindDecisionHook(self, session, module))
+        patches.replace(module, "set_cached_should_pad", ["key", "value"], RecordDecisionHook(self))
+        patches.replace(module, "get_cached_base_mm_benchmark_time", ["key"], FindTimeHook(self))
+        patches.replace(module, "set_cached_base_mm_benchmark_time", ["key", "value"], NoteTimeHook(self))
 
-    def _should_pad(self, original: Any, match: Any, mat1: Any, mat2: Any, op: Any, input: Any = None) -> Any:
-        """Note the decision that Inductor makes, around ``should_pad``."""
-        session = self._session
-        if session.is_paused or session.ignores(self.tuner, str(op)):
-            return original(match, mat1, mat2, op, input)
-        with ExitStack() as contexts:
-            sizes = _measured_sizes_text(mat1, mat2, input)
-            self._decisions.append(PaddingDecision(str(op), mat1.device, sizes, contexts))
-            contexts.callback(self._decisions.pop)
-            return original(match, mat1, mat2, op, input)
+    @contextmanager
+    def deciding(self, decision: PaddingDecision) -> Iterator[None]:
+        """Answer the questions to Inductor's cache, for a decision that Inductor makes inside."""
+        self.decisions.append(decision)
+        try:
+            yield
+        finally:
+            self.decisions.pop()
 
-    def _find_decision(self, original: Any, key: str) -> Any:
-        """Return the loaded decision, in place of ``get_cached_should_pad``; None has Inductor measure.
 
-        :param key: Inductor's own key.
-        """
-        if not self._decisions:
-            return original(key)
-        if self._module.torch._inductor.config.deterministic:  # Inductor then decides without a measurement
+class PaddingHook(CallHook):
+    """Notes the decision that Inductor makes, around ``should_pad``."""
+
+    def __init__(self, paddings: Paddings, session: Session) -> None:
+        self._paddings = paddings
+        self._session = session
+
+    def ask(self, call: HookedCall) -> None:
+        """Begin the decision."""
+        arguments = call.arguments
+        op = str(arguments["op"])
+        if self._session.is_paused or self._session.ignores(PADDING, op):
+            return
+        sizes = _measured_sizes_text(arguments["mat1"], arguments["mat2"], arguments["input"])
+        call.enter(self._paddings.deciding(PaddingDecision(call, op, arguments["mat1"].device, sizes)))
+
+
+class FindDecisionHook(CallHook):
+    """Returns the loaded decision, in place of ``get_cached_should_pad``.
+
+    :param module: Inductor's module ``pad_mm``.
+    """
+
+    def __init__(self, paddings: Paddings, session: Session, module: Any) -> None:
+        self._paddings = paddings
+        self._session = session
+        self._module = module
+
+    def ask(self, call: HookedCall) -> CallResult | None:
+        """Return the entry's decision. The result None has Inductor measure."""
+        if not self._paddings.decisions:
             return None
-        decision = self._decisions[-1]
-        question = PaddingQuestion(self._build_problem(decision, key), label="whether to pad", versions=versions())
-        tuning = decision.contexts.enter_context(self._session.tuning(question))
+        if self._module.torch._inductor.config.deterministic:  # Inductor then decides without a measurement
+            return CallResult(None)
+        decision = self._paddings.decisions[-1]
+        problem = self._build_problem(decision, call.arguments["key"])
+        question = PaddingQuestion(problem, label="whether to pad", versions=versions())
+        tuning = decision.call.enter(self._session.tuning(question))
         if tuning.entry is not None:
-            return _find_decision(tuning.entry)
+            return CallResult(_find_decision(tuning.entry))
         decision.tuning = tuning
-        decision.contexts.enter_context(self._benchmarks.measuring(tuning))
-        return None
+        decision.call.enter(self._paddings.benchmarks.measuring(tuning))
+        return CallResult(None)
 
-    def _record_decision(self, original: Any, key: str, value: bool) -> Any:
-        """Record a measured decision, in place of ``set_cached_should_pad``."""
-        if not self._decisions:
-            return original(key, value)
-        tuning = self._decisions[-1].tuning
-        if tuning is not None:
-            # A candidate without a choice, like times: a dump always keeps the last measurement. The decision shapes
-            # the rest of the graph.
-            tuning.record(None, [Candidate(params=(Value("pad", bool(value)),))])
-        return None
-
-    def _find_unpadded_time(self, original: Any, key: str) -> Any:
-        """Return a time of this run, in place of ``get_cached_base_mm_benchmark_time``."""
-        if not self._decisions:
-            return original(key)
-        return self._unpadded_times_ms.get(key)
-
-    def _note_unpadded_time(self, original: Any, key: str, value: float) -> Any:
-        """Note a time of this run, in place of ``set_cached_base_mm_benchmark_time``."""
-        if not self._decisions:
-            return original(key, value)
-        self._unpadded_times_ms[key] = value
-        return None
-
-    def _build_problem(self, decision: PaddingDecision, key: str) -> Problem:
-        values = [Value("inputs", key)]
+    def _build_problem(self, decision: PaddingDecision, inductors_key: str) -> Problem:
+        values = [Value("inputs", inductors_key)]
         if decision.sizes:
             values.append(Value("sizes", decision.sizes))
         settings = ", ".join(product_settings(self._module.torch))
         if settings:
             values.append(Value("settings", settings, "settings"))
-        return Problem(self.tuner, decision.op, tuple(values), device_of(decision.device.type, decision.device.index))
+        return Problem(PADDING, decision.op, tuple(values), device_of(decision.device.type, decision.device.index))
+
+
+class RecordDecisionHook(CallHook):
+    """Records a measured decision, in place of ``set_cached_should_pad``."""
+
+    def __init__(self, paddings: Paddings) -> None:
+        self._paddings = paddings
+
+    def ask(self, call: HookedCall) -> CallResult | None:
+        """Record the decision if Inductor has measured."""
+        if not self._paddings.decisions:
+            return None
+        tuning = self._paddings.decisions[-1].tuning
+        if tuning is not None:
+            # The entry has no choice, so a dump always keeps the last measurement, as it keeps the last times. The
+            # decision shapes the rest of the graph.
+            tuning.record(None, [Candidate(params=(Value("pad", bool(call.arguments["value"])),))])
+        return CallResult(None)
+
+
+class FindTimeHook(CallHook):
+    """Returns a time of this run, in place of ``get_cached_base_mm_benchmark_time``."""
+
+    def __init__(self, paddings: Paddings) -> None:
+        self._paddings = paddings
+
+    def ask(self, call: HookedCall) -> CallResult | None:
+        """Return the time of the product without padding, if this run has measured it."""
+        if not self._paddings.decisions:
+            return None
+        return CallResult(self._paddings.unpadded_times_ms.get(call.arguments["key"]))
+
+
+class NoteTimeHook(CallHook):
+    """Notes a time of this run, in place of ``set_cached_base_mm_benchmark_time``."""
+
+    def __init__(self, paddings: Paddings) -> None:
+        self._paddings = paddings
+
+    def ask(self, call: HookedCall) -> CallResult | None:
+        """Note the time of the product without padding."""
+        if not self._paddings.decisions:
+            return None
+        self._paddings.unpadded_times_ms[call.arguments["key"]] = call.arguments["value"]
+        return CallResult(None)
 
 
 def _measured_sizes_text(*operands: Any) -> str:

@@ -43,7 +43,7 @@ _SEARCH_SETTINGS = (
     "dynamic_scale_rblock",
     "min_split_scan_rblock",
     "spill_threshold",
-    # Few kernels have the following settings. They limit the search, or say where a kernel is launched.
+    # Few kernels have the following settings. They limit the search, or are the grids of the launches.
     "RSPLIT_SIZE",
     "combo_coordesc_field_limits",
     "combo_warp_stage_candidates",

@@ -28,7 +28,7 @@ from pytest_autotune.tuners.inductor.generated_kernel import (
 from pytest_autotune.tuners.inductor.identity import device_of, dtypes, kernel_key, kernel_name
 from pytest_autotune.tuners.inductor.parts import Part
 from pytest_autotune.tuners.protocol import HookError
-from pytest_autotune.tuners.shared.library import FunctionPatches
+from pytest_autotune.tuners.shared.patches import CallHook, CallResult, HookedCall, Patches
 
 
 class Kernels(Part):
@@ -39,47 +39,60 @@ class Kernels(Part):
 
     def __init__(self, benchmarks: Benchmarks) -> None:
         self._benchmarks = benchmarks
-        self._tools: KernelTools
-        #: The autotuners in which Inductor has something to choose, and the kernel of each.
+        #: The kernel of each autotuner that was compiled.
         self._kernels: WeakKeyDictionary[Any, GeneratedKernel] = WeakKeyDictionary()
-        #: The digest of each autotuner's list of candidates. The list itself is gone once the choice is loaded.
-        self._list_digests: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
         #: Names of kernels that were measured without a question to the session.
         self.untracked: set[str] = set()
 
-    def hook(self, module: ModuleType, session: Session, patches: FunctionPatches) -> None:
-        self._session, self._module = session, module
-        self._tools = KernelTools(session, self._benchmarks, CompileThreads(session, module))
+    def hook(self, module: ModuleType, session: Session, patches: Patches) -> None:
+        tools = KernelTools(session, self._benchmarks, CompileThreads(session, module), patches)
         owner = module.CachingAutotuner
         parameters = ["self", "warm_cache_only", "reload_kernel", "static_triton_bundle_key"]
-        patches.replace(owner, "precompile", parameters, self._precompile)
-        patches.replace(owner, "bench", ["self", "launcher", "args", "with_profiler", "kwargs"], self._bench)
+        patches.replace(owner, "precompile", parameters, PrecompileHook(tools, module, self._kernels))
+        parameters = ["self", "launcher", "args", "with_profiler", "kwargs"]
+        patches.replace(owner, "bench", parameters, BenchHook(tools, self._kernels, self.untracked))
         try:
-            patches.replace(owner, "benchmark_all_configs", ["self", "args", "kwargs"], self._benchmark_all_configs)
+            hook = BenchmarkAllHook(self._kernels)
+            patches.replace(owner, "benchmark_all_configs", ["self", "args", "kwargs"], hook)
         except HookError as error:
             session.note(f"{self.tuner}: configurations are measured one after the other and not raced: {error}")
 
-    # Compiling.
 
-    def _precompile(
-        self,
-        original: Any,
-        autotuner: Any,
-        warm_cache_only: bool = False,
-        reload_kernel: Any = None,
-        static_triton_bundle_key: Any = None,
-    ) -> Any:
-        """Compile a kernel, in place of ``precompile``."""
-        if warm_cache_only or not self._tools.acts_on(autotuner):
-            return original(autotuner, warm_cache_only, reload_kernel, static_triton_bundle_key)
-        if self._is_precompiled(autotuner):
+class PrecompileHook(CallHook):
+    """Compiles only the choice of a kernel, in place of ``precompile``.
+
+    :param module: Inductor's module ``triton_heuristics``.
+    :param kernels: receives the kernels.
+    """
+
+    def __init__(self, tools: KernelTools, module: Any, kernels: WeakKeyDictionary[Any, GeneratedKernel]) -> None:
+        self._tools = tools
+        self._module = module
+        self._kernels = kernels
+        #: The digest of each autotuner's list of candidates. The list itself is gone once the choice is loaded.
+        self._list_digests: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
+
+    def ask(self, call: HookedCall) -> CallResult | None:
+        """Compile the choice, or have Inductor compile all candidates."""
+        autotuner, reload_kernel = call.arguments["self"], call.arguments["reload_kernel"]
+        if call.arguments["warm_cache_only"] or not self._tools.acts_on(autotuner):
             return None
+        if self._is_precompiled(autotuner):
+            return CallResult(None)
         question = self._build_question(autotuner, reload_kernel)
-        precompilation = Precompilation(original, reload_kernel, static_triton_bundle_key)
+        precompilation = Precompilation(call.original, reload_kernel, call.arguments["static_triton_bundle_key"])
         kernel = GeneratedKernel(self._tools, autotuner, precompilation, question)
         self._kernels[autotuner] = kernel
-        kernel.precompile()
+        if kernel.compile_choice():
+            return CallResult(None)
+        kernel.begin_compiling_all()
+        call.state = kernel
         return None
+
+    def note(self, call: HookedCall, result: Any) -> None:
+        """Have the kernel wait for its first launch, if Inductor compiled all candidates."""
+        if isinstance(call.state, GeneratedKernel):
+            call.state.end_compiling_all()
 
     def _is_precompiled(self, autotuner: Any) -> bool:
         """Whether another graph has the same kernel, which is loaded, or which its first launch loads."""
@@ -99,48 +112,68 @@ class Kernels(Part):
             list_digest = self._module.hash_configs(candidates.configs)
         self._list_digests[autotuner] = list_digest
         device = device_of(autotuner.device_props.type, autotuner.device_props.index)
-        problem = Problem(self.tuner, kernel_name(autotuner), kernel_key(autotuner, list_digest), device)
+        problem = Problem(TUNER, kernel_name(autotuner), kernel_key(autotuner, list_digest), device)
         try:
             for config in candidates.configs:
                 autotuners.params_of(config)
         except UncacheableError as error:
-            self._session.report_uncacheable(problem, str(error))
+            self._tools.session.report_uncacheable(problem, str(error))
             return None
         return KernelQuestion(problem, candidates, dtypes(autotuner))
 
-    # Measuring.
 
-    def _find_searching_kernel(self, autotuner: Any) -> GeneratedKernel | None:
-        """Return the kernel of an autotuner if Inductor searches for its choice now."""
-        kernel = self._kernels.get(autotuner)
-        if kernel is None or kernel.state is not KernelState.SEARCHING:
+def _find_searching_kernel(kernels: WeakKeyDictionary[Any, GeneratedKernel], autotuner: Any) -> GeneratedKernel | None:
+    """Return the kernel of an autotuner if Inductor searches for its choice now."""
+    kernel = kernels.get(autotuner)
+    if kernel is None or kernel.state is not KernelState.SEARCHING:
+        return None
+    return kernel
+
+
+class BenchmarkAllHook(CallHook):
+    """Races the candidates of a list in a search, before ``benchmark_all_configs`` asks ``bench`` for their times."""
+
+    def __init__(self, kernels: WeakKeyDictionary[Any, GeneratedKernel]) -> None:
+        self._kernels = kernels
+
+    def ask(self, call: HookedCall) -> None:
+        """Race the candidates."""
+        kernel = _find_searching_kernel(self._kernels, call.arguments["self"])
+        if kernel is not None:
+            call.enter(kernel.racing(call.arguments["args"], call.arguments["kwargs"]))
+
+
+class BenchHook(CallHook):
+    """Returns the time of a candidate in the race, in place of ``bench``, and notes all times of a search.
+
+    :param untracked: receives the names of kernels that are measured outside of a search.
+    """
+
+    def __init__(
+        self, tools: KernelTools, kernels: WeakKeyDictionary[Any, GeneratedKernel], untracked: set[str]
+    ) -> None:
+        self._tools = tools
+        self._kernels = kernels
+        self._untracked = untracked
+
+    def ask(self, call: HookedCall) -> CallResult | None:
+        """Return the time of a candidate that raced, or have Inductor measure the candidate."""
+        kernel = _find_searching_kernel(self._kernels, call.arguments["self"])
+        if kernel is None:
             return None
-        return kernel
-
-    def _benchmark_all_configs(self, original: Any, autotuner: Any, *args: Any, **kwargs: Any) -> Any:
-        """Race the candidates of a list in a search. Inductor's method then asks :meth:`_bench` for their times."""
-        kernel = self._find_searching_kernel(autotuner)
-        if kernel is None:
-            return original(autotuner, *args, **kwargs)
-        kernel.race_candidates(args, kwargs)
-        try:
-            return original(autotuner, *args, **kwargs)
-        finally:
-            kernel.forget_race()
-
-    def _bench(
-        self, original: Any, autotuner: Any, launcher: Any, *args: Any, with_profiler: bool = False, **kwargs: Any
-    ) -> Any:
-        """Return the time of a launcher in the race, or let Inductor measure it; in a search, note the time."""
-        kernel = self._find_searching_kernel(autotuner)
-        if kernel is None:
-            time_ms = original(autotuner, launcher, *args, with_profiler=with_profiler, **kwargs)
-            if len(autotuner.launchers) > 1 and self._tools.acts_on(autotuner):
-                self.untracked.add(kernel_name(autotuner))
-            return time_ms
+        launcher = call.arguments["launcher"]
         time_ms = kernel.take_raced_time(launcher)
-        if time_ms is None:
-            with self._benchmarks.hold_device():
-                time_ms = original(autotuner, launcher, *args, with_profiler=with_profiler, **kwargs)
-        kernel.note_time(launcher, time_ms)
-        return time_ms
+        if time_ms is not None:
+            kernel.note_time(launcher, time_ms)
+            return CallResult(time_ms)
+        call.enter(self._tools.benchmarks.hold_device())
+        call.state = kernel
+        return None
+
+    def note(self, call: HookedCall, result: Any) -> None:
+        """Note the time that Inductor measured."""
+        autotuner = call.arguments["self"]
+        if isinstance(call.state, GeneratedKernel):
+            call.state.note_time(call.arguments["launcher"], result)
+        elif len(autotuner.launchers) > 1 and self._tools.acts_on(autotuner):
+            self._untracked.add(kernel_name(autotuner))

@@ -6,7 +6,7 @@ from types import ModuleType
 from typing import Any
 
 from pytest_autotune.run.session import Session
-from pytest_autotune.tuners.shared.library import FunctionPatches
+from pytest_autotune.tuners.shared.patches import Patches
 
 
 class Part:
@@ -22,7 +22,7 @@ class Part:
     _session: Session
     _module: Any = None
 
-    def hook(self, module: ModuleType, session: Session, patches: FunctionPatches) -> None:
+    def hook(self, module: ModuleType, session: Session, patches: Patches) -> None:
         """Replace the module's functions.
 
         :raises HookError: if the functions of this version differ from the functions that the part knows.

@@ -58,20 +58,17 @@ def template_key(torch: Any, choices: Sequence[Any], op: str, inputs: str, hint:
     :param inputs: Inductor's own key of the inputs.
     :param hint: the size that Inductor compiles for, if it compiles for several sizes.
     """
-    first = choices[0]
-    is_on_gpu = first.layout.device.type != "cpu"
+    is_on_gpu = choices[0].layout.device.type != "cpu"
     calls = [inner_choice(choice) for choice in choices if is_library_call(choice)]
-    sizes = _symbolic_sizes_text(first)
     key = [*inputs_key(inputs), Value("precision", torch.get_float32_matmul_precision())]
     if hint is not None:
         key.append(plain_value("hint", hint))
     key += _list_arguments(calls)
-    texts = {"sizes": sizes, "output": _output_text(first), "unaligned": _unaligned_text(torch, first)}
-    key += [Value(name, text) for name, text in texts.items() if text]
+    sizes = _symbolic_sizes_text(choices[0])
+    key += _list_unusual_tensors(torch, choices[0], sizes)
     # Only the code of a template for a GPU says by what its symbolic sizes can be divided.
     if not calls or (sizes and is_on_gpu):
-        codes = sorted(_find_code(choice) for choice in choices)
-        key.append(Value("code", digest("\0".join(codes)), "digest"))
+        key.append(Value("code", _digest_of_codes(choices), "digest"))
     settings = _list_settings(torch, op, is_on_gpu)
     if settings:
         key.append(Value("settings", ", ".join(settings), "settings"))
@@ -233,6 +230,12 @@ def _symbolic_sizes_text(choice: Any) -> str:
     return _SYMBOL.sub(_SymbolNames().rename, ", ".join(texts))
 
 
+def _list_unusual_tensors(torch: Any, choice: Any, sizes: str) -> list[Value]:
+    """Return the values that describe the inputs and the result, if they differ from those of nearly every product."""
+    texts = {"sizes": sizes, "output": _output_text(choice), "unaligned": _unaligned_text(torch, choice)}
+    return [Value(name, text) for name, text in texts.items() if text]
+
+
 def _output_text(choice: Any) -> str:
     """Return the dtype of the result if it differs from the inputs' dtype, and its strides if they have gaps."""
     layout = choice.layout
@@ -241,11 +244,15 @@ def _output_text(choice: Any) -> str:
         text = str(layout.dtype).removeprefix("torch.")
     if _is_symbolic([*layout.size, *layout.stride]):
         return text
-    sizes, strides = [int(size) for size in layout.size], [str(stride) for stride in layout.stride]
-    if strides != [str(stride) for stride in contiguous_strides(sizes)]:
-        shown_sizes = ", ".join(map(str, layout.size))
-        text += f"[{shown_sizes}] strides [{', '.join(strides)}]"
+    expected = contiguous_strides(list(map(int, layout.size)))
+    if _list_text(layout.stride) != _list_text(expected):
+        text += f"{_list_text(layout.size)} strides {_list_text(layout.stride)}"
     return text
+
+
+def _list_text(numbers: Sequence[Any]) -> str:
+    """Return sizes or strides as text: ``"[8, 4]"``."""
+    return f"[{', '.join(map(str, numbers))}]"
 
 
 def _unaligned_text(torch: Any, choice: Any) -> str:
@@ -255,6 +262,10 @@ def _unaligned_text(torch: Any, choice: Any) -> str:
     unaligned = getattr(torch._inductor.virtualized.V.graph, "unaligned_buffers", ())
     numbers = [str(number) for number, node in enumerate(choice.input_nodes) if node.get_name() in unaligned]
     return ", ".join(numbers)
+
+
+def _digest_of_codes(choices: Sequence[Any]) -> str:
+    return digest("\0".join(sorted(map(_find_code, choices))))
 
 
 def _find_code(choice: Any) -> str:

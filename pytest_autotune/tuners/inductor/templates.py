@@ -30,8 +30,9 @@ from pytest_autotune.tuners.inductor.template_key import inner_choice, kind_of_c
 from pytest_autotune.tuners.measuring.race import RaceOutcome
 from pytest_autotune.tuners.measuring.times import ALLOWANCE, Comparison
 from pytest_autotune.tuners.shared.candidates import EVERY_CANDIDATE_FAILED, does_not_compile, rounded_us
-from pytest_autotune.tuners.shared.library import FunctionPatches
+from pytest_autotune.tuners.shared.patches import CallHook, CallInstead, CallResult, HookedCall, Patches
 
+TUNER = "inductor.template"
 #: The digits of a time that an entry keeps. A dump run gives Inductor the rounded times, too, so that a load decides
 #: as the dump did.
 EXACT_DIGITS = 6
@@ -45,66 +46,82 @@ _Benchmark = Callable[[Sequence[Any]], Mapping[Any, float]]
 class Templates(Part):
     """The part of the adapter for decisions among templates."""
 
-    tuner = "inductor.template"
+    tuner = TUNER
     module = "torch._inductor.select_algorithm"
 
     def __init__(self, benchmarks: Benchmarks) -> None:
         self._benchmarks = benchmarks
 
-    def hook(self, module: ModuleType, session: Session, patches: FunctionPatches) -> None:
-        self._session, self._module = session, module
+    def hook(self, module: ModuleType, session: Session, patches: Patches) -> None:
         parameters = ["self", "choices", "op", "inputs", "benchmark", "hint_override"]
-        owner = find_definer(module.AlgorithmSelectorCache, "lookup")
-        patches.replace(owner, "lookup", parameters, self._lookup)
+        hook = LookupHook(session, self._benchmarks, module)
+        patches.replace(find_definer(module.AlgorithmSelectorCache, "lookup"), "lookup", parameters, hook)
 
-    def _lookup(
-        self,
-        original: Any,
-        cache: Any,
-        choices: Sequence[Any],
-        op: str,
-        inputs: str,
-        benchmark: _Benchmark | None,
-        hint_override: int | None = None,
-    ) -> Any:
-        """Return the time of each candidate, in place of ``lookup``. An empty result has Inductor compile them.
 
-        :param benchmark: None if Inductor asks whether it has to compile the candidates. Inductor asks again later.
-        """
-        session = self._session
-        if session.is_paused or session.ignores(self.tuner, op) or not choices:
-            return original(cache, choices, op, inputs, benchmark, hint_override=hint_override)
+@dataclass(frozen=True)
+class TemplateSearch:
+    """A search in which Inductor measures all candidates."""
+
+    decision: TemplateDecision
+    tuning: Tuning
+
+
+class LookupHook(CallHook):
+    """Finds the times of all candidates, in place of ``lookup``.
+
+    Inductor calls ``lookup`` without its argument ``benchmark`` to learn whether it has to compile the candidates. An
+    empty result says so. Inductor then compiles, and calls again with the function that measures them.
+
+    :param module: Inductor's module ``select_algorithm``.
+    """
+
+    def __init__(self, session: Session, benchmarks: Benchmarks, module: Any) -> None:
+        self._session = session
+        self._benchmarks = benchmarks
+        self._module = module
+
+    def ask(self, call: HookedCall) -> CallResult | CallInstead | None:
+        """Return the times of the entry; if there is none, have Inductor compile or measure the candidates."""
+        session, arguments = self._session, call.arguments
+        choices, op, benchmark = arguments["choices"], arguments["op"], arguments["benchmark"]
+        if session.is_paused or session.ignores(TUNER, op) or not choices:
+            return None
         decision = TemplateDecision(choices)
         device = choices[0].layout.device
-        key = template_key(self._module.torch, choices, op, inputs, hint_override)
-        problem = Problem(self.tuner, op, key, device_of(device.type, device.index))
+        key = template_key(self._module.torch, choices, op, arguments["inputs"], arguments["hint_override"])
+        problem = Problem(TUNER, op, key, device_of(device.type, device.index))
         if session.picks_candidates:
             session.at_next_test(forget_compiled)  # the next test gets another candidate
         if benchmark is None and session.may_race(problem):
-            return {}  # the race needs all candidates compiled
-        with session.tuning(TemplateQuestion(problem, decision)) as tuning:
-            while tuning.entry is not None:
-                reason = decision.explain_failed_compilation(tuning.entry)
-                if not reason:
-                    tuning.race(TemplateRace(decision, benchmark, self._benchmarks, tuning).build)
-                    return decision.find_times_ms(tuning.entry)
-                tuning.reject(reason)
-            if benchmark is None:
-                tuning.postpone()
-                return {}
-            return self._measure(decision, benchmark, tuning)
-
-    def _measure(self, decision: TemplateDecision, benchmark: _Benchmark, tuning: Tuning) -> Mapping[Any, float]:
-        """Measure all candidates and record their times."""
+            return CallResult({})  # the race needs all candidates compiled
+        tuning = call.enter(session.tuning(TemplateQuestion(problem, decision)))
+        while tuning.entry is not None:
+            reason = decision.explain_failed_compilation(tuning.entry)
+            if not reason:
+                tuning.race(TemplateRace(decision, benchmark, self._benchmarks, tuning).build)
+                return CallResult(decision.find_times_ms(tuning.entry))
+            tuning.reject(reason)
+        if benchmark is None:
+            tuning.postpone()
+            return CallResult({})
         in_subprocess = getattr(self._module.torch._inductor.config, "autotune_in_subproc", False)
         if decision.device_type != "cpu" and not in_subprocess:
             decision.load_all()
-        with self._benchmarks.measuring(tuning):
-            times_ms = benchmark(decision.choices)
+        call.enter(self._benchmarks.measuring(tuning))
+        call.state = TemplateSearch(decision, tuning)
+        return CallInstead(benchmark, [choices])
+
+    def note(self, call: HookedCall, result: Any) -> CallResult | None:
+        """Record the times that Inductor measured, and return them as a load will."""
+        search = call.state
+        if not isinstance(search, TemplateSearch):
+            return None
+        times_ms: Mapping[Any, float] = result
         if not any(math.isfinite(time_ms) for time_ms in times_ms.values()):
-            tuning.not_recorded(EVERY_CANDIDATE_FAILED)
-            return times_ms
-        return decision.find_times_ms(tuning.record(None, decision.build_candidates(times_ms)))
+            search.tuning.not_recorded(EVERY_CANDIDATE_FAILED)
+            return None
+        entry = search.tuning.record(None, search.decision.build_candidates(times_ms))
+        return CallResult(search.decision.find_times_ms(entry))
 
 
 class TemplateQuestion(Question):
