@@ -8,16 +8,13 @@ from __future__ import annotations
 import inspect
 import sys
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from functools import wraps
 from importlib.metadata import PackageNotFoundError, version
-from traceback import walk_tb
-from types import CodeType, FunctionType, MethodType, ModuleType
+from types import ModuleType
 from typing import Any
 
 from pytest_autotune.cache.model import Versions
-from pytest_autotune.run.session import Session
 from pytest_autotune.tuners.protocol import HookError
 from pytest_autotune.tuners.shared.distributions import Distribution
 
@@ -92,138 +89,3 @@ def when_imported(module: str, hook: Callable[..., object], *arguments: object) 
             method(*arguments, library)
 
     wrapt.register_post_import_hook(call, module)
-
-
-_IS_GUARDED = "_pytest_autotune_guarded"
-
-
-def guarded(
-    replacement: Callable[..., Any],
-    original: Callable[..., Any],
-    session: Session,
-    tuner: str,
-    library: str = "",
-    calls: Callable[..., Iterable[object]] = lambda *args, **kwargs: (),
-) -> Any:
-    """A function that calls ``replacement``, and where that fails by itself the tuner's ``original`` instead.
-
-    Errors that the tuner raises are none of the adapter's and pass: those that come through ``original`` or through
-    a function among its arguments or in ``calls``, and in a search those that come through any function of the tuner's
-    library. So do a refusal and what is no ``Exception``: Ctrl-C, ``pytest.fail``. Where a miss is an error, so is a
-    call that could not be looked up.
-
-    :param tuner: whose adapter it is; reported with the error, once.
-    :param library: the top package of the tuner; that of ``original``, if empty.
-    :param calls: what else ``replacement`` calls that is none of the adapter's, by its arguments.
-    """
-    if hasattr(replacement, _IS_GUARDED):
-        return replacement
-    library = library or (original.__module__ or "").partition(".")[0]
-    own = replacement.__module__
-
-    @wraps(replacement)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        searches = session.progress.searches
-        try:
-            return replacement(*args, **kwargs)
-        except Exception as error:
-            frames = [frame for frame, _ in walk_tb(error.__traceback__)][1:]
-            theirs = {_code_of(one) for one in (original, *calls(*args, **kwargs), *args, *kwargs.values())} - {None}
-            if any(frame.f_code in theirs for frame in frames):
-                raise
-            modules = {str(frame.f_globals.get("__name__", "")) for frame in frames} - {own}
-            if session.progress.searches > searches and any(module.partition(".")[0] == library for module in modules):
-                raise
-            session.report_unanswered_call(tuner, f"{getattr(original, '__name__', original)}()", error)
-        return original(*args, **kwargs)
-
-    setattr(call, _IS_GUARDED, True)
-    return call
-
-
-def _code_of(value: object) -> CodeType | None:
-    """The code of a function; None for anything else."""
-    # Not isinstance: it asks proxies for their class, which may run code of theirs.
-    function = value.__func__ if type(value) is MethodType else value
-    return inspect.unwrap(function).__code__ if type(function) is FunctionType else None
-
-
-class FunctionPatches:
-    """A tuner's functions that were replaced, by their signature; an error of a replacement leaves them to it."""
-
-    def __init__(self, session: Session, tuner: str) -> None:
-        self._session = session
-        self._tuner = tuner
-        self._originals: list[tuple[Any, str, Any]] = []
-
-    def replace(
-        self,
-        owner: Any,
-        name: str,
-        parameters: Sequence[str],
-        replacement: Callable[..., Any],
-        *,
-        and_others: bool = False,
-    ) -> None:
-        """Replace a function of a module, or a method of a class.
-
-        :param parameters: their names, in order; ``and_others``: later versions have further ones, which are handed on.
-        :param replacement: is called with the original before what it is called with.
-        """
-        original = self.known(owner, name, parameters, and_others=and_others)
-
-        def call(*args: Any, **kwargs: Any) -> Any:
-            return replacement(original, *args, **kwargs)
-
-        setattr(owner, name, guarded(call, original, self._session, self._tuner))
-
-    def known(self, owner: Any, name: str, parameters: Sequence[str], **more: Any) -> Any:
-        """A function, or a class, that is about to be replaced, and is put back at the end; see :func:`known`."""
-        where = f"{owner.__name__.rpartition('.')[2]}.{name}"
-        library = getattr(owner, "__module__", owner.__name__).partition(".")[0]
-        original = check_signature(vars(owner).get(name), where, library, parameters, **more)
-        self._originals.append((owner, name, original))
-        return original
-
-    def undo(self) -> None:
-        """Put back what was there, the last one first."""
-        while self._originals:
-            owner, name, original = self._originals.pop()
-            setattr(owner, name, original)
-
-
-class Replaced:
-    """What an adapter replaces in its tuner's module, and in the classes that this defines, while it hooks it.
-
-    Found by comparing before and after, so that it holds for adapters that know nothing of it.
-    """
-
-    def __init__(self, library: ModuleType) -> None:
-        self._before = dict(_functions(library))
-
-    def _changed(self) -> Iterator[tuple[Any, str, FunctionType, object]]:
-        for (owner, name), before in self._before.items():
-            now = vars(owner).get(name)
-            if now is not before and now is not None:
-                yield owner, name, before, now
-
-    def guard(self, session: Session, tuner: str) -> None:
-        """Put the guard around each function that was replaced by another one, if that can be called."""
-        for owner, name, before, now in self._changed():
-            if not callable(now):
-                raise TypeError(f"{name}() was replaced by {type(now).__name__}, which cannot be called")
-            if inspect.isfunction(now) or not isinstance(owner, type):  # else, as a method, it is called in its own way
-                setattr(owner, name, guarded(now, before, session, tuner))
-
-    def put_back(self) -> None:
-        """Put back the functions that are still replaced."""
-        for owner, name, before, _ in self._changed():
-            setattr(owner, name, before)
-
-
-def _functions(library: ModuleType) -> Iterator[tuple[tuple[Any, str], FunctionType]]:
-    classes = [value for value in vars(library).values() if isinstance(value, type)]
-    for owner in (library, *(cls for cls in classes if cls.__module__ == library.__name__)):
-        for name, value in list(vars(owner).items()):
-            if inspect.isfunction(value):
-                yield (owner, name), value
