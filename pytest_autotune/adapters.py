@@ -1,7 +1,7 @@
-"""What an adapter for another tuner may use; names that stay, wherever they come from.
+"""The names that an adapter for another tuner may use. They stay here, even if their modules change.
 
-An adapter is a class that fits :class:`Adapter`, named by an entry point of the group
-``pytest_autotune.tuners``. ``docs/adapters.md`` walks through one.
+An adapter is a class that fits the protocol :class:`Adapter`. An entry point of the group ``pytest_autotune.tuners``
+names it. ``docs/adapters.md`` explains an example.
 """
 
 from __future__ import annotations

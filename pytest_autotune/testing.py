@@ -1,4 +1,4 @@
-"""Tests that an adapter must pass: subclass :class:`AdapterConformance` and say how the library is used."""
+"""Tests that each adapter must pass. Subclass :class:`AdapterConformance` and define how a test uses the library."""
 
 from __future__ import annotations
 
@@ -30,38 +30,39 @@ WAIT_S = 5.0
 
 
 class AdapterConformance(ABC):
-    """What any adapter must do; each test has one problem of the library's tuned.
+    """The tests of an adapter. Each test lets the library tune one problem.
 
-    The name of a subclass begins with ``Test``.
+    The name of a subclass begins with ``Test``, so that pytest collects it.
     """
 
-    #: The tuner's name: that of the entry point.
+    #: The name of the tuner and of its entry point.
     tuner: ClassVar[str]
-    #: Makes the adapter; what the entry point names.
+    #: Makes the adapter. The entry point names it, too.
     adapter: ClassVar[Callable[[], Adapter]]
-    #: Tests that do not hold for this tuner, by name, and why: they are skipped with that reason.
+    #: The names of the tests that this tuner cannot pass, with the reasons. These tests are skipped.
     exempt: ClassVar[Mapping[str, str]] = {}
 
     @pytest.fixture(autouse=True)
     def _skip_exempted(self, request: pytest.FixtureRequest) -> None:
-        if reason := self.exempt.get(request.node.originalname):
+        reason = self.exempt.get(request.node.originalname)
+        if reason:
             pytest.skip(reason)
 
     @abstractmethod
     def tune(self) -> object:
-        """Have the library tune one problem, the same at each call, and return what it chose, to be compared."""
+        """Let the library tune one problem, the same at each call. Return its choice, which tests compare."""
 
     @abstractmethod
     def forget(self) -> None:
-        """Empty the library's memory of choices, so that the next :meth:`tune` asks again."""
+        """Empty the library's memory of choices, so that the next :meth:`tune` asks for one again."""
 
     @abstractmethod
     def searches(self) -> int:
-        """How often the library has searched in this process, by its own count or one of the test's."""
+        """Return how often the library has searched in this process."""
 
     @pytest.fixture
     def library(self) -> Iterator[ModuleType]:
-        """The library, without choices before and after."""
+        """Give a test the library without any choices."""
         library = importlib.import_module(self._make().module)
         self.forget()
         yield library
@@ -86,7 +87,7 @@ class AdapterConformance(ABC):
             adapter.unhook()
 
     def _tuned(self, library: ModuleType) -> tuple[object, Entry]:
-        """What was chosen with nothing loaded, and the entry that was recorded."""
+        """Tune with nothing loaded. Return the library's choice and the recorded entry."""
         with self._hooked(library) as (_, lookups, _):
             choice = self.tune()
         self.forget()
@@ -96,16 +97,17 @@ class AdapterConformance(ABC):
         return choice, entry
 
     def test_making_the_adapter_imports_no_library(self) -> None:
-        made: Any = type(self).adapter
+        factory: Any = type(self).adapter
         script = (
-            f"import sys; from {made.__module__} import {made.__qualname__} as make; "
+            f"import sys; from {factory.__module__} import {factory.__qualname__} as make; "
             "adapter = make(); print(adapter.module in sys.modules)"
         )
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-        done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=environment)
-        assert done.stdout.strip() == "False", f"making the adapter imported its library\n{done.stderr}"
+        paths = [path for path in sys.path if path]
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+        process = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=environment)
+        assert process.stdout.strip() == "False", f"making the adapter imported its library\n{process.stderr}"
 
-    def test_a_search_is_recorded_with_its_choice_and_told_once(self, library: ModuleType) -> None:
+    def test_a_search_is_recorded_once_with_its_choice(self, library: ModuleType) -> None:
         with self._hooked(library) as (session, lookups, adapter):
             self.tune()
             self.tune()
@@ -131,8 +133,8 @@ class AdapterConformance(ABC):
 
     def test_an_entry_is_the_same_after_files_and_processes(self, library: ModuleType) -> None:
         _, entry = self._tuned(library)
-        for form in Format:
-            assert decode(encode(Cache((entry,)), form), form, "a file").entries == (entry,)
+        for cache_format in Format:
+            assert decode(encode(Cache((entry,)), cache_format), cache_format, "a file").entries == (entry,)
         lookup = Lookup(entry.identity, result=TunedEntry(entry))
         assert Lookup.from_event(Event.decode(lookup.to_event().encode())) == lookup
 
@@ -143,7 +145,7 @@ class AdapterConformance(ABC):
 
     def test_another_fingerprint_is_stale_and_tuned_again(self, library: ModuleType) -> None:
         _, entry = self._tuned(library)
-        assert entry.fingerprint, "where a tuner's entries have no fingerprint, exempt says so"
+        assert entry.fingerprint, "a tuner whose entries have no fingerprint is exempt from this test"
         changed = _with_other_fingerprint(entry)
         before = self.searches()
         with self._hooked(library, changed) as (_, lookups, _):
@@ -153,7 +155,7 @@ class AdapterConformance(ABC):
 
     def test_a_choice_that_is_no_longer_on_offer_is_not_taken(self, library: ModuleType) -> None:
         _, entry = self._tuned(library)
-        assert entry.choice is not None, "where a tuner's entries have no choice, exempt says so"
+        assert entry.choice is not None, "a tuner whose entries have no choice is exempt from this test"
         gone = replace(entry, choice=replace(entry.choice, id="not on offer", params=()))
         with self._hooked(library, gone) as (_, lookups, _):
             self.tune()
@@ -162,15 +164,15 @@ class AdapterConformance(ABC):
     def test_an_error_on_a_miss_reaches_the_caller_before_a_search(self, library: ModuleType) -> None:
         _, entry = self._tuned(library)
         before = self.searches()
-        # With the same fingerprint it may be taken for this kernel under its old name.
         problem = replace(entry.problem, kernel=f"{entry.problem.kernel}_other")
-        other = replace(entry, problem=problem, fingerprint=Fingerprint())
-        with self._hooked(library, other, on_miss="error"), pytest.raises(pytest.fail.Exception):
+        # With the same fingerprint, the entry would be a hit of this kernel under its old name.
+        other_entry = replace(entry, problem=problem, fingerprint=Fingerprint())
+        with self._hooked(library, other_entry, on_miss="error"), pytest.raises(pytest.fail.Exception):
             self.tune()
         assert self.searches() == before
         self.forget()
 
-    def test_sweeps_give_one_candidate_after_the_other_and_search_for_nothing(self, library: ModuleType) -> None:
+    def test_sweeps_give_each_candidate_without_a_search(self, library: ModuleType) -> None:
         sweep = pytest.importorskip("pytest_autotune.modes.sweep")
         _, entry = self._tuned(library)
         before, picks = self.searches(), []
@@ -180,7 +182,7 @@ class AdapterConformance(ABC):
                 self.tune()
                 self.forget()
             assert [lookup.is_tuned for lookup in lookups] == [False], (
-                "Question.candidates() says what a sweep may give"
+                "Question.candidates() lists the candidates that a sweep may give"
             )
             assert lookups[0].entry is not None
             picks.append(lookups[0].entry.choice)
@@ -199,32 +201,32 @@ class AdapterConformance(ABC):
             assert self.tune() == choice
         [lookup] = lookups
         assert (lookup.outcome, lookup.is_tuned) == (Outcome.HIT, False)
-        verdicts = [verdict for _, verdict in verify.list_verdicts(Event.decode(line) for line in self._log.lines)]
-        assert len(verdicts) == 1, "tuning.race(…) has it raced, or says why not"
-        assert self.searches() == before or verdicts[0].raced
+        reported = list(verify.list_verdicts([Event.decode(line) for line in self._log.lines]))
+        assert len(reported) == 1, "tuning.race(…) races the choice, or reports why it cannot"
+        assert self.searches() == before or reported[0].verdict.raced
 
-    def test_paused_and_ignored_kernels_are_tuned_as_without_the_plugin(self, library: ModuleType) -> None:
+    def test_paused_and_ignored_kernels_are_left_to_the_library(self, library: ModuleType) -> None:
         _, entry = self._tuned(library)
         with self._hooked(library, ignore=(f"{entry.problem.tuner}:*",)) as (_, lookups, _):
             self.tune()
             self.forget()
-        with self._hooked(library) as (session, also, _):
+        with self._hooked(library) as (session, paused_lookups, _):
             session.is_paused = True
             self.tune()
-        assert [*lookups, *also] == []
+        assert [*lookups, *paused_lookups] == []
 
-    def test_inside_isolation_nothing_is_remembered_and_nothing_is_left(self, library: ModuleType) -> None:
+    def test_isolation_neither_remembers_nor_leaves_a_choice(self, library: ModuleType) -> None:
         with self._hooked(library) as (session, lookups, adapter):
             with adapter.isolated(), session.isolated():
                 self.tune()
             self.tune()
-            assert len(lookups) == 2, "a choice that was made in isolation was left"
+            assert len(lookups) == 2, "the library kept a choice from the isolation"
             with adapter.isolated(), session.isolated():
                 self.tune()
-            assert len(lookups) == 3, "a choice from before was remembered in isolation"
+            assert len(lookups) == 3, "the library remembered an earlier choice inside the isolation"
             before = self.searches()
             self.tune()
-            assert self.searches() == before, "a choice from before was not given back"
+            assert self.searches() == before, "the library did not get its earlier choice back"
             assert len(lookups) == 3
 
     def test_after_unhooking_the_library_is_as_it_was(self, library: ModuleType) -> None:
@@ -246,8 +248,8 @@ class AdapterConformance(ABC):
         assert self.searches() >= before
         assert any("an error of the plugin" in note for note in session.notes), "Patches guards what it replaces"
 
-    def test_a_library_without_the_known_internals_is_refused_in_one_line(self) -> None:
-        # An AttributeError becomes a line of the summary as well, if not a helpful one.
+    def test_a_library_with_unknown_internals_is_refused(self) -> None:
+        # An AttributeError becomes a line of the summary, too, although a less helpful line.
         with pytest.raises((HookError, AttributeError)) as caught, self._hooked(ModuleType(self._make().module)):
             pass
         assert str(caught.value)
@@ -264,10 +266,11 @@ def _with_other_fingerprint(entry: Entry) -> Entry:
 
 
 def _snapshot(library: ModuleType) -> dict[str, object]:
-    """What the library's names and its classes' attributes are bound to."""
-    found: dict[str, object] = {}
+    """Return the ids of the objects that a library's names, and the attributes of its classes, are bound to."""
+    ids: dict[str, object] = {}
     for name, value in vars(library).items():
-        found[name] = id(value)
+        ids[name] = id(value)
         if isinstance(value, type):
-            found.update((f"{name}.{attribute}", id(member)) for attribute, member in vars(value).items())
-    return found
+            for attribute, member in vars(value).items():
+                ids[f"{name}.{attribute}"] = id(member)
+    return ids

@@ -129,15 +129,15 @@ BY_HAND = """
     ("right", "wrong", "failed"),
     [
         ("self._patches.undo()", "pass", "test_after_unhooking_the_library_is_as_it_was"),
-        ("tuned.best = {}", "pass", "test_inside_isolation_nothing_is_remembered_and_nothing_is_left"),
-        ("tuned.best = memory", "pass", "test_inside_isolation_nothing_is_remembered_and_nothing_is_left"),
+        ("tuned.best = {}", "pass", "test_isolation_neither_remembers_nor_leaves_a_choice"),
+        ("tuned.best = memory", "pass", "test_isolation_neither_remembers_nor_leaves_a_choice"),
         ("import gc", "import gc, handrolled", "test_making_the_adapter_imports_no_library"),
         (
             "entry.choice.params in self.chunks_by_params",
             "True",
             "test_a_choice_that_is_no_longer_on_offer_is_not_taken",
         ),
-        ("if session.is_paused or", "if", "test_paused_and_ignored_kernels_are_tuned_as_without_the_plugin"),
+        ("if session.is_paused or", "if", "test_paused_and_ignored_kernels_are_left_to_the_library"),
         (
             "len(items)),)",
             "__import__('time').perf_counter_ns()),)",
@@ -258,9 +258,9 @@ class TestXla(AdapterConformance):
         "test_another_fingerprint_is_stale_and_tuned_again": "XLA itself compares, by its own bytes",
         "test_a_choice_that_is_no_longer_on_offer_is_not_taken": "XLA itself knows what is on offer",
         "test_an_error_on_a_miss_reaches_the_caller_before_a_search": "XLA tells what it looked up when it is done",
-        "test_a_library_without_the_known_internals_is_refused_in_one_line": "it looks at jax._src by itself",
-        "test_inside_isolation_nothing_is_remembered_and_nothing_is_left": "XLA's memory belongs to the process",
-        "test_sweeps_give_one_candidate_after_the_other_and_search_for_nothing": "XLA chooses inside itself",
+        "test_a_library_with_unknown_internals_is_refused": "it looks at jax._src by itself",
+        "test_isolation_neither_remembers_nor_leaves_a_choice": "XLA's memory belongs to the process",
+        "test_sweeps_give_each_candidate_without_a_search": "XLA chooses inside itself",
         "test_a_loaded_choice_whose_turn_it_is_is_raced_and_taken": "and measures there",
     }
 

@@ -663,7 +663,7 @@ class TestConformance(AdapterConformance):
     exempt: ClassVar[Mapping[str, str]] = {
         "test_another_fingerprint_is_stale_and_tuned_again": "the body of a kernel is its identity",
         "test_a_choice_that_is_no_longer_on_offer_is_not_taken": "it is padded or not: both are always on offer",
-        "test_sweeps_give_one_candidate_after_the_other_and_search_for_nothing": "whether to pad is no part of a sweep",
+        "test_sweeps_give_each_candidate_without_a_search": "whether to pad is no part of a sweep",
         "test_a_loaded_choice_whose_turn_it_is_is_raced_and_taken": "nor is it raced again",
     }
 

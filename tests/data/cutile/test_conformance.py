@@ -17,8 +17,8 @@ class TestCuTile(AdapterConformance):
     tuner = "cutile"
     adapter = Adapter
     exempt: ClassVar = {
-        "test_inside_isolation_nothing_is_remembered_and_nothing_is_left": REMEMBERS_NOTHING,
-        "test_a_search_is_recorded_with_its_choice_and_told_once": REMEMBERS_NOTHING,
+        "test_isolation_neither_remembers_nor_leaves_a_choice": REMEMBERS_NOTHING,
+        "test_a_search_is_recorded_once_with_its_choice": REMEMBERS_NOTHING,
     }
 
     def tune(self):
