@@ -18,16 +18,18 @@ from pytest_autotune.cli.output import FOUND, OK, PATH, find_first_difference, p
 
 @click.command("check", short_help="whether caches are valid and sorted; exit status 1 if not")
 @click.argument("files", metavar="FILE...", nargs=-1, required=True, type=PATH)
-@click.option("--fix", is_flag=True, help="Write again what is only not sorted, laid out otherwise, or there twice.")
 @click.option(
-    "--exported", metavar="MODULE", multiple=True, type=PATH, help="What was exported from FILE as Python. Repeatable."
+    "--fix", is_flag=True, help="Write a file again that is only not sorted, laid out otherwise, or has entries twice."
+)
+@click.option(
+    "--exported", metavar="MODULE", multiple=True, type=PATH, help="A module that was exported from FILE. Repeatable."
 )
 def command(files: tuple[str, ...], fix: bool, exported: tuple[str, ...]) -> int:
-    """Report what is wrong with each cache FILE, as FILE:LINE: what, or by the entry's name.
+    """Report the defects of each cache FILE, as FILE:LINE: DEFECT, or by the name of the entry.
 
-    Wrong is: what cannot be read; entries that are not sorted or there twice, as after a merge by hand, or that have
-    no result; and a module that was exported from FILE, where it is not what FILE says now. No GPU is needed, and
-    nothing of the caches and modules is run.
+    Defects are: a file that cannot be read; entries that are not sorted, or stand there twice, as after a merge by
+    hand; entries without a result; and a module that was exported from FILE and differs from a new export. The check
+    needs no GPU, and runs no code of the caches and modules.
     """
     if exported and len(files) > 1:
         raise CacheError("--exported", "which of the caches was it exported from?", "name that one alone")

@@ -18,12 +18,12 @@ from pytest_autotune.report.naming import describe_change
 @click.command("diff", short_help="how two caches differ")
 @click.argument("old", metavar="OLD", type=PATH)
 @click.argument("new", metavar="NEW", type=PATH)
-@click.option("--exit-code", is_flag=True, help="Exit status 1 where they differ.")
+@click.option("--exit-code", is_flag=True, help="Exit status 1 if they differ.")
 @click.option("--markdown", is_flag=True, help="Tables for the comment of a pull request: only what changed.")
 def command(old: str, new: str, exit_code: bool, markdown: bool) -> int:
-    """What is different in the cache NEW: a line of counts, then a row for each entry.
+    """Print the differences between the caches OLD and NEW: a line of counts, then a row for each entry.
 
-    Where only versions of libraries are others, one row is for all of them.
+    Entries that differ only in the versions of libraries share a row.
 
     As git's difftool: git difftool --extcmd="pytest-autotune diff" -- FILE
     """

@@ -167,8 +167,8 @@ def _find_program() -> str:
 def merge(ancestor: str, ours: str, theirs: str, path: str) -> int:
     """Merge the files THEIRS and OURS into OURS, as versions of the cache PATH that began with ANCESTOR.
 
-    What only one side changed is changed; of two entries of one problem and fingerprint, the one stays that a run
-    would keep. Exit status 1 where one side cannot be read, or is empty: then OURS is as it was.
+    A change of one side is kept. If both sides have an entry of one problem and fingerprint, the entry that a run would
+    keep stays. If a side cannot be read or is empty, OURS stays as it is, and the exit status is 1.
     """
     cache_format = find_format(Path(path), path)
     try:
@@ -198,9 +198,9 @@ def _read_ancestor(file: str, cache_format: Format, path: str) -> Cache:
 @click.command("git-textconv", short_help="a line for each entry; git-setup has git diff show these")
 @click.argument("file")
 def textconv(file: str) -> None:
-    """Print a line for each entry of the cache FILE: the problem, its device, what was chosen, and what is noted of it.
+    """Print a line for each entry of the cache FILE: the problem, its device, the choice, and all notes about it.
 
-    Where a line of the file is another, so is a line of this.
+    If any line of the file changes, a line of the output changes, too.
     """
     cache = refuse_lossy(stores.read_cache(file, missing_ok=True))
     entries = sorted(cache.entries, key=lambda entry: entry.sort_key)

@@ -35,13 +35,16 @@ from pytest_autotune.cli.output import (
     help="Where to write; a cache that is there is replaced, one at a URL is added to.",
 )
 @click.option(
-    "--base", metavar="FILE", type=PATH, help="The cache that all of them began with: what one removed is removed."
+    "--base",
+    metavar="FILE",
+    type=PATH,
+    help="The cache that all FILEs began with: an entry that one FILE removed is removed.",
 )
 def command(files: tuple[str, ...], output: str, base: str | None) -> None:
-    """Write all entries of all FILEs into one cache, those of every device.
+    """Write the entries of all FILEs into one cache, with all devices.
 
-    Where they have different entries of one problem and fingerprint, the one stays that a run would keep:
-    that of the highest generation (how often it was replaced), then that with the lowest time. These are listed.
+    If the FILEs have different entries of one problem and fingerprint, the entry that a run would keep stays: the entry
+    of the highest generation (how often it was replaced), else the entry with the lowest time. These entries are listed.
     """
     _refuse_duplicates(files)
     sides = {}

@@ -34,11 +34,11 @@ _SUGGESTION_COUNT = 5
 
 @click.command("show", short_help="tables of what a cache holds")
 @click.argument("file", metavar="FILE", type=PATH)
-@click.option("--kernel", metavar="NAME", help="Only kernels with this in TUNER:KERNEL; a glob where it has * or ?.")
+@click.option("--kernel", metavar="NAME", help="Only kernels with this in TUNER:KERNEL; a glob if it has * or ?.")
 @click.option("--device", metavar="NAME", help="Only devices with this in id or name; a glob as above.")
 @click.option("--summary", is_flag=True, help="A row for each kernel and device instead of their tables.")
 def command(file: str, kernel: str | None, device: str | None, summary: bool) -> int:
-    """Tables of what the cache FILE holds: one for each kernel and device, with a row for each problem."""
+    """Print the cache FILE as tables: a table for each kernel and device, with a row for each problem."""
     cache = with_warning(stores.read_cache(file))
     kernel_entries = [entry for entry in cache.entries if matches(kernel, entry.problem.name)]
     entries = []
