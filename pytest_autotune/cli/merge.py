@@ -38,13 +38,13 @@ from pytest_autotune.cli.output import (
     "--base",
     metavar="FILE",
     type=PATH,
-    help="The cache that all FILEs began with: an entry that one FILE removed is removed.",
+    help="The cache that all FILEs began with: what one FILE removed is removed.",
 )
 def command(files: tuple[str, ...], output: str, base: str | None) -> None:
     """Write the entries of all FILEs into one cache, with all devices.
 
     If the FILEs have different entries of one problem and fingerprint, the entry that a run would keep stays: the entry
-    of the highest generation (how often it was replaced), else the entry with the lowest time. These entries are listed.
+    of the highest generation (how often it was replaced), else the entry with the lowest time. They are listed.
     """
     _refuse_duplicates(files)
     sides = {}
