@@ -71,7 +71,7 @@ class Suite:
         self.folder = folder / "suite"
         shutil.copytree(REPOSITORY / "example_suite", self.folder)
         self.has_failed = False
-        self._environment = {
+        self.environment = {
             **os.environ,
             "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
             "PYTHONPATH": os.pathsep.join([str(REPOSITORY), os.environ.get("PYTHONPATH", "")]),
@@ -80,7 +80,7 @@ class Suite:
             "TRITON_CACHE_DIR": str(folder / "triton_cache"),
         }
         # tileiras loads the libnvvm of the CUDA that this names.
-        self._environment.pop("CUDA_HOME", None)
+        self.environment.pop("CUDA_HOME", None)
 
     def run(self, *arguments: str) -> dict[str, Any]:
         """Run pytest. Return its JSON report, with the status, the seconds, and the output."""
@@ -89,7 +89,7 @@ class Suite:
         report_file = self.folder / "report.json"
         report_file.unlink(missing_ok=True)
         started = time.perf_counter()
-        done = subprocess.run(command, cwd=self.folder, env=self._environment, capture_output=True, text=True)
+        done = subprocess.run(command, cwd=self.folder, env=self.environment, capture_output=True, text=True)
         report: dict[str, Any] = {"counts": {}, "lookups": []}
         if report_file.exists():
             report = json.loads(report_file.read_text())
@@ -185,7 +185,7 @@ def check_compile_ahead(suite: Suite, folder: Path) -> None:
     """Print whether a launch finds in cuTile's cache what ``compile=`` has compiled."""
     rows = []
     for what in ("compile", "launch"):
-        environment = {**suite._environment, "CUDA_TILE_CACHE_DIR": str(folder / "ahead")}
+        environment = {**suite.environment, "CUDA_TILE_CACHE_DIR": str(folder / "ahead")}
         command = [sys.executable, "-c", COMPILE_AHEAD, what]
         done = subprocess.run(command, cwd=suite.folder, env=environment, capture_output=True, text=True)
         if done.returncode:
@@ -211,7 +211,7 @@ def run_conformance(suite: Suite, folder: Path) -> None:
         copy = folder / f"conformance_{name}"
         shutil.copytree(REPOSITORY / "tests/data" / name, copy)
         (copy / "pytest.ini").write_text("[pytest]\n")
-        environment = {**suite._environment, "WITH_GPU": "1"}
+        environment = {**suite.environment, "WITH_GPU": "1"}
         command = [sys.executable, "-m", "pytest", "-q", "-ppytest_autotune.plugin", "-pno:cacheprovider"]
         done = subprocess.run(
             [*command, "test_conformance.py", "test_kernels.py"],

@@ -121,16 +121,17 @@ class AutotunedFunction:
         configs: dict[tuple[Any, ...], dict[str, Any]] = self.launch._best_config
         return configs
 
-    def add_constexpr_names(self, given: Mapping[str, Any]) -> None:
+    def add_constexpr_names(self, passed: Mapping[str, Any]) -> None:
         """Add the Constexpr parameters that a caller passes to the names of the key.
 
-        CuTe adds them after its first search, so that the second call has another key and tunes again.
+        CuTe adds these names after its first search, so that the second call has another key and tunes again.
 
-        :param given: the caller's arguments by name.
+        :param passed: the caller's arguments by name.
         """
-        for name, parameter in inspect.signature(self.function).parameters.items():
-            is_tuned = name in self.launch._autotune_params
-            if name in given and not is_tuned and name not in self.key_names and _is_constexpr(parameter.annotation):
+        parameters = inspect.signature(self.function).parameters
+        for name in passed:
+            is_in_key = name in self.key_names or name in self.launch._autotune_params
+            if not is_in_key and _is_constexpr(parameters[name].annotation):
                 self.key_names.append(name)
 
     def compute_key(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -147,7 +148,7 @@ class AutotunedFunction:
 
 def _is_constexpr(annotation: Any) -> bool:
     """Whether a parameter is annotated as ``cutlass.Constexpr`` or ``cutlass.Constexpr[int]``."""
-    return "Constexpr" in (annotation if isinstance(annotation, str) else repr(annotation))
+    return "Constexpr" in str(annotation)
 
 
 @dataclass(frozen=True)

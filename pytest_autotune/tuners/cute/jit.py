@@ -49,7 +49,7 @@ class JitCall:
         return qualified_name(function)
 
     @property
-    def given(self) -> dict[str, Any]:
+    def passed(self) -> dict[str, Any]:
         """The caller's arguments by name."""
         return inspect.signature(self.autotuned.function).bind_partial(*self.args, **self.kwargs).arguments
 
@@ -69,7 +69,7 @@ class JitCall:
 
     def _list_key(self) -> Iterator[Value]:
         """Yield the values that CuTe tells calls apart by, and the dtypes of all tensors."""
-        for name, value in self.given.items():
+        for name, value in self.passed.items():
             if name in self.autotuned.key_names:
                 yield from list_argument_values(name, value)
             elif is_tensor(value):
@@ -150,7 +150,7 @@ class JitHook(CallHook):
         jit_call: JitCall = call.arguments["jit_call"]
         if self._session.is_paused or self._session.ignores(NAME, jit_call.kernel_name):
             return None
-        jit_call.autotuned.add_constexpr_names(jit_call.given)
+        jit_call.autotuned.add_constexpr_names(jit_call.passed)
         try:
             question = jit_call.build_question()
         except UncacheableError as error:

@@ -74,16 +74,25 @@ class TuneCall:
 
     def _list_key(self, function: FunctionType) -> Iterator[Value]:
         """Yield the values of the key: the builder's arguments beside the configuration, then its closure."""
-        bound = inspect.signature(self.builder).bind_partial(*self.arguments.args, **self.arguments.kwargs)
-        bound.apply_defaults()
-        given = {name: value for name, value in bound.arguments.items() if name not in self.params_dict}
-        if isinstance(self.builder, partial):
-            given |= {f"partial.{index}": value for index, value in enumerate(self.builder.args)}
-        given |= {f"closure.{name}": value for name, value in closure_cells(function).items()}
-        for name, value in given.items():
+        closure = [(f"closure.{name}", value) for name, value in closure_cells(function).items()]
+        for name, value in [*self._list_arguments(), *closure]:
             # The digest of the source follows the user's code.
             if is_library_class(value) or not is_code(value):
                 yield from list_argument_values(name, value)
+
+    def _list_arguments(self) -> list[tuple[str, Any]]:
+        """Return the builder's arguments beside the configuration, each with its name."""
+        bound = inspect.signature(self.builder).bind_partial(*self.arguments.args, **self.arguments.kwargs)
+        bound.apply_defaults()
+        arguments = []
+        for name, value in bound.arguments.items():
+            if name not in self.params_dict:
+                arguments.append((name, value))
+        if isinstance(self.builder, partial):
+            # The signature has no parameters for these.
+            for index, value in enumerate(self.builder.args):
+                arguments.append((f"partial.{index}", value))
+        return arguments
 
     def build_kernel(self, config: Mapping[str, Any]) -> Callable[[], object]:
         """Return the function that launches the kernel of a configuration."""

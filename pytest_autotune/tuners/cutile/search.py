@@ -114,9 +114,10 @@ class TileSearch:
         first, last = self._list_arguments(self.space), self._list_arguments(self.space[::-1])
         names = list_parameter_names(function)
         for index, argument in enumerate(first):
-            name = names[index] if index < len(names) else str(index)
-            values = list_argument_values(name, argument)
-            if index < len(last) and values == list_argument_values(name, last[index]):
+            if index >= len(names):
+                break  # cuTile refuses the launch
+            values = list_argument_values(names[index], argument)
+            if index < len(last) and values == list_argument_values(names[index], last[index]):
                 yield from values
 
     def _list_arguments(self, configs: Sequence[Any]) -> tuple[Any, ...]:
@@ -130,7 +131,9 @@ class TileSearch:
 
     def build_launch(self, config: object) -> TileLaunch:
         """Return the launch of a configuration."""
-        hints = {} if self.hints_fn is None else self.hints_fn(config)
+        hints: Mapping[str, Any] = {}
+        if self.hints_fn is not None:
+            hints = self.hints_fn(config)
         kernel = self.find_kernel(config).replace_hints(**hints)
         return TileLaunch(self, config, self.grid_fn(config), kernel)
 
