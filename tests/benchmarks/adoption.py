@@ -113,8 +113,8 @@ class Loop:
         return text if not any(self.statuses) else f"{text}; statuses {self.statuses}"
 
     def count(self, name: str) -> int:
-        """Return the sum of a count over all reports."""
-        return sum(report["counts"].get(name, 0) for report in self.reports)
+        """Return the sum of a count over all reports; a process that was stopped has no counts."""
+        return sum(report.get("counts", {}).get(name, 0) for report in self.reports)
 
 
 def run_loop(suite: Suite, name: str, addopts: str, seconds: float, logs: Path) -> Loop:
