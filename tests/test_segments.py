@@ -116,7 +116,7 @@ def test_a_marker_may_name_a_url(serial_suite: Suite, url: str) -> None:
 
 
 @pytest.mark.parametrize("distribution", DISTRIBUTIONS.values(), ids=DISTRIBUTIONS)
-def test_what_one_run_has_tuned_another_machine_has(
+def test_a_run_uses_the_tunings_of_another_machine(
     pytester: pytest.Pytester, monkeypatch, section, url: str, distribution: list[str]
 ) -> None:
     monkeypatch.delenv("PYTEST_ADDOPTS", raising=False)
@@ -131,7 +131,7 @@ def test_what_one_run_has_tuned_another_machine_has(
     assert f"{url} is up to date (4 entries" in section(second)[-1]
 
 
-def test_a_warm_run_asks_once_and_one_that_tunes_writes_once(serial_suite: Suite, url: str, proxy) -> None:
+def test_a_warm_run_lists_once_and_a_tuning_run_writes_once(serial_suite: Suite, url: str, proxy) -> None:
     serial_suite.write()
 
     serial_suite.run(*both(url))
@@ -146,7 +146,7 @@ def test_a_warm_run_asks_once_and_one_that_tunes_writes_once(serial_suite: Suite
     assert not any("if-none-match" in head.lower() or "if-match" in head.lower() for head in proxy.heads)
 
 
-def test_a_store_fills_in_what_a_reviewed_file_lacks_in_any_order(serial_suite: Suite, section, url: str) -> None:
+def test_a_store_gives_entries_that_a_reviewed_file_lacks(serial_suite: Suite, section, url: str) -> None:
     suite = serial_suite.write(test_one="def test(tune): print(tune('k', m=1))")
     suite.run("--autotune-dump=cache.textproto")
     suite.cache.write_text(suite.cache.read_text().replace('text: "a"', 'text: "b"'))
@@ -159,7 +159,8 @@ def test_a_store_fills_in_what_a_reviewed_file_lacks_in_any_order(serial_suite: 
         assert (suite.tunings, section(result)[-1]) == ([], f"2 hits; {url} is up to date (2 entries)")
 
 
-def test_what_others_tuned_is_neither_unused_nor_replaced_but_by_who_prunes(serial_suite: Suite, url: str) -> None:
+def test_only_a_prune_removes_the_entries_of_other_runs(serial_suite: Suite, url: str) -> None:
+    """Entries of other runs are not unused, either."""
     suite = serial_suite.write(test_a="def test(tune): tune('k', m=1)")
     suite.run(f"--autotune-dump={url}")
     suite.write(test_a="def test(tune): tune('k', m=1, source='of a branch'), tune('k', m=2)")
@@ -187,7 +188,7 @@ def test_a_choice_that_is_found_slower_is_replaced_for_all(serial_suite: Suite, 
     assert "chosen b" in result.stdout.str()
 
 
-def test_what_a_file_has_replaced_is_newer_than_what_a_store_still_has(serial_suite: Suite, url: str) -> None:
+def test_a_replaced_entry_of_a_file_wins_over_the_store(serial_suite: Suite, url: str) -> None:
     suite = serial_suite.write(test_a="def test(tune): tune('k', times={'a': 10.0, 'b': 20.0})")
     suite.dump()
     assert cli.main(["merge", str(suite.cache), "-o", url]) == 0
@@ -198,7 +199,7 @@ def test_what_a_file_has_replaced_is_newer_than_what_a_store_still_has(serial_su
     assert [one.choice.time_us for one in held(url) if one.choice] == [20.0], "though the older one was faster"
 
 
-def test_without_credentials_a_store_that_takes_nothing_is_no_error_and_a_file_is_left_to_send(
+def test_without_credentials_a_local_file_keeps_the_tunings(
     serial_suite: Suite, section, url: str, monkeypatch, proxy
 ) -> None:
     suite = serial_suite.write()
@@ -220,9 +221,10 @@ def test_without_credentials_a_store_that_takes_nothing_is_no_error_and_a_file_i
 
 
 @pytest.mark.parametrize(("operation", "fault"), [("LIST", "403"), ("GET", "reset")])
-def test_a_store_that_is_down_is_one_line_within_ten_seconds_and_with_optional_no_error(
+def test_a_store_that_is_down_is_a_line_within_ten_seconds(
     serial_suite: Suite, section, url: str, proxy, operation: str, fault: str
 ) -> None:
+    """With ``?optional`` it is no error."""
     suite = serial_suite.write()
     suite.run(f"--autotune-dump={url}", "-p", "no:cacheprovider")
     proxy.faults[operation] = fault
@@ -256,7 +258,7 @@ def test_several_stores_that_hang_cost_ten_seconds_together(serial_suite: Suite,
 
 
 @pytest.mark.parametrize("fault", ["endless", "empty"])
-def test_a_list_without_an_end_is_one_line(serial_suite: Suite, section, url: str, proxy, fault: str) -> None:
+def test_a_list_without_an_end_is_a_one_line_error(serial_suite: Suite, section, url: str, proxy, fault: str) -> None:
     """Some stores ignore the token of the next page, and give the first page again and again."""
     suite = serial_suite.write(test_a="def test(tune): tune('k')")
     suite.run(f"--autotune-dump={url}")
@@ -272,7 +274,7 @@ def test_a_list_without_an_end_is_one_line(serial_suite: Suite, section, url: st
     assert seconds < 20  # of an endless list, on a loaded machine
 
 
-def test_a_store_that_fails_slowly_and_then_hangs_costs_ten_seconds(serial_suite: Suite, url: str, proxy) -> None:
+def test_a_slow_and_then_hanging_store_costs_ten_seconds(serial_suite: Suite, url: str, proxy) -> None:
     suite = serial_suite.write(test_a="def test(tune): tune('k')")
     proxy.faults = {operation: ["slow", *["hang"] * 9] for operation in ("LIST", "PUT")}
 
@@ -283,9 +285,7 @@ def test_a_store_that_fails_slowly_and_then_hangs_costs_ten_seconds(serial_suite
     assert time.monotonic() - started < 10
 
 
-def test_a_store_that_a_marker_names_is_asked_once_and_told_where_it_is_down(
-    serial_suite: Suite, section, url: str, proxy
-) -> None:
+def test_a_store_of_a_marker_is_read_once_and_reported_if_down(serial_suite: Suite, section, url: str, proxy) -> None:
     suite = serial_suite.write(
         test_a=f"""
         import pytest
@@ -305,7 +305,7 @@ def test_a_store_that_a_marker_names_is_asked_once_and_told_where_it_is_down(
 
 
 @pytest.mark.parametrize("fault", ["403", "truncated"])
-def test_a_write_that_fails_keeps_what_was_tuned_and_says_how_to_send_it(
+def test_a_failed_write_keeps_a_file_and_names_the_command(
     serial_suite: Suite, section, url: str, proxy, fault: str
 ) -> None:
     suite = serial_suite.write()
@@ -330,7 +330,7 @@ def test_a_write_that_fails_keeps_what_was_tuned_and_says_how_to_send_it(
 
 @pytest.mark.parametrize("operation", ["LIST", "GET", "PUT"])
 @pytest.mark.parametrize("fault", ["500", "503", "reset", "lost"])
-def test_what_fails_once_is_tried_again(url: str, proxy, operation: str, fault: str) -> None:
+def test_a_request_that_fails_is_repeated(url: str, proxy, operation: str, fault: str) -> None:
     add(url, entry(1))
     proxy.faults[operation] = [fault]
 
@@ -340,9 +340,7 @@ def test_what_fails_once_is_tried_again(url: str, proxy, operation: str, fault: 
     assert held(url) == {entry(1), entry(2)}
 
 
-def test_a_run_that_is_killed_while_its_answer_is_on_the_way_has_lost_nothing(
-    pytester: pytest.Pytester, url: str, proxy
-) -> None:
+def test_a_run_killed_during_its_write_loses_no_entry(pytester: pytest.Pytester, url: str, proxy) -> None:
     suite = Suite(pytester, []).write()
     command = [sys.executable, "-m", "pytest", "-q", "-ppytest_autotune.plugin", *both(url)]
     run = subprocess.Popen(command, cwd=suite.folder, env=alone(suite), stdout=subprocess.DEVNULL)
@@ -386,9 +384,7 @@ def test_the_commands_take_urls(url: str, tmp_path: Path, capsys, proxy) -> None
         assert f"{url}?optional: cannot be read: the store answers 403" in capsys.readouterr().err, "not empty"
 
 
-def test_an_address_that_is_none_is_one_line_and_an_empty_store_may_be_optional(
-    serial_suite: Suite, url: str, monkeypatch
-) -> None:
+def test_a_wrong_address_is_a_line_and_an_empty_store_is_none(serial_suite: Suite, url: str, monkeypatch) -> None:
     suite = serial_suite.write()
     assert suite.run(f"--autotune-load={url}?optional").ret == 0
     suite.write(test_m="import pytest\n@pytest.mark.autotune_cache(load='s3://id:key@x/')\ndef test(): pass")
@@ -399,7 +395,7 @@ def test_an_address_that_is_none_is_one_line_and_an_empty_store_may_be_optional(
     assert suite.run(f"--autotune-load={url}").ret == pytest.ExitCode.USAGE_ERROR
 
 
-def test_without_the_extra_a_url_is_one_line(serial_suite: Suite, monkeypatch) -> None:
+def test_without_the_extra_a_url_is_a_one_line_error(serial_suite: Suite, monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "obstore", None)
 
     result = serial_suite.write().run("--autotune-load=s3://bucket/x/")
@@ -426,7 +422,7 @@ def test_a_run_without_a_url_imports_nothing_of_it(pytester: pytest.Pytester) ->
 # What the store promises.
 
 
-def test_of_two_choices_the_higher_generation_stays_though_it_is_slower(url: str, tmp_path: Path) -> None:
+def test_the_higher_generation_stays_although_it_is_slower(url: str, tmp_path: Path) -> None:
     fast, slow = entry(block=32, time_us=10.0), entry(block=64, time_us=11.0)
     add(url, fast)
     update_store(stores.open_store(url), lambda now: Cache((slow,)))
@@ -441,7 +437,7 @@ def test_of_two_choices_the_higher_generation_stays_though_it_is_slower(url: str
     assert texts == {encode(Cache((replace(fast, generation=2),)), Format.TEXT)}, "of one generation the faster"
 
 
-def test_each_device_has_a_folder_and_what_others_put_there_is_left_alone(url: str) -> None:
+def test_each_device_has_a_folder_and_foreign_objects_stay(url: str) -> None:
     add(url, entry(1), entry(1, device=A100))
     obstore.put(bucket(url), "v1/readme.txt", b"hello")
 
@@ -461,7 +457,7 @@ def test_a_removed_entry_stays_removed_through_a_compaction(url: str) -> None:
     assert held(url) == {entry(2)}
 
 
-def test_what_is_only_read_is_neither_written_nor_compacted(serial_suite: Suite, section, url: str, proxy) -> None:
+def test_a_read_only_store_is_neither_written_nor_compacted(serial_suite: Suite, section, url: str, proxy) -> None:
     add(url, entry(1))
     add(url, entry(2))
     suite = serial_suite.write()
@@ -496,7 +492,7 @@ def test_a_compaction_removes_nothing_that_it_cannot_read_back(url: str, proxy) 
     assert held(url) == {entry(m) for m in range(3)}
 
 
-def test_a_listed_segment_that_is_gone_is_told(serial_suite: Suite, section, url: str, proxy, capsys) -> None:
+def test_a_listed_segment_that_is_gone_is_reported(serial_suite: Suite, section, url: str, proxy, capsys) -> None:
     suite = serial_suite.write(test_a="def test(tune): tune('k')")
     add(url, entry(1))
     add(url, entry(2))
@@ -543,7 +539,7 @@ def test_an_entry_of_the_highest_generation_is_replaced(url: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_ENDPOINT_URL"])
-def test_a_line_break_in_a_secret_is_one_line(url: str, monkeypatch, capfd, name: str) -> None:
+def test_a_line_break_in_a_secret_is_a_one_line_error(url: str, monkeypatch, capfd, name: str) -> None:
     monkeypatch.setenv(name, "http://secret\n")
 
     assert cli.main(["show", f"{url}?optional"]) == 4
@@ -554,7 +550,7 @@ def test_a_line_break_in_a_secret_is_one_line(url: str, monkeypatch, capfd, name
     assert "secret\n" not in output
 
 
-def test_s3_is_asked_without_tls_only_where_its_address_says_so(monkeypatch) -> None:
+def test_s3_is_used_without_tls_only_for_an_http_address(monkeypatch) -> None:
     """The library follows a redirect with the token of the session, so it must not lead to a host without TLS."""
     allowed: list[Any] = []
     monkeypatch.setattr("obstore.store.from_url", lambda url, **given: allowed.append(given["client_options"]))
@@ -590,7 +586,7 @@ def test_a_listing_that_repeats_or_leaves_out_loses_nothing(url: str, proxy, fau
     assert held(url) == {entry(m) for m in range(5)}
 
 
-def test_no_fault_of_a_request_loses_anything_and_each_is_told_within_ten_seconds(url: str, proxy) -> None:
+def test_no_fault_loses_an_entry_and_each_is_reported_in_time(url: str, proxy) -> None:
     """Each fault of each request of a read, a write and a compaction, side by side in folders of their own."""
 
     def strike(case: tuple[str, str]) -> str:
@@ -615,7 +611,7 @@ def test_no_fault_of_a_request_loses_anything_and_each_is_told_within_ten_second
         assert list(pool.map(strike, cases)) == FAULTS * len(ACTS)
 
 
-def test_a_segment_that_cannot_be_read_is_one_line_and_left_out(serial_suite: Suite, section, url: str) -> None:
+def test_an_unreadable_segment_is_a_line_and_left_out(serial_suite: Suite, section, url: str) -> None:
     suite = serial_suite.write()
     suite.run(f"--autotune-dump={url}")
     poisoned, unreadable = (f"v1/gpu/{hashlib.sha256(data).hexdigest()}.pb" for data in (b"other", b"no cache"))
@@ -666,7 +662,7 @@ def test_only_own_copies_of_segments_are_removed(url: str, tmp_path: Path, place
     assert gone.exists() == (place == "behind a link")
 
 
-def test_runs_and_compactions_at_once_lose_nothing_that_was_acknowledged(url: str, proxy) -> None:
+def test_concurrent_runs_and_compactions_lose_no_written_entry(url: str, proxy) -> None:
     def run(number: int) -> set[Entry]:
         chance, acknowledged = random.Random(number), set[Entry]()
         for _ in range(4):

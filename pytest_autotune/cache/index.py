@@ -10,7 +10,7 @@ from pytest_autotune.cache.model import Cache, Device, Entry, Fingerprint, Probl
 
 
 class EntryIndex:
-    """The entries of some caches. The entries of one key are in the order of precedence.
+    """The entries of some caches. Entries with the same key are in the order of precedence.
 
     :param entries: in that order.
     """
@@ -71,6 +71,6 @@ class EntryIndex:
         return frozenset(entry.problem.device for entry in self if entry.problem.tuner == tuner)
 
     def __iter__(self) -> Iterator[Entry]:
-        """Yield all entries; those of one key are in the order of precedence."""
+        """Yield all entries. Entries with the same key are in the order of precedence."""
         for entries in self._entries_by_kernel.values():
             yield from entries

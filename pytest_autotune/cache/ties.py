@@ -112,7 +112,7 @@ def choose_candidate(
 
 
 def order_of_preference(numbers: Iterable[int]) -> list[int]:
-    """Return the positions of candidates, the preferred candidate first. Of tied candidates the first is chosen."""
+    """Return the positions of candidates, the preferred candidate first. The first of the tied candidates is chosen."""
     return sorted(numbers)
 
 

@@ -184,12 +184,21 @@ class SegmentStore:
         self._write_segments({name: data for name, data in merged.items() if name not in readable})
         with self._errors("cannot be compacted", "nothing was removed"):
             run(self._check_stored(merged))
-        old_names = [name for name in readable if name not in merged]
-        with_tombstones = [name for name in old_names if _has_tombstone(readable[name])]
-        self._delete([name for name in old_names if name not in with_tombstones])
-        self._delete(with_tombstones)
-        new_names = [name for name in merged if name not in segments]
-        return len(segments), len(segments) - len(old_names) + len(new_names)
+        old_names = readable.keys() - merged.keys()
+        self._delete_segments({name: readable[name] for name in sorted(old_names)})
+        remaining_names = (segments.keys() - old_names) | merged.keys()
+        return len(segments), len(remaining_names)
+
+    def _delete_segments(self, segments: Mapping[str, Cache]) -> None:
+        """Remove segments; the segments with tombstones last."""
+        plain_names, names_with_tombstones = [], []
+        for name, cache in segments.items():
+            if any(_is_tombstone(entry) for entry in cache.entries):
+                names_with_tombstones.append(name)
+            else:
+                plain_names.append(name)
+        self._delete_objects(plain_names)
+        self._delete_objects(names_with_tombstones)
 
     async def _check_stored(self, names: Iterable[str]) -> None:
         """Check that the store gives back the segments that it has taken.
@@ -201,7 +210,7 @@ class SegmentStore:
             if data is None or _digest(data) not in name:
                 raise ValueError(f"{name} was written, and the store does not give it back")
 
-    def _delete(self, names: Sequence[str]) -> None:
+    def _delete_objects(self, names: Sequence[str]) -> None:
         if names:
             with self._errors("cannot be compacted"), suppress(FileNotFoundError):
                 self._library.delete(self._objects, names)
@@ -395,10 +404,6 @@ def _digest(data: bytes) -> str:
 
 def _is_tombstone(entry: Entry) -> bool:
     return entry.choice is None and not entry.candidates and not entry.native
-
-
-def _has_tombstone(cache: Cache) -> bool:
-    return any(_is_tombstone(entry) for entry in cache.entries)
 
 
 def _tombstone(entry: Entry) -> Entry:
