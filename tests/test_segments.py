@@ -364,7 +364,8 @@ def test_the_commands_take_urls(url: str, tmp_path: Path, capsys, proxy) -> None
     assert (tmp_path / "m.textproto").read_bytes() == Path(file).read_bytes()
     add(url, entry(3))
     report.write_text(
-        '{"complete": true, "devices": [], "unused": [], "lookups": [{"tuner": "triton", "kernel": "lib.add", '
+        '{"complete": true, "not_passed_reason": "", "only_skips": false, "devices": [], "unused": [], '
+        '"lookups": [{"tuner": "triton", "kernel": "lib.add", '
         f'"device": "{entry().problem.device.id}", "key": {{"M": 1}}}}]}}'
     )
     assert cli.main(["prune", url, "--together", f"--unused-in={report}"]) == 0
