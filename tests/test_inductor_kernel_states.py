@@ -192,3 +192,17 @@ def test_a_thread_compiles_the_choice_for_the_first_launch(monkeypatch: pytest.M
     assert kernel.state is KernelState.CHOSEN
     assert (autotuner.compiled, autotuner.measured, autotuner.launched) == ([16], [], [16])
     assert outcomes(lookups)[0] == "hit"
+
+
+def test_an_error_of_the_plugin_leaves_the_kernel_to_inductor(monkeypatch: pytest.MonkeyPatch) -> None:
+    session, _ = a_session(is_dumping=True)
+    autotuner = CachingAutotuner(TIMES_MS)
+    kernel = compile_kernel(autotuner, session)
+    monkeypatch.delattr(Session, "tuning")
+
+    assert autotuner.run(1, stream=0) == "launched"
+
+    assert kernel.state is KernelState.CHOSEN
+    assert autotuner.launched == [64]
+    (note,) = session.notes
+    assert note.startswith("inductor.config: error in run()")
