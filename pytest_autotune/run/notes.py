@@ -133,8 +133,6 @@ class Progress:
         self._clock = clock
         #: The stages of open tunings, the innermost last.
         self._stages: dict[Problem, Stage] = {}
-        #: The number of searches that have begun.
-        self.searches = 0
 
     @property
     def open_tunings(self) -> list[str]:
@@ -148,8 +146,7 @@ class Progress:
         self._show_innermost()
 
     def begin_search(self, problem: Problem) -> None:
-        """Begin a search, and count it."""
-        self.searches += 1
+        """Begin a search."""
         self.begin(problem)
 
     def update(self, problem: Problem, activity: str) -> None:
