@@ -188,10 +188,19 @@ def _join_requests(requests: Sequence[RunRequest]) -> RunRequest:
             adapters = adapters or request.adapters
         else:
             adapters = tuple(name for name in adapters if name in request.adapters)
-    has_same_update = all(request.update_arguments == first.update_arguments for request in requests)
-    update_arguments = first.update_arguments if has_same_update else ""
-    named_by = next((request.tuners_named_by for request in requests if request.policy.tuners), first.tuners_named_by)
+    update_arguments = _find_shared_value([request.update_arguments for request in requests], "")
+    named_by = first.tuners_named_by
+    for request in requests:
+        if request.policy.tuners:
+            named_by = request.tuners_named_by
     return RunRequest(update_arguments=update_arguments, policy=policy, tuners_named_by=named_by, adapters=adapters)
+
+
+def _find_shared_value(values: Sequence[str], default: str) -> str:
+    """Return the value that all processes share; the default if they have several."""
+    if len(set(values)) == 1:
+        return values[0]
+    return default
 
 
 def _join_policies(policies: Sequence[Policy]) -> Policy:
@@ -201,14 +210,15 @@ def _join_policies(policies: Sequence[Policy]) -> Policy:
     ignored = list(first.ignore)
     device_aliases: dict[str, str] = {}
     for policy in policies:
-        tuners = None if tuners is None or policy.tuners is None else _join(tuners, policy.tuners)
+        if tuners is None or policy.tuners is None:
+            tuners = None
+        else:
+            tuners = _join(tuners, policy.tuners)
         ignored = [glob for glob in ignored if glob in policy.ignore]
         device_aliases.update(policy.device_aliases)
-    has_same_on_miss = all(policy.on_miss == first.on_miss for policy in policies)
-    has_same_on_stale = all(policy.on_stale == first.on_stale for policy in policies)
     return Policy(
-        on_miss=first.on_miss if has_same_on_miss else "tune",
-        on_stale=first.on_stale if has_same_on_stale else "tune",
+        on_miss=_find_shared_value([policy.on_miss for policy in policies], "tune"),
+        on_stale=_find_shared_value([policy.on_stale for policy in policies], "tune"),
         tuners=tuners,
         ignore=tuple(ignored),
         device_aliases=device_aliases,

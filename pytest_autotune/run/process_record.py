@@ -63,11 +63,11 @@ def encode_record(result: RunResult) -> dict[str, Any]:
         "is_optional": result.has_only_optional_caches,
         "on_miss": policy.on_miss,
         "on_stale": policy.on_stale,
-        "tuners": None if policy.tuners is None else list(policy.tuners),
+        "tuners": policy.tuners,
         "ignore": list(policy.ignore),
         "device_aliases": dict(policy.device_aliases),
         "tuners_named_by": request.tuners_named_by,
-        "adapters": None if request.adapters is None else list(request.adapters),
+        "adapters": request.adapters,
     }
 
 
@@ -114,7 +114,7 @@ def decode_record(report: Mapping[str, Any]) -> ProcessRecord:
     policy = Policy(
         on_miss=str(record["on_miss"]),
         on_stale=str(record["on_stale"]),
-        tuners=None if record["tuners"] is None else _read_texts(record["tuners"]),
+        tuners=_read_optional_texts(record["tuners"]),
         ignore=_read_texts(record["ignore"]),
         device_aliases=dict(record["device_aliases"]),
     )
@@ -122,7 +122,7 @@ def decode_record(report: Mapping[str, Any]) -> ProcessRecord:
         update_arguments=str(report["update"]),
         policy=policy,
         tuners_named_by=str(record["tuners_named_by"]),
-        adapters=None if record["adapters"] is None else _read_texts(record["adapters"]),
+        adapters=_read_optional_texts(record["adapters"]),
     )
     is_update, is_optional = bool(record["is_update"]), bool(record["is_optional"])
     return ProcessRecord(collected, request, is_update, is_optional, dict(record["modes"]))
@@ -134,3 +134,7 @@ def _decode_event(plain: Any) -> Event:
 
 def _read_texts(plain: Sequence[Any]) -> tuple[str, ...]:
     return tuple(str(text) for text in plain)
+
+
+def _read_optional_texts(plain: Sequence[Any] | None) -> tuple[str, ...] | None:
+    return None if plain is None else _read_texts(plain)
