@@ -224,7 +224,7 @@ def test_an_adapter_that_is_not_wanted_is_not_loaded(
     unknown.stderr.fnmatch_lines([f"*unknown tuner 'handroled' (known: {', '.join(TUNERS)}, handrolled, raising)"])
 
 
-def test_a_version_of_the_library_that_the_adapter_does_not_know_is_bypassed(third_party: Suite, section: Any) -> None:
+def test_an_unknown_version_of_the_library_is_bypassed(third_party: Suite, section: Any) -> None:
     third_party.dump()
     third_party.pytester.makeconftest("import handrolled\nhandrolled.Tuned.choose = lambda self, these: 1\n")
 

@@ -134,7 +134,7 @@ class PreparingAdapter(CostlyAdapter):
         return [lambda: True]
 
 
-def test_an_adapter_says_what_can_be_done_beside_the_tests_and_may_fail_to(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_adapter_prepares_jobs_and_may_fail(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys.modules["costly_adapter"], "Adapter", PreparingAdapter)
     session, suite = session_of((ENTRY,)), Suite((), is_part=False)
     hooks = Hooks(session, None)
