@@ -30,7 +30,7 @@ except ImportError:  # Python 3.10, where pytest brings it
 
 PACKAGE = Path(pytest_autotune.__file__).parent
 ROOT = Path(__file__).parent.parent
-PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "example_suite").glob("*.md")])
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "example_suite").glob("*.md")])
 _FENCED = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 
@@ -83,8 +83,6 @@ def test_examples_of_toml_and_yaml_can_be_read(page: Path) -> None:
 
 
 def test_the_reference_names_each_key_of_the_json_report(tmp_path: Path) -> None:
-    rows = list(rows_below(read(ROOT / "docs/reference.md"), "JSON report"))
-    ends = next(index for index, row in enumerate(rows) if row[0] == "`outcome`")
     row = ProblemRow(Problem("triton", "lib.add", (), Device("GPU", "sm_90", 132)), Outcome.HIT)
     result = RunResult(rows=(row,))
     sections = []
@@ -100,13 +98,18 @@ def test_the_reference_names_each_key_of_the_json_report(tmp_path: Path) -> None
         assert made is not None
         sections.append(made.build_section(result))
     report = to_mapping(replace(result, sections=tuple(sections)))
-    assert {name for row in rows[:ends] for name in code_in(row[0])} == set(report)
-    assert {name for row in rows[ends:] for name in code_in(row[0])} == set(report["lookups"][0])
+    page = read(ROOT / "docs/reference/json-report.md")
+    rows_of_report = rows_below(page, "The object")
+    assert {name for row in rows_of_report for name in code_in(row[0])} == set(report)
+    rows_of_lookup = rows_below(page, "A row of `lookups`")
+    assert {name for row in rows_of_lookup for name in code_in(row[0])} == set(report["lookups"][0])
 
 
 def test_the_reference_names_each_option_and_ini_value() -> None:
-    told = {code for row in rows_below(read(ROOT / "docs/reference.md"), "Options and ini values") for code in row[:2]}
-    names = {name for cell in told for name in re.findall(r"--autotune-[a-z-]+|autotune_\w+", cell)}
+    page = read(ROOT / "docs/reference/options.md")
+    names = set()
+    for row in rows_below(page, "Options and ini values"):
+        names.update(re.findall(r"--autotune-[a-z-]+|autotune_\w+", f"{row[0]} {row[1]}"))
     flags = {option.flag for option in OPTIONS if option.is_flag}
     assert names == flags | {option.ini for option in OPTIONS if option.is_ini}
     assert len(flags) == 13

@@ -60,12 +60,17 @@ def list_pages() -> list[str]:
 
 
 def list_public_names(module_name: str) -> list[str]:
-    """Return the names that a module offers: its own classes and functions, and those it imports ``as`` themselves."""
-    tree = ast.parse(Path(str(import_module(module_name).__file__)).read_text(encoding="utf-8"))
+    """Return the classes and functions that a module offers: its own, and those it imports ``as`` themselves.
+
+    The page of the module describes other values, such as a set: they have no docstrings of their own.
+    """
+    module = import_module(module_name)
+    tree = ast.parse(Path(str(module.__file__)).read_text(encoding="utf-8"))
     names = []
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom):
             names += [alias.name for alias in node.names if alias.asname == alias.name]
+    names = [name for name in names if callable(getattr(module, name))]
     for node in tree.body:
         if isinstance(node, ast.ClassDef | ast.FunctionDef) and not node.name.startswith("_"):
             names.append(node.name)

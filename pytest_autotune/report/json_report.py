@@ -1,4 +1,4 @@
-"""A run's result as JSON. ``docs/reference.md`` documents the schema."""
+"""A run's result as JSON. ``docs/reference/json-report.md`` documents the schema."""
 
 from __future__ import annotations
 
