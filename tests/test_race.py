@@ -92,7 +92,8 @@ def race(
     return running.choice, results, Counter(launched)
 
 
-def test_the_fastest_of_kernels_that_are_shorter_than_their_launch_is_found() -> None:
+def test_a_race_chooses_the_fastest_of_very_short_kernels() -> None:
+    """A kernel may run for less time than its launch takes. The race still finds the fastest kernel and its time."""
     times_us = [6.0, 5.0, 4.6, 4.3, 4.5, 9.0]
 
     choice, results, _ = race(Gpu(), times_us)
@@ -101,7 +102,8 @@ def test_the_fastest_of_kernels_that_are_shorter_than_their_launch_is_found() ->
     assert results[3].time_us == pytest.approx(4.3, rel=0.01)
 
 
-def test_of_candidates_with_the_same_code_the_first_is_launched_for_all_of_them() -> None:
+def test_candidates_with_the_same_code_are_launched_once() -> None:
+    """The race launches the first of several candidates with equal code. The other ones get its time."""
     times_us = [30.0, 20.0, 20.0, 20.0]
     gpu = Gpu()
     race = Race(gpu)
@@ -122,7 +124,8 @@ def test_of_candidates_with_the_same_code_the_first_is_launched_for_all_of_them(
     assert race.choice == 1
 
 
-def test_losers_drop_out_early_and_the_host_waits_once_for_many_launches() -> None:
+def test_slow_candidates_leave_the_race_early() -> None:
+    """The slowest candidate gets at most four launches. The host waits once for many launches."""
     gpu = Gpu()
 
     _, _, launched = race(gpu, [5.0, 5.1, 7.0, 50.0])
@@ -143,7 +146,8 @@ def test_slow_kernels_are_launched_a_few_times_only() -> None:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_what_it_chooses_on_a_noisy_device_is_within_two_percent_of_the_best(seed: int) -> None:
+def test_the_choice_on_a_noisy_device_is_within_2_percent(seed: int) -> None:
+    """With 2 % of noise, the chosen candidate takes at most 2 % longer than the best of twelve."""
     chance = random.Random(seed)
     for _ in range(5):
         times_us = [chance.uniform(4, 12) for _ in range(12)]
@@ -151,7 +155,11 @@ def test_what_it_chooses_on_a_noisy_device_is_within_two_percent_of_the_best(see
         assert times_us[choice] <= min(times_us) * 1.02
 
 
-def test_two_processes_agree_on_kernels_that_take_hardly_longer_than_the_ticks_of_the_timer() -> None:
+def test_processes_agree_despite_a_coarse_timer() -> None:
+    """The candidates' times differ by about as much as a tick of the timer.
+
+    At least 18 of 20 races give the same choice.
+    """
     times_us = [4.80, 4.77, 4.72, 4.74, 4.55, 4.52, 4.51, 4.72]  # the fifth is the first within 3 % of the best
 
     choices = Counter(race(Gpu(noise=0.03, seed=seed, tick_us=0.032), times_us, seed=seed)[0] for seed in range(20))
@@ -161,7 +169,11 @@ def test_two_processes_agree_on_kernels_that_take_hardly_longer_than_the_ticks_o
     assert max(times_us[choice] for choice in choices) < 4.51 * 1.02
 
 
-def test_processes_in_which_each_candidate_is_a_little_faster_or_slower_agree_for_nearly_all_problems() -> None:
+def test_processes_agree_despite_small_shifts_of_times() -> None:
+    """Each process sees slightly different times for the candidates.
+
+    The processes disagree for at most 2 of 20 problems.
+    """
     chance, differ = random.Random(1), 0
     for problem in range(20):
         usual_us = [5.5 + abs(chance.gauss(0, 0.3)) for _ in range(12)]
@@ -174,7 +186,8 @@ def test_processes_in_which_each_candidate_is_a_little_faster_or_slower_agree_fo
     assert differ <= 2
 
 
-def test_a_host_that_is_late_for_some_launches_has_no_candidate_judged_by_the_few_rounds_where_it_was_in_time() -> None:
+def test_late_launches_of_the_host_do_not_distort_times() -> None:
+    """The host is late for 8 % of the launches. The race keeps these launches out of every candidate's time."""
     late = random.Random(3)
     choices = []
     for seed in range(8):
@@ -186,7 +199,8 @@ def test_a_host_that_is_late_for_some_launches_has_no_candidate_judged_by_the_fe
     assert choices == [0] * 8
 
 
-def test_of_candidates_that_are_as_good_the_first_in_the_list_is_chosen_whatever_the_noise() -> None:
+def test_the_first_of_equally_fast_candidates_is_chosen() -> None:
+    """Four candidates differ by less than a tie. Twenty races with different noise all choose the first of them."""
     times_us = [9.0, 5.02, 5.0, 5.01, 5.03]
 
     assert {race(Gpu(noise=0.005, seed=seed), times_us, seed=seed)[0] for seed in range(20)} == {1}
@@ -200,7 +214,9 @@ def test_clocks_that_ramp_up_during_the_race_favour_nobody() -> None:
         assert race(Gpu(disturbs=ramp, seed=seed), [5.0, 4.8, 4.6, 4.9], seed=seed)[0] == 2
 
 
-def test_a_round_that_kernels_of_another_process_disturb_is_run_again() -> None:
+def test_a_race_repeats_a_round_that_was_disturbed() -> None:
+    """Kernels of another process slow the device for a few milliseconds. The race repeats these rounds."""
+
     def busy_for_a_while(now_s: float) -> float:
         return 1.9 if 0.003 < now_s < 0.008 else 1.0
 
@@ -221,8 +237,11 @@ def test_launches_for_which_the_host_was_late_do_not_count() -> None:
     assert results[2].measured.median_us < 5.0
 
 
-def test_a_race_ends_although_a_candidate_was_timed_more_often_than_allowed() -> None:
-    """A stage is as long as the candidate with the fewest times allows: the others may be timed more often."""
+def test_a_race_ends_when_a_candidate_exceeds_its_launches() -> None:
+    """The candidate with the fewest times decides the length of a stage.
+
+    Other candidates may get more launches than the limit.
+    """
     late = random.Random(1)
     for seed in range(10):
         gpu = Gpu(seed=seed, stalls=lambda now_s: 80.0 if late.random() < 0.1 else 0.0)
@@ -230,7 +249,11 @@ def test_a_race_ends_although_a_candidate_was_timed_more_often_than_allowed() ->
         assert choice in range(5)
 
 
-def test_a_candidate_that_fails_in_the_middle_is_out_and_the_others_go_on() -> None:
+def test_a_race_goes_on_without_a_candidate_that_fails() -> None:
+    """The candidate fails at its seventh launch.
+
+    The race records the reason and does not launch the candidate again.
+    """
     launches = 0
 
     def failing() -> float:
@@ -250,7 +273,8 @@ def test_a_candidate_that_fails_in_the_middle_is_out_and_the_others_go_on() -> N
     assert running.choice == 0
 
 
-def test_nothing_is_chosen_when_a_failure_leaves_the_device_broken() -> None:
+def test_a_race_ends_when_a_failure_breaks_the_device() -> None:
+    """The error names the candidate that broke the device, and the race chooses nothing."""
     gpu = Gpu()
 
     def breaking() -> None:
@@ -276,7 +300,8 @@ def test_nothing_is_chosen_where_all_fail() -> None:
         _ = running.choice
 
 
-def test_what_belongs_before_and_after_a_launch_is_done_each_time_and_told_of_an_error() -> None:
+def test_each_launch_calls_the_functions_before_and_after_it() -> None:
+    """The function after a launch gets the error of the launch, or None."""
     seen: list[object] = []
 
     def run() -> None:
@@ -313,7 +338,9 @@ def test_a_candidate_is_set_up_whenever_another_one_ran_before() -> None:
     assert len(active) < 60
 
 
-def test_on_the_host_a_call_is_not_beaten_by_one_of_twice_its_time() -> None:
+def test_the_host_clock_ranks_calls_of_different_lengths() -> None:
+    """A call of 118 microseconds wins against calls of 240 and 268 microseconds, three times in a row."""
+
     def spin(seconds: float) -> Callable[[], object]:
         def run() -> None:
             until = time.perf_counter() + seconds
@@ -329,7 +356,8 @@ def test_on_the_host_a_call_is_not_beaten_by_one_of_twice_its_time() -> None:
         assert running.choice == 1
 
 
-def test_outliers_are_dropped_and_the_spread_is_half_the_interquartile_range() -> None:
+def test_a_measurement_drops_outliers_and_has_a_spread() -> None:
+    """The spread is half the interquartile range of the times."""
     measured = measurement([10.0, 11.0, 12.0, 13.0, 14.0, 500.0])
 
     assert (measured.median_us, measured.spread_us) == (12.0, 1.0)
@@ -346,14 +374,14 @@ def test_outliers_are_dropped_and_the_spread_is_half_the_interquartile_range() -
         ([10.0, 9.95], 7, 0),
     ],
 )
-def test_a_tie_goes_to_the_choice_that_is_kept_else_to_the_first_in_the_list(
-    times_us: list[float], kept: int | None, chosen: int
-) -> None:
+def test_a_tie_goes_to_the_kept_choice_or_the_first(times_us: list[float], kept: int | None, chosen: int) -> None:
+    """A kept choice wins within the noise. Without a kept choice, the first candidate of the list wins a tie."""
     assert choose_candidate(dict(enumerate(times_us)), NOISE, kept) == chosen
 
 
 @pytest.mark.parametrize("best_us", [3.0, 5.0, 6.0, 12.0, 100.0])
-def test_a_choice_that_was_a_tie_stays_though_it_is_a_little_slower_the_next_time(best_us: float) -> None:
+def test_a_choice_within_a_tie_stays_at_the_next_tuning(best_us: float) -> None:
+    """The tolerance for a kept choice is 1 % wider than a tie, and stays below 5 %."""
     gpu = Device("NVIDIA H200", "sm_90", 132)
     just_a_tie = best_us * tie_on_gpu(best_us)
 
@@ -362,7 +390,9 @@ def test_a_choice_that_was_a_tie_stays_though_it_is_a_little_slower_the_next_tim
     assert kept_choice_tolerance(gpu, best_us) < 0.05
 
 
-def test_a_gpu_whose_memory_is_full_gets_a_smaller_buffer_to_flush_its_cache_with_or_none() -> None:
+def test_the_flush_buffer_fits_into_the_free_memory() -> None:
+    """The buffer that flushes the L2 cache gets smaller as the free memory shrinks. Below 32 MiB there is no buffer."""
+
     def allocate(free_bytes: int, size: int) -> int:
         if size > free_bytes:
             raise MemoryError

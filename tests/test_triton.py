@@ -151,7 +151,8 @@ def test_a_stale_kernel_names_which_candidates_came_and_went(session) -> None:
         assert loaded.lookups[0].reason == said
 
 
-def test_where_the_user_wants_no_tuning_the_first_candidate_or_the_nearest_choice_is_launched(session) -> None:
+def test_on_miss_launches_the_first_or_the_nearest_choice(session) -> None:
+    """With `first` or `nearest`, the adapter measures nothing and counts a miss with its fallback."""
     known = session(is_dumping=True)
     call(copy_kernel(Bench()))
     entries, bench = known.entries, Bench()
@@ -166,7 +167,8 @@ def test_where_the_user_wants_no_tuning_the_first_candidate_or_the_nearest_choic
     assert first.outcomes == nearest.outcomes == ["miss"]
 
 
-def test_a_tuning_is_recorded_with_every_candidate_and_its_seconds(session) -> None:
+def test_a_tuning_records_its_candidates_and_its_seconds(session) -> None:
+    """The entry also has the kernel, the device, the key, the choice and the versions of the libraries."""
     first = session(is_dumping=True)
     call(copy_kernel(Bench()))
 
@@ -185,7 +187,8 @@ def test_a_tuning_is_recorded_with_every_candidate_and_its_seconds(session) -> N
     assert str(lookup.entry.versions).startswith(f"triton {triton.__version__}, torch ")
 
 
-def test_the_live_candidate_is_handed_over_so_that_its_pre_hook_runs(session) -> None:
+def test_a_hit_runs_the_pre_hook_of_the_live_candidate(session) -> None:
+    """The adapter gives Triton the kernel's own candidate, because only that object carries the pre_hook."""
     hooked: list[int] = []
 
     def kernel() -> Any:
@@ -258,7 +261,8 @@ def test_pruning_that_removes_the_choice_makes_it_stale(session) -> None:
     assert loaded.outcomes == [] or loaded.lookups[0].outcome is Outcome.STALE
 
 
-def test_a_single_candidate_after_pruning_is_neither_measured_nor_counted(session) -> None:
+def test_a_kernel_pruned_to_one_candidate_is_no_lookup(session) -> None:
+    """Triton launches the only candidate that is left. The adapter neither measures nor counts it."""
     first = session(is_dumping=True)
     bench = Bench()
     pruned = {"early_config_prune": lambda configs, nargs, **kwargs: configs[:1]}
@@ -282,7 +286,11 @@ def test_subclasses_that_end_in_super_run_are_covered(session) -> None:
     assert len(first.entries) == 1
 
 
-def test_a_disk_cache_of_a_class_is_asked_only_where_its_owner_has_switched_it_on(session) -> None:
+def test_a_subclass_disk_cache_needs_cache_results(session) -> None:
+    """Triton calls the subclass's own check_disk_cache only if cache_results is set.
+
+    The first kernel stays untracked after its deletion.
+    """
     asked = []
 
     class OwnDisk(autotuner_module.Autotuner):
@@ -353,7 +361,12 @@ def test_an_autotuner_that_replaces_run_is_told_as_untracked(session) -> None:
     assert "OwnRun" in told
 
 
-def test_a_librarys_subclass_is_tuned_by_tritons_search_with_the_conftest_of_the_docs(session, monkeypatch) -> None:
+def test_the_documented_conftest_tunes_a_subclass(session, monkeypatch) -> None:
+    """The conftest of docs/adapters.md replaces the library's own search with Triton's.
+
+    The adapter records an entry.
+    """
+
     class Database(dict[Any, Any]):
         """Knows a choice for every call."""
 
@@ -391,7 +404,8 @@ def test_a_librarys_subclass_is_tuned_by_tritons_search_with_the_conftest_of_the
     assert bench.calls == 0
 
 
-def test_a_kernel_that_a_test_with_an_empty_memory_imports_is_asked_for_anew_after_it(session) -> None:
+def test_a_kernel_imported_in_isolation_is_looked_up_later(session) -> None:
+    """A test with an empty memory calls the kernel first while the session is paused. The next call is a lookup."""
     first = session(is_dumping=True)
     first.run.paused = True
     with first.adapter.isolated():
@@ -404,7 +418,8 @@ def test_a_kernel_that_a_test_with_an_empty_memory_imports_is_asked_for_anew_aft
     assert len(first.entries) == 1
 
 
-def test_an_autotuner_tuned_before_the_hook_is_told_as_untracked_where_it_is_not_ignored(session) -> None:
+def test_a_kernel_tuned_before_the_hook_is_untracked(session) -> None:
+    """A kernel that autotune_ignore matches is not untracked. The kernel keeps its choice in memory."""
     kernel = copy_kernel(Bench())
     call(kernel)
 
@@ -485,7 +500,8 @@ def test_every_kind_of_key_value_is_recorded_and_found_again(session, value: Any
     assert loaded.outcomes == ["hit"]
 
 
-def test_a_key_without_a_stable_form_is_uncacheable_and_never_written(session) -> None:
+def test_a_key_without_a_stable_form_is_uncacheable(session) -> None:
+    """The lookups have a reason and no entry. The stable parts of the key still separate the problems."""
     first = session(is_dumping=True)
     kernel = copy_kernel(Bench(), key=("x", "n"))
 
@@ -536,7 +552,7 @@ def test_the_order_of_the_candidates_does_not_matter(session) -> None:
     assert loaded.outcomes == ["hit"]
 
 
-def test_a_changed_list_of_candidates_is_seen_even_if_it_changes_at_run_time(session) -> None:
+def test_candidates_changed_at_run_time_make_an_entry_stale(session) -> None:
     recorded = session(is_dumping=True)
     call(copy_kernel(Bench()))
     loaded = session(recorded.entries)
@@ -548,7 +564,8 @@ def test_a_changed_list_of_candidates_is_seen_even_if_it_changes_at_run_time(ses
     assert loaded.outcomes == ["stale"]
 
 
-def test_a_benchmark_that_keeps_the_reason_to_itself_records_no_failure(session) -> None:
+def test_failures_without_a_reason_are_not_recorded(session) -> None:
+    """The user's benchmark returns infinity for every candidate and hides the errors. The lookup has no entry."""
     first = session(is_dumping=True)
     kernel = copy_kernel(lambda kernel_call, quantiles: [float("inf")] * 3)
 
@@ -588,7 +605,11 @@ def failing_call(kernel: Any, error: Exception) -> None:
 
 
 @pytest.mark.parametrize(("error", "reason"), FAILURES)
-def test_a_tuning_that_failed_as_the_next_one_will_is_kept_and_expected(session, error, reason) -> None:
+def test_a_repeatable_failure_is_recorded_and_is_a_hit(session, error, reason) -> None:
+    """Every candidate fails for a reason that the next run will see again.
+
+    The next run counts a hit and adds no note.
+    """
     first = session(is_dumping=True)
     failing_call(copy_kernel(Refuses(error)), error)
     (entry,) = first.entries
@@ -604,7 +625,8 @@ def test_a_tuning_that_failed_as_the_next_one_will_is_kept_and_expected(session,
     assert loaded.run.notes == []
 
 
-def test_a_tuning_that_was_expected_to_fail_and_does_not_is_stale(session) -> None:
+def test_a_recorded_failure_is_stale_if_a_candidate_works(session) -> None:
+    """The entry says that every candidate failed. The kernel is tuned again and gets a choice."""
     first = session(is_dumping=True)
     call(copy_kernel(Refuses(TOO_LARGE)))
 
@@ -638,7 +660,11 @@ def test_what_another_run_may_not_see_is_not_kept(session, error: Exception) -> 
 
 
 @pytest.mark.parametrize("in_a_candidate", [True, False])
-def test_what_a_call_in_another_thread_may_have_caused_is_not_kept(session, in_a_candidate: bool) -> None:
+def test_a_failure_after_a_call_in_another_thread_is_dropped(session, in_a_candidate: bool) -> None:
+    """Another call clears the autotuner's arguments during the search.
+
+    Its error is not recorded as a failure of the candidates.
+    """
     first = session(is_dumping=True)
 
     def another_call_ends(*args: Any, **kwargs: Any) -> Any:
@@ -728,8 +754,8 @@ def restores(named: Any, exception: Any) -> None:
     """A hook that no test looks into."""
 
 
-def test_a_search_that_a_hook_of_the_test_looks_on_at_takes_place_in_every_run(session) -> None:
-    """Triton's own tests see in a ``post_hook`` that a candidate was refused."""
+def test_a_search_with_a_post_hook_runs_in_every_run(session) -> None:
+    """Triton's own tests see in a ``post_hook`` that a candidate was refused. The lookup is uncacheable."""
     seen: list[Any] = []
 
     def notes(named: Any, exception: Any) -> None:
@@ -759,7 +785,8 @@ def test_a_hook_of_a_kernel_that_no_test_has_made_is_no_obstacle(session) -> Non
     assert [lookup.is_tuned for lookup in first.lookups] == [True]
 
 
-def test_a_call_that_sets_what_is_tuned_fails_as_without_us_and_is_no_lookup(session) -> None:
+def test_a_call_that_passes_a_tuned_parameter_is_no_lookup(session) -> None:
+    """Triton raises its own error about conflicting meta-parameters."""
     recorded = session(is_dumping=True)
     call(copy_kernel(Bench()))
     loaded = session(recorded.entries)
@@ -771,7 +798,7 @@ def test_a_call_that_sets_what_is_tuned_fails_as_without_us_and_is_no_lookup(ses
     assert loaded.lookups == []
 
 
-def test_a_failed_candidate_is_recorded_as_failed_and_does_not_win(session) -> None:
+def test_a_failed_candidate_is_recorded_and_never_chosen(session) -> None:
     times = iter([[float("inf")] * 3, [2.0, 2.0, 2.0]])
     first = session(is_dumping=True)
 
@@ -792,7 +819,8 @@ def test_a_benchmarker_may_return_a_single_number(session) -> None:
 
 
 @pytest.mark.parametrize("dumping", [True, False])
-def test_the_owners_disk_cache_is_used_only_where_nothing_is_dumped(session, monkeypatch, dumping: bool) -> None:
+def test_tritons_disk_cache_is_used_unless_the_run_dumps(session, monkeypatch, dumping: bool) -> None:
+    """Triton's own check_disk_cache is called if the kernel sets cache_results and the run does not dump."""
     asked: list[Any] = []
 
     def disk_cache(self: Any, tuning_key: Any, configs: Any, bench_fn: Any) -> bool:
@@ -831,12 +859,14 @@ def test_another_signature_is_refused_by_name(session) -> None:
         Adapter().hook(SimpleNamespace(Autotuner=Autotuner), session().run)  # type: ignore[arg-type]
 
 
-def test_a_triton_without_the_hook_point_is_refused_with_the_version_that_has_it(session) -> None:
+def test_an_old_triton_is_refused_with_the_needed_version(session) -> None:
+    """An Autotuner without check_disk_cache cannot be hooked. The error names the first version that has the method."""
     with pytest.raises(HookError, match=r"triton >= 3\.4 is needed"):
         Adapter().hook(SimpleNamespace(Autotuner=type("Autotuner", (), {})), session().run)  # type: ignore[arg-type]
 
 
-def test_an_unknown_kind_of_benchmark_function_is_bypassed_with_a_line(session) -> None:
+def test_an_unknown_benchmark_function_is_left_to_triton(session) -> None:
+    """The adapter runs the function, as Triton does, and adds a note."""
     first = session((), is_dumping=True)
     kernel = copy_kernel(Bench())
     ran: list[bool] = []

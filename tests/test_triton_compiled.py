@@ -199,7 +199,7 @@ def call(kernel: Any) -> None:
     kernel[(1,)](a, b, c, 64)
 
 
-def test_a_hit_on_a_device_compiles_only_the_choice_and_launches_once(run, absent_gpu) -> None:
+def test_a_hit_compiles_and_launches_only_the_choice(run, absent_gpu) -> None:
     recorded = run(is_dumping=True)
     call(product_kernel([config(16), config(32)]))
     assert recorded[0].problem.device == Device("cuda", "sm_90")
@@ -342,7 +342,11 @@ def test_no_worker_helps_with_a_kernel_that_reads_a_setting(compiled: Compiled, 
     assert compiled.blocks == []
 
 
-def test_a_choice_that_needs_more_than_the_device_has_now_is_stale_and_tuned(run, absent_gpu) -> None:
+def test_a_choice_that_exceeds_the_device_is_stale(run, absent_gpu) -> None:
+    """The device has less shared memory than at tuning time.
+
+    The choice no longer compiles, and the kernel is tuned again.
+    """
     recorded = run(is_dumping=True)
     call(product_kernel([config(64), config(16)]))
     assert str(recorded[0].entry.choice).startswith("BLOCK=64")
@@ -452,7 +456,8 @@ class Holder(threading.Thread):
 
 
 @pytest.mark.skipif(not compiles_in_pools(), reason="this Triton compiles in no threads")
-def test_a_worker_that_waits_for_a_tuning_compiles_candidates_of_it(run, compiled, tmp_path, threads) -> None:
+def test_a_waiting_worker_compiles_candidates(run, compiled, tmp_path, threads) -> None:
+    """A worker waits for another worker's tuning and compiles its candidates meanwhile. It then shares the choice."""
     tuned = run(is_dumping=True)
     call(product_kernel([config(block) for block in CONFIGS]))
     other = Holder(tmp_path / "claims", tuned[0])
@@ -490,7 +495,8 @@ def hooked_kernel(blocks: list[int], **options: Any) -> Any:
     return add
 
 
-def test_candidates_race_and_the_fastest_is_chosen_with_its_spread(run, absent_gpu) -> None:
+def test_a_race_of_candidates_chooses_the_fastest(run, absent_gpu) -> None:
+    """The entry has all times and the spread. Triton's own fields get the times of the race, too."""
     absent_gpu.times_us = {16: 5.2, 32: 4.1, 64: 9.0, 128: 900.0}
     lookups = run(is_dumping=True)
     kernel = hooked_kernel([16, 32, 64, 128])
@@ -507,7 +513,8 @@ def test_candidates_race_and_the_fastest_is_chosen_with_its_spread(run, absent_g
     assert kernel.bench_time > 0
 
 
-def test_a_launch_is_timed_with_the_cache_flushed_and_the_gpu_busy_as_long_as_it_is_prepared(run, absent_gpu) -> None:
+def test_a_timed_launch_follows_a_flush_and_a_busy_gpu(run, absent_gpu) -> None:
+    """The L2 cache is flushed before each timed launch. The GPU is busy while the host prepares the launch."""
     absent_gpu.times_us = {16: 5.0, 32: 4.0}
     run(is_dumping=True)
 
@@ -518,7 +525,8 @@ def test_a_launch_is_timed_with_the_cache_flushed_and_the_gpu_busy_as_long_as_it
     assert raced.count("wait") < raced.count("launch") / 3
 
 
-def test_hooks_copies_and_zeroing_belong_to_each_launch_and_are_not_timed(run, absent_gpu) -> None:
+def test_hooks_and_restored_tensors_are_not_timed(run, absent_gpu) -> None:
+    """Hooks, reset_to_zero and restore_value take effect before each launch of a race. Their time is not measured."""
     absent_gpu.times_us = {16: 5.0, 32: 4.0}
     seen = absent_gpu.seen
     zeroed, kept = torch.full((128,), 5.0), torch.full((128,), 7.0)
@@ -552,7 +560,8 @@ def test_hooks_copies_and_zeroing_belong_to_each_launch_and_are_not_timed(run, a
 
 
 @pytest.mark.parametrize("at", [1, 6])
-def test_a_candidate_that_runs_out_of_resources_is_out_and_the_others_go_on(run, absent_gpu, at) -> None:
+def test_a_candidate_without_resources_leaves_the_race(run, absent_gpu, at) -> None:
+    """The candidate is recorded as failed, and the post_hook gets the error. The race goes on with the others."""
     absent_gpu.times_us = {16: 4.0, 32: 4.1}
     absent_gpu.fails = {16: (at, triton.runtime.errors.OutOfResources(9, 1, "registers"))}
     told: list[Any] = []
@@ -570,7 +579,8 @@ def test_a_candidate_that_runs_out_of_resources_is_out_and_the_others_go_on(run,
 
 
 @pytest.mark.parametrize("error", [RuntimeError("Triton Error [CUDA]: an illegal memory access"), KeyboardInterrupt()])
-def test_an_error_of_the_device_and_ctrl_c_reach_the_test_and_nothing_is_recorded(run, absent_gpu, error) -> None:
+def test_device_errors_and_ctrl_c_reach_the_test(run, absent_gpu, error) -> None:
+    """An illegal memory access or Ctrl-C ends the tuning, and nothing is recorded."""
     absent_gpu.fails = {32: (2, error)}
     lookups = run(is_dumping=True)
 
@@ -581,9 +591,11 @@ def test_an_error_of_the_device_and_ctrl_c_reach_the_test_and_nothing_is_recorde
 
 
 @pytest.mark.parametrize("own", ["argument", "attribute", "package"])
-def test_a_benchmark_that_is_not_tritons_own_is_used_once_for_each_candidate_as_it_is(
-    run, absent_gpu, monkeypatch, own
-) -> None:
+def test_a_users_benchmark_is_called_once_per_candidate(run, absent_gpu, monkeypatch, own) -> None:
+    """A benchmark from the kernel's argument, its attribute or its backend replaces the race.
+
+    Its times are recorded unchanged.
+    """
     times = iter([1.00, 1.02, 0.995])
     measured: list[float] = []
 
@@ -605,7 +617,8 @@ def test_a_benchmark_that_is_not_tritons_own_is_used_once_for_each_candidate_as_
     assert absent_gpu.launches == 1
 
 
-def test_a_candidate_that_does_not_compile_does_not_hinder_the_others(run) -> None:
+def test_a_candidate_that_does_not_compile_is_recorded(run) -> None:
+    """The candidate is recorded as failed, and the other candidate is chosen."""
     lookups = run(is_dumping=True, compile_threads=4)
 
     @triton.autotune(configs=[config(16), config(32)], key=["n"])
@@ -624,9 +637,11 @@ def test_a_candidate_that_does_not_compile_does_not_hinder_the_others(run) -> No
 
 @pytest.mark.skipif(not compiles_in_pools(), reason="this Triton compiles in no threads")
 @pytest.mark.usefixtures("absent_gpu")
-def test_a_candidate_that_fails_only_in_a_compiling_thread_is_compiled_again(
-    run: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failure_in_a_compile_thread_is_compiled_again(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A candidate fails in a compile thread only.
+
+    The main thread compiles it again, and no candidate is recorded as failed.
+    """
     lookups = run(is_dumping=True, compile_threads=2)
     source_class = triton.compiler.compiler.ASTSource
     make_ir, failed = source_class.make_ir, []
@@ -646,9 +661,8 @@ def test_a_candidate_that_fails_only_in_a_compiling_thread_is_compiled_again(
     assert all(candidate.time_us is not None for candidate in lookups[0].entry.candidates)
 
 
-def test_a_candidate_of_a_sweep_that_needs_more_than_the_device_has_is_refused_and_the_next_one_runs(
-    run, absent_gpu
-) -> None:
+def test_a_sweep_skips_a_candidate_that_exceeds_the_device(run, absent_gpu) -> None:
+    """The candidate needs too much shared memory and is recorded as failed. The sweep runs the next candidate."""
     blocks = set()
     for part in (1, 2):
         lookups = run(modes=(sweeping(part, 2),))
@@ -674,7 +688,8 @@ def hit(run: Any, kernel: Any, entry: Entry) -> tuple[Any, torch.Tensor]:
     return verdict, y
 
 
-def test_a_loaded_choice_is_raced_as_it_would_be_tuned_and_used_whatever_comes_of_it(run, absent_gpu) -> None:
+def test_verify_races_a_loaded_choice_and_still_uses_it(run, absent_gpu) -> None:
+    """The verdict says whether another candidate is faster. The call uses the loaded choice in every case."""
     absent_gpu.times_us = {16: 10.0, 32: 20.0, 64: 40.0}
     lookups = run(is_dumping=True)
     hooked_kernel([16, 32, 64])[(1,)](torch.zeros(128), torch.zeros(128), 3)
@@ -728,7 +743,8 @@ class Runnable:
         return self.fn(*args, **kwargs)
 
 
-def test_a_function_that_is_tuned_is_called_to_measure_it_and_never_to_compile(run, absent_gpu, threads) -> None:
+def test_a_tuned_function_is_never_called_to_compile(run, absent_gpu, threads) -> None:
+    """A tuned plain Python function is called only to measure it. A hit calls the function once."""
     given: list[Any] = []
     add = hooked_kernel([16]).fn
 
@@ -794,7 +810,8 @@ def test_a_triton_whose_benchmark_is_renamed_is_noted_and_hits(run, absent_gpu, 
     assert session.unhooked_tuners == {}, "hits need no race, so no gate fails"
 
 
-def test_a_search_that_a_listener_of_the_test_looks_on_at_is_made_in_every_run(run, absent_gpu, monkeypatch) -> None:
+def test_a_search_with_a_listener_runs_in_every_run(run, absent_gpu, monkeypatch) -> None:
+    """A listener in Triton's knobs.autotuning makes the lookup uncacheable."""
     seen: list[Any] = []
     lookups = run(is_dumping=True)
     hooked_kernel([16, 32])[(1,)](torch.zeros(128), torch.zeros(128), 3)
@@ -817,8 +834,8 @@ def copy_kernel(configs: list[Any]) -> Any:
     return copy
 
 
-def test_candidates_that_are_compiled_to_the_same_code_are_launched_once_for_all(run, absent_gpu) -> None:
-    """A kernel without a loop has no stages; which of two equal ones is faster would be chance."""
+def test_candidates_with_equal_code_are_launched_once(run, absent_gpu) -> None:
+    """A kernel without a loop has no stages. Chance would decide which of two equal candidates is faster."""
     configs = [config(32), config(64), config(64, 3), config(64, 4)]
     configs.append(triton.Config({"BLOCK": 64}, num_warps=4, num_stages=3, pre_hook=lambda named: None))
     given_twice = configs[1]
@@ -837,7 +854,12 @@ def test_candidates_that_are_compiled_to_the_same_code_are_launched_once_for_all
     assert sorted(absent_gpu.launched[:3]) == [32, 64, 64], "the first round"
 
 
-def test_what_heuristics_make_of_a_candidate_may_give_it_another_grid_with_the_same_code(run, absent_gpu) -> None:
+def test_heuristics_give_equal_code_different_grids(run, absent_gpu) -> None:
+    """A heuristic value depends on the candidate and sets the grid.
+
+    Both candidates are launched, although their code is equal.
+    """
+
     @triton.autotune(configs=[config(64, 2), config(64, 3)], key=["n"])
     @triton.heuristics({"PROGRAMS": lambda named: 2 * named["num_stages"]})
     @triton.jit

@@ -102,7 +102,9 @@ either_way = pytest.mark.parametrize("over", [False, True], ids=["under the auto
 
 
 @either_way
-def test_kernels_whose_heuristics_a_factory_made_do_not_share_a_choice(told_apart, over: bool) -> None:
+def test_heuristics_of_one_factory_get_their_own_choices(told_apart, over: bool) -> None:
+    """Two heuristics have the same source and different values in their closures."""
+
     def make(vec: int) -> Make:
         return lambda bench: with_heuristics({"VEC": lambda arguments: vec}, bench, over=over)
 
@@ -110,7 +112,7 @@ def test_kernels_whose_heuristics_a_factory_made_do_not_share_a_choice(told_apar
 
 
 @either_way
-def test_kernels_whose_heuristics_are_two_functions_do_not_share_a_choice(told_apart, over: bool) -> None:
+def test_different_heuristics_get_their_own_choices(told_apart, over: bool) -> None:
     one, eight = (lambda arguments: 1), (lambda arguments: 8)
 
     assert told_apart(
@@ -125,9 +127,9 @@ def width(arguments: dict[str, Any]) -> int:
 
 
 @either_way
-def test_a_constant_that_a_heuristics_function_reads_belongs_to_the_source(
-    outcome_after, monkeypatch, over: bool
-) -> None:
+def test_a_global_of_a_heuristic_belongs_to_the_source(outcome_after, monkeypatch, over: bool) -> None:
+    """The entry is stale after the global that a heuristic reads has changed."""
+
     def make() -> Any:
         return with_heuristics({"VEC": width}, bench(), over=over)
 
@@ -226,7 +228,9 @@ def test_named_tuples_of_two_classes_in_a_closure_are_told_apart(told_apart) -> 
     assert told_apart(make("a b"), make("b a"), *tensors())
 
 
-def test_what_a_performance_model_leaves_does_not_serve_a_kernel_of_the_same_source_without_one(told_apart) -> None:
+def test_a_performance_model_belongs_to_the_problem(told_apart) -> None:
+    """A kernel without a performance model gets its own choice, although its source is equal."""
+
     def make(pruning: dict[str, Any] | None) -> Make:
         def tuned(bench: Any) -> Any:
             def prefer(kernel_call: Any, quantiles: Any = None) -> list[float]:
@@ -243,8 +247,8 @@ def test_what_a_performance_model_leaves_does_not_serve_a_kernel_of_the_same_sou
     assert told_apart(make({"perf_model": smaller_first, "top_k": 2}), make(None), *tensors())
 
 
-def test_one_choice_serves_all_values_of_a_heuristic_that_the_key_leaves_out(outcome_after) -> None:
-    """As in Triton's own memory: which call comes first decides nothing in a run that loads."""
+def test_a_heuristic_value_outside_the_key_shares_a_choice(outcome_after) -> None:
+    """Triton's own memory does the same. The order of calls decides nothing in a run that loads."""
 
     def make() -> Any:
         return with_heuristics({"VEC": lambda arguments: arguments["n"] % 2 + 1}, bench(), key=())
@@ -252,7 +256,8 @@ def test_one_choice_serves_all_values_of_a_heuristic_that_the_key_leaves_out(out
     assert outcome_after(make(), make(), *tensors(100), arguments=tensors(99)) == "hit"
 
 
-def test_a_heuristic_that_carries_something_without_a_stable_form_is_uncacheable(outcome_after) -> None:
+def test_a_heuristic_without_a_stable_form_is_uncacheable(outcome_after) -> None:
+    """The closure of the heuristic has an object without a stable form."""
     thing = object()
 
     def make() -> Any:
@@ -281,7 +286,9 @@ def make_act(scale: Any) -> Any:
 
 @pytest.mark.parametrize("scales", [(2.0, 3.0), (tl.constexpr(2.0), tl.constexpr(3.0))], ids=["numbers", "constexprs"])
 @pytest.mark.parametrize("keys", [["n", "ACT"], ["n"]], ids=["in the key", "only passed"])
-def test_functions_of_a_factory_that_are_passed_to_a_kernel_are_told_apart(told_apart, scales, keys) -> None:
+def test_functions_of_one_factory_as_arguments_differ(told_apart, scales, keys) -> None:
+    """Two functions of one factory, passed to a kernel, get their own choices. The key may name the argument or not."""
+
     def make(bench: Any) -> Any:
         kernel = with_function(bench)
         kernel.keys = keys
@@ -292,7 +299,8 @@ def test_functions_of_a_factory_that_are_passed_to_a_kernel_are_told_apart(told_
     assert told_apart(make, make, *one, arguments=other)
 
 
-def test_a_function_in_the_key_that_carries_something_without_a_stable_form_is_uncacheable(session) -> None:  # noqa: F811
+def test_a_function_in_the_key_may_be_uncacheable(session) -> None:  # noqa: F811
+    """The closure of the function has an object without a stable form. The reason names the variable."""
     first = session(is_dumping=True)
     run(with_function(bench()), *tensors(), make_act(object()))
 
@@ -312,7 +320,8 @@ def with_helper(bench: Any, helper: Any) -> Any:
 
 
 @pytest.mark.parametrize("inner", [False, True], ids=["in the closure", "used by a helper there"])
-def test_a_helper_that_carries_something_without_a_stable_form_is_uncacheable(session, inner: bool) -> None:  # noqa: F811
+def test_a_helper_without_a_stable_form_is_uncacheable(session, inner: bool) -> None:  # noqa: F811
+    """The closure of a kernel's helper, or of a helper of that helper, has an object without a stable form."""
     helper = make_act(object())
     if inner:
         helper = make_act(make_act(object()))
@@ -348,7 +357,8 @@ def with_hooks(*hooks: Any, best: int = 0) -> Any:
 
 
 @pytest.mark.parametrize("best", [0, 1])
-def test_candidates_that_differ_in_their_hook_only_are_told_apart(session, best: int) -> None:  # noqa: F811
+def test_candidates_that_differ_only_in_their_hook_differ(session, best: int) -> None:  # noqa: F811
+    """A hit gives the kernel the candidate with the recorded pre_hook."""
     recorded = session(is_dumping=True)
     run(with_hooks(hook_one, hook_two, best=best), *tensors())
     loaded = session(recorded.entries)
@@ -384,7 +394,9 @@ class Hook:
         arguments.update(value=self.value, other=self.other)
 
 
-def test_what_may_change_of_a_hook_that_is_an_object_is_left_out_of_the_search(outcome_after) -> None:
+def test_a_hook_objects_state_is_not_part_of_the_search(outcome_after) -> None:
+    """Two hook objects of one class with different values give the same search fingerprint."""
+
     def hooked(value: int) -> Any:
         return empty(bench(), configs(pre_hook=Hook(value)))
 
@@ -415,7 +427,8 @@ def test_dtypes_inside_an_argument_are_in_the_key(session, told_apart, argument:
 
 
 @pytest.mark.parametrize("wrap", [lambda value: value, lambda value: (value,)], ids=["plain", "in a tuple"])
-def test_dtypes_of_triton_and_torch_are_two_values_of_a_key_as_they_are_to_triton(told_apart, wrap) -> None:
+def test_dtypes_of_triton_and_torch_are_different_key_values(told_apart, wrap) -> None:
+    """Triton's own memory separates them, too."""
     one, other = ((*tensors(), wrap(value)) for value in (tl.float16, torch.float16))
 
     assert told_apart(with_function, with_function, *one, arguments=other)
@@ -445,7 +458,7 @@ def test_a_member_of_an_intenum_is_its_number_in_a_key(outcome_after) -> None:
     assert outcome_after(with_function(bench()), with_function(bench()), *member, arguments=number) == "hit"
 
 
-def test_the_value_of_an_enum_in_a_candidate_belongs_to_the_search(outcome_after) -> None:
+def test_an_enum_value_in_a_candidate_belongs_to_the_search(outcome_after) -> None:
     def make(fast: int) -> Any:
         mode = enum.Enum("Mode", {"FAST": fast}).FAST  # type: ignore[attr-defined]
         return empty(bench(), [triton.Config({"BLOCK": block, "OTHER": mode}) for block in CONFIGS])
@@ -454,7 +467,9 @@ def test_the_value_of_an_enum_in_a_candidate_belongs_to_the_search(outcome_after
     assert outcome_after(make(1), make(2), *tensors()) == "stale"
 
 
-def test_candidates_that_differ_in_the_library_of_a_dtype_are_told_apart(session) -> None:  # noqa: F811
+def test_candidates_with_dtypes_of_two_libraries_differ(session) -> None:  # noqa: F811
+    """One candidate has Triton's float16, the other torch's. A hit gives the candidate that was chosen."""
+
     def make(bench: Any) -> Any:
         return empty(bench, [triton.Config({"BLOCK": 16, "OTHER": dtype}) for dtype in (tl.float16, torch.float16)])
 
@@ -468,7 +483,9 @@ def test_candidates_that_differ_in_the_library_of_a_dtype_are_told_apart(session
 
 
 @pytest.mark.parametrize("option", ["noinline", "do_not_specialize", "do_not_specialize_on_alignment", "debug"])
-def test_an_option_of_the_kernel_that_is_compiled_in_belongs_to_the_source(outcome_after, option: str) -> None:
+def test_compiled_options_of_a_kernel_belong_to_the_source(outcome_after, option: str) -> None:
+    """An option of triton.jit that changes the compiled code makes an entry stale."""
+
     def make(**options: Any) -> Any:
         def nothing(x, y, n, BLOCK: tl.constexpr):
             pass
@@ -493,7 +510,11 @@ def test_a_default_that_a_factory_computed_belongs_to_the_source(outcome_after) 
     assert outcome_after(make(1), make(2), *tensors()) == "stale"
 
 
-def test_settings_of_triton_that_change_what_is_compiled_belong_to_the_fingerprint(monkeypatch) -> None:
+def test_compile_settings_of_triton_are_in_the_fingerprint(monkeypatch) -> None:
+    """Environment variables and knobs count if they change the compiled code.
+
+    Variables that only print do not count.
+    """
     from pytest_autotune.tuners.triton import identity
 
     monkeypatch.setattr("pytest_autotune.tuners.triton.internals.autotuners.is_interpreted", lambda autotuner: False)
@@ -508,7 +529,8 @@ def test_settings_of_triton_that_change_what_is_compiled_belong_to_the_fingerpri
     assert list(identity.list_settings(None)) == [Value("settings", settings, "settings")]
 
 
-def test_what_a_hook_for_the_stages_of_the_compiler_says_belongs_to_the_fingerprint(monkeypatch) -> None:
+def test_the_key_of_a_compiler_stage_hook_is_in_fingerprints(monkeypatch) -> None:
+    """Triton's add_stages_inspection_hook returns a key, which belongs to the settings."""
     from pytest_autotune.tuners.triton import identity
 
     if not hasattr(triton.knobs.runtime, "add_stages_inspection_hook"):

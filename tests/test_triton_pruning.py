@@ -37,7 +37,8 @@ def at_most_n(configs: Any, named: Any, **others: Any) -> Any:
         yield triton.Config({"BLOCK": min(config.kwargs["BLOCK"], named["n"])}, num_warps=config.num_warps)
 
 
-def test_candidates_that_a_generator_makes_anew_are_dumped_and_loaded(session) -> None:
+def test_candidates_made_by_a_pruner_are_dumped_and_loaded(session) -> None:
+    """The pruner is a generator that makes new candidates at each call."""
     first = session(is_dumping=True)
     assert call(kernel(at_most_n), 32) == 32
 
@@ -46,7 +47,8 @@ def test_candidates_that_a_generator_makes_anew_are_dumped_and_loaded(session) -
     assert loaded.outcomes == ["hit"]
 
 
-def test_an_entry_for_candidates_made_anew_answers_for_no_others_though_they_are_as_many(session) -> None:
+def test_an_entry_of_made_candidates_serves_no_others(session) -> None:
+    """The pruner makes as many candidates for another size, but different ones. The entry is stale."""
     first = session(is_dumping=True)
     call(kernel(at_most_n), 32)
 
@@ -55,7 +57,11 @@ def test_an_entry_for_candidates_made_anew_answers_for_no_others_though_they_are
     assert loaded.outcomes == ["stale"]
 
 
-def test_a_choice_of_the_whole_list_is_stale_for_candidates_made_anew_though_it_is_among_them(session) -> None:
+def test_a_choice_is_stale_if_the_pruner_adds_candidates(session) -> None:
+    """The recorded choice is among the candidates, but the new ones were not measured.
+
+    Both entries are hits afterwards.
+    """
     first = session(is_dumping=True)
     assert call(kernel(None)) == 64
 
@@ -72,7 +78,8 @@ def test_a_choice_of_the_whole_list_is_stale_for_candidates_made_anew_though_it_
     assert again.outcomes == ["hit", "hit"]
 
 
-def test_a_choice_of_the_whole_list_serves_a_part_of_it_made_anew(session) -> None:
+def test_a_choice_serves_a_part_of_the_list_made_anew(session) -> None:
+    """The pruner makes equal copies of some candidates of the list."""
     first = session(is_dumping=True)
     call(kernel(None))
 
@@ -94,7 +101,9 @@ def halved_if_odd(configs: Any, named: Any, **others: Any) -> Any:
 
 
 @pytest.mark.parametrize("order", [(100, 101), (101, 100), (100,), (101,)])
-def test_a_test_gets_the_same_candidates_and_choice_in_any_order_though_pruning_changes_them(session, order) -> None:
+def test_a_pruner_that_edits_candidates_is_order_independent(session, order) -> None:
+    """The pruner changes the candidates in place. Every test gets the same choice in any order of tests."""
+
     def choices(run: Any, numbers: tuple[int, ...]) -> list[int]:
         one = kernel(halved_if_odd, key=("n",))
         made = []
@@ -113,7 +122,9 @@ def test_a_test_gets_the_same_candidates_and_choice_in_any_order_though_pruning_
 
 
 @pytest.mark.parametrize("order", [(100, 40, 64), (40, 64, 100), (64, 100, 40)])
-def test_each_test_gets_the_choice_that_pruning_left_for_it_in_any_order_and_alone(session, order) -> None:
+def test_pruned_choices_do_not_depend_on_the_order_of_tests(session, order) -> None:
+    """Each test gets the best of the candidates that the pruner left for it. A single test gets the same choice."""
+
     def early(configs: Any, named: Any, **options: Any) -> Any:
         return [config for config in configs if config.kwargs["BLOCK"] <= named["n"]]
 
@@ -132,7 +143,8 @@ def test_each_test_gets_the_choice_that_pruning_left_for_it_in_any_order_and_alo
         assert alone.outcomes == ["hit"]
 
 
-def test_a_choice_stays_what_it_was_when_pruning_for_another_call_changes_its_candidate(session) -> None:
+def test_a_choice_survives_pruning_for_another_call(session) -> None:
+    """The pruner changes a candidate in place for a second call. The first call keeps its choice."""
     session(is_dumping=True)
     one = kernel(halved_if_odd, key=("n",))
     call(one, 100)
@@ -142,7 +154,9 @@ def test_a_choice_stays_what_it_was_when_pruning_for_another_call_changes_its_ca
     assert one.best_config.kwargs["BLOCK"] == 64
 
 
-def test_a_list_that_a_pruner_empties_is_full_again_and_an_error_of_a_pruner_is_the_tests(session) -> None:
+def test_a_pruner_may_shorten_the_list_or_raise(session) -> None:
+    """The kernel gets its whole list back after the pruner shortened it. An error of the pruner reaches the test."""
+
     def first_only(configs: Any, named: Any, **others: Any) -> Any:
         del configs[1:]
         return configs
@@ -159,7 +173,9 @@ def test_a_list_that_a_pruner_empties_is_full_again_and_an_error_of_a_pruner_is_
         call(kernel(fails))
 
 
-def test_what_a_pruner_leaves_to_a_performance_model_is_a_problem_of_its_own(session) -> None:
+def test_pruning_before_a_performance_model_is_a_problem(session) -> None:
+    """Two calls leave different candidates to the performance model. Each call has its own entry and is a hit."""
+
     def one_warp_for_few(configs: Any, named: Any, **others: Any) -> Any:
         return [config for config in configs if (config.num_warps == 1) == (named["n"] < 50)]
 
@@ -181,7 +197,8 @@ def test_what_a_pruner_leaves_to_a_performance_model_is_a_problem_of_its_own(ses
     assert loaded.outcomes == ["hit", "hit"]
 
 
-def test_where_a_generator_leaves_nothing_the_error_is_tritons_and_none_of_ours(session) -> None:
+def test_a_pruner_without_candidates_gives_tritons_error(session) -> None:
+    """There is no lookup and no note."""
     first = session(is_dumping=True)
 
     with pytest.raises(ValueError, match="empty"):
