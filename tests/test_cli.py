@@ -76,7 +76,8 @@ def held(path: str) -> set[Entry]:
 # show
 
 
-def test_show_has_a_table_for_each_kernel_and_device_with_the_smallest_sizes_first(run: Run) -> None:
+def test_show_has_a_table_for_each_kernel_and_device(run: Run) -> None:
+    """A table begins with the smallest sizes. Key values that are equal in all rows stand in its title."""
     write("a.pb", entry(1024, 128, 12.25), entry(64), entry(64, device=A100), entry(64, kernel="lib.mul"))
 
     assert run("show", "a.pb") == (
@@ -177,7 +178,7 @@ def test_text_of_a_cache_cannot_reach_the_terminal(run: Run, command: list[str])
 # diff
 
 
-def test_diff_begins_with_the_counts_and_has_a_row_for_each_change(run: Run) -> None:
+def test_diff_has_counts_and_a_row_for_each_change(run: Run) -> None:
     write("old.pb", entry(1), entry(2), entry(3), entry(device=A100))
     write("new.textproto", entry(1, time_us=11.0), entry(2, block=64), entry(3, source="t"), entry(4))
 
@@ -260,7 +261,7 @@ def test_diff_for_a_pull_request_has_narrow_rows_of_what_changed(run: Run) -> No
 # merge
 
 
-def test_merge_writes_the_entries_of_all_shards_and_devices_into_one_cache(run: Run) -> None:
+def test_merge_writes_entries_of_all_shards_and_devices(run: Run) -> None:
     write("1.pb", entry(1), entry(1, device=A100))
     write("2.textproto", entry(2))
     write("3/", entry(3))
@@ -373,7 +374,11 @@ def blocks(path: str) -> tuple[str, list[str]]:
     return head, entries
 
 
-def test_check_tells_where_a_file_is_not_as_it_is_written_and_can_write_it_again(run: Run) -> None:
+def test_check_finds_and_mends_a_file_in_another_form(run: Run) -> None:
+    """The message has the line where the file differs from the plugin's own form.
+
+    With --fix the file is written again.
+    """
     write("a.textproto", entry(1), entry(2), entry(3))
     before = Path("a.textproto").read_text()
     head, (one, two, three) = blocks("a.textproto")
@@ -483,7 +488,8 @@ def test_prune_drops_what_is_unused_and_no_report_asked_for(run: Run) -> None:
     assert held("a.textproto") == {entry(2), entry(3), entry(True)}
 
 
-def test_prune_drops_what_was_asked_for_with_other_code_only_unless_a_report_asks_for_it(run: Run) -> None:
+def test_prune_keeps_entries_that_any_report_used(run: Run) -> None:
+    """An entry of other code is dropped, unless one of the reports used it."""
     other = replace(entry(1), fingerprint=(Value("source", "of another branch", "digest"),))
     write("a.textproto", entry(1), other, entry(2))
     report("1.json", [entry(1)], [other, entry(2)])
@@ -494,7 +500,8 @@ def test_prune_drops_what_was_asked_for_with_other_code_only_unless_a_report_ask
     assert held("a.textproto") == {entry(1)}
 
 
-def test_prune_leaves_entries_of_devices_that_no_report_saw_and_takes_a_report_of_each(run: Run) -> None:
+def test_prune_keeps_entries_of_devices_without_a_report(run: Run) -> None:
+    """With a report of each device, prune drops the unused entries of all of them."""
     write("a.textproto", entry(1), entry(1, device=A100), entry(2, device=A100))
     report("h200.json", [entry(2)], [entry(1)])
     report("a100.json", [entry(2, device=A100)], [entry(1, device=A100)])
@@ -515,7 +522,8 @@ def test_prune_refuses_the_report_of_a_run_that_was_not_complete(run: Run) -> No
     assert held("a.textproto") == {entry(1)}
 
 
-def test_prune_takes_shards_together_and_leaves_kernels_that_none_of_them_asked_for(run: Run) -> None:
+def test_prune_joins_the_reports_of_shards(run: Run) -> None:
+    """With --together, prune drops an entry that no shard used. It keeps the kernels that no shard looked up."""
     other = entry(kernel="lib.mul")
     write("a.textproto", entry(1), entry(2), entry(3), other, entry(3, device=A100))
     report("1.json", [entry(1)], incomplete="a selection of tests")
@@ -600,7 +608,8 @@ def test_a_reader_that_has_had_enough_is_no_error(tmp_path: Path) -> None:
         assert process.stderr.read() == b""
 
 
-def test_output_that_cannot_be_written_is_told_in_one_line_and_a_closed_one_is_no_error(tmp_path: Path) -> None:
+def test_full_and_closed_standard_outputs_are_handled(tmp_path: Path) -> None:
+    """A full device is an error in a single line. A closed standard output is no error."""
     update_store(stores.open_store(tmp_path / "a.textproto"), lambda now: Cache((entry(),)))
     command = f"{sys.executable} -m pytest_autotune.cli show a.textproto"
 
@@ -623,7 +632,8 @@ def test_a_name_that_the_encoding_of_the_output_lacks_is_escaped(tmp_path: Path)
     assert done.stdout.startswith("triton:lib.\\u6f22 on ")
 
 
-def test_every_command_has_help_and_none_imports_a_library_that_tunes() -> None:
+def test_commands_have_help_and_import_no_heavy_library() -> None:
+    """The help of every command works without torch, triton, jax, pytest, numpy, yaml and protobuf."""
     code = (
         "import sys\nfrom pytest_autotune.cli import main\nfrom pytest_autotune.cli.main import commands\n"
         "assert not [main([name, '--help']) for name in commands.commands if main([name, '--help'])]\n"
@@ -636,7 +646,7 @@ def test_every_command_has_help_and_none_imports_a_library_that_tunes() -> None:
     assert done.stdout.splitlines()[-1:] == ["[]"], done.stderr
 
 
-def test_the_hook_for_pre_commit_runs_the_check_on_caches_and_not_on_reports() -> None:
+def test_the_pre_commit_hook_checks_caches_and_no_reports() -> None:
     import yaml
 
     (hook,) = yaml.safe_load((Path(__file__).parent.parent / ".pre-commit-hooks.yaml").read_text())

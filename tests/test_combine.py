@@ -70,7 +70,8 @@ def test_what_one_side_removed_and_the_other_changed_stays() -> None:
     assert held(of_two(cache(), cache(changed), ancestor=cache(entry(2)))) == {changed}
 
 
-def test_an_entry_that_one_side_tuned_for_changed_code_does_not_bring_the_old_one_back() -> None:
+def test_a_merge_does_not_restore_an_entry_of_old_code() -> None:
+    """Our side tuned the kernel for changed code, and their side did not change its entry. Only the new entry stays."""
     combined = of_two(cache(entry(source="new")), cache(entry(source="old")), ancestor=cache(entry(source="old")))
 
     assert held(combined) == {entry(source="new")}

@@ -54,7 +54,8 @@ def test_a_plain_configuration_has_one_param() -> None:
     assert Configurations([128]).list_candidates() == [Candidate(params=(Value("config", 128),))]
 
 
-def test_a_tile_is_readable_and_a_tuple_with_a_dtype_is_still_cacheable() -> None:
+def test_a_tile_and_a_tuple_with_a_dtype_are_cacheable() -> None:
+    """A tuple of numbers is readable JSON. A tuple with a dtype keeps a stable text."""
     assert param_value("tile", (64, 128)) == Value("tile", "[64, 128]", "json")
     assert param_value("types", (int, 4)).display_text == "(builtins.int, 4)"
 

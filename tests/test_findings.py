@@ -32,7 +32,7 @@ def told(*rows: ProblemRow, **more: Any) -> list[str]:
     return [f"{one.word} {one}" for one in list_findings(result(rows=rows, **more))]
 
 
-def test_rows_that_differ_in_a_number_are_one_with_the_span_of_it() -> None:
+def test_rows_that_differ_in_a_number_are_joined_as_a_span() -> None:
     assert told(*misses(entries=[{"n": 100, "m": 8}], n=[*range(101, 115)], m=[8] * 14)) == [
         "MISS toy:relu (m=8): 14 misses, n = 101 … 114; the nearest has n 100"
     ]
@@ -42,7 +42,8 @@ def test_few_rows_stay_as_they_are() -> None:
     assert len(told(*misses(n=[1, 2, 3]))) == 3
 
 
-def test_keys_that_differ_in_several_parts_are_told_as_they_belong_together() -> None:
+def test_joined_rows_list_values_of_keys_that_vary_together() -> None:
+    """Parts that vary independently have a list each. Parts that vary together are listed as tuples."""
     dtypes = ["fp16", "fp32", "bf16", "fp16"]
     few = misses(n=[64, 1, 64, 1], a=dtypes, b=dtypes)
     assert told(*few) == ["MISS toy:relu: 4 misses, n = 1, 64; a, b = bf16, fp16, fp32; no entry"]
@@ -73,7 +74,8 @@ def test_other_kernels_outcomes_and_reasons_stay_apart() -> None:
     ]  # fmt: skip
 
 
-def test_unused_entries_of_one_kernel_are_one_row_and_say_whether_their_problem_was_asked_for() -> None:
+def test_unused_entries_of_a_kernel_are_joined_by_reason() -> None:
+    """Either no test requested the problem, or a test requested it with other code or candidates."""
     entries = tuple(Entry(row.problem) for row in misses(n=[1, 2, 3, 4, 5]))
     (asked,) = misses(n=[5])
 

@@ -202,7 +202,8 @@ def test_values_that_a_factory_gave_a_kernel_are_in_the_key(kernels: Any, hooked
 
 
 @needs_toy
-def test_each_trial_of_best_of_k_searches_and_one_choice_is_recorded(kernels: Any, hooked: Any) -> None:
+def test_trials_of_best_of_k_give_a_single_recorded_choice(kernels: Any, hooked: Any) -> None:
+    """Every trial searches, and the entry has the candidates of all trials."""
     _, lookups = hooked
     kernel = make_kernel(kernels, kernels.double.fn, autotune_best_of_k=3)
     before = CLOCK.count
@@ -304,7 +305,7 @@ def test_several_argument_sets_are_uncacheable(kernels: Any, hooked: Any) -> Non
 
 
 @needs_toy
-def test_the_device_is_held_for_measurements_and_not_for_compilations(
+def test_measurements_hold_the_gpu_lock_and_compiling_does_not(
     kernels: Any, hooked: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session, _ = hooked

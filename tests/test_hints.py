@@ -67,7 +67,7 @@ def test_it_names_the_options_that_mend_what_is_wrong(summary: RunResult, told: 
 
 
 @pytest.mark.parametrize("outcome", [Outcome.MISMATCH, Outcome.MISS])
-def test_a_cache_of_other_devices_is_to_be_updated_on_the_device_that_asked(outcome: Outcome) -> None:
+def test_the_update_hint_names_the_device_of_the_misses(outcome: Outcome) -> None:
     (told,) = list_hints(replace(LOADED, rows=(row(outcome, OTHER), row(Outcome.HIT))))
 
     assert told == "Re-run on Other GPU (arch, 8 multiprocessors) with --autotune-update to update the cache."
@@ -79,7 +79,8 @@ def test_a_cache_that_is_of_no_device_yet_is_updated_anywhere() -> None:
     assert told == f"{UPDATE}."
 
 
-def test_what_no_update_covers_is_named_with_what_leaves_it_alone() -> None:
+def test_uncacheable_and_untracked_kernels_have_a_hint() -> None:
+    """No update covers these kernels. The hint names the kernels and the option that ignores them."""
     uncacheable = tuple(row(Outcome.UNCACHEABLE, kernel=f"k{n}") for n in range(3))
     summary = result(LOADED, rows=uncacheable, untracked=("toy:k1 (lib.Mine)", "toy:k8 (lib.Mine)"))
 
@@ -95,7 +96,8 @@ def test_what_no_update_covers_is_named_with_what_leaves_it_alone() -> None:
     )
 
 
-def test_who_cannot_have_a_tuner_hooked_is_told_how_to_go_on_without_it() -> None:
+def test_a_tuner_that_cannot_be_hooked_has_a_hint() -> None:
+    """If the gate fails, the hint says how to upgrade, report or ignore the tuner."""
     failed = result(LOADED, unhooked=(("toy", "other arguments"),), gate=Gate("0", "could not be hooked: toy"))
 
     without = "autotune_ignore (ini) for toy:* goes on without."
@@ -105,7 +107,8 @@ def test_who_cannot_have_a_tuner_hooked_is_told_how_to_go_on_without_it() -> Non
     assert list(list_hints(replace(failed, gate=Gate("0")))) == []
 
 
-def test_where_an_adapter_is_missing_it_is_to_be_installed_or_left_out() -> None:
+def test_a_missing_adapter_has_a_hint() -> None:
+    """The hint says to install the adapter or to ignore its tuner."""
     gone = replace(
         LOADED, devices_by_tuner={"gone": frozenset([GPU])}, request=RunRequest(adapters=()), gate=Gate("0", "gone")
     )
@@ -113,7 +116,8 @@ def test_where_an_adapter_is_missing_it_is_to_be_installed_or_left_out() -> None
     assert list(list_hints(gone)) == ["Install the adapter of gone; autotune_ignore (ini) for gone:* goes on without."]
 
 
-def test_of_problems_that_are_drawn_anew_it_names_what_helps_and_no_update() -> None:
+def test_problems_drawn_by_hypothesis_have_their_own_hint() -> None:
+    """Hypothesis draws other problems in each run, so no update covers them. Other misses keep the update hint."""
     rows = tuple(replace(row(Outcome.MISS, kernel=f"lib.k{number}"), tests=("t.py::test",)) for number in range(4))
     (told,) = list_hints(result(LOADED, rows=rows, hypothesis_tests=("t.py::test",)))
 

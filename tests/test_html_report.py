@@ -109,7 +109,8 @@ def test_candidates_that_measuring_cannot_tell_apart_are_a_tie(device: Device, s
     assert build_page_data(result(rows=(row,)))["lookups"][0]["tie"] == share
 
 
-def test_a_key_is_told_as_in_the_terminal_without_digests_and_settings() -> None:
+def test_the_html_report_shows_keys_like_the_terminal() -> None:
+    """Digests and settings are left out of the key."""
     key = (Value("M", 64), Value("code", "a1b2", "digest"), Value("settings", "deterministic", "settings"))
     row = replace(summary(1).rows[0], problem=Problem("toy", "lib.ops.kernel", key, GPU))
     data = build_page_data(result(rows=(row,)))

@@ -59,9 +59,8 @@ def kernels(suite: Suite) -> list[str]:
         pytest.param({**MOVED_FILE, "old": "from new import copy"}, "", "new.copy", id="kept for importers"),
     ],
 )
-def test_a_moved_kernel_is_a_hit_that_says_so_and_an_update_renames_its_entries(
-    a_suite: Suite, files: dict[str, str], remove: str, now: str
-) -> None:
+def test_a_moved_kernel_keeps_its_choice(a_suite: Suite, files: dict[str, str], remove: str, now: str) -> None:
+    """The lookups are hits and name the kernel's old name. An update renames the entries and changes nothing else."""
     before = a_suite.cache.read_text()
     rewritten(a_suite, files, remove)
 
@@ -77,7 +76,8 @@ def test_a_moved_kernel_is_a_hit_that_says_so_and_an_update_renames_its_entries(
     a_suite.load().stdout.no_fnmatch_line("*moved from*")
 
 
-def test_a_run_of_one_test_renames_nothing_since_others_may_ask_for_the_old_name(a_suite: Suite) -> None:
+def test_an_incomplete_run_renames_no_entries(a_suite: Suite) -> None:
+    """A test that did not run may still use the kernel's old name. The summary asks for a complete run."""
     before = a_suite.cache.read_text()
     rewritten(a_suite, MOVED_FILE, "old.py")
 
@@ -89,7 +89,8 @@ def test_a_run_of_one_test_renames_nothing_since_others_may_ask_for_the_old_name
     told.no_fnmatch_line("Re-run with *")
 
 
-def test_a_copy_of_a_kernel_that_is_still_there_is_a_miss_and_takes_nothing_from_it(a_suite: Suite) -> None:
+def test_a_copy_of_a_kernel_is_a_miss(a_suite: Suite) -> None:
+    """The original kernel still exists, so its entries keep their name."""
     both = "import new\nimport old\ndef test_new(): new.launch(10)\ndef test_old():\n old.launch(10)\n old.launch(20)\n"
     rewritten(a_suite, {"new": LIBRARY, "test_op": both})
 

@@ -46,7 +46,8 @@ def of_many_kernels(number: int) -> RunResult:
 FAILED = Gate("0", "maximum allowed autotune cache misses exceeded: 2 > 0")
 
 
-def test_what_fails_the_run_is_an_error_and_comes_first_with_what_mends_it() -> None:
+def test_the_failed_gate_is_the_first_annotation() -> None:
+    """The annotation is an error and has the command to run. Errors of the run come next, then the tests."""
     summary = missed(
         2, gate=FAILED, update_arguments="--autotune-load=c --autotune-dump=c", errors=("100% full\nsecond, line",)
     )
@@ -64,7 +65,8 @@ def test_what_fails_the_run_is_an_error_and_comes_first_with_what_mends_it() -> 
     ]
 
 
-def test_a_slower_choice_and_a_test_that_failed_in_a_sweep_are_told_at_their_test() -> None:
+def test_findings_of_modes_are_annotated_at_their_test() -> None:
+    """A test that failed in a sweep is an error. A slower choice is a warning."""
     (stale,) = missed(1).rows
     failed = Finding("FAILED", "toy:lib.op (M=0)", "ran with BLOCK=8", "test_a.py::test_0", is_failure=True)
     slow = Finding("SLOWER", "toy:lib.op (M=0)", "the choice takes 1.50 x (BLOCK=64)", "test_a.py::test_0")
@@ -82,7 +84,8 @@ def test_a_refused_outcome_is_an_error_without_a_limit() -> None:
     assert ci_log.list_annotations(missed(1, on_stale="error"))[0].startswith("::error file=test_a.py")
 
 
-def test_percent_signs_colons_and_commas_are_encoded_as_github_decodes_them() -> None:
+def test_annotations_escape_text_for_github() -> None:
+    """Percent signs, colons, commas and line breaks are encoded."""
     strange = "dir,1/test:50%.py::test_a"
     rows = (row(Outcome.MISS, "lib.a,b:c%", test=strange, M=1),)
     (line,) = ci_log.list_annotations(
@@ -110,14 +113,16 @@ def test_problems_of_one_line_are_one_annotation() -> None:
     assert line.endswith("%0A… and 4 more")
 
 
-def test_no_more_annotations_are_written_than_github_shows_of_a_step() -> None:
+def test_a_run_writes_at_most_ten_annotations() -> None:
+    """GitHub shows ten annotations of a step. The last one counts the tests that are left out."""
     lines = ci_log.list_annotations(missed(40, gate=FAILED))
 
     assert len(lines) == 10
     assert "32 more tests ask for what is no hit" in lines[-1]
 
 
-def test_a_lookup_outside_of_tests_and_untracked_kernels_have_no_place_and_unused_entries_are_left_out() -> None:
+def test_findings_without_a_test_are_annotated_without_place() -> None:
+    """A lookup outside of tests and an untracked kernel have no file and line. Unused entries have no annotation."""
     unused = Entry(Problem("toy", "lib.old", (), GPU))
     summary = result(rows=(row(Outcome.MISS, M=1),), untracked=("lib.hidden",), unused_entries=(unused,))
 
@@ -139,7 +144,7 @@ def changed() -> RunResult:
     )
 
 
-def test_markdown_has_the_verdict_the_misses_the_changes_and_where_the_time_went() -> None:
+def test_markdown_has_verdict_misses_changes_and_times() -> None:
     text = markdown.to_markdown(changed())
 
     assert "❌ **`maximum allowed autotune cache misses exceeded: 2 > 0`**" in text
@@ -151,7 +156,8 @@ def test_markdown_has_the_verdict_the_misses_the_changes_and_where_the_time_went
     assert "`Re-run with --autotune-load=c to update the cache.`" in text
 
 
-def test_foreign_text_in_markdown_stays_in_one_cell_and_one_code_span() -> None:
+def test_markdown_encloses_foreign_text_in_code_spans() -> None:
+    """Pipes, backticks, HTML and line breaks cannot leave the cell or the code span."""
     assert markdown.format_code("a|b") == r"`a\|b`"
     assert markdown.format_code("a``b`") == "``` a``b` ```"
     assert markdown.format_code("<img src=x>@user\n# title") == "`<img src=x>@user # title`"

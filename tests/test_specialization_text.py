@@ -41,7 +41,8 @@ def source(**kinds: Any) -> Any:
     return SimpleNamespace(signature=signature, constants=constants, attrs=attrs)
 
 
-def test_a_text_has_a_word_for_each_parameter_and_leaves_out_what_the_choice_holds() -> None:
+def test_a_text_has_a_word_for_each_parameter() -> None:
+    """A parameter that the choice sets is an underscore."""
     of = source(x=("*fp16", 16), y="*fp16", n=("i32", 16), one={"value": 1}, BLOCK={"value": 64})
 
     assert encode_specialization(of, ["BLOCK"], {}) == "*fp16:16 *fp16 i32:16 =1 _"
@@ -123,7 +124,8 @@ def test_it_is_noted_and_never_compared() -> None:
     assert entry("k", 64, "a") == entry("k", 64, "b")
 
 
-def test_a_merge_unites_what_one_choice_was_compiled_for_in_any_order() -> None:
+def test_a_merge_unites_the_specializations_of_a_choice() -> None:
+    """The order of the merged entries does not matter, and the entry counts as unchanged."""
     base = Cache((entry("k", 64, "old"),))
     used = [entry("k", 64, "b"), entry("k", 64, "a")]
 
@@ -180,7 +182,7 @@ def test_what_any_worker_met_is_said_in_any_order() -> None:
     assert dumped(held, [b, a], [met(a, "1")], [met(b, "3"), met(a, "2")]) == [("1", "2"), ("3", "old")]
 
 
-def test_an_entry_never_says_more_than_64_times_what_it_was_compiled_for() -> None:
+def test_an_entry_has_at_most_64_specializations() -> None:
     held = entry("k", 64, *(f"=1{number:03}" for number in range(32)))
     texts = [met(held, f"=2{number:03}") for number in range(100)]
 

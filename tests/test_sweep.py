@@ -20,7 +20,7 @@ def candidates(number: int) -> list[Candidate]:
     return [Candidate(params=(Value("BLOCK", block),)) for block in range(number)]
 
 
-def test_a_seed_picks_the_same_candidate_whatever_the_order_of_the_list() -> None:
+def test_a_seeds_candidate_does_not_depend_on_list_order() -> None:
     for seed in ("7", "nightly-3"):
         picks = {tuple(parse(seed).ordered(problem(M=8), order)) for order in itertools.permutations(candidates(4))}
         assert len(picks) == 1
@@ -34,13 +34,15 @@ def test_other_seeds_and_other_problems_get_other_candidates() -> None:
 
 
 @pytest.mark.parametrize("number", [1, 2, 5, 7])
-def test_in_k_sweeps_every_candidate_comes_first_once_where_there_are_no_more_than_k(number: int) -> None:
+def test_seven_sweeps_cover_up_to_seven_candidates(number: int) -> None:
+    """Every candidate comes first in at least one of the seven parts of a sweep."""
     for m in range(20):
         firsts = [Sweep(part=part, parts=7).ordered(problem(M=m), candidates(number))[0] for part in range(1, 8)]
         assert set(firsts) == set(candidates(number))
 
 
-def test_of_more_candidates_than_sweeps_each_sweep_has_another_one_first() -> None:
+def test_sweeps_of_many_candidates_begin_differently() -> None:
+    """Each of seven sweeps over 30 candidates begins with a different candidate."""
     firsts = [Sweep(part=part, parts=7).ordered(problem(), candidates(30))[0] for part in range(1, 8)]
 
     assert len(set(firsts)) == 7

@@ -65,7 +65,8 @@ def test_qq_shows_why_a_tuner_that_failed_the_gate_was_bypassed() -> None:
     assert shown(replace(summary, gate=Gate("0")), -2) == []
 
 
-def test_the_first_ten_untracked_kernels_are_named_and_a_run_of_only_them_did_look_up() -> None:
+def test_the_summary_names_ten_untracked_kernels() -> None:
+    """With -v the summary names all of them. A run of untracked kernels alone does not say `no lookups`."""
     summary = result(untracked=tuple(f"lib.op_{number}" for number in range(12)), dump=DUMP)
 
     lines = shown(summary)
@@ -76,7 +77,8 @@ def test_the_first_ten_untracked_kernels_are_named_and_a_run_of_only_them_did_lo
     assert len([line for line in shown(summary, 1) if line.startswith("UNTRACKED")]) == 12
 
 
-def test_without_an_adapter_for_what_is_loaded_that_is_why_nothing_was_looked_up() -> None:
+def test_a_missing_adapter_explains_a_run_without_lookups() -> None:
+    """Entries are loaded for a tuner that has no adapter. The summary names the tuner and counts the entries."""
     summary = result(loaded=(("cache.pb", 2),), devices_by_tuner={"gone": frozenset()}, adapters=("toy",))
 
     assert shown(summary) == [

@@ -82,7 +82,8 @@ def raced(
     return told[0] if told else None
 
 
-def test_a_choice_that_takes_longer_than_another_candidate_is_told_with_both_times_and_the_noise() -> None:
+def test_a_verdict_on_a_slower_choice_has_times_and_noise() -> None:
+    """The verdict has the loss, the error of the measurement and an entry with the faster choice and all candidates."""
     verdict = raced(Gpu(), [41.2, 36.8, 50.0, 80.0])
 
     assert verdict.slower == pytest.approx(41.2 / 36.8 - 1, abs=0.01)
@@ -93,7 +94,8 @@ def test_a_choice_that_takes_longer_than_another_candidate_is_told_with_both_tim
     assert len(verdict.entry.candidates) == verdict.raced == 4
 
 
-def test_a_loss_of_five_percent_or_more_is_found_in_95_of_100_and_one_of_two_percent_hardly_ever() -> None:
+def test_verify_finds_a_loss_of_five_percent() -> None:
+    """At least 38 of 40 races find a loss of 5 %. At most one calls a loss of 2 % slower."""
     found = {}
     for loss in (0.0, 0.02, 0.05, 0.10):
         found[loss] = 0
@@ -118,7 +120,8 @@ def test_what_is_as_good_costs_little() -> None:
     assert gpu.now_s < 0.1
 
 
-def test_a_difference_that_a_second_race_does_not_find_is_not_told() -> None:
+def test_a_second_race_must_confirm_a_difference() -> None:
+    """Another process slows the choice during the first race only. The choice is not called slower."""
     gpu = Gpu()
 
     # Another process takes the GPU whenever the choice has its turn, while the first race lasts.
@@ -143,14 +146,17 @@ def test_a_difference_that_a_second_race_does_not_find_is_not_told() -> None:
         ({"choice": 7}, "there is nothing to race it against"),
     ],
 )
-def test_why_a_choice_was_not_raced_is_told_and_nothing_is_raised(contest: Any, why: str) -> None:
+def test_a_choice_that_cannot_be_raced_has_a_reason(contest: Any, why: str) -> None:
+    """The race raises no error, and the choice is not called slower."""
     verdict = raced(Gpu(), [5.0, 6.0], **contest)
 
     assert verdict.not_raced == why
     assert not verdict.is_slower
 
 
-def test_a_candidate_that_fails_drops_out_and_a_choice_that_fails_is_told() -> None:
+def test_a_failing_candidate_leaves_the_race_of_a_choice() -> None:
+    """If the choice itself fails, the verdict has the error and there is no race."""
+
     class OutOfResources(Exception):
         pass
 
@@ -172,7 +178,8 @@ def test_a_candidate_that_fails_drops_out_and_a_choice_that_fails_is_told() -> N
     assert own.not_raced == "OutOfResources: shared memory"
 
 
-def test_on_a_processor_that_is_noisier_a_choice_has_to_be_slower_by_more(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cpu_tolerates_larger_differences(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A CPU is noisier than a GPU. A loss of 7 % is within its noise, a loss of 12 % is not."""
     monkeypatch.setattr("tests.test_verify.PROBLEMS", [Problem("toy", "k", (), Device("CPU", "avx2", 8))])
 
     seven, twelve = (raced(Gpu(), [40.0 * factor, 40.0]) for factor in (1.07, 1.12))
@@ -184,7 +191,8 @@ def test_on_a_processor_that_is_noisier_a_choice_has_to_be_slower_by_more(monkey
 # The gate
 
 
-def test_where_time_was_over_before_any_race_no_other_reason_makes_a_limit_on_drift_green() -> None:
+def test_max_drift_fails_if_time_ends_before_any_race() -> None:
+    """The failure names the setting to raise, although another choice had another reason."""
     rows = tuple(ProblemRow(problem, Outcome.HIT) for problem in PROBLEMS[:2])
     lookups = [Lookup(Identity(row.problem, ())) for row in rows]
     told = (Verdict("it cannot be launched"), Verdict(TIME_OVER))

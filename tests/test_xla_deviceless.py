@@ -184,9 +184,8 @@ def test_entries_of_other_versions_are_misses_of_xla(run: Callable[..., Told], t
 
 
 @new_format
-def test_entries_of_another_codegen_but_the_same_backend_are_hits_of_xla(
-    run: Callable[..., Told], tmp_path: Path
-) -> None:
+def test_xla_accepts_entries_of_another_codegen_version(run: Callable[..., Told], tmp_path: Path) -> None:
+    """The backend's version is equal. XLA counts hits, but no strict hits."""
     told = run(cache(tmp_path / "cache.pb", [new_entry(hlo, codegen="deadbeefdeadbeef") for hlo in (*REDUCTIONS, DOT)]))
 
     assert (told.hits, told.misses) == (4, 0)
@@ -194,9 +193,8 @@ def test_entries_of_another_codegen_but_the_same_backend_are_hits_of_xla(
 
 
 @new_format
-def test_of_two_entries_for_one_fusion_the_last_loaded_cache_gives_the_choice(
-    run: Callable[..., Told], tmp_path: Path
-) -> None:
+def test_the_last_loaded_cache_decides_about_a_fusion(run: Callable[..., Told], tmp_path: Path) -> None:
+    """The first cache has stale entries for the same fusions. XLA uses the entries of the second cache."""
     stale = [new_entry(hlo, codegen="deadbeefdeadbeef", version="old") for hlo in (*REDUCTIONS, DOT)]
     current = [new_entry(hlo) for hlo in (*REDUCTIONS, DOT)]
 
@@ -242,7 +240,7 @@ def test_xla_loads_a_converted_cache_by_its_own_flag(run: Callable[..., Told], t
 
 
 @new_format
-def test_legacy_entries_are_misses_of_an_xla_that_uses_the_new_format(run: Callable[..., Told], tmp_path: Path) -> None:
+def test_an_xla_with_the_new_format_misses_legacy_entries(run: Callable[..., Told], tmp_path: Path) -> None:
     description = "CUDA: 9.0, Cores: 132, DNN version: 9.10.0"
 
     told = run(cache(tmp_path / "cache.textproto", [legacy_entry(description, "{ dot }", 52)]))

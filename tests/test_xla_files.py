@@ -40,9 +40,8 @@ PRINTED = ["legacy_0.10.2.textproto", "legacy_0.11.2.textproto"]
 
 
 @pytest.mark.parametrize("name", WRITTEN + PRINTED)
-def test_a_file_of_xlas_comes_back_to_the_byte_through_every_format_of_ours_and_of_its(
-    name: str, tmp_path: Path
-) -> None:
+def test_conversions_of_xla_files_keep_every_byte(name: str, tmp_path: Path) -> None:
+    """Each file goes through every format of ours and of XLA, and back."""
     suffix = Path(name).suffix
     other = tmp_path / ("other.pb" if suffix == ".textproto" else "other.textproto")
     back, again = tmp_path / f"back{suffix}", tmp_path / f"again{suffix}"
@@ -55,7 +54,8 @@ def test_a_file_of_xlas_comes_back_to_the_byte_through_every_format_of_ours_and_
         assert back.read_bytes() == again.read_bytes() == (DATA / name).read_bytes()
 
 
-def test_bytes_of_a_newer_xla_are_kept_in_binary_and_refused_in_text() -> None:
+def test_fields_of_a_newer_xla_survive_in_binary_only() -> None:
+    """A text file cannot hold unknown fields, so writing it is an error."""
     newer = XlaEntry(XlaLayout.NEW, new_entry().raw + b"\xea\x04\x05newer")
 
     assert files.read(files.write([newer], XlaLayout.NEW, False), "x")[0].raw == newer.raw
@@ -63,7 +63,8 @@ def test_bytes_of_a_newer_xla_are_kept_in_binary_and_refused_in_text() -> None:
         files.write([newer], XlaLayout.NEW, True)
 
 
-def test_an_entry_of_a_cache_never_names_a_path_outside_the_folder(tmp_path: Path) -> None:
+def test_no_entry_is_written_outside_the_folder(tmp_path: Path) -> None:
+    """The hash of an HLO or the name of a device may contain `..`."""
     folder = tmp_path / "entries"
     folder.mkdir()
     bad = [new_entry(hlo="../../evil"), new_entry(device="..")]
@@ -102,7 +103,8 @@ instruction_profiles {
 """
 
 
-def test_a_log_of_several_modules_has_times_failures_and_versions() -> None:
+def test_an_xla_log_has_times_failures_and_versions() -> None:
+    """The log has several modules. Each fusion has its candidates with their times or failures."""
     log = entries.read_log(LOG + LOG.replace('"aa"', '"bb"').replace("9.10.0", "9.11.0"))
 
     profiles = log.profiles
@@ -113,7 +115,8 @@ def test_a_log_of_several_modules_has_times_failures_and_versions() -> None:
     assert log.backend_versions == {"CUDNN": "9.11.0"}
 
 
-def test_the_log_of_an_h200_has_the_times_of_what_was_tuned_and_tells_each_fusion() -> None:
+def test_the_log_of_an_h200_describes_fusions_and_times() -> None:
+    """Each fusion has at least three candidates, and its recorded choice is among them."""
     profiles = entries.read_log((DATA / "h200_log.textproto").read_text()).profiles
     tuned = files.read((DATA / "h200_new.pb").read_bytes(), "h200_new.pb")
     choices = {str(entries.to_entry(entry, H200).choice) for entry in tuned}
