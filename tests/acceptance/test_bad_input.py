@@ -123,9 +123,8 @@ DUMPS = [
 
 
 @pytest.mark.parametrize(("make", "told"), DUMPS)
-def test_a_dump_that_could_not_be_written_is_refused_and_what_is_there_stays(
-    bad: Suite, make: Callable[[Path], str], told: str
-) -> None:
+def test_a_dump_to_an_unwritable_place_is_refused(bad: Suite, make: Callable[[Path], str], told: str) -> None:
+    """The path is a folder, has an unknown suffix or holds an unreadable file. All existing files stay as they are."""
     name = make(bad.folder)
     before = {path: path.read_bytes() for path in bad.folder.rglob("*") if path.is_file()}
 
@@ -135,7 +134,8 @@ def test_a_dump_that_could_not_be_written_is_refused_and_what_is_there_stays(
     assert {path: path.read_bytes() for path in before} == before
 
 
-def test_a_dump_whose_name_cannot_be_written_is_refused_before_any_test(bad: Suite) -> None:
+def test_a_dump_with_an_impossible_name_is_refused(bad: Suite) -> None:
+    """The name is too long, in no real folder or not in UTF-8. The run ends before its first test."""
     for name, told in [
         ("x" * 300 + ".textproto", "*cannot be read: File name too long"),
         ("x" * 240 + ".textproto", "*cannot be written in *: File name too long"),
@@ -319,9 +319,10 @@ def test_an_empty_load_on_the_command_line_switches_the_ini_off(serial_suite: Su
     result.stdout.no_fnmatch_line("*autotune*")
 
 
-def test_ini_paths_start_at_the_ini_file_and_typed_ones_where_pytest_was_started(
+def test_paths_are_relative_to_ini_file_or_invocation_folder(
     serial_suite: Suite, monkeypatch: pytest.MonkeyPatch, section
 ) -> None:
+    """A path of the ini file starts at the ini file. A path of the command line starts at the invocation folder."""
     serial_suite.write().dump()
     below = serial_suite.folder / "below"
     below.mkdir()

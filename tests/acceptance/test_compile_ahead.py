@@ -206,9 +206,11 @@ def suite(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Suite:
 Section = Callable[[pytest.RunResult], list[str]]
 
 
-def test_tests_of_a_cold_load_compile_nothing_and_the_summary_says_so_and_nothing_of_a_warm_one(
-    suite: Suite, section: Section
-) -> None:
+def test_tests_of_a_cold_load_compile_nothing(suite: Suite, section: Section) -> None:
+    """The summary counts the kernels that were compiled ahead.
+
+    After a warm load the summary says nothing about them.
+    """
     suite.dump()
     written = suite.cache.read_bytes()
 
@@ -307,7 +309,8 @@ def test_all(all_on_disk):
 KINDS = 2 + 3 + 2 + 6
 
 
-def test_what_is_compiled_ahead_is_what_a_launch_looks_for_whatever_its_arguments_are(suite: Suite) -> None:
+def test_launches_find_kernels_compiled_ahead(suite: Suite) -> None:
+    """The launches have arguments of all kinds, and none of them compiles its kernel again."""
     suite.pytester.makepyfile(kinds=ALL_KINDS, test_lib=ALL_TESTS)
     (suite.folder / "lib.py").unlink()
     suite.run("--autotune-dump=cache.textproto")
@@ -331,9 +334,8 @@ def test_it_can_be_turned_off(suite: Suite, monkeypatch: pytest.MonkeyPatch, off
     assert "started" not in suite.result.stdout.str()
 
 
-def test_each_of_several_workers_has_it_only_with_cores_to_spare_or_where_it_is_asked_for(
-    suite: Suite, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_workers_compile_ahead_only_with_spare_cores(suite: Suite, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With autotune_compile_ahead=always a worker compiles ahead on a single core, too."""
     monkeypatch.setattr("pytest_autotune.modes.compile_ahead.cores", lambda _: 1)
     suite.dump()
     suite.wants(0)
@@ -344,7 +346,7 @@ def test_each_of_several_workers_has_it_only_with_cores_to_spare_or_where_it_is_
     assert report["compiled_ahead"]["kernels"] == 5
 
 
-def test_of_a_part_of_the_suite_only_what_its_tests_reach_is_compiled(suite: Suite) -> None:
+def test_a_selection_compiles_ahead_only_its_own_kernels(suite: Suite) -> None:
     suite.dump()
     suite.wants(3)
 
@@ -404,7 +406,8 @@ def dumped_with_a_global(suite: Suite) -> None:
     suite.run("--autotune-dump=cache.textproto")
 
 
-def test_a_kernel_of_the_tests_is_as_if_nothing_was_compiled_ahead(suite: Suite) -> None:
+def test_compiling_ahead_does_not_change_a_kernel(suite: Suite) -> None:
+    """A test sets a global that its kernel reads. The kernel is stale, as it is without compiling ahead."""
     dumped_with_a_global(suite)
     suite.pytester.makepyfile(test_lib=SETS_IT)
     suite.wants(int(HASHES_CONSTANTS))
@@ -522,7 +525,8 @@ def test_scale(monkeypatch):
 """
 
 
-def test_a_thread_compiles_a_kernel_whose_first_choice_is_found_this_moment(suite: Suite) -> None:
+def test_a_kernel_may_be_compiled_ahead_during_its_lookup(suite: Suite) -> None:
+    """A thread compiles the kernel while the test looks it up. The lookup is a hit and adds no note."""
     suite.dump()
     suite.wants(0)
     suite.pytester.makepyfile(test_lib=AT_THE_FIRST_CHOICE)
@@ -551,9 +555,8 @@ def test_what_cannot_be_compiled_is_left_to_the_tests(suite: Suite, monkeypatch:
     assert (ahead["kernels"], ahead["seconds"], ahead["reason"]) == (0, 0, "ValueError: no")
 
 
-def test_a_test_waits_for_what_is_being_compiled_and_does_not_compile_it_again(
-    suite: Suite, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_test_waits_for_a_kernel_that_a_thread_compiles(suite: Suite, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each kernel is compiled once, either ahead or by its test."""
     suite.dump()
     suite.wants(0)
     begun = suite.folder / "begun"
@@ -583,10 +586,8 @@ def copied(x, y, BLOCK: triton.language.constexpr):
     triton.language.store(y + at, triton.language.load(x + at))
 
 
-def test_what_launches_a_kernel_is_built_too_where_a_c_compiler_does(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As before Triton 3.7, with its own driver."""
+def test_the_launcher_is_built_ahead_with_a_c_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Triton before 3.7 builds a launcher for its own driver with a C compiler."""
     built: list[object] = []
     driver = SimpleNamespace(make_launcher=None, CudaLauncher=lambda source, metadata: built.append(metadata.name))
     monkeypatch.setitem(sys.modules, "triton.backends.nvidia.driver", driver)

@@ -39,9 +39,10 @@ def suite(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Suite:
 @pytest.mark.parametrize("restart", [[], ["--max-worker-restart=0"]], ids=["restart", "no restart"])
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("fault", ["kill", "exit"])
-def test_every_finished_tuning_of_a_worker_that_dies_is_in_the_file(
+def test_the_file_has_all_finished_tunings_of_a_dead_worker(
     suite: Suite, section, fault: str, place: str, restart: list[str]
 ) -> None:
+    """The worker is killed or exits at several places, with and without a replacement. The summary names it."""
     suite.write(test_crashing=CRASHING)
 
     result = suite.dump(*restart, FAULT=fault, PLACE=place)
@@ -127,7 +128,8 @@ def test_the_next_run_takes_over_what_a_killed_run_had_tuned(suite: Suite, secti
     assert not list((suite.folder / ".pytest_cache").rglob("*.jsonl"))
 
 
-def test_an_update_after_a_killed_run_does_not_tune_again_what_was_tuned(suite: Suite) -> None:
+def test_an_update_after_a_killed_run_keeps_its_tunings(suite: Suite) -> None:
+    """The update tunes only the problems that the killed run did not finish."""
     suite.write(test_crashing=CRASHING)
     before = killed(suite)
 
@@ -137,7 +139,8 @@ def test_an_update_after_a_killed_run_does_not_tune_again_what_was_tuned(suite: 
     assert written(suite) == finished(suite)
 
 
-def test_an_internal_error_of_a_worker_loses_nothing_that_was_tuned(suite: Suite) -> None:
+def test_an_internal_error_of_a_worker_loses_no_tuning(suite: Suite) -> None:
+    """Another plugin raises an error in a worker's hook. This run or the next run writes all finished tunings."""
     suite.write(test_crashing=CRASHING)
     broken = """
 import os
@@ -233,7 +236,8 @@ def test_long(tune):
 """
 
 
-def test_ctrl_c_waits_for_no_worker_that_tunes_and_keeps_what_it_has_tuned(serial_suite: Suite) -> None:
+def test_ctrl_c_ends_a_tuning_worker_and_keeps_its_tunings(serial_suite: Suite) -> None:
+    """The run ends within five seconds after the interrupt and writes the finished tuning."""
     pytest.importorskip("xdist")
     serial_suite.write(test_long=TUNING_FOR_LONG)
     script = (
@@ -261,7 +265,8 @@ def test_it(tune):
 """
 
 
-def test_a_file_that_cannot_be_written_at_the_end_fails_the_run_and_the_next_one_writes_it(suite: Suite) -> None:
+def test_the_next_run_writes_a_file_that_could_not_be_written(suite: Suite) -> None:
+    """The file system becomes read-only during the run. The run fails, and the next run writes its tunings."""
     suite.distribution = []
     disk = suite.folder / "disk"
     disk.mkdir()

@@ -33,7 +33,7 @@ def test_a_load_run_tunes_nothing_and_chooses_the_same(suite: Suite, section) ->
     assert section(result)[0].startswith("4 hits")
 
 
-def test_a_loaded_choice_is_used_though_another_would_be_measured_as_faster(suite: Suite) -> None:
+def test_a_loaded_choice_is_used_even_if_it_is_slower(suite: Suite) -> None:
     suite.write().serial.dump()
     text = suite.cache.read_text()
     suite.cache.write_text(text.replace('text: "a"', 'text: "b"'))
@@ -74,7 +74,8 @@ def test_every_format_dumps_and_loads(serial_suite: Suite, name: str) -> None:
     assert serial_suite.tunings == []
 
 
-def test_a_dump_is_the_same_bytes_in_any_order_of_tests_and_workers(suite: Suite) -> None:
+def test_dumps_do_not_depend_on_order_or_workers(suite: Suite) -> None:
+    """Two dumps differ in the seconds of tuning only, if the order of the tests or the number of workers differs."""
     suite.write().serial.dump()
     first = suite.cache.read_text()
     suite.cache.unlink()
@@ -89,7 +90,7 @@ def test_a_dump_is_the_same_bytes_in_any_order_of_tests_and_workers(suite: Suite
     assert without_times(suite.cache.read_text()) == without_times(first)
 
 
-def test_an_update_keeps_what_is_there_and_tunes_only_what_is_missing(suite: Suite, section) -> None:
+def test_an_update_keeps_entries_and_tunes_missing_problems(suite: Suite, section) -> None:
     suite.write().serial.dump()
     before = suite.cache.read_text()
     suite.pytester.makepyfile(test_more="def test_more(tune): tune('lib.more', N=1)")
@@ -112,7 +113,7 @@ def test_an_update_of_a_missing_or_empty_file_starts_a_new_cache(serial_suite: S
     assert serial_suite.cache.read_text().count("entries {") == 4
 
 
-def test_a_second_dump_of_an_unchanged_suite_leaves_the_file_alone(suite: Suite, section) -> None:
+def test_a_second_dump_does_not_touch_an_up_to_date_file(suite: Suite, section) -> None:
     suite.write().serial.dump()
     before = suite.cache.stat()
 
@@ -122,7 +123,7 @@ def test_a_second_dump_of_an_unchanged_suite_leaves_the_file_alone(suite: Suite,
     assert any("cache.textproto is up to date (4 entries" in line for line in section(result))
 
 
-def test_a_dump_keeps_the_entries_of_problems_that_this_run_did_not_meet(suite: Suite) -> None:
+def test_a_dump_keeps_entries_of_tests_that_did_not_run(suite: Suite) -> None:
     suite.write(test_a="def test_a(tune): tune('lib.a')", test_b="def test_b(tune): tune('lib.b')").serial.dump()
 
     suite.dump("test_a.py")
@@ -161,9 +162,11 @@ def test_without_options_nothing_of_the_plugin_is_active(suite: Suite, section) 
 
 @pytest.mark.parametrize("bad", ["times={'\\ud800': 1.0}", "M=2**63"])
 @pytest.mark.parametrize("path", ["cache.textproto", "cache.pb"])
-def test_an_entry_that_no_file_can_hold_costs_a_line_and_no_other_entry(
-    serial_suite: Suite, section, path: str, bad: str
-) -> None:
+def test_an_entry_that_no_file_can_hold_costs_only_itself(serial_suite: Suite, section, path: str, bad: str) -> None:
+    """A key has a number beyond 64 bits, or a candidate's name is not valid Unicode.
+
+    The summary has a line about the error.
+    """
     serial_suite.write(test_op=f"def test_bad(tune): tune('lib.bad', {bad})\ndef test_good(tune): tune('lib.good')")
 
     result = serial_suite.run(f"--autotune-dump={path}")
@@ -196,7 +199,8 @@ def pytest_unconfigure():
 """
 
 
-def test_what_is_tuned_after_the_tests_is_nobodys_and_a_thread_that_still_tunes_is_told(suite: Suite, section) -> None:
+def test_tunings_after_the_tests_are_not_recorded(suite: Suite, section) -> None:
+    """The summary names a problem that a thread still tunes after the tests. A later run recovers nothing."""
     suite.write(test_late=LATE, test_op="def test_op(tune): tune('lib.op')")
     with (suite.folder / "conftest.py").open("a") as conftest:
         conftest.write(AT_THE_END if not suite.distribution else AT_THE_END.replace("toytuner.done.set()", "pass"))
@@ -209,9 +213,8 @@ def test_what_is_tuned_after_the_tests_is_nobodys_and_a_thread_that_still_tunes_
     assert not any("recovered" in line for line in again), again
 
 
-def test_runs_inside_a_test_follow_each_other_where_the_run_around_them_asks_for_nothing(
-    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_runs_inside_a_test_can_dump_and_load(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A test of a run without a cache runs pytest twice in its own process. The second run has a hit."""
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
     monkeypatch.setenv("TOY_LOG", str(pytester.path / "tunings.log"))
     pytester.makeconftest(f"from pytest_autotune import Device\npytest_plugins = 'pytester'\nTOY = {TOY_TUNER!r}")

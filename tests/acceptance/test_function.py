@@ -46,9 +46,8 @@ def a_suite(suite: Suite, test: str = SUITE, **modules: str) -> Suite:
     return suite
 
 
-def test_a_dump_run_tunes_every_problem_once_and_a_load_run_chooses_the_same_and_runs_no_candidate(
-    suite: Suite, section: Any
-) -> None:
+def test_a_load_run_chooses_the_same_and_runs_no_candidate(suite: Suite, section: Any) -> None:
+    """The dump run tunes every problem once."""
     result = a_suite(suite).dump()
 
     result.assert_outcomes(passed=4)
@@ -89,7 +88,7 @@ def test_space(autotune_cache):
 """
 
 
-def test_functions_of_one_factory_are_several_problems_and_candidates(suite: Suite) -> None:
+def test_functions_of_one_factory_have_their_own_problems(suite: Suite) -> None:
     a_suite(suite, FUNCTIONS)
 
     suite.dump().assert_outcomes(passed=3)
@@ -99,7 +98,8 @@ def test_functions_of_one_factory_are_several_problems_and_candidates(suite: Sui
     assert (result.ret, suite.cache.read_text().count("entries {")) == (0, 3)
 
 
-def test_a_function_that_cannot_be_told_apart_fails_its_test_in_one_line(serial_suite: Suite) -> None:
+def test_a_function_without_a_stable_form_fails_its_test(serial_suite: Suite) -> None:
+    """The error is a single line and names the variable in the function's closure."""
     a_suite(serial_suite, FUNCTIONS.replace("scaled_by(factor) for", "scaled_by([factor]) for"))
 
     result = serial_suite.dump()
@@ -108,7 +108,7 @@ def test_a_function_that_cannot_be_told_apart_fails_its_test_in_one_line(serial_
     result.stdout.fnmatch_lines(["E *the function test_lib.scaled_by.<locals>.<lambda> carries factor, a list, *"])
 
 
-def test_a_new_key_is_a_miss_that_fails_the_limit_and_is_mended_by_an_update(serial_suite: Suite, section: Any) -> None:
+def test_a_new_key_fails_the_gate_until_an_update(serial_suite: Suite, section: Any) -> None:
     a_suite(serial_suite).dump()
     a_suite(serial_suite, SUITE.replace("64", "128"))
 
@@ -155,7 +155,8 @@ def test_gemm(autotune_cache):
 """
 
 
-def test_the_first_configuration_that_works_is_used_where_the_user_wants_no_tuning(serial_suite: Suite) -> None:
+def test_on_miss_first_uses_the_first_working_configuration(serial_suite: Suite) -> None:
+    """No later configuration runs."""
     a_suite(serial_suite, FIRST)
 
     report = serial_suite.report("--autotune-on-miss=first")
@@ -166,7 +167,7 @@ def test_the_first_configuration_that_works_is_used_where_the_user_wants_no_tuni
     assert set(serial_suite.tunings) <= {"32"}, "16 was refused, and 64 never tried"
 
 
-def test_the_report_has_every_candidate_with_its_time_or_why_it_failed(serial_suite: Suite) -> None:
+def test_the_report_has_candidates_with_times_or_failures(serial_suite: Suite) -> None:
     a_suite(
         serial_suite,
         """
@@ -197,7 +198,8 @@ def test_the_report_has_every_candidate_with_its_time_or_why_it_failed(serial_su
     assert told == {16: "wrong result: the sum is off by 1", 32: 32.0, 64: "needs 96 KiB of shared memory", 128: 128.0}
 
 
-def test_when_every_candidate_fails_the_test_is_told_three_reasons_and_nothing_is_written(suite: Suite) -> None:
+def test_the_error_names_three_reasons_if_all_candidates_fail(suite: Suite) -> None:
+    """The dump records the failures. The next run raises the same error and counts a hit."""
     a_suite(
         suite,
         """
@@ -239,7 +241,7 @@ def test_an_edit_of_what_a_lambda_calls_makes_its_choices_stale(serial_suite: Su
     assert serial_suite.load("--autotune-max-misses=0").ret == 1
 
 
-def test_what_a_conftest_tuned_before_the_run_is_told_as_untracked(serial_suite: Suite, section: Any) -> None:
+def test_tunings_of_a_conftest_before_the_run_are_untracked(serial_suite: Suite, section: Any) -> None:
     a_suite(
         serial_suite,
         conftest="""
@@ -256,7 +258,8 @@ def test_what_a_conftest_tuned_before_the_run_is_told_as_untracked(serial_suite:
     assert any(line.startswith("UNTRACKED function:lib.early") for line in section(result))
 
 
-def test_what_a_session_before_has_tuned_in_this_process_counts_as_nothing(serial_suite: Suite) -> None:
+def test_tunings_of_an_earlier_session_do_not_count(serial_suite: Suite) -> None:
+    """An earlier session of the same process tuned the problems. The load still has no misses."""
     test = SUITE.replace("autotune_cache.tune(", "pytest_autotune.tune(").replace("autotune_cache, ", "")
     a_suite(serial_suite, "import pytest_autotune" + test.replace("(autotune_cache)", "()")).dump()
     serial_suite.run().assert_outcomes(passed=4)
@@ -264,7 +267,8 @@ def test_what_a_session_before_has_tuned_in_this_process_counts_as_nothing(seria
     assert serial_suite.load("--autotune-max-misses=0").ret == 0
 
 
-def test_a_test_that_fails_inside_run_leaves_the_problem_to_the_next_one(suite: Suite) -> None:
+def test_a_test_that_fails_in_run_leaves_the_claim_to_others(suite: Suite) -> None:
+    """Another test tunes the problem without waiting for the timeout."""
     a_suite(
         suite,
         """
@@ -309,7 +313,7 @@ def test_a_test_that_freezes_time_freezes_no_measurement(serial_suite: Suite) ->
     result.assert_outcomes(passed=1)
 
 
-def test_what_is_tuned_in_a_test_that_mocks_open_is_counted_and_written(serial_suite: Suite, section: Any) -> None:
+def test_tunings_in_a_test_that_mocks_open_are_recorded(serial_suite: Suite, section: Any) -> None:
     mocked = """
     from unittest.mock import mock_open, patch
 

@@ -89,7 +89,8 @@ def registered(git: Git) -> Git:
 BASE = [entry(m) for m in (1, 5, 9)] + [entry(1, device=A100)]
 
 
-def test_different_problems_merge_without_a_conflict_even_side_by_side(registered: Git) -> None:
+def test_git_merges_entries_of_different_problems(registered: Git) -> None:
+    """The two branches add their entries at the same place of the file."""
     branches(registered, BASE, [*BASE, entry(2)], [*BASE, entry(3)])
 
     registered("merge", "other")
@@ -98,7 +99,8 @@ def test_different_problems_merge_without_a_conflict_even_side_by_side(registere
     assert registered("status", "--porcelain").stdout == ""
 
 
-def test_the_same_problem_merges_by_the_rule_of_a_run_and_is_told(registered: Git) -> None:
+def test_git_merges_entries_of_one_problem_by_the_runs_rule(registered: Git) -> None:
+    """Both branches tuned the problem. The merge keeps the entry that a run would keep, and names it."""
     ours, theirs = [entry(5, 64, 9.0), *BASE[2:]], [entry(5, 16, 8.0), *BASE[2:]]
     branches(registered, BASE, ours, theirs)
 
@@ -139,9 +141,11 @@ def test_every_form_of_a_cache_merges(git: Git, path: str) -> None:
     assert held(path) == {entry(1, 16, 8.0), *BASE[1:], entry(2), entry(3)}
 
 
-def test_text_of_which_one_side_cannot_be_read_is_merged_as_lines_with_markers_in_a_conflict(
-    registered: Git, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unreadable_side_is_merged_as_lines(registered: Git, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A branch has an unknown field, so git reports a conflict with markers.
+
+    A run that reads the file names a remedy.
+    """
     commit(registered, *BASE)
     registered("checkout", "-q", "-b", "other")
     commit(registered, *BASE, entry(10))
@@ -162,7 +166,11 @@ def test_text_of_which_one_side_cannot_be_read_is_merged_as_lines_with_markers_i
     assert registered("ls-files", "--unmerged").stdout, "markers are not added"
 
 
-def test_without_the_driver_git_merges_lines_and_a_conflict_can_be_merged_again_once_it_is_there(git: Git) -> None:
+def test_a_conflict_can_be_merged_again_with_the_driver(git: Git) -> None:
+    """Without the driver, git merges lines and reports a conflict.
+
+    After git-setup, `git checkout --merge` resolves the conflict.
+    """
     Path(".gitattributes").write_text(f"/{PATH} merge=pytest-autotune diff=pytest-autotune\n")
     ours, theirs = [*BASE[1:], entry(5, 64, 9.0)], [*BASE[1:], entry(5, 16, 8.0)]
     branches(git, BASE, ours, theirs)
@@ -176,7 +184,8 @@ def test_without_the_driver_git_merges_lines_and_a_conflict_can_be_merged_again_
     assert held() == {*BASE[2:], entry(5, 16, 8.0)}
 
 
-def test_where_the_command_is_gone_git_does_what_it_would_do_by_itself(registered: Git) -> None:
+def test_git_works_without_the_command_of_the_driver(registered: Git) -> None:
+    """The command is no longer installed. Git merges lines and shows plain text."""
     for name in ("merge.pytest-autotune.driver", "diff.pytest-autotune.textconv"):
         value = registered("config", name).stdout.strip()
         registered("config", name, value.replace("pytest-autotune git-", "gone-for-ever git-"))
@@ -207,7 +216,8 @@ def test_git_shows_a_line_for_each_entry_that_differs(registered: Git) -> None:
     assert "+something: new" in registered("show", "--format=", "HEAD").stdout
 
 
-def test_setup_writes_the_lines_of_what_it_is_given_once_and_registers_alone_without(git: Git) -> None:
+def test_git_setup_writes_each_attribute_line_once(git: Git) -> None:
+    """Without arguments, git-setup only registers the driver."""
     paths = ["a b.pb", PATH, "tests/folder/"]
     Path(".gitattributes").write_text("*.bin binary")
 
@@ -234,9 +244,7 @@ def test_setup_asks_for_what_there_is_left_to_do(git: Git, capsys: pytest.Captur
     assert told == ["; .gitattributes names no cache yet (git-setup FILE adds one)", "; commit .gitattributes", ""]
 
 
-def test_setup_works_from_a_folder_of_the_repository_and_for_all_repositories(
-    git: Git, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_git_setup_works_in_a_subfolder_and_globally(git: Git, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Path("tests").mkdir()
     monkeypatch.chdir("tests")
 
@@ -262,9 +270,10 @@ def test_setup_says_what_is_missing(
     assert not Path(".gitattributes").exists()
 
 
-def test_setup_writes_no_name_through_a_link_nor_one_that_is_several_lines(
+def test_git_setup_refuses_links_and_names_with_line_breaks(
     git: Git, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
+    """A .gitattributes that is a link stays as it is. A name with characters of a shell is quoted."""
     elsewhere = tmp_path / "bashrc"
     elsewhere.write_text("mine\n")
     Path(".gitattributes").symlink_to(elsewhere)
@@ -285,9 +294,8 @@ def test_setup_writes_no_name_through_a_link_nor_one_that_is_several_lines(
 
 
 @pytest.mark.parametrize("empty", ["ours", "theirs"])
-def test_an_empty_side_is_no_cache_in_which_everything_was_removed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, empty: str
-) -> None:
+def test_git_merge_refuses_an_empty_side(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, empty: str) -> None:
+    """An empty file does not mean that a branch removed all entries. Our file stays as it is."""
     monkeypatch.chdir(tmp_path)
     for side in ("ancestor", "ours", "theirs"):
         update_store(stores.open_store(f"{side}.textproto"), lambda now: Cache((*BASE, entry(7))))

@@ -71,7 +71,8 @@ def suite(request: pytest.FixtureRequest, pytester: pytest.Pytester, monkeypatch
     return Suite(pytester, [] if request.param == "serial" else ["-pxdist", "-n2"])
 
 
-def test_a_dump_and_its_load_on_the_gpu_choose_the_same_and_the_load_tunes_nothing(suite: Suite) -> None:
+def test_a_dump_and_a_load_on_the_gpu_choose_the_same(suite: Suite) -> None:
+    """The load tunes nothing."""
     dumped = suite.report("--autotune-dump=cache.textproto")
     loaded = suite.report("--autotune-load=cache.textproto", "--autotune-max-misses=0")
 
@@ -134,7 +135,8 @@ def test_double():
 """
 
 
-def test_a_slower_choice_that_was_planted_is_found_and_replaced_and_a_good_one_is_not_reported(suite: Suite) -> None:
+def test_verify_replaces_a_planted_slow_choice_on_the_gpu(suite: Suite) -> None:
+    """The second verification finds nothing to report."""
     suite.pytester.makepyfile(test_slow=SLOW)
     suite.run("--autotune-dump=cache.textproto", "test_slow.py")
     good = suite.cache.read_text()

@@ -32,7 +32,8 @@ def write(suite: Suite, body: str, **others: str) -> Suite:
     return suite.write(test_marked=HEAD + body, **others)
 
 
-def test_a_marker_loads_a_cache_for_its_test_alone_without_any_option(suite: Suite, section) -> None:
+def test_a_marker_loads_a_cache_for_its_test_alone(suite: Suite, section) -> None:
+    """The run has no option of the plugin."""
     write(
         caches(suite, "b", "c"),
         """
@@ -51,7 +52,7 @@ def test_after(tune): assert op(tune) == "a"
     assert section(result)[-1].startswith("1 hit")
 
 
-def test_the_cache_of_a_marker_is_created_and_updated_as_the_hint_says(serial_suite: Suite, section) -> None:
+def test_the_hint_for_a_markers_cache_creates_and_updates_it(serial_suite: Suite, section) -> None:
     def with_source(source: str) -> Suite:
         return write(serial_suite, f"@load('own.textproto')\ndef test_own(tune): tune('lib.own', source='{source}')")
 
@@ -77,7 +78,7 @@ def test_shared(tune): tune('lib.shared')
 """
 
 
-def test_a_dump_creates_every_cache_that_tests_load_for_themselves(suite: Suite, section) -> None:
+def test_a_dump_creates_every_cache_of_a_marker(suite: Suite, section) -> None:
     lines = section(write(suite, OWN_AND_OTHERS).dump())
 
     assert "1 entry written to own.textproto: 1 added" in lines
@@ -97,7 +98,8 @@ def test_so_it_does_with_those_that_nothing_belongs_into(suite: Suite, section) 
     suite.run("--autotune-max-misses=0").assert_outcomes(passed=2)
 
 
-def test_an_update_writes_each_problem_into_the_cache_that_its_test_loads(suite: Suite, section) -> None:
+def test_an_update_writes_problems_into_their_tests_caches(suite: Suite, section) -> None:
+    """The cache of the run stays as it is."""
     write(suite, OWN_AND_OTHERS).dump()
     before = suite.cache.read_bytes()
     write(suite, OWN_AND_OTHERS.replace("one", "two"))
@@ -112,7 +114,8 @@ def test_an_update_writes_each_problem_into_the_cache_that_its_test_loads(suite:
     assert any(line.startswith("3 hits") for line in section(suite.load()))
 
 
-def test_a_cache_of_a_test_that_cannot_be_written_fails_the_update_in_one_line(suite: Suite) -> None:
+def test_an_unwritable_cache_of_a_marker_fails_the_update(suite: Suite) -> None:
+    """The summary has a single line about the error."""
     (suite.folder / "own.textproto").symlink_to("nowhere/own.textproto")
     write(suite, "@load('own.textproto')\ndef test_own(tune): tune('lib.own')")
     (suite.folder / "nowhere").write_text("in the way")
@@ -123,7 +126,7 @@ def test_a_cache_of_a_test_that_cannot_be_written_fails_the_update_in_one_line(s
     result.stdout.fnmatch_lines(["ERROR autotune_cache: own.textproto: cannot be written: *"])
 
 
-def test_the_path_of_a_marker_is_relative_to_the_file_of_the_test(serial_suite: Suite) -> None:
+def test_a_markers_path_is_relative_to_the_tests_file(serial_suite: Suite) -> None:
     write(caches(serial_suite, "b", "below/c"), "")
     test = HEAD + "@load('c.textproto')\ndef test_c(tune): assert op(tune) == 'c'\n"
     test += "@load('../b.textproto')\ndef test_b(tune): assert op(tune) == 'b'\n"
@@ -151,9 +154,8 @@ def test_decorators(tune): assert op(tune) == "a"
 
 
 @pytest.mark.parametrize("options", [[], ["--autotune-load=a.textproto"], ["--autotune-load=c.textproto"]])
-def test_the_nearest_marker_wins_over_outer_ones_and_over_the_command_line(
-    serial_suite: Suite, options: list[str]
-) -> None:
+def test_the_nearest_marker_wins(serial_suite: Suite, options: list[str]) -> None:
+    """It wins over the markers of the class and the module, and over the command line."""
     write(caches(serial_suite, "a", "b", "c"), NEAREST)
 
     serial_suite.run(*options).assert_outcomes(passed=6)
@@ -287,7 +289,8 @@ def test_second(tune, autotune_cache):
     serial_suite.run("--autotune-load=b.textproto").assert_outcomes(passed=2)
 
 
-def test_the_fixture_loads_until_the_test_ends_without_any_option(suite: Suite, section) -> None:
+def test_the_fixture_loads_a_cache_until_the_test_ends(suite: Suite, section) -> None:
+    """The run has no option of the plugin."""
     write(
         caches(suite, "b", "c"),
         """

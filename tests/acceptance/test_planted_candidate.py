@@ -56,9 +56,8 @@ def planted_wrong_candidate_is_found(suite: Suite) -> None:
 
 
 @pytest.mark.usefixtures("forget_choices")
-def test_a_planted_wrong_candidate_is_found_and_named_on_the_interpreter(
-    serial_suite: Suite, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_sweep_names_a_planted_wrong_candidate(serial_suite: Suite, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel runs on Triton's interpreter."""
     monkeypatch.setenv("TRITON_INTERPRET", "1")
     planted_wrong_candidate_is_found(serial_suite)
 

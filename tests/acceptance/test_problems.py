@@ -24,9 +24,8 @@ def write(suite: Suite, *asked: tuple[str, dict[str, Any]]) -> Suite:
     return suite
 
 
-def test_what_no_test_asks_for_is_listed_the_most_frequent_first_with_the_nearest_test(
-    suite: Suite, section: Any
-) -> None:
+def test_uncovered_problems_of_production_are_listed(suite: Suite, section: Any) -> None:
+    """The most frequent problem comes first. Each row names the test with the nearest problem."""
     write(
         suite,
         ("lib.matmul", {"M": 16, "N": 8}),
@@ -55,9 +54,8 @@ def test_what_no_test_asks_for_is_listed_the_most_frequent_first_with_the_neares
     ]
 
 
-def test_where_all_is_covered_a_line_says_so_and_a_part_of_the_suite_is_not_taken_for_all(
-    serial_suite: Suite, section: Any
-) -> None:
+def test_the_summary_says_if_all_problems_are_covered(serial_suite: Suite, section: Any) -> None:
+    """After an incomplete run, the line gives the reason why the run was not complete."""
     suite = write(serial_suite, ("lib.matmul", {"M": 16, "N": 8}))
 
     assert "1 problem of production, all covered" in section(suite.run("--autotune-problems=misses.jsonl"))

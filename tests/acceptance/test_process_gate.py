@@ -265,7 +265,7 @@ def test_a_repeated_process_replaces_its_earlier_attempt(gate: Gate) -> None:
     assert gate.judge("--expect=3", "--fail-on-unused") == 0
 
 
-def test_a_repeated_process_among_several_of_one_command_is_ambiguous(gate: Gate) -> None:
+def test_a_repeated_process_with_a_shared_command_is_ambiguous(gate: Gate) -> None:
     """Shards that environment variables select have one command. Nothing tells which of them was repeated."""
     gate.run_parts("test_a.py", "test_a.py", GITHUB_RUN_ID="7", GITHUB_RUN_ATTEMPT="1")
     gate.run_parts("test_a.py", GITHUB_RUN_ID="7", GITHUB_RUN_ATTEMPT="2")
@@ -273,7 +273,8 @@ def test_a_repeated_process_among_several_of_one_command_is_ambiguous(gate: Gate
     assert gate.judge("--expect=2") == 1
 
 
-def test_gpus_lost_everywhere_are_red_and_in_one_part_they_are_not(gate: Gate) -> None:
+def test_the_gate_fails_if_every_part_was_skipped(gate: Gate) -> None:
+    """A part that skips all its tests, as without a GPU, does not fail the gate alone."""
     (gate.suite.folder / "test_c.py").write_text(SKIPPED.format(name="c"))
     gate.run_parts()
     assert gate.judge("--expect=3") == 0

@@ -18,7 +18,8 @@ TESTS = re.findall(r"```python\n(.*?)```", FIRST_MINUTE, re.DOTALL)
 SHOWN = re.findall(r"\$ pytest (.*?)(?=\n\n|```)", FIRST_MINUTE, re.DOTALL)
 
 
-def test_the_first_minute_names_all_that_a_laptop_without_a_gpu_needs() -> None:
+def test_the_first_minute_names_what_a_laptop_needs() -> None:
+    """The laptop has no GPU."""
     pyproject = (Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8")
 
     for named in ("python3 -m venv", "numpy", "export TRITON_INTERPRET=1", "whl/cpu", "Linux", "Python 3.10"):
@@ -76,9 +77,10 @@ def test_the_first_minute_shows_what_the_readme_shows(
     shows(serial_suite, stale)
 
 
-def test_the_kernel_of_the_first_minute_is_added_to_the_same_file(
+def test_the_first_minutes_kernel_is_added_to_the_same_file(
     serial_suite: Suite, forget_choices: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """TRITON_INTERPRET may also be set in the test's module."""
     pytest.importorskip("triton.runtime.interpreter")  # what a run is the first to import, it forgets
     pytest.importorskip("torch")
     (serial_suite.folder / "test_join.py").write_text(TESTS[0])

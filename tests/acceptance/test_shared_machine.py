@@ -56,9 +56,8 @@ def as_user(suite: Suite, **files: str) -> None:
         ("a dangling link", "is not a folder"),
     ],
 )
-def test_what_others_put_in_place_of_the_shared_folder_costs_one_line(
-    suite: Suite, section, place: Path, found: str, told: str
-) -> None:
+def test_a_foreign_shared_folder_costs_one_line(suite: Suite, section, place: Path, found: str, told: str) -> None:
+    """The folder belongs to another user, or is a file or a dangling link. Both runs pass and dump as usual."""
     as_user(suite, test_many=MANY)
     if found == "another user's folder":
         place.mkdir(mode=0o700)
@@ -90,9 +89,8 @@ def test_it(tune):
 """
 
 
-def test_a_project_does_not_take_over_what_another_one_in_the_same_place_had_tuned(
-    serial_suite: Suite, place: Path
-) -> None:
+def test_a_project_recovers_no_tunings_of_another_project(serial_suite: Suite, place: Path) -> None:
+    """Both projects had the same path, one after the other, and both runs were killed."""
     suite = serial_suite
     options = ["-p", "no:cacheprovider", "--autotune-dump=cache.textproto"]
     project = suite.folder / "project"
@@ -143,9 +141,10 @@ events.FileIO = Full
 
 
 @pytest.mark.parametrize("room", [0, 2000, 10**6])
-def test_what_is_told_to_be_kept_for_the_next_run_is_what_it_takes_over(
+def test_the_next_run_recovers_as_many_tunings_as_announced(
     serial_suite: Suite, section, monkeypatch: pytest.MonkeyPatch, room: int
 ) -> None:
+    """The dump cannot be written, and the log has room for none, some or all tunings."""
     monkeypatch.setattr(events, "FileIO", events.FileIO)
     suite = serial_suite.write(
         test_it="""
@@ -199,7 +198,8 @@ def test_forking(tune):
 """
 
 
-def test_what_a_forked_child_of_a_test_looks_up_counts_like_its_parents(suite: Suite, section) -> None:
+def test_lookups_of_a_forked_child_count(suite: Suite, section) -> None:
+    """Its tunings are in the dump. An update with prune does not drop them."""
     suite.write(test_forking=FORKING)
 
     dumped = suite.dump()
@@ -221,7 +221,8 @@ def test_a_miss_in_a_forked_child_counts_against_the_limit(suite: Suite) -> None
     assert suite.load("--autotune-max-misses=0").ret == pytest.ExitCode.TESTS_FAILED
 
 
-def test_nothing_is_lost_where_a_test_puts_something_else_in_the_place_of_pytests_cache(suite: Suite) -> None:
+def test_a_test_that_replaces_pytests_cache_loses_no_tuning(suite: Suite) -> None:
+    """The test removes pytest's cache folder and puts a file in its place."""
     tests = """
     import pathlib, shutil, time
 

@@ -46,7 +46,8 @@ def test_all_hits_is_no_line_where_little_is_to_be_shown(suite: Suite, section, 
     assert section(suite.load(flag)) == []
 
 
-def test_what_was_tuned_and_what_was_written_is_one_line_of_counts(serial_suite: Suite, section) -> None:
+def test_a_dumps_summary_is_one_line_of_counts(serial_suite: Suite, section) -> None:
+    """It counts the tuned problems and the written entries."""
     for args in ([], ["-v"]):
         (line,) = section(serial_suite.write().dump(*args))
 
@@ -83,9 +84,8 @@ def test_qq_shows_nothing(outdated: Suite, section) -> None:
         ["--cache-show"], ["--markers"], ["--help"], ["--version"],
     ],
 )  # fmt: skip
-def test_a_run_that_runs_no_test_has_no_section_writes_nothing_and_judges_nothing(
-    serial_suite: Suite, section, args: list[str]
-) -> None:
+def test_a_run_without_tests_has_no_summary(serial_suite: Suite, section, args: list[str]) -> None:
+    """Options such as --collect-only run no test. Such a run writes no file and has no gate."""
     serial_suite.write().dump()
     before = serial_suite.cache.read_bytes()
     asked = ["--autotune-dump=other.textproto", "--autotune-max-misses=0", "--autotune-report=report.json"]
@@ -131,7 +131,8 @@ def test_many_misses_of_one_kernel_are_one_row_and_v_shows_each(serial_suite: Su
 RED, GREEN, YELLOW, PLAIN = "\x1b[31m", "\x1b[32m", "\x1b[33m", "\x1b[0m"
 
 
-def test_words_are_yellow_and_red_when_the_gate_fails_and_clean_counts_green(outdated: Suite) -> None:
+def test_the_summary_is_coloured_by_outcome(outdated: Suite) -> None:
+    """Misses are yellow, or red if the gate fails. Counts without misses are green."""
     clean = outdated.load("--color=yes", "-k", "hit").stdout.str()
     told = outdated.load("--color=yes").stdout.str()
     failed = outdated.load("--color=yes", "--autotune-max-misses=0").stdout.str()
@@ -190,7 +191,7 @@ def test_the_hint_can_be_typed_as_it_is_and_mends_the_cache(
     assert outdated.load("--autotune-max-misses=0").ret == 0
 
 
-def test_the_hint_names_a_path_with_blanks_so_that_a_shell_takes_it(outdated: Suite) -> None:
+def test_the_hint_quotes_a_path_with_blanks_for_a_shell(outdated: Suite) -> None:
     outdated.cache.rename(outdated.folder / "my cache.textproto")
 
     result = outdated.run("--autotune-load=my cache.textproto")

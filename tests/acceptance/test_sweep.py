@@ -33,9 +33,8 @@ def pick(seed: str, kernel: str, names: str, **key: int) -> str:
     return str(parse(seed).ordered(problem, candidates)[0].params[0].value)
 
 
-def test_a_seed_gives_the_same_candidates_with_any_workers_measures_nothing_and_is_named_where_a_test_fails(
-    suite: Suite, section: Any
-) -> None:
+def test_a_seeds_candidates_do_not_depend_on_workers(suite: Suite, section: Any) -> None:
+    """The sweep measures nothing. For a failed test it prints the candidate and the command to run it again."""
     suite.write(test_lib=SUITE)
     seed = next(seed for seed in "0123456789" if pick(seed, "lib.wrong", "right wrong", N=1) == "wrong")
 
@@ -62,7 +61,8 @@ def test_a_seed_gives_the_same_candidates_with_any_workers_measures_nothing_and_
     ]
 
 
-def test_in_two_sweeps_of_two_both_candidates_of_every_problem_run(serial_suite: Suite) -> None:
+def test_two_parts_of_a_sweep_run_both_candidates(serial_suite: Suite) -> None:
+    """This holds for every problem of the suite."""
     serial_suite.write(test_lib=SUITE)
 
     runs = [serial_suite.run(f"--autotune-sweep={part}/2", f"--autotune-report=r{part}.json") for part in (1, 2)]
@@ -76,7 +76,8 @@ def test_in_two_sweeps_of_two_both_candidates_of_every_problem_run(serial_suite:
     assert len(ran) == 7
 
 
-def test_a_test_that_asks_again_for_a_problem_names_it_too_and_a_passing_one_nothing(serial_suite: Suite) -> None:
+def test_a_failed_test_names_its_problems_of_a_sweep(serial_suite: Suite) -> None:
+    """Another test requested the problem first and passed. For a failed test without a problem, the output says so."""
     serial_suite.write(
         test_lib="""
         def test_first(tune): tune("lib.k", N=1)
@@ -130,7 +131,8 @@ def test_more_candidates_than_sweeps_are_told(serial_suite: Suite, section: Any)
     ]
 
 
-def test_what_the_ini_file_loads_and_limits_is_left_out_and_what_is_typed_is_refused(serial_suite: Suite) -> None:
+def test_a_sweep_ignores_loads_and_limits_of_the_ini_file(serial_suite: Suite) -> None:
+    """A load, a dump or a limit on the command line is a usage error."""
     serial_suite.write(test_lib=SUITE)
     serial_suite.pytester.makeini("[pytest]\nautotune_load = none.pb\nautotune_max_misses = 0\n")
 

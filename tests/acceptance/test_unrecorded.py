@@ -90,9 +90,8 @@ LEFT = "; that call was left to toy, and not recorded"
 
 
 @pytest.mark.parametrize("ends", ["raise RuntimeError('no')", "pytest.skip('no')", "pytest.xfail('no')", "exit(2)"])
-def test_a_search_that_ends_with_an_error_is_told_and_has_missed_nothing(
-    serial_suite: Suite, section, ends: str
-) -> None:
+def test_a_search_that_ends_with_an_error_is_no_miss(serial_suite: Suite, section, ends: str) -> None:
+    """The summary has an UNRECORDED row and a hint. A gate on misses passes."""
     serial_suite.write(test_lib="def test_op(tune): tune('lib.op', M=1)").dump()
     raises = RAISES.format(m=1).replace('raise RuntimeError("the device is gone\\nand more")', ends)
     serial_suite.write(test_lib=raises.replace("RuntimeError)", "SystemExit)") if "exit" in ends else raises)
@@ -159,9 +158,8 @@ def test_an_update_and_q_say_so_too(serial_suite: Suite, section) -> None:
         (NEVER_ASKED, ["toy: error in choose(): *", "no lookups: toy bypassed"]),
     ],
 )
-def test_a_dump_says_what_its_tuner_tuned_by_itself_and_not_that_nothing_was(
-    serial_suite: Suite, module: str, lines: list[str]
-) -> None:
+def test_a_dump_names_problems_its_tuner_tuned_by_itself(serial_suite: Suite, module: str, lines: list[str]) -> None:
+    """The summary does not say that nothing was tuned."""
     result = serial_suite.write(test_lib=module).dump()
 
     result.assert_outcomes(passed=1)
@@ -169,7 +167,8 @@ def test_a_dump_says_what_its_tuner_tuned_by_itself_and_not_that_nothing_was(
     result.stdout.no_fnmatch_line("nothing was tuned*")
 
 
-def test_what_cannot_be_tuned_is_counted_apart_and_expected_by_the_next_run(serial_suite: Suite, section) -> None:
+def test_a_problem_that_cannot_be_tuned_is_a_hit_later(serial_suite: Suite, section) -> None:
+    """The dump counts it separately and keeps a text without addresses of memory."""
     dumped = serial_suite.write(test_lib=CANNOT).dump("--autotune-report=report.json")
 
     assert section(dumped)[-1].startswith("1 problem tuned")
@@ -192,7 +191,8 @@ def test_an_answer_that_a_candidate_cannot_be_used_is_a_tuning(serial_suite: Sui
     assert (report["counts"]["tuned"], report["counts"]["failed"]) == (2, 0)
 
 
-def test_no_entry_is_called_unused_of_a_tuner_of_which_a_call_was_not_seen(serial_suite: Suite) -> None:
+def test_no_entry_is_unused_if_a_call_failed_in_the_adapter(serial_suite: Suite) -> None:
+    """The failed call may have used any of the tuner's entries."""
     serial_suite.write(test_lib="def test(tune): tune('lib.op', M=1); tune('lib.op', M=2)").dump()
     serial_suite.write(test_lib="def test(tune): tune('lib.op', M=1); tune('lib.op', M=object())")
 
@@ -216,7 +216,8 @@ def test_a_cause_that_passes_takes_no_choice_from_a_file(serial_suite: Suite) ->
 
 
 @pytest.mark.parametrize("lacks", ["compiler", "memory"])
-def test_an_entry_stays_whose_search_failed_beside_one_that_did_not(serial_suite: Suite, lacks: str) -> None:
+def test_a_failed_search_keeps_the_old_entry(serial_suite: Suite, lacks: str) -> None:
+    """Another search of the same run succeeds. The file stays as it was."""
     serial_suite.write(test_lib=TUNED_BY_HAND)
     serial_suite.dump(SOURCES="one two")
     before = serial_suite.cache.read_bytes()

@@ -64,7 +64,8 @@ KEPT = {
 
 
 @pytest.mark.parametrize("why", KEPT)
-def test_an_entry_that_this_run_could_not_have_asked_for_is_not_unused(serial_suite: Suite, section, why: str) -> None:
+def test_an_entry_that_this_run_could_not_use_is_not_unused(serial_suite: Suite, section, why: str) -> None:
+    """The entry is of another device, version or tuner, or of a module that was not imported. Prune keeps the entry."""
     test = """
         import os
         def test_op(tune):
@@ -79,7 +80,7 @@ def test_an_entry_that_this_run_could_not_have_asked_for_is_not_unused(serial_su
     assert entries(serial_suite) == 2
 
 
-def test_a_kernel_whose_module_was_imported_and_that_nobody_calls_is_unused(suite: Suite, section) -> None:
+def test_an_uncalled_kernel_of_an_imported_module_is_unused(suite: Suite, section) -> None:
     (suite.folder / "library.py").write_text("")
     suite.write(
         test_op="import library\ndef test_op(tune): tune('library.gone')",
@@ -168,7 +169,8 @@ def incomplete(suite: Suite, kind: str) -> tuple[list[str], str]:
 
 
 @pytest.mark.parametrize("kind", INCOMPLETE)
-def test_an_incomplete_run_calls_nothing_unused_and_prunes_nothing(serial_suite: Suite, section, kind: str) -> None:
+def test_an_incomplete_run_prunes_nothing(serial_suite: Suite, section, kind: str) -> None:
+    """The summary names no unused entry and says why the run was not complete."""
     args, reason = incomplete(serial_suite, kind)
 
     pruned = serial_suite.run(*PRUNE, *args)
@@ -190,7 +192,7 @@ def test_workers_tell_why_a_run_was_incomplete(serial_suite: Suite, kind: str) -
     assert entries(serial_suite) == 3
 
 
-def test_an_incomplete_run_that_only_loads_is_quiet_about_it_but_with_v(serial_suite: Suite, section) -> None:
+def test_an_incomplete_load_says_so_only_with_v(serial_suite: Suite, section) -> None:
     args, reason = incomplete(serial_suite, "-k")
 
     assert section(serial_suite.load(*args)) == ["1 hit"]
@@ -237,9 +239,10 @@ def test_a_run_from_a_folder_below_is_incomplete(serial_suite: Suite, monkeypatc
         ("", ["."]),
     ],
 )
-def test_who_types_nothing_or_what_pytest_would_take_runs_the_whole_suite(
+def test_typed_paths_equal_to_testpaths_are_the_whole_suite(
     serial_suite: Suite, testpaths: str, typed: list[str]
 ) -> None:
+    """A run without paths is complete, too."""
     below(serial_suite).pytester.makeini(f"[pytest]\ntestpaths = {testpaths}\n")
 
     serial_suite.run(*PRUNE, *(path.format(here=serial_suite.folder) for path in typed))
@@ -248,9 +251,10 @@ def test_who_types_nothing_or_what_pytest_would_take_runs_the_whole_suite(
 
 
 @pytest.mark.parametrize("has_ini_file", [True, False])
-def test_who_names_the_root_from_elsewhere_runs_the_whole_suite_where_a_file_says_what_the_root_is(
+def test_a_typed_root_is_the_whole_suite_with_an_ini_file(
     serial_suite: Suite, monkeypatch: pytest.MonkeyPatch, has_ini_file: bool
 ) -> None:
+    """Pytest starts in another folder. Without an ini file the run is not complete."""
     shrunk(serial_suite)
     if has_ini_file:
         serial_suite.pytester.makeini("[pytest]\n")
@@ -301,7 +305,7 @@ def below(suite: Suite) -> Suite:
         ["-k", "", "-m", ""],
     ],
 )
-def test_options_that_select_nothing_do_not_make_a_run_incomplete(serial_suite: Suite, args: list[str]) -> None:
+def test_options_that_select_nothing_keep_a_run_complete(serial_suite: Suite, args: list[str]) -> None:
     shrunk(serial_suite).run(*PRUNE, *args)
 
     assert entries(serial_suite) == 2
@@ -309,9 +313,8 @@ def test_options_that_select_nothing_do_not_make_a_run_incomplete(serial_suite: 
 
 @pytest.mark.skipif("n2" not in DISTRIBUTIONS, reason="only a worker can crash and leave its run alive")
 @pytest.mark.parametrize("restarts", [[], ["--max-worker-restart=0"]])
-def test_a_crash_keeps_every_entry_though_a_replacement_finished_the_tests(
-    serial_suite: Suite, restarts: list[str]
-) -> None:
+def test_a_crashed_worker_makes_a_run_incomplete(serial_suite: Suite, restarts: list[str]) -> None:
+    """Prune drops nothing, even if a replacement finished the tests."""
     shrunk(serial_suite).write(test_z="import os\ndef test_z(): os._exit(1)")
     serial_suite.distribution = DISTRIBUTIONS["n2"]
 
@@ -355,7 +358,8 @@ def test_inner(tune):
 """
 
 
-def test_what_only_another_tuning_asks_for_is_not_unused_where_that_one_is_a_hit(serial_suite: Suite, section) -> None:
+def test_an_entry_of_a_nested_tuning_is_used_by_an_outer_hit(serial_suite: Suite, section) -> None:
+    """Only the outer tuning requests the inner problem. A hit of the outer problem does not run it."""
     serial_suite.write(test_lib=NESTED.format(source="one")).dump()
 
     result = serial_suite.load("--autotune-fail-on-unused")
@@ -367,7 +371,8 @@ def test_what_only_another_tuning_asks_for_is_not_unused_where_that_one_is_a_hit
     assert serial_suite.report("--autotune-load=cache.textproto")["counts"]["hit"] == 2  # both of lib.inner
 
 
-def test_an_update_says_which_tuning_asks_for_it_now_where_that_has_another_name(serial_suite: Suite) -> None:
+def test_an_update_renames_the_outer_tuning_of_an_entry(serial_suite: Suite) -> None:
+    """The entry's field asked_by gets the new name of the outer tuning."""
     serial_suite.write(test_lib=NESTED.format(source="one")).dump()
     serial_suite.write(test_lib=NESTED.format(source="one").replace("lib.outer", "lib.renamed"))
 

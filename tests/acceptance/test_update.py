@@ -70,7 +70,8 @@ def test_an_update_that_makes_no_sense_is_refused_in_one_line(
     result.stderr.fnmatch_lines([f"ERROR: {problem.format(flag=flag, beside=beside)}"])
 
 
-def test_new_only_adds_what_is_missing_and_leaves_stale_entries_to_the_byte(outdated: Suite, section) -> None:
+def test_update_new_only_adds_missing_entries(outdated: Suite, section) -> None:
+    """Stale entries keep every byte. The hint still asks for an update of all entries."""
     before = outdated.cache.read_text()
 
     lines = section(outdated.load("--autotune-update=new"))
@@ -85,7 +86,8 @@ def test_new_only_adds_what_is_missing_and_leaves_stale_entries_to_the_byte(outd
     assert section(outdated.load())[-2].startswith("2 hits, 1 stale")
 
 
-def test_new_only_is_told_in_the_report_and_writes_nothing_where_nothing_is_new(outdated: Suite) -> None:
+def test_update_new_writes_nothing_without_missing_entries(outdated: Suite) -> None:
+    """The JSON report has the field new_only."""
     outdated.load("--autotune-update=new")
     before = outdated.cache.read_bytes()
 
@@ -107,9 +109,7 @@ UNUSED = "1 entry was loaded and not asked for (--autotune-fail-on-unused)"
 
 
 @pytest.mark.parametrize("args", [["--autotune-fail-on-unused"], ["--autotune-fail-on-unused", "-qq"]])
-def test_a_complete_run_that_leaves_entries_unused_fails_and_names_them(
-    shrunk: Suite, section, args: list[str]
-) -> None:
+def test_fail_on_unused_fails_and_names_the_entries(shrunk: Suite, section, args: list[str]) -> None:
     result = shrunk.load(*args)
 
     assert result.ret == 1
@@ -117,7 +117,8 @@ def test_a_complete_run_that_leaves_entries_unused_fails_and_names_them(
     result.stdout.fnmatch_lines([f"*!!! {UNUSED} !!!*"])
 
 
-def test_the_ini_file_may_ask_for_it_and_the_report_has_the_verdict(shrunk: Suite) -> None:
+def test_fail_on_unused_can_be_set_in_the_ini_file(shrunk: Suite) -> None:
+    """The JSON report has the verdict. A run that loads nothing is a usage error."""
     shrunk.pytester.makeini("[pytest]\nautotune_fail_on_unused = true\n")
 
     gate = shrunk.report("--autotune-load=cache.textproto")["gate"]
@@ -162,7 +163,8 @@ def test_marked(tune): assert tune('lib.op', M=1) == "b"
 """
 
 
-def test_what_the_cache_of_a_single_test_chooses_replaces_nothing(serial_suite: Suite) -> None:
+def test_an_update_copies_no_choices_of_a_markers_cache(serial_suite: Suite) -> None:
+    """The choice of a marker's cache does not replace the entry in the cache of the run."""
     serial_suite.write(test_op=OPS.format(ms="1", more="")).dump()
     before = serial_suite.cache.read_text()
     (serial_suite.folder / "own.textproto").write_text(before.replace('text: "a"', 'text: "b"'))
@@ -188,9 +190,10 @@ def test_new(tune): tune("lib.new", times={"a": 2.0, "b": 1.0})
         (["--autotune-on-stale=use"], "; 2 entries written to cache.textproto: 1 added, 1 unchanged"),
     ],
 )
-def test_a_dump_that_covers_less_than_it_could_is_not_called_up_to_date(
+def test_a_dump_with_fallbacks_is_not_called_up_to_date(
     serial_suite: Suite, section, args: list[str], told: str
 ) -> None:
+    """A miss or a stale entry got a fallback or an error. The hint names the command to update the cache."""
     serial_suite.write(test_lib="def test_op(tune): tune('lib.op')").dump()
     serial_suite.write(test_lib=BEHIND)
 
@@ -203,9 +206,11 @@ def test_a_dump_that_covers_less_than_it_could_is_not_called_up_to_date(
         assert f"STALE test_lib.py::test_op - toy:lib.op: {reason}; the stale choice was used" in lines
 
 
-def test_a_loaded_entry_of_a_problem_that_was_asked_for_is_not_called_left_out_for_want_of_a_test(
-    serial_suite: Suite, section
-) -> None:
+def test_a_stale_entry_in_use_is_not_reported_without_test(serial_suite: Suite, section) -> None:
+    """With --autotune-on-stale=use, a new dump leaves the entry out.
+
+    The summary does not say that no test requested it.
+    """
     serial_suite.write(test_lib="def test_op(tune): tune('lib.op')").dump()
     serial_suite.write(test_lib=BEHIND)
 
@@ -222,15 +227,16 @@ def test_a_loaded_entry_of_a_problem_that_was_asked_for_is_not_called_left_out_f
         ([], "autotune_ignore = toy:*", "autotune_ignore (ini) left it out"),
     ],
 )
-def test_what_an_option_leaves_to_its_tuner_is_not_said_not_to_have_been_called(
+def test_an_option_that_leaves_out_kernels_is_named(
     serial_suite: Suite, section, args: list[str], ini: str, told: str
 ) -> None:
+    """The summary of a run without lookups names the option as a possible reason."""
     serial_suite.write().pytester.makeini(f"[pytest]\n{ini}\n")
 
     assert section(serial_suite.dump(*args))[0].startswith(f"no lookups: no autotuned kernel was called, or {told}")
 
 
-def test_an_error_on_each_miss_is_said_not_to_be_judged_where_nothing_is_loaded(serial_suite: Suite, section) -> None:
+def test_on_miss_error_is_not_judged_without_a_load(serial_suite: Suite, section) -> None:
     result = serial_suite.write().dump("--autotune-on-miss=error")
 
     assert result.ret == 0

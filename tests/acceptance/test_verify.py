@@ -41,7 +41,8 @@ def test_a_choice_that_is_slower_now_is_told_with_both_times(serial_suite: Suite
     )
 
 
-def test_each_choice_is_raced_and_replaced_once_whatever_the_number_of_workers_and_tests(suite: Suite) -> None:
+def test_each_choice_is_raced_once(suite: Suite) -> None:
+    """The number of launches does not grow with the number of workers and tests."""
     asks = 'def test(tune):\n    tune("lib.k", N=1)\n    tune("lib.k", N=1)\n'
     suite.write(**{f"test_{number}": asks for number in range(3)}).serial.dump()
 
@@ -80,9 +81,8 @@ def test_more_slower_choices_than_are_allowed_fail_the_run(serial_suite: Suite, 
 
 
 @pytest.mark.parametrize("update", [["--autotune-dump=cache.textproto"], ["--autotune-update"]])
-def test_a_dump_replaces_what_is_slower_and_leaves_every_other_entry_as_it_is(
-    serial_suite: Suite, update: list[str]
-) -> None:
+def test_verify_with_a_dump_replaces_only_slower_choices(serial_suite: Suite, update: list[str]) -> None:
+    """The next verification changes nothing."""
     serial_suite.write(test_lib=SUITE).dump()
     before = serial_suite.cache.read_text()
     entries = before.split("entries {")
@@ -110,9 +110,8 @@ def test_three_parts_race_every_choice_once(serial_suite: Suite) -> None:
     assert len(raced) == len(set(raced)) == 4
 
 
-def test_what_could_not_be_raced_is_told_with_the_reason_and_a_limit_on_drift_is_not_green_for_it(
-    serial_suite: Suite, section: Any
-) -> None:
+def test_max_drift_fails_if_no_choice_was_raced(serial_suite: Suite, section: Any) -> None:
+    """There was no time for a race. The summary counts the choices that were not raced and gives the reason."""
     serial_suite.write(test_lib=SUITE).dump()
 
     result = serial_suite.load("--autotune-verify", "-oautotune_verify_seconds=0", "--autotune-max-drift=0")
@@ -158,7 +157,7 @@ def test_options_that_make_no_sense_are_refused(serial_suite: Suite, args: list[
 
 
 @pytest.mark.parametrize("more", [[], ["--autotune-max-drift=0"], ["--autotune-dump=cache.textproto"]])
-def test_a_race_of_choices_is_a_usage_error_where_nothing_is_loaded(serial_suite: Suite, more: list[str]) -> None:
+def test_verify_without_a_load_is_a_usage_error(serial_suite: Suite, more: list[str]) -> None:
     result = serial_suite.write(test_lib=SUITE).run("--autotune-verify", *more)
 
     assert result.ret == pytest.ExitCode.USAGE_ERROR
@@ -168,7 +167,8 @@ def test_a_race_of_choices_is_a_usage_error_where_nothing_is_loaded(serial_suite
     )
 
 
-def test_who_loads_nothing_on_purpose_races_nothing_and_is_told_so(serial_suite: Suite, section) -> None:
+def test_verify_of_the_ini_file_allows_an_empty_load(serial_suite: Suite, section) -> None:
+    """The empty --autotune-load= loads nothing on purpose. The summary says that there was no choice to race."""
     ini = "[pytest]\naddopts = --autotune-verify=1/7\nautotune_max_drift = 0\nautotune_load = none.textproto\n"
     serial_suite.write(test_lib=SUITE).pytester.makeini(ini)
 
@@ -191,7 +191,7 @@ def test_choices_that_only_a_marker_loads_are_raced(serial_suite: Suite) -> None
     result.stdout.fnmatch_lines(["verify all: 4 choices raced*"])
 
 
-def test_a_limit_on_drift_is_not_green_where_no_entry_was_asked_for(serial_suite: Suite) -> None:
+def test_max_drift_fails_if_no_test_requested_an_entry(serial_suite: Suite) -> None:
     serial_suite.write().dump()
     (serial_suite.folder / "test_lib.py").write_text("def test_nothing(): pass")
 
@@ -201,7 +201,8 @@ def test_a_limit_on_drift_is_not_green_where_no_entry_was_asked_for(serial_suite
     result.stdout.fnmatch_lines(["!* 4 entries were loaded and not one was asked for !*"])
 
 
-def test_a_limit_on_drift_is_not_green_where_a_tuner_of_entries_is_left_out(serial_suite: Suite) -> None:
+def test_max_drift_fails_if_a_tuner_with_entries_is_left_out(serial_suite: Suite) -> None:
+    """The failure names the option, and names it once if a gate on misses is set, too."""
     serial_suite.write().dump()
     asks = "autotune_cache.tune('a', key={'n': 1}, space=[1, 2], run=str)"
     (serial_suite.folder / "test_more.py").write_text(f"def test_a(autotune_cache): {asks}\n")
@@ -225,7 +226,7 @@ def test_a_limit_on_drift_is_not_green_where_no_entry_is_loaded(serial_suite: Su
     result.stdout.fnmatch_lines(["!* no entry is loaded, so no choice was raced (add some with --autotune-update) !*"])
 
 
-def test_a_race_in_the_cache_of_a_single_test_replaces_nothing_in_that_of_the_run(serial_suite: Suite) -> None:
+def test_verify_of_a_markers_cache_keeps_the_cache_of_the_run(serial_suite: Suite) -> None:
     asks = 'def test(tune): assert tune("lib.op", M=1) == "a"\n'
     own = '@pytest.mark.autotune_cache(load="own.textproto")\ndef test_own(tune): assert tune("lib.op", M=1) == "b"\n'
     serial_suite.write(test_op=asks).dump()

@@ -115,7 +115,8 @@ def test_measurements_on_several_gpus_do_not_wait_for_each_other(suite: Suite) -
     assert _overlaps(suite.log) > 0
 
 
-def test_a_worker_that_is_stopped_is_waited_for_no_longer_than_the_time_out(suite: Suite) -> None:
+def test_workers_wait_for_a_stopped_worker_until_the_timeout(suite: Suite) -> None:
+    """The option autotune_wait_timeout bounds the wait. Then the other worker tunes by itself."""
     stopped = """
         import os, signal, pytest, time
 
@@ -145,7 +146,8 @@ def test_a_worker_that_is_stopped_is_waited_for_no_longer_than_the_time_out(suit
     assert suite.cache.read_text().count("entries {") == 1
 
 
-def test_a_nested_tuning_does_not_wait_for_a_worker_that_may_wait_for_it(suite: Suite) -> None:
+def test_nested_tunings_of_two_workers_do_not_deadlock(suite: Suite) -> None:
+    """Two workers tune problems that request each other's problem during the search."""
     nested = """
         import pytest, time
 
@@ -174,7 +176,7 @@ def test_ranks_of_a_distributed_run_never_wait_for_each_other(suite: Suite) -> N
     assert len(suite.tunings) == 9
 
 
-def test_a_child_that_lives_on_does_not_keep_the_claim_of_a_killed_worker(suite: Suite) -> None:
+def test_a_forked_child_does_not_keep_a_dead_workers_claim(suite: Suite) -> None:
     forking = """
         import os, signal, pytest, time
 
@@ -204,7 +206,8 @@ def test_a_child_that_lives_on_does_not_keep_the_claim_of_a_killed_worker(suite:
     assert suite.cache.read_text().count("entries {") == 1
 
 
-def test_workers_that_share_no_folder_with_the_controller_load_and_dump(suite: Suite) -> None:
+def test_remote_workers_can_load_a_cache(suite: Suite) -> None:
+    """The workers start in another folder and share none with the controller."""
     suite.write().serial.dump()
     elsewhere = suite.folder / "elsewhere"
     elsewhere.mkdir()

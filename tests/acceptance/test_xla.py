@@ -54,7 +54,8 @@ def test_a_dumped_suite_loads_without_tuning(jax_suite: Suite) -> None:
     assert loaded["complete"]
 
 
-def test_an_entry_has_device_versions_op_names_shapes_and_the_measured_time(serial: Suite) -> None:
+def test_an_xla_entry_has_device_versions_label_and_time(serial: Suite) -> None:
+    """The label names the operations and the shapes."""
     serial.dump()
 
     entries = stores.read_cache(serial.cache).entries
@@ -81,7 +82,7 @@ def test_all_candidates_times_are_kept_where_that_is_asked_for(serial: Suite) ->
     }
 
 
-def test_a_missed_fusion_is_named_by_ops_shapes_and_the_test_that_compiled_it(
+def test_a_missed_fusion_has_operations_shapes_and_its_test(
     serial: Suite, section: Callable[[pytest.RunResult], list[str]]
 ) -> None:
     serial.dump("-knot softmax")
@@ -155,9 +156,10 @@ def test_both_formats_and_two_types_of_gpu_live_in_one_file(serial: Suite) -> No
         assert loaded["unused"] == []
 
 
-def test_a_gpu_that_xla_tells_from_another_of_its_name_is_told_as_that(
+def test_a_gpu_with_another_xla_description_is_explained(
     serial: Suite, section: Callable[[pytest.RunResult], list[str]]
 ) -> None:
+    """Two GPUs have one name and different XLA descriptions. The row names the part that differs."""
     serial.dump(TOY_XLA_LAYOUT="legacy")
     other = "CUDA: 9.0, Cores: 132, L2 cache: 50 MB"
 
@@ -167,7 +169,7 @@ def test_a_gpu_that_xla_tells_from_another_of_its_name_is_told_as_that(
     assert sum(line.endswith(told) for line in lines) == 4
 
 
-def test_a_miss_fails_the_test_that_compiled_it_where_misses_are_errors(serial: Suite) -> None:
+def test_on_miss_error_fails_the_test_that_compiled(serial: Suite) -> None:
     serial.dump("-knot softmax")
 
     result = serial.load("--autotune-on-miss=error")
@@ -192,9 +194,8 @@ def test_a_miss_fails_the_test_that_compiled_it_where_misses_are_errors(serial: 
         ('overrides=[("xla_gpu_per_fusion_autotune_cache_dir", "d")]', "the compiler option xla_gpu_per_fusion_"),
     ],
 )
-def test_settings_that_rule_a_cache_out_leave_xla_alone_and_fail_the_gate(
-    serial: Suite, call: str, reason: str
-) -> None:
+def test_settings_that_exclude_a_cache_fail_the_gate(serial: Suite, call: str, reason: str) -> None:
+    """The adapter leaves the program to XLA and reports it as untracked, with the setting."""
     serial.dump()
     serial.write(test_jax=f"import jax\ndef test_a(): jax.compile('tanh', {call})")
 
@@ -205,7 +206,8 @@ def test_settings_that_rule_a_cache_out_leave_xla_alone_and_fail_the_gate(
     assert result.ret == pytest.ExitCode.TESTS_FAILED
 
 
-def test_what_xla_wrote_in_another_form_costs_a_line_and_fails_the_gate(serial: Suite) -> None:
+def test_unreadable_results_of_xla_fail_the_gate(serial: Suite) -> None:
+    """The tests pass, and the summary has a line about the error."""
     serial.dump()
     conftest = serial.folder / "conftest.py"
     unread = "def read(data, where): raise OSError('unread')"
