@@ -51,7 +51,7 @@ def test_a_dumped_suite_loads_without_a_benchmark(suite: AdapterSuite) -> None:
     assert "measured 0" in loaded["output"]
 
 
-def test_a_configuration_that_does_not_compile_is_a_failed_candidate(dumped: Path) -> None:
+def test_a_config_that_does_not_compile_is_a_failed_candidate(dumped: Path) -> None:
     lookups = json.loads((dumped / "dump.json").read_text())["lookups"]
     [lookup, _] = [lookup for lookup in lookups if lookup["kernel"] == "test_kernels.scale_tuned"]
     failed = [candidate for candidate in lookup["candidates"] if candidate.get("failed")]
@@ -86,7 +86,8 @@ def test_twice():
 """
 
 
-def test_an_explicit_constexpr_is_a_part_of_the_key_and_is_tuned_once(suite: AdapterSuite) -> None:
+def test_an_explicit_constexpr_is_a_part_of_the_key(suite: AdapterSuite) -> None:
+    """Each value of the constexpr is tuned once."""
     (suite.folder / "test_explicit.py").write_text(EXPLICIT)
     report = suite.report("test_explicit.py", "--autotune-dump=explicit.textproto")
 
@@ -138,7 +139,8 @@ def test_another_signature_is_one_line_and_cute_tunes_by_itself(suite: AdapterSu
 
 
 @pytest.mark.skipif(IS_REAL, reason="the stand-in says what cannot be launched")
-def test_a_launch_that_fails_is_a_failed_candidate_with_its_words(suite: AdapterSuite) -> None:
+def test_a_failed_launch_is_a_failed_candidate(suite: AdapterSuite) -> None:
+    """The candidate has the text of the error."""
     suite.edit("test_kernels.py", '{"V": [1, 2, 4], "T": [64, 128]}', '{"V": [3, 2], "T": [64]}')
     report = suite.report("test_kernels.py", "-k", "test_tune and 65536", "--autotune-dump=new.textproto")
 
@@ -147,7 +149,8 @@ def test_a_launch_that_fails_is_a_failed_candidate_with_its_words(suite: Adapter
 
 
 @pytest.mark.skipif(IS_REAL, reason="the stand-in says what does not compile")
-def test_a_search_without_any_result_says_why_and_records_nothing(suite: AdapterSuite) -> None:
+def test_a_search_without_a_result_is_not_recorded(suite: AdapterSuite) -> None:
+    """The report has the reason."""
     suite.edit("test_kernels.py", '{"V": [1, 2, 5, 4], "T": [64, 128]}', '{"V": [5], "T": [64]}')
     report = suite.report("test_kernels.py", "-k", "test_autotune_jit and 65536", "--autotune-dump=new.textproto")
 

@@ -78,7 +78,8 @@ def test_failing():
 
 
 @pytest.mark.skipif(IS_REAL, reason="the stand-in fails as tileiras does with another libnvvm")
-def test_a_note_says_what_to_do_if_tileiras_loads_another_libnvvm(suite: AdapterSuite) -> None:
+def test_a_note_has_the_remedy_for_another_libnvvm(suite: AdapterSuite) -> None:
+    """The compiler tileiras loads the libnvvm of another CUDA."""
     (suite.folder / "test_failing.py").write_text(FAILING)
     report = suite.report("test_failing.py", "--autotune-dump=new.textproto")
 
@@ -87,7 +88,8 @@ def test_a_note_says_what_to_do_if_tileiras_loads_another_libnvvm(suite: Adapter
 
 
 @pytest.mark.skipif(IS_REAL, reason="edits the stand-in")
-def test_another_signature_is_one_line_and_cutile_tunes_by_itself(suite: AdapterSuite) -> None:
+def test_cutile_is_bypassed_if_a_signature_differs(suite: AdapterSuite) -> None:
+    """The summary has a single line, and cutile tunes by itself."""
     path = suite.library / "cuda/tile/tune/__init__.py"
     path.write_text(
         path.read_text().replace("flush_l2: bool = True,", "flush_l2: bool = True,\n    prune: Any = None,")

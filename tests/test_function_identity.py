@@ -97,10 +97,11 @@ def nested(best: int) -> Any:
     [fastest_at, closure, default, nested, lambda best: partial(distance, best), lambda best: Runner(best).run, Runner],
     ids=["lambda", "closure", "default", "nested", "partial", "method", "callable"],
 )
-def test_values_of_one_call_are_in_no_digest_so_that_the_key_alone_tells_problems_apart(
-    looked_up: list[Lookup], make: Any
-) -> None:
-    """A pointer, a path or a port differs in every run: a choice that rested on it would be stale for ever."""
+def test_values_of_a_single_call_are_in_no_digest(looked_up: list[Lookup], make: Any) -> None:
+    """A pointer, a path or a port differs in every run and would make a choice stale forever.
+
+    Only the key separates problems.
+    """
     assert (chosen(make(1)), chosen(make(4))) == (1, 1)
     assert (chosen(make(1), {"best": 1}), chosen(make(4), {"best": 4})) == (1, 4)
     assert len(looked_up) == 3
@@ -307,8 +308,8 @@ def counting() -> Any:
         (counting(), "counting.<locals>.act carries calls, which the function sets itself"),
     ],
 )
-def test_a_function_that_carries_what_has_no_stable_form_is_refused(function: Any, carries: str) -> None:
-    """It would get the choice of another one, or never be run."""
+def test_a_function_with_a_value_without_stable_form_fails(function: Any, carries: str) -> None:
+    """The function could get another function's choice, or never run."""
     message = rf"\Athe function tests\.test_function_identity\..*{re.escape(carries)}.*\Z"
     for options in ({"key": {"act": function}}, {"key": {"act": (function, 1)}}, {"space": [function, other]}):
         with pytest.raises(TypeError, match=message):
@@ -425,7 +426,8 @@ def test_an_edit_of_what_the_source_names_makes_the_choice_stale(
     assert ask() != before
 
 
-def test_a_lambda_stands_for_what_it_calls_so_tests_of_one_problem_share_an_entry(looked_up: list[Lookup]) -> None:
+def test_lambdas_that_call_one_function_share_an_entry(looked_up: list[Lookup]) -> None:
+    """The source of a lambda is the source of the functions that it calls."""
     scale = 2
 
     def test_one() -> None:
@@ -444,7 +446,8 @@ def test_a_lambda_stands_for_what_it_calls_so_tests_of_one_problem_share_an_entr
     assert len(looked_up) == 2
 
 
-def test_a_lambda_that_calls_nothing_of_the_callers_stands_for_itself(looked_up: list[Lookup]) -> None:
+def test_a_lambda_without_calls_has_its_own_source(looked_up: list[Lookup]) -> None:
+    """A lambda that also calls a class has its own source, too."""
     chosen(lambda config: config)
     chosen(lambda config: config + 1)
     chosen(lambda config: calls(config) + Tile(config).m)
@@ -453,7 +456,8 @@ def test_a_lambda_that_calls_nothing_of_the_callers_stands_for_itself(looked_up:
     assert len(set(sources(looked_up))) == 4
 
 
-def test_options_of_numba_that_are_compiled_in_belong_to_the_source(looked_up: list[Lookup]) -> None:
+def test_compiled_options_of_numba_belong_to_the_source(looked_up: list[Lookup]) -> None:
+    """The option nogil does not change the compiled code."""
     numba = pytest.importorskip("numba")
     for options in ({}, {"fastmath": True}, {"fastmath": {"nnan", "nsz"}}, {"parallel": True}, {"nogil": True}):
         chosen(lambda config: config, source=numba.njit(distance, **options))
@@ -496,18 +500,15 @@ def drawn(trials: int, seed: int) -> dict[str, Any]:
     [[measured(), measured(clock=told), measured(clock=another)], [{}, drawn(1, 0), drawn(2, 0), drawn(2, 1)]],
     ids=["clock", "strategy"],
 )
-def test_what_is_measured_and_which_part_of_the_space_belongs_to_the_choice(
-    looked_up: list[Lookup], others: list[dict[str, Any]]
-) -> None:
+def test_clock_and_strategy_belong_to_the_fingerprint(looked_up: list[Lookup], others: list[dict[str, Any]]) -> None:
     for options in [*others, *others]:
         chosen(other, **options)
 
     assert len({lookup.fingerprint for lookup in looked_up}) == len(looked_up) == len(others)
 
 
-def test_the_examples_cache_has_the_fingerprint_of_its_numba_kernel(
-    looked_up: list[Lookup], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_examples_cache_fits_its_numba_kernel(looked_up: list[Lookup], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The entries of multiply_tiles have the fingerprint that the current code gives."""
     numpy = pytest.importorskip("numpy")
     pytest.importorskip("numba")
     example = Path(__file__).parents[1] / "example_suite"

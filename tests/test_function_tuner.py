@@ -72,7 +72,8 @@ def test_a_list_yields_the_callers_own_objects() -> None:
     assert chosen is configs[1]
 
 
-def test_a_product_has_every_combination_that_its_constraint_allows() -> None:
+def test_a_product_has_every_allowed_combination() -> None:
+    """The argument `where` of product() rejects combinations."""
     space = product(m=[1, 2], n=[10, 20], where=lambda config: config["m"] * config["n"] < 40)
 
     assert [one.config for one in space] == [{"m": 1, "n": 10}, {"m": 1, "n": 20}, {"m": 2, "n": 10}]
@@ -108,7 +109,11 @@ def test_any_plain_configuration_has_params(config: Any, params: str) -> None:
     assert str(next(iter(as_space([config])))) == params
 
 
-def test_the_digest_of_a_space_is_of_its_configurations_in_any_order_and_form() -> None:
+def test_the_digest_of_a_space_ignores_order_and_form() -> None:
+    """A list, an iterator, a mapping and a product of the same configurations have one digest.
+
+    Types of values count.
+    """
     listed = as_space([{"m": 2, "n": 1}, {"n": 1, "m": 1}])
 
     assert listed.digest == as_space(iter([{"m": 1, "n": 1}, {"m": 2, "n": 1}, {"m": 1, "n": 1}])).digest
@@ -133,7 +138,7 @@ def test_what_cannot_be_a_space_is_refused(space: Any) -> None:
         ),
     ],
 )
-def test_a_space_that_cannot_be_searched_names_the_kernel_and_the_cause(space: Any, cause: str) -> None:
+def test_the_error_of_a_bad_space_names_kernel_and_cause(space: Any, cause: str) -> None:
     with pytest.raises(ValueError, match=re.escape(f"function:lib.gemm: {cause}")):
         tune("lib.gemm", space=space, run=identity)
 
@@ -186,7 +191,9 @@ def test_the_loss_of_a_coarser_key_is_measured_at_the_exact_size() -> None:
 # Failures
 
 
-def test_named_errors_and_wrong_results_disqualify_a_candidate_and_other_errors_end_the_search() -> None:
+def test_expected_errors_and_wrong_results_reject_a_candidate() -> None:
+    """Any other error ends the search, unless strict=False."""
+
     def run(config: int) -> float:
         if config == 1:
             raise MemoryError("too much shared memory")
@@ -204,7 +211,7 @@ def test_named_errors_and_wrong_results_disqualify_a_candidate_and_other_errors_
     assert tune("lax", space=space, run=run, strict=False, measuring=AS_TOLD) == 3
 
 
-def test_a_failure_that_names_a_path_that_is_not_utf8_leaves_the_tuning_recorded() -> None:
+def test_a_failure_with_a_path_outside_utf8_is_recorded() -> None:
     def run(config: int) -> float:
         if config == 1:
             raise InvalidConfiguration("cannot open '/tmp/\udcff'")
@@ -216,7 +223,8 @@ def test_a_failure_that_names_a_path_that_is_not_utf8_leaves_the_tuning_recorded
     assert lookup.entry.candidates[0].failed == r"cannot open '/tmp/\udcff'"
 
 
-def test_problems_that_cannot_be_kept_are_counted_by_what_is_stable_of_their_keys() -> None:
+def test_uncacheable_problems_count_by_their_stable_values() -> None:
+    """Two calls with equal stable values are one problem."""
     with a_session_of(is_dumping=True) as lookups:
         for n in (1, 2, 1):
             tune("k", space=[1, 2], run=identity, key={"n": n, "what": object()}, measuring=AS_TOLD, device="cpu")
@@ -246,7 +254,8 @@ def test_nothing_is_chosen_when_the_device_no_longer_works(monkeypatch: Any) -> 
 # Measuring
 
 
-def test_a_candidate_is_reset_before_each_run_set_up_before_each_measurement_and_checked_once() -> None:
+def test_setup_reset_and_verify_surround_the_runs() -> None:
+    """A candidate has a reset before each run and a setup before each measurement. Its result is verified once."""
     seen: list[str] = []
 
     def note(what: str, config: Any, *result: Any) -> None:
@@ -269,7 +278,8 @@ def test_a_candidate_is_reset_before_each_run_set_up_before_each_measurement_and
     assert seen[8:11] == ["setup", "reset", "run"]
 
 
-def test_a_benchmark_of_the_callers_own_measures_each_candidate_once_and_is_taken_as_it_is() -> None:
+def test_a_callers_benchmark_measures_each_candidate_once() -> None:
+    """Its times decide without a tie. A difference of 0.4 % is enough."""
     times = {1: iter([100.4]), 2: iter([100.0]), 3: iter([200.0])}
 
     chosen = tune("k", space=[1, 2, 3], run=lambda config: next(times[config]), measuring=AS_TOLD)
@@ -330,7 +340,8 @@ def test_with_one_thread_the_caller_compiles(options: dict[str, Any]) -> None:
     assert compiled == [threading.current_thread().name] * 2
 
 
-def test_an_error_of_a_compiler_in_the_calling_thread_is_that_of_a_candidate() -> None:
+def test_a_compile_error_in_the_calling_thread_is_a_failure() -> None:
+    """An expected error rejects the candidate. Any other error ends the search, and nothing more is compiled."""
     compiled: list[int] = []
 
     def compile(config: int) -> int:
@@ -376,7 +387,8 @@ def test_a_number_of_threads_that_makes_no_sense_is_refused(threads: Any) -> Non
 # Strategies
 
 
-def test_optuna_searches_part_of_a_large_space_and_the_same_part_every_time(memory: function.Memory) -> None:
+def test_optuna_searches_the_same_part_of_a_space_every_time(memory: function.Memory) -> None:
+    """The search has at most 60 trials and respects the constraint of the space."""
     pytest.importorskip("optuna")
 
     def search() -> tuple[Any, list[int]]:
@@ -406,7 +418,7 @@ def test_optuna_searches_part_of_a_large_space_and_the_same_part_every_time(memo
     assert abs(chosen["a"] - 12) + abs(chosen["b"] - 3) < 40
 
 
-def test_a_random_search_measures_the_same_part_of_a_space_every_time(memory: function.Memory) -> None:
+def test_a_random_search_measures_the_same_part_every_time(memory: function.Memory) -> None:
     def search() -> list[int]:
         memory.chosen.clear()
         asked: list[int] = []
@@ -458,13 +470,14 @@ def names(lookup: Lookup) -> list[str]:
     return [value.name for value in lookup.fingerprint]
 
 
-def test_the_fingerprint_has_the_space_the_version_and_the_source() -> None:
+def test_the_fingerprint_has_space_version_and_source() -> None:
     assert names(recorded(version=3, measuring=QUICK)) == ["source", "space", "version"]
     assert recorded(version=(1, "a")).label == ""
     assert recorded(source="__global__ void k() {}").fingerprint != recorded(source="").fingerprint
 
 
-def test_a_function_that_was_not_read_from_a_file_has_no_source_and_that_is_told() -> None:
+def test_a_function_without_a_file_has_no_source() -> None:
+    """The label of the entry says so."""
     unread = eval("lambda config: config")
     of_lambda = recorded(run=unread, measuring=QUICK)
 
@@ -473,7 +486,8 @@ def test_a_function_that_was_not_read_from_a_file_has_no_source_and_that_is_told
     assert recorded(source=[identity, unread]).label == of_lambda.label
 
 
-def test_a_file_is_read_again_when_it_changes_and_its_line_ends_do_not_matter(tmp_path: Path) -> None:
+def test_a_changed_source_file_is_read_again(tmp_path: Path) -> None:
+    """The kind of line ends does not matter."""
     file = tmp_path / "kernel.cu"
     file.write_bytes(b"a\nb")
     first = source_text(file)
@@ -508,7 +522,8 @@ def test_fingerprints_are_the_same_in_another_process() -> None:
 # Devices
 
 
-def test_the_device_is_the_cpu_where_no_gpu_is_used_and_what_the_caller_says() -> None:
+def test_the_device_is_the_cpu_or_the_callers_device() -> None:
+    """Without a GPU in use, the device is the CPU. An unknown device is an error."""
     opencl = Device("pthread-AMD EPYC", "pocl", 2)
 
     assert find_processor("cpu").lock == "cpu"
@@ -523,7 +538,7 @@ def test_the_device_is_the_cpu_where_no_gpu_is_used_and_what_the_caller_says() -
 # Memory
 
 
-def test_without_a_run_a_problem_is_tuned_once_in_the_process_and_each_key_by_itself() -> None:
+def test_a_process_tunes_each_key_once_without_a_session() -> None:
     runs: list[int] = []
 
     def run(config: int) -> float:
@@ -558,7 +573,8 @@ def test_threads_that_ask_at_once_tune_once() -> None:
 
 
 @pytest.mark.timeout(30)  # they waited for two minutes
-def test_tunings_that_wait_for_each_other_in_other_threads_go_on_alone_in_time() -> None:
+def test_tunings_of_threads_do_not_wait_for_each_other_forever() -> None:
+    """Each tuning runs the other tuning in a new thread. The tunings give up waiting and go on alone."""
     both = threading.Barrier(2)
     waits = {"a": "b", "b": "a"}
 
@@ -649,7 +665,8 @@ def test_a_search_leaves_random_numbers_as_they_were() -> None:
 # The package
 
 
-def test_the_decorator_gives_its_callbacks_the_call_and_takes_the_function_as_source() -> None:
+def test_the_decorators_callbacks_get_the_calls_arguments() -> None:
+    """The decorated function keeps its docstring and tunes each key once."""
     script = """
 from pytest_autotune import Measuring, tuned
 seen = []
@@ -699,9 +716,10 @@ def hit(choice: Any, **request: Any) -> tuple[Any, Any]:
     return found, verdict
 
 
-def test_a_loaded_choice_is_raced_by_the_clock_of_the_host_and_used_all_the_same(
+def test_verify_races_a_function_by_the_host_clock(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """The call uses the loaded choice, even if the verdict calls it slower."""
     now_ns = [0]
 
     def run(milliseconds: float) -> None:

@@ -85,7 +85,8 @@ def digest_of(load):
         ("x + SCALE", "x \\\n        + SCALE"),
     ],
 )
-def test_what_does_not_change_the_kernel_does_not_change_the_digest(digest_of, replacement) -> None:
+def test_layout_and_comments_do_not_change_the_digest(digest_of, replacement) -> None:
+    """Docstrings, unused names, decorators and the spelling of numbers do not matter either."""
     assert digest_of(KERNEL.replace(*replacement)) == digest_of(KERNEL)
 
 
@@ -104,7 +105,7 @@ def test_what_changes_the_kernel_changes_the_digest(digest_of, replacement) -> N
     assert digest_of(KERNEL.replace(*replacement)) != digest_of(KERNEL)
 
 
-def test_plain_closure_cells_belong_to_the_key_and_not_to_the_digest(load) -> None:
+def test_closure_cells_belong_to_the_key_not_to_the_digest(load) -> None:
     module = load("def make(a):\n    def kernel(x):\n        return x * a\n    return kernel\n")
     two, three = module.make(2), module.make(3)
 
@@ -239,7 +240,9 @@ def kernel(x):
         "remembered()",
     ],
 )
-def test_values_inside_enums_dataclasses_objects_and_classes_are_part_of_the_kernel(load, used: str) -> None:
+def test_values_inside_classes_are_part_of_the_kernel(load, used: str) -> None:
+    """A kernel may read a value of an enum, a dataclass, an object, a class or a remembered function."""
+
     def digest(value: str) -> str:
         source = CLASSES.replace("VALUE = 1", f"VALUE = {value}").replace("USED", used)
         return source_digest(load(source).kernel)
@@ -262,7 +265,8 @@ def kernel(x, BLOCK=4):
     ("old", "new", "changed"),
     [("x + EPS", "x - EPS", "helper"), ("EPS = 1", "EPS = 2", "EPS"), ("BLOCK=4", "BLOCK=8", "kernel")],
 )
-def test_the_parts_of_a_digest_say_which_function_or_constant_changed(load, old: str, new: str, changed: str) -> None:
+def test_the_parts_of_a_digest_name_the_changed_function(load, old: str, new: str, changed: str) -> None:
+    """A changed constant has its own part, too."""
     before, now = (source_parts(load(text).kernel) for text in (HELPED, HELPED.replace(old, new)))
 
     assert before.keys() == now.keys() == {"kernel", "helper", "EPS"}
@@ -331,7 +335,8 @@ class Log:
 """
 
 
-def test_a_hook_may_be_a_partial_a_method_or_a_builtin_with_what_it_carries(load) -> None:
+def test_a_hook_may_be_a_partial_a_method_or_a_builtin(load) -> None:
+    """Its bound values belong to its text. A value without a stable form is an error."""
     module = load(HOOKS)
     hook, tile = module.hook, module.Tile
     hooks = [partial(hook, 1), partial(hook, 2), tile(1).hook, tile(2).hook, min, max]
@@ -343,7 +348,7 @@ def test_a_hook_may_be_a_partial_a_method_or_a_builtin_with_what_it_carries(load
 
 
 @pytest.mark.parametrize("name", ["queue", "cuda", "numba"])
-def test_a_helper_in_a_module_named_like_a_library_is_part_of_the_kernel(load, name: str) -> None:
+def test_a_module_named_like_a_library_belongs_to_the_kernel(load, name: str) -> None:
     def digest(body: str) -> str:
         helpers = load(f"def act(x):\n    return {body}\n\nclass Act:\n    SIZE = {len(body)}\n", name)
         module = load("def kernel(x):\n    return act(x), Act, helpers.act\n")
@@ -354,7 +359,9 @@ def test_a_helper_in_a_module_named_like_a_library_is_part_of_the_kernel(load, n
 
 
 @pytest.mark.parametrize("name", ["jax", "jaxlib"])
-def test_what_a_library_makes_of_a_kernel_is_not_part_of_it_wherever_the_library_lies(load, name: str) -> None:
+def test_a_librarys_wrapper_is_not_part_of_the_kernel(load, name: str) -> None:
+    """The folder of the library does not matter."""
+
     def digest(body: str) -> str:
         wrapper = "class Jitted:\n    def __init__(self, fn):\n        self.fn = fn\n    def call(self):\n"
         made = load(f"{wrapper}        {body}\n", name)
@@ -383,7 +390,7 @@ def test_lambdas_of_one_line_each_have_their_own_digest(load) -> None:
 
 
 @pytest.mark.parametrize("decorator", ["functools.cache", "triton.constexpr_function"])
-def test_a_function_that_wraps_another_is_read_itself_with_what_it_wraps(load, decorator: str) -> None:
+def test_the_digest_reads_a_wrapper_and_its_function(load, decorator: str) -> None:
     if decorator.startswith("triton") and not hasattr(pytest.importorskip("triton"), "constexpr_function"):
         pytest.skip("a later version of Triton has it")
 
@@ -476,7 +483,7 @@ def test_the_digest_is_the_same_on_every_python(tmp_path: Path, python: str) -> 
 @pytest.mark.parametrize(
     "edit", [("x * 2", "x * 3"), ("x + 1", "x + 2"), ("def kernel", "\n\ndef kernel"), ("x + 1", "(")]
 )
-def test_a_file_that_was_edited_since_it_was_imported_has_no_digest(load, edit: tuple[str, str]) -> None:
+def test_a_file_edited_after_its_import_has_no_digest(load, edit: tuple[str, str]) -> None:
     source = "def helper(x): return x + 1\ndef kernel(x): return helper(x * 2)\n"
     module = load(source)
     assert module.__file__ is not None
@@ -590,7 +597,8 @@ LOCAL_IMPORTS = [
 
 
 @pytest.mark.parametrize("body", LOCAL_IMPORTS)
-def test_a_module_that_a_function_imports_is_read_and_not_imported(load, tmp_path, monkeypatch, body: str) -> None:
+def test_the_digest_reads_imports_of_a_function(load, tmp_path, monkeypatch, body: str) -> None:
+    """The digest reads the module's file and does not import the module. Its layout does not count."""
     package = tmp_path / "kernels_pkg"
     package.mkdir()
     deep = package / "deep.py"
@@ -615,7 +623,7 @@ def test_a_module_that_a_function_imports_is_read_and_not_imported(load, tmp_pat
     assert source_digest(run) != before
 
 
-def test_a_module_as_source_is_read_with_the_modules_that_it_imports(load, tmp_path, monkeypatch) -> None:
+def test_a_module_as_source_includes_its_imports(load, tmp_path, monkeypatch) -> None:
     monkeypatch.syspath_prepend(tmp_path)
     helper = tmp_path / "kernels_helper.py"
     helper.write_text("def work(c):\n    return c * 2\n")

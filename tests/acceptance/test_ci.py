@@ -55,9 +55,10 @@ def test_paths_of_annotations_are_those_of_the_repository(serial_outdated: Suite
         ([], {"GITHUB_ACTIONS": "false"}),
     ],
 )
-def test_who_is_not_on_a_ci_system_or_turned_it_off_sees_none_of_it(
+def test_a_run_outside_ci_writes_no_annotations(
     serial_outdated: Suite, args: list[str], environment: dict[str, str]
 ) -> None:
+    """The setting autotune_ci=off has the same effect on a CI system."""
     step_summary = serial_outdated.folder / "step.md"
     result = serial_outdated.load(*args, **environment, GITHUB_STEP_SUMMARY=str(step_summary))
 
@@ -87,9 +88,10 @@ def cases(suite: Suite) -> dict[str, ElementTree.Element]:
     return {case.get("name", ""): case for case in found.iter("testcase") if case.get("classname") == "autotune_cache"}
 
 
-def test_a_failed_gate_is_an_annotation_a_step_summary_after_what_is_there_and_a_failed_case_of_junit(
+def test_a_failed_gate_is_annotated_summarized_and_in_junit(
     outdated: Suite,
 ) -> None:
+    """The step summary keeps the text of earlier steps. The failed case of junit.xml has the rows and the command."""
     step_summary = outdated.folder / "step.md"
     step_summary.write_text("another step\n")
 
@@ -114,7 +116,8 @@ def test_a_failed_gate_is_an_annotation_a_step_summary_after_what_is_there_and_a
     assert command == "Re-run with --autotune-load=cache.textproto --autotune-update to update the cache."
 
 
-def test_the_case_passes_with_the_gate_and_is_not_there_without_one(serial_outdated: Suite) -> None:
+def test_the_junit_case_passes_with_the_gate(serial_outdated: Suite) -> None:
+    """Without a gate, junit.xml has no case."""
     serial_outdated.load("--autotune-max-misses=1", "--junitxml=junit.xml")
     assert list(cases(serial_outdated)["gate"]) == []
 

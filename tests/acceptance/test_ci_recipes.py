@@ -136,7 +136,8 @@ def workflow(name: str) -> dict[str, Any]:
     return next(one["jobs"] for one in found if one.get("name") == name)  # type: ignore[no-any-return]
 
 
-def test_shards_are_judged_a_bot_merges_and_commits_their_updates_and_then_they_pass(tmp_path: Path) -> None:
+def test_a_bot_merges_and_commits_the_updates_of_shards(tmp_path: Path) -> None:
+    """The shards fail before the update and pass after it. A second update has nothing to commit."""
     github = GitHub(tmp_path)
     author = tmp_path / "author"
     github.run("git clone -q origin.git author; cd author; git config user.name me; git config user.email me@b.invalid")
@@ -239,7 +240,7 @@ def test_the_shards_of_github_are_red_for_each_fault(project: Project) -> None:
     assert "no process asked for a tuned kernel (4 skipped)" in github.job(jobs["gate"], status=1)
 
 
-def test_the_shards_of_github_are_red_for_misses_and_unused_entries(project: Project) -> None:
+def test_github_shards_fail_for_misses_and_unused_entries(project: Project) -> None:
     github, jobs = project.github, workflow("gpu tests in shards")
     project.commit("abc")
     for group in (1, 2):

@@ -106,9 +106,8 @@ def test_an_empty_limit_is_a_usage_error_that_names_off(outdated: Suite, option:
 
 
 @pytest.mark.parametrize("args", [["-q"], ["-qq"], ["--no-summary"], ["-qq", "--no-summary"], ["-x", "-qq"]])
-def test_a_failed_gate_shows_the_rows_that_failed_it_however_little_is_shown(
-    outdated: Suite, section, args: list[str]
-) -> None:
+def test_a_failed_gate_shows_its_rows_in_quiet_runs(outdated: Suite, section, args: list[str]) -> None:
+    """Quiet runs use -q, -qq or --no-summary."""
     if "--no-summary" in args and pytest.version_tuple < (9, 2):
         pytest.skip("no plugin writes anything there")
     result = outdated.load("--autotune-max-misses=10", *args)
@@ -239,7 +238,8 @@ def test_uncacheable(session):
 """
 
 
-def test_an_uncacheable_problem_counts_as_a_miss_and_is_never_written(suite: Suite, section) -> None:
+def test_an_uncacheable_problem_counts_as_a_miss(suite: Suite, section) -> None:
+    """A dump does not write the problem."""
     suite.write(test_op="def test_op(tune): tune('lib.op')", test_uncacheable=UNCACHEABLE)
     suite.dump()
     assert suite.cache.read_text().count("entries {") == 1
@@ -273,7 +273,8 @@ class Adapter:
 """
 
 
-def test_a_call_that_an_error_of_an_adapter_left_uncounted_fails_the_gate(suite: Suite) -> None:
+def test_an_error_of_an_adapter_fails_the_gate(suite: Suite) -> None:
+    """The error left a call uncounted. The test itself passes."""
     suite.write(test_op="def test_op(tune): tune('lib.op', M=1)").serial.dump()
     suite.write(test_op="def test_op(tune): tune('lib.op', M=1); tune('lib.op', M=object())")
 

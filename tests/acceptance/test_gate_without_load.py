@@ -38,7 +38,8 @@ def test_an_ini_line_that_was_lost_does_not_turn_the_gate_off(serial_suite: Suit
 
 
 @pytest.mark.parametrize("options", [["--autotune-load="], ["--autotune-dump=new.textproto"], ["--collect-only"]])
-def test_a_gate_of_the_ini_file_allows_to_load_nothing_on_purpose(serial_suite: Suite, options: list[str]) -> None:
+def test_a_gate_of_the_ini_file_allows_an_empty_load(serial_suite: Suite, options: list[str]) -> None:
+    """A dump and a run that only collects tests pass, too."""
     serial_suite.write().pytester.makeini("[pytest]\nautotune_max_misses = 0\nautotune_on_miss = error\n")
 
     assert serial_suite.run(*options).ret == 0
@@ -97,7 +98,8 @@ def skip_all(suite: Suite) -> None:
         test.write_text("import pytest\n@pytest.mark.skip\ndef test_gpu(): pass\ndef test_cpu(): pass\n")
 
 
-def test_so_does_an_error_on_each_miss_but_not_in_a_part_of_the_suite(serial_suite: Suite) -> None:
+def test_on_miss_error_fails_if_every_test_was_skipped(serial_suite: Suite) -> None:
+    """The same holds for --autotune-on-stale=error. A part of the suite passes."""
     serial_suite.write().dump()
     skip_all(serial_suite)
 
@@ -149,7 +151,8 @@ def test_a_gate_that_nobody_asked_shows_no_tick(suite: Suite, section) -> None:
 
 
 @pytest.mark.parametrize("gate", [*GATES, "--autotune-fail-on-unused"])
-def test_a_cache_without_entries_is_not_green_where_no_kernel_asked(serial_suite: Suite, gate: str) -> None:
+def test_a_gate_fails_for_an_empty_cache_without_lookups(serial_suite: Suite, gate: str) -> None:
+    """A part of the suite passes, because other parts may look up kernels."""
     serial_suite.write(test_lib="def test_nothing(): pass").cache.write_text("format_version: 1\n")
 
     result = serial_suite.load(gate)
@@ -202,7 +205,8 @@ def test_a_part_of_which_some_tests_passed_is_not_judged(suite: Suite) -> None:
 
 
 @pytest.mark.parametrize("spelt", ["--autotune-tuners=xla", "autotune_tuners (ini)"])
-def test_a_gate_names_the_option_that_leaves_out_the_tuner_of_what_is_loaded(serial_suite: Suite, spelt: str) -> None:
+def test_a_gate_names_the_option_that_leaves_out_a_tuner(serial_suite: Suite, spelt: str) -> None:
+    """Entries of the tuner are loaded, and the command line or the ini file leaves the tuner out."""
     serial_suite.write().dump()
     serial_suite.pytester.makeini(f"[pytest]\nautotune_tuners = {'xla' if 'ini' in spelt else 'toy'}\n")
 
@@ -214,9 +218,8 @@ def test_a_gate_names_the_option_that_leaves_out_the_tuner_of_what_is_loaded(ser
 
 
 @pytest.mark.parametrize("gate", [*GATES, "--autotune-fail-on-unused"])
-def test_a_gate_is_not_green_beside_entries_of_a_tuner_that_is_left_out_or_has_no_adapter(
-    serial_suite: Suite, gate: str
-) -> None:
+def test_a_gate_fails_if_loaded_entries_have_no_adapter(serial_suite: Suite, gate: str) -> None:
+    """The gate also fails if --autotune-tuners leaves the tuner out. With autotune_ignore the gate passes."""
     serial_suite.write().dump()
     for tuner in ("gone", "xla"):
         more = serial_suite.cache.read_text().replace('tuner: "toy"', f'tuner: "{tuner}"')

@@ -78,7 +78,8 @@ def changed(suite: Suite) -> Suite:
     return suite
 
 
-def test_the_json_report_has_the_documented_keys_and_its_counts_agree_also_with_junit(changed: Suite) -> None:
+def test_the_json_report_fits_its_schema_and_counts(changed: Suite) -> None:
+    """The counts agree with the rows and with the properties in junit.xml."""
     options = ["--autotune-dump=new.textproto", "--junitxml=junit.xml"]
     report = changed.report("--autotune-load=cache.textproto", *options)
 
@@ -101,7 +102,8 @@ def test_the_json_report_has_the_documented_keys_and_its_counts_agree_also_with_
     assert {one.get("name"): one.get("value") for one in properties} == counts
 
 
-def test_the_json_report_tells_all_of_a_lookup_and_what_fails_the_run(changed: Suite) -> None:
+def test_the_json_report_has_lookups_and_the_gate(changed: Suite) -> None:
+    """A lookup has its problem, reason, tests, choice and candidates."""
     report = changed.report("--autotune-load=cache.textproto", "--autotune-max-misses=2")
 
     (miss,) = (row for row in report["lookups"] if row["outcome"] == "miss")
@@ -125,7 +127,7 @@ def test_a_run_that_only_reports_tells_what_was_tuned(suite: Suite) -> None:
     assert {row["outcome"] for row in report["lookups"]} == {None}
 
 
-def test_several_reports_are_written_and_folders_are_made_for_them(serial_suite: Suite) -> None:
+def test_a_run_writes_several_reports_and_their_folders(serial_suite: Suite) -> None:
     serial_suite.write().run("--autotune-report=a.json", "--autotune-report=out/deep/b.json")
 
     first = (serial_suite.folder / "a.json").read_text()
@@ -155,9 +157,8 @@ def in_the_way():
 
 @pytest.mark.parametrize("gate", [[], ["--autotune-max-misses=0"]])
 @pytest.mark.parametrize("args", [[], ["-q"], ["-qq"]])
-def test_a_report_that_cannot_be_written_fails_the_run_in_one_line(
-    serial_suite: Suite, args: list[str], gate: list[str]
-) -> None:
+def test_an_unwritable_report_fails_the_run(serial_suite: Suite, args: list[str], gate: list[str]) -> None:
+    """The summary has a single line about the report. A failed gate stands beside it."""
     serial_suite.write(test_op="def test_op(tune): tune('lib.op')").dump()
     serial_suite.write(test_op="def test_op(tune): tune('lib.op', M=1)")
     conftest = serial_suite.folder / "conftest.py"
