@@ -86,7 +86,7 @@ def test_a_run_that_asked_for_nothing_has_not_passed() -> None:
 
 def test_a_dump_says_what_it_has_tuned() -> None:
     dump = DumpOutcome("c.textproto", "c.textproto", is_changed=True)
-    dumped = replace(summary(3), loaded=(), gate=Gate(skipped="not judged: nothing was loaded"), dump=dump)
+    dumped = replace(summary(3), loaded=(), gate=Gate(skip_reason="not judged: nothing was loaded"), dump=dump)
     dumped = replace(dumped, rows=tuple(replace(row, outcome=None) for row in dumped.rows), merged=MergeResult(Cache()))
     assert '<p id="verdict" class="passed">3 problems tuned in 4.5s; 0 entries written to c.textproto</p>' in to_html(
         dumped

@@ -258,7 +258,7 @@ def test_the_gate_needs_the_summary_and_the_limit_only(
 ) -> None:
     gate = judge(summary, Limit.parse(limit))
 
-    assert (gate.limit, gate.failure, gate.skipped.removeprefix("autotune cache misses not judged: ")) == (
+    assert (gate.limit, gate.failure, gate.skip_reason.removeprefix("autotune cache misses not judged: ")) == (
         limit,
         failure,
         skipped,
@@ -277,7 +277,7 @@ def test_an_uncacheable_problem_without_a_load_is_not_judged() -> None:
     rows = tuple(replace(row, outcome=Outcome.UNCACHEABLE) for row in MISSED.rows)
     gate = judge(replace(MISSED, loaded=(), rows=rows), Limit.parse("0"))
 
-    assert (gate.failure, gate.skipped) == ("", "autotune cache misses not judged: nothing was loaded")
+    assert (gate.failure, gate.skip_reason) == ("", "autotune cache misses not judged: nothing was loaded")
 
 
 def test_a_gate_without_a_load_passes_only_if_a_test_loads() -> None:

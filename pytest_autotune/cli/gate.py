@@ -199,7 +199,7 @@ def _list_gate_failures(result: RunResult) -> list[str]:
 def _build_junit(result: RunResult) -> bytes:
     """Return a report in JUnit's form with one test case, as a pytest process adds it to its own."""
     gates: Sequence[Gate] = (result.gate, *result.gates_of_modes)
-    skip_reasons = [gate.skipped for gate in gates if gate.skipped]
+    skip_reasons = [gate.skip_reason for gate in gates if gate.skip_reason]
     suite = ElementTree.Element("testsuite", name="pytest-autotune gate", tests="1", errors="0")
     suite.set("failures", str(int(bool(result.failures))))
     case = ElementTree.SubElement(suite, "testcase", classname="autotune_cache", name="gate", time="0")

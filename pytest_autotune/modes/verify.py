@@ -223,7 +223,7 @@ class Verify(Mode):
             ],
             "seconds": tally.seconds,
             "device_seconds": tally.device_seconds,
-            "gate": {"limit": gate.limit, "failed": gate.failure, "skipped": gate.skipped},
+            "gate": {"limit": gate.limit, "failed": gate.failure, "skipped": gate.skip_reason},
         }
         return Section(
             self.name,
@@ -285,7 +285,7 @@ class Verify(Mode):
         reason = "nothing was loaded"
         if result.is_judged:
             reason = "not one was raced"
-        return Gate(limit.text, skipped=f"drift of autotune choices not judged: {reason}")
+        return Gate(limit.text, skip_reason=f"drift of autotune choices not judged: {reason}")
 
 
 def _explain_unraced_run(result: RunResult, tally: Tally) -> str:

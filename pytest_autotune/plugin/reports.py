@@ -207,7 +207,7 @@ def add_to_junit(result: RunResult, config: pytest.Config) -> None:
     for name, count in result.counts.items():
         log.add_global_property(f"autotune_{name}", count)
     gates = [gate for gate in (result.gate, *result.gates_of_modes) if gate.limit or gate.fail_on_unused]
-    skip_reasons = [gate.skipped for gate in gates if gate.skipped]
+    skip_reasons = [gate.skip_reason for gate in gates if gate.skip_reason]
     if result.failures:
         failure = _JunitFailure("\n".join(line.word + line.text for line in terminal.render_section(result, 1)))
         failure.reprcrash = SimpleNamespace(message=to_one_line("; ".join(result.failures)))

@@ -85,7 +85,7 @@ def judge(result: RunResult, limit: Limit | None, fail_on_unused: bool = False, 
     if result.no_part_reason:
         reason = f"{result.no_part_reason} (?optional)"
     if reason:
-        return replace(gate, skipped=f"autotune cache {' and '.join(subjects)} not judged: {reason}")
+        return replace(gate, skip_reason=f"autotune cache {' and '.join(subjects)} not judged: {reason}")
     misses = _judge_misses(result, limit, judges_misses)
     unused = _Verdict()
     if fail_on_unused:
@@ -93,7 +93,7 @@ def judge(result: RunResult, limit: Limit | None, fail_on_unused: bool = False, 
     return replace(
         gate,
         failure=join_nonempty("; ", misses.failure, unused.failure),
-        skipped=join_nonempty("; ", misses.skipped, unused.skipped),
+        skip_reason=join_nonempty("; ", misses.skip_reason, unused.skip_reason),
     )
 
 
@@ -113,11 +113,11 @@ class _Verdict:
     """The verdict on misses or on unused entries.
 
     :param failure: why the run fails; empty if it does not.
-    :param skipped: why nothing was judged; empty if something was.
+    :param skip_reason: why nothing was judged; empty if something was.
     """
 
     failure: str = ""
-    skipped: str = ""
+    skip_reason: str = ""
 
 
 def _judge_misses(result: RunResult, limit: Limit | None, judges_misses: bool) -> _Verdict:
@@ -139,7 +139,7 @@ def _judge_misses(result: RunResult, limit: Limit | None, judges_misses: bool) -
     if failure:
         return _Verdict(failure)
     if judges_misses and not judged_count:
-        return _Verdict(skipped=f"autotune cache misses not judged: {_explain_no_outcomes(result)}")
+        return _Verdict(skip_reason=f"autotune cache misses not judged: {_explain_no_outcomes(result)}")
     return _Verdict()
 
 
@@ -171,7 +171,7 @@ def _explain_unseen_errors(result: RunResult) -> str:
 
 def _judge_unused(result: RunResult) -> _Verdict:
     if result.collected.incomplete_reason:
-        return _Verdict(skipped=f"unused autotune cache entries not judged: {result.collected.incomplete_reason}")
+        return _Verdict(skip_reason=f"unused autotune cache entries not judged: {result.collected.incomplete_reason}")
     if result.unused_entries:
         entries = _describe_entries_were(len(result.unused_entries))
         return _Verdict(f"{entries} loaded and not asked for (--autotune-fail-on-unused)")

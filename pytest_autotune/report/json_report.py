@@ -50,7 +50,7 @@ def to_mapping(result: RunResult) -> dict[str, Any]:
             "limit": result.gate.limit,
             "fail_on_unused": result.gate.fail_on_unused,
             "failed": result.gate.failure,
-            "skipped": result.gate.skipped,
+            "skipped": result.gate.skip_reason,
         },
         "errors": list(result.errors),
         "lookups": [_build_row_mapping(result, row) for row in result.rows],

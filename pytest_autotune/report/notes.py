@@ -16,7 +16,7 @@ def list_notes(result: RunResult, verbosity: int) -> list[Line]:
         tunings = describe_count(result.recovered_count, "tuning")
         notes.append(Line(f"recovered {tunings} that an earlier run with this dump path could not write"))
     notes += list_warnings(result)
-    if result.no_part_reason and not result.gate.skipped:
+    if result.no_part_reason and not result.gate.skip_reason:
         notes.append(Line(f"the cache took no part: {result.no_part_reason} (?optional)", color="yellow"))
     if verbosity >= 0:
         notes += _list_entry_notes(result)

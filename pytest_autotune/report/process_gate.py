@@ -86,7 +86,7 @@ def judge_processes(reports: Sequence[ProcessReport], initial: InitialCaches, re
         if lost_gpus:
             gate = replace(gate, failure=join_nonempty("; ", gate.failure, lost_gpus))
     else:
-        gate = Gate(skipped="autotune cache misses not judged: no report can be used")
+        gate = Gate(skip_reason="autotune cache misses not judged: no report can be used")
     return replace(result, gate=gate, errors=tuple(list_report_errors(reports, request)))
 
 

@@ -45,8 +45,8 @@ def render_section(result: RunResult, verbosity: int) -> list[Line]:
     if has_counts:
         lines += map(Line, list_hints(result))
     for gate in (result.gate, *result.gates_of_modes):
-        if gate.skipped:
-            lines.append(Line(gate.skipped))
+        if gate.skip_reason:
+            lines.append(Line(gate.skip_reason))
     return lines
 
 

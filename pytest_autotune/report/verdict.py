@@ -28,9 +28,9 @@ def build_verdict(result: RunResult) -> RunVerdict:
     if result.failures:
         return RunVerdict("failed", "; ".join(result.failures))
     is_written = result.dump is not None and bool(result.dump.written_to)
-    if gate.skipped and not is_written:
-        return RunVerdict("unjudged", gate.skipped)
-    if gate.limit and not gate.skipped:
+    if gate.skip_reason and not is_written:
+        return RunVerdict("unjudged", gate.skip_reason)
+    if gate.limit and not gate.skip_reason:
         return RunVerdict("passed", f"within the limit of {gate.limit} misses")
     state = "unjudged"
     if result.rows and not result.rows_to_update:

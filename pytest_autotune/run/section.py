@@ -17,14 +17,14 @@ class Gate:
 
     :param limit: as the user wrote it; empty if the user set none.
     :param failure: why the run fails; empty if it passes.
-    :param skipped: why nothing was judged; empty if something was.
+    :param skip_reason: why nothing was judged; empty if something was.
     :param is_usage_error: the options of the run are wrong, and not its problems.
     :param fail_on_unused: unused entries fail the run, too.
     """
 
     limit: str = ""
     failure: str = ""
-    skipped: str = ""
+    skip_reason: str = ""
     is_usage_error: bool = False
     fail_on_unused: bool = False
 
