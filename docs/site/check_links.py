@@ -2,8 +2,8 @@
 
     python docs/site/check_links.py build/site
 
-It reads the built pages, so it sees the anchors that readers get, whatever made them. Links to other sites are not
-followed. The exit status is 1 where a link leads nowhere.
+The script reads the built pages, so it sees the anchors that readers get. It does not follow links to other sites. The
+exit status is 1 if a link leads nowhere.
 """
 
 from __future__ import annotations

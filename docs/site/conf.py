@@ -80,7 +80,7 @@ def list_public_names(module_name: str) -> list[str]:
 def describe_name(module_name: str, name: str) -> str:
     """Return the lines by which Sphinx documents a name.
 
-    :raises ValueError: where it has no docstring.
+    :raises ValueError: if the name has no docstring.
     """
     value = getattr(import_module(module_name), name)
     if not (value.__doc__ or "").strip():
@@ -90,7 +90,7 @@ def describe_name(module_name: str, name: str) -> str:
         kind = "class"
     directive = f".. auto{kind}:: {module_name}.{name}\n"
     if module_name != pytest_autotune.__name__ and name in dir(pytest_autotune):
-        # Sphinx warns of an object that two pages describe. Links lead to the first one.
+        # Sphinx warns of an object that two pages describe. Links then lead to the first of these pages.
         directive += "   :no-index:\n"
     return directive
 
