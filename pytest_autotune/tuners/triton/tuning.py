@@ -1,4 +1,4 @@
-"""One search of Triton: its own benchmark, or the race in place of it; and the race of a loaded choice."""
+"""One search for the choice of a call: a race, or Triton's own benchmark. The module also races a loaded choice."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class DriverFlush:
 
 @dataclass(frozen=True)
 class DriverClocks:
-    """Makes the clock for a race: by the events and the buffer of Triton's driver."""
+    """Makes the clock for a race from the events of Triton's driver and its buffer for emptying the L2 cache."""
 
     driver: Any
 
@@ -49,13 +49,14 @@ class DriverClocks:
         interface = self.driver.get_device_interface()
         try:
             buffer = self.driver.get_empty_cache_for_benchmark()
-        except sys.modules["torch"].OutOfMemoryError:  # a smaller buffer may fit
+        except sys.modules["torch"].OutOfMemoryError:
+            # The clock of torch makes a buffer of its own, which is smaller and may fit.
             return torch_clock(True, interface)
         return replace(torch_clock(False, interface), cache_flush=DriverFlush(self.driver, buffer))
 
 
 def find_clocks(autotuner: Any) -> DriverClocks | None:
-    """Return the maker of the clock for a race; None if the kernel's own benchmark is to be used as it is."""
+    """Return the maker of the clock for a race; None if the autotuner has a benchmark that a race must not replace."""
     driver = autotuners.find_benchmark_driver(autotuner)
     if driver is None:
         return None
@@ -63,9 +64,10 @@ def find_clocks(autotuner: Any) -> DriverClocks | None:
 
 
 class ConfigLauncher:
-    """Launches a candidate as ``Autotuner._bench`` does.
+    """Launches a candidate in the same steps as ``Autotuner._bench``: hooks, kernel, hook.
 
-    Triton's hooks also make the copies for ``restore_value`` and the zeros for ``reset_to_zero``. They are not timed.
+    The hooks of the autotuner also copy the tensors of ``restore_value``, and fill the tensors of ``reset_to_zero``
+    with zeros. The clock times only :meth:`run`, so the hooks do not count.
     """
 
     def __init__(self, call: Call, config: Any) -> None:
@@ -98,13 +100,16 @@ def build_runner(call: Call, config: Any, code: Hashable = None) -> Runner:
 
 # A search.
 
+#: The reason why a search under the interpreter records nothing.
+_DISTURBED = "a candidate failed, perhaps because another thread launched an interpreted kernel at the same time"
+
 
 @dataclass(frozen=True)
 class _Measurements:
-    """The measurements of a search.
+    """The results of a search's measurements, apart from the times, which the autotuner keeps.
 
-    :param errors: the error of each candidate that failed.
-    :param labels: words about the measurement of each candidate that raced.
+    :param errors: the errors by the candidate that failed.
+    :param labels: words about the measurement, by the candidate that raced.
     """
 
     errors: Mapping[Any, BaseException]
@@ -114,8 +119,8 @@ class _Measurements:
 class CallSearch:
     """One search for a call: compiles and measures the candidates, and records the choice.
 
-    Candidates that can race do so in :meth:`race`. Else Triton benchmarks them inside of :meth:`benchmarking`, and
-    :meth:`record_benchmark` or :meth:`record_error` follows.
+    The user of this class calls :meth:`race`. If the candidates cannot race, Triton benchmarks them in the context
+    :meth:`benchmarking`. Afterwards the user calls :meth:`record_benchmark`, or :meth:`record_error` after an error.
 
     :param configs: the candidates that pruning left.
     :param is_compiled: whether candidates can be compiled without a launch.
@@ -140,24 +145,26 @@ class CallSearch:
         self._interpreted_search = None
         if threads is not None:
             self._interpreted_search = threads.begin_search()
-        #: The device, and the notes of failed candidates, while Triton benchmarks.
+        #: The contexts that are open while Triton benchmarks: the measurement on the device, and the noting of errors.
         self._benchmark_exits = ExitStack()
         self._benchmark_errors: dict[Any, BaseException] = {}
 
     def race(self, session: Session) -> bool:
-        """Compile the candidates, race them and record the choice; returns False if they cannot race.
+        """Compile the candidates, race them and record the choice.
 
-        The choice is in the autotuner's memory afterwards, and recorded if later runs can use it.
-
-        :raises LaunchError: for errors that Triton's own benchmark does not take for the failure of one candidate.
+        :returns: whether the candidates raced. If they did, the choice is in the autotuner's memory.
+        :raises LaunchError: for an error that Triton's own benchmark would raise, too. Triton's benchmark takes only
+            some errors for the failure of a single candidate.
         """
         if not self._is_compiled:
             return False
         compile_candidates(self._call, self._configs, session, self._tuning)
         codes = load_ahead(self._call, self._configs)
+        # A race waits for its launches, which is an error while the stream captures a CUDA graph.
         if stream_is_capturing():
             return False
         clocks = find_clocks(self._autotuner)
+        # The autotuner has a benchmark that a race must not replace.
         if clocks is None:
             return False
         try:
@@ -171,7 +178,7 @@ class CallSearch:
 
     @contextmanager
     def benchmarking(self) -> Iterator[None]:
-        """Take the device, and note why candidates fail, while Triton benchmarks them."""
+        """Hold the device for this measurement, and note the errors of candidates, while Triton benchmarks them."""
         with self._benchmark_exits as exits:
             exits.enter_context(self._tuning.measuring())
             noting = noted_failures(self._autotuner, self._tuning, len(self._configs))
@@ -179,26 +186,38 @@ class CallSearch:
             yield
 
     def record_benchmark(self) -> None:
-        """Record the choice that Triton's benchmark left in the autotuner's memory, if later runs can use it."""
+        """Record the result of Triton's benchmark, which left its choice in the autotuner's memory."""
         self._benchmark_exits.close()
         self._record(_Measurements(self._benchmark_errors))
 
     def record_error(self, error: Exception) -> None:
-        """Record that every candidate failed, if the error of one candidate will end the next search, too."""
-        if fails_again(error) and self._has_own_arguments() and not self._may_be_disturbed():
-            self._tuning.record_failure([describe_failure(error)])
+        """Record the error that ended the search. The entry says that no candidate can be used.
+
+        Nothing is recorded if the error may have a cause that the next run does not have.
+        """
+        # An error such as a lack of memory may not come again.
+        if not fails_again(error):
+            return
+        # A call in another thread replaced the arguments, and they may have caused the error.
+        if not self._has_own_arguments():
+            return
+        # A launch in another thread may have caused the error.
+        if self._may_be_disturbed():
+            return
+        self._tuning.record_failure([describe_failure(error)])
 
     def _has_own_arguments(self) -> bool:
-        """Whether the autotuner still has the arguments of this call: a call in another thread replaces them."""
+        """Whether the autotuner still has the arguments of this call. A call in another thread replaces them."""
         return self._arguments is not None and self._autotuner.nargs is self._arguments
 
     def _may_be_disturbed(self) -> bool:
+        """Whether an interpreted launch in another thread may have made candidates of this search fail."""
         return self._interpreted_search is not None and self._interpreted_search.may_be_disturbed()
 
     def _launch_race(self, clocks: DriverClocks, codes: Mapping[Any, Hashable]) -> Mapping[Any, CandidateResult]:
-        """Race the candidates with the launches of Triton's own benchmark, and leave the autotuner as it would.
+        """Race the candidates, and leave the autotuner in the state that Triton's own benchmark would leave.
 
-        :param codes: the code of each candidate. The race launches only the first candidate of those with equal code.
+        :param codes: the code of each candidate. If several candidates have equal code, the race launches the first.
         :returns: the result of each candidate.
         """
         started_s = HostTime.time()
@@ -207,58 +226,78 @@ class CallSearch:
         race_results = race.finish()
         if race.disturbed:
             self._tuning.mark_disturbed()
-        results: dict[Any, CandidateResult] = {}
-        for config, result in zip(self._configs, race_results, strict=True):
-            results.setdefault(config, result)  # the list may hold a config twice: the first was launched
-        best = self._configs[0]
-        if any(result.measured for result in race_results):
-            best = self._configs[race.choice]
+        results = _map_first_results(self._configs, race_results)
         times_ms = {config: result.time_us / 1000 for config, result in results.items()}
-        self._call.adopt(best, times_ms, HostTime.time() - started_s)
+        # If every candidate failed, Triton's own benchmark leaves the first candidate as the choice.
+        choice = self._configs[0]
+        if any(result.measured for result in race_results):
+            choice = self._configs[race.choice]
+        self._call.adopt(choice, times_ms, HostTime.time() - started_s)
         return results
 
     def _record(self, measurements: _Measurements) -> None:
-        """Record the choice in the autotuner's memory, if later runs can use it."""
+        """Record the choice that is in the autotuner's memory.
+
+        If later runs could not use the choice, record a failure, or report why nothing is recorded.
+        """
         timings: Mapping[Any, object] = self._autotuner.configs_timings
         times_ms = {config: _median_ms(timings.get(config)) for config in self._configs}
-        choice = self._find_choice(times_ms, measurements.errors)
-        if choice is None:
+        # The failed candidate may be the fastest, so the choice among the rest may be wrong.
+        if self._may_be_disturbed() and not all(map(math.isfinite, times_ms.values())):
+            self._tuning.not_recorded(_DISTURBED)
+            return
+        choice = self._autotuner.cache[self._call.tuning_key]
+        # Triton chooses the first candidate if every candidate failed.
+        if not math.isfinite(times_ms.get(choice, math.inf)):
+            self._record_failure_of_all(measurements.errors)
             return
         if self._autotuner.do_bench is interpreter.interpreter_benchmark:
             choice = _choose_with_noise(times_ms, NOISE_OF_INTERPRETER)
             self._autotuner.cache[self._call.tuning_key] = choice
-        candidates = {}
-        for config, params in zip(self._configs, distinct_params(self._configs), strict=True):
-            if config in timings:
-                error = measurements.errors.get(config)
-                label = measurements.labels.get(config, "")
-                candidates[config] = build_candidate(params, times_ms[config], error, label)
+        candidates = self._build_candidates(times_ms, measurements)
         self._tuning.record(candidates[choice], list(candidates.values()))
 
-    def _find_choice(self, times_ms: Mapping[Any, float], errors: Mapping[Any, BaseException]) -> Any:
-        """Return the choice in the autotuner's memory. If later runs cannot use it, report why and return None.
+    def _build_candidates(self, times_ms: Mapping[Any, float], measurements: _Measurements) -> dict[Any, Candidate]:
+        """Return the candidates that were measured or failed, as entries hold them, by config.
 
         :param times_ms: the time of each candidate in milliseconds, infinite if it has none.
         """
-        if self._may_be_disturbed() and not all(map(math.isfinite, times_ms.values())):
-            self._tuning.not_recorded("a candidate failed while other threads launched interpreted kernels")
-            return None
-        choice = self._autotuner.cache[self._call.tuning_key]
-        if math.isfinite(times_ms.get(choice, math.inf)):
-            return choice
+        candidates = {}
+        for config, params in zip(self._configs, distinct_params(self._configs), strict=True):
+            if config in self._autotuner.configs_timings:
+                error = measurements.errors.get(config)
+                label = measurements.labels.get(config, "")
+                candidates[config] = build_candidate(params, times_ms[config], error, label)
+        return candidates
+
+    def _record_failure_of_all(self, errors: Mapping[Any, BaseException]) -> None:
+        """Record that every candidate failed, if the next run will see the same. Else report why nothing is recorded.
+
+        :param errors: the errors by candidate. A kernel's own benchmark may hide the error of a candidate.
+        """
         if len(errors) == len(self._configs) and all(map(fails_again, errors.values())):
             self._tuning.record_failure(map(describe_failure, errors.values()))
-            return None
-        # The kernel's benchmark does not show its reason, or an error may not occur again.
+            return
         reason = EVERY_CANDIDATE_FAILED
-        passing_errors = [error for error in errors.values() if not fails_again(error)]
-        if passing_errors:
-            reason += f" ({describe_failure(passing_errors[0])})"
+        transient_errors = [error for error in errors.values() if not fails_again(error)]
+        if transient_errors:
+            reason += f" ({describe_failure(transient_errors[0])})"
         self._tuning.not_recorded(reason)
-        return None
+
+
+def _map_first_results(configs: Sequence[Any], race_results: Sequence[CandidateResult]) -> dict[Any, CandidateResult]:
+    """Return the result of each candidate. If the list holds a config twice, the race launched only the first."""
+    results: dict[Any, CandidateResult] = {}
+    for config, result in zip(configs, race_results, strict=True):
+        results.setdefault(config, result)
+    return results
 
 
 def _build_measurements(results: Mapping[Any, CandidateResult], configs: Sequence[Any]) -> _Measurements:
+    """Return the errors and the labels of a race.
+
+    :param configs: the candidates in the order of the race. A result names another candidate by its position.
+    """
     errors = {}
     labels = {}
     for config, result in results.items():
@@ -271,19 +310,23 @@ def _build_measurements(results: Mapping[Any, CandidateResult], configs: Sequenc
 
 
 def _choose_with_noise(times_ms: Mapping[Any, float], noise: float) -> Any:
-    """Return the first candidate that is as fast as the fastest within the noise, a share of its time."""
+    """Return the first candidate whose time differs from the shortest time by no more than the noise.
+
+    :param times_ms: the time of each candidate in milliseconds, infinite if it has none.
+    :param noise: the tolerated difference as a part of the time: 0.1 is 10 %.
+    """
     configs = list(times_ms)
-    finite = {}
-    for number, config in enumerate(configs):
+    times_by_position = {}
+    for position, config in enumerate(configs):
         if math.isfinite(times_ms[config]):
-            finite[number] = times_ms[config]
-    return configs[choose_candidate(finite, noise, tie=noise)]
+            times_by_position[position] = times_ms[config]
+    return configs[choose_candidate(times_by_position, noise, tie=noise)]
 
 
 def _median_ms(timing: object) -> float:
-    """Return the median of a benchmark's result in milliseconds, infinite if it has none.
+    """Return the median of a benchmark's result in milliseconds; infinity if the result holds no number.
 
-    :param timing: ``[median, p20, p80]``, or a number, in milliseconds.
+    :param timing: the result in milliseconds: ``[median, p20, p80]``, or only the median.
     """
     median = timing
     if isinstance(timing, (list, tuple)) and timing:
@@ -300,10 +343,10 @@ def _median_ms(timing: object) -> float:
 def build_candidate(
     params: tuple[Value, ...], time_ms: float, error: BaseException | None = None, label: str = ""
 ) -> Candidate:
-    """Return a candidate as entries hold it, with its time or with the reason why it has none.
+    """Return a candidate as entries hold it: with its time, or with the reason of its failure.
 
-    :param time_ms: infinite if the candidate failed.
-    :param error: the candidate's error, None if it is not known.
+    :param time_ms: the time in milliseconds; infinite if the candidate failed.
+    :param error: the error of a failed candidate; None if a benchmark has hidden the error.
     """
     if math.isfinite(time_ms):
         return Candidate(params=params, time_us=rounded_us(time_ms * 1000), label=label)
@@ -317,7 +360,7 @@ def build_candidate(
 
 @dataclass(frozen=True)
 class CallContest:
-    """Brings the candidates of a call to the race of a loaded choice.
+    """Builds the race in which a loaded choice competes with the other candidates of its call.
 
     :param config_by_params: the candidates by their params.
     """
@@ -327,7 +370,7 @@ class CallContest:
     session: Session
 
     def build(self) -> Contest | str:
-        """Return the contest, or the reason why the choice cannot be raced."""
+        """Return the contest, or one line with the reason why the candidates cannot race."""
         autotuner = self.call.autotuner
         if autotuners.is_interpreted(autotuner):
             return "it was interpreted, and times mean nothing"
@@ -342,13 +385,13 @@ class CallContest:
         return Contest(candidates, self.build_runners, clocks.make_clock, autotuners.list_candidate_errors())
 
     def build_runners(self, candidates: Sequence[Candidate]) -> dict[Candidate, Runner]:
-        """Compile and load candidates, and return a runner for each that did not fail."""
+        """Compile and load candidates, and return the runners of the candidates that did not fail."""
         configs = {candidate: self.config_by_params[candidate.params] for candidate in candidates}
         compile_candidates(self.call, list(configs.values()), self.session)
-        codes = load_ahead(self.call, list(configs.values()))  # a candidate that fails drops out, as in a search
+        codes = load_ahead(self.call, list(configs.values()))
         runners = {}
         for candidate, config in configs.items():
-            if config in codes:
+            if config in codes:  # else the candidate failed
                 runners[candidate] = build_runner(self.call, config, codes[config])
         return runners
 
@@ -382,9 +425,9 @@ class _NotingBenchmark:
 
 @contextmanager
 def noted_failures(autotuner: Any, tuning: Tuning, config_count: int) -> Iterator[dict[Any, BaseException]]:
-    """Note why candidates fail in an autotuner's benchmark: Triton itself forgets it.
+    """Note the errors of candidates in an autotuner's benchmark. Triton itself keeps no error.
 
-    :param tuning: shows each candidate before it is measured.
+    :param tuning: shows the number of each candidate before its measurement.
     :param config_count: the number of candidates.
     :returns: a context that yields the error of each failed candidate.
     """
@@ -394,21 +437,24 @@ def noted_failures(autotuner: Any, tuning: Tuning, config_count: int) -> Iterato
     try:
         yield noting.errors
     except BaseException:
-        noting.errors.clear()  # the raised error keeps its frames, and the frames must not lead back to the error
+        # The error that is raised keeps its frames. If a frame led to the error, Python could not free both at once.
+        noting.errors.clear()
         raise
     finally:
         autotuner.do_bench = original
-    for error in noting.errors.values():  # none of them is raised any more
+    # Nobody will raise these errors. Their frames would keep the tensors of the call.
+    for error in noting.errors.values():
         clear_tracebacks(error)
 
 
 def fails_again(error: BaseException) -> bool:
-    """Whether a candidate with this error will fail in the next run, too, as far as the error shows.
+    """Whether a candidate that failed with this error will also fail in the next run.
 
-    Such errors are refusals of Triton's compiler, a need for more than the device has, and a wrong call. Other errors
-    may not come again: errors of the device or its driver, a lack of memory, and errors of Triton's interpreter, which
-    launches in other threads disturb.
+    Three kinds of errors come again: Triton's compiler refuses the kernel, the kernel needs more than the device has,
+    or the call is wrong. Other errors are transient: an error of the device or its driver, a lack of memory, or an
+    error of Triton's interpreter, in which launches of other threads can cause errors.
     """
+    # Triton may raise an error of its own for a transient error, which is then the cause.
     for linked in (error, error.__cause__):
         if isinstance(linked, (MemoryError, OSError)) or type(linked).__module__.startswith("torch"):
             return False
@@ -416,5 +462,5 @@ def fails_again(error: BaseException) -> bool:
 
 
 def describe_failure(error: BaseException) -> str:
-    """Return an error in one line. A message of Triton begins with the source and ends with the fault."""
+    """Return an error in one line. Triton's messages show the source first, so the line shows only the fault."""
     return describe_error(error, compiler.find_message(error))
