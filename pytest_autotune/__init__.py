@@ -1,6 +1,6 @@
 """Persisted autotuning for test suites, and a tuner for hand-written kernels.
 
-Each public name but ``ACTIVE_RUNS`` is imported from its module when it is first used.
+Each public name is imported from its module when it is first used.
 """
 
 from __future__ import annotations
@@ -8,12 +8,10 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-# Modules that ``pytest-autotune export`` wrote look up this name here, so it never changes.
-from pytest_autotune.run.active import ACTIVE_RUNS as ACTIVE_RUNS
-
 if TYPE_CHECKING:
     from pytest_autotune.cache.model import Device as Device
     from pytest_autotune.production.use import use as use
+    from pytest_autotune.run.active import ACTIVE_RUNS as ACTIVE_RUNS
     from pytest_autotune.tuners.function.identity import multiple_of as multiple_of
     from pytest_autotune.tuners.function.identity import power_of_two as power_of_two
     from pytest_autotune.tuners.function.plan import Optuna as Optuna
@@ -30,6 +28,8 @@ __version__ = "0.1.0"
 
 #: The module of each public name.
 _PUBLIC = {
+    # Modules that ``pytest-autotune export`` wrote look up this name here, so it never changes.
+    "ACTIVE_RUNS": "pytest_autotune.run.active",
     "Device": "pytest_autotune.cache.model",
     "InvalidConfiguration": "pytest_autotune.tuners.function.space",
     "Measuring": "pytest_autotune.tuners.measuring.options",

@@ -73,7 +73,12 @@ def _describe_node(node: ast.AST, without: frozenset[str] = frozenset()) -> str:
         # A field that this version of Python lacks is empty in other versions.
         if value is None or value == []:
             continue
-        fields.append(f"{name}={_describe_value(value)}")
+        # A nested expression is described here and not by _describe_value: an expression of many operators is a deep
+        # tree, and Python allows 1,000 calls inside each other.
+        if isinstance(value, ast.AST):
+            fields.append(f"{name}={_describe_node(value)}")
+        else:
+            fields.append(f"{name}={_describe_value(value)}")
     return f"{type(node).__name__}({', '.join(fields)})"
 
 
