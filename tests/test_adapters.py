@@ -192,7 +192,7 @@ def test_adapters_that_cannot_be_loaded_cost_a_line_and_no_test(
 
     result.assert_outcomes(passed=3)
     lines = section(result)
-    for told in (
+    for message in (
         "missing was bypassed: no_such_module:Adapter: ModuleNotFoundError: No module named 'no_such_module'",
         "raising was bypassed: raising_adapter:Adapter: RuntimeError: two lines",
         "leaving was bypassed: leaving_adapter:Adapter: SystemExit: needs a licence",
@@ -205,7 +205,7 @@ def test_adapters_that_cannot_be_loaded_cost_a_line_and_no_test(
         "careless: error in untracked(): TypeError: 'NoneType' object is not iterable",
         "session: error in at_next_test(): OSError: forget",
     ):
-        assert sum(told in line for line in lines) == 1, told
+        assert sum(message in line for line in lines) == 1, message
     assert any("2 entries written" in line for line in lines)
 
 

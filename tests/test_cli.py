@@ -69,7 +69,7 @@ def write(path: str, *entries: Entry) -> None:
     update_store(stores.open_store(path), lambda now: Cache(entries))
 
 
-def held(path: str) -> set[Entry]:
+def entries_of(path: str) -> set[Entry]:
     return set(stores.read_cache(path).entries)
 
 
@@ -269,7 +269,7 @@ def test_merge_writes_entries_of_all_shards_and_devices(run: Run) -> None:
     status, lines, _ = run("merge", "1.pb", "2.textproto", "3/", "-o", "out.yaml")
 
     assert (status, lines) == (0, ["4 entries of 3 caches written to out.yaml"])
-    assert held("out.yaml") == {entry(1), entry(1, device=A100), entry(2), entry(3)}
+    assert entries_of("out.yaml") == {entry(1), entry(1, device=A100), entry(2), entry(3)}
 
 
 def test_merge_says_which_fingerprints_of_one_problem_both_stay(run: Run) -> None:
@@ -297,8 +297,8 @@ def test_merge_says_what_it_replaced_that_no_shard_has(run: Run) -> None:
 
     lines = run("merge", "1.pb", "-o", "out.textproto")[1]
 
-    told = "; 1 problem that it held gone: in no FILE (to keep such, name it as one)"
-    assert lines == [f"1 entry of 1 cache written to out.textproto{told}"]
+    message = "; 1 problem that it held gone: in no FILE (to keep such, name it as one)"
+    assert lines == [f"1 entry of 1 cache written to out.textproto{message}"]
 
 
 def test_merge_lists_what_was_settled(run: Run) -> None:
@@ -314,7 +314,7 @@ def test_merge_lists_what_was_settled(run: Run) -> None:
         "    kept 2.textproto: BLOCK=64, 10 us",
         "    dropped 1.textproto: BLOCK=32, 11 us",
     ]
-    assert held("out.textproto") == {entry(block=64)}
+    assert entries_of("out.textproto") == {entry(block=64)}
 
 
 def test_merge_with_a_base_removes_what_one_side_removed(run: Run) -> None:
@@ -328,11 +328,11 @@ def test_merge_with_a_base_removes_what_one_side_removed(run: Run) -> None:
         "1 entry left out, which one side removed or replaced:",
         "  triton:lib.add (M=2, a.dtype=fp16) on NVIDIA H200",
     ]
-    assert held("base.textproto") == {entry(1), entry(3)}
+    assert entries_of("base.textproto") == {entry(1), entry(3)}
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (["1.textproto", "1.textproto", "-o", "out.textproto"], "1.textproto: is named twice"),
         (["1.textproto", "gone.textproto", "-o", "out.textproto"], "gone.textproto: no such file"),
@@ -342,7 +342,7 @@ def test_merge_with_a_base_removes_what_one_side_removed(run: Run) -> None:
         (["1.textproto"], "Missing option '-o'"),
     ],
 )
-def test_merge_refuses_in_one_line_what_would_lose_something(run: Run, arguments: list[str], told: str) -> None:
+def test_merge_refuses_in_one_line_what_would_lose_something(run: Run, arguments: list[str], message: str) -> None:
     write("1.textproto", entry())
     Path("newer.textproto").write_text(Path("1.textproto").read_text().replace("  tuner:", '  newer: "x"\n  tuner:'))
     write("newer.pb", entry())
@@ -353,7 +353,7 @@ def test_merge_refuses_in_one_line_what_would_lose_something(run: Run, arguments
     status, lines, errors = run("merge", *arguments)
 
     assert (status, lines, errors.count("\n")) == (4, [], 1)
-    assert told in errors
+    assert message in errors
     assert not Path("out.textproto").exists()
 
 
@@ -381,11 +381,11 @@ def test_check_finds_and_mends_a_file_in_another_form(run: Run) -> None:
     """
     write("a.textproto", entry(1), entry(2), entry(3))
     before = Path("a.textproto").read_text()
-    head, (one, two, three) = blocks("a.textproto")
-    line = (head + one).count("\n") + 3
+    head, (first, second, third) = blocks("a.textproto")
+    line = (head + first).count("\n") + 3
     what = "is not as pytest-autotune writes it: not sorted, laid out otherwise, or with something twice"
 
-    for other in (head + one + three + two, head + one + one.replace("10.0", "19.0") + two + three):
+    for other in (head + first + third + second, head + first + first.replace("10.0", "19.0") + second + third):
         Path("a.textproto").write_text(other)
         status, lines, _ = run("check", "a.textproto")
 
@@ -398,8 +398,8 @@ def test_check_finds_and_mends_a_file_in_another_form(run: Run) -> None:
 
 def test_a_fix_keeps_what_a_dump_writes_meanwhile(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     write("a.textproto", entry(1), entry(2))
-    head, (one, two) = blocks("a.textproto")
-    Path("a.textproto").write_text(head + two + one)
+    head, (first, second) = blocks("a.textproto")
+    Path("a.textproto").write_text(head + second + first)
     store_of = stores.open_store
 
     def after_a_dump(path: str) -> Store:
@@ -409,7 +409,7 @@ def test_a_fix_keeps_what_a_dump_writes_meanwhile(run: Run, monkeypatch: pytest.
     monkeypatch.setattr(stores, "open_store", after_a_dump)
 
     assert run("check", "--fix", "a.textproto")[0] == 0
-    assert held("a.textproto") == {entry(1), entry(2), entry(3)}
+    assert entries_of("a.textproto") == {entry(1), entry(2), entry(3)}
 
 
 @pytest.mark.parametrize("output", ["a.textproto", "./a.textproto", "link.textproto"])
@@ -428,7 +428,7 @@ def test_a_merge_keeps_what_a_dump_writes_meanwhile(run: Run, monkeypatch: pytes
     monkeypatch.setattr(stores, "open_store", after_a_dump)
 
     assert run("merge", "a.textproto", "b.textproto", "-o", output)[0] == 0
-    assert held("a.textproto") == {entry(1), entry(2), entry(3)}
+    assert entries_of("a.textproto") == {entry(1), entry(2), entry(3)}
 
 
 def test_check_tells_what_cannot_be_read_with_line_and_column(run: Run) -> None:
@@ -485,7 +485,7 @@ def test_prune_drops_what_is_unused_and_no_report_asked_for(run: Run) -> None:
     assert run(*both, "--device=A100", "--exit-code")[:2] == (0, ["0 entries dropped, 4 kept"])
     status, lines, _ = run(*both)
     assert (status, lines) == (0, ["1 entry dropped, 3 kept", "  triton:lib.add (M=1, a.dtype=fp16) on NVIDIA H200"])
-    assert held("a.textproto") == {entry(2), entry(3), entry(True)}
+    assert entries_of("a.textproto") == {entry(2), entry(3), entry(True)}
 
 
 def test_prune_keeps_entries_that_any_report_used(run: Run) -> None:
@@ -497,7 +497,7 @@ def test_prune_keeps_entries_that_any_report_used(run: Run) -> None:
 
     assert run("prune", "a.textproto", "--unused-in=1.json", "--unused-in=2.json")[1][0] == "1 entry dropped, 2 kept"
     assert run("prune", "a.textproto", "--unused-in=1.json")[1][0] == "1 entry dropped, 1 kept"
-    assert held("a.textproto") == {entry(1)}
+    assert entries_of("a.textproto") == {entry(1)}
 
 
 def test_prune_keeps_entries_of_devices_without_a_report(run: Run) -> None:
@@ -508,7 +508,7 @@ def test_prune_keeps_entries_of_devices_without_a_report(run: Run) -> None:
 
     assert run("prune", "a.textproto", "--unused-in=h200.json")[1][0] == "1 entry dropped, 2 kept"
     assert run("prune", "a.textproto", "--unused-in=h200.json", "--unused-in=a100.json")[1][0].startswith("1 entry d")
-    assert held("a.textproto") == {entry(2, device=A100)}
+    assert entries_of("a.textproto") == {entry(2, device=A100)}
 
 
 def test_prune_refuses_the_report_of_a_run_that_was_not_complete(run: Run) -> None:
@@ -519,7 +519,7 @@ def test_prune_refuses_the_report_of_a_run_that_was_not_complete(run: Run) -> No
 
     assert status == 4
     assert "1.json: of a run that was not complete (2 tests were skipped)" in errors
-    assert held("a.textproto") == {entry(1)}
+    assert entries_of("a.textproto") == {entry(1)}
 
 
 def test_prune_joins_the_reports_of_shards(run: Run) -> None:
@@ -532,9 +532,9 @@ def test_prune_joins_the_reports_of_shards(run: Run) -> None:
     arguments = ["prune", "a.textproto", "--unused-in=1.json", "--unused-in=2.json", "--together"]
 
     assert run(*arguments, "--dry-run")[1][0] == "1 entry would be dropped, 4 kept"
-    assert len(held("a.textproto")) == 5
+    assert len(entries_of("a.textproto")) == 5
     assert run(*arguments)[1][0] == "1 entry dropped, 4 kept"
-    assert held("a.textproto") == {entry(1), entry(2), other, entry(3, device=A100)}
+    assert entries_of("a.textproto") == {entry(1), entry(2), other, entry(3, device=A100)}
 
 
 @pytest.mark.parametrize("not_passed", ["t::a was skipped", "t::a failed"])
@@ -551,7 +551,7 @@ def test_prune_keeps_all_entries_if_a_shard_did_not_pass(run: Run, not_passed: s
     assert lines[1].startswith(f"2.json: {not_passed}, so its tests may need any entry")
     is_allowed = not_passed.endswith("skipped")
     assert run(*arguments, "--allow-skipped")[0] == int(is_allowed)
-    assert held("a.textproto") == ({entry(1)} if is_allowed else {entry(1), entry(2)})
+    assert entries_of("a.textproto") == ({entry(1)} if is_allowed else {entry(1), entry(2)})
 
 
 @pytest.mark.parametrize(
@@ -580,7 +580,7 @@ def test_prune_refuses_what_is_no_report(run: Run, text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (["shw"], "pytest-autotune: No such command 'shw'"),
         (["show"], "pytest-autotune show: Missing argument 'FILE'"),
@@ -589,11 +589,11 @@ def test_prune_refuses_what_is_no_report(run: Run, text: str) -> None:
         (["show", "a.docx"], 'pytest-autotune: a.docx: the suffix ".docx" is unknown'),
     ],
 )
-def test_what_cannot_be_done_is_one_line_and_exit_status_4(run: Run, arguments: list[str], told: str) -> None:
+def test_what_cannot_be_done_is_one_line_and_exit_status_4(run: Run, arguments: list[str], message: str) -> None:
     status, lines, errors = run(*arguments)
 
     assert (status, lines, errors.count("\n")) == (4, [], 1)
-    assert errors.startswith(told)
+    assert errors.startswith(message)
 
 
 def test_a_reader_that_has_had_enough_is_no_error(tmp_path: Path) -> None:
@@ -667,4 +667,4 @@ def test_convert_replaces_no_cache_that_has_other_problems(run: Run) -> None:
 
     assert status != 0
     assert "holds 1 problem that the other cache lacks" in message
-    assert held("b.textproto") == {entry(2)}
+    assert entries_of("b.textproto") == {entry(2)}

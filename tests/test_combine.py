@@ -19,14 +19,14 @@ def of_two(ours: Cache, theirs: Cache, ancestor: Cache | None = None) -> Combine
     return combine_caches({"ours": ours, "theirs": theirs}, ancestor)
 
 
-def held(combined: CombinedCaches) -> set[Entry]:
+def entries_of(combined: CombinedCaches) -> set[Entry]:
     return set(combined.cache.entries)
 
 
 def test_all_entries_of_all_caches_are_there() -> None:
     shards = {str(m): cache(entry(m), entry(m, device=A100)) for m in range(5)}
 
-    assert held(combine_caches(shards)) == {entry(m, device=device) for m in range(5) for device in (H200, A100)}
+    assert entries_of(combine_caches(shards)) == {entry(m, device=device) for m in range(5) for device in (H200, A100)}
 
 
 def test_of_several_choices_the_fastest_stays_and_all_are_told() -> None:
@@ -34,9 +34,9 @@ def test_of_several_choices_the_fastest_stays_and_all_are_told() -> None:
 
     combined = of_two(cache(slow), cache(fast))
 
-    assert held(combined) == {fast}
-    ((kept, other),) = combined.conflicts
-    assert ((kept.process, kept.entry), (other.process, other.entry)) == (("theirs", fast), ("ours", slow))
+    assert entries_of(combined) == {fast}
+    ((fastest, other),) = combined.conflicts
+    assert ((fastest.process, fastest.entry), (other.process, other.entry)) == (("theirs", fast), ("ours", slow))
 
 
 def test_the_order_of_the_caches_does_not_matter() -> None:
@@ -55,26 +55,26 @@ def test_what_one_side_changed_is_changed_even_to_a_slower_time() -> None:
 
     for sides in ((cache(slower), cache(entry())), (cache(entry()), cache(slower))):
         combined = of_two(*sides, ancestor=cache(entry()))
-        assert (held(combined), combined.conflicts) == ({slower}, ())
+        assert (entries_of(combined), combined.conflicts) == ({slower}, ())
 
 
 def test_what_one_side_removed_is_removed_and_told() -> None:
     combined = of_two(cache(entry(1)), cache(entry(1), entry(2)), ancestor=cache(entry(1), entry(2)))
 
-    assert (held(combined), combined.removed) == ({entry(1)}, (entry(2),))
+    assert (entries_of(combined), combined.removed) == ({entry(1)}, (entry(2),))
 
 
 def test_what_one_side_removed_and_the_other_changed_stays() -> None:
     changed = entry(2, block=64)
 
-    assert held(of_two(cache(), cache(changed), ancestor=cache(entry(2)))) == {changed}
+    assert entries_of(of_two(cache(), cache(changed), ancestor=cache(entry(2)))) == {changed}
 
 
 def test_a_merge_does_not_restore_an_entry_of_old_code() -> None:
     """Our side tuned the kernel for changed code, and their side did not change its entry. Only the new entry stays."""
     combined = of_two(cache(entry(source="new")), cache(entry(source="old")), ancestor=cache(entry(source="old")))
 
-    assert held(combined) == {entry(source="new")}
+    assert entries_of(combined) == {entry(source="new")}
 
 
 def test_entries_of_another_gpu_stay_whichever_side_has_them() -> None:
@@ -82,7 +82,9 @@ def test_entries_of_another_gpu_stay_whichever_side_has_them() -> None:
     ours = cache(entry(block=64), entry(device=A100))
     theirs = cache(entry(block=16), entry(device=A100, block=64), entry(2, device=A100))
 
-    assert {one for one in held(of_two(ours, theirs, old)) if one.problem.device == A100} == {
+    assert {
+        merged_entry for merged_entry in entries_of(of_two(ours, theirs, old)) if merged_entry.problem.device == A100
+    } == {
         entry(device=A100, block=64),
         entry(2, device=A100),
     }
@@ -92,6 +94,10 @@ def test_a_choice_wins_over_a_failure_wherever_it_comes_from() -> None:
     """As in a dump, unless a run has tried the choice and replaced it, which makes the next generation of the entry."""
     failed = replace(entry(), choice=None, candidates=(Candidate(failed="no compiler was found"),))
 
-    assert held(of_two(cache(failed), cache(entry()))) == held(of_two(cache(entry()), cache(failed))) == {entry()}
+    assert (
+        entries_of(of_two(cache(failed), cache(entry())))
+        == entries_of(of_two(cache(entry()), cache(failed)))
+        == {entry()}
+    )
     replaced = replace(failed, generation=1)
-    assert held(of_two(cache(entry()), cache(replaced))) == {replaced}
+    assert entries_of(of_two(cache(entry()), cache(replaced))) == {replaced}

@@ -16,7 +16,7 @@ from tests.results import result
 GPU = Device("GPU", "arch", 1)
 
 
-def misses(
+def build_misses(
     kernel: str = "relu", entries: list[dict[str, Any]] | None = None, **axes: list[Any]
 ) -> tuple[ProblemRow, ...]:
     def problem(key: dict[str, Any]) -> Problem:
@@ -24,69 +24,71 @@ def misses(
 
     keys = [dict(zip(axes, values, strict=True)) for values in zip(*axes.values(), strict=True)]
     index = EntryIndex.from_caches([Cache(tuple(Entry(problem(key)) for key in entries or []))])
-    met = [Lookup(Identity(problem(key), ()), Outcome.MISS, NO_ENTRY) for key in keys]
-    return build_rows(met, index, Policy(), MergeResult(Cache()))
+    lookups = [Lookup(Identity(problem(key), ()), Outcome.MISS, NO_ENTRY) for key in keys]
+    return build_rows(lookups, index, Policy(), MergeResult(Cache()))
 
 
-def told(*rows: ProblemRow, **more: Any) -> list[str]:
-    return [f"{one.word} {one}" for one in list_findings(result(rows=rows, **more))]
+def describe_findings(*rows: ProblemRow, **fields: Any) -> list[str]:
+    return [f"{finding.word} {finding}" for finding in list_findings(result(rows=rows, **fields))]
 
 
 def test_rows_that_differ_in_a_number_are_joined_as_a_span() -> None:
-    assert told(*misses(entries=[{"n": 100, "m": 8}], n=[*range(101, 115)], m=[8] * 14)) == [
+    assert describe_findings(*build_misses(entries=[{"n": 100, "m": 8}], n=[*range(101, 115)], m=[8] * 14)) == [
         "MISS toy:relu (m=8): 14 misses, n = 101 … 114; the nearest has n 100"
     ]
 
 
 def test_few_rows_stay_as_they_are() -> None:
-    assert len(told(*misses(n=[1, 2, 3]))) == 3
+    assert len(describe_findings(*build_misses(n=[1, 2, 3]))) == 3
 
 
 def test_joined_rows_list_values_of_keys_that_vary_together() -> None:
     """Parts that vary independently have a list each. Parts that vary together are listed as tuples."""
     dtypes = ["fp16", "fp32", "bf16", "fp16"]
-    few = misses(n=[64, 1, 64, 1], a=dtypes, b=dtypes)
-    assert told(*few) == ["MISS toy:relu: 4 misses, n = 1, 64; a, b = bf16, fp16, fp32; no entry"]
-    (many,) = told(*misses(m=[*range(9)], n=[*range(9)]))
+    few = build_misses(n=[64, 1, 64, 1], a=dtypes, b=dtypes)
+    assert describe_findings(*few) == ["MISS toy:relu: 4 misses, n = 1, 64; a, b = bf16, fp16, fp32; no entry"]
+    (many,) = describe_findings(*build_misses(m=[*range(9)], n=[*range(9)]))
     assert many == (
         "MISS toy:relu: 9 misses, (m, n) = (0, 0), (1, 1), (2, 2), (3, 3), (4, 4), (5, 5) and 3 more; no entry"
     )
 
 
 def test_texts_with_commas_in_them_stand_apart() -> None:
-    (row,) = told(*misses(inputs=["f32[1, 2], f32[2]", "f32[3, 2], f32[2]", "(1, 2)", "f32[5]"]))
+    (row,) = describe_findings(*build_misses(inputs=["f32[1, 2], f32[2]", "f32[3, 2], f32[2]", "(1, 2)", "f32[5]"]))
     assert "4 misses, inputs = (1, 2), (f32[1, 2], f32[2]), (f32[3, 2], f32[2]), f32[5]; " in row
 
 
 def test_nearest_entries_that_differ_are_told_as_that() -> None:
-    assert told(*misses(entries=[{"n": 100}, {"n": 900}], n=[101, 102, 901, 902])) == [
+    assert describe_findings(*build_misses(entries=[{"n": 100}, {"n": 900}], n=[101, 102, 901, 902])) == [
         "MISS toy:relu: 4 misses, n = 101, 102, 901, 902; the nearest differ in n"
     ]
 
 
 def test_other_kernels_outcomes_and_reasons_stay_apart() -> None:
-    near = misses(entries=[{"n": 100, "m": 1}], n=[101, 102, 103, 104, 100, 100, 100, 100], m=[1, 1, 1, 1, 5, 6, 7, 8])
-    other = misses("gelu", n=[1, 2, 3, 4])
+    near = build_misses(
+        entries=[{"n": 100, "m": 1}], n=[101, 102, 103, 104, 100, 100, 100, 100], m=[1, 1, 1, 1, 5, 6, 7, 8]
+    )
+    other = build_misses("gelu", n=[1, 2, 3, 4])
 
     found = list_findings(result(rows=(*near, *other)))
-    assert sorted((one.problem, one.problem_count) for one in found) == [
+    assert sorted((finding.problem, finding.problem_count) for finding in found) == [
         ("toy:gelu", 4), ("toy:relu (m=1)", 4), ("toy:relu (n=100)", 4),
     ]  # fmt: skip
 
 
 def test_unused_entries_of_a_kernel_are_joined_by_reason() -> None:
     """Either no test requested the problem, or a test requested it with other code or candidates."""
-    entries = tuple(Entry(row.problem) for row in misses(n=[1, 2, 3, 4, 5]))
-    (asked,) = misses(n=[5])
+    entries = tuple(Entry(row.problem) for row in build_misses(n=[1, 2, 3, 4, 5]))
+    (asked,) = build_misses(n=[5])
 
-    assert told(replace(asked, outcome=Outcome.HIT), unused_entries=entries) == [
+    assert describe_findings(replace(asked, outcome=Outcome.HIT), unused_entries=entries) == [
         "UNUSED toy:relu: 4 unused, n = 1, 2, 3, 4; not requested by any test",
         "UNUSED toy:relu (n=5): only requested with other code or candidates",
     ]
 
 
 def test_a_row_of_a_kernel_says_of_how_many_tests_it_is() -> None:
-    rows = [replace(row, tests=(f"t::{number // 2}",)) for number, row in enumerate(misses(n=[1, 2, 3, 4]))]
+    rows = [replace(row, tests=(f"t::{number // 2}",)) for number, row in enumerate(build_misses(n=[1, 2, 3, 4]))]
 
     (found,) = list_findings(result(rows=tuple(rows)))
 
@@ -94,8 +96,10 @@ def test_a_row_of_a_kernel_says_of_how_many_tests_it_is() -> None:
 
 
 def test_what_a_test_draws_anew_in_each_run_says_so() -> None:
-    rows = tuple(replace(row, tests=("t::test",)) for row in misses(n=[1, 2, 3, 4]))
-    more = {"hypothesis_tests": ("t::test",)}
+    rows = tuple(replace(row, tests=("t::test",)) for row in build_misses(n=[1, 2, 3, 4]))
+    fields = {"hypothesis_tests": ("t::test",)}
 
-    assert told(*rows, **more)[0].endswith("no entry; drawn anew in each run by Hypothesis")
-    assert all(one.endswith("; drawn anew in each run by Hypothesis") for one in told(*rows[:2], **more))
+    assert describe_findings(*rows, **fields)[0].endswith("no entry; drawn anew in each run by Hypothesis")
+    assert all(
+        line.endswith("; drawn anew in each run by Hypothesis") for line in describe_findings(*rows[:2], **fields)
+    )

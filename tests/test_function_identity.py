@@ -42,7 +42,7 @@ def looked_up() -> Any:
     adapter.unhook()
 
 
-def chosen(run: Any, key: Any = None, **options: Any) -> Any:
+def tune_once(run: Any, key: Any = None, **options: Any) -> Any:
     return pytest_autotune.tune("k", key=key, **{"space": [1, 2, 4], "run": run, "measuring": AS_TOLD, **options})
 
 
@@ -102,8 +102,8 @@ def test_values_of_a_single_call_are_in_no_digest(looked_up: list[Lookup], make:
 
     Only the key separates problems.
     """
-    assert (chosen(make(1)), chosen(make(4))) == (1, 1)
-    assert (chosen(make(1), {"best": 1}), chosen(make(4), {"best": 4})) == (1, 4)
+    assert (tune_once(make(1)), tune_once(make(4))) == (1, 1)
+    assert (tune_once(make(1), {"best": 1}), tune_once(make(4), {"best": 4})) == (1, 4)
     assert len(looked_up) == 3
     assert len(set(sources(looked_up))) == 1
     assert None not in sources(looked_up)
@@ -132,7 +132,7 @@ def scaled_by_keyword(factor: Any) -> Any:
 
 def scaled_inside(factor: Any) -> Any:
     act = scaled_by(factor)
-    return lambda x: [act(one) for one in x]
+    return lambda x: [act(value) for value in x]
 
 
 def scaled_by_partial(factor: Any) -> Any:
@@ -234,7 +234,7 @@ def fastest_is(best: Any, **options: Any) -> Any:
         call()
         return 1.0 if now[0] is best else 9.0
 
-    return chosen(lambda config: now.__setitem__(slice(None), [config]), measuring=Measuring(clock=clock), **options)
+    return tune_once(lambda config: now.__setitem__(slice(None), [config]), measuring=Measuring(clock=clock), **options)
 
 
 def test_functions_of_one_factory_are_told_apart_as_key_values() -> None:
@@ -313,7 +313,7 @@ def test_a_function_with_a_value_without_stable_form_fails(function: Any, carrie
     message = rf"\Athe function tests\.test_function_identity\..*{re.escape(carries)}.*\Z"
     for options in ({"key": {"act": function}}, {"key": {"act": (function, 1)}}, {"space": [function, other]}):
         with pytest.raises(TypeError, match=message):
-            chosen(other, **options)
+            tune_once(other, **options)
     with pytest.raises(TypeError, match=message):
         pytest_autotune.product(act=[function])
 
@@ -376,7 +376,7 @@ def other(config: int) -> int:
 def test_state_that_tests_change_makes_no_choice_stale(looked_up: list[Lookup], options: Any) -> None:
     for _ in range(2):
         _sources.clear()
-        chosen(**options)
+        tune_once(**options)
         MEMO[len(MEMO)] = 0
 
     assert len(looked_up) == 1
@@ -431,13 +431,13 @@ def test_lambdas_that_call_one_function_share_an_entry(looked_up: list[Lookup]) 
     scale = 2
 
     def test_one() -> None:
-        chosen(lambda config: calls(config) * scale)
+        tune_once(lambda config: calls(config) * scale)
 
     def test_two() -> None:
-        chosen(lambda c: calls(c))
+        tune_once(lambda c: calls(c))
 
     def test_of_another() -> None:
-        chosen(lambda config: other(calls(config)))
+        tune_once(lambda config: other(calls(config)))
 
     test_one()
     test_two()
@@ -448,10 +448,10 @@ def test_lambdas_that_call_one_function_share_an_entry(looked_up: list[Lookup]) 
 
 def test_a_lambda_without_calls_has_its_own_source(looked_up: list[Lookup]) -> None:
     """A lambda that also calls a class has its own source, too."""
-    chosen(lambda config: config)
-    chosen(lambda config: config + 1)
-    chosen(lambda config: calls(config) + Tile(config).m)
-    chosen(lambda config: calls(config) - Tile(config).m)
+    tune_once(lambda config: config)
+    tune_once(lambda config: config + 1)
+    tune_once(lambda config: calls(config) + Tile(config).m)
+    tune_once(lambda config: calls(config) - Tile(config).m)
 
     assert len(set(sources(looked_up))) == 4
 
@@ -460,7 +460,7 @@ def test_compiled_options_of_numba_belong_to_the_source(looked_up: list[Lookup])
     """The option nogil does not change the compiled code."""
     numba = pytest.importorskip("numba")
     for options in ({}, {"fastmath": True}, {"fastmath": {"nnan", "nsz"}}, {"parallel": True}, {"nogil": True}):
-        chosen(lambda config: config, source=numba.njit(distance, **options))
+        tune_once(lambda config: config, source=numba.njit(distance, **options))
 
     sources = [next(value for value in lookup.fingerprint if value.name == "source") for lookup in looked_up]
     assert len(set(sources)) == len(looked_up) == 4
@@ -469,14 +469,14 @@ def test_compiled_options_of_numba_belong_to_the_source(looked_up: list[Lookup])
 def test_what_a_library_calls_an_object_by_is_no_source(looked_up: list[Lookup]) -> None:
     torch = pytest.importorskip("torch")
     with pytest.raises(TypeError, match="source= takes functions, texts, paths and Python modules, not Identity"):
-        chosen(lambda config: config, source=torch.nn.Identity())
+        tune_once(lambda config: config, source=torch.nn.Identity())
 
-    chosen(torch.nn.Identity())
+    tune_once(torch.nn.Identity())
     assert "source" not in [value.name for value in looked_up[0].fingerprint]
     assert "without a source" in looked_up[0].label
 
 
-def told(call: Any) -> float:
+def return_time(call: Any) -> float:
     return float(call())
 
 
@@ -497,12 +497,12 @@ def drawn(trials: int, seed: int) -> dict[str, Any]:
 
 @pytest.mark.parametrize(
     "others",
-    [[measured(), measured(clock=told), measured(clock=another)], [{}, drawn(1, 0), drawn(2, 0), drawn(2, 1)]],
+    [[measured(), measured(clock=return_time), measured(clock=another)], [{}, drawn(1, 0), drawn(2, 0), drawn(2, 1)]],
     ids=["clock", "strategy"],
 )
 def test_clock_and_strategy_belong_to_the_fingerprint(looked_up: list[Lookup], others: list[dict[str, Any]]) -> None:
     for options in [*others, *others]:
-        chosen(other, **options)
+        tune_once(other, **options)
 
     assert len({lookup.fingerprint for lookup in looked_up}) == len(looked_up) == len(others)
 
@@ -524,8 +524,8 @@ def test_the_examples_cache_fits_its_numba_kernel(looked_up: list[Lookup], monke
         import_module("example_kernels.matmul_cpu").matmul_cpu(matrix, matrix)
 
     cache = stores.read_cache(example / "autotune.textproto")
-    kept = {entry.fingerprint for entry in cache.entries if entry.problem.kernel.endswith(".multiply_tiles")}
-    assert kept == {lookup.fingerprint for lookup in looked_up}
+    committed = {entry.fingerprint for entry in cache.entries if entry.problem.kernel.endswith(".multiply_tiles")}
+    assert committed == {lookup.fingerprint for lookup in looked_up}
 
 
 class UserType:

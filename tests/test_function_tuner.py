@@ -67,16 +67,16 @@ def identity(config: Any) -> Any:
 def test_a_list_yields_the_callers_own_objects() -> None:
     configs = [{"BLOCK": 16}, {"BLOCK": 8}]
 
-    chosen = tune("k", space=configs, run=lambda config: config["BLOCK"], measuring=AS_TOLD)
+    choice = tune("k", space=configs, run=lambda config: config["BLOCK"], measuring=AS_TOLD)
 
-    assert chosen is configs[1]
+    assert choice is configs[1]
 
 
 def test_a_product_has_every_allowed_combination() -> None:
     """The argument `where` of product() rejects combinations."""
     space = product(m=[1, 2], n=[10, 20], where=lambda config: config["m"] * config["n"] < 40)
 
-    assert [one.config for one in space] == [{"m": 1, "n": 10}, {"m": 1, "n": 20}, {"m": 2, "n": 10}]
+    assert [candidate.config for candidate in space] == [{"m": 1, "n": 10}, {"m": 1, "n": 20}, {"m": 2, "n": 10}]
     assert space.find((Value("m", 2), Value("n", 20))) is None
     assert space.find((Value("n", 20), Value("m", 1))) == list(space)[1]
 
@@ -246,8 +246,8 @@ def test_nothing_is_chosen_when_the_device_no_longer_works(monkeypatch: Any) -> 
         monkeypatch.setattr(HostClock, "synchronise", broken)
         raise InvalidConfiguration("the launch failed")
 
-    told = r"function:k: the device no longer works after config=1 \(the launch failed\): an illegal memory access"
-    with pytest.raises(TuningError, match=told):
+    message = r"function:k: the device no longer works after config=1 \(the launch failed\): an illegal memory access"
+    with pytest.raises(TuningError, match=message):
         tune("k", space=[1, 2], run=run)
 
 
@@ -282,9 +282,9 @@ def test_a_callers_benchmark_measures_each_candidate_once() -> None:
     """Its times decide without a tie. A difference of 0.4 % is enough."""
     times = {1: iter([100.4]), 2: iter([100.0]), 3: iter([200.0])}
 
-    chosen = tune("k", space=[1, 2, 3], run=lambda config: next(times[config]), measuring=AS_TOLD)
+    choice = tune("k", space=[1, 2, 3], run=lambda config: next(times[config]), measuring=AS_TOLD)
 
-    assert chosen == 2
+    assert choice == 2
 
 
 @pytest.mark.parametrize(
@@ -401,21 +401,21 @@ def test_optuna_searches_the_same_part_of_a_space_every_time(memory: function.Me
                 raise InvalidConfiguration("odd")
             return 1.0 + abs(config["a"] - 12) + abs(config["b"] - 3)
 
-        chosen = tune(
+        choice = tune(
             "k",
             space=product(a=range(64), b=range(64), where=lambda config: config["a"] != 5),
             run=run,
             strategy=Optuna(trials=60),
             measuring=AS_TOLD,
         )
-        return chosen, list(dict.fromkeys(asked))
+        return choice, list(dict.fromkeys(asked))
 
-    chosen, asked = search()
+    choice, asked = search()
 
-    assert search() == (chosen, asked)
+    assert search() == (choice, asked)
     assert len(asked) <= 60
     assert not [number for number in asked if number // 100 == 5]
-    assert abs(chosen["a"] - 12) + abs(chosen["b"] - 3) < 40
+    assert abs(choice["a"] - 12) + abs(choice["b"] - 3) < 40
 
 
 def test_a_random_search_measures_the_same_part_every_time(memory: function.Memory) -> None:

@@ -30,7 +30,7 @@ PRUNE = "to drop the unused entries, unless another suite uses them."
 
 
 @pytest.mark.parametrize(
-    ("summary", "told"),
+    ("summary", "expected_hints"),
     [
         (replace(LOADED, rows=(row(Outcome.HIT),)), []),
         (replace(LOADED, rows=(row(Outcome.STALE),)), [f"{UPDATE}."]),
@@ -62,21 +62,21 @@ PRUNE = "to drop the unused entries, unless another suite uses them."
         (replace(LOADED, loaded=(("c.pb", 0),), gate=Gate(failure="no entries")), [f"{UPDATE}."]),
     ],
 )
-def test_it_names_the_options_that_mend_what_is_wrong(summary: RunResult, told: list[str]) -> None:
-    assert list(list_hints(summary)) == told
+def test_it_names_the_options_that_mend_what_is_wrong(summary: RunResult, expected_hints: list[str]) -> None:
+    assert list(list_hints(summary)) == expected_hints
 
 
 @pytest.mark.parametrize("outcome", [Outcome.MISMATCH, Outcome.MISS])
 def test_the_update_hint_names_the_device_of_the_misses(outcome: Outcome) -> None:
-    (told,) = list_hints(replace(LOADED, rows=(row(outcome, OTHER), row(Outcome.HIT))))
+    (hint,) = list_hints(replace(LOADED, rows=(row(outcome, OTHER), row(Outcome.HIT))))
 
-    assert told == "Re-run on Other GPU (arch, 8 multiprocessors) with --autotune-update to update the cache."
+    assert hint == "Re-run on Other GPU (arch, 8 multiprocessors) with --autotune-update to update the cache."
 
 
 def test_a_cache_that_is_of_no_device_yet_is_updated_anywhere() -> None:
-    (told,) = list_hints(replace(LOADED, devices_by_tuner={}, rows=(row(Outcome.MISS),)))
+    (hint,) = list_hints(replace(LOADED, devices_by_tuner={}, rows=(row(Outcome.MISS),)))
 
-    assert told == f"{UPDATE}."
+    assert hint == f"{UPDATE}."
 
 
 def test_uncacheable_and_untracked_kernels_have_a_hint() -> None:
@@ -119,9 +119,9 @@ def test_a_missing_adapter_has_a_hint() -> None:
 def test_problems_drawn_by_hypothesis_have_their_own_hint() -> None:
     """Hypothesis draws other problems in each run, so no update covers them. Other misses keep the update hint."""
     rows = tuple(replace(row(Outcome.MISS, kernel=f"lib.k{number}"), tests=("t.py::test",)) for number in range(4))
-    (told,) = list_hints(result(LOADED, rows=rows, hypothesis_tests=("t.py::test",)))
+    (hint,) = list_hints(result(LOADED, rows=rows, hypothesis_tests=("t.py::test",)))
 
-    assert told.startswith("Hypothesis draws 4 of these problems anew in each run, so no update covers them: fix its")
-    assert told.endswith("autotune_ignore (ini) for toy:lib.k0, toy:lib.k1, toy:lib.k2 and 1 other kernel.")
+    assert hint.startswith("Hypothesis draws 4 of these problems anew in each run, so no update covers them: fix its")
+    assert hint.endswith("autotune_ignore (ini) for toy:lib.k0, toy:lib.k1, toy:lib.k2 and 1 other kernel.")
     (_, update) = list_hints(result(LOADED, rows=(*rows, row(Outcome.MISS)), hypothesis_tests=("t.py::test",)))
     assert update == f"{UPDATE}."

@@ -28,8 +28,8 @@ from tests.results import result, tuned
 GPU = Device("Toy GPU", "toy", 4)
 
 
-def candidate(block: int, time_us: float | None = None, **more: Any) -> Candidate:
-    return Candidate(params=(Value("BLOCK", block), Value("num_warps", 4)), time_us=time_us, **more)
+def candidate(block: int, time_us: float | None = None, **fields: Any) -> Candidate:
+    return Candidate(params=(Value("BLOCK", block), Value("num_warps", 4)), time_us=time_us, **fields)
 
 
 def summary(problems: int = 3) -> RunResult:
@@ -44,7 +44,7 @@ def summary(problems: int = 3) -> RunResult:
         failed = candidate(2048, failed="out of resource")
         row = ProblemRow(problem, outcome, reason, tests=(test,), candidates=(*slow, failed))
         rows.append(tuned(row, slow[0], 1.5, test))
-    change = Change(ChangeKind.CHOICE, *(Entry(rows[0].problem, choice=one) for one in rows[0].candidates[1::-1]))
+    change = Change(ChangeKind.CHOICE, *(Entry(rows[0].problem, choice=choice) for choice in rows[0].candidates[1::-1]))
     gate = Gate("0", "maximum allowed autotune cache misses exceeded: 2 > 0")
     return result(
         loaded=(("c.textproto", 3),),

@@ -84,9 +84,9 @@ def test_an_incomplete_run_renames_no_entries(a_suite: Suite) -> None:
     a_suite.load("--autotune-dump=cache.textproto", "-k", "ten").assert_outcomes(passed=1, deselected=1)
 
     assert a_suite.cache.read_text() == before
-    told = a_suite.load("-k", "ten").stdout
-    told.fnmatch_lines(["1 hit of new.copy moved from *old.copy; an update of a complete run renames the entries"])
-    told.no_fnmatch_line("Re-run with *")
+    output = a_suite.load("-k", "ten").stdout
+    output.fnmatch_lines(["1 hit of new.copy moved from *old.copy; an update of a complete run renames the entries"])
+    output.no_fnmatch_line("Re-run with *")
 
 
 def test_a_copy_of_a_kernel_is_a_miss(a_suite: Suite) -> None:

@@ -118,7 +118,7 @@ def test_candidates_with_the_same_code_are_launched_once() -> None:
     results = race.finish()
 
     assert set(launched) == {0, 1, 2}
-    assert [one.same_as for one in results] == [None, None, None, 1]
+    assert [result.same_as for result in results] == [None, None, None, 1]
     assert later[0].same_as == 1
     assert results[3].time_us == results[1].time_us
     assert race.choice == 1
@@ -192,8 +192,8 @@ def test_late_launches_of_the_host_do_not_distort_times() -> None:
     choices = []
     for seed in range(8):
         gpu = Gpu(noise=0.06, seed=seed, stalls=lambda now_s: 80.0 if late.random() < 0.08 else 0.0)
-        chosen, results, _ = race(gpu, [5.0] * 30, seed=seed)
-        choices.append(chosen)
+        choice, results, _ = race(gpu, [5.0] * 30, seed=seed)
+        choices.append(choice)
         assert max(result.time_us for result in results) < 5.0 * 1.15
 
     assert choices == [0] * 8
@@ -365,7 +365,7 @@ def test_a_measurement_drops_outliers_and_has_a_spread() -> None:
 
 
 @pytest.mark.parametrize(
-    ("times_us", "kept", "chosen"),
+    ("times_us", "kept_number", "expected_choice"),
     [
         ([10.0 * (1 + TIE * 0.9), 10.0, 9.999], None, 0),
         ([10.0 * (1 + TIE * 1.2), 10.0], None, 1),
@@ -374,9 +374,11 @@ def test_a_measurement_drops_outliers_and_has_a_spread() -> None:
         ([10.0, 9.95], 7, 0),
     ],
 )
-def test_a_tie_goes_to_the_kept_choice_or_the_first(times_us: list[float], kept: int | None, chosen: int) -> None:
+def test_a_tie_goes_to_the_kept_choice_or_the_first(
+    times_us: list[float], kept_number: int | None, expected_choice: int
+) -> None:
     """A kept choice wins within the noise. Without a kept choice, the first candidate of the list wins a tie."""
-    assert choose_candidate(dict(enumerate(times_us)), NOISE, kept) == chosen
+    assert choose_candidate(dict(enumerate(times_us)), NOISE, kept_number) == expected_choice
 
 
 @pytest.mark.parametrize("best_us", [3.0, 5.0, 6.0, 12.0, 100.0])

@@ -31,11 +31,11 @@ def row(
     return ProblemRow(problem, outcome, REASON, "", tests, searches)
 
 
-def missed(number: int, **more: object) -> RunResult:
+def missed(number: int, **fields: object) -> RunResult:
     """A summary of that many stale problems, each of a test of its own."""
     rows = [row(Outcome.STALE, test=f"test_a.py::test_{index}", M=index) for index in range(number)]
     places = {f"test_a.py::test_{index}": SourceLocation("test_a.py", 10 * index + 1) for index in range(number)}
-    return result(loaded=(("c.textproto", 3),), rows=tuple(rows), test_places=places, **more)  # type: ignore[arg-type]
+    return result(loaded=(("c.textproto", 3),), rows=tuple(rows), test_places=places, **fields)  # type: ignore[arg-type]
 
 
 def of_many_kernels(number: int) -> RunResult:
@@ -73,10 +73,10 @@ def test_findings_of_modes_are_annotated_at_their_test() -> None:
     rows = (replace(stale, outcome=Outcome.HIT, reason=""),)
     sections = (Section("sweep", "7", findings=(failed,)), Section("verify", "all", findings=(slow,)))
 
-    told, slower = ci_log.list_annotations(replace(missed(1), rows=rows, sections=sections))
+    failure, slower = ci_log.list_annotations(replace(missed(1), rows=rows, sections=sections))
 
     at = "file=test_a.py,line=1,title=autotune cache%3A"
-    assert told == f"::error {at} failed::FAILED toy:lib.op (M=0): ran with BLOCK=8"
+    assert failure == f"::error {at} failed::FAILED toy:lib.op (M=0): ran with BLOCK=8"
     assert slower.startswith(f"::warning {at} slower::SLOWER toy:lib.op (M=0): the choice takes 1.50 x (BLOCK=64)")
 
 
@@ -105,7 +105,7 @@ def test_of_a_test_whose_worker_died_the_file_is_told() -> None:
 
 def test_problems_of_one_line_are_one_annotation() -> None:
     rows = tuple(row(Outcome.MISS, f"lib.op_{number}", f"test_a.py::test_op[{number}]") for number in range(14))
-    places = {one.tests[0]: SourceLocation("test_a.py", 7) for one in rows}
+    places = {problem_row.tests[0]: SourceLocation("test_a.py", 7) for problem_row in rows}
 
     (line,) = ci_log.list_annotations(result(rows=rows, test_places=places))
 

@@ -116,7 +116,10 @@ def test_every_format_keeps_what_a_choice_was_compiled_for(format: Format) -> No
 
     written = encode(cache, format)
 
-    assert [one.compiled for one in decode(written, format, "x").entries] == [('="\\u0041\u202e" _', "i32 _"), ()]
+    assert [decoded.compiled for decoded in decode(written, format, "x").entries] == [
+        ('="\\u0041\u202e" _', "i32 _"),
+        (),
+    ]
     assert encode(decode(written, format, "x"), format) == written
 
 
@@ -138,13 +141,14 @@ def test_a_merge_unites_the_specializations_of_a_choice() -> None:
 def test_what_another_choice_was_compiled_for_goes_with_it() -> None:
     faster = replace(entry("k", 128, "new"), candidates=(entry("k", 128).choice, entry("k", 64).choice))
     faster = replace(
-        faster, candidates=tuple(replace(one, time_us=t) for one, t in zip(faster.candidates, (1, 9), strict=True))
+        faster,
+        candidates=tuple(replace(candidate, time_us=t) for candidate, t in zip(faster.candidates, (1, 9), strict=True)),
     )
 
-    (kept,) = merge_run(Cache((entry("k", 64, "old"),)), [MeasuredEntry(faster)]).cache.entries
+    (merged,) = merge_run(Cache((entry("k", 64, "old"),)), [MeasuredEntry(faster)]).cache.entries
 
-    assert kept.choice == faster.choice
-    assert kept.compiled == ("new",)
+    assert merged.choice == faster.choice
+    assert merged.compiled == ("new",)
 
 
 def test_the_two_sides_of_a_version_control_merge_are_united() -> None:
@@ -157,47 +161,53 @@ def test_the_two_sides_of_a_version_control_merge_are_united() -> None:
     assert not combined.conflicts
 
 
-def asked(one: Entry) -> Lookup:
-    return Lookup(one.identity, Outcome.HIT, result=UsedEntry(one))
+def build_lookup(used_entry: Entry) -> Lookup:
+    return Lookup(used_entry.identity, Outcome.HIT, result=UsedEntry(used_entry))
 
 
-def dumped(held: Cache, lookups: list[Entry], *workers: list[Event], prune: bool = False) -> list[tuple[str, ...]]:
+def dumped(cache: Cache, lookups: list[Entry], *workers: list[Event], prune: bool = False) -> list[tuple[str, ...]]:
     events = [(f"gw{index}", event) for index, seen in enumerate(workers) for event in seen]
-    collected = collect([*(("gw0", asked(one).to_event()) for one in lookups), *events])
-    loaded = (("x", held),)
+    collected = collect([*(("gw0", build_lookup(used_entry).to_event()) for used_entry in lookups), *events])
+    loaded = (("x", cache),)
     plan = FileDump(UPDATE_PRUNE if prune else UPDATE_ALL)
-    merged = settle(InitialCaches(loaded, held), collected, held, RunRequest(plan)).merged
-    return [one.compiled for one in merged.cache.entries]
+    merged = settle(InitialCaches(loaded, cache), collected, cache, RunRequest(plan)).merged
+    return [used_entry.compiled for used_entry in merged.cache.entries]
 
 
-def met(one: Entry, text: str) -> Event:
-    return Event(SPECIALIZATION, data={"entry": one.identity.digest, "text": text})
+def build_event(used_entry: Entry, text: str) -> Event:
+    return Event(SPECIALIZATION, data={"entry": used_entry.identity.digest, "text": text})
 
 
 def test_what_any_worker_met_is_said_in_any_order() -> None:
     a, b = entry("a"), entry("b", 64, "old")
-    held = Cache((a, b))
+    cache = Cache((a, b))
 
-    assert dumped(held, [a, b], [met(a, "2"), met(b, "3")], [met(a, "1")]) == [("1", "2"), ("3", "old")]
-    assert dumped(held, [b, a], [met(a, "1")], [met(b, "3"), met(a, "2")]) == [("1", "2"), ("3", "old")]
+    assert dumped(cache, [a, b], [build_event(a, "2"), build_event(b, "3")], [build_event(a, "1")]) == [
+        ("1", "2"),
+        ("3", "old"),
+    ]
+    assert dumped(cache, [b, a], [build_event(a, "1")], [build_event(b, "3"), build_event(a, "2")]) == [
+        ("1", "2"),
+        ("3", "old"),
+    ]
 
 
 def test_an_entry_has_at_most_64_specializations() -> None:
-    held = entry("k", 64, *(f"=1{number:03}" for number in range(32)))
-    texts = [met(held, f"=2{number:03}") for number in range(100)]
+    loaded_entry = entry("k", 64, *(f"=1{number:03}" for number in range(32)))
+    texts = [build_event(loaded_entry, f"=2{number:03}") for number in range(100)]
 
-    [found] = dumped(Cache((held,)), [held], texts)
+    [found] = dumped(Cache((loaded_entry,)), [loaded_entry], texts)
     assert found == tuple(f"={number}" for number in (*range(1000, 1032), *range(2000, 2032)))
 
 
 @pytest.mark.parametrize(("prune", "left"), [(False, ("new", "old")), (True, ("new",))])
 def test_pruning_drops_what_a_complete_run_did_not_meet(prune: bool, left: tuple[str, ...]) -> None:
-    held = entry("k", 64, "old")
+    loaded_entry = entry("k", 64, "old")
 
-    assert dumped(Cache((held,)), [held], [met(held, "new")], prune=prune) == [left]
+    assert dumped(Cache((loaded_entry,)), [loaded_entry], [build_event(loaded_entry, "new")], prune=prune) == [left]
 
 
 def test_pruning_keeps_what_there_was_where_nothing_was_compiled() -> None:
-    held = entry("k", 64, "old")
+    loaded_entry = entry("k", 64, "old")
 
-    assert dumped(Cache((held,)), [held], [], prune=True) == [("old",)]
+    assert dumped(Cache((loaded_entry,)), [loaded_entry], [], prune=True) == [("old",)]

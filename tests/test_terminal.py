@@ -19,8 +19,8 @@ DEVICE = Device("Toy GPU", "toy", 4)
 DUMP = DumpOutcome("cache.textproto", "cache.textproto", is_changed=True)
 
 
-def row(outcome: Outcome | None, kernel: str = "lib.op", reason: str = "", n: int = 1, **more: object) -> ProblemRow:
-    return ProblemRow(Problem("toy", kernel, (Value("n", n),), DEVICE), outcome, reason, **more)  # type: ignore[arg-type]
+def row(outcome: Outcome | None, kernel: str = "lib.op", reason: str = "", n: int = 1, **fields: object) -> ProblemRow:
+    return ProblemRow(Problem("toy", kernel, (Value("n", n),), DEVICE), outcome, reason, **fields)  # type: ignore[arg-type]
 
 
 def shown(summary: RunResult, verbosity: int = 0) -> list[str]:
@@ -31,7 +31,7 @@ def shown(summary: RunResult, verbosity: int = 0) -> list[str]:
 def test_a_dump_run_says_nothing_of_hits(verbosity: int) -> None:
     rows = (row(None, searches=(("", 0.0),)), row(Outcome.UNCACHEABLE, "lib.list", "M is a list"))
 
-    merged = merge_run(Cache(), used=[Entry(one.problem) for one in rows])
+    merged = merge_run(Cache(), used=[Entry(hit_row.problem) for hit_row in rows])
     lines = shown(result(rows=rows, merged=merged, dump=DUMP), verbosity)
 
     assert lines[-1] == "1 problem tuned, 1 uncacheable; 2 entries written to cache.textproto: 2 added"

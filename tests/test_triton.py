@@ -58,9 +58,9 @@ class Process:
     def untracked(self) -> list[str]:
         gc.collect()
         self.run.is_paused = True  # as it is at the end
-        told = [one for one in self.adapter.untracked() if one.startswith(f"{__name__}.")]
+        kernels_of_this_module = [kernel for kernel in self.adapter.untracked() if kernel.startswith(f"{__name__}.")]
         self.run.is_paused = False
-        return told
+        return kernels_of_this_module
 
     @property
     def outcomes(self) -> list[str | None]:
@@ -87,8 +87,8 @@ def session() -> Iterator[Any]:
         return begun[-1]
 
     yield begin
-    for one in begun[-1:]:
-        one.adapter.unhook()
+    for process in begun[-1:]:
+        process.adapter.unhook()
 
 
 class Bench:
@@ -144,11 +144,11 @@ def test_a_stale_kernel_names_which_candidates_came_and_went(session) -> None:
     blocks = [*CONFIGS[1:], 2 * CONFIGS[-1]]
     changed = f"search changed (BLOCK={blocks[-1]} came; BLOCK={CONFIGS[0]} went)"
 
-    for known, said in ((entry, changed), (replace(entry, digests=()), "search changed")):
+    for known, reason in ((entry, changed), (replace(entry, digests=()), "search changed")):
         loaded = session((known,))
         call(copy_kernel(Bench(), blocks))
 
-        assert loaded.lookups[0].reason == said
+        assert loaded.lookups[0].reason == reason
 
 
 def test_on_miss_launches_the_first_or_the_nearest_choice(session) -> None:
@@ -356,9 +356,9 @@ def test_an_autotuner_that_replaces_run_is_told_as_untracked(session) -> None:
     y = torch.zeros(128)
     kernel[grid](torch.ones(128), y, 100)
 
-    (told,) = first.untracked
-    assert "copy_kernel.<locals>.copy" in told
-    assert "OwnRun" in told
+    (kernel_text,) = first.untracked
+    assert "copy_kernel.<locals>.copy" in kernel_text
+    assert "OwnRun" in kernel_text
 
 
 def test_the_documented_conftest_tunes_a_subclass(session, monkeypatch) -> None:
@@ -425,7 +425,7 @@ def test_a_kernel_tuned_before_the_hook_is_untracked(session) -> None:
 
     first = session(is_dumping=True)
 
-    assert any("copy_kernel.<locals>.copy" in told for told in first.untracked)
+    assert any("copy_kernel.<locals>.copy" in kernel_text for kernel_text in first.untracked)
     assert session(is_dumping=True, ignore=("triton:*.copy",)).untracked == []
     assert kernel.cache
 
@@ -572,7 +572,7 @@ def test_failures_without_a_reason_are_not_recorded(session) -> None:
     call(kernel)
 
     assert first.entries == ()
-    assert [one.unrecorded_reason for one in first.lookups] == ["every candidate failed"]
+    assert [lookup.unrecorded_reason for lookup in first.lookups] == ["every candidate failed"]
 
 
 class Refuses:
@@ -620,7 +620,7 @@ def test_a_repeatable_failure_is_recorded_and_is_a_hit(session, error, reason) -
     loaded = session(first.entries, on_miss="error")
     failing_call(copy_kernel(bench), error)
 
-    assert [(one.outcome, one.is_tuned) for one in loaded.lookups] == [(Outcome.HIT, False)]
+    assert [(lookup.outcome, lookup.is_tuned) for lookup in loaded.lookups] == [(Outcome.HIT, False)]
     assert bench.calls > 0
     assert loaded.run.notes == []
 
@@ -804,10 +804,10 @@ def test_a_failed_candidate_is_recorded_and_never_chosen(session) -> None:
 
     assert call(copy_kernel(lambda kernel_call, quantiles: next(times))) == 64
 
-    failed, chosen = first.entries[0].candidates
+    failed, fastest = first.entries[0].candidates
     assert failed.failed
     assert failed.time_us is None
-    assert chosen.time_us == 2000.0
+    assert fastest.time_us == 2000.0
 
 
 def test_a_benchmarker_may_return_a_single_number(session) -> None:

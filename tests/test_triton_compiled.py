@@ -529,7 +529,7 @@ def test_hooks_and_restored_tensors_are_not_timed(run, absent_gpu) -> None:
     """Hooks, reset_to_zero and restore_value take effect before each launch of a race. Their time is not measured."""
     absent_gpu.times_us = {16: 5.0, 32: 4.0}
     seen = absent_gpu.seen
-    zeroed, kept = torch.full((128,), 5.0), torch.full((128,), 7.0)
+    zeroed, restored = torch.full((128,), 5.0), torch.full((128,), 7.0)
     kernel = hooked_kernel([16, 32], reset_to_zero=["x"], restore_value=["y"])
     before, after = kernel.pre_hook, kernel.post_hook
 
@@ -544,18 +544,18 @@ def test_hooks_and_restored_tensors_are_not_timed(run, absent_gpu) -> None:
         absent_gpu.now_us += 10_000
 
     kernel.pre_hook, kernel.post_hook = pre_hook, post_hook
-    for one in kernel.configs:
-        one.pre_hook = lambda arguments: seen.append(f"pre_hook {arguments['BLOCK']}")
+    for candidate in kernel.configs:
+        candidate.pre_hook = lambda arguments: seen.append(f"pre_hook {arguments['BLOCK']}")
     run(is_dumping=True)
 
-    kernel[(1,)](zeroed, kept, 3)
+    kernel[(1,)](zeroed, restored, 3)
 
     assert seen.count("before") == seen.count("after") == absent_gpu.launches - 1
     assert seen.count("reset only") == 1
     timed = next(place for place, what in enumerate(seen) if what == "busy")
     assert [what.split()[0] for what in seen[timed - 3 : timed]] == ["flush", "pre_hook", "before"]
     assert torch.equal(zeroed, torch.zeros(128))
-    assert torch.equal(kept, torch.full((128,), 7.0))
+    assert torch.equal(restored, torch.full((128,), 7.0))
     assert kernel.configs_timings[kernel.best_config][0] < 0.01
 
 
@@ -564,17 +564,17 @@ def test_a_candidate_without_resources_leaves_the_race(run, absent_gpu, at) -> N
     """The candidate is recorded as failed, and the post_hook gets the error. The race goes on with the others."""
     absent_gpu.times_us = {16: 4.0, 32: 4.1}
     absent_gpu.fails = {16: (at, triton.runtime.errors.OutOfResources(9, 1, "registers"))}
-    told: list[Any] = []
+    errors: list[Any] = []
     kernel = hooked_kernel([16, 32])
-    kernel.post_hook = lambda arguments, exception: told.append(exception)
+    kernel.post_hook = lambda arguments, exception: errors.append(exception)
     lookups = run(is_dumping=True)
 
     kernel[(1,)](torch.zeros(128), torch.zeros(128), 3)
 
-    failed, chosen = lookups[0].entry.candidates
+    failed, fastest = lookups[0].entry.candidates
     assert failed.failed
-    assert chosen.time_us == pytest.approx(4.1, rel=1e-3)
-    assert [type(error).__name__ for error in told if error is not None] == ["OutOfResources"]
+    assert fastest.time_us == pytest.approx(4.1, rel=1e-3)
+    assert [type(error).__name__ for error in errors if error is not None] == ["OutOfResources"]
     assert absent_gpu.launched.count(16) == at
 
 
@@ -629,9 +629,9 @@ def test_a_candidate_that_does_not_compile_is_recorded(run) -> None:
 
     picky[(1,)](torch.zeros(128), 3)
 
-    failed, chosen = lookups[0].entry.candidates
+    failed, compiled = lookups[0].entry.candidates
     assert failed.failed
-    assert chosen.time_us == 1000.0
+    assert compiled.time_us == 1000.0
     assert picky.best_config.kwargs["BLOCK"] == 32
 
 
@@ -670,7 +670,7 @@ def test_a_sweep_skips_a_candidate_that_exceeds_the_device(run, absent_gpu) -> N
         call(product_kernel([config(16), config(64)]))
         [lookup] = lookups
         assert lookup.entry.choice.params[0] == Value("BLOCK", 16)
-        blocks.update(one.params[0].value for one in lookup.entry.candidates if one.failed)
+        blocks.update(candidate.params[0].value for candidate in lookup.entry.candidates if candidate.failed)
 
     assert blocks == {64}
     assert set(absent_gpu.launched) == {16}
@@ -720,8 +720,8 @@ def test_verify_races_a_loaded_choice_and_still_uses_it(run, absent_gpu) -> None
 def test_the_hook_of_a_candidate_may_launch_a_kernel_of_its_own(run, absent_gpu, threads, is_tuned: bool) -> None:
     own = hooked_kernel([16, 32])
     kernel = hooked_kernel([16, 32, 64, 128])
-    for one in kernel.configs:
-        one.pre_hook = lambda named: (
+    for candidate in kernel.configs:
+        candidate.pre_hook = lambda named: (
             own[(1,)](named["x"], named["y"], named["BLOCK"])
             if is_tuned
             else own.fn[(1,)](named["x"], named["y"], 1, BLOCK=named["BLOCK"])
@@ -815,7 +815,7 @@ def test_a_search_with_a_listener_runs_in_every_run(run, absent_gpu, monkeypatch
     seen: list[Any] = []
     lookups = run(is_dumping=True)
     hooked_kernel([16, 32])[(1,)](torch.zeros(128), torch.zeros(128), 3)
-    monkeypatch.setattr(triton.knobs.autotuning, "listener", lambda **told: seen.append(told), raising=False)
+    monkeypatch.setattr(triton.knobs.autotuning, "listener", lambda **arguments: seen.append(arguments), raising=False)
 
     loaded = run((lookups[0].entry,))
     hooked_kernel([16, 32])[(1,)](torch.zeros(128), torch.zeros(128), 3)
@@ -847,8 +847,8 @@ def test_candidates_with_equal_code_are_launched_once(run, absent_gpu) -> None:
 
     _, own, *same, other_hook = lookups[0].entry.candidates
     assert str(lookups[0].entry.choice) == "BLOCK=64, num_warps=4, num_ctas=1, num_stages=2"
-    assert [one.label for one in same] == [f"the same code as with {configs[1]}"] * 2
-    assert {one.time_us for one in same} == {own.time_us}
+    assert [candidate.label for candidate in same] == [f"the same code as with {configs[1]}"] * 2
+    assert {candidate.time_us for candidate in same} == {own.time_us}
     assert own.label.endswith("runs")
     assert other_hook.label.endswith("runs")
     assert sorted(absent_gpu.launched[:3]) == [32, 64, 64], "the first round"

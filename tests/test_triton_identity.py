@@ -43,18 +43,20 @@ def bench(best: int = 64) -> Bench:
 
 
 @pytest.fixture
-def told_apart(session: Any) -> Callable[..., bool]:  # noqa: F811
+def have_own_choices(session: Any) -> Callable[..., bool]:  # noqa: F811
     """Whether two kernels, tuned with different results, each get their own choice from the cache, as a hit."""
 
-    def told_apart(one: Make, other: Make, *arguments: Any, **again: Any) -> bool:
-        calls = [(one, arguments), (other, again.get("arguments", arguments))]
+    def have_own_choices(first: Make, second: Make, *arguments: Any, **again: Any) -> bool:
+        calls = [(first, arguments), (second, again.get("arguments", arguments))]
         recorded = session(is_dumping=True)
         assert [run(make(bench(best)), *given) for (make, given), best in zip(calls, CONFIGS, strict=True)] == CONFIGS
         loaded = session(recorded.entries)
-        chosen = [run(make(bench(best)), *given) for (make, given), best in zip(calls, CONFIGS[::-1], strict=True)]
-        return chosen == CONFIGS and loaded.outcomes == ["hit", "hit"]
+        loaded_choices = [
+            run(make(bench(best)), *given) for (make, given), best in zip(calls, CONFIGS[::-1], strict=True)
+        ]
+        return loaded_choices == CONFIGS and loaded.outcomes == ["hit", "hit"]
 
-    return told_apart
+    return have_own_choices
 
 
 @pytest.fixture
@@ -102,20 +104,20 @@ either_way = pytest.mark.parametrize("over", [False, True], ids=["under the auto
 
 
 @either_way
-def test_heuristics_of_one_factory_get_their_own_choices(told_apart, over: bool) -> None:
+def test_heuristics_of_one_factory_get_their_own_choices(have_own_choices, over: bool) -> None:
     """Two heuristics have the same source and different values in their closures."""
 
     def make(vec: int) -> Make:
         return lambda bench: with_heuristics({"VEC": lambda arguments: vec}, bench, over=over)
 
-    assert told_apart(make(1), make(8), *tensors())
+    assert have_own_choices(make(1), make(8), *tensors())
 
 
 @either_way
-def test_different_heuristics_get_their_own_choices(told_apart, over: bool) -> None:
+def test_different_heuristics_get_their_own_choices(have_own_choices, over: bool) -> None:
     one, eight = (lambda arguments: 1), (lambda arguments: 8)
 
-    assert told_apart(
+    assert have_own_choices(
         lambda bench: with_heuristics({"VEC": one}, bench, over=over),
         lambda bench: with_heuristics({"VEC": eight}, bench, over=over),
         *tensors(),
@@ -178,7 +180,7 @@ def test_a_source_of_very_many_parts_is_noted(session, monkeypatch) -> None:  # 
     assert "through_a_helper: an edit of any of 2 functions and constants" in note
 
 
-def test_heuristics_of_a_derived_class_belong_to_the_source(told_apart) -> None:
+def test_heuristics_of_a_derived_class_belong_to_the_source(have_own_choices) -> None:
     class Derived(triton.runtime.autotuner.Heuristics):
         pass
 
@@ -190,11 +192,11 @@ def test_heuristics_of_a_derived_class_belong_to_the_source(told_apart) -> None:
 
         return derived
 
-    assert told_apart(make(1), make(8), *tensors())
+    assert have_own_choices(make(1), make(8), *tensors())
 
 
 @pytest.mark.parametrize("values", [(1, 1.0), (1, True), (0.0, -0.0)], ids=str)
-def test_numbers_in_a_closure_are_compiled_in_as_they_are(told_apart, values: tuple[Any, Any]) -> None:
+def test_numbers_in_a_closure_are_compiled_in_as_they_are(have_own_choices, values: tuple[Any, Any]) -> None:
     def make(scale: Any) -> Make:
         def tuned(bench: Any) -> Any:
             @triton.autotune(configs(), key=["n"], do_bench=bench)
@@ -207,10 +209,10 @@ def test_numbers_in_a_closure_are_compiled_in_as_they_are(told_apart, values: tu
 
         return tuned
 
-    assert told_apart(*map(make, values), *tensors())
+    assert have_own_choices(*map(make, values), *tensors())
 
 
-def test_named_tuples_of_two_classes_in_a_closure_are_told_apart(told_apart) -> None:
+def test_named_tuples_of_two_classes_in_a_closure_are_told_apart(have_own_choices) -> None:
     def make(names: str) -> Make:
         sizes = namedtuple("sizes", names)(2, 3)
 
@@ -225,10 +227,10 @@ def test_named_tuples_of_two_classes_in_a_closure_are_told_apart(told_apart) -> 
 
         return tuned
 
-    assert told_apart(make("a b"), make("b a"), *tensors())
+    assert have_own_choices(make("a b"), make("b a"), *tensors())
 
 
-def test_a_performance_model_belongs_to_the_problem(told_apart) -> None:
+def test_a_performance_model_belongs_to_the_problem(have_own_choices) -> None:
     """A kernel without a performance model gets its own choice, although its source is equal."""
 
     def make(pruning: dict[str, Any] | None) -> Make:
@@ -244,7 +246,7 @@ def test_a_performance_model_belongs_to_the_problem(told_apart) -> None:
     def smaller_first(**arguments: Any) -> float:
         return float(arguments["BLOCK"])
 
-    assert told_apart(make({"perf_model": smaller_first, "top_k": 2}), make(None), *tensors())
+    assert have_own_choices(make({"perf_model": smaller_first, "top_k": 2}), make(None), *tensors())
 
 
 def test_a_heuristic_value_outside_the_key_shares_a_choice(outcome_after) -> None:
@@ -286,7 +288,7 @@ def make_act(scale: Any) -> Any:
 
 @pytest.mark.parametrize("scales", [(2.0, 3.0), (tl.constexpr(2.0), tl.constexpr(3.0))], ids=["numbers", "constexprs"])
 @pytest.mark.parametrize("keys", [["n", "ACT"], ["n"]], ids=["in the key", "only passed"])
-def test_functions_of_one_factory_as_arguments_differ(told_apart, scales, keys) -> None:
+def test_functions_of_one_factory_as_arguments_differ(have_own_choices, scales, keys) -> None:
     """Two functions of one factory, passed to a kernel, get their own choices. The key may name the argument or not."""
 
     def make(bench: Any) -> Any:
@@ -294,9 +296,9 @@ def test_functions_of_one_factory_as_arguments_differ(told_apart, scales, keys) 
         kernel.keys = keys
         return kernel
 
-    one, other = ((*tensors(), make_act(scale)) for scale in scales)
+    first, second = ((*tensors(), make_act(scale)) for scale in scales)
 
-    assert told_apart(make, make, *one, arguments=other)
+    assert have_own_choices(make, make, *first, arguments=second)
 
 
 def test_a_function_in_the_key_may_be_uncacheable(session) -> None:  # noqa: F811
@@ -333,8 +335,8 @@ def test_a_helper_without_a_stable_form_is_uncacheable(session, inner: bool) -> 
     assert "scale of" in lookup.reason
 
 
-def test_helpers_of_a_factory_do_not_share_a_choice(told_apart) -> None:
-    assert told_apart(*(lambda bench, scale=scale: with_helper(bench, make_act(scale)) for scale in (2.0, 3.0)))
+def test_helpers_of_a_factory_do_not_share_a_choice(have_own_choices) -> None:
+    assert have_own_choices(*(lambda bench, scale=scale: with_helper(bench, make_act(scale)) for scale in (2.0, 3.0)))
 
 
 def hook_one(arguments: dict[str, Any]) -> None:
@@ -380,9 +382,9 @@ def test_candidates_that_nothing_tells_apart_are_uncacheable(session) -> None:  
 
 
 def test_another_hook_of_a_candidate_is_another_search(outcome_after) -> None:
-    one, two = with_hooks(hook_one, None), with_hooks(hook_two, None)
+    first, second = with_hooks(hook_one, None), with_hooks(hook_two, None)
 
-    assert outcome_after(one, two, *tensors()) == "stale"
+    assert outcome_after(first, second, *tensors()) == "stale"
 
 
 class Hook:
@@ -416,33 +418,33 @@ def descriptor(dtype: Any) -> Any:
     ],
     ids=["descriptor", "tuple", "nested"],
 )
-def test_dtypes_inside_an_argument_are_in_the_key(session, told_apart, argument: Any, name: str) -> None:  # noqa: F811
-    one, other = ((argument(dtype), None, 16) for dtype in (torch.float32, torch.float16))
+def test_dtypes_inside_an_argument_are_in_the_key(session, have_own_choices, argument: Any, name: str) -> None:  # noqa: F811
+    first, second = ((argument(dtype), None, 16) for dtype in (torch.float32, torch.float16))
 
-    assert told_apart(empty, empty, *one, arguments=other)
+    assert have_own_choices(empty, empty, *first, arguments=second)
 
     recorded = session(is_dumping=True)
-    run(empty(bench()), *one)
+    run(empty(bench()), *first)
     assert [value for value in recorded.lookups[0].problem.key if value.name == name] == [Value(name, "fp32", "dtype")]
 
 
 @pytest.mark.parametrize("wrap", [lambda value: value, lambda value: (value,)], ids=["plain", "in a tuple"])
-def test_dtypes_of_triton_and_torch_are_different_key_values(told_apart, wrap) -> None:
+def test_dtypes_of_triton_and_torch_are_different_key_values(have_own_choices, wrap) -> None:
     """Triton's own memory separates them, too."""
-    one, other = ((*tensors(), wrap(value)) for value in (tl.float16, torch.float16))
+    first, second = ((*tensors(), wrap(value)) for value in (tl.float16, torch.float16))
 
-    assert told_apart(with_function, with_function, *one, arguments=other)
+    assert have_own_choices(with_function, with_function, *first, arguments=second)
 
 
 def test_the_value_of_an_enum_in_the_key_belongs_to_the_source(outcome_after) -> None:
     def mode(fast: int) -> Any:
         return enum.Enum("Mode", {"FAST": fast}).FAST  # type: ignore[attr-defined]
 
-    one, two = with_function(bench()), with_function(bench())
+    first, second = with_function(bench()), with_function(bench())
 
-    assert outcome_after(one, two, *tensors(), mode(1), arguments=(*tensors(), mode(1))) == "hit"
-    assert outcome_after(one, two, *tensors(), mode(1), arguments=(*tensors(), mode(2))) == "stale"
-    assert outcome_after(one, two, *tensors(), (mode(1),), arguments=(*tensors(), (mode(2),))) == "stale"
+    assert outcome_after(first, second, *tensors(), mode(1), arguments=(*tensors(), mode(1))) == "hit"
+    assert outcome_after(first, second, *tensors(), mode(1), arguments=(*tensors(), mode(2))) == "stale"
+    assert outcome_after(first, second, *tensors(), (mode(1),), arguments=(*tensors(), (mode(2),))) == "stale"
 
 
 class Speed(enum.IntEnum):
@@ -451,10 +453,10 @@ class Speed(enum.IntEnum):
 
 def test_a_member_of_an_intenum_is_its_number_in_a_key(outcome_after) -> None:
     """In Triton's memory they are one key, and so they share a choice in any order."""
-    one, two = with_function(bench()), with_function(bench())
+    first, second = with_function(bench()), with_function(bench())
     number, member = (*tensors(), 3), (*tensors(), Speed.FAST)
 
-    assert outcome_after(one, two, *number, arguments=member) == "hit"
+    assert outcome_after(first, second, *number, arguments=member) == "hit"
     assert outcome_after(with_function(bench()), with_function(bench()), *member, arguments=number) == "hit"
 
 

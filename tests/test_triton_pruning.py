@@ -65,16 +65,16 @@ def test_a_choice_is_stale_if_the_pruner_adds_candidates(session) -> None:
     first = session(is_dumping=True)
     assert call(kernel(None)) == 64
 
-    def more(configs: Any, named: Any, **others: Any) -> Any:
+    def add_a_candidate(configs: Any, named: Any, **others: Any) -> Any:
         return [*configs, *made(128)]
 
     loaded = session(first.entries)
-    assert call(kernel(more)) == 128
-    assert [(one.outcome, one.reason) for one in loaded.lookups] == [
+    assert call(kernel(add_a_candidate)) == 128
+    assert [(lookup.outcome, lookup.reason) for lookup in loaded.lookups] == [
         (Outcome.STALE, "pruning makes candidates that are not in the list, which were not measured")
     ]
     again = session((*first.entries, *loaded.entries))
-    assert [call(kernel(more)), call(kernel(None))] == [128, 64]
+    assert [call(kernel(add_a_candidate)), call(kernel(None))] == [128, 64]
     assert again.outcomes == ["hit", "hit"]
 
 
@@ -105,12 +105,12 @@ def test_a_pruner_that_edits_candidates_is_order_independent(session, order) -> 
     """The pruner changes the candidates in place. Every test gets the same choice in any order of tests."""
 
     def choices(run: Any, numbers: tuple[int, ...]) -> list[int]:
-        one = kernel(halved_if_odd, key=("n",))
+        autotuner = kernel(halved_if_odd, key=("n",))
         made = []
         for n in numbers:
             run.run.begin_test(f"test_{n}")
-            made.append(call(one, n))
-        assert [config.kwargs["BLOCK"] for config in one.configs] == [16, 32, 64]
+            made.append(call(autotuner, n))
+        assert [config.kwargs["BLOCK"] for config in autotuner.configs] == [16, 32, 64]
         return made
 
     first = session(is_dumping=True)
@@ -128,30 +128,30 @@ def test_pruned_choices_do_not_depend_on_the_order_of_tests(session, order) -> N
     def early(configs: Any, named: Any, **options: Any) -> Any:
         return [config for config in configs if config.kwargs["BLOCK"] <= named["n"]]
 
-    def chosen(one: Any, kernel: Any, n: int) -> int:
-        one.run.begin_test(f"test_{n}")
+    def tune_block(process: Any, kernel: Any, n: int) -> int:
+        process.run.begin_test(f"test_{n}")
         call(kernel, n)
         return next(iter(kernel.cache.values())).kwargs["BLOCK"]
 
     first, kernel_of_all = session(is_dumping=True), kernel(early)
-    assert [chosen(first, kernel_of_all, n) for n in order] == [min(64, n // 32 * 32) for n in order]
+    assert [tune_block(first, kernel_of_all, n) for n in order] == [min(64, n // 32 * 32) for n in order]
     assert len({lookup.fingerprint for lookup in first.lookups}) == 2
 
     for n in order:
         alone = session(first.entries)
-        assert chosen(alone, kernel(early), n) == min(64, n // 32 * 32)
+        assert tune_block(alone, kernel(early), n) == min(64, n // 32 * 32)
         assert alone.outcomes == ["hit"]
 
 
 def test_a_choice_survives_pruning_for_another_call(session) -> None:
     """The pruner changes a candidate in place for a second call. The first call keeps its choice."""
     session(is_dumping=True)
-    one = kernel(halved_if_odd, key=("n",))
-    call(one, 100)
-    call(one, 101)
+    autotuner = kernel(halved_if_odd, key=("n",))
+    call(autotuner, 100)
+    call(autotuner, 101)
 
-    one[grid](torch.arange(128.0), torch.zeros(128), 100)
-    assert one.best_config.kwargs["BLOCK"] == 64
+    autotuner[grid](torch.arange(128.0), torch.zeros(128), 100)
+    assert autotuner.best_config.kwargs["BLOCK"] == 64
 
 
 def test_a_pruner_may_shorten_the_list_or_raise(session) -> None:
@@ -166,9 +166,9 @@ def test_a_pruner_may_shorten_the_list_or_raise(session) -> None:
         raise LookupError("no candidate is left")
 
     session(is_dumping=True)
-    one = kernel(first_only)
-    assert call(one) == 16
-    assert len(one.configs) == 3
+    autotuner = kernel(first_only)
+    assert call(autotuner) == 16
+    assert len(autotuner.configs) == 3
     with pytest.raises(LookupError, match="no candidate is left"):
         call(kernel(fails))
 

@@ -32,7 +32,10 @@ PROBLEMS = [Problem("toy", "k", (Value("M", m),), GPU) for m in range(300)]
 
 
 def test_the_parts_together_have_every_problem_once() -> None:
-    parts = [{one for one in PROBLEMS if parse(f"{part}/7").has_turn(one)} for part in range(1, 8)]
+    parts = [
+        {problem_of_part for problem_of_part in PROBLEMS if parse(f"{part}/7").has_turn(problem_of_part)}
+        for part in range(1, 8)
+    ]
 
     assert sum(map(len, parts)) == len(set().union(*parts)) == len(PROBLEMS)
     assert all(20 < len(part) < 70 for part in parts)
@@ -52,24 +55,24 @@ def candidate(number: int) -> Candidate:
     return Candidate(params=(Value("BLOCK", number),))
 
 
-def raced(
+def race_choice(
     gpu: Gpu,
     times_us: Sequence[float],
     choice: int = 0,
-    kept: Sequence[Candidate] = (),
+    kept_candidates: Sequence[Candidate] = (),
     share: Share = Share(),  # noqa: B008
     seconds: float = 100.0,
     **contest: Any,
 ) -> Any:
     """The verdict on a hit with this choice, where candidates take so long now; None where it is not raced."""
-    entry = Entry(PROBLEMS[0], (), candidate(choice), tuple(kept))
+    entry = Entry(PROBLEMS[0], (), candidate(choice), tuple(kept_candidates))
     log = Log(None, "main")
     index = EntryIndex.from_caches([Cache((entry,))])
     session = Session(Policy(), index, Coordinator(Locks(1.0)), pytest.fail, log=log, modes=(Verify(share, seconds),))
 
     def ready(some: Sequence[Candidate]) -> dict[Candidate, Runner]:
-        numbers = {one: one.params[0].value for one in some}
-        return {one: Runner(lambda number=number: times_us[number]) for one, number in numbers.items()}  # type: ignore
+        numbers = {runnable: runnable.params[0].value for runnable in some}
+        return {runnable: Runner(lambda number=number: times_us[number]) for runnable, number in numbers.items()}  # type: ignore
 
     with session.tuning(AnyChoice(PROBLEMS[0])) as tuning:
         candidates = [candidate(number) for number in range(len(times_us))]
@@ -77,14 +80,14 @@ def raced(
         tuning.race(lambda: Contest(candidates, make_clock=lambda: gpu, **given))  # type: ignore[arg-type]
         assert tuning.entry == entry
     assert [lookup.outcome for lookup in session.lookups] == [Outcome.HIT]
-    told = [verdict for _, verdict in list_verdicts(Event.decode(line) for line in log.lines)]
-    assert len(told) <= 1
-    return told[0] if told else None
+    verdicts = [verdict for _, verdict in list_verdicts(Event.decode(line) for line in log.lines)]
+    assert len(verdicts) <= 1
+    return verdicts[0] if verdicts else None
 
 
 def test_a_verdict_on_a_slower_choice_has_times_and_noise() -> None:
     """The verdict has the loss, the error of the measurement and an entry with the faster choice and all candidates."""
-    verdict = raced(Gpu(), [41.2, 36.8, 50.0, 80.0])
+    verdict = race_choice(Gpu(), [41.2, 36.8, 50.0, 80.0])
 
     assert verdict.slower == pytest.approx(41.2 / 36.8 - 1, abs=0.01)
     assert 0 < verdict.error_us < 0.5
@@ -103,7 +106,7 @@ def test_verify_finds_a_loss_of_five_percent() -> None:
             chance = random.Random(seed)
             best = chance.uniform(4, 60)
             others = [best * chance.uniform(1.0, 1.5) for _ in range(8)]
-            verdict = raced(Gpu(noise=0.02, seed=seed), [best * (1 + loss), best, *others])
+            verdict = race_choice(Gpu(noise=0.02, seed=seed), [best * (1 + loss), best, *others])
             found[loss] += verdict.is_slower
     assert found[0.0] == 0
     assert found[0.02] <= 1
@@ -114,7 +117,7 @@ def test_verify_finds_a_loss_of_five_percent() -> None:
 def test_what_is_as_good_costs_little() -> None:
     gpu = Gpu()
 
-    verdict = raced(gpu, [20.0, *[21.0 + number for number in range(15)]])
+    verdict = race_choice(gpu, [20.0, *[21.0 + number for number in range(15)]])
 
     assert verdict == Verdict(raced=16, seconds=verdict.seconds, device_seconds=verdict.device_seconds)  # type: ignore
     assert gpu.now_s < 0.1
@@ -130,9 +133,9 @@ def test_a_second_race_must_confirm_a_difference() -> None:
         def run(number: int) -> float:
             return 40.0 if number or gpu.now_s > 0.004 else 48.0
 
-        return {one: Runner(lambda number=one.params[0].value: run(number)) for one in some}  # type: ignore
+        return {runnable: Runner(lambda number=runnable.params[0].value: run(number)) for runnable in some}  # type: ignore
 
-    verdict = raced(gpu, [40.0, 40.0], ready=ready)
+    verdict = race_choice(gpu, [40.0, 40.0], ready=ready)
 
     assert not verdict.is_slower
 
@@ -148,7 +151,7 @@ def test_a_second_race_must_confirm_a_difference() -> None:
 )
 def test_a_choice_that_cannot_be_raced_has_a_reason(contest: Any, why: str) -> None:
     """The race raises no error, and the choice is not called slower."""
-    verdict = raced(Gpu(), [5.0, 6.0], **contest)
+    verdict = race_choice(Gpu(), [5.0, 6.0], **contest)
 
     assert verdict.not_raced == why
     assert not verdict.is_slower
@@ -167,12 +170,12 @@ def test_a_failing_candidate_leaves_the_race_of_a_choice() -> None:
                     raise OutOfResources("shared memory")
                 return 5.0
 
-            return {one: Runner(lambda own=one.params[0].value: run(own)) for one in some}  # type: ignore
+            return {runnable: Runner(lambda own=runnable.params[0].value: run(own)) for runnable in some}  # type: ignore
 
         return ready
 
-    other = raced(Gpu(), [5.0, 1.0, 5.0], ready=failing(1), expected=(OutOfResources,))
-    own = raced(Gpu(), [5.0, 5.0], ready=failing(0), expected=(OutOfResources,))
+    other = race_choice(Gpu(), [5.0, 1.0, 5.0], ready=failing(1), expected=(OutOfResources,))
+    own = race_choice(Gpu(), [5.0, 5.0], ready=failing(0), expected=(OutOfResources,))
 
     assert (other.not_raced, other.is_slower) == ("", False)
     assert own.not_raced == "OutOfResources: shared memory"
@@ -182,7 +185,7 @@ def test_a_cpu_tolerates_larger_differences(monkeypatch: pytest.MonkeyPatch) -> 
     """A CPU is noisier than a GPU. A loss of 7 % is within its noise, a loss of 12 % is not."""
     monkeypatch.setattr("tests.test_verify.PROBLEMS", [Problem("toy", "k", (), Device("CPU", "avx2", 8))])
 
-    seven, twelve = (raced(Gpu(), [40.0 * factor, 40.0]) for factor in (1.07, 1.12))
+    seven, twelve = (race_choice(Gpu(), [40.0 * factor, 40.0]) for factor in (1.07, 1.12))
 
     assert not seven.is_slower
     assert twelve.is_slower
@@ -195,8 +198,8 @@ def test_max_drift_fails_if_time_ends_before_any_race() -> None:
     """The failure names the setting to raise, although another choice had another reason."""
     rows = tuple(ProblemRow(problem, Outcome.HIT) for problem in PROBLEMS[:2])
     lookups = [Lookup(Identity(row.problem, ())) for row in rows]
-    told = (Verdict("it cannot be launched"), Verdict(TIME_OVER))
-    events = tuple(verdict.event(lookup) for verdict, lookup in zip(told, lookups, strict=True))
+    verdicts = (Verdict("it cannot be launched"), Verdict(TIME_OVER))
+    events = tuple(verdict.event(lookup) for verdict, lookup in zip(verdicts, lookups, strict=True))
 
     section = Verify(Share(), 1.0, Limit.parse("0")).build_section(
         result(loaded=(("c", 2),), rows=rows, mode_events=events)

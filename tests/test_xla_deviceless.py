@@ -70,8 +70,8 @@ new_format = pytest.mark.skipif(_jaxlib() != NEW_JAXLIB, reason=f"needs jaxlib {
 
 
 @dataclass(frozen=True)
-class Told:
-    """What XLA told of one compilation.
+class XlaRun:
+    """The results that XLA printed for one compilation.
 
     :param keys: of a legacy run: (device, HLO text, version) of what was looked up.
     """
@@ -83,11 +83,11 @@ class Told:
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Callable[..., Told]:
+def run(tmp_path: Path) -> Callable[..., XlaRun]:
     """Runs the suite with real XLA and these options and flags."""
     (tmp_path / "test_dot.py").write_text(SUITE)
 
-    def run(*args: str, flags: str = "") -> Told:
+    def run(*args: str, flags: str = "") -> XlaRun:
         environment = {
             **os.environ,
             "PYTHONPATH": str(HARNESS),
@@ -98,11 +98,13 @@ def run(tmp_path: Path) -> Callable[..., Told]:
         }
         command = [sys.executable, "-m", "pytest", "-s", "-pno:xdist", *args]
         done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120)
-        told = done.stdout + done.stderr
-        stats = re.search(r"cache stats: hits=(\d+), misses=(\d+)", told)
-        assert stats is not None, told[-3000:]
-        keys = re.findall(r"key = <key model='(.*?)', hlo='(.*?)', version=(\d+)>", told, re.DOTALL)
-        return Told(int(stats[1]), int(stats[2]), told, tuple((d, hlo, int(v)) for d, hlo, v in dict.fromkeys(keys)))
+        xla_run = done.stdout + done.stderr
+        stats = re.search(r"cache stats: hits=(\d+), misses=(\d+)", xla_run)
+        assert stats is not None, xla_run[-3000:]
+        keys = re.findall(r"key = <key model='(.*?)', hlo='(.*?)', version=(\d+)>", xla_run, re.DOTALL)
+        return XlaRun(
+            int(stats[1]), int(stats[2]), xla_run, tuple((d, hlo, int(v)) for d, hlo, v in dict.fromkeys(keys))
+        )
 
     return run
 
@@ -159,60 +161,62 @@ def convert(*arguments: object) -> subprocess.CompletedProcess[str]:
 
 
 @new_format
-def test_loaded_entries_are_hits_of_xla(run: Callable[..., Told], tmp_path: Path) -> None:
-    told = run(cache(tmp_path / "cache.textproto", [new_entry(hlo) for hlo in (*REDUCTIONS, DOT, "0" * 32)]))
+def test_loaded_entries_are_hits_of_xla(run: Callable[..., XlaRun], tmp_path: Path) -> None:
+    xla_run = run(cache(tmp_path / "cache.textproto", [new_entry(hlo) for hlo in (*REDUCTIONS, DOT, "0" * 32)]))
 
-    assert (told.hits, told.misses) == (4, 0)
-    assert "TILE 1" in told.output
-
-
-@new_format
-def test_what_is_not_loaded_is_a_miss_of_xla(run: Callable[..., Told], tmp_path: Path) -> None:
-    told = run(cache(tmp_path / "cache.textproto", [new_entry(hlo) for hlo in REDUCTIONS]))
-
-    assert (told.hits, told.misses) == (3, 1)
+    assert (xla_run.hits, xla_run.misses) == (4, 0)
+    assert "TILE 1" in xla_run.output
 
 
 @new_format
-def test_entries_of_other_versions_are_misses_of_xla(run: Callable[..., Told], tmp_path: Path) -> None:
+def test_what_is_not_loaded_is_a_miss_of_xla(run: Callable[..., XlaRun], tmp_path: Path) -> None:
+    xla_run = run(cache(tmp_path / "cache.textproto", [new_entry(hlo) for hlo in REDUCTIONS]))
+
+    assert (xla_run.hits, xla_run.misses) == (3, 1)
+
+
+@new_format
+def test_entries_of_other_versions_are_misses_of_xla(run: Callable[..., XlaRun], tmp_path: Path) -> None:
     stale = [new_entry(hlo, codegen="deadbeefdeadbeef", version="old") for hlo in (*REDUCTIONS, DOT)]
 
-    told = run(cache(tmp_path / "cache.textproto", stale))
+    xla_run = run(cache(tmp_path / "cache.textproto", stale))
 
-    assert (told.hits, told.misses) == (0, 4)
-    assert "version_mismatch=4" in told.output
+    assert (xla_run.hits, xla_run.misses) == (0, 4)
+    assert "version_mismatch=4" in xla_run.output
 
 
 @new_format
-def test_xla_accepts_entries_of_another_codegen_version(run: Callable[..., Told], tmp_path: Path) -> None:
+def test_xla_accepts_entries_of_another_codegen_version(run: Callable[..., XlaRun], tmp_path: Path) -> None:
     """The backend's version is equal. XLA counts hits, but no strict hits."""
-    told = run(cache(tmp_path / "cache.pb", [new_entry(hlo, codegen="deadbeefdeadbeef") for hlo in (*REDUCTIONS, DOT)]))
+    xla_run = run(
+        cache(tmp_path / "cache.pb", [new_entry(hlo, codegen="deadbeefdeadbeef") for hlo in (*REDUCTIONS, DOT)])
+    )
 
-    assert (told.hits, told.misses) == (4, 0)
-    assert "strict_hits=0" in told.output
+    assert (xla_run.hits, xla_run.misses) == (4, 0)
+    assert "strict_hits=0" in xla_run.output
 
 
 @new_format
-def test_the_last_loaded_cache_decides_about_a_fusion(run: Callable[..., Told], tmp_path: Path) -> None:
+def test_the_last_loaded_cache_decides_about_a_fusion(run: Callable[..., XlaRun], tmp_path: Path) -> None:
     """The first cache has stale entries for the same fusions. XLA uses the entries of the second cache."""
     stale = [new_entry(hlo, codegen="deadbeefdeadbeef", version="old") for hlo in (*REDUCTIONS, DOT)]
     current = [new_entry(hlo) for hlo in (*REDUCTIONS, DOT)]
 
-    told = run(cache(tmp_path / "old.pb", stale), cache(tmp_path / "new.pb", current))
+    xla_run = run(cache(tmp_path / "old.pb", stale), cache(tmp_path / "new.pb", current))
 
-    assert (told.hits, told.misses) == (4, 0)
+    assert (xla_run.hits, xla_run.misses) == (4, 0)
 
 
-def test_legacy_entries_are_hits_of_an_xla_that_uses_that_format(run: Callable[..., Told], tmp_path: Path) -> None:
+def test_legacy_entries_are_hits_of_an_xla_that_uses_that_format(run: Callable[..., XlaRun], tmp_path: Path) -> None:
     empty = cache(tmp_path / "empty.pb", [])
     missed = run(empty, "--autotune-tuners=xla", flags=LEGACY_FLAG)
     assert (missed.hits, len(missed.keys)) == (0, 4)
     loaded = cache(tmp_path / "cache.textproto", [legacy_entry(*key) for key in missed.keys])
 
-    told = run(loaded, flags=f"{LEGACY_FLAG} --xla_dump_to={tmp_path / 'xla'}")
+    xla_run = run(loaded, flags=f"{LEGACY_FLAG} --xla_dump_to={tmp_path / 'xla'}")
 
-    assert (told.hits, told.misses) == (4, 0)
-    assert "TILE 1" in told.output
+    assert (xla_run.hits, xla_run.misses) == (4, 0)
+    assert "TILE 1" in xla_run.output
     # XLA has printed the choices that it took over: a text that it wrote itself.
     written = next((tmp_path / "xla").glob("*.autotune_results.pbtxt"))
     back, again = tmp_path / "back.textproto", tmp_path / "again.pbtxt"
@@ -227,22 +231,22 @@ def test_legacy_entries_are_hits_of_an_xla_that_uses_that_format(run: Callable[.
 
 @new_format
 @pytest.mark.parametrize("name", ["results.pb", "results.textproto"])
-def test_xla_loads_a_converted_cache_by_its_own_flag(run: Callable[..., Told], tmp_path: Path, name: str) -> None:
+def test_xla_loads_a_converted_cache_by_its_own_flag(run: Callable[..., XlaRun], tmp_path: Path, name: str) -> None:
     found = [new_entry(hlo) for hlo in (*REDUCTIONS, DOT)]
     cache(tmp_path / "cache.textproto", found)
     assert convert(tmp_path / "cache.textproto", tmp_path / name, "--to=xla").returncode == 0
 
-    told = run(flags=f"--xla_gpu_load_autotune_results_from={tmp_path / name}")
+    xla_run = run(flags=f"--xla_gpu_load_autotune_results_from={tmp_path / name}")
 
-    assert (told.hits, told.misses) == (4, 0)
+    assert (xla_run.hits, xla_run.misses) == (4, 0)
     data = (tmp_path / name).read_bytes()
     assert {entry.raw for entry in files.read(data, name)} == {entry.raw for entry in found}
 
 
 @new_format
-def test_an_xla_with_the_new_format_misses_legacy_entries(run: Callable[..., Told], tmp_path: Path) -> None:
+def test_an_xla_with_the_new_format_misses_legacy_entries(run: Callable[..., XlaRun], tmp_path: Path) -> None:
     description = "CUDA: 9.0, Cores: 132, DNN version: 9.10.0"
 
-    told = run(cache(tmp_path / "cache.textproto", [legacy_entry(description, "{ dot }", 52)]))
+    xla_run = run(cache(tmp_path / "cache.textproto", [legacy_entry(description, "{ dot }", 52)]))
 
-    assert (told.hits, told.misses) == (0, 4)
+    assert (xla_run.hits, xla_run.misses) == (0, 4)

@@ -188,8 +188,8 @@ def test_convert_tells_what_it_wrote_and_what_it_left_out(
     update_store(stores.open_store(tmp_path / "a.textproto"), lambda now: Cache(tuple(ours)))
 
     assert convert("a.textproto", "a.yaml") == (0, "5 entries written to a.yaml\n", "")
-    told = "1 entry written to new.pb in XLA's new format; 4 others left out\n"
-    assert convert("a.yaml", "new.pb", "--to=xla", "--xla-format=new") == (0, told, "")
+    message = "1 entry written to new.pb in XLA's new format; 4 others left out\n"
+    assert convert("a.yaml", "new.pb", "--to=xla", "--xla-format=new") == (0, message, "")
 
 
 def bad_inputs() -> list[tuple[tuple[str, ...], str]]:
@@ -221,9 +221,11 @@ def bad_inputs() -> list[tuple[tuple[str, ...], str]]:
     ]
 
 
-@pytest.mark.parametrize(("arguments", "told"), bad_inputs(), ids=[" ".join(one) for one, _ in bad_inputs()])
+@pytest.mark.parametrize(
+    ("arguments", "message"), bad_inputs(), ids=[" ".join(arguments_of_case) for arguments_of_case, _ in bad_inputs()]
+)
 def test_a_bad_input_is_one_line_and_exit_status_4(
-    convert: Callable[..., tuple[int, str, str]], tmp_path: Path, arguments: tuple[str, ...], told: str
+    convert: Callable[..., tuple[int, str, str]], tmp_path: Path, arguments: tuple[str, ...], message: str
 ) -> None:
     ours = [entries.to_entry(entry, H200) for entry in (new_entry(), *legacy_entries())]
     update_store(stores.open_store(tmp_path / "a.textproto"), lambda now: Cache(tuple(ours)))
@@ -245,6 +247,6 @@ def test_a_bad_input_is_one_line_and_exit_status_4(
     status, output, errors = convert(*arguments)
 
     assert (status, output) == (4, "")
-    assert told in errors
+    assert message in errors
     assert errors.count("\n") == 1
     assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before

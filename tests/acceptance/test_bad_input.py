@@ -85,13 +85,13 @@ LOADS = [
 ]
 
 
-@pytest.mark.parametrize(("make", "told"), LOADS)
-def test_a_cache_that_cannot_be_loaded_is_refused(bad: Suite, make: Callable[[Path], str], told: str) -> None:
+@pytest.mark.parametrize(("make", "message"), LOADS)
+def test_a_cache_that_cannot_be_loaded_is_refused(bad: Suite, make: Callable[[Path], str], message: str) -> None:
     name = make(bad.folder)
 
     line = refused(bad, bad.run(f"--autotune-load={name}"))
 
-    pytest.LineMatcher([line]).fnmatch_lines([f"--autotune-load: {told}"])
+    pytest.LineMatcher([line]).fnmatch_lines([f"--autotune-load: {message}"])
 
 
 @pytest.mark.parametrize("distribution", [name for name in ALL_DISTRIBUTIONS if name != "serial"])
@@ -123,21 +123,21 @@ DUMPS = [
 ]
 
 
-@pytest.mark.parametrize(("make", "told"), DUMPS)
-def test_a_dump_to_an_unwritable_place_is_refused(bad: Suite, make: Callable[[Path], str], told: str) -> None:
+@pytest.mark.parametrize(("make", "message"), DUMPS)
+def test_a_dump_to_an_unwritable_place_is_refused(bad: Suite, make: Callable[[Path], str], message: str) -> None:
     """The path is a folder, has an unknown suffix or holds an unreadable file. All existing files stay as they are."""
     name = make(bad.folder)
     before = {path: path.read_bytes() for path in bad.folder.rglob("*") if path.is_file()}
 
     line = refused(bad, bad.run(f"--autotune-dump={name}"))
 
-    pytest.LineMatcher([line]).fnmatch_lines([f"--autotune-dump: {told}"])
+    pytest.LineMatcher([line]).fnmatch_lines([f"--autotune-dump: {message}"])
     assert {path: path.read_bytes() for path in before} == before
 
 
 def test_a_dump_with_an_impossible_name_is_refused(bad: Suite) -> None:
     """The name is too long, in no real folder or not in UTF-8. The run ends before its first test."""
-    for name, told in [
+    for name, message in [
         ("x" * 300 + ".textproto", "*cannot be read: File name too long"),
         ("x" * 240 + ".textproto", "*cannot be written in *: File name too long"),
         ("名" * 80 + ".textproto", "*cannot be written in *: File name too long"),
@@ -145,7 +145,7 @@ def test_a_dump_with_an_impossible_name_is_refused(bad: Suite) -> None:
         (os.fsdecode(b"\xff.textproto"), "*the path is not encoded in UTF-8 (name it otherwise)"),
     ]:
         line = refused(bad, bad.run(f"--autotune-dump={name}"))
-        pytest.LineMatcher([line]).fnmatch_lines([f"--autotune-dump: {told}"])
+        pytest.LineMatcher([line]).fnmatch_lines([f"--autotune-dump: {message}"])
 
 
 WAYS_BACK = [
@@ -250,24 +250,24 @@ def in_the_way(bad: Suite) -> Suite:
 
 
 @pytest.mark.parametrize(
-    ("args", "told"), BAD_OPTIONS, ids=lambda value: " ".join(value) if type(value) is list else ""
+    ("args", "message"), BAD_OPTIONS, ids=lambda value: " ".join(value) if type(value) is list else ""
 )
-def test_an_option_that_makes_no_sense_is_refused(in_the_way: Suite, args: list[str], told: str) -> None:
-    pytest.LineMatcher([refused(in_the_way, in_the_way.run(*args))]).fnmatch_lines([told])
+def test_an_option_that_makes_no_sense_is_refused(in_the_way: Suite, args: list[str], message: str) -> None:
+    pytest.LineMatcher([refused(in_the_way, in_the_way.run(*args))]).fnmatch_lines([message])
 
 
 @pytest.mark.parametrize(("flag", "instead"), INI_ONLY_FLAGS)
 def test_a_flag_of_an_ini_value_is_refused_with_the_remedy(bad: Suite, flag: str, instead: str) -> None:
-    told = refused(bad, bad.run("--autotune-load=c.pb", flag))
+    message = refused(bad, bad.run("--autotune-load=c.pb", flag))
 
-    assert told == f"{flag.partition('=')[0]}: there is no such option ({instead})"
+    assert message == f"{flag.partition('=')[0]}: there is no such option ({instead})"
 
 
-@pytest.mark.parametrize(("ini", "told"), INI)
-def test_an_ini_value_that_makes_no_sense_is_refused(in_the_way: Suite, ini: str, told: str) -> None:
+@pytest.mark.parametrize(("ini", "message"), INI)
+def test_an_ini_value_that_makes_no_sense_is_refused(in_the_way: Suite, ini: str, message: str) -> None:
     in_the_way.pytester.makeini(f"[pytest]\n{ini}\n")
 
-    pytest.LineMatcher([refused(in_the_way, in_the_way.run())]).fnmatch_lines([told])
+    pytest.LineMatcher([refused(in_the_way, in_the_way.run())]).fnmatch_lines([message])
 
 
 NATIVE = [
@@ -368,13 +368,13 @@ def test_a_report_replaces_no_cache_and_is_none(serial_suite: Suite) -> None:
     before = cache.read_bytes()
 
     for option in "--autotune-load=c.json", "--autotune-on-miss=tune":
-        told = refused(serial_suite, serial_suite.run(option, "--autotune-report=c.json"))
-        assert told.startswith("--autotune-report: c.json: is ")
+        message = refused(serial_suite, serial_suite.run(option, "--autotune-report=c.json"))
+        assert message.startswith("--autotune-report: c.json: is ")
     assert cache.read_bytes() == before
     for name in "r.json", "r.yaml", "r.textproto":
         (serial_suite.folder / name).write_bytes((serial_suite.folder / "r.json").read_bytes())
-        told = refused(serial_suite, serial_suite.run(f"--autotune-load={name}"))
-        assert told.startswith(f"--autotune-load: {name}: is the report of a run, not a cache (name the cache")
+        message = refused(serial_suite, serial_suite.run(f"--autotune-load={name}"))
+        assert message.startswith(f"--autotune-load: {name}: is the report of a run, not a cache (name the cache")
     for name in "r.json", "r.html", "r.md":  # of an earlier run
         for _ in range(2):
             assert serial_suite.run("--autotune-load=c.json", f"--autotune-report={name}").ret == 0
@@ -410,9 +410,9 @@ def test_a_bad_path_in_a_test_is_an_error_of_that_test_alone(suite: Suite) -> No
     line = f"autotune_cache: {missing}: no such file (create it with --autotune-update)"
     assert result.outlines.count(line) == 3
     for name in list(BROKEN)[1:]:
-        told = [line for line in result.outlines if line.startswith(f"autotune_cache: {Path('tests', name)}")]
-        assert len(told) == 2
-        assert told[0] == told[1]
+        error_lines = [line for line in result.outlines if line.startswith(f"autotune_cache: {Path('tests', name)}")]
+        assert len(error_lines) == 2
+        assert error_lines[0] == error_lines[1]
     result.stdout.no_fnmatch_line("*Traceback*")
     result.stdout.no_fnmatch_line("*INTERNALERROR*")
 
@@ -424,8 +424,8 @@ def test_a_marker_that_makes_no_sense_is_an_error_of_that_test(suite: Suite, giv
     result = suite.run()
 
     result.assert_outcomes(errors=1)
-    told = f"marker autotune_cache: expected load=PATH, or several, or enabled=False, not {given}"
-    assert result.outlines.count(told) == 1
+    message = f"marker autotune_cache: expected load=PATH, or several, or enabled=False, not {given}"
+    assert result.outlines.count(message) == 1
 
 
 def test_a_misspelt_field_is_said_even_with_q(serial_suite: Suite, section) -> None:

@@ -74,12 +74,12 @@ class GitHub:
         self.environment.pop("PYTEST_CURRENT_TEST", None)
         self.run("git init -q --bare -b main origin.git")
 
-    def run(self, script: str, where: Path | None = None, status: int = 0, **more: str) -> str:
+    def run(self, script: str, where: Path | None = None, status: int = 0, **variables: str) -> str:
         """Run a script as GitHub does and return what it printed."""
         done = subprocess.run(
             ["bash", "-e", "-o", "pipefail", "-c", script],
             cwd=where or self.folder,
-            env={**self.environment, **more},
+            env={**self.environment, **variables},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -105,21 +105,21 @@ class GitHub:
             if "run" in step:
                 if not step["run"].startswith("pip install "):
                     fails = status if step["run"].startswith(("pytest ", "pytest-autotune ")) else 0
-                    more = {"GITHUB_WORKSPACE": str(where), **(environment or {})}
-                    printed += self.run(step["run"], where, fails, **more)
+                    variables = {"GITHUB_WORKSPACE": str(where), **(environment or {})}
+                    printed += self.run(step["run"], where, fails, **variables)
             elif action.startswith("actions/checkout@"):
                 if "repository" not in arguments:
                     self.run(f"git clone -q {self.origin} {where}")
             elif action.startswith("actions/upload-artifact@"):
-                kept = self.artefacts / arguments["name"]
-                if kept.exists():
+                artefact = self.artefacts / arguments["name"]
+                if artefact.exists():
                     assert arguments["overwrite"]
-                    shutil.rmtree(kept)
-                shutil.copytree(where / arguments["path"], kept)
+                    shutil.rmtree(artefact)
+                shutil.copytree(where / arguments["path"], artefact)
             elif action.startswith("actions/download-artifact@"):
                 assert arguments["merge-multiple"]
-                for kept in sorted(self.artefacts.glob(arguments["pattern"])):
-                    shutil.copytree(kept, where / arguments["path"], dirs_exist_ok=True)
+                for artefact in sorted(self.artefacts.glob(arguments["pattern"])):
+                    shutil.copytree(artefact, where / arguments["path"], dirs_exist_ok=True)
             else:
                 raise AssertionError(f"what is {step}?")
         return printed
@@ -133,7 +133,7 @@ def workflow(name: str) -> dict[str, Any]:
     """The jobs of a workflow of the page, by its name."""
     page = (REPOSITORY / "docs/ci.md").read_text(encoding="utf-8")
     found = [yaml.safe_load(example) for example in re.findall(r"^```yaml\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)]
-    return next(one["jobs"] for one in found if one.get("name") == name)  # type: ignore[no-any-return]
+    return next(content["jobs"] for content in found if content.get("name") == name)  # type: ignore[no-any-return]
 
 
 def test_a_bot_merges_and_commits_the_updates_of_shards(tmp_path: Path) -> None:
@@ -149,8 +149,8 @@ def test_a_bot_merges_and_commits_the_updates_of_shards(tmp_path: Path) -> None:
     suite.write_text("".join(test.format(name, "one") for name in ("a", "b", "c", "d")))
     github.run(f"pytest -q --autotune-dump={CACHE}; git add . ; git commit -qm one; git push -q origin HEAD", author)
     # "a" goes, "b" changes, "e" comes; the first shard has b and d, the second c and e.
-    kept = [test.format(name, "two" if name == "b" else "one") for name in ("b", "c", "d", "e")]
-    suite.write_text("".join(kept))
+    changed_tests = [test.format(name, "two" if name == "b" else "one") for name in ("b", "c", "d", "e")]
+    suite.write_text("".join(changed_tests))
     github.run("git commit -qam two; git push -q origin HEAD", author)
     tests, update = workflow("gpu tests in shards"), workflow("update the autotuning cache")
     groups = tests["test"]["strategy"]["matrix"]["group"]
@@ -294,8 +294,8 @@ class GitLab:
         shutil.rmtree(where, ignore_errors=True)
         self.github.run(f"git clone -q {self.github.origin} {where}")
         for needed in job.get("needs", ()):
-            for kept in sorted(self.artefacts.glob(f"{needed} *")):
-                shutil.copytree(kept, where, dirs_exist_ok=True)
+            for artefact in sorted(self.artefacts.glob(f"{needed} *")):
+                shutil.copytree(artefact, where, dirs_exist_ok=True)
         self.job_count += 1
         variables = {
             "CI_PIPELINE_ID": "7",
@@ -309,11 +309,11 @@ class GitLab:
             return self.github.run("\n".join(job["script"]), where, status, **variables)
         finally:
             assert job["artifacts"]["when"] == "always"
-            kept = self.artefacts / f"{name} {index}"
-            shutil.rmtree(kept, ignore_errors=True)
+            artefact = self.artefacts / f"{name} {index}"
+            shutil.rmtree(artefact, ignore_errors=True)
             for path in job["artifacts"].get("paths", ()):
                 if (where / path).is_dir():
-                    shutil.copytree(where / path, kept / path)
+                    shutil.copytree(where / path, artefact / path)
             assert (where / job["artifacts"]["reports"]["junit"].replace("*", str(index))).exists() or status > 1
 
 

@@ -169,8 +169,8 @@ class Suite:
             patch.setenv("TRITON_CACHE_DIR", str(self.folder / "triton"))
             patch.delenv("TRITON_INTERPRET", raising=False)
             self.result = self.pytester.runpytest("-Wignore", *options, *args)
-        for one in autotuners():  # the next run would find what this one has chosen
-            one.cache.clear()
+        for autotuner in autotuners():  # the next run would find what this one has chosen
+            autotuner.cache.clear()
         report = self.folder / "r.json"
         return json.loads(report.read_text()) if report.exists() else {}
 

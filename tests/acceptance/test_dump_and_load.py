@@ -144,8 +144,8 @@ def test_the_entries_of_one_device_survive_a_dump_on_another(suite: Suite) -> No
 
 def test_the_last_of_several_loaded_caches_wins(suite: Suite) -> None:
     suite.write().run("--autotune-dump=one.textproto")
-    one = suite.folder / "one.textproto"
-    (suite.folder / "two.textproto").write_text(one.read_text().replace('text: "a"', 'text: "b"'))
+    first = suite.folder / "one.textproto"
+    (suite.folder / "two.textproto").write_text(first.read_text().replace('text: "a"', 'text: "b"'))
 
     assert suite.run("--autotune-load=two.textproto", "--autotune-load=one.textproto").ret == 0
     assert suite.run("--autotune-load=one.textproto", "--autotune-load=two.textproto").ret == 1

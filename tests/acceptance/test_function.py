@@ -194,8 +194,15 @@ def test_the_report_has_candidates_with_times_or_failures(serial_suite: Suite) -
     row = report["lookups"][0]
     assert report["counts"]["tuned"] == 1
     assert row["choice"]["params"] == {"BLOCK": 32}
-    told = {one["params"]["BLOCK"]: one.get("failed") or one["time_us"] for one in row["candidates"]}
-    assert told == {16: "wrong result: the sum is off by 1", 32: 32.0, 64: "needs 96 KiB of shared memory", 128: 128.0}
+    outcomes = {
+        candidate["params"]["BLOCK"]: candidate.get("failed") or candidate["time_us"] for candidate in row["candidates"]
+    }
+    assert outcomes == {
+        16: "wrong result: the sum is off by 1",
+        32: 32.0,
+        64: "needs 96 KiB of shared memory",
+        128: 128.0,
+    }
 
 
 def test_the_error_names_three_reasons_if_all_candidates_fail(suite: Suite) -> None:

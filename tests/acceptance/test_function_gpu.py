@@ -74,7 +74,7 @@ def test_torch_events_time_the_kernel_and_not_the_launch(flush_l2: bool) -> None
     x = torch.randn(4096, 4096, device="cuda")
     sizes = [4096, 256]
 
-    chosen = tune(
+    choice = tune(
         "k",
         space=sizes,
         run=lambda size: x[:size, :size] @ x[:size, :size],
@@ -88,7 +88,7 @@ def test_torch_events_time_the_kernel_and_not_the_launch(flush_l2: bool) -> None
         measuring=Measuring(clock="torch", flush_l2=flush_l2),
     )
 
-    assert chosen == 256
+    assert choice == 256
     assert found.share > 5
     assert 1 < (found.best.time_us or 0) < 1000
     assert (found.choice.time_us or 0) < 100_000
@@ -107,7 +107,7 @@ def test_cupy_events_compilers_in_threads_and_wrong_results() -> None:
     def run(config: dict[str, int], kernel: Any) -> None:
         kernel((n // 256,), (256,), (x, y, n, config["rounds"]))
 
-    chosen = tune(
+    choice = tune(
         "k",
         space={"step": [1, 2], "rounds": [0, 2000]},
         run=run,
@@ -117,7 +117,7 @@ def test_cupy_events_compilers_in_threads_and_wrong_results() -> None:
         measuring=Measuring(clock="cupy", flush_l2=True),
     )
 
-    assert chosen == {"step": 1, "rounds": 0}
+    assert choice == {"step": 1, "rounds": 0}
 
 
 @pytest.mark.parametrize("library", ["torch", "cupy"])
@@ -214,13 +214,13 @@ x = LIBRARY.zeros(4, **OPTIONS)
 print(json.dumps([dataclasses.asdict(device.current_gpu()), device.current_gpu_uuid(), "torch" in sys.modules]))
 """
 
-    def told(library: str, options: str) -> list[Any]:
+    def find_in_new_process(library: str, options: str) -> list[Any]:
         text = script.replace("LIBRARY", library).replace("OPTIONS", options)
         done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, cwd=REPOSITORY)
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout)  # type: ignore[no-any-return]
 
-    of_cupy, of_torch = told("cupy", "{}"), told("torch", "{'device': 'cuda'}")
+    of_cupy, of_torch = find_in_new_process("cupy", "{}"), find_in_new_process("torch", "{'device': 'cuda'}")
 
     assert of_cupy[2] is False
     assert of_cupy[:2] == of_torch[:2]

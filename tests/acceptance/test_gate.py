@@ -31,7 +31,7 @@ def verdict(result: pytest.RunResult) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("limit", "told"),
+    ("limit", "message"),
     [
         ("0", "12 > 0"),
         ("12", None),
@@ -40,11 +40,11 @@ def verdict(result: pytest.RunResult) -> list[str]:
         ("60.0 %", None),
     ],
 )
-def test_the_comparison_is_exact_and_told_as_it_was_made(outdated: Suite, limit: str, told: str | None) -> None:
+def test_the_comparison_is_exact_and_told_as_it_was_made(outdated: Suite, limit: str, message: str | None) -> None:
     result = outdated.load(f"--autotune-max-misses={limit}")
 
-    assert result.ret == (1 if told else 0)
-    assert verdict(result) == ([f"{EXCEEDED}: {told}"] if told else [])
+    assert result.ret == (1 if message else 0)
+    assert verdict(result) == ([f"{EXCEEDED}: {message}"] if message else [])
     result.assert_outcomes(passed=20)
 
 
@@ -68,10 +68,10 @@ NATIVE_FORMS = {
         ),
     ],
 )
-@pytest.mark.parametrize(("value", "told"), [(11, "12 > 11"), ("10%", "12 of 20 > 10%")])
+@pytest.mark.parametrize(("value", "message"), [(11, "12 > 11"), ("10%", "12 of 20 > 10%")])
 @pytest.mark.filterwarnings("error")
 def test_the_ini_value_works_in_every_kind_of_ini_file(
-    outdated: Suite, name: str, text: str, value: int | str, told: str
+    outdated: Suite, name: str, text: str, value: int | str, message: str
 ) -> None:
     if name.endswith(".toml") and sys.version_info < (3, 11):
         pytest.importorskip("tomli")
@@ -81,7 +81,7 @@ def test_the_ini_value_works_in_every_kind_of_ini_file(
     result = outdated.load()
 
     assert result.ret == 1
-    assert verdict(result) == [f"{EXCEEDED}: {told}"]
+    assert verdict(result) == [f"{EXCEEDED}: {message}"]
 
 
 def test_the_command_line_replaces_the_ini_and_off_undoes_it(outdated: Suite) -> None:
@@ -190,8 +190,8 @@ def test_a_typed_gate_is_refused_beside_what_writes_the_cache(
 
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     flag = gate.partition("=")[0]
-    told = f"ERROR: {flag}: {writer} writes the cache, so nothing is judged (leave one of the two out)"
-    result.stderr.fnmatch_lines([told])
+    message = f"ERROR: {flag}: {writer} writes the cache, so nothing is judged (leave one of the two out)"
+    result.stderr.fnmatch_lines([message])
 
 
 def test_an_update_may_be_typed_beside_a_gate_of_addopts(outdated: Suite) -> None:

@@ -17,12 +17,12 @@ def test_a_gate_without_anything_loaded_is_a_usage_error(suite: Suite, gate: str
     result = suite.write().run(gate)
 
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    told = f"{gate.partition('=')[0]}: nothing is loaded, so there is nothing to judge (add --autotune-load=PATH)"
+    message = f"{gate.partition('=')[0]}: nothing is loaded, so there is nothing to judge (add --autotune-load=PATH)"
     if "-n2" in suite.distribution:  # the workers know the tests, and cannot refuse a run
-        result.stdout.fnmatch_lines([f"!* {told}*"])
+        result.stdout.fnmatch_lines([f"!* {message}*"])
         result.stdout.no_fnmatch_line("*not judged*")  # one answer, not two
     else:
-        result.stderr.fnmatch_lines([f"ERROR: {told}"])
+        result.stderr.fnmatch_lines([f"ERROR: {message}"])
 
 
 def test_an_ini_line_that_was_lost_does_not_turn_the_gate_off(serial_suite: Suite) -> None:
@@ -88,8 +88,8 @@ def test_a_gate_fails_where_no_loaded_entry_was_asked_for(serial_suite: Suite, s
     skip_all(serial_suite)
     result = serial_suite.load("--autotune-max-misses=5")
     assert result.ret == pytest.ExitCode.TESTS_FAILED
-    told = "*! * entries were loaded and not one was asked for (test_*.py::test_gpu was skipped) !*"
-    result.stdout.fnmatch_lines([told])
+    message = "*! * entries were loaded and not one was asked for (test_*.py::test_gpu was skipped) !*"
+    result.stdout.fnmatch_lines([message])
 
 
 def skip_all(suite: Suite) -> None:
@@ -146,8 +146,12 @@ def test_a_gate_that_nobody_asked_shows_no_tick(suite: Suite, section) -> None:
     for markdown in (text["r.md"], text["step.md"]):
         assert f"❔ **`{not_judged}`**" in markdown
         assert "✅" not in markdown
-    (case,) = (one for one in ElementTree.fromstring(text["junit.xml"]).iter("testcase") if one.get("name") == "gate")
-    assert [(one.tag, one.get("message")) for one in case] == [("skipped", not_judged)]
+    (case,) = (
+        element
+        for element in ElementTree.fromstring(text["junit.xml"]).iter("testcase")
+        if element.get("name") == "gate"
+    )
+    assert [(element.tag, element.get("message")) for element in case] == [("skipped", not_judged)]
 
 
 @pytest.mark.parametrize("gate", [*GATES, "--autotune-fail-on-unused"])
@@ -213,8 +217,8 @@ def test_a_gate_names_the_option_that_leaves_out_a_tuner(serial_suite: Suite, sp
     result = serial_suite.load("--autotune-max-misses=0", *([spelt] if "=" in spelt else []))
 
     assert result.ret == pytest.ExitCode.TESTS_FAILED
-    told = f"entries of toy are loaded, which {spelt} leaves out: name them, too"
-    result.stdout.fnmatch_lines([f"!* {told} !*"])
+    message = f"entries of toy are loaded, which {spelt} leaves out: name them, too"
+    result.stdout.fnmatch_lines([f"!* {message} !*"])
 
 
 @pytest.mark.parametrize("gate", [*GATES, "--autotune-fail-on-unused"])
@@ -222,13 +226,13 @@ def test_a_gate_fails_if_loaded_entries_have_no_adapter(serial_suite: Suite, gat
     """The gate also fails if --autotune-tuners leaves the tuner out. With autotune_ignore the gate passes."""
     serial_suite.write().dump()
     for tuner in ("gone", "xla"):
-        more = serial_suite.cache.read_text().replace('tuner: "toy"', f'tuner: "{tuner}"')
-        (serial_suite.folder / f"{tuner}.textproto").write_text(more)
+        text = serial_suite.cache.read_text().replace('tuner: "toy"', f'tuner: "{tuner}"')
+        (serial_suite.folder / f"{tuner}.textproto").write_text(text)
 
     result = serial_suite.load("--autotune-load=xla.textproto", "--autotune-tuners=toy", gate)
     assert result.ret == pytest.ExitCode.TESTS_FAILED
-    told = "!* entries of xla are loaded, which --autotune-tuners=toy leaves out: name them, too !*"
-    result.stdout.fnmatch_lines([told])
+    message = "!* entries of xla are loaded, which --autotune-tuners=toy leaves out: name them, too !*"
+    result.stdout.fnmatch_lines([message])
     result = serial_suite.load("--autotune-load=gone.textproto", gate)
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     result.stdout.fnmatch_lines(["!* entries are loaded, and no adapter is installed for gone !*"])
@@ -245,8 +249,8 @@ def test_a_gate_says_how_much_of_what_is_loaded_is_ignored(serial_suite: Suite) 
 
     result = serial_suite.load("--autotune-max-misses=0")
 
-    told = "4 entries were loaded and not one was asked for (autotune_ignore (ini) may leave them out)"
-    result.stdout.fnmatch_lines([f"!* {told} !*"])
+    message = "4 entries were loaded and not one was asked for (autotune_ignore (ini) may leave them out)"
+    result.stdout.fnmatch_lines([f"!* {message} !*"])
 
 
 def test_a_gate_says_that_a_marker_leaves_all_tests_out(serial_suite: Suite) -> None:
@@ -257,8 +261,8 @@ def test_a_gate_says_that_a_marker_leaves_all_tests_out(serial_suite: Suite) -> 
 
     result = serial_suite.load("--autotune-max-misses=0")
 
-    told = "4 entries were loaded and not one was asked for (autotune_cache(enabled=False) may leave them out)"
-    result.stdout.fnmatch_lines([f"!* {told} !*"])
+    message = "4 entries were loaded and not one was asked for (autotune_cache(enabled=False) may leave them out)"
+    result.stdout.fnmatch_lines([f"!* {message} !*"])
 
 
 def test_a_gate_fails_where_only_a_cache_of_a_test_was_asked(serial_suite: Suite, section) -> None:

@@ -73,7 +73,7 @@ def branches(git: Git, base: list[Entry], ours: list[Entry], theirs: list[Entry]
     commit(git, *ours, path=path)
 
 
-def held(path: str = PATH) -> set[Entry]:
+def entries_of(path: str = PATH) -> set[Entry]:
     return set(stores.read_cache(path).entries)
 
 
@@ -95,7 +95,7 @@ def test_git_merges_entries_of_different_problems(registered: Git) -> None:
 
     registered("merge", "other")
 
-    assert held() == {*BASE, entry(2), entry(3)}
+    assert entries_of() == {*BASE, entry(2), entry(3)}
     assert registered("status", "--porcelain").stdout == ""
 
 
@@ -104,11 +104,11 @@ def test_git_merges_entries_of_one_problem_by_the_runs_rule(registered: Git) -> 
     ours, theirs = [entry(5, 64, 9.0), *BASE[2:]], [entry(5, 16, 8.0), *BASE[2:]]
     branches(registered, BASE, ours, theirs)
 
-    told = registered("merge", "other").stderr
+    message = registered("merge", "other").stderr
 
-    assert held() == {entry(5, 16, 8.0), *BASE[2:]}
-    assert f"{PATH}: 1 problem with several entries, of which the one stays that a run would keep:" in told
-    assert f"{PATH}:     kept theirs: BLOCK=16, 8 us" in told
+    assert entries_of() == {entry(5, 16, 8.0), *BASE[2:]}
+    assert f"{PATH}: 1 problem with several entries, of which the one stays that a run would keep:" in message
+    assert f"{PATH}:     kept theirs: BLOCK=16, 8 us" in message
 
 
 def test_a_rebase_applies_each_commit_to_what_is_there(registered: Git) -> None:
@@ -118,17 +118,17 @@ def test_a_rebase_applies_each_commit_to_what_is_there(registered: Git) -> None:
 
     registered("rebase", "main")
 
-    assert held() == {entry(1, 64), *BASE[1:], entry(2), entry(3), entry(4)}
+    assert entries_of() == {entry(1, 64), *BASE[1:], entry(2), entry(3), entry(4)}
     assert registered("log", "--oneline", "main..other").stdout.count("\n") == 2
 
 
 def test_what_one_side_pruned_stays_away(registered: Git) -> None:
     branches(registered, BASE, BASE[1:], [*BASE, entry(3)])
 
-    told = registered("merge", "other").stderr
+    message = registered("merge", "other").stderr
 
-    assert held() == {*BASE[1:], entry(3)}
-    assert "1 entry left out, which one side removed or replaced:" in told
+    assert entries_of() == {*BASE[1:], entry(3)}
+    assert "1 entry left out, which one side removed or replaced:" in message
 
 
 @pytest.mark.parametrize("path", ["tests/autotune.pb", "tests/a b[1].json", "tests/autotune.yaml", "tests/cache/"])
@@ -138,7 +138,7 @@ def test_every_form_of_a_cache_merges(git: Git, path: str) -> None:
 
     git("merge", "other")
 
-    assert held(path) == {entry(1, 16, 8.0), *BASE[1:], entry(2), entry(3)}
+    assert entries_of(path) == {entry(1, 16, 8.0), *BASE[1:], entry(2), entry(3)}
 
 
 def test_an_unreadable_side_is_merged_as_lines(registered: Git, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,11 +154,11 @@ def test_an_unreadable_side_is_merged_as_lines(registered: Git, monkeypatch: pyt
     Path(PATH).write_text(Path(PATH).read_text() + "something: new\n")
     registered("commit", "-q", "-a", "-m", "newer")
 
-    told = registered("merge", "other", status=1)
+    merge = registered("merge", "other", status=1)
 
-    assert "cannot be merged as a cache" in told.stderr
-    assert "upgrade pytest-autotune" in told.stderr
-    assert "CONFLICT" in told.stdout
+    assert "cannot be merged as a cache" in merge.stderr
+    assert "upgrade pytest-autotune" in merge.stderr
+    assert "CONFLICT" in merge.stdout
     with pytest.raises(CacheError, match="an unresolved merge conflict") as refused:
         stores.read_cache(PATH)
     monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=os.pathsep)
@@ -181,7 +181,7 @@ def test_a_conflict_can_be_merged_again_with_the_driver(git: Git) -> None:
         stores.read_cache(PATH)
     assert cli.main(["git-setup", PATH]) == 0
     git("checkout", "--merge", "--", PATH)
-    assert held() == {*BASE[2:], entry(5, 16, 8.0)}
+    assert entries_of() == {*BASE[2:], entry(5, 16, 8.0)}
 
 
 def test_git_works_without_the_command_of_the_driver(registered: Git) -> None:
@@ -194,7 +194,7 @@ def test_git_works_without_the_command_of_the_driver(registered: Git) -> None:
 
     registered("merge", "other")
 
-    assert held() == {entry(1), *many, entry(99)}
+    assert entries_of() == {entry(1), *many, entry(99)}
     assert "entries {" in registered("show", "other").stdout
 
 
@@ -236,12 +236,12 @@ def test_git_setup_writes_each_attribute_line_once(git: Git) -> None:
 
 
 def test_setup_asks_for_what_there_is_left_to_do(git: Git, capsys: pytest.CaptureFixture[str]) -> None:
-    told = []
+    messages = []
     for arguments in ([], [PATH], []):
         assert cli.main(["git-setup", *arguments]) == 0
-        told.append(capsys.readouterr().out.splitlines()[-1].partition("this clone")[2])
+        messages.append(capsys.readouterr().out.splitlines()[-1].partition("this clone")[2])
 
-    assert told == ["; .gitattributes names no cache yet (git-setup FILE adds one)", "; commit .gitattributes", ""]
+    assert messages == ["; .gitattributes names no cache yet (git-setup FILE adds one)", "; commit .gitattributes", ""]
 
 
 def test_git_setup_works_in_a_subfolder_and_globally(git: Git, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -256,17 +256,17 @@ def test_git_setup_works_in_a_subfolder_and_globally(git: Git, tmp_path: Path, m
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (["/x.pb"], "/x.pb: is not in the repository"),
         (["x"], "has no suffix"),
     ],
 )
 def test_setup_says_what_is_missing(
-    git: Git, capsys: pytest.CaptureFixture[str], arguments: list[str], told: str
+    git: Git, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
 ) -> None:
     assert cli.main(["git-setup", *arguments]) == 4
-    assert told in capsys.readouterr().err
+    assert message in capsys.readouterr().err
     assert not Path(".gitattributes").exists()
 
 

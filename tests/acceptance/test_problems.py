@@ -86,14 +86,14 @@ def test_a_file_that_is_none_fails_the_run_with_a_line(serial_suite: Suite) -> N
     )
     suite.run("--autotune-problems=odd.jsonl").stdout.no_fnmatch_line("*##vso*")
 
-    for file, said in (
+    for file, message in (
         ("misses.jsonl", "misses.jsonl:1: is no problem that pytest_autotune.use() reported"),
         ("none.jsonl", "none.jsonl: no such file"),
         ("s3://bucket/x", "s3://bucket/x: no such file"),
     ):
         result = suite.run(f"--autotune-problems={file}")
         assert result.ret == 1
-        result.stdout.fnmatch_lines([f"!* --autotune-problems: {said} !*"])
+        result.stdout.fnmatch_lines([f"!* --autotune-problems: {message} !*"])
 
     suite.run("--autotune-dump=cache.textproto", "-k", "4096")
     both = suite.run("--autotune-problems=none.jsonl", "--autotune-load=cache.textproto", "--autotune-max-misses=0")

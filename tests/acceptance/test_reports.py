@@ -53,8 +53,8 @@ def check(value: Any, expected: Any, where: str = "report") -> None:
     elif isinstance(expected, list):
         assert isinstance(value, list), where
         assert value, f"{where} is to be tested with something in it"
-        for number, one in enumerate(value):
-            check(one, expected[0], f"{where}[{number}]")
+        for number, item in enumerate(value):
+            check(item, expected[0], f"{where}[{number}]")
     elif expected is float:
         assert type(value) in (int, float), where
     else:
@@ -99,7 +99,7 @@ def test_the_json_report_fits_its_schema_and_counts(changed: Suite) -> None:
     assert report["dump"]["added"] == 4
     properties = ElementTree.parse(changed.folder / "junit.xml").iterfind("testsuite/properties/property")
     counts = {f"autotune_{name}": str(count) for name, count in report["counts"].items()}
-    assert {one.get("name"): one.get("value") for one in properties} == counts
+    assert {element.get("name"): element.get("value") for element in properties} == counts
 
 
 def test_the_json_report_has_lookups_and_the_gate(changed: Suite) -> None:
@@ -167,10 +167,10 @@ def test_an_unwritable_report_fails_the_run(serial_suite: Suite, args: list[str]
     result = serial_suite.load("--autotune-report=report.json", *args, *gate)
 
     assert result.ret == 1
-    told = "--autotune-report: report.json: is not a file"
-    assert result.outlines.count(f"ERROR {told}") == 1
+    message = "--autotune-report: report.json: is not a file"
+    assert result.outlines.count(f"ERROR {message}") == 1
     (whole,) = [line for line in result.outlines if line.startswith("!")]
-    assert told in whole
+    assert message in whole
     assert ("exceeded: 1 > 0" in whole) == bool(gate)
     result.stdout.no_fnmatch_line("*Traceback*")
 

@@ -49,14 +49,14 @@ def as_user(suite: Suite, **files: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("found", "told"),
+    ("found", "message"),
     [
         ("another user's folder", "belongs to the user with number"),
         ("a plain file", "is not a folder"),
         ("a dangling link", "is not a folder"),
     ],
 )
-def test_a_foreign_shared_folder_costs_one_line(suite: Suite, section, place: Path, found: str, told: str) -> None:
+def test_a_foreign_shared_folder_costs_one_line(suite: Suite, section, place: Path, found: str, message: str) -> None:
     """The folder belongs to another user, or is a file or a dangling link. Both runs pass and dump as usual."""
     as_user(suite, test_many=MANY)
     if found == "another user's folder":
@@ -72,7 +72,7 @@ def test_a_foreign_shared_folder_costs_one_line(suite: Suite, section, place: Pa
 
         assert result.ret == 0
         result.assert_outcomes(passed=4)
-        assert [told in line for line in section(result)].count(True) == 1
+        assert [message in line for line in section(result)].count(True) == 1
         assert "INTERNALERROR" not in result.stdout.str()
     assert suite.tunings == []
     if place.is_dir():
@@ -169,15 +169,17 @@ def test_the_next_run_recovers_as_many_tunings_as_announced(
     (suite.folder / "conftest.py").write_text("")
     suite.run("--autotune-dump=sub/cache.textproto")
 
-    (told,) = [line for line in section(failed) if line.startswith("ERROR --autotune-dump")]
+    (message,) = [line for line in section(failed) if line.startswith("ERROR --autotune-dump")]
     text = cache.read_text() if cache.exists() else ""
-    kept = text.count('kernel: "lib.k')
+    recovered = text.count('kernel: "lib.k')
     if room == 10**6:
-        assert kept == 8
-        assert told.endswith("; what was tuned is kept for the next run with this dump path")
+        assert recovered == 8
+        assert message.endswith("; what was tuned is kept for the next run with this dump path")
     else:
-        assert f"; {8 - kept} of 8 tunings are lost (the log cannot be written: No space left on device)" in told
-    assert (kept == 0) == (room == 0)
+        assert (
+            f"; {8 - recovered} of 8 tunings are lost (the log cannot be written: No space left on device)" in message
+        )
+    assert (recovered == 0) == (room == 0)
 
 
 FORKING = """

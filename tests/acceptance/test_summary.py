@@ -134,12 +134,12 @@ RED, GREEN, YELLOW, PLAIN = "\x1b[31m", "\x1b[32m", "\x1b[33m", "\x1b[0m"
 def test_the_summary_is_coloured_by_outcome(outdated: Suite) -> None:
     """Misses are yellow, or red if the gate fails. Counts without misses are green."""
     clean = outdated.load("--color=yes", "-k", "hit").stdout.str()
-    told = outdated.load("--color=yes").stdout.str()
+    passing = outdated.load("--color=yes").stdout.str()
     failed = outdated.load("--color=yes", "--autotune-max-misses=0").stdout.str()
 
     assert f"{GREEN}1 hit{PLAIN}" in clean
-    assert f"{YELLOW}MISS{PLAIN} test_miss.py" in told
-    assert f"{YELLOW}1 hit, 12 misses" in told
+    assert f"{YELLOW}MISS{PLAIN} test_miss.py" in passing
+    assert f"{YELLOW}1 hit, 12 misses" in passing
     assert f"{RED}MISS{PLAIN} test_miss.py" in failed
     assert f"{RED}1 hit, 12 misses" in failed
 

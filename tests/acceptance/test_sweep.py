@@ -111,7 +111,7 @@ def test_what_does_not_compile_is_told_and_the_next_one_runs(serial_suite: Suite
 
     refused = [row["candidate"] for row in report["modes"]["sweep"]["rows"]]
     assert 1 <= len(refused) < 8
-    assert all(one == {"params": {"config": "a"}, "failed": "a does not compile"} for one in refused)
+    assert all(candidate == {"params": {"config": "a"}, "failed": "a does not compile"} for candidate in refused)
     assert sum(line.startswith("REFUSED toy:lib.k") for line in lines) == len(refused)
 
 

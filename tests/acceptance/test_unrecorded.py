@@ -242,10 +242,10 @@ def test_candidates_come_into_a_file_that_has_the_choice(serial_suite: Suite) ->
     before = serial_suite.cache.read_text()
 
     serial_suite.dump("-oautotune_keep_candidates=true")
-    kept = serial_suite.cache.read_text()
+    text = serial_suite.cache.read_text()
     serial_suite.dump("-oautotune_keep_candidates=true")
 
-    assert (before.count("candidates {"), kept.count("candidates {")) == (0, 8)
-    assert before.count("choice {") == kept.count("choice {")
-    assert "generation" not in kept
-    assert serial_suite.cache.read_text() == kept
+    assert (before.count("candidates {"), text.count("candidates {")) == (0, 8)
+    assert before.count("choice {") == text.count("choice {")
+    assert "generation" not in text
+    assert serial_suite.cache.read_text() == text

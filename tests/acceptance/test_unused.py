@@ -388,4 +388,4 @@ def test_it_is_unused_where_nobody_asks_for_that_tuning(serial_suite: Suite) -> 
 
     report = serial_suite.report("--autotune-load=cache.textproto")
 
-    assert [one["key"] for one in report["unused"]] == [{"M": 2}]
+    assert [entry["key"] for entry in report["unused"]] == [{"M": 2}]

@@ -183,7 +183,7 @@ def test_new(tune): tune("lib.new", times={"a": 2.0, "b": 1.0})
 
 
 @pytest.mark.parametrize(
-    ("args", "told"),
+    ("args", "counts"),
     [
         (["--autotune-on-miss=first"], "2 used a fallback; cache.textproto is left as it was (1 entry)"),
         (["--autotune-on-miss=error"], "; cache.textproto is left as it was (1 entry)"),
@@ -191,7 +191,7 @@ def test_new(tune): tune("lib.new", times={"a": 2.0, "b": 1.0})
     ],
 )
 def test_a_dump_with_fallbacks_is_not_called_up_to_date(
-    serial_suite: Suite, section, args: list[str], told: str
+    serial_suite: Suite, section, args: list[str], counts: str
 ) -> None:
     """A miss or a stale entry got a fallback or an error. The hint names the command to update the cache."""
     serial_suite.write(test_lib="def test_op(tune): tune('lib.op')").dump()
@@ -199,7 +199,7 @@ def test_a_dump_with_fallbacks_is_not_called_up_to_date(
 
     lines = section(serial_suite.load("--autotune-dump=cache.textproto", *args))
 
-    assert lines[-2].endswith(told)
+    assert lines[-2].endswith(counts)
     assert lines[-1] == "Re-run with --autotune-load=cache.textproto --autotune-update to update the cache."
     if "use" in args[0]:
         reason = describe_changed("source")
@@ -221,19 +221,19 @@ def test_a_stale_entry_in_use_is_not_reported_without_test(serial_suite: Suite, 
 
 
 @pytest.mark.parametrize(
-    ("args", "ini", "told"),
+    ("args", "ini", "message"),
     [
         (["--autotune-tuners=triton"], "", "--autotune-tuners=triton left it out"),
         ([], "autotune_ignore = toy:*", "autotune_ignore (ini) left it out"),
     ],
 )
 def test_an_option_that_leaves_out_kernels_is_named(
-    serial_suite: Suite, section, args: list[str], ini: str, told: str
+    serial_suite: Suite, section, args: list[str], ini: str, message: str
 ) -> None:
     """The summary of a run without lookups names the option as a possible reason."""
     serial_suite.write().pytester.makeini(f"[pytest]\n{ini}\n")
 
-    assert section(serial_suite.dump(*args))[0].startswith(f"no lookups: no autotuned kernel was called, or {told}")
+    assert section(serial_suite.dump(*args))[0].startswith(f"no lookups: no autotuned kernel was called, or {message}")
 
 
 def test_on_miss_error_is_not_judged_without_a_load(serial_suite: Suite, section) -> None:

@@ -136,7 +136,7 @@ def test_misses_and_stale_problems_are_tuned_and_not_raced(serial_suite: Suite) 
 
 
 @pytest.mark.parametrize(
-    ("args", "told"),
+    ("args", "message"),
     [
         (
             ["--autotune-verify=most"],
@@ -147,18 +147,18 @@ def test_misses_and_stale_problems_are_tuned_and_not_raced(serial_suite: Suite) 
         (["--autotune-sweep=1", "--autotune-verify"], "--autotune-verify: a sweep loads and dumps nothing*"),
     ],
 )
-def test_options_that_make_no_sense_are_refused(serial_suite: Suite, args: list[str], told: str) -> None:
+def test_options_that_make_no_sense_are_refused(serial_suite: Suite, args: list[str], message: str) -> None:
     serial_suite.write(test_lib=SUITE)
 
     result = serial_suite.run(*args)
 
     assert result.ret == 4
-    result.stderr.fnmatch_lines([f"ERROR: {told}"])
+    result.stderr.fnmatch_lines([f"ERROR: {message}"])
 
 
-@pytest.mark.parametrize("more", [[], ["--autotune-max-drift=0"], ["--autotune-dump=cache.textproto"]])
-def test_verify_without_a_load_is_a_usage_error(serial_suite: Suite, more: list[str]) -> None:
-    result = serial_suite.write(test_lib=SUITE).run("--autotune-verify", *more)
+@pytest.mark.parametrize("options", [[], ["--autotune-max-drift=0"], ["--autotune-dump=cache.textproto"]])
+def test_verify_without_a_load_is_a_usage_error(serial_suite: Suite, options: list[str]) -> None:
+    result = serial_suite.write(test_lib=SUITE).run("--autotune-verify", *options)
 
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.assert_outcomes()
@@ -208,12 +208,12 @@ def test_max_drift_fails_if_a_tuner_with_entries_is_left_out(serial_suite: Suite
     (serial_suite.folder / "test_more.py").write_text(f"def test_a(autotune_cache): {asks}\n")
     serial_suite.load("--autotune-update")
     limit = ["--autotune-verify=all", "--autotune-tuners=function", "--autotune-max-drift=99"]
-    told = "!* entries of toy are loaded, which --autotune-tuners=function leaves out: name them, too !*"
+    message = "!* entries of toy are loaded, which --autotune-tuners=function leaves out: name them, too !*"
 
-    for more in ([], ["--autotune-max-misses=0"]):  # said once
-        result = serial_suite.load(*limit, *more)
+    for options in ([], ["--autotune-max-misses=0"]):  # said once
+        result = serial_suite.load(*limit, *options)
         assert result.ret == 1
-        result.stdout.fnmatch_lines([told])
+        result.stdout.fnmatch_lines([message])
         assert result.stdout.str().count("entries of toy") == 1
 
 

@@ -80,8 +80,8 @@ def test_report_and_junit_equal_those_of_a_serial_run(suite: Suite) -> None:
     assert found[0][0]["counts"]["hit"] == 4
     assert found[0][0]["counts"]["stale"] == 2
     assert found[0][0]["counts"]["miss"] == 1
-    for one in found[1:]:
-        assert one == found[0]
+    for later in found[1:]:
+        assert later == found[0]
 
 
 OVERLAP = """

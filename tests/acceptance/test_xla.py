@@ -165,8 +165,8 @@ def test_a_gpu_with_another_xla_description_is_explained(
 
     lines = section(serial.load("-v", TOY_XLA_LAYOUT="legacy", TOY_XLA_DESCRIPTION=other))
 
-    told = "XLA tells this NVIDIA H200 from the one it was tuned on: L2 cache: 60 MB -> L2 cache: 50 MB"
-    assert sum(line.endswith(told) for line in lines) == 4
+    message = "XLA tells this NVIDIA H200 from the one it was tuned on: L2 cache: 60 MB -> L2 cache: 50 MB"
+    assert sum(line.endswith(message) for line in lines) == 4
 
 
 def test_on_miss_error_fails_the_test_that_compiled(serial: Suite) -> None:
