@@ -10,7 +10,7 @@ import os
 import re
 import shlex
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -28,12 +28,15 @@ from pytest_autotune.run.lookup import Policy
 from pytest_autotune.run.mode import Mode
 from pytest_autotune.tuners import TUNERS, list_third_party_tuners
 
+#: The options that judge the run by the loaded caches.
 _GATES = ("max_misses", "fail_on_unused")
+#: The options whose values an update decides.
+_DECIDED_BY_UPDATE = ("dump", "on_miss", "on_stale")
+#: The brackets that a summary shows after a device's name: ``NVIDIA H200 (sm_90, 132 multiprocessors)``.
 _SHOWN_AFTER_NAME = re.compile(r" \([^()]*, \d+ (multiprocessor|thread)s?\)$")
-_AGAINST_UPDATE = ("dump", "on_miss", "on_stale")
 #: The value of a limit that judges nothing. It undoes the limit of an ini file.
 _NO_LIMIT = "off"
-#: The end of a path whose cache may be absent. At a URL, the store reads this option, too.
+#: The end of a path whose cache may be absent: ``cache.pb?optional``. The store at a URL reads this option itself.
 _OPTIONAL_SUFFIX = f"?{OPTIONAL}"
 
 
@@ -55,11 +58,11 @@ class CacheArgument:
         return str(self.location)
 
     def is_same_as(self, other: CacheArgument) -> bool:
-        """Whether both name one file or folder."""
+        """Whether both arguments name the same file or folder."""
         try:
             return self.location.resolved == other.location.resolved
         except CacheError:
-            # The code that reads this cache reports the error.
+            # The path cannot be resolved. The code that reads the cache reports this error.
             return False
 
 
@@ -84,7 +87,7 @@ def _relative_to_invocation(text: str, base: Path, invocation_folder: Path) -> s
     shortened = os.path.relpath(base / text, invocation_folder)
     if text.endswith("/"):
         shortened += "/"
-    # relpath removes "..", which names another file if the folder before it is missing or a link.
+    # relpath shortens "link/../cache.pb" to "cache.pb", which is another file if "link" is a link to a folder.
     if os.pardir in Path(text).parts and not _is_same_file(invocation_folder / shortened, base / text):
         return os.path.join(os.path.relpath(base, invocation_folder), text)
     return shortened
@@ -133,21 +136,25 @@ class Options:
     @property
     def active(self) -> bool:
         """Whether any option asks the plugin to act in this run."""
-        # A gate without a load judges nothing. The run starts all the same and says so: the user may have forgotten it.
-        if self.load or self.dump or self.update or self.report or self.max_misses or self.fail_on_unused:
+        if self.load or self.dump or self.update or self.report:
             return True
-        if self.spread_gpus or self.on_miss == "first":
+        # A gate without a loaded cache judges nothing. The plugin acts, to tell the user that nothing was judged.
+        if self.max_misses or self.fail_on_unused:
             return True
+        # "first" needs no cache: every problem is a miss, and each kernel takes its first candidate.
+        if self.on_miss == "first" or self.spread_gpus:
+            return True
+        # A mode without text was not typed, such as compile_ahead: it only serves caches that are loaded.
         return any(str(mode) for mode in self.modes)
 
     @property
     def has_only_optional_caches(self) -> bool:
-        """Whether the run loads caches, each of which may be absent, and writes none."""
+        """Whether the run loads caches and writes none, and every loaded cache may be absent."""
         return bool(self.load) and not self.writes and all(argument.is_optional for argument in self.load)
 
     @property
     def updates(self) -> bool:
-        """Whether the dump path is also loaded, so that the run keeps the file's entries and tunes what is missing."""
+        """Whether the dump path is also loaded. Such a run uses the file's entries and tunes only missing problems."""
         return self.dump is not None and any(load.is_same_as(self.dump) for load in self.load)
 
     @property
@@ -164,7 +171,7 @@ class Options:
 
     @property
     def policy(self) -> Policy:
-        """The policy of a process that runs tests; the process adds its number of compile threads."""
+        """The policy of a process that runs tests, without the number of its compile threads."""
         return Policy(
             is_dumping=self.writes,
             on_miss=self.on_miss,
@@ -177,12 +184,19 @@ class Options:
 
     @property
     def update_arguments(self) -> str:
-        """The arguments of a run that tunes only missing problems; empty if no loaded cache can be written."""
-        if not self.load or (self.dump is None and READ_ONLY in self.load[-1].location.options):
+        """The arguments of a run that tunes only missing problems; empty if no loaded cache can be written.
+
+        An example: ``--autotune-load=cache.pb --autotune-update``. Paths of the ini file need not be typed again.
+        """
+        if not self.load:
+            return ""
+        if self.dump is None and READ_ONLY in self.load[-1].location.options:
+            # An update writes the last loaded cache, and this cache is read-only.
             return ""
         typed = [f"--autotune-load={load.typed}" for load in self.load if load.source.startswith("--")]
         if self.dump is None or self.dump.is_same_as(self.load[-1]):
             return shlex.join([*typed, "--autotune-update"])
+        # An update would write the last loaded cache. This run writes another path, so its dump is named again.
         if self.dump.source.startswith("--"):
             typed.append(f"--autotune-dump={self.dump.typed}")
         if self.on_miss != "tune":
@@ -193,71 +207,127 @@ class Options:
 
 
 def read_options(config: pytest.Config) -> Options:
-    """Read all options of this run.
+    """Read all options of this run, and refuse options that contradict each other.
 
-    :raises pytest.UsageError: for a value that makes no sense, in one line.
+    :raises pytest.UsageError: for a value that makes no sense or contradicts another option, in one line.
     """
     values = {option.name: _read_option(config, option) for option in OPTIONS}
-    modes = []
+    modes = _read_modes(config, values)
     for row in MODES:
-        mode_values = {option.name: values.pop(option.name) for option in row.options}
-        _refuse_options_without_mode(config, row, mode_values)
-        mode = row.make(mode_values)
-        if mode is not None and (values["load"] or not mode.needs_loaded):
-            modes.append(mode)
-    options = Options(**values, modes=tuple(modes))
-    if options.spread_gpus and _is_spread_gpus_typed(config) and not is_distributed(config):
-        raise pytest.UsageError("autotune_spread_gpus: there are no workers to spread (add -n=NUM)")
+        for option in row.options:
+            # The mode holds the value.
+            del values[option.name]
+    options = Options(**values, modes=modes)
+    _refuse_gpus_without_workers(config, options)
     for mode in modes:
         if mode.without_caches:
             return _with_only_mode(config, options, mode)
-    # The controller has refused what is wrong. A worker has another command line than the user typed.
+    # The command line of a worker differs from the command line that the user typed. The controller has read the
+    # user's command line before it started the worker.
     if not hasattr(config, "workerinput"):
         _refuse_unjudged_gate(config, options)
     if options.update:
-        _refuse_beside(config, f"{options.update_flag} tunes, and writes into what is loaded", *_AGAINST_UPDATE)
-        # If no cache is loaded for all tests, the update writes the caches that tests load for themselves.
-        dump = options.load[-1] if options.load else None
-        return replace(options, dump=dump, on_miss="tune", on_stale="tune")
+        return _with_update(config, options)
     return options
 
 
-def _refuse_unjudged_gate(config: pytest.Config, options: Options) -> None:
-    """Refuse a gate of the command line in a run that writes its cache anew, so that the gate would judge nothing.
+def _read_modes(config: pytest.Config, values: Mapping[str, Any]) -> tuple[Mode, ...]:
+    """Return the modes that the user asked for.
 
-    A user may type an update although a gate stands in ``addopts``.
+    :param values: the values of all options by name.
+    :raises pytest.UsageError: for an option of a mode that the user did not ask for.
+    """
+    modes = []
+    for row in MODES:
+        mode_values = {option.name: values[option.name] for option in row.options}
+        _refuse_options_without_mode(config, row, mode_values)
+        mode = row.make(mode_values)
+        if mode is None:
+            continue
+        if mode.needs_loaded and not values["load"]:
+            continue
+        modes.append(mode)
+    return tuple(modes)
+
+
+def _refuse_gpus_without_workers(config: pytest.Config, options: Options) -> None:
+    """Refuse ``-o autotune_spread_gpus=true`` in a run without xdist's workers.
+
+    The ini file may set the option: the user then runs the suite with and without workers.
+
+    :raises pytest.UsageError: if the command line sets the option.
+    """
+    if options.spread_gpus and _is_spread_gpus_typed(config) and not is_distributed(config):
+        raise pytest.UsageError(
+            "autotune_spread_gpus: GPUs are spread over xdist's workers, and this run has no workers (add -n=NUM)"
+        )
+
+
+def _with_update(config: pytest.Config, options: Options) -> Options:
+    """Return the options of an update: it tunes all problems that are no hits, and writes the last loaded cache.
+
+    If no cache is loaded for all tests, the update writes the caches that tests load for themselves.
+
+    :raises pytest.UsageError: if the command line sets an option that an update decides.
+    """
+    reason = f"{options.update_flag} always tunes, and always writes the loaded cache"
+    _refuse_beside(config, reason, *_DECIDED_BY_UPDATE)
+    dump = None
+    if options.load:
+        dump = options.load[-1]
+    return replace(options, dump=dump, on_miss="tune", on_stale="tune")
+
+
+def _refuse_unjudged_gate(config: pytest.Config, options: Options) -> None:
+    """Refuse a gate of the command line in a run that writes its cache anew.
+
+    Such a run tunes each problem that is no hit, so the gate would judge nothing. A gate in ``addopts`` is no error if
+    the user types the update: ``addopts`` is meant for the other runs.
 
     :raises pytest.UsageError: for the first such gate.
     """
-    if options.update:
-        writing_flag = writer = options.update_flag
-    elif options.dump is not None and (options.updates or not options.load):
-        writing_flag, writer = "--autotune-dump", options.dump.source
-    else:
+    writer = _find_writing_option(options)
+    if not writer:
         return
     is_limit_typed = options.max_misses is not None and config.getoption("autotune_max_misses") is not None
     gates = {
         "--autotune-max-misses": is_limit_typed,
         "--autotune-fail-on-unused": bool(config.getoption("autotune_fail_on_unused")),
     }
-    for flag, is_typed in gates.items():
-        if not is_typed:
+    for flag, is_set in gates.items():
+        if not is_set:
             continue
-        if _is_on_command_line(config, writing_flag) and not _is_on_command_line(config, flag):
+        if _is_on_command_line(config, writer) and not _is_on_command_line(config, flag):
             continue
         raise pytest.UsageError(f"{flag}: {writer} writes the cache, so nothing is judged (leave one of the two out)")
 
 
+def _find_writing_option(options: Options) -> str:
+    """Return the option that writes the cache anew: ``--autotune-update=new``, ``autotune_dump (ini)``; else empty.
+
+    A dump beside another loaded cache is no such option: the gate judges the loaded cache.
+    """
+    if options.update:
+        return options.update_flag
+    if options.dump is not None and (options.updates or not options.load):
+        return options.dump.source
+    return ""
+
+
 def _is_on_command_line(config: pytest.Config, flag: str) -> bool:
-    """Whether the user typed a flag for this run; False for a flag of ``addopts`` or ``PYTEST_ADDOPTS``."""
+    """Whether the user typed a flag for this run; False for a flag of ``addopts`` or ``PYTEST_ADDOPTS``.
+
+    :param flag: with or without a value. The user may have typed another value.
+    """
     name = flag.partition("=")[0]
     return any(argument.partition("=")[0] == name for argument in config.invocation_params.args)
 
 
 def _refuse_options_without_mode(config: pytest.Config, mode: ModeRow, values: dict[str, Any]) -> None:
-    """Refuse a mode's further options if its first option, which asks for the mode, is not set.
+    """Refuse a mode's further options, such as ``--autotune-max-drift`` without ``--autotune-verify``.
 
-    :raises pytest.UsageError: for the first such option.
+    :param values: the values of the mode's options by name. The first option asks for the mode.
+    :raises pytest.UsageError: for the first option of the command line whose mode is not asked for.
     """
     first_option, *further_options = mode.options
     if values[first_option.name]:
@@ -274,11 +344,13 @@ def _is_spread_gpus_typed(config: pytest.Config) -> bool:
 
 
 def _with_only_mode(config: pytest.Config, options: Options, mode: Mode) -> Options:
-    """Return the options of a run with a mode that needs a run without caches. Caches of the ini file are left out.
+    """Return the options of a run with a mode such as ``sweep``, which uses no caches.
+
+    The caches and gates of the ini file are left out, so that users need no other ini file for such a run.
 
     :raises pytest.UsageError: if the command line asks for a cache, a gate, or another mode that needs a cache.
     """
-    modes_that_load = [other.name for other in options.modes if other.without_loaded]
+    modes_that_load = [loading_mode.name for loading_mode in options.modes if loading_mode.without_loaded]
     _refuse_beside(config, mode.without_caches, "load", "dump", "update", *_GATES, *modes_that_load)
     return replace(
         options,
@@ -302,61 +374,98 @@ def _refuse_beside(config: pytest.Config, reason: str, *names: str) -> None:
 
     :param reason: the words that the message has after the flag.
     :param names: the names of the options to refuse, without ``autotune_``.
-    :raises pytest.UsageError: for the first option that the command line sets.
+    :raises pytest.UsageError: for the first option that the command line sets to a value that is no default.
     """
     for name in names:
+        # An empty value undoes the ini file's value, and "tune" is the default of on_miss and on_stale.
         if config.getoption(f"autotune_{name}") not in (None, "", [], "tune"):
             raise pytest.UsageError(f"--autotune-{name.replace('_', '-')}: {reason} (leave one of the two out)")
 
 
 def _read_option(config: pytest.Config, option: Option) -> Any:
-    """Return the value of an option. An empty value on the command line replaces the value of the ini file.
+    """Return the value of an option: of the command line, else of the ini file.
+
+    An empty value on the command line is a value, too. The ini file's value is then not read.
 
     :raises pytest.UsageError: for a value that makes no sense.
     """
-    value: Any = config.getoption(option.ini, None) if option.is_flag else None
-    is_typed = value is not None
-    source = option.flag if is_typed else f"{option.ini} (ini)"
+    flag_value: Any = None
+    if option.is_flag:
+        flag_value = config.getoption(option.ini, None)
+    source = option.flag
+    if flag_value is None:
+        source = f"{option.ini} (ini)"
     try:
-        if is_typed and option.kind == "limit":
-            _refuse_empty_limit(value, option)
-        if not is_typed and option.is_ini:
-            value = _read_ini_value(config, option)
-        if option.kind not in ("path", "paths"):
-            return READERS[option.kind](value, option)
-        is_relative_to_ini_file = not is_typed and config.inipath is not None
-        base = config.inipath.parent if is_relative_to_ini_file and config.inipath else config.invocation_params.dir
-        paths = []
-        for text in _list_path_texts(value):
-            is_optional = option.name == "load" and text.endswith(_OPTIONAL_SUFFIX)
-            if is_optional and not is_url(text):
-                text = text.removesuffix(_OPTIONAL_SUFFIX)
-            paths.append(replace(path_argument(text, base, source, config), is_optional=is_optional))
+        if flag_value is None:
+            return _parse_ini_value(config, option, source)
+        if option.kind == "limit":
+            _refuse_empty_limit(flag_value, option)
+        return _parse_value(config, option, flag_value, source, config.invocation_params.dir)
     except (CacheError, TypeError, ValueError, pytest.UsageError) as error:
-        # A flag whose value is optional may have taken the path after it for its value.
-        remedy = f" (before a path, write {option.flag}={option.alone})" if option.alone else ""
+        remedy = ""
+        if option.alone:
+            # In "pytest --autotune-update tests/", the flag takes the path as its value.
+            remedy = f" (before a path, write {option.flag}={option.alone})"
         raise pytest.UsageError(f"{source}: {error}{remedy}") from None
+
+
+def _parse_ini_value(config: pytest.Config, option: Option, source: str) -> Any:
+    """Return the parsed value of the ini file; the option's default if the file has none.
+
+    :param source: the name of the ini value, for messages.
+    """
+    value: Any = None
+    if option.is_ini:
+        value = _read_ini_value(config, option)
+    folder = config.invocation_params.dir
+    if config.inipath is not None:
+        folder = config.inipath.parent
+    return _parse_value(config, option, value, source, folder)
+
+
+def _parse_value(config: pytest.Config, option: Option, value: Any, source: str, folder: Path) -> Any:
+    """Return the parsed value of an option; the option's default for the value None.
+
+    :param value: the value as pytest read it.
+    :param source: the flag or ini value that has the value, for messages.
+    :param folder: the folder to which the paths in the value are relative.
+    :raises ValueError: for a value that makes no sense, and :class:`CacheError` for a URL of no store.
+    """
+    if option.kind not in ("path", "paths"):
+        return READERS[option.kind](value, option)
+    arguments = []
+    for text in _list_path_texts(value):
+        is_optional = option.name == "load" and text.endswith(_OPTIONAL_SUFFIX)
+        if is_optional and not is_url(text):
+            text = text.removesuffix(_OPTIONAL_SUFFIX)
+        argument = path_argument(text, folder, source, config)
+        arguments.append(replace(argument, is_optional=is_optional))
     if option.kind == "paths":
-        return tuple(paths)
-    return paths[0] if paths else None
+        return tuple(arguments)
+    if not arguments:
+        return None
+    return arguments[0]
 
 
 def _refuse_empty_limit(text: str, option: Option) -> None:
-    """Refuse an empty limit on the command line.
+    """Refuse an empty limit on the command line, such as ``--autotune-max-misses=$LIMIT`` without the variable.
 
     :raises ValueError: if the text is empty.
     """
     if not text.strip():
-        raise ValueError(
-            f"the value is empty, as of a variable that is not set (write {option.flag}={_NO_LIMIT} to judge nothing)"
-        )
+        raise ValueError(f"the value is empty (is a variable unset?); use {option.flag}={_NO_LIMIT} for no limit")
 
 
 def _list_path_texts(value: str | Sequence[str] | None) -> list[str]:
-    """Return the paths of an option's value. An empty path removes the paths before it."""
-    if isinstance(value, str):
-        return [value] if value else []
+    """Return the paths of an option's value. An empty path removes the paths before it.
+
+    So ``--autotune-load= --autotune-load=b.pb`` loads ``b.pb`` alone, also if ``addopts`` loads ``a.pb``.
+    """
     texts: list[str] = []
+    if isinstance(value, str):
+        if value:
+            texts.append(value)
+        return texts
     for text in value or ():
         if text:
             texts.append(text)
@@ -368,12 +477,12 @@ def _list_path_texts(value: str | Sequence[str] | None) -> list[str]:
 def _read_ini_value(config: pytest.Config, option: Option) -> Any:
     """Return the value that the ini file has for an option.
 
-    :raises TypeError: for a value of another type than the option has.
+    :raises TypeError: if the type of the value is not the option's type.
     """
     try:
         return config.getini(option.ini)
     except TypeError:
-        # Before 9.2, pytest takes no number in native TOML for a value that may also be text.
+        # In native TOML, a number is no text, and pytest before 9.2 refuses it. So the unchecked value is read.
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             value = config.inicfg[option.ini]
@@ -385,15 +494,21 @@ def _read_ini_value(config: pytest.Config, option: Option) -> Any:
 
 def _strip_text(value: object) -> str:
     """Return a value as text without surrounding spaces; empty for None."""
-    return "" if value is None else str(value).strip()
+    if value is None:
+        return ""
+    return str(value).strip()
 
 
 def _read_word(value: object, option: Option) -> str:
-    """Return a word of the option's metavar. Without a value it is empty for an optional word, else the first word."""
+    """Return a value that is one of the words of the option's metavar, such as ``tune|first|nearest|error``."""
     words = option.metavar.split("|")
     text = _strip_text(value)
     if not text:
-        return "" if option.alone else words[0]
+        if option.alone:
+            # The flag asks for something. The user did not type the flag, so nothing is asked for.
+            return ""
+        # The first word is the default.
+        return words[0]
     if text not in words:
         raise ValueError(f"expected {' or '.join(words)}, not {text!r}")
     return text
@@ -404,8 +519,13 @@ def _read_switch(value: object, option: Option) -> bool:
 
 
 def _read_tuner_names(value: str | Sequence[str] | None, option: Option) -> tuple[str, ...] | None:
-    """Return names of tuners, which commas or spaces separate; None for all tuners."""
-    texts = [value] if isinstance(value, str) else value or ()
+    """Return the names of tuners in a value; None for all tuners.
+
+    :param value: names with commas or spaces between them; a list in the ini file.
+    """
+    texts: Sequence[str] = value or ()
+    if isinstance(value, str):
+        texts = [value]
     names: list[str] = []
     for text in texts:
         names += text.replace(",", " ").split()
@@ -426,11 +546,13 @@ def _read_device_pairs(value: Sequence[str] | None, option: Option) -> tuple[tup
 
 def _read_device_pair(line: str) -> tuple[str, str]:
     """Return the two device names of a line ``DEVICE = OTHER DEVICE``."""
-    # A user may have copied a name from the summary with the brackets that a row shows after it.
-    device, _, other = (_SHOWN_AFTER_NAME.sub("", part.strip()) for part in line.partition("="))
-    if not (device and other):
+    device_text, _, entry_device_text = line.partition("=")
+    # A user may have copied a name from the summary, with the brackets that follow the name in a row.
+    device = _SHOWN_AFTER_NAME.sub("", device_text.strip())
+    entry_device = _SHOWN_AFTER_NAME.sub("", entry_device_text.strip())
+    if not device or not entry_device:
         raise ValueError(f"expected 'DEVICE = OTHER DEVICE', not {line!r}")
-    return device, other
+    return device, entry_device
 
 
 def _read_seconds(value: object, option: Option) -> float:
@@ -445,13 +567,15 @@ def _read_seconds(value: object, option: Option) -> float:
 def _read_limit(value: object, option: Option) -> Limit | None:
     """Return the limit of a gate; None for ``off``, and for an empty value of an ini file."""
     text = _strip_text(value)
-    return None if text in ("", _NO_LIMIT) else Limit.parse(text)
+    if text in ("", _NO_LIMIT):
+        return None
+    return Limit.parse(text)
 
 
 class _ModeValueReader:
-    """Reads a value by a mode's parser of text; None for an empty value.
+    """Reads the value of an option that only a mode can parse. An empty value is read as None.
 
-    :param parse: the parser of a mode's option; raises ValueError.
+    :param parse: the mode's parser of text. It raises ValueError for text that makes no sense.
     """
 
     def __init__(self, parse: Callable[[str], Any]) -> None:
@@ -459,7 +583,9 @@ class _ModeValueReader:
 
     def __call__(self, value: object, option: Option) -> Any:
         text = _strip_text(value)
-        return self._parse(text) if text else None
+        if not text:
+            return None
+        return self._parse(text)
 
 
 #: The reader of an option's value, by the option's kind. A reader raises ValueError for a value that makes no sense.

@@ -215,9 +215,13 @@ BAD_OPTIONS = [
     ),
     (
         ["--autotune-update=prune", "--autotune-dump=c.pb"],
-        "--autotune-dump: --autotune-update=prune tunes, and writes into what is loaded (leave one of the two out)",
+        "--autotune-dump: --autotune-update=prune always tunes, and always writes the loaded cache "
+        "(leave one of the two out)",
     ),
-    (["-oautotune_spread_gpus=true"], "autotune_spread_gpus: there are no workers to spread (add -n=NUM)"),
+    (
+        ["-oautotune_spread_gpus=true"],
+        "autotune_spread_gpus: GPUs are spread over xdist's workers, and this run has no workers (add -n=NUM)",
+    ),
     (["--autotune-tuners=triton,nothing.else"], "--autotune-tuners: unknown tuner 'nothing.else' (known: triton*)"),
 ]
 INI_ONLY_FLAGS = [

@@ -66,7 +66,7 @@ def test_an_update_that_makes_no_sense_is_refused_in_one_line(
     result = serial_suite.write().run(flag, *args)
 
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    beside = f"{flag} tunes, and writes into what is loaded (leave one of the two out)"
+    beside = f"{flag} always tunes, and always writes the loaded cache (leave one of the two out)"
     result.stderr.fnmatch_lines([f"ERROR: {problem.format(flag=flag, beside=beside)}"])
 
 
