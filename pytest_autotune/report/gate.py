@@ -48,44 +48,45 @@ class Limit:
         return cls(text, Decimal(match[1]), is_share=True)
 
     def describe_excess(self, count: int, total: int) -> str:
-        """Return the comparison if a count is above the limit, ``"3 > 2"``, else an empty text. Nothing is rounded.
+        """Return how a count exceeds the limit: ``"3 > 2"``, ``"3 of 40 > 5%"``; empty if it does not.
 
-        :param total: the number of which a share allows a percentage.
+        A percentage is compared without rounding: 5.01 % exceeds 5 %.
+
+        :param total: the number of all problems, of which a percentage is taken.
         """
-        if not self.is_share:
-            return f"{count} > {self.text}" if count > self.allowed else ""
-        if count * 100 > self.allowed * total:
-            return f"{count} of {total} > {self.text}"
+        if self.is_share:
+            if count * 100 > self.allowed * total:
+                return f"{count} of {total} > {self.text}"
+        elif count > self.allowed:
+            return f"{count} > {self.text}"
         return ""
 
 
 def judge(result: RunResult, limit: Limit | None, fail_on_unused: bool = False, unloaded: str = "") -> Gate:
-    """Return whether a run has more misses than its user allows, or unused entries although the user allows none.
+    """Judge the misses and the unused entries of a run. Return the verdict on both.
 
-    :param limit: on misses; None if the user set none.
-    :param unloaded: the message of the usage error that a gate is in a run without a loaded cache; empty if it is none.
-        A cache that a test loads for itself makes the gate right.
+    :param limit: the limit on misses; None if the user set none.
+    :param fail_on_unused: whether unused entries fail the run.
+    :param unloaded: the message of a usage error: the options set a gate, and no option loads a cache. Empty if the
+        options are right. The message is not used if a test has loaded a cache for itself.
     """
     gate = Gate(fail_on_unused=fail_on_unused)
     if limit is not None:
         gate = replace(gate, limit=limit.text)
     if unloaded and not result.is_judged:
         return replace(gate, failure=unloaded, is_usage_error=True)
-    # If the options fail each test with a stale problem or a miss, a run of no tests must fail, too.
-    refuses_misses = result.request.policy.is_error(Outcome.STALE) and not result.request.plan.is_update
-    judges_misses = limit is not None or refuses_misses
+    judges_misses = limit is not None or _refuses_misses(result)
     subjects = []
     if judges_misses:
         subjects.append("misses")
     if fail_on_unused:
         subjects.append("unused entries")
     if not subjects:
+        # The user set no limit.
         return gate
-    reason = _explain_unjudged_run(result)
-    if result.no_part_reason:
-        reason = f"{result.no_part_reason} (?optional)"
-    if reason:
-        return replace(gate, skip_reason=f"autotune cache {' and '.join(subjects)} not judged: {reason}")
+    unjudged_reason = _explain_unjudged_run(result)
+    if unjudged_reason:
+        return replace(gate, skip_reason=f"autotune cache {' and '.join(subjects)} not judged: {unjudged_reason}")
     misses = _judge_misses(result, limit, judges_misses)
     unused = _Verdict()
     if fail_on_unused:
@@ -97,8 +98,18 @@ def judge(result: RunResult, limit: Limit | None, fail_on_unused: bool = False, 
     )
 
 
+def _refuses_misses(result: RunResult) -> bool:
+    """Whether ``--autotune-on-miss=error`` or ``--autotune-on-stale=error`` fails each test that has a stale problem.
+
+    The gate then judges the misses even without a limit. Otherwise a run without any lookup would pass.
+    """
+    return result.request.policy.is_error(Outcome.STALE) and not result.request.plan.is_update
+
+
 def _explain_unjudged_run(result: RunResult) -> str:
-    """Return why a run as a whole cannot be judged; empty if it can."""
+    """Return why a run as a whole cannot be judged; empty if the run can be judged."""
+    if result.no_part_reason:
+        return f"{result.no_part_reason} (?optional)"
     if not result.is_judged:
         return "nothing was loaded"
     if result.request.plan.is_update:
@@ -112,7 +123,7 @@ def _explain_unjudged_run(result: RunResult) -> str:
 class _Verdict:
     """The verdict on misses or on unused entries.
 
-    :param failure: why the run fails; empty if it does not.
+    :param failure: why the run fails; empty if it passes.
     :param skip_reason: why nothing was judged; empty if something was.
     """
 
@@ -121,32 +132,47 @@ class _Verdict:
 
 
 def _judge_misses(result: RunResult, limit: Limit | None, judges_misses: bool) -> _Verdict:
-    """Return the verdict on misses, and on runs whose lookups could not reach the loaded entries.
+    """Return the verdict on misses. A gate on unused entries alone fails for the same reasons, except for the limit.
 
+    :param limit: the limit on misses; None if the user set none.
     :param judges_misses: False for a gate on unused entries alone.
     """
-    judged_count = len(result.collected.untracked) + sum(row.outcome is not None for row in result.rows)
-    failure = explain_unreachable_entries(result)
-    if failure:
-        return _Verdict(failure)
+    judged_count = _count_judged_problems(result)
+    unreachable = explain_unreachable_entries(result)
+    if unreachable:
+        return _Verdict(unreachable)
     if limit is not None:
         excess = limit.describe_excess(result.miss_count, judged_count)
         if excess:
             return _Verdict(f"maximum allowed autotune cache misses exceeded: {excess}")
     failure = explain_empty_run(result) or _explain_unseen_errors(result)
-    if not failure and not judged_count:
-        failure = _explain_skipped_run(result)
     if failure:
         return _Verdict(failure)
-    if judges_misses and not judged_count:
+    if judged_count:
+        # The misses are within the limit.
+        return _Verdict()
+    skipped_tests = _explain_skipped_run(result)
+    if skipped_tests:
+        return _Verdict(skipped_tests)
+    if judges_misses:
         return _Verdict(skip_reason=f"autotune cache misses not judged: {_explain_no_outcomes(result)}")
     return _Verdict()
 
 
-def _explain_skipped_run(result: RunResult) -> str:
-    """Return why a run fails of which no test passed and some were skipped, also in a part of the suite; else empty.
+def _count_judged_problems(result: RunResult) -> int:
+    """Return the number of problems that have an outcome. An untracked kernel counts as a problem that is a miss."""
+    count = len(result.collected.untracked)
+    for row in result.rows:
+        if row.outcome is not None:
+            count += 1
+    return count
 
-    A machine that has lost its GPU skips the tests of a shard, and the shard would be green for nothing.
+
+def _explain_skipped_run(result: RunResult) -> str:
+    """Return why a run without lookups fails: some tests were skipped, and none passed. Empty for any other run.
+
+    A machine that has lost its GPU skips all tests of its shard. Without this rule the shard would pass, although no
+    test ran.
     """
     counts = result.collected.test_counts
     if not counts.get("skipped") or counts.get("passed") or counts.get("xpassed"):
@@ -155,18 +181,23 @@ def _explain_skipped_run(result: RunResult) -> str:
 
 
 def _explain_unseen_errors(result: RunResult) -> str:
-    """Return which problems were errors that no test failed for; empty if there are none.
+    """Return how many problems were errors, such as misses with ``--autotune-on-miss=error``, if no test failed.
 
-    A forked child of a test cannot fail the test.
+    The error fails the test, unless a forked child of the test asked for the problem: its error does not reach pytest.
+    The text is empty if a test failed or no problem was an error.
     """
     counts = result.collected.test_counts
     if counts.get("failed") or counts.get("error"):
         return ""
-    refused = [row for row in result.rows if result.request.policy.is_error(row.outcome)]
-    if not refused:
+    refused_rows = [row for row in result.rows if result.request.policy.is_error(row.outcome)]
+    if not refused_rows:
         return ""
-    verb = "is an error" if len(refused) == 1 else "are errors"
-    return f"{describe_count(len(refused), 'problem')} of the autotune cache {verb}, and no test failed"
+    problems_are = describe_count(
+        len(refused_rows),
+        "problem of the autotune cache is an error",
+        "problems of the autotune cache are errors",
+    )
+    return f"{problems_are}, and no test failed"
 
 
 def _judge_unused(result: RunResult) -> _Verdict:
@@ -197,13 +228,18 @@ def describe_test_counts(counts: Mapping[str, int]) -> str:
 
 
 def explain_empty_run(result: RunResult) -> str:
-    """Return why a run of the whole suite fails if no lookup used the loaded caches; empty for any other run.
+    """Return why a run of the whole suite fails: no lookup used the loaded caches. Empty for any other run.
 
-    Skipped tests are no excuse. If a GPU is lost, all its tests are skipped, and the gate would pass for ever.
+    A run with skipped tests counts as a run of the whole suite here. Otherwise a machine that has lost its GPU would
+    skip all tests of kernels and pass the gate in every run.
     """
-    if not result.loaded or result.no_part_reason or _has_used_caches(result):
+    if not result.loaded or _has_used_caches(result):
+        return ""
+    if result.no_part_reason:
+        # The caches are optional, and this machine cannot use them.
         return ""
     if result.collected.incomplete_reason and not result.collected.is_only_skipped:
+        # The tests of the kernels may be in the part of the suite that did not run.
         return ""
     bypasses = ""
     if result.bypasses:
@@ -216,9 +252,9 @@ def explain_empty_run(result: RunResult) -> str:
 
 
 def explain_no_part(result: RunResult) -> str:
-    """Return why a run with optional caches took no part: nothing used the caches, and this machine lacks something.
+    """Return the library or GPU that this machine lacks, so that no lookup used the optional caches of a run.
 
-    The text is empty if a lookup used the caches, and if the machine has all that the entries need.
+    The text is empty if a lookup used the caches, or if the machine has everything that the entries need.
     """
     if not result.has_only_optional_caches or _has_used_caches(result):
         return ""
@@ -232,20 +268,22 @@ def explain_no_part(result: RunResult) -> str:
 
 
 def _has_used_caches(result: RunResult) -> bool:
-    """Whether a lookup of the run had a result, and could have found it in the caches that all tests load."""
+    """Whether a lookup with a result has asked the caches that the options load for all tests."""
     for row in result.rows:
         has_result = row.outcome is not None or row.entry is not None
+        # The other lookups asked the cache that a single test loads for itself.
         if has_result and row.problem not in result.test_cache_problems:
             return True
     return False
 
 
 def explain_unreachable_entries(result: RunResult) -> str:
-    """Return which loaded entries no lookup could reach; empty if there are none.
+    """Return which tuners' loaded entries no lookup could reach; empty if lookups can reach the entries of all tuners.
 
-    A gate must fail then, because it would pass whatever the entries hold. Optional caches may be out of reach.
+    A gate fails for such entries: the problems of these tuners would have no outcome, and so no misses.
     """
     if result.has_only_optional_caches:
+        # The library of an optional cache may be absent.
         return ""
     if result.unhooked_tuners:
         return f"requested tuner could not be hooked: {', '.join(result.unhooked_tuners)}"

@@ -1,7 +1,7 @@
-"""The gate over many processes: whether their reports are all there, and whether the joint result passes.
+"""The gate over many processes: whether their reports are complete, and whether the joint result passes.
 
-The joint result is judged by :func:`pytest_autotune.report.gate.judge`. The functions here only look for reports that
-are missing or of another run, and for processes that asked for nothing.
+:func:`pytest_autotune.report.gate.judge` judges the joint result. The functions here only look for reports that are
+missing or belong to another run, and for processes that asked for no kernel.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class JudgedCache:
     """A cache that the processes should have loaded.
 
     :param path: as the user typed it.
-    :param digest: of its bytes; empty for a URL.
+    :param digest: the digest of the cache's bytes; empty for a URL.
     """
 
     path: str
@@ -49,9 +49,9 @@ def _without_options(url: str) -> str:
 class GateRequest:
     """The user's wishes for the gate over many processes.
 
-    :param limit: on misses; None if the user set none.
-    :param expected_count: the number of processes; None if the user named none.
-    :param run_id: the CI run that the reports must be of; empty if it is not known.
+    :param limit: the limit on misses; None if the user set none.
+    :param expected_count: the number of processes that should have a report; None if the user gave no number.
+    :param run_id: the id of the CI run that the reports must belong to; empty if the id is not known.
     """
 
     caches: Sequence[JudgedCache]
@@ -62,60 +62,98 @@ class GateRequest:
 
 
 def judge_processes(reports: Sequence[ProcessReport], initial: InitialCaches, request: GateRequest) -> RunResult:
-    """Return the joint result of all processes, with its gate. The reports that are missing or wrong are its errors.
+    """Return the joint result of all processes, with its gate. Reports that are missing or wrong become its errors.
 
     :param initial: the caches of the request.
     """
     suite_error = ""
     if request.expected_count is None:
         suite_error = "only a number of expected reports tells that no process is missing"
-    taking_part = [report for report in reports if report.record is not None and not report.no_part_reason]
-    result = build_joint_result(taking_part, initial, suite_error)
-    records = [report.record for report in taking_part if report.record is not None]
-    failure = ""
-    if reports and not taking_part and all(report.no_part_reason for report in reports):
-        failure = f"no process took part: {reports[0].no_part_reason}"
-    elif taking_part:
-        failure = _explain_no_lookups(result)
-    if failure:
-        limit = "" if request.limit is None else request.limit.text
-        gate = Gate(limit, failure, fail_on_unused=request.fails_on_unused)
-    elif taking_part:
-        gate = judge(result, request.limit, request.fails_on_unused)
-        lost_gpus = _explain_lost_gpus(records, request.caches)
-        if lost_gpus:
-            gate = replace(gate, failure=join_nonempty("; ", gate.failure, lost_gpus))
+    usable_reports = []
+    for report in reports:
+        if report.record is not None and not report.no_part_reason:
+            usable_reports.append(report)
+    result = build_joint_result(usable_reports, initial, suite_error)
+    if usable_reports:
+        gate = _judge_joint_result(result, usable_reports, request)
     else:
-        gate = Gate(skip_reason="autotune cache misses not judged: no report can be used")
+        gate = _judge_without_reports(reports, request)
     return replace(result, gate=gate, errors=tuple(list_report_errors(reports, request)))
 
 
+def _judge_without_reports(reports: Sequence[ProcessReport], request: GateRequest) -> Gate:
+    """Return the gate of processes none of which has a usable report.
+
+    The gate fails if every process lacked the library or the GPU of its optional caches. Otherwise the reports are
+    missing or damaged. They are errors of the result, so the gate need not fail for them.
+    """
+    if reports and all(report.no_part_reason for report in reports):
+        return _build_failed_gate(f"no process took part: {reports[0].no_part_reason}", request)
+    return Gate(skip_reason="autotune cache misses not judged: no report can be used")
+
+
+def _judge_joint_result(result: RunResult, usable_reports: Sequence[ProcessReport], request: GateRequest) -> Gate:
+    """Return the gate of the joint result. It also fails if the processes did not test what they should have tested."""
+    no_lookups = _explain_no_lookups(result)
+    if no_lookups:
+        return _build_failed_gate(no_lookups, request)
+    gate = judge(result, request.limit, request.fails_on_unused)
+    records = [report.record for report in usable_reports if report.record is not None]
+    lost_gpus = _explain_lost_gpus(records, request.caches)
+    if lost_gpus:
+        return replace(gate, failure=join_nonempty("; ", gate.failure, lost_gpus))
+    return gate
+
+
+def _build_failed_gate(failure: str, request: GateRequest) -> Gate:
+    limit_text = ""
+    if request.limit is not None:
+        limit_text = request.limit.text
+    return Gate(limit_text, failure, fail_on_unused=request.fails_on_unused)
+
+
 def _explain_no_lookups(result: RunResult) -> str:
-    """Return why the gate fails if no process asked for a tuned kernel; empty if one did."""
+    """Return why the gate fails if no process asked for a tuned kernel; empty if a process did."""
     if result.collected.untracked or any(row.outcome is not None for row in result.rows):
         return ""
     return f"no process asked for a tuned kernel ({describe_test_counts(result.collected.test_counts)})"
 
 
 def _explain_lost_gpus(records: Sequence[ProcessRecord], caches: Sequence[JudgedCache]) -> str:
-    """Return why the gate fails if tests were skipped, and no test asked on a GPU of the caches; empty if one did."""
+    """Return why the gate fails if tests were skipped, and no test ran on a GPU that the caches have entries for.
+
+    All machines have then probably lost their GPUs. The text is empty if no test was skipped, if the caches have no
+    entries for a GPU, or if a test asked for a kernel on such a GPU.
+    """
+    skipped_count = sum(record.collected.test_counts.get("skipped", 0) for record in records)
+    gpus = _list_gpus(caches)
+    if not skipped_count or not gpus:
+        return ""
+    if any(_has_lookup_on(record, gpus) for record in records):
+        return ""
+    tests = describe_count(skipped_count, "test was", "tests were")
+    names = " and ".join(sorted({gpu.name for gpu in gpus}))
+    return f"the caches have entries for {names}, {tests} skipped, and no test asked on such a GPU"
+
+
+def _list_gpus(caches: Sequence[JudgedCache]) -> list[Device]:
+    """Return the GPUs for which the caches have entries, each once."""
     gpus: dict[Device, None] = {}
     for judged in caches:
         for entry in judged.cache.entries:
             if entry.problem.device.is_gpu:
                 gpus[entry.problem.device] = None
-    skipped_count = sum(record.collected.test_counts.get("skipped", 0) for record in records)
-    if not gpus or not skipped_count:
-        return ""
-    gpu_names = {gpu.name for gpu in gpus}
-    for record in records:
-        for lookup in record.collected.lookups:
-            asked = lookup.problem.device
-            if any(record.request.policy.may_use_entries_of(asked, gpu) for gpu in gpus):
-                return ""
-    tests = describe_count(skipped_count, "test was", "tests were")
-    names = " and ".join(sorted(gpu_names))
-    return f"the caches have entries for {names}, {tests} skipped, and no test asked on such a GPU"
+    return list(gpus)
+
+
+def _has_lookup_on(record: ProcessRecord, gpus: Sequence[Device]) -> bool:
+    """Whether a test of a process asked for a kernel on one of the GPUs, or on a device that may use its entries."""
+    policy = record.request.policy
+    for lookup in record.collected.lookups:
+        for gpu in gpus:
+            if policy.may_use_entries_of(lookup.problem.device, gpu):
+                return True
+    return False
 
 
 def list_report_errors(reports: Sequence[ProcessReport], request: GateRequest) -> list[str]:
@@ -126,8 +164,11 @@ def list_report_errors(reports: Sequence[ProcessReport], request: GateRequest) -
         if error:
             errors.append(f"{report.path}: {error}")
     loaded = [cache for report in reports for cache in report.loaded]
+    if not loaded:
+        # Each process that loaded no cache has an error of its own above.
+        return errors
     for judged in request.caches:
-        if loaded and not any(map(judged.is_loaded_as, loaded)):
+        if not any(map(judged.is_loaded_as, loaded)):
             errors.append(f"{judged.path}: no process loaded these bytes")
     return errors
 
@@ -135,14 +176,16 @@ def list_report_errors(reports: Sequence[ProcessReport], request: GateRequest) -
 def list_folder_errors(reports: Sequence[ProcessReport], expected_count: int | None, run_id: str) -> list[str]:
     """Return a line for each report that is missing, unusable or of another run.
 
-    :param expected_count: the number of processes; None if it is not known.
-    :param run_id: the CI run that the reports must be of; if it is empty, all must be of the same run.
+    :param expected_count: the number of processes that should have a report; None if the number is not known.
+    :param run_id: the id of the CI run that the reports must belong to; if it is empty, all must belong to one run.
     """
     errors = []
     if not reports:
         errors.append("there is no report (give --autotune-report=FOLDER/ to each process)")
     if reports and expected_count is not None and len(reports) != expected_count:
-        difference = "a process wrote none" if len(reports) < expected_count else "more processes ran than are known"
+        difference = "more processes ran than are known"
+        if len(reports) < expected_count:
+            difference = "a process wrote none"
         counts = describe_count(len(reports), "report is there", "reports are there")
         errors.append(f"{counts}, and {expected_count} are expected: {difference}")
     run_id = run_id or _find_common_run_id(reports)
@@ -157,13 +200,20 @@ def list_folder_errors(reports: Sequence[ProcessReport], expected_count: int | N
 
 
 def _find_common_run_id(reports: Sequence[ProcessReport]) -> str:
-    """Return the id of the CI run that most of the usable reports are of."""
+    """Return the id of the CI run that most usable reports belong to; empty if no report is usable."""
     counts = Counter(report.ci_run.id for report in reports if not report.error)
-    return max(counts, key=lambda run_id: (counts[run_id], run_id), default="")
+    if not counts:
+        return ""
+    # Of several ids with the same count, the largest is taken, so that the messages do not depend on the file names.
+    highest_count = max(counts.values())
+    return max(run_id for run_id, count in counts.items() if count == highest_count)
 
 
 def _find_cache_error(report: ProcessReport, caches: Sequence[JudgedCache]) -> str:
-    """Return why a report of an ended process says nothing about these caches; empty if it does."""
+    """Return why the report of an ended process cannot be judged by these caches; empty if it can be.
+
+    Reports that are not judged at all have no such error: of a process that took no part, and unusable reports.
+    """
     if report.no_part_reason or report.record is None:
         return ""
     if report.record.is_update:
@@ -177,4 +227,6 @@ def _find_cache_error(report: ProcessReport, caches: Sequence[JudgedCache]) -> s
 
 
 def _describe_run(run_id: str) -> str:
-    return f"run {run_id}" if run_id else "no CI run"
+    if not run_id:
+        return "no CI run"
+    return f"run {run_id}"

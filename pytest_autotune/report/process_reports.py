@@ -1,6 +1,6 @@
-"""The reports of many pytest processes: reading a folder of them, and rebuilding the result of all together.
+"""The reports of many pytest processes: reads a folder of reports, and builds the joint result of the processes.
 
-``pytest-autotune gate`` judges that result by :func:`pytest_autotune.report.gate.judge`, as a process judges its own.
+``pytest-autotune gate`` judges the joint result: see :mod:`pytest_autotune.report.process_gate`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from pytest_autotune.run.settle import (
 class LoadedCache:
     """A cache that a process loaded.
 
-    :param digest: of its bytes; empty for a URL.
+    :param digest: the digest of the cache's bytes; empty for a URL.
     """
 
     path: str
@@ -45,10 +45,12 @@ class LoadedCache:
 class ProcessReport:
     """The JSON report of one process.
 
-    :param path: of the report, for messages.
-    :param error: why the report cannot be used, in words; empty if it can.
-    :param record: None if the report cannot be used.
-    :param no_part_reason: why the process took no part; empty if it took part.
+    :param path: the path of the report, for messages.
+    :param error: why the report cannot be used, in words; empty for a usable report.
+    :param loaded: the caches that the process loaded.
+    :param record: the lookups and options of the process; None if the report cannot be used.
+    :param no_part_reason: the library or GPU that the process lacked, so that it could not use its optional caches;
+        empty if it could.
     """
 
     path: str
@@ -60,7 +62,7 @@ class ProcessReport:
 
     @property
     def retry_key(self) -> tuple[str, str, str]:
-        """Equal for a process and its repetition in a later attempt: job, command and folder."""
+        """The job, command and folder. They are equal if a later attempt of a CI run repeats the process."""
         return self.ci_run.job, self.ci_run.command, self.ci_run.folder
 
 
@@ -84,8 +86,16 @@ def read_process_report(path: Path) -> ProcessReport:
         ci_run = CiRun(**report["run"])
         if not report["finished"]:
             return ProcessReport(name, ci_run, error="the process has not ended: it was killed, or is still running")
-        loaded = tuple(LoadedCache(str(cache["path"]), str(cache["digest"])) for cache in report["loaded"])
-        return ProcessReport(name, ci_run, "", loaded, decode_record(report), str(report["took_no_part"]))
+        loaded = []
+        for cache in report["loaded"]:
+            loaded.append(LoadedCache(str(cache["path"]), str(cache["digest"])))
+        return ProcessReport(
+            name,
+            ci_run,
+            loaded=tuple(loaded),
+            record=decode_record(report),
+            no_part_reason=str(report["took_no_part"]),
+        )
     except OSError as error:
         return ProcessReport(name, error=f"cannot be read: {error.strerror or error}")
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
@@ -94,49 +104,59 @@ def read_process_report(path: Path) -> ProcessReport:
 
 
 def without_repeated(reports: Sequence[ProcessReport]) -> list[ProcessReport]:
-    """Return the reports without those of processes that a later attempt of the CI run repeated.
+    """Return the reports, except those of processes that a later attempt of the CI run repeated.
 
-    Several processes of an attempt may have one command. A later attempt with fewer processes then leaves open which of
-    them it repeated, so all reports stay.
+    Several processes of an attempt may have the same job, command and folder. If a later attempt has fewer of them, it
+    is unknown which processes it repeated. The reports of both attempts are then kept.
     """
-    attempts_by_key: defaultdict[tuple[str, str, str], Counter[int]] = defaultdict(Counter)
+    #: Retry key -> number of an attempt -> the number of reports.
+    report_counts: defaultdict[tuple[str, str, str], Counter[int]] = defaultdict(Counter)
     for report in reports:
-        attempts_by_key[report.retry_key][report.ci_run.attempt] += 1
+        report_counts[report.retry_key][report.ci_run.attempt] += 1
     kept = []
     for report in reports:
-        attempts = attempts_by_key[report.retry_key]
-        latest = max(attempts)
-        if report.ci_run.attempt == latest or attempts[latest] < attempts[report.ci_run.attempt]:
+        count_by_attempt = report_counts[report.retry_key]
+        latest_attempt = max(count_by_attempt)
+        is_latest = report.ci_run.attempt == latest_attempt
+        is_repeated = count_by_attempt[latest_attempt] >= count_by_attempt[report.ci_run.attempt]
+        if is_latest or not is_repeated:
             kept.append(report)
     return kept
 
 
 def build_joint_result(reports: Sequence[ProcessReport], initial: InitialCaches, suite_error: str = "") -> RunResult:
-    """Return the result that one process would have had that ran the tests of all processes.
+    """Return the result that a single process would have if it ran the tests of all processes.
 
-    :param reports: of the processes that took part.
+    :param reports: the reports of the processes that took part.
     :param initial: the caches that the processes loaded.
-    :param suite_error: why the processes are not known to be the whole suite; empty if they are.
+    :param suite_error: why the processes may be only a part of the suite; empty if they ran the whole suite.
     """
     records = {report.path: report.record for report in reports if report.record is not None}
-    collected = _join_collected(records, suite_error)
-    policies = [record.request.policy for record in records.values()]
-    request = _join_requests([record.request for record in records.values()])
-    run = EndedRun(initial, collected, request)
+    requests = [record.request for record in records.values()]
+    run = EndedRun(initial, _join_collected(records, suite_error), _join_requests(requests))
     settled = settle_lookups(run)
-    # An entry that one process ignores may be what another process leaves unused.
-    all_ignored = dict.fromkeys(glob for policy in policies for glob in policy.ignore)
-    cautious_policy = replace(request.policy, ignore=tuple(all_ignored))
-    cautious_run = replace(run, request=replace(request, policy=cautious_policy))
-    unused_entries = find_unused_entries(cautious_run, settled)
+    unused_entries = find_unused_entries(_with_all_ignored(run, requests), settled)
     kept = keep_entries(run, settled, unused_entries, initial.dump_cache)
     return build_result(run, settled, unused_entries, kept)
 
 
-def _join_collected(records: Mapping[str, ProcessRecord], suite_error: str) -> Collected:
-    """Return the reports of all processes as those of one.
+def _with_all_ignored(run: EndedRun, requests: Sequence[RunRequest]) -> EndedRun:
+    """Return the joint run with the kernels ignored that any of the processes ignores.
 
-    :param records: by the path of their report.
+    A process never asks for the entries of a kernel that it ignores. Without this step such entries would be unused.
+    """
+    ignored: list[str] = []
+    for request in requests:
+        ignored += request.policy.ignore
+    policy = replace(run.request.policy, ignore=tuple(dict.fromkeys(ignored)))
+    return replace(run, request=replace(run.request, policy=policy))
+
+
+def _join_collected(records: Mapping[str, ProcessRecord], suite_error: str) -> Collected:
+    """Return the lookups and facts of all processes as those of a single process.
+
+    :param records: the records by the path of their report.
+    :param suite_error: why the processes may be only a part of the suite; empty if they ran the whole suite.
     """
     lookups: list[Lookup] = []
     test_counts: Counter[str] = Counter()
@@ -146,8 +166,11 @@ def _join_collected(records: Mapping[str, ProcessRecord], suite_error: str) -> C
         for lookup in collected.lookups:
             lookups.append(replace(lookup, process=f"{path}/{lookup.process}"))
         test_counts.update(collected.test_counts)
-        # Optional caches may be out of reach: no gate of their process fails for that.
-        unhooked = () if record.is_optional else collected.unhooked
+        unhooked = collected.unhooked
+        if record.is_optional:
+            # The process loaded only optional caches, whose tuner may be absent. Its own gate ignores such tuners, too.
+            unhooked = ()
+        # The reason of the first process that was not complete is kept.
         incomplete_reason = joined.incomplete_reason
         if collected.not_passed_reason and not incomplete_reason:
             incomplete_reason = f"{path}: {collected.not_passed_reason}"
@@ -169,57 +192,86 @@ def _join_collected(records: Mapping[str, ProcessRecord], suite_error: str) -> C
 
 
 def _join(texts: Iterable[str], more_texts: Iterable[str]) -> tuple[str, ...]:
-    """Return all texts, each once."""
+    """Return the texts of both, each once, in their order."""
     return tuple(dict.fromkeys([*texts, *more_texts]))
 
 
 def _join_requests(requests: Sequence[RunRequest]) -> RunRequest:
-    """Return the wishes of all processes as those of one.
-
-    A tuner counts as left out, or without adapter, if that would fail the gate of one of the processes.
-    """
+    """Return the requests of all processes as the request of a single process."""
     if not requests:
         return RunRequest()
-    first = requests[0]
-    policy = _join_policies([request.policy for request in requests])
-    adapters = first.adapters
-    for request in requests[1:]:
-        if adapters is None or request.adapters is None:
-            adapters = adapters or request.adapters
-        else:
-            adapters = tuple(name for name in adapters if name in request.adapters)
-    update_arguments = _find_shared_value([request.update_arguments for request in requests], "")
-    named_by = first.tuners_named_by
+    return RunRequest(
+        # A command to update the cache is a good hint only if it fits every process.
+        update_arguments=_find_shared_value([request.update_arguments for request in requests], ""),
+        policy=_join_policies([request.policy for request in requests]),
+        tuners_named_by=_find_naming_option(requests),
+        adapters=_select_shared_adapters(requests),
+    )
+
+
+def _find_naming_option(requests: Sequence[RunRequest]) -> str:
+    """Return the option that limits the tuners of a process: ``--autotune-tuners=triton``. The last process decides."""
+    naming_option = requests[0].tuners_named_by
     for request in requests:
         if request.policy.tuners:
-            named_by = request.tuners_named_by
-    return RunRequest(update_arguments=update_arguments, policy=policy, tuners_named_by=named_by, adapters=adapters)
+            naming_option = request.tuners_named_by
+    return naming_option
+
+
+def _select_shared_adapters(requests: Sequence[RunRequest]) -> tuple[str, ...] | None:
+    """Return the tuners for which every process has an adapter; None if no process knows its adapters.
+
+    The entries of all other tuners were out of reach in a process, so they fail the gate.
+    """
+    shared: tuple[str, ...] | None = None
+    for request in requests:
+        adapters = request.adapters
+        if adapters is None:
+            continue
+        if shared is None:
+            shared = adapters
+        else:
+            shared = tuple(name for name in shared if name in adapters)
+    return shared
 
 
 def _find_shared_value(values: Sequence[str], default: str) -> str:
-    """Return the value that all processes share; the default if they have several."""
+    """Return the value that all processes share; the default if their values differ."""
     if len(set(values)) == 1:
         return values[0]
     return default
 
 
 def _join_policies(policies: Sequence[Policy]) -> Policy:
-    """Return the policy of a process that acts on what any of the processes acts on."""
-    first = policies[0]
-    tuners: tuple[str, ...] | None = ()
-    ignored = list(first.ignore)
+    """Return the policy of a process that acts on every kernel that any of the processes acts on.
+
+    So it acts on the tuners of all policies, and ignores only the kernels that every policy ignores.
+    """
     device_aliases: dict[str, str] = {}
     for policy in policies:
-        if tuners is None or policy.tuners is None:
-            tuners = None
-        else:
-            tuners = _join(tuners, policy.tuners)
-        ignored = [glob for glob in ignored if glob in policy.ignore]
         device_aliases.update(policy.device_aliases)
     return Policy(
         on_miss=_find_shared_value([policy.on_miss for policy in policies], "tune"),
         on_stale=_find_shared_value([policy.on_stale for policy in policies], "tune"),
-        tuners=tuners,
-        ignore=tuple(ignored),
+        tuners=_join_tuners(policies),
+        ignore=_select_shared_globs(policies),
         device_aliases=device_aliases,
     )
+
+
+def _join_tuners(policies: Sequence[Policy]) -> tuple[str, ...] | None:
+    """Return the tuners of all policies. None means all tuners, so it is the result if any policy has None."""
+    tuners: tuple[str, ...] = ()
+    for policy in policies:
+        if policy.tuners is None:
+            return None
+        tuners = _join(tuners, policy.tuners)
+    return tuners
+
+
+def _select_shared_globs(policies: Sequence[Policy]) -> tuple[str, ...]:
+    """Return the globs of ``autotune_ignore`` that all policies have."""
+    shared = policies[0].ignore
+    for policy in policies[1:]:
+        shared = tuple(glob for glob in shared if glob in policy.ignore)
+    return shared

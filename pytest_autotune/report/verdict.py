@@ -1,4 +1,4 @@
-"""The verdict on a run, and facts about it, for reports that are files. The terminal shows neither."""
+"""The verdict on a run, and facts about the run, for reports that are files. The terminal shows neither."""
 
 from __future__ import annotations
 
@@ -23,23 +23,29 @@ class RunVerdict:
 
 
 def build_verdict(result: RunResult) -> RunVerdict:
-    """Return the verdict on a run. A run that wrote its dump needs no gate to pass."""
+    """Return the verdict on a run: the first of these rules that applies.
+
+    1. A run with a failure has failed.
+    2. A run whose gate judged nothing is unjudged, unless the run wrote its dump.
+    3. A run whose gate judged its misses has passed.
+    4. A run without a judgement has passed if it asked for kernels and leaves nothing to update.
+    """
     gate = result.gate
     if result.failures:
         return RunVerdict("failed", "; ".join(result.failures))
-    is_written = result.dump is not None and bool(result.dump.written_to)
-    if gate.skip_reason and not is_written:
+    has_written_dump = result.dump is not None and bool(result.dump.written_to)
+    if gate.skip_reason and not has_written_dump:
         return RunVerdict("unjudged", gate.skip_reason)
     if gate.limit and not gate.skip_reason:
         return RunVerdict("passed", f"within the limit of {gate.limit} misses")
-    state = "unjudged"
+    counts = join_count_lines(result) or NO_LOOKUPS
     if result.rows and not result.rows_to_update:
-        state = "passed"
-    return RunVerdict(state, join_count_lines(result) or NO_LOOKUPS)
+        return RunVerdict("passed", counts)
+    return RunVerdict("unjudged", counts)
 
 
 def list_facts(result: RunResult) -> list[tuple[str, str]]:
-    """Return facts about the run as (title, text): its devices, caches, versions and modes."""
+    """Return facts about the run as (title, text), such as ``("Loaded", "cache.pb (12 entries)")``."""
     facts = []
     for device in result.devices:
         facts.append(("Device", str(device)))
