@@ -1,8 +1,7 @@
-"""The distance between two keys, for all who look for the nearest entry, and keys as a launch shows them.
+"""Computes the distance between two keys, and turns keys into the values that a launch shows.
 
-Exported modules contain a copy of :func:`distance`, so the function uses nothing but the standard library. Each caller
-decides itself which entries it compares: a run in :mod:`pytest_autotune.run.nearest`, production in
-``production/picker.py``.
+Exported modules contain a copy of :func:`distance`, so the function uses nothing but the standard library. Two modules
+search the nearest entry with it: :mod:`pytest_autotune.run.nearest` in a run, ``production/picker.py`` in production.
 """
 
 from __future__ import annotations
@@ -19,56 +18,69 @@ from pytest_autotune.cache.model import Scalar, Value
 
 #: A scalar, or a tuple of such values.
 LaunchValue: TypeAlias = "Scalar | tuple[LaunchValue, ...]"
-#: torch's names of the dtypes of arguments, by the names of Triton.
+#: The dtypes of arguments: Triton's name -> torch's name.
 _TORCH_DTYPES = {"fp16": "float16", "bf16": "bfloat16", "fp32": "float32", "fp64": "float64"}
 
 
 def distance(wanted: Mapping[str, Any], has: Mapping[str, Any]) -> tuple[int, float]:
-    """Return how far two keys are apart: first the parts that are no numbers, then the doublings between the numbers.
+    """Return how far two keys are apart. The nearest key is the key with the smallest result.
 
-    The nearest key has the smallest result. A part that only one key has counts as one. 16 and 64 are two doublings
-    apart, and numbers below 0.5 count as 0.5. Texts and tuples are compared word by word and number by number.
+    The result has two numbers, and the first is the more important:
+
+    - The number of parts that differ and are not both numbers. A part that only one key has is counted, too.
+    - The doublings between the numbers: 16 and 64 are two doublings apart. Numbers below 0.5 count as 0.5.
+
+    Texts and tuples are compared word by word: ``f32[2, 8]`` and ``f32[2, 64]`` are three doublings apart.
     """
-    parts = len(wanted.keys() ^ has.keys())
+    differing_parts = len(wanted.keys() ^ has.keys())
     doublings = []
     for name in wanted.keys() & has.keys():
         if wanted[name] == has[name]:
             continue
         pairs: Any = [(wanted[name], has[name])]
         if isinstance(wanted[name], (str, tuple)) and isinstance(has[name], (str, tuple)):
-            words = [re.findall(r"\w+", str(value)) for value in pairs[0]]
-            pairs = zip_longest(*words)
+            wanted_words = re.findall(r"\w+", str(wanted[name]))
+            words = re.findall(r"\w+", str(has[name]))
+            # None stands for each word that the shorter text lacks.
+            pairs = zip_longest(wanted_words, words)
         for a, b in pairs:
             if isinstance(a, str) and isinstance(b, str) and a.isdecimal() and b.isdecimal():
                 a, b = float(a), float(b)
             if a == b:
                 continue
-            if type(a) in (int, float) and type(b) in (int, float) and a == a and b == b:  # not a bool, not NaN
+            # A bool is no number, and NaN, which does not equal itself, is none either.
+            if {type(a), type(b)} <= {int, float} and a == a and b == b:
                 doublings.append(abs(math.log2(max(a, 0.5)) - math.log2(max(b, 0.5))))
             else:
-                parts += 1
-    # Sets have another order in each process, which must not change the last digit of the sum.
-    return parts, math.hypot(*sorted(doublings))
+                differing_parts += 1
+    # Sets have another order in each process. Without sorting, that order could change the last digit of the sum.
+    return differing_parts, math.hypot(*sorted(doublings))
 
 
 def launch_value(value: Value) -> LaunchValue:
-    """Return a value as the picker sees it in a launch: a dtype by torch's name, a function as ``module.name()``.
+    """Return a value of a key as the picker sees it in a launch.
 
-    Text that cannot be read as its type says stays text.
+    - ``a_ptr.dtype``, the dtype of an argument, becomes torch's name: ``fp16`` is ``float16``.
+    - A function becomes ``module.name()``, without the digest of its source.
+    - An integer beyond 64 bits, and a tuple, are stored as text. They become an integer and a tuple again.
+    - Every other value stays a scalar.
     """
     text = str(value.value)
     if value.type == "dtype" and value.name.endswith(".dtype"):
         name = text.rpartition(".")[2]
         return _TORCH_DTYPES.get(name, name)
     if value.type == "function":
-        return f"{text.partition('@')[0]}()"
+        function_name, _, _ = text.partition("@")
+        return f"{function_name}()"
+    # A damaged file may have any text under these types. Such text stays as it is.
     with suppress(ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
         if value.type == "int":
             return int(text)
         if value.type == "tuple":
             parts = []
-            for _, part, part_type in ast.literal_eval(text):
-                parts.append(launch_value(Value("", ast.literal_eval(part), part_type)))
+            for _kind, literal, part_type in ast.literal_eval(text):
+                part = Value("", ast.literal_eval(literal), part_type)
+                parts.append(launch_value(part))
             return tuple(parts)
     return value.value
 

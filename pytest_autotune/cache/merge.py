@@ -1,4 +1,7 @@
-"""Merging a cache with new measurements, and caches of several origins. Pure; no result depends on an order."""
+"""Merges a cache with the measurements of a run, and caches of several origins with each other.
+
+The functions are pure, and no result depends on the order of the entries or of the caches.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,8 @@ from pytest_autotune.cache.diff import ChangeKind, Diff, compare_caches
 from pytest_autotune.cache.model import LAST_GENERATION, Cache, Entry, Identity, Problem
 from pytest_autotune.cache.ties import MeasuredEntry, keeps_entry, rank_measurements
 
-#: An entry keeps at most so many specializations. The first in sorted order stay, whichever process compiled them.
+#: An entry keeps at most so many specializations. If it has more, the first of the sorted texts stay: the result must
+#: not depend on the order in which processes compiled them.
 MAX_SPECIALIZATIONS = 64
 
 
@@ -19,9 +23,9 @@ MAX_SPECIALIZATIONS = 64
 class MergeResult:
     """The outcome of a merge.
 
-    :param changes: the difference from the cache before.
-    :param best_measurements: for each identity that was measured, the measurement that counts. The cache may keep an
-        older choice all the same.
+    :param changes: the differences between the old cache and the merged cache.
+    :param best_measurements: for each identity that was measured, the entry of the best measurement. The merged cache
+        may nevertheless keep its older entry.
     """
 
     cache: Cache
@@ -45,14 +49,14 @@ class MergeResult:
 
 @dataclass(frozen=True, slots=True)
 class MergeRules:
-    """The rules of a merge beside adding the entries of a run.
+    """Options of a merge. Without them, a merge keeps as little as a complete run needs.
 
-    :param keep_candidates: keep every candidate of an entry that was measured and has a choice.
-    :param keep_pruned: keep entries of a re-tuned problem that differ only in the candidates that pruning left. A run
-        of a part of the tests may not have asked for them.
+    :param keep_candidates: keep all candidates of a measured entry; else only its choice is kept.
+    :param keep_pruned: keep the entries of a re-tuned problem that differ only in the candidates that pruning left.
+        A test that asks for such an entry may not be a part of this run.
     :param keep_other_fingerprints: keep all entries of a re-tuned problem that have another fingerprint. They belong to
         other runs.
-    :param replace_specializations: drop the specializations that the cache had for an entry if the run has any.
+    :param replace_specializations: if the run has specializations for an entry, drop those that the cache had.
     """
 
     keep_candidates: bool = False
@@ -68,47 +72,44 @@ def merge_run(
     dropped: Collection[Identity] = (),
     rules: MergeRules = MergeRules(),
 ) -> MergeResult:
-    """Merge the entries of a run into a cache.
+    """Merge the entries of a run into a cache. An identity is a problem with a fingerprint.
 
-    - A used entry is added, or replaces the entry with the same fingerprint.
-    - A re-tuned problem keeps, to the byte, its entry with the same fingerprint if that choice is still as good
-      (:func:`~.ties.keeps_entry`). If the library has another minor version now, the entry gets the new versions.
-      Otherwise the new entry replaces it. Entries of that problem with other fingerprints go, unless they were used.
-    - "Every candidate failed" replaces no entry that was used, and no result in the cache unless that choice was tried
-      and rejected: the cause may pass.
-    - An entry has the specializations of all entries with the same choice.
-    - All other entries stay.
+    - A used entry is added. If the cache has an entry of the same identity, the used entry replaces it.
+    - A measured entry is added. If the cache has an entry of the same identity whose choice is still as good
+      (:func:`~.ties.keeps_entry`), the cache's entry stays to the byte. Only its versions are renewed, if the tuner's
+      library has another minor version now.
+    - The other entries of a re-tuned problem are removed, unless they were used: they belong to older code.
+    - "Every candidate failed" never replaces a used entry. It replaces a choice of the cache only if the run tried and
+      rejected that choice. Otherwise the cause of the failure may be transient.
+    - The specializations of all entries with the same identity and choice are united.
+    - All entries of other problems stay, unless they are to be dropped.
 
     :param base: the content of the file now.
-    :param measured: the new measurements. If a problem has several, :func:`~.ties.rank_measurements` decides.
-    :param used: the loaded entries that tuners took.
-    :param dropped: the entries of ``base`` to remove, unless they were used or tuned.
+    :param measured: the new measurements. If an identity has several, :func:`~.ties.rank_measurements` decides.
+    :param used: the loaded entries that tuners used in place of a tuning.
+    :param dropped: the identities of the entries to remove from ``base``, unless they were used or measured.
     """
     base_entries = {entry.identity: entry for entry in base.entries}
-    ranked = _rank_by_identity(measured)
+    ranked_by_identity = _rank_by_identity(measured)
     merged = _merge_used(used, base_entries, rules)
-    best_measurements = {}
-    for identity, measurements in ranked.items():
-        best = measurements[0].entry
-        best_measurements[identity] = best
-        entry_in_use = merged.get(identity)
-        if entry_in_use is not None and best.is_failure:
+    for identity, ranked in ranked_by_identity.items():
+        used_entry = merged.get(identity)
+        if used_entry is not None and ranked[0].entry.is_failure:
+            # The used entry stays, because the cause of the failure may be transient.
             continue
-        same_identity = [measurement.entry for measurement in measurements]
-        if entry_in_use is not None:
-            same_identity.insert(0, entry_in_use)
-        merged[identity] = _merge_measured(measurements, same_identity, base_entries.get(identity), rules)
+        merged[identity] = _merge_measured(ranked, used_entry, base_entries.get(identity), rules)
     for identity, entry in merged.items():
         merged[identity] = _with_generation(entry, base_entries.get(identity))
-    retuned_problems = {identity.problem for identity in ranked}
+    retuned_problems = {identity.problem for identity in ranked_by_identity}
     remaining = _select_remaining(base_entries, merged, retuned_problems, dropped, rules)
-    entries = [*remaining, *merged.values()]
-    cache = replace(base, entries=tuple(sorted(entries, key=attrgetter("sort_key"))))
+    entries = sorted([*remaining, *merged.values()], key=attrgetter("sort_key"))
+    cache = replace(base, entries=tuple(entries))
+    best_measurements = {identity: ranked[0].entry for identity, ranked in ranked_by_identity.items()}
     return MergeResult(cache, compare_caches(base, cache), best_measurements)
 
 
 def _rank_by_identity(measured: Iterable[MeasuredEntry]) -> dict[Identity, list[MeasuredEntry]]:
-    """Return the measurements of each identity, the measurement to keep first."""
+    """Return the measurements of each identity. The best measurement is the first of its list."""
     measurements_by_identity: defaultdict[Identity, list[MeasuredEntry]] = defaultdict(list)
     for measurement in measured:
         measurements_by_identity[measurement.entry.identity].append(measurement)
@@ -118,65 +119,96 @@ def _rank_by_identity(measured: Iterable[MeasuredEntry]) -> dict[Identity, list[
 def _merge_used(
     used: Iterable[Entry], base_entries: Mapping[Identity, Entry], rules: MergeRules
 ) -> dict[Identity, Entry]:
-    """Return the entries that the cache keeps for the used entries."""
+    """Return the entry that the cache keeps for each used entry, by identity.
+
+    Several loaded caches may each have an entry of the same identity, and the run may have used all of them.
+    """
     merged: dict[Identity, Entry] = {}
     for entry in sorted(used, key=attrgetter("sort_key")):
         identity = entry.identity
         old = base_entries.get(identity)
-        earlier = merged.get(identity)
-        current = earlier or old
-        if entry.is_failure and current is not None and not current.is_failure:
-            merged[identity] = current
+        merged_before = merged.get(identity)
+        replaced = merged_before or old
+        if entry.is_failure and replaced is not None and not replaced.is_failure:
+            # A choice stays, because the cause of "every candidate failed" may be transient.
+            merged[identity] = replaced
             continue
-        same_identity = [entry]
-        if earlier is not None:
-            same_identity.append(earlier)
         kept = entry
-        if old is not None and old == entry:
-            # An equal entry stays as it was in the file, with its generation and digests.
+        if entry == old:
+            # The old entry also has a generation and digests, which the comparison ignores. They stay.
             kept = old
+        same_identity = [entry]
+        if merged_before is not None:
+            same_identity.append(merged_before)
         merged[identity] = _with_specializations(kept, same_identity, old, rules)
     return merged
 
 
 def _merge_measured(
-    measurements: Sequence[MeasuredEntry], same_identity: Sequence[Entry], old: Entry | None, rules: MergeRules
+    ranked: Sequence[MeasuredEntry], used_entry: Entry | None, old: Entry | None, rules: MergeRules
 ) -> Entry:
-    """Return the entry that the cache keeps for a problem that was tuned. The first measurement counts."""
-    best = measurements[0].entry
-    is_rejected = any(measurement.has_rejected_entry for measurement in measurements)
-    if old is None or not keeps_entry(old, best, is_rejected):
-        new = best
-        if not rules.keep_candidates:
-            new = without_candidates(best)
-        return _with_specializations(new, same_identity, old, rules)
+    """Return the entry that the cache keeps for an identity that the run measured.
+
+    :param ranked: the measurements of the identity, the best first.
+    :param used_entry: the entry of the identity that the run used before; None if it used none.
+    :param old: the entry of the identity in the cache; None if the cache has none.
+    """
+    best = ranked[0].entry
+    run_entries = [measurement.entry for measurement in ranked]
+    if used_entry is not None:
+        run_entries.append(used_entry)
+    is_rejected = any(measurement.has_rejected_entry for measurement in ranked)
+    if old is not None and keeps_entry(old, best, is_rejected):
+        kept = _with_news(old, best, rules)
+    elif rules.keep_candidates:
+        kept = best
+    else:
+        kept = without_candidates(best)
+    return _with_specializations(kept, run_entries, old, rules)
+
+
+def _with_news(old: Entry, best: Entry, rules: MergeRules) -> Entry:
+    """Return an entry that the cache keeps, with the parts that a new measurement may renew.
+
+    :param best: the new measurement, which found no better choice.
+    """
+    if best.is_failure != old.is_failure:
+        # The new measurement failed, and says nothing about the choice that stays.
+        return old
     kept = old
-    is_confirmed = best.is_failure == old.is_failure
     has_other_version = old.versions.tuner_minor_version != best.versions.tuner_minor_version
-    # Without the new version, every later run would hint at the old version.
-    if is_confirmed and best.versions and has_other_version:
+    if best.versions and has_other_version:
+        # With the old versions, each later run would report that the entry belongs to another version.
         kept = replace(kept, versions=best.versions)
-    if rules.keep_candidates and is_confirmed and not old.candidates:
+    if rules.keep_candidates and not old.candidates:
         kept = replace(kept, candidates=best.candidates)
-    return _with_specializations(kept, same_identity, old, rules)
+    return kept
 
 
 def _with_generation(entry: Entry, old: Entry | None) -> Entry:
-    """Return an entry that replaces another; it has the next generation if its result is another result."""
+    """Return an entry with a generation that lets it replace an old entry in every later merge.
+
+    A new result needs the next generation. The same result needs at least the old generation.
+    """
     if old is None:
         return entry
-    result, old_result = without_candidates(entry), without_candidates(old)
-    is_same = (result.choice, result.candidates, result.native) == (old.choice, old_result.candidates, old.native)
     least_generation = old.generation
-    if not is_same:
+    if not _have_same_result(entry, old):
         least_generation = next_generation(old)
     if entry.generation >= least_generation:
         return entry
     return replace(entry, generation=least_generation)
 
 
+def _have_same_result(entry: Entry, old: Entry) -> bool:
+    """Whether two entries have the same result in a file: the choice, or the candidates, or the tuner's own bytes."""
+    if entry.choice != old.choice or entry.native != old.native:
+        return False
+    return without_candidates(entry).candidates == without_candidates(old).candidates
+
+
 def next_generation(old: Entry) -> int:
-    """Return the generation of an entry that replaces another."""
+    """Return the generation of an entry that replaces an old entry by another result."""
     return min(old.generation + 1, LAST_GENERATION)
 
 
@@ -187,30 +219,43 @@ def _select_remaining(
     dropped: Collection[Identity],
     rules: MergeRules,
 ) -> list[Entry]:
-    """Return the entries of the cache that stay although the run has no entry for them."""
-    unpruned_identities = {Identity(problem, fingerprint.without_pruning()) for problem, fingerprint in merged}
+    """Return the entries of the cache that stay as they are.
+
+    :param merged: the entries that replace entries of the cache or are added to it.
+    :param retuned_problems: the problems that the run tuned.
+    """
+    unpruned_identities = {_without_pruning(identity) for identity in merged}
     remaining = []
     for identity, entry in base_entries.items():
-        if identity in merged or identity in dropped:
+        if identity in merged:
+            # The merged entry replaces this entry.
             continue
-        is_retuned = entry.problem in retuned_problems and not rules.keep_other_fingerprints
-        differs_in_pruning = Identity(entry.problem, entry.fingerprint.without_pruning()) in unpruned_identities
-        if is_retuned and not (rules.keep_pruned and differs_in_pruning):
+        if identity in dropped:
             continue
-        remaining.append(entry)
+        if entry.problem not in retuned_problems or rules.keep_other_fingerprints:
+            remaining.append(entry)
+        elif rules.keep_pruned and _without_pruning(identity) in unpruned_identities:
+            # The entry belongs to the same code and list of candidates. Only the pruning differs.
+            remaining.append(entry)
     return remaining
 
 
+def _without_pruning(identity: Identity) -> Identity:
+    """Return the identity that the problem has if no candidate is pruned."""
+    return Identity(identity.problem, identity.fingerprint.without_pruning())
+
+
 def _with_specializations(entry: Entry, run_entries: Sequence[Entry], old: Entry | None, rules: MergeRules) -> Entry:
-    """Return an entry with the specializations of the entries with the same choice.
+    """Return an entry with the specializations of all entries with the same choice.
 
     :param run_entries: the entries of the run with the same identity.
-    :param old: the entry of the cache with the same identity.
+    :param old: the entry of the cache with the same identity; None if the cache has none.
     """
     if rules.replace_specializations:
         replaced = with_specializations_of(replace(entry, compiled=()), run_entries)
         if replaced.compiled:
             return replaced
+        # The run compiled nothing for this choice, so the specializations of the cache stay.
     same_identity = list(run_entries)
     if old is not None:
         same_identity.append(old)
@@ -220,6 +265,7 @@ def _with_specializations(entry: Entry, run_entries: Sequence[Entry], old: Entry
 def without_candidates(entry: Entry) -> Entry:
     """Return an entry as a file keeps it: without its candidates, unless they are the result."""
     if entry.choice is None:
+        # The times of the candidates are the result, or the reasons why each candidate failed.
         return entry
     return replace(entry, candidates=())
 
@@ -228,11 +274,12 @@ def without_candidates(entry: Entry) -> Entry:
 class CombinedCaches:
     """Several caches as one cache.
 
-    :param conflicts: for each identity with different entries in the caches, these entries; the first stays.
-    :param removed: entries of the common ancestor that one cache removed, or replaced by an entry with another
-        fingerprint.
-    :param ambiguous: the entries of problems for which different caches have different fingerprints. All of them stay:
-        only a run can say which fingerprint the code has now.
+    :param conflicts: for each identity of which the caches have different entries, these entries. The first of them is
+        in the combined cache.
+    :param removed: the entries of the common ancestor that a cache removed, or replaced by an entry with another
+        fingerprint. They are not in the combined cache.
+    :param ambiguous: the entries of problems for which different caches have different fingerprints. All of them are in
+        the combined cache, because only a run can say which fingerprint the code has now.
     """
 
     cache: Cache
@@ -242,10 +289,18 @@ class CombinedCaches:
 
 
 def combine_caches(caches_by_name: Mapping[str, Cache], ancestor: Cache | None = None) -> CombinedCaches:
-    """Combine all entries of all caches. If an identity has several entries, the entry stays that a run would keep.
+    """Combine all entries of all caches. If an identity has several entries, the entry that a run would keep stays.
 
-    With an ancestor, a change or a removal by one side is carried out, unless another side changed the entry that was
-    removed. Without an ancestor, nothing is removed. The entries of the result are in no order.
+    Without an ancestor, nothing is removed. With an ancestor, each identity is treated in this way:
+
+    - All caches removed the ancestor's entry: it is removed.
+    - Some caches removed it, and the others did not change it: it is removed.
+    - Some caches changed it: the changed entries compete, even if other caches removed it.
+    - No cache removed or changed it: it stays.
+
+    The entries of the result are in no order.
+
+    :param caches_by_name: the caches by the names that messages use for them.
     """
     ancestor_entries: dict[Identity, Entry] = {}
     if ancestor is not None:
@@ -255,11 +310,14 @@ def combine_caches(caches_by_name: Mapping[str, Cache], ancestor: Cache | None =
     kept: list[Entry] = []
     conflicts: list[Sequence[MeasuredEntry]] = []
     for identity, entries_by_name in entries_by_identity.items():
-        rivals = _select_changed(entries_by_name, ancestor_entries.get(identity))
-        if not rivals:
+        ancestor_entry = ancestor_entries.get(identity)
+        rivals = _select_changed(entries_by_name, ancestor_entry)
+        if ancestor_entry is not None and not rivals:
             if len(entries_by_name) < len(caches_by_name):
-                removed.append(ancestor_entries[identity])
+                # A cache removed the entry, and no other cache changed it.
+                removed.append(ancestor_entry)
                 continue
+            # No cache removed or changed the entry.
             rivals = [MeasuredEntry(entry, name) for name, entry in entries_by_name.items()]
         ranked = rank_measurements(rivals)
         best = ranked[0].entry
@@ -276,7 +334,7 @@ def combine_caches(caches_by_name: Mapping[str, Cache], ancestor: Cache | None =
 
 
 def _group_by_identity(caches_by_name: Mapping[str, Cache]) -> dict[Identity, dict[str, Entry]]:
-    """Return, for each identity, the name of each cache that has it, and its entry there."""
+    """Return the entries of each identity, by the name of the cache that has the entry."""
     entries_by_identity: defaultdict[Identity, dict[str, Entry]] = defaultdict(dict)
     for name, cache in caches_by_name.items():
         for entry in cache.entries:
@@ -285,7 +343,7 @@ def _group_by_identity(caches_by_name: Mapping[str, Cache]) -> dict[Identity, di
 
 
 def _select_changed(entries_by_name: Mapping[str, Entry], ancestor_entry: Entry | None) -> list[MeasuredEntry]:
-    """Return the entries that differ from the ancestor's entry."""
+    """Return the entries of an identity that differ from the ancestor's entry; all of them if the ancestor has none."""
     changed = []
     for name, entry in entries_by_name.items():
         if entry != ancestor_entry:
@@ -294,7 +352,7 @@ def _select_changed(entries_by_name: Mapping[str, Entry], ancestor_entry: Entry 
 
 
 def _first_loss(caches: Iterable[Cache]) -> tuple[str, ...]:
-    """Return why the first cache with a reason must not be rewritten; empty if each cache may be rewritten."""
+    """Return the ``lossy`` error of the first cache that has such an error; empty if no cache has an error."""
     for cache in caches:
         if cache.lossy:
             return cache.lossy
@@ -304,24 +362,29 @@ def _first_loss(caches: Iterable[Cache]) -> tuple[str, ...]:
 def _find_ambiguous(kept: Iterable[Entry], entries_by_identity: Mapping[Identity, Mapping[str, Entry]]) -> list[Entry]:
     """Return the entries of problems for which different caches have different fingerprints.
 
-    A cache that has several fingerprints itself has them on purpose: kernels of a factory, or two lists of candidates.
+    If all entries of a problem are in the same caches, they are not ambiguous. Such a cache has several fingerprints on
+    purpose: for kernels that a factory makes under one name, or for two lists of candidates.
 
-    :param entries_by_identity: for each identity, the name of each cache that has it, and its entry there.
+    :param entries_by_identity: the entries of each identity, by the name of the cache that has the entry.
     """
     kept_by_problem: defaultdict[Problem, list[Entry]] = defaultdict(list)
     for entry in kept:
         kept_by_problem[entry.problem].append(entry)
     ambiguous: list[Entry] = []
     for entries in kept_by_problem.values():
-        origins = {tuple(entries_by_identity[entry.identity]) for entry in entries}
-        if len(entries) > 1 and len(origins) > 1:
+        groups_of_caches = set()
+        for entry in entries:
+            cache_names = frozenset(entries_by_identity[entry.identity])
+            groups_of_caches.add(cache_names)
+        if len(groups_of_caches) > 1:
             ambiguous += entries
     return ambiguous
 
 
 def with_specializations_of(entry: Entry, same_identity: Iterable[Entry]) -> Entry:
-    """Return an entry with the specializations of other entries that have the same choice."""
+    """Return an entry with its specializations and those of other entries that have the same choice."""
     if entry.choice is None:
+        # Without a choice, nothing was compiled.
         return entry
     texts = set(entry.compiled)
     for rival in same_identity:

@@ -175,31 +175,38 @@ def is_near(wanted: Any, has: Any, nearest: Any) -> bool:
 
 
 def distance(wanted: Mapping[str, Any], has: Mapping[str, Any]) -> tuple[int, float]:
-    """Return how far two keys are apart: first the parts that are no numbers, then the doublings between the numbers.
+    """Return how far two keys are apart. The nearest key is the key with the smallest result.
 
-    The nearest key has the smallest result. A part that only one key has counts as one. 16 and 64 are two doublings
-    apart, and numbers below 0.5 count as 0.5. Texts and tuples are compared word by word and number by number.
+    The result has two numbers, and the first is the more important:
+
+    - The number of parts that differ and are not both numbers. A part that only one key has is counted, too.
+    - The doublings between the numbers: 16 and 64 are two doublings apart. Numbers below 0.5 count as 0.5.
+
+    Texts and tuples are compared word by word: ``f32[2, 8]`` and ``f32[2, 64]`` are three doublings apart.
     """
-    parts = len(wanted.keys() ^ has.keys())
+    differing_parts = len(wanted.keys() ^ has.keys())
     doublings = []
     for name in wanted.keys() & has.keys():
         if wanted[name] == has[name]:
             continue
         pairs: Any = [(wanted[name], has[name])]
         if isinstance(wanted[name], (str, tuple)) and isinstance(has[name], (str, tuple)):
-            words = [re.findall(r"\w+", str(value)) for value in pairs[0]]
-            pairs = zip_longest(*words)
+            wanted_words = re.findall(r"\w+", str(wanted[name]))
+            words = re.findall(r"\w+", str(has[name]))
+            # None stands for each word that the shorter text lacks.
+            pairs = zip_longest(wanted_words, words)
         for a, b in pairs:
             if isinstance(a, str) and isinstance(b, str) and a.isdecimal() and b.isdecimal():
                 a, b = float(a), float(b)
             if a == b:
                 continue
-            if type(a) in (int, float) and type(b) in (int, float) and a == a and b == b:  # not a bool, not NaN
+            # A bool is no number, and NaN, which does not equal itself, is none either.
+            if {type(a), type(b)} <= {int, float} and a == a and b == b:
                 doublings.append(abs(math.log2(max(a, 0.5)) - math.log2(max(b, 0.5))))
             else:
-                parts += 1
-    # Sets have another order in each process, which must not change the last digit of the sum.
-    return parts, math.hypot(*sorted(doublings))
+                differing_parts += 1
+    # Sets have another order in each process. Without sorting, that order could change the last digit of the sum.
+    return differing_parts, math.hypot(*sorted(doublings))
 
 
 def device() -> Any:
