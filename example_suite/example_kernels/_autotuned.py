@@ -23,12 +23,18 @@ from typing import Any, NamedTuple
 def pick(kernel: str, prune: Any = None, nearest: Any = (), other_devices: bool = False) -> Any:
     """Return an ``early_config_prune`` for ``triton.autotune`` that leaves the tuned candidate of a known problem.
 
-    Its attribute ``do_bench`` is Triton's own benchmark, but does not time a candidate that is left alone.
+    For example::
+
+        picked = pick("lib.ops.matmul")
+        @triton.autotune(configs, key=["M"], prune_configs_by={"early_config_prune": picked}, do_bench=picked.do_bench)
+
+    Triton before 3.8 times a single candidate, too. The attribute ``do_bench`` avoids that: it is Triton's own
+    benchmark, but does not time a single candidate.
 
     :param kernel: the module and the name of the kernel, as CHOICES has them.
     :param prune: the kernel's own pruner, which is called first.
-    :param nearest: the names of the numbers in the key that may differ. A problem without a choice then takes that of
-        the nearest problem.
+    :param nearest: the names of the numbers in the key that may differ. A problem without a choice then takes the
+        choice of the nearest problem.
     :param other_devices: a GPU without choices may take those of a larger or smaller GPU of its architecture.
     """
     # Each thread benchmarks the candidates of its own launch.
@@ -39,24 +45,25 @@ def pick(kernel: str, prune: Any = None, nearest: Any = (), other_devices: bool 
         if prune is not None:
             launch.candidates = list(prune(configs, named_args, **kwargs))
         if len(launch.candidates) > 1 and not is_in_test_run():
-            # The grid of a launch may be a function, and is no argument of the kernel.
+            # Triton passes the grid beside the arguments. A grid may be a function, which would look like a key part.
             arguments = {**named_args, **kwargs, "grid": None}
             launch.candidates = leave_choice(kernel, launch.candidates, arguments, nearest, other_devices)
         return launch.candidates
 
     def do_bench(kernel_call: Any, quantiles: Any) -> Any:
         if len(launch.candidates) == 1:
+            # Triton expects three quantiles.
             return [0.0] * 3
         benchmark = sys.modules["triton"].runtime.driver.active.get_benchmarker()
         return benchmark(kernel_call, quantiles=quantiles)
 
-    # pytest-autotune reads ``autotune_pruner``: candidates depend on the kernel's own pruner, and never on this module.
+    # pytest-autotune reads ``autotune_pruner``: the fingerprint of a kernel has its own pruner, and never this module.
     vars(early_config_prune).update(autotune_pruner=prune, do_bench=do_bench)
     return early_config_prune
 
 
 def is_in_test_run() -> bool:
-    """Whether pytest-autotune runs tests in this process. It tunes among all candidates."""
+    """Whether pytest-autotune runs tests in this process. A test run tunes among all candidates."""
     return bool(getattr(sys.modules.get("pytest_autotune"), "ACTIVE_RUNS", ()))
 
 
@@ -74,20 +81,31 @@ def leave_choice(kernel: str, candidates: Any, arguments: Any, nearest: Any, oth
         tuned = [candidate for candidate in candidates if candidate.all_kwargs() == choice]
         if not tuned:
             return leave_unknown(kernel, candidates, f"{choice} is no candidate any more", COVER)
-        used_for = f"{kernel}: the choice of {dict(tuned_key)}{known.remark} is used for {dict(key)}"
-        if tuned_key != key:
-            warn("nearest", used_for, COVER)
-        elif known.remark:
-            warn(known.remark, used_for, tune_here())
-        # Candidates with equal params may differ in their hooks. Triton then has to choose.
-        return tuned[:1] if tuned.count(tuned[0]) == len(tuned) else tuned
+        warn_if_inexact(kernel, key, tuned_key, known.remark)
+        if tuned.count(tuned[0]) < len(tuned):
+            # Candidates with equal params differ in their hooks. The choice does not name hooks, so Triton measures.
+            return tuned
+        return tuned[:1]
     except Exception as error:  # there is no GPU, or somebody has edited the data
         return leave_unknown(kernel, candidates, f"no choice can be picked ({error!r})", tune_here())
 
 
+def warn_if_inexact(kernel: str, key: Any, tuned_key: Any, remark: str) -> None:
+    """Warn once if a choice was tuned for another key than that of the launch, or elsewhere.
+
+    :param remark: the GPU and the Triton of the tuning, if they are not those of this process; else empty.
+    """
+    used_for = f"{kernel}: the choice of {dict(tuned_key)}{remark} is used for {dict(key)}"
+    if tuned_key != key:
+        warn("nearest", used_for, COVER)
+    elif remark:
+        warn(remark, used_for, tune_here())
+
+
 def leave_unknown(kernel: str, candidates: Any, reason: str, remedy: str) -> Any:
-    """Return all candidates of a launch without a choice, and warn once. The interpreter gets the first candidate."""
+    """Return all candidates of a launch without a choice, and warn once."""
     if interprets():
+        # Times of Triton's interpreter mean nothing, so no tuning is needed.
         return candidates[:1]
     warn("", f"{kernel}: {reason}, so Triton tunes", remedy)
     return candidates
@@ -108,40 +126,61 @@ class KnownChoices(NamedTuple):
 
 @functools.cache
 def find_choices(kernel: str, other_devices: bool) -> Any:
-    """Return the :class:`KnownChoices` of a kernel; None if this GPU may take none of its choices.
-
-    A GPU takes its own choices first, then those of the GPU of its architecture that is the nearest in size.
-    """
-    name, arch, size, version = device()
-    ranks = {}
-    for tuned_on in CHOICES.get(kernel, ()):
-        tuned_name, tuned_arch, tuned_size, _ = tuned_on
-        if tuned_arch == arch and (tuned_size == size or other_devices):
-            is_this_gpu = (tuned_name, tuned_size) == (name, size)
-            ranks[tuned_on] = (not is_this_gpu, abs(tuned_size - size))
-    if not ranks:
+    """Return the :class:`KnownChoices` of a kernel; None if this GPU may take none of its choices."""
+    tuned_on = find_tuned_gpu(kernel, other_devices)
+    if tuned_on is None:
         return None
-    tuned_on = min(ranks, key=lambda tuned_on: ranks[tuned_on])
+    *this_gpu, version = device()
+    *tuned_gpu, tuned_version = tuned_on
     remark = ""
-    # The last part is the minor version of Triton, or a tuple of several.
-    if tuned_on[:3] != (name, arch, size) or not version.startswith(tuned_on[3]):
-        remark = f" on {tuned_on} and not on {(name, arch, size, version)}"
+    # The version of the data is the beginning of a version, such as "3.4", or a tuple of several beginnings.
+    if tuned_gpu != this_gpu or not version.startswith(tuned_version):
+        remark = f" on {tuned_on} and not on {(*this_gpu, version)}"
     choice_by_key = {tuple(sorted(key.items())): choice for key, choice in CHOICES[kernel][tuned_on]}
     return KnownChoices(KEYS[kernel], choice_by_key, remark)
 
 
-def list_key_parts(arguments: Any, argument_names: Any) -> Any:
-    """Yield the names and values that select a problem: of some arguments, all functions, and the dtypes of all.
+def find_tuned_gpu(kernel: str, other_devices: bool) -> Any:
+    """Return the GPU whose choices of a kernel this GPU takes, as CHOICES has it; None if there is none.
 
-    No key of this module has a function, so no choice is known for a launch with one.
+    A GPU takes its own choices first. Then come the choices of the GPU that has the same architecture and the nearest
+    number of multiprocessors. That number must be equal unless ``other_devices`` is set.
+    """
+    name, arch, size, _ = device()
+    ranks = {}
+    for tuned_on in CHOICES.get(kernel, ()):
+        tuned_name, tuned_arch, tuned_size, _ = tuned_on
+        if tuned_arch != arch:
+            continue
+        if tuned_size != size and not other_devices:
+            continue
+        is_this_gpu = (tuned_name, tuned_size) == (name, size)
+        ranks[tuned_on] = (not is_this_gpu, abs(tuned_size - size))
+    return min(ranks, key=lambda tuned_on: ranks[tuned_on], default=None)
+
+
+def list_key_parts(arguments: Any, argument_names: Any) -> Any:
+    """Yield the parts of a launch's key, as name and value.
+
+    A key has the arguments that the kernel tunes by, and the dtypes of all tensors, also inside tuples and tensor
+    descriptors. The launch ``matmul[grid](a, 64, (x, y))`` with ``argument_names=["M"]`` has these parts::
+
+        a.dtype         "float16"
+        M               64
+        pair.0.dtype    "float32"
+        pair.1.dtype    "float32"
+
+    :param arguments: name -> value of all arguments of the launch, or of the items inside an argument.
+    :param argument_names: the arguments that are parts of the key by their value.
     """
     for name, value in arguments.items():
         if type(value).__name__ == "constexpr":
             value = value.value
+        # A function changes the kernel. No tuned key has a function, so its part makes the problem unknown.
         if name in argument_names or callable(value):
             yield name, value
         if hasattr(value, "dtype"):
-            # The dtypes torch.float16 and "float16" are one.
+            # A dtype may be torch.float16 or the text "float16". Both give the same part.
             yield f"{name}.dtype", str(value.dtype).rpartition(".")[2]
         elif isinstance(value, tuple):
             items = {f"{name}.{position}": item for position, item in enumerate(value)}
@@ -152,9 +191,9 @@ def list_key_parts(arguments: Any, argument_names: Any) -> Any:
 
 
 def find_nearest_key(choice_by_key: Any, key: Any, nearest: Any) -> Any:
-    """Return the key that has a choice and is the nearest to another key; the other key itself if there is none.
+    """Return the key that has a choice and is the nearest to the key of a launch; the launch's key if none is near.
 
-    :param nearest: the names of the numbers that may differ. All other parts of the keys are equal.
+    :param nearest: the names of the numbers that may differ. All other parts of the keys must be equal.
     """
     if key in choice_by_key:
         return key
@@ -169,7 +208,9 @@ def is_near(wanted: Any, has: Any, nearest: Any) -> bool:
     for name, value in has.items():
         if wanted[name] == value:
             continue
-        if name not in nearest or not {type(wanted[name]), type(value)} <= {int, float}:
+        # Types are compared, because a bool is an instance of int.
+        are_numbers = {type(wanted[name]), type(value)} <= {int, float}
+        if name not in nearest or not are_numbers:
             return False
     return True
 
@@ -210,7 +251,7 @@ def distance(wanted: Mapping[str, Any], has: Mapping[str, Any]) -> tuple[int, fl
 
 
 def device() -> Any:
-    """Return the GPU of this process as name, architecture and multiprocessors, and the version of Triton."""
+    """Return name, architecture and multiprocessors of this process's GPU, and the version of Triton."""
     version = sys.modules["triton"].__version__
     if interprets():
         return "Triton interpreter", "interpreter", 0, version
@@ -236,6 +277,7 @@ SHOWN_WARNINGS: set[str] = set()
 
 def tune_here() -> str:
     """Return the remedy for choices that were tuned for another GPU or with another Triton."""
+    # COMMAND is "pytest-autotune export CACHE --to=python ...".
     cache = COMMAND.partition(" export ")[2].partition(" --to=")[0]
     return f"tune on this GPU with this Triton: pytest --autotune-load= --autotune-dump={cache}"
 
@@ -243,8 +285,8 @@ def tune_here() -> str:
 def warn(kind: str, text: str, remedy: str) -> None:
     """Warn of a choice that is unknown or not exact, once in a process for each kind of warning."""
     torch = sys.modules.get("torch")
-    # torch.compile cannot trace a warning.
     if torch is not None and torch.compiler.is_compiling():
+        # torch.compile cannot trace a warning.
         return
     if kind not in SHOWN_WARNINGS:
         SHOWN_WARNINGS.add(kind)

@@ -1,8 +1,8 @@
 """Verify: loaded choices are raced against the other candidates. Is each choice still the fastest?
 
-A race is a tuning in which the choice wins ties. Another candidate beats it if it is faster by a share that matters
-(:data:`WORTH`), and by more than three standard errors in a second race of the two. All compared times are from one
-race. Times in a file are never compared with new times.
+A race is a tuning in which the choice wins ties. Another candidate beats the choice only if it also wins a second race
+against the choice alone: by :data:`SLOWER_THRESHOLD`, and by more than three standard errors. Only times of one race
+are compared with each other. A race never uses the times in a cache file, which may come from another machine.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ from pytest_autotune.workers.coordinator import Claim
 from pytest_autotune.workers.events import Event
 from pytest_autotune.workers.locks import in_distributed_run
 
-#: A choice is slower if another candidate saves this share of its own time, or more.
-WORTH = 0.05
+#: A choice counts as slower if its time exceeds the time of another candidate by this share of that candidate's time.
+SLOWER_THRESHOLD = 0.05
 ALL = "all"
 #: The kinds of events: a loaded choice was raced, or was not.
 RACED = "raced"
 NOT_RACED = "not raced"
 #: Reasons for not racing a choice.
-NO_WAY_IN = "its tuner cannot race it"
+CANNOT_RACE = "its tuner cannot race it"
 TIME_OVER = "the time for it was over"
 DISTURBED = "something else may have run on the device"
 #: The most time of one race. Long kernels differ less from launch to launch.
@@ -51,9 +51,10 @@ LIMITS = Limits(each_us=50_000.0, all_us=300_000.0)
 
 
 class Share(NamedTuple):
-    """The problems whose turn it is: one of several parts that together are all problems.
+    """One of several parts of all problems, such as ``2/7``. Only the problems of the part are raced in this run.
 
-    :param part: the number of the part, from 1.
+    :param part: the number of the part, from 1 to ``parts``.
+    :param parts: the number of parts. They have about the same number of problems.
     """
 
     part: int = 1
@@ -65,21 +66,23 @@ class Share(NamedTuple):
         return f"{self.part}/{self.parts}"
 
     def has_turn(self, problem: Problem) -> bool:
-        """Whether it is a problem's turn."""
+        """Whether a problem belongs to this part. The problem's digest alone decides, so the part is stable."""
         return int(problem.digest, 16) % self.parts == self.part - 1
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """The result for a loaded choice whose turn it was.
+    """The result for a loaded choice of this run's part of the problems.
 
-    :param not_raced: why the choice was not raced; empty if it was.
+    :param not_raced: why the choice was not raced; empty if it was raced.
     :param raced: the number of candidates that raced, the choice included.
-    :param slower: the extra time of the choice, as a share of the fastest candidate's time; 0 if it is not slower.
-    :param error_us: how wrong the difference of the two times may be: two standard errors.
+    :param slower: the extra time of the choice, as a share of the faster candidate's time; 0 if no candidate is faster.
+    :param choice_us: the time of the choice, in microseconds; 0 if no candidate is faster.
+    :param faster_us: the time of the faster candidate, in microseconds; 0 if no candidate is faster.
+    :param error_us: two standard errors of the difference between these times, in microseconds.
     :param seconds: the whole time, with compiling and waiting.
     :param device_seconds: the time in which the race held the device.
-    :param entry: replaces the loaded entry in a dump; None if the choice is as fast as any.
+    :param entry: replaces the loaded entry in a dump; None if no candidate is faster.
     """
 
     not_raced: str = ""
@@ -107,7 +110,7 @@ class Verdict:
 
     @property
     def is_slower(self) -> bool:
-        """Whether another candidate is faster by a share that matters."""
+        """Whether another candidate beat the choice in both races."""
         return self.entry is not None
 
     @property
@@ -130,9 +133,9 @@ class Verdict:
 class Verify(Mode):
     """The mode that races loaded choices.
 
-    :param share: the problems whose turn it is.
-    :param seconds: the time that each process may spend. A race that has begun is finished.
-    :param limit: how many choices may be slower.
+    :param share: the part of the problems that this run races.
+    :param seconds: the time that each process may spend on races. A race that has begun is finished.
+    :param limit: how many choices may be slower; None for no limit.
     """
 
     name = "verify"
@@ -150,7 +153,7 @@ class Verify(Mode):
 
     @property
     def _refusal(self) -> str:
-        """Why no race may begin now; empty if one may."""
+        """Why no race may begin now; empty if a race may begin."""
         # Ranks that race a kernel with a collective operation would wait for each other.
         if in_distributed_run():
             return "one of several ranks"
@@ -164,12 +167,17 @@ class Verify(Mode):
         return self._share.has_turn(problem)
 
     def race(self, reporter: Reporter, tuning: Tuning, contest: Callable[[], Any]) -> None:
+        """Race the loaded choice of a tuning, and report the verdict as an event.
+
+        A choice is raced once in a run: the first worker that gets the claim races it.
+        """
         lookup = tuning.lookup
         try:
             built_contest: Contest | TunerRace | str = contest()
         except Exception as error:
             built_contest = describe_error(error)
         if isinstance(built_contest, str):
+            # The tuner has no race for this choice, and says why.
             reporter.append_event(Verdict(built_contest).event(lookup))
             return
         refusal = self._refusal
@@ -178,8 +186,8 @@ class Verify(Mode):
             return
         claiming = reporter.coordinator.claim(_claim_name(lookup), None)
         with reporter.guarded(lookup.problem.tuner, claiming, Claim()) as claim:
-            # Another worker races the choice, or has raced it.
             if not claim.is_claimed:
+                # Another worker races the choice, or has raced it.
                 return
             started = HostTime.perf_counter()
             verdict = _find_verdict(tuning, built_contest)
@@ -187,18 +195,24 @@ class Verify(Mode):
             self._remaining_s -= seconds
             if isinstance(built_contest, Contest):
                 seconds += built_contest.spent_s
+            # The event is written while the claim is held, so that a waiting worker finds it.
             reporter.append_event(replace(verdict, seconds=round_significant(seconds)).event(lookup))
 
     # In the process that ends the run.
 
     def list_replacing_entries(self, events: Sequence[Event], lookups: Sequence[Lookup]) -> Iterable[Entry]:
-        """Return the entries of faster candidates. Of several for one problem, the slowest choice decides."""
+        """Return the entries of faster candidates, one entry for each problem.
+
+        Workers on two machines may have raced the same choice. The race with the largest difference counts.
+        """
         asked = {(lookup.identity, lookup.test) for lookup in lookups}
         reported = list(list_verdicts(events))
+        # The entries make the order equal in each run if two differences are equal.
         reported.sort(key=lambda report: (report.verdict.slower, repr(report.verdict.entry)))
         entries: dict[Identity, Entry] = {}
         for report in reported:
             entry = report.verdict.entry
+            # The race of a choice that a single test's own cache gave belongs into that cache.
             if entry is not None and (report.event.identity, report.event.test) in asked:
                 entries[entry.identity] = entry
         return list(entries.values())
@@ -213,27 +227,31 @@ class Verify(Mode):
         for row in slower_rows:
             is_failure = bool(gate.failure)
             findings.append(build_finding("SLOWER", row, str(verdicts[row.problem]), is_failure=is_failure))
-        data = {
-            "share": str(self),
-            "raced": tally.raced,
-            "slower": len(slower_rows),
-            "not_raced": [
-                {"tuner": reason.tuner, "reason": reason.reason, "problems": count}
-                for reason, count in sorted(tally.not_raced.items())
-            ],
-            "seconds": tally.seconds,
-            "device_seconds": tally.device_seconds,
-            "gate": {"limit": gate.limit, "failed": gate.failure, "skipped": gate.skip_reason},
-        }
+        remarks = {row.problem: _build_remark(verdicts.get(row.problem)) for row in result.rows}
         return Section(
             self.name,
             str(self),
             tuple(self._list_lines(result, len(slower_rows), tally)),
             tuple(findings),
-            problem_remarks={row.problem: _build_remark(verdicts.get(row.problem)) for row in result.rows},
-            data={"verify": data},
+            problem_remarks=remarks,
+            data={"verify": self._build_data(len(slower_rows), tally, gate)},
             gate=gate,
         )
+
+    def _build_data(self, slower_count: int, tally: Tally, gate: Gate) -> dict[str, Any]:
+        """Return the mode's part of the JSON report."""
+        not_raced = []
+        for reason, count in sorted(tally.not_raced.items()):
+            not_raced.append({"tuner": reason.tuner, "reason": reason.reason, "problems": count})
+        return {
+            "share": str(self),
+            "raced": tally.raced,
+            "slower": slower_count,
+            "not_raced": not_raced,
+            "seconds": tally.seconds,
+            "device_seconds": tally.device_seconds,
+            "gate": {"limit": gate.limit, "failed": gate.failure, "skipped": gate.skip_reason},
+        }
 
     def _list_lines(self, result: RunResult, slower_count: int, tally: Tally) -> list[str]:
         """Return the lines of the summary."""
@@ -253,9 +271,9 @@ class Verify(Mode):
         return lines
 
     def _find_verdicts(self, result: RunResult) -> dict[Problem, Verdict]:
-        """Return the verdict on each problem whose turn it was."""
+        """Return the verdict on each problem of this run's part that used a loaded choice."""
         reported = list(list_verdicts(result.collected.mode_events))
-        # Workers on two machines may race one choice. The race with the largest difference counts, so it comes last.
+        # Workers on two machines may race the same choice. The race with the largest difference counts: it comes last.
         reported.sort(key=_verdict_sort_key)
         verdicts = {}
         for report in reported:
@@ -264,11 +282,17 @@ class Verify(Mode):
         for row in result.rows:
             is_used = row.outcome is Outcome.HIT and row.entry is not None and not row.entry.is_failure
             if is_used and self._share.has_turn(row.problem):
-                verdicts.setdefault(row.problem, Verdict(NO_WAY_IN))
+                # A tuner that cannot race reports no verdict.
+                verdicts.setdefault(row.problem, Verdict(CANNOT_RACE))
         return verdicts
 
     def _judge(self, result: RunResult, slower_count: int, tally: Tally) -> Gate:
-        """Return the verdict on the limit of slower choices."""
+        """Return the verdict on the limit of slower choices (``--autotune-max-drift``).
+
+        The limit fails the run if too many choices are slower. It also fails the run if it could not judge what it
+        should: a gate that judged nothing must not pass. If nothing was loaded, or no choice of this part was used,
+        the gate is skipped.
+        """
         limit = self._limit
         if limit is None or result.gate.is_usage_error:
             return Gate()
@@ -278,7 +302,6 @@ class Verify(Mode):
         failure = explain_unreachable_entries(result)
         if failure or tally.raced:
             return Gate(limit.text, failure=failure)
-        # A gate that judged nothing must not pass.
         failure = explain_empty_run(result) or _explain_unraced_run(result, tally)
         if failure:
             return Gate(limit.text, failure=failure)
@@ -289,7 +312,7 @@ class Verify(Mode):
 
 
 def _explain_unraced_run(result: RunResult, tally: Tally) -> str:
-    """Return why the run fails that raced no choice; empty if it passes."""
+    """Return why a run that raced no choice fails; empty if it passes."""
     late_count = tally.count_not_raced(TIME_OVER)
     if late_count:
         choices = describe_count(late_count, "choice")
@@ -308,10 +331,11 @@ class NotRaced(NamedTuple):
 
 @dataclass(frozen=True)
 class Tally:
-    """The numbers of a run.
+    """The numbers of a run's verdicts.
 
     :param raced: the number of choices that were raced.
-    :param not_raced: the number of other choices, by the reason.
+    :param not_raced: reason -> the number of choices that were not raced for this reason.
+    :param seconds: the sum of the races' times, with compiling and waiting.
     :param device_seconds: the time in which races held devices.
     """
 
@@ -355,7 +379,7 @@ def make(verify: Share, max_drift: Limit | None, verify_seconds: float) -> Verif
 
 
 def _claim_name(lookup: Lookup) -> str:
-    """Return the name that a race is claimed by. The tuning of its problem has another name."""
+    """Return the name under which workers claim a race. Its prefix keeps it apart from the claim of a tuning."""
     return f"verify-{lookup.identity.digest}"
 
 
@@ -375,6 +399,7 @@ def list_verdicts(events: Iterable[Event]) -> Iterator[ReportedVerdict]:
 
 
 def _verdict_sort_key(report: ReportedVerdict) -> tuple[float, bool, float]:
+    """Return a key that sorts the verdicts on one problem: the verdict that counts comes last."""
     verdict = report.verdict
     return verdict.slower, not verdict.not_raced, verdict.seconds
 
@@ -394,15 +419,15 @@ def _build_remark(verdict: Verdict | None) -> ProblemRemark:
 def _find_verdict(tuning: Tuning, contest: Contest | TunerRace) -> Verdict:
     """Race a choice, and return the verdict.
 
-    An error never leaves this function: it must not fail a test that does not launch the candidate.
+    An error of a candidate becomes a verdict and is not raised: the test itself launches only the choice.
     """
-    worth = max(WORTH, measurement_noise(tuning.lookup.problem.device))
+    threshold = max(SLOWER_THRESHOLD, measurement_noise(tuning.lookup.problem.device))
     try:
         if isinstance(contest, Contest):
             with contest.context():
-                outcome = _race_contest(contest, tuning, worth)
+                outcome = _race_contest(contest, tuning, threshold)
         else:
-            outcome = contest(worth)
+            outcome = contest(threshold)
     except LaunchError as error:
         return Verdict(describe_error(error.kernel_error))
     except Exception as error:
@@ -415,7 +440,7 @@ def _find_verdict(tuning: Tuning, contest: Contest | TunerRace) -> Verdict:
 def _build_verdict(outcome: RaceOutcome, is_disturbed: bool) -> Verdict:
     """Return the verdict of a race.
 
-    :param is_disturbed: the tuning was disturbed, whatever the race says.
+    :param is_disturbed: the tuning was disturbed while it waited for the device. The race does not know of that.
     """
     verdict = Verdict(raced=outcome.candidate_count, device_seconds=round_significant(outcome.measured_s))
     if outcome.disturbed or is_disturbed:
@@ -433,48 +458,66 @@ def _build_verdict(outcome: RaceOutcome, is_disturbed: bool) -> Verdict:
     )
 
 
-def _race_contest(contest: Contest, tuning: Tuning, worth: float) -> RaceOutcome | str:
-    """Race the choice of a tuning, and return the outcome; or the reason for not racing it, in words."""
+def _race_contest(contest: Contest, tuning: Tuning, threshold: float) -> RaceOutcome | str:
+    """Race the choice of a tuning, and return the outcome; or the reason for not racing it, in words.
+
+    :param threshold: the share of its own time that a candidate must save to beat the choice.
+    """
     entry = tuning.entry
     assert entry is not None
     choice = entry.choice
     assert choice is not None
-    # The choice comes first.
-    ordered = list(dict.fromkeys(contest.candidates))
-    ordered.sort(key=lambda candidate: not candidate.is_same_configuration(choice))
+    ordered = _list_choice_first(contest.candidates, choice)
     if len(ordered) < 2 or not ordered[0].is_same_configuration(choice):
         return "there is nothing to race it against"
-    runners = contest.ready(ordered)
-    racing = [candidate for candidate in ordered if candidate in runners]
+    runner_by_candidate = contest.ready(ordered)
+    racing = [candidate for candidate in ordered if candidate in runner_by_candidate]
     if ordered[0] not in racing:
         return "it cannot be launched"
     if len(racing) < 2:
         return "no other candidate can be launched"
+    runners = [runner_by_candidate[candidate] for candidate in racing]
     with tuning.measuring(contest.processor):
         started = HostTime.perf_counter()
-        challenge = race_choice(
-            contest.make_clock(), [runners[candidate] for candidate in racing], worth, contest.expected
-        )
+        challenge = race_choice(contest.make_clock(), runners, threshold, contest.expected)
         outcome = replace(challenge.outcome, measured_s=HostTime.perf_counter() - started)
     if challenge.winner is None:
         return outcome
+    return replace(outcome, entry=_build_faster_entry(entry, tuning, racing, challenge))
+
+
+def _list_choice_first(candidates: Iterable[Candidate], choice: Candidate) -> list[Candidate]:
+    """Return the distinct candidates, with the choice in front if it is a candidate. A race wants the choice first."""
+    ordered = list(dict.fromkeys(candidates))
+    ordered.sort(key=lambda candidate: not candidate.is_same_configuration(choice))
+    return ordered
+
+
+def _build_faster_entry(
+    loaded_entry: Entry, tuning: Tuning, candidates: Sequence[Candidate], challenge: Challenge
+) -> Entry:
+    """Return the entry that replaces a loaded entry whose choice lost the race.
+
+    :param candidates: the candidates that raced, in the order of the challenge's results.
+    """
+    assert challenge.winner is not None
     timed_candidates = []
-    for candidate, result in zip(racing, challenge.results, strict=True):
+    for candidate, result in zip(candidates, challenge.results, strict=True):
         timed_candidates.append(_with_time(candidate, result))
-    best = replace(racing[challenge.winner], time_us=rounded_us(outcome.best_us))
-    timed_candidates[challenge.winner] = best
+    faster_choice = replace(candidates[challenge.winner], time_us=rounded_us(challenge.outcome.best_us))
+    timed_candidates[challenge.winner] = faster_choice
+    # The loaded entry may have an old name of the kernel, or a fingerprint without pruning.
     identity = tuning.lookup.identity
-    new_entry = replace(
-        entry,
+    return replace(
+        loaded_entry,
         problem=identity.problem,
         fingerprint=identity.fingerprint,
-        choice=best,
+        choice=faster_choice,
         candidates=tuple(timed_candidates),
-        # These are specializations of the old choice.
+        # The loaded specializations belong to the slower choice.
         compiled=(),
         versions=tuning.versions,
     )
-    return replace(outcome, entry=new_entry)
 
 
 def _with_time(candidate: Candidate, result: Launched) -> Candidate:
@@ -487,9 +530,9 @@ def _with_time(candidate: Candidate, result: Launched) -> Candidate:
 
 @dataclass(frozen=True)
 class Challenge:
-    """A race of a choice against the other candidates, and a second race against the fastest of them.
+    """The result of racing a choice against all other candidates, and then against the fastest of them alone.
 
-    :param winner: the index of the candidate that beat the choice in both races; None if there is none.
+    :param winner: the index of the candidate that beat the choice in both races; None if no candidate did.
     :param results: the results of all candidates in the first race.
     :param outcome: the outcome of both races.
     """
@@ -500,15 +543,18 @@ class Challenge:
 
 
 def race_choice(
-    clock: Clock, runners: Sequence[Runner], worth: float, expected: tuple[type[BaseException], ...]
+    clock: Clock, runners: Sequence[Runner], threshold: float, expected: tuple[type[BaseException], ...]
 ) -> Challenge:
     """Race a choice against other candidates, and once more against the candidate that beats it.
 
-    :param runners: the choice is the first.
-    :param worth: the share of time that a candidate has to save.
-    :param expected: the errors that only end a candidate.
+    The fastest of many candidates was partly lucky in the first race. The second race, with new measurements, tells
+    whether it is really faster than the choice.
+
+    :param runners: the runners of the candidates, that of the choice first.
+    :param threshold: the share of its own time that a candidate must save to beat the choice.
+    :param expected: the errors with which a candidate may fail without ending the race.
     """
-    race = Race(clock, LIMITS, expected, worth=worth)
+    race = Race(clock, LIMITS, expected, worth=threshold)
     race.probe(runners)
     results = race.finish()
     choice_error = results[0].failed
@@ -516,11 +562,11 @@ def race_choice(
         raise choice_error
     if race.choice == 0:
         return Challenge(None, results, RaceOutcome(len(runners), race.disturbed))
-    second_race = Race(clock, LIMITS, expected, seed=1, worth=worth)
+    second_race = Race(clock, LIMITS, expected, seed=1, worth=threshold)
     second_race.probe([runners[0], runners[race.choice]])
-    _, best = second_race.finish()
+    _, challenger_result = second_race.finish()
     outcome = RaceOutcome(len(runners), race.disturbed or second_race.disturbed)
     difference = second_race.compare(0, 1)
-    if difference is None or not difference.is_slower(worth):
+    if difference is None or not difference.is_slower(threshold):
         return Challenge(None, results, outcome)
-    return Challenge(race.choice, results, replace(outcome, slower=difference, best_us=best.time_us))
+    return Challenge(race.choice, results, replace(outcome, slower=difference, best_us=challenger_result.time_us))

@@ -23,11 +23,10 @@ from pytest_autotune.workers.events import Event
 class ProcessRecord:
     """The record of one process.
 
-    :param collected: the reports of its workers, with its lookups.
-    :param policy: how it treated its lookups.
-    :param request: the user's wishes for its end, without plan and modes.
-    :param is_update: it wrote the cache that it loaded.
-    :param is_optional: all its caches, their tuners and GPUs may be absent.
+    :param collected: the reports of the process and its workers, with their lookups.
+    :param request: the user's wishes for the end of the run, without plan and modes.
+    :param is_update: the process wrote the cache that it loaded.
+    :param is_optional: all caches of the process are optional: the caches, their tuners and GPUs may be absent.
     :param modes: name of a mode -> the value of its option.
     """
 
@@ -39,14 +38,14 @@ class ProcessRecord:
 
 
 def encode_record(result: RunResult) -> dict[str, Any]:
-    """Return the record of a process as values of JSON."""
+    """Return the record of a process as values of JSON. The rest of the JSON report has the facts that users read."""
     collected, request = result.collected, result.request
-    policy = request.policy
     lookups = []
     for lookup in collected.lookups:
         lookups.append([lookup.process, _encode_event(lookup.to_event())])
     mode_events = []
     for event in collected.mode_events:
+        # Specializations change the entries of a dump, and the gate writes none.
         if event.kind != SPECIALIZATION:
             mode_events.append(_encode_event(event))
     return {
@@ -61,18 +60,34 @@ def encode_record(result: RunResult) -> dict[str, Any]:
         "is_interrupted": collected.is_interrupted,
         "is_update": request.plan.is_update,
         "is_optional": result.has_only_optional_caches,
-        "on_miss": policy.on_miss,
-        "on_stale": policy.on_stale,
-        "tuners": policy.tuners,
-        "ignore": list(policy.ignore),
-        "device_aliases": dict(policy.device_aliases),
+        **_encode_policy(request.policy),
         "tuners_named_by": request.tuners_named_by,
         "adapters": request.adapters,
     }
 
 
+def _encode_policy(policy: Policy) -> dict[str, Any]:
+    return {
+        "on_miss": policy.on_miss,
+        "on_stale": policy.on_stale,
+        "tuners": policy.tuners,
+        "ignore": list(policy.ignore),
+        "device_aliases": dict(policy.device_aliases),
+    }
+
+
+def _decode_policy(record: Mapping[str, Any]) -> Policy:
+    return Policy(
+        on_miss=str(record["on_miss"]),
+        on_stale=str(record["on_stale"]),
+        tuners=_read_optional_texts(record["tuners"]),
+        ignore=_read_texts(record["ignore"]),
+        device_aliases=dict(record["device_aliases"]),
+    )
+
+
 def _encode_event(event: Event) -> Any:
-    """Return an event as values of JSON. Its entry keeps the facts that decide what is a hit or unused."""
+    """Return an event as values of JSON. The event's entry loses all that the gate does not need, such as times."""
     entry = event.entry
     if entry is not None:
         event = replace(event, entry=_without_measurements(entry))
@@ -86,17 +101,28 @@ def _without_measurements(entry: Entry) -> Entry:
 def decode_record(report: Mapping[str, Any]) -> ProcessRecord:
     """Return the record in a JSON report.
 
-    :raises ValueError, TypeError, KeyError, AttributeError: if the report has no record, or a damaged one.
+    :raises ValueError, TypeError, KeyError, AttributeError: if the report has no record, or a damaged record.
     """
     record = report["process"]
-    lookups = []
-    for process, plain in record["lookups"]:
-        lookup = Lookup.from_event(_decode_event(plain))
-        if lookup is None:
-            raise ValueError("an event of the record is no lookup")
-        lookups.append(replace(lookup, process=str(process)))
-    collected = Collected(
-        lookups=tuple(lookups),
+    request = RunRequest(
+        update_arguments=str(report["update"]),
+        policy=_decode_policy(record),
+        tuners_named_by=str(record["tuners_named_by"]),
+        adapters=_read_optional_texts(record["adapters"]),
+    )
+    return ProcessRecord(
+        collected=_decode_collected(report, record),
+        request=request,
+        is_update=bool(record["is_update"]),
+        is_optional=bool(record["is_optional"]),
+        modes=dict(record["modes"]),
+    )
+
+
+def _decode_collected(report: Mapping[str, Any], record: Mapping[str, Any]) -> Collected:
+    """Return the reports of a process, from its record and from the fields of the JSON report that users read."""
+    return Collected(
+        lookups=_decode_lookups(record["lookups"]),
         mode_events=tuple(_decode_event(plain) for plain in record["mode_events"]),
         crashed_workers=_read_texts(report["crashed"]),
         incomplete_reason=str(report["incomplete_reason"]),
@@ -111,21 +137,21 @@ def decode_record(report: Mapping[str, Any]) -> ProcessRecord:
         hypothesis_tests=_read_texts(record["hypothesis_tests"]),
         disabled_tests=_read_texts(record["disabled_tests"]),
     )
-    policy = Policy(
-        on_miss=str(record["on_miss"]),
-        on_stale=str(record["on_stale"]),
-        tuners=_read_optional_texts(record["tuners"]),
-        ignore=_read_texts(record["ignore"]),
-        device_aliases=dict(record["device_aliases"]),
-    )
-    request = RunRequest(
-        update_arguments=str(report["update"]),
-        policy=policy,
-        tuners_named_by=str(record["tuners_named_by"]),
-        adapters=_read_optional_texts(record["adapters"]),
-    )
-    is_update, is_optional = bool(record["is_update"]), bool(record["is_optional"])
-    return ProcessRecord(collected, request, is_update, is_optional, dict(record["modes"]))
+
+
+def _decode_lookups(pairs: Sequence[Any]) -> tuple[Lookup, ...]:
+    """Return the lookups of a record.
+
+    :param pairs: [name of the process, event] of each lookup.
+    :raises ValueError: if an event is no lookup.
+    """
+    lookups = []
+    for process, plain in pairs:
+        lookup = Lookup.from_event(_decode_event(plain))
+        if lookup is None:
+            raise ValueError("an event of the record is no lookup")
+        lookups.append(replace(lookup, process=str(process)))
+    return tuple(lookups)
 
 
 def _decode_event(plain: Any) -> Event:

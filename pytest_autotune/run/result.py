@@ -51,8 +51,8 @@ class RunRequest:
         options do.
     :param modes: of the run.
     :param tuners_named_by: the option that names the tuners to act on, as the user wrote it.
-    :param adapters: the tuners that have an adapter; None if that is not known.
-    :param version_checks: how a user can check whether choices of other versions are still good, in words.
+    :param adapters: the tuners that have an adapter; None if nobody has listed them.
+    :param version_checks: the ways to check whether choices are still good under other versions, in words.
     """
 
     plan: NoDump = field(default_factory=NoDump)
@@ -66,7 +66,7 @@ class RunRequest:
 
 @dataclass(frozen=True)
 class DumpOutcome:
-    """The outcome of writing the dump path. :attr:`RunResult.merged` has the changes of its entries.
+    """The outcome of writing the dump path. :attr:`RunResult.merged` has the changes of the entries.
 
     :param path: as the user wrote it.
     :param written_to: the path that was written: another path if the file was locked; empty if none was written.
@@ -94,11 +94,11 @@ class RunResult:
     :param left_out_entries: loaded entries of problems that no test asked for and the dump path does not hold.
     :param recovered_count: the number of tunings of killed runs with this dump path that count in this run.
     :param errors: the requests of the user that failed. Any error fails the run.
-    :param test_places: node id of a test that asked -> the place of its definition.
-    :param loaded_digests: path of a loaded cache, as in ``loaded`` -> digest of its bytes; of URLs there is none.
+    :param test_places: node id of a test with a lookup -> the place of its definition.
+    :param loaded_digests: path of a loaded cache, as in ``loaded`` -> digest of its bytes; without caches at URLs.
     :param ci_run: the CI run that this run belongs to.
-    :param has_only_optional_caches: all loaded caches, their tuners and GPUs may be absent.
-    :param no_part_reason: why such a run took no part; empty if it took part.
+    :param has_only_optional_caches: all loaded caches are optional: the caches, their tuners and GPUs may be absent.
+    :param no_part_reason: why a run with only optional caches used none of them; empty if it used some.
     :param run_facts: when, where and by which command the run took place, as (word, text); for people only.
     """
 
@@ -125,29 +125,33 @@ class RunResult:
 
     @property
     def changes(self) -> Diff:
-        """The changed choices, compared with the dump path, or else with the loaded caches.
+        """The changed choices, compared with the dump path or, in a run without a dump, with the loaded caches.
 
-        Empty if all entries are new: then there was nothing to compare with.
+        Empty if all entries are new. A first dump has no earlier choices that a user could compare.
         """
         changes = self.merged.changes
-        if changes.unchanged:
-            return changes
+        has_earlier_entry = bool(changes.unchanged)
         for change in changes.changes:
             if change.kind is not ChangeKind.ADDED:
-                return changes
-        return Diff((), 0)
+                has_earlier_entry = True
+        if not has_earlier_entry:
+            return Diff((), 0)
+        return changes
 
     def with_dump(self, dump: DumpOutcome) -> RunResult:
-        """Return the result of a run whose dump has this outcome."""
+        """Return the result of a run whose dump has this outcome.
+
+        This result was computed as if the dump was written. If no file was written, the facts about changes are reset.
+        """
         if dump.written_to:
             unused_entries = self.unused_entries
             if self.request.plan.prunes:
+                # The dump has removed them.
                 unused_entries = ()
             return replace(self, dump=dump, unused_entries=unused_entries)
         errors = self.errors
         if dump.error:
             errors = (*errors, dump.error)
-        # Nothing was written, so no entry has changed.
         merged = MergeResult(self.merged.cache, best_measurements=self.merged.best_measurements)
         return replace(self, dump=dump, merged=merged, recovered_count=0, left_out_entries=(), errors=errors)
 
@@ -161,9 +165,10 @@ class RunResult:
 
     @property
     def unhooked_tuners(self) -> tuple[str, ...]:
-        """The tuners that could not be hooked although the user, or a loaded entry, names them."""
-        named = set(map(library_of, self.request.policy.tuners or self.devices_by_tuner))
-        return tuple(tuner for tuner, _ in self.collected.unhooked if library_of(tuner) in named)
+        """The tuners that could not be hooked, and that the user names or, without names, a loaded entry needs."""
+        needed_tuners = self.request.policy.tuners or self.devices_by_tuner
+        needed_libraries = {library_of(tuner) for tuner in needed_tuners}
+        return tuple(tuner for tuner, _ in self.collected.unhooked if library_of(tuner) in needed_libraries)
 
     @property
     def unnamed_tuners(self) -> tuple[str, ...]:
@@ -187,7 +192,7 @@ class RunResult:
 
     @property
     def hypothesis_rows(self) -> tuple[ProblemRow, ...]:
-        """The rows that an update would cover, but whose test draws another problem in each run."""
+        """The rows that an update would cover in vain, because Hypothesis draws another problem in each run."""
         rows = []
         for row in self.rows_to_update:
             if row.tests and row.tests[0] in self.collected.hypothesis_tests:
@@ -217,15 +222,19 @@ class RunResult:
         """Whether lookups could be hits: the run, or a test for itself, loaded a cache."""
         if self.loaded:
             return True
+        # Without a cache, a lookup has no outcome; "uncacheable" is the only outcome that needs no cache.
         return any(row.outcome not in (None, Outcome.UNCACHEABLE) for row in self.rows)
 
     @property
     def rows_to_update(self) -> tuple[ProblemRow, ...]:
-        """The rows that an update would cover. The dump of this run covers some rows already."""
+        """The rows that a later run with an update would cover, and that the dump of this run does not cover yet."""
         is_dumped = self.dump is not None and not self.dump.error
         rows = []
         for row in self.rows:
-            if row.outcome not in (Outcome.MISS, Outcome.STALE, Outcome.MISMATCH) or row.unrecorded:
+            if row.outcome not in (Outcome.MISS, Outcome.STALE, Outcome.MISMATCH):
+                continue
+            if row.unrecorded:
+                # The search of an update would record nothing, either.
                 continue
             # A dump that only adds entries leaves a stale entry as it is.
             stays_stale = self.request.plan.only_adds and row.outcome is Outcome.STALE
@@ -250,7 +259,7 @@ class RunResult:
 
     @property
     def failures(self) -> tuple[str, ...]:
-        """Why the run fails, each reason once; empty if it passes."""
+        """The reasons why the run fails: of its gate, of its modes and of its errors; empty if the run passes."""
         failures = []
         for gate in (self.gate, *self.gates_of_modes):
             if gate.failure and gate.failure not in failures:
@@ -305,7 +314,7 @@ class RunResult:
     def other_version_counts(self) -> dict[tuple[str, str], int]:
         """(version of the tuning, version of this run) -> the number of hits, if they differ in the minor version.
 
-        They are noted as a hint, and never judged.
+        Reports show them as a hint. They fail no gate, because a choice is often still good under another version.
         """
         versions = []
         for row in self.rows:
@@ -318,24 +327,24 @@ class RunResult:
 
     @property
     def rows_without_entries(self) -> dict[tuple[str, Device], tuple[ProblemRow, ...]]:
-        """The rows of each tuner and device for which the loaded caches have no entry, nor for an alias."""
+        """(tuner, device) -> its rows, for the devices for which the loaded caches have no entry of the tuner.
+
+        A device that uses the entries of an alias is left out. Some of its rows are then hits or stale.
+        """
         if not self.loaded:
             return {}
         rows_by_device: defaultdict[tuple[str, Device], list[ProblemRow]] = defaultdict(list)
-        covered: set[tuple[str, Device]] = set()
         for row in self.rows:
-            tuner_and_device = row.problem.tuner, row.problem.device
-            rows_by_device[tuner_and_device].append(row)
-            if row.outcome not in (Outcome.MISS, Outcome.MISMATCH):
-                covered.add(tuner_and_device)
+            rows_by_device[row.problem.tuner, row.problem.device].append(row)
         rows_without_entries = {}
         for (tuner, device), rows in rows_by_device.items():
             has_entry = device in self.devices_by_tuner.get(tuner, ())
-            if not has_entry and (tuner, device) not in covered:
+            uses_alias = any(row.outcome not in (Outcome.MISS, Outcome.MISMATCH) for row in rows)
+            if not has_entry and not uses_alias:
                 rows_without_entries[tuner, device] = tuple(rows)
         return rows_without_entries
 
 
 def _count_pairs(pairs: Iterable[tuple[str, str]]) -> dict[tuple[str, str], int]:
-    """Return pair -> its number, sorted by pair."""
+    """Return pair -> how often it occurs, sorted by pair."""
     return dict(sorted(Counter(pairs).items()))

@@ -33,10 +33,13 @@ class ProblemRow:
     :param tests: node ids of the tests that asked first in their process, or with another fingerprint. The test with
         the worst outcome comes first.
     :param searches: (node id of the test, seconds) of each search that recorded an entry.
-    :param unrecorded: why no search recorded anything; empty if a search did, or if there was no search.
+    :param failed: the search that counts recorded that no candidate can be used.
+    :param unrecorded: why a search recorded nothing; empty if it recorded an entry, or if no search took place.
     :param nearest: for a miss, the differing parts of the key, as name and the nearest entry's value.
-    :param entry: the entry that the cache keeps: by the rule of a merge, or the entry that the file had before.
-    :param candidates: the measurement that counts.
+    :param entry: the entry that the cache keeps after a merge. A merge may keep an earlier entry after a search.
+    :param candidates: the candidates of the measurement that counts, with their times.
+    :param is_disturbed: something else may have used the device during that measurement.
+    :param fallback: the kind of the choice that was used in place of a tuning; see ``_FALLBACKS``.
     """
 
     problem: Problem
@@ -108,14 +111,17 @@ class ProblemRow:
 
     @property
     def is_kept(self) -> bool:
-        """Whether a dump holds the choice: not a choice in place of a tuning, and not if there was no choice."""
+        """Whether a dump holds an entry of the problem.
+
+        A dump holds every tuned entry, also a failed search. It holds a used choice unless the choice was a fallback.
+        """
         if self.tuned:
             return True
         return self.choice is not None and not self.fallback
 
     @property
     def consequence(self) -> str:
-        """The consequence of a tuning that did not take place or recorded nothing, in words; else empty."""
+        """The consequence of a missing tuning, in words; empty if a search recorded an entry, or none was needed."""
         if self.unrecorded:
             return f"nothing was recorded: {self.unrecorded}"
         return _FALLBACKS.get(self.fallback, "")
@@ -132,35 +138,46 @@ def build_rows(
     lookups_by_problem: defaultdict[Problem, list[Lookup]] = defaultdict(list)
     for lookup in lookups:
         lookups_by_problem[lookup.problem].append(lookup)
-    entries = {entry.identity: entry for entry in merged.cache.entries}
+    entries_after_run = {entry.identity: entry for entry in merged.cache.entries}
     rows = []
     for problem, problem_lookups in lookups_by_problem.items():
         ranked = sorted(problem_lookups, key=_rank_outcome, reverse=True)
         entry = _find_entry(ranked)
-        kept, best = entry, entry
+        kept_entry, best_measurement = entry, entry
         if entry is not None:
-            kept = entries.get(entry.identity, entry)
-            best = merged.best_measurements.get(entry.identity, entry)
-        row = _build_row(ranked, kept, best)
+            kept_entry = entries_after_run.get(entry.identity, entry)
+            best_measurement = merged.best_measurements.get(entry.identity, entry)
+        row = _build_row(ranked, kept_entry, best_measurement)
         if row.reason == NO_ENTRY:
             miss = explain_miss([index], problem, policy)
             row = replace(row, reason=miss.text, nearest=miss.differences)
-        rows.append(replace(row, reason="; ".join(filter(None, (row.reason, row.consequence)))))
+        rows.append(_with_consequence(row))
     return tuple(sorted(rows, key=lambda row: row.problem.sort_key))
 
 
+def _with_consequence(row: ProblemRow) -> ProblemRow:
+    """Return a row whose reason also says the consequence: ``no entry; the first candidate was used``."""
+    texts = [text for text in (row.reason, row.consequence) if text]
+    return replace(row, reason="; ".join(texts))
+
+
 def _rank_outcome(lookup: Lookup) -> tuple[float, str]:
-    """Sort lookups of one problem: the worst outcome is the highest."""
+    """Return a key that sorts the lookups of one problem; the worst outcome has the highest key.
+
+    Lookups without an outcome come from a run that loads nothing, or from a search that an error ended. The reason
+    makes the order equal in each run.
+    """
     if lookup.outcome is not None:
+        # Outcome lists its members from the best to the worst.
         return list(Outcome).index(lookup.outcome), lookup.reason
     if lookup.unrecorded_reason:
-        # A search without a result missed nothing, but users want to see it in place of a hit.
+        # Between a hit (0) and a miss (1): the search missed no entry, but users want to see why it recorded nothing.
         return 0.5, lookup.reason
     return -1.0, lookup.reason
 
 
 def _find_entry(ranked: Sequence[Lookup]) -> Entry | None:
-    """Return the entry of the first search; without any search, the first entry."""
+    """Return the entry of the first search or, without any search, the first entry that was used; else None."""
     for lookup in ranked:
         if lookup.is_searched:
             return lookup.entry
@@ -170,43 +187,48 @@ def _find_entry(ranked: Sequence[Lookup]) -> Entry | None:
     return None
 
 
-def _build_row(ranked: Sequence[Lookup], kept: Entry | None, best: Entry | None) -> ProblemRow:
+def _build_row(ranked: Sequence[Lookup], kept_entry: Entry | None, best_measurement: Entry | None) -> ProblemRow:
     """Return the row of a problem.
 
-    :param ranked: its lookups, the lookup with the worst outcome first.
-    :param kept: the entry that the cache keeps.
-    :param best: the measurement that counts.
+    :param ranked: the lookups of the problem, the lookup with the worst outcome first.
+    :param kept_entry: the entry that the cache keeps.
+    :param best_measurement: the entry of the measurement that counts. A merge may keep an earlier entry all the same.
     """
     worst = ranked[0]
-    searches = [lookup for lookup in ranked if lookup.is_searched]
-    label = worst.label
-    if not label and kept is not None:
-        label = kept.label
-    fallback = ""
-    if not searches:
-        fallback = _find_first(lookup.fallback for lookup in ranked)
-    candidates: tuple[Candidate, ...] = ()
-    has_failed = False
-    if best is not None:
-        candidates = best.candidates
-        has_failed = best.is_failure and any(lookup.has_failed for lookup in searches)
-    changed: tuple[str, ...] = ()
-    if worst.outcome is Outcome.STALE:
-        changed = worst.changed
-    return ProblemRow(
+    row = ProblemRow(
         worst.problem,
         worst.outcome,
         worst.reason,
-        label=label,
+        label=worst.label,
         tests=tuple(dict.fromkeys(lookup.test for lookup in ranked if lookup.test)),
-        searches=_list_searches(searches),
-        failed=has_failed,
-        entry=kept,
-        candidates=candidates,
-        is_disturbed=any(lookup.is_disturbed for lookup in searches if lookup.entry == best),
-        fallback=fallback,
+        entry=kept_entry,
         unrecorded=_find_unrecorded_reason(ranked),
-        changed=changed,
+    )
+    if not row.label and kept_entry is not None:
+        row = replace(row, label=kept_entry.label)
+    if worst.outcome is Outcome.STALE:
+        row = replace(row, changed=worst.changed)
+    searches = [lookup for lookup in ranked if lookup.is_searched]
+    if not searches:
+        # After a search, the searched choice is the choice of the problem, and no choice stands in for a tuning.
+        row = replace(row, fallback=_find_first(lookup.fallback for lookup in ranked))
+    return _with_measurements(row, searches, best_measurement)
+
+
+def _with_measurements(row: ProblemRow, searches: Sequence[Lookup], best_measurement: Entry | None) -> ProblemRow:
+    """Return a row with the fields that searches decide.
+
+    :param searches: the lookups that were searched in this run.
+    :param best_measurement: the entry of the measurement that counts.
+    """
+    if best_measurement is None:
+        return row
+    return replace(
+        row,
+        searches=_list_searches(searches),
+        failed=best_measurement.is_failure and any(lookup.has_failed for lookup in searches),
+        candidates=best_measurement.candidates,
+        is_disturbed=any(lookup.is_disturbed for lookup in searches if lookup.entry == best_measurement),
     )
 
 
@@ -219,21 +241,28 @@ def _find_first(texts: Iterable[str]) -> str:
 
 
 def _find_unrecorded_reason(ranked: Sequence[Lookup]) -> str:
-    """Return why a fingerprint of the problem has no entry although it was searched; empty if all have entries."""
+    """Return why a fingerprint of the problem was searched and has no entry; empty if every fingerprint has an entry.
+
+    A problem can have several fingerprints, for example if two kernels of a factory share a name.
+    """
     has_search = any(lookup.is_searched for lookup in ranked)
-    recorded = set()
+    recorded_fingerprints = set()
     for lookup in ranked:
-        if lookup.is_searched or (not has_search and lookup.entry is not None):
-            recorded.add(lookup.fingerprint)
-    return _find_first(lookup.unrecorded_reason for lookup in ranked if lookup.fingerprint not in recorded)
+        # If a search of the problem recorded an entry, entries that were only used do not count.
+        is_recorded = lookup.is_searched or (not has_search and lookup.entry is not None)
+        if is_recorded:
+            recorded_fingerprints.add(lookup.fingerprint)
+    return _find_first(lookup.unrecorded_reason for lookup in ranked if lookup.fingerprint not in recorded_fingerprints)
 
 
 def _list_searches(searches: Sequence[Lookup]) -> tuple[tuple[str, float], ...]:
     """Return (test, seconds) of each search, sorted.
 
-    If several workers report an entry, the worker that searched counts. It may have died before it could report.
+    Several workers report an entry that they share. The report of the worker that searched counts. If that worker died
+    before it could report, the report of another worker counts.
     """
     lookup_by_entry: dict[Entry, Lookup] = {}
+    # The lookup of the worker that searched comes last, and so replaces the others.
     for lookup in sorted(searches, key=lambda search: (search.is_tuned, search.test)):
         if lookup.entry is not None:
             lookup_by_entry[lookup.entry] = lookup

@@ -19,12 +19,13 @@ from operator import attrgetter
 from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.locations import is_url
 from pytest_autotune.cache.merge import MAX_SPECIALIZATIONS, MergeResult, merge_run
-from pytest_autotune.cache.model import Cache, Device, Entry, Identity, Problem, library_of
+from pytest_autotune.cache.model import Cache, Device, Entry, Identity, Problem
 from pytest_autotune.cache.ties import MeasuredEntry
 from pytest_autotune.run.collected import Collected
-from pytest_autotune.run.lookup import SPECIALIZATION, Lookup, Outcome
+from pytest_autotune.run.lookup import SPECIALIZATION, Lookup, Outcome, Policy
 from pytest_autotune.run.result import RunRequest, RunResult
 from pytest_autotune.run.rows import build_rows
+from pytest_autotune.run.unused import CacheUsage
 from pytest_autotune.workers.events import Event
 
 #: The process of a recovered measurement.
@@ -136,22 +137,16 @@ def complete_lookups(
 ) -> list[Lookup]:
     """Return the lookups with the facts that only a whole run knows.
 
-    - A hit on the entry of another kernel name is a miss if a test asks for that kernel, too. The choice was good all
-      the same, because source, candidates, key and device are equal.
-    - An entry that only another tuning asked for says so in ``asked_by``. If that tuning is a hit, its candidates do
-      not run, and no test asks for the entry. A tuning that is in ``asked_by`` already stays there unless no test asks
-      for it any more, for example after a rename.
-    - An entry has the specializations that its choice was compiled for.
+    - A hit on the entry of another kernel name becomes a miss if a test asks for that kernel, too.
+    - An entry that only another tuning asked for gets the name of that tuning in ``asked_by``.
+    - An entry gets the specializations that its choice was compiled for.
 
-    :param replaces_specializations: drop the specializations that an entry had before if this run has any.
+    :param events: of all modes; the events with specializations count.
+    :param replaces_specializations: an entry loses its earlier specializations if this run has any for it.
     """
-    problems = set()
-    asked_kernels = set()
-    outer_tunings: defaultdict[Identity, set[str]] = defaultdict(set)
-    for lookup in lookups:
-        problems.add(lookup.problem)
-        asked_kernels.add(lookup.problem.name)
-        outer_tunings[lookup.identity].add(lookup.outer_tuning)
+    problems = {lookup.problem for lookup in lookups}
+    asked_kernels = {lookup.problem.name for lookup in lookups}
+    outer_tunings = _collect_outer_tunings(lookups)
     specializations = _collect_specializations(events)
     completed = []
     for lookup in lookups:
@@ -160,22 +155,66 @@ def complete_lookups(
             completed.append(lookup)
             continue
         lookup = _without_false_rename(lookup, problems)
-        tunings = outer_tunings[lookup.identity]
-        is_asked_by_test = "" in tunings
-        is_asked_by_other = not entry.asked_by or entry.asked_by in asked_kernels
-        if not is_asked_by_test and (lookup.is_searched or not is_asked_by_other):
-            entry = replace(entry, asked_by=min(tunings))
-        texts = specializations.get(entry.identity.digest)
-        if texts is not None:
-            if not replaces_specializations:
-                texts = texts.union(entry.compiled)
-            entry = replace(entry, compiled=tuple(sorted(texts)[:MAX_SPECIALIZATIONS]))
+        entry = _with_outer_tuning(entry, lookup, outer_tunings[lookup.identity], asked_kernels)
+        new_texts = specializations.get(entry.identity.digest)
+        if new_texts is not None:
+            entry = _with_specializations(entry, new_texts, replaces_specializations)
         completed.append(lookup.with_entry(entry))
     return completed
 
 
+def _collect_outer_tunings(lookups: Iterable[Lookup]) -> dict[Identity, set[str]]:
+    """Return identity -> the tunings that asked for it, as ``tuner:kernel``; the name is empty if a test asked."""
+    outer_tunings: defaultdict[Identity, set[str]] = defaultdict(set)
+    for lookup in lookups:
+        outer_tunings[lookup.identity].add(lookup.outer_tuning)
+    return dict(outer_tunings)
+
+
+def _with_outer_tuning(entry: Entry, lookup: Lookup, tunings: Set[str], asked_kernels: Set[str]) -> Entry:
+    """Return an entry with the tuning that asked for it in ``asked_by``, if no test asked for the entry.
+
+    A candidate of the outer tuning launches the entry's kernel. In a later run the outer tuning is a hit, so its
+    candidates do not run and nobody asks for the entry. ``asked_by`` then keeps the entry from being called unused.
+
+    :param lookup: the lookup that used or recorded the entry.
+    :param tunings: the tunings that asked for the lookup's identity; see :func:`_collect_outer_tunings`.
+    :param asked_kernels: the kernels of all lookups, as ``tuner:kernel``.
+    """
+    if "" in tunings:
+        # A test asked for the entry, and will ask again.
+        return entry
+    is_loaded = not lookup.is_searched
+    if is_loaded and not entry.asked_by:
+        # A test asked for the entry in an earlier run, and may ask again.
+        return entry
+    if is_loaded and entry.asked_by in asked_kernels:
+        # The outer tuning that the entry names still exists.
+        return entry
+    # The entry is new, or the tuning that it names is gone, for example after a rename. If several tunings asked, the
+    # first name makes the file the same in each run.
+    return replace(entry, asked_by=min(tunings))
+
+
+def _with_specializations(entry: Entry, new_texts: Set[str], replaces_specializations: bool) -> Entry:
+    """Return an entry with the specializations of this run.
+
+    :param replaces_specializations: the entry loses its earlier specializations.
+    """
+    texts = set(new_texts)
+    if not replaces_specializations:
+        texts.update(entry.compiled)
+    return replace(entry, compiled=tuple(sorted(texts)[:MAX_SPECIALIZATIONS]))
+
+
 def _without_false_rename(lookup: Lookup, problems: Set[Problem]) -> Lookup:
-    """Return a lookup as a miss if it used the entry of a kernel that still exists."""
+    """Return a lookup as a miss if it used the entry of a kernel that still exists.
+
+    The lookup took the kernel for renamed. A test asks for the other kernel as well, so both exist and each needs an
+    entry. The choice was still a good choice: source, candidates, key and device of both are equal.
+
+    :param problems: the problems that this run asked for.
+    """
     old_entry = lookup.renamed_from_entry
     if old_entry is None or old_entry.problem not in problems:
         return lookup
@@ -197,62 +236,28 @@ def find_unused_entries(run: EndedRun, settled: SettledLookups) -> tuple[Entry, 
     if not run.is_complete or not run.request.plan.judges_unused:
         return ()
     entries = {entry.identity: entry for entry in (*run.initial.dump_cache.entries, *run.initial.file_entries)}
-    usage = _Usage.of(run, settled)
+    usage = CacheUsage.build(run.collected, run.request.policy, settled.lookups)
     unused = [entry for entry in entries.values() if usage.is_unused(entry)]
     return tuple(sorted(unused, key=attrgetter("sort_key")))
 
 
 @dataclass(frozen=True)
-class _Usage:
-    """The facts of a run that decide whether an entry is unused.
+class SelectedLookups:
+    """The lookups whose entries belong into the dump path.
 
-    :param identities: the identities of the lookups, and of the entries that they used.
-    :param asked_kernels: as ``tuner:kernel``.
-    :param unserved_problems: the problems with another outcome than a hit. An entry of them is stale, not unused.
-    :param bypassed_libraries: a call that was left to the tuner may have needed any entry of it.
+    :param current: the lookups of this run.
+    :param recovered: the tunings of killed runs with this dump path.
     """
 
-    run: EndedRun
-    problems: Set[Problem]
-    identities: set[Identity] = field(default_factory=set)
-    devices: set[Device] = field(default_factory=set)
-    asked_kernels: set[str] = field(default_factory=set)
-    unserved_problems: set[Problem] = field(default_factory=set)
-    bypassed_libraries: set[str] = field(default_factory=set)
+    current: list[Lookup]
+    recovered: list[Lookup]
 
-    @classmethod
-    def of(cls, run: EndedRun, settled: SettledLookups) -> _Usage:
-        """Return the facts of a run."""
-        usage = cls(run, settled.problems)
-        for lookup in settled.lookups:
-            usage.identities.add(lookup.identity)
-            if lookup.entry is not None:
-                usage.identities.add(lookup.entry.identity)
-            usage.devices.add(lookup.problem.device)
-            usage.asked_kernels.add(lookup.problem.name)
-            if lookup.outcome is not Outcome.HIT:
-                usage.unserved_problems.add(lookup.problem)
-        for tuner, _ in run.collected.unhooked:
-            usage.bypassed_libraries.add(library_of(tuner))
-        return usage
-
-    def is_unused(self, entry: Entry) -> bool:
-        """Whether this run should have asked for an entry and did not."""
-        problem = entry.problem
-        collected, policy = self.run.collected, self.run.request.policy
-        if entry.identity in self.identities or problem in self.unserved_problems:
-            return False
-        if problem.device not in self.devices or problem.library in self.bypassed_libraries:
-            return False
-        versions = collected.versions.get(problem.library)
-        if versions is None or versions.tuner_minor_version != entry.versions.tuner_minor_version:
-            return False
-        if problem.name not in self.asked_kernels and problem.name not in collected.imported_kernels:
-            return False
-        if policy.ignores(problem.tuner, problem.kernel) or entry.asked_by in self.asked_kernels:
-            return False
-        # The candidates that pruning leaves may depend on the tests before.
-        return not (entry.fingerprint.is_pruned and problem in self.problems)
+    def collect_measurements(self) -> list[MeasuredEntry]:
+        """Return the measurements of all these lookups. Those of killed runs are marked as such."""
+        lookups = list(self.current)
+        for lookup in self.recovered:
+            lookups.append(replace(lookup, process=INTERRUPTED_RUN))
+        return collect_measurements(lookups)
 
 
 def keep_entries(
@@ -260,53 +265,80 @@ def keep_entries(
 ) -> KeptEntries:
     """Merge the entries of a run into the content of the dump path.
 
-    :param dump_cache: that content, now.
+    :param dump_cache: the content of the dump path now.
     """
-    initial, plan = run.initial, run.request.plan
-    file_identities = {entry.identity for entry in (*initial.file_entries, *dump_cache.entries)}
-    lookups = plan.select_lookups(settled.lookups, file_identities, dump_cache)
-    recovered = plan.select_lookups(settled.recovered, file_identities, dump_cache)
-    base = plan.build_base([cache for _, cache in initial.loaded], dump_cache)
-    measured_lookups = list(lookups)
-    for lookup in recovered:
-        measured_lookups.append(replace(lookup, process=INTERRUPTED_RUN))
-    used = _select_unreplaced(lookups, base)
-    for lookup in lookups:
-        if lookup.entry is not None and lookup.outcome is Outcome.HIT and not lookup.is_searched:
-            used.append(lookup.entry)
+    plan = run.request.plan
+    base = plan.build_base([cache for _, cache in run.initial.loaded], dump_cache)
+    selected = _select_lookups(run, settled, dump_cache)
+    used = _list_used_entries(selected.current, base)
     used = plan.select_used(used, dump_cache, run.collected.recovered_lookups)
     dropped: set[Identity] = set()
     if plan.prunes:
         dropped.update(entry.identity for entry in unused_entries)
     if not plan.only_adds:
-        used = _rename_entries(used, find_renames(settled.lookups, plan.removes_old_names(run.is_complete)), dropped)
+        renames = find_renames(settled.lookups, plan.removes_old_names(run.is_complete))
+        dropped.update(_list_old_names(renames))
+        used = _rename_entries(used, renames, dropped)
     if plan.writes:
-        for mode in run.request.modes:
-            for entry in mode.list_replacing_entries(run.collected.mode_events, lookups):
-                used.append(plan.with_kept_candidates(entry))
-    measurements = collect_measurements(measured_lookups)
-    merged = merge_run(base, measurements, used, dropped, plan.build_rules(run.is_complete))
-    return KeptEntries(merged, frozenset(dropped), len(recovered))
+        used += _list_entries_of_modes(run, selected.current)
+    merged = merge_run(base, selected.collect_measurements(), used, dropped, plan.build_rules(run.is_complete))
+    return KeptEntries(merged, frozenset(dropped), len(selected.recovered))
 
 
-def _rename_entries(used: Sequence[Entry], renames: Iterable[Rename], dropped: set[Identity]) -> list[Entry]:
-    """Return the used entries with the renamed entries, and without the dropped entries.
+def _select_lookups(run: EndedRun, settled: SettledLookups, dump_cache: Cache) -> SelectedLookups:
+    """Return the lookups whose entries belong into the dump path."""
+    plan = run.request.plan
+    file_identities = {entry.identity for entry in (*run.initial.file_entries, *dump_cache.entries)}
+    return SelectedLookups(
+        plan.select_lookups(settled.lookups, file_identities, dump_cache),
+        plan.select_lookups(settled.recovered, file_identities, dump_cache),
+    )
 
-    :param dropped: receives the entries that lose their old name.
+
+def _list_used_entries(lookups: Sequence[Lookup], base: Cache) -> list[Entry]:
+    """Return the entries that a merge must keep although this run did not measure them.
+
+    :param base: the cache that the run's entries are merged into.
     """
+    entries = _select_unreplaced(lookups, base)
+    for lookup in lookups:
+        if lookup.entry is not None and lookup.outcome is Outcome.HIT and not lookup.is_searched:
+            entries.append(lookup.entry)
+    return entries
+
+
+def _list_entries_of_modes(run: EndedRun, lookups: Sequence[Lookup]) -> list[Entry]:
+    """Return the entries with which modes replace used entries, such as faster choices of a verification.
+
+    :param lookups: the lookups of this run whose entries belong into the dump path.
+    """
+    entries = []
+    for mode in run.request.modes:
+        for entry in mode.list_replacing_entries(run.collected.mode_events, lookups):
+            entries.append(run.request.plan.with_kept_candidates(entry))
+    return entries
+
+
+def _list_old_names(renames: Iterable[Rename]) -> list[Identity]:
+    """Return the entries that lose their old name.
+
+    A lookup that is no hit took another kernel's entry (see :func:`_without_false_rename`), which keeps its name.
+    """
+    return [rename.old_entry.identity for rename in renames if rename.lookup.outcome is Outcome.HIT]
+
+
+def _rename_entries(used: Sequence[Entry], renames: Iterable[Rename], dropped: Set[Identity]) -> list[Entry]:
+    """Return the used entries, with renamed entries under their new names and without the dropped entries."""
     entries = list(used)
     for rename in renames:
         entries.append(replace(rename.old_entry, problem=rename.lookup.problem))
-        if rename.lookup.outcome is Outcome.HIT:
-            dropped.add(rename.old_entry.identity)
     return [entry for entry in entries if entry.identity not in dropped]
 
 
 def find_renames(lookups: Iterable[Lookup], removes_old_names: bool) -> list[Rename]:
     """Return the lookups that were answered with an entry under the kernel's old name.
 
-    :param removes_old_names: no test uses an old name any more. Else a hit is left out: a test that did not run may
-        still use the old name.
+    :param removes_old_names: no test uses an old name any more.
     """
     renames = []
     for lookup in lookups:
@@ -314,15 +346,17 @@ def find_renames(lookups: Iterable[Lookup], removes_old_names: bool) -> list[Ren
         if old_entry is None:
             continue
         if lookup.outcome is Outcome.HIT and not removes_old_names:
+            # A test that did not run may still use the old name.
             continue
         renames.append(Rename(old_entry, lookup))
     return renames
 
 
 def collect_measurements(lookups: Iterable[Lookup]) -> list[MeasuredEntry]:
-    """Return the measurements of a run.
+    """Return the measurements of a run, each once.
 
-    An entry that was shared stands for the search of another worker, which may have died before it could report.
+    Several workers report an entry that they share. The report of the worker that searched counts. If that worker died
+    before it could report, the first report of another worker counts.
     """
     measurements: dict[tuple[Entry, bool], MeasuredEntry] = {}
     for lookup in lookups:
@@ -337,9 +371,10 @@ def collect_measurements(lookups: Iterable[Lookup]) -> list[MeasuredEntry]:
 
 
 def _select_unreplaced(lookups: Iterable[Lookup], base: Cache) -> list[Entry]:
-    """Return the entries of a cache whose problem this run searched without recording an entry.
+    """Return the entries of a cache that this run asked for and searched again without recording an entry.
 
-    The cause may pass. An entry of the same problem with another fingerprint would otherwise replace them.
+    The search may succeed in the next run, so the merge must keep these entries. It would otherwise remove them if the
+    run recorded an entry of the same problem with another fingerprint.
     """
     has_entry: dict[Identity, bool] = {}
     for lookup in lookups:
@@ -353,33 +388,43 @@ def build_result(
     """Return the result of a run, as if its dump was written."""
     initial, policy = run.initial, run.request.policy
     index = initial.index or EntryIndex(())
-    devices_by_tuner = {}
-    for tuner in sorted(index.list_tuners()):
-        if not policy.ignores(tuner, "*"):
-            devices_by_tuner[tuner] = index.list_devices(tuner)
-    test_cache_problems = set()
-    for lookup in settled.lookups:
-        loaded_problem = (lookup.renamed_from_entry or lookup).problem
-        if lookup.test_cache and not index.list_same_key(loaded_problem):
-            test_cache_problems.add(lookup.problem)
     left_out_entries: tuple[Entry, ...] = ()
     if run.request.plan.writes:
         left_out_entries = _find_left_out_entries(initial, kept, settled.problems)
-    loaded_counts = []
-    for path, cache in initial.loaded:
-        loaded_counts.append((path, len(cache.entries)))
     return RunResult(
         build_rows(settled.lookups, index, policy, kept.merged),
         run.collected,
         run.request,
         kept.merged,
-        loaded=tuple(loaded_counts),
-        devices_by_tuner=devices_by_tuner,
+        loaded=tuple((path, len(cache.entries)) for path, cache in initial.loaded),
+        devices_by_tuner=_list_devices_by_tuner(index, policy),
         unused_entries=unused_entries,
-        test_cache_problems=frozenset(test_cache_problems),
+        test_cache_problems=_list_test_cache_problems(settled.lookups, index),
         left_out_entries=left_out_entries,
         recovered_count=kept.recovered_count,
     )
+
+
+def _list_devices_by_tuner(index: EntryIndex, policy: Policy) -> dict[str, frozenset[Device]]:
+    """Return tuner -> the devices that its loaded entries are for, without the tuners that the user ignores."""
+    devices_by_tuner = {}
+    for tuner in sorted(index.list_tuners()):
+        if not policy.ignores(tuner, "*"):
+            devices_by_tuner[tuner] = index.list_devices(tuner)
+    return devices_by_tuner
+
+
+def _list_test_cache_problems(lookups: Iterable[Lookup], index: EntryIndex) -> frozenset[Problem]:
+    """Return the problems that only the caches of single tests could cover.
+
+    :param index: the caches that are loaded for all tests.
+    """
+    problems = set()
+    for lookup in lookups:
+        loaded_problem = (lookup.renamed_from_entry or lookup).problem
+        if lookup.test_cache and not index.list_same_key(loaded_problem):
+            problems.add(lookup.problem)
+    return frozenset(problems)
 
 
 def _find_left_out_entries(

@@ -1,0 +1,97 @@
+"""The rule for unused entries: which entries should a complete run have asked for? Pure.
+
+:func:`pytest_autotune.run.settle.find_unused_entries` applies the rule, and says which runs are complete enough for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from pytest_autotune.cache.model import Device, Entry, Identity, Problem, library_of
+from pytest_autotune.run.collected import Collected
+from pytest_autotune.run.lookup import Lookup, Outcome, Policy
+
+
+@dataclass(frozen=True)
+class CacheUsage:
+    """The facts of a complete run that decide whether an entry is unused.
+
+    :param identities: the identities that lookups asked for, and the identities of the entries that they used.
+    :param problems: the problems that lookups asked for.
+    :param unserved_problems: the problems whose lookup had another outcome than a hit.
+    :param devices: the devices of all lookups.
+    :param asked_kernels: the kernels of all lookups, as ``tuner:kernel``.
+    :param bypassed_libraries: the libraries of the tuners that could not be hooked.
+    """
+
+    collected: Collected
+    policy: Policy
+    identities: set[Identity] = field(default_factory=set)
+    problems: set[Problem] = field(default_factory=set)
+    unserved_problems: set[Problem] = field(default_factory=set)
+    devices: set[Device] = field(default_factory=set)
+    asked_kernels: set[str] = field(default_factory=set)
+    bypassed_libraries: set[str] = field(default_factory=set)
+
+    @classmethod
+    def build(cls, collected: Collected, policy: Policy, lookups: Iterable[Lookup]) -> CacheUsage:
+        """Return the facts of a run with these lookups."""
+        usage = cls(collected, policy)
+        for lookup in lookups:
+            usage.identities.add(lookup.identity)
+            if lookup.entry is not None:
+                usage.identities.add(lookup.entry.identity)
+            usage.problems.add(lookup.problem)
+            if lookup.outcome is not Outcome.HIT:
+                usage.unserved_problems.add(lookup.problem)
+            usage.devices.add(lookup.problem.device)
+            usage.asked_kernels.add(lookup.problem.name)
+        for tuner, _ in collected.unhooked:
+            usage.bypassed_libraries.add(library_of(tuner))
+        return usage
+
+    def is_unused(self, entry: Entry) -> bool:
+        """Whether this run should have asked for an entry and did not.
+
+        An entry is unused unless something explains why the run asked for another entry, or for none. Each branch is
+        an explanation.
+        """
+        problem = entry.problem
+        if entry.identity in self.identities:
+            # A test asked for the entry, or a lookup used it.
+            return False
+        if problem in self.unserved_problems:
+            # The entry no longer fits its problem. Reports call the problem stale, and an update replaces the entry.
+            return False
+        if problem.device not in self.devices:
+            # Runs on the entry's device ask for the entry.
+            return False
+        if problem.library in self.bypassed_libraries:
+            # Calls of a tuner that could not be hooked ask for nothing, and may need the entry.
+            return False
+        if not self._has_same_version(entry):
+            # Runs with the entry's version of the library ask for the entry.
+            return False
+        if not self._has_loaded_kernel(problem):
+            # The kernel belongs to code that this run did not import, for example to another suite.
+            return False
+        if self.policy.ignores(problem.tuner, problem.kernel):
+            # The user bypasses the kernel in this run, so no call of the kernel could ask.
+            return False
+        if entry.asked_by in self.asked_kernels:
+            # Only candidates of another tuning launch the kernel. That tuning was a hit, so its candidates did not run.
+            return False
+        # Pruning may leave other candidates after other tests. The fingerprint names the candidates that were left, so
+        # a run in another order may ask for this entry of the problem.
+        may_be_pruned_so_again = entry.fingerprint.is_pruned and problem in self.problems
+        return not may_be_pruned_so_again
+
+    def _has_same_version(self, entry: Entry) -> bool:
+        """Whether the run used the minor version of the library that the entry was tuned with."""
+        versions = self.collected.versions.get(entry.problem.library)
+        return versions is not None and versions.tuner_minor_version == entry.versions.tuner_minor_version
+
+    def _has_loaded_kernel(self, problem: Problem) -> bool:
+        """Whether a test launched the kernel with any key, or imported its module."""
+        return problem.name in self.asked_kernels or problem.name in self.collected.imported_kernels
