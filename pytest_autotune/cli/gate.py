@@ -19,6 +19,7 @@ from pytest_autotune.cache.quantities import describe_count
 from pytest_autotune.cache.stores.content_digest import compute_content_digest
 from pytest_autotune.cli.output import FOUND, OK, PATH, print_lines, safe, with_warning
 from pytest_autotune.modes import MODES, ModeRow
+from pytest_autotune.report import FILES, describe_obstacle
 from pytest_autotune.report.gate import Limit, describe_test_counts
 from pytest_autotune.report.markdown import to_markdown
 from pytest_autotune.report.process_gate import GateRequest, JudgedCache, judge_processes
@@ -38,6 +39,10 @@ from pytest_autotune.run.settle import InitialCaches
 
 #: The mode whose limit ``--max-drift`` is, and the name of that option.
 _DRIFT_OPTION = "max_drift"
+#: The name of the test suite in JUnit's report.
+_JUNIT_SUITE = "pytest-autotune gate"
+#: A regular expression for the beginning of an earlier JUnit report of this command.
+_JUNIT_BEGINNING = rf"(<\?xml [^>]*>\s*)?<testsuites>\s*<testsuite name=\"{_JUNIT_SUITE}\""
 
 
 def _parse_limit(context: click.Context, parameter: click.Parameter, text: str | None) -> Limit | None:
@@ -97,6 +102,11 @@ def command(
     """
     if fail_on_unused and expect is None:
         raise click.UsageError("--fail-on-unused: only --expect=N tells that no process is missing (add it)")
+    junit_file, markdown_file = None, None
+    if junit is not None:
+        junit_file = _open_report(junit, _JUNIT_BEGINNING, files)
+    if markdown is not None:
+        markdown_file = _open_report(markdown, FILES[".md"].beginning, files)
     caches = [_read_cache(path) for path in files]
     reports = without_repeated([read_process_report(path) for path in list_report_files(folder)])
     request = GateRequest(caches, max_misses, fail_on_unused, expect, read_ci_run(os.environ).id)
@@ -104,11 +114,34 @@ def command(
     if max_drift is not None:
         result = _with_drift_section(result, reports, max_drift)
     print_lines(map(safe, [*_describe_reports(reports, fail_on_unused), *_describe_result(result)]))
-    if junit is not None:
-        stores.OutputFile(junit).replace(_build_junit(result))
-    if markdown is not None:
-        stores.OutputFile(markdown).replace(to_markdown(result).encode())
+    if junit_file is not None:
+        junit_file.replace(_build_junit(result))
+    if markdown_file is not None:
+        markdown_file.replace(to_markdown(result).encode())
     return FOUND if result.failures else OK
+
+
+def _open_report(path: str, beginning: str, cache_paths: Sequence[str]) -> stores.OutputFile:
+    """Return the file of a report, without writing anything.
+
+    :param beginning: a regular expression for the beginning of an earlier report, which may be replaced.
+    :param cache_paths: the judged caches.
+    :raises CacheError: if the file holds something else, or is a judged cache.
+    """
+    location = Location.parse(path, Path())
+    if location.url:
+        raise CacheError(str(location), "is a URL, and a report is a file", "name a path")
+    for cache_path in cache_paths:
+        if Location.parse(cache_path, Path()).resolved == location.resolved:
+            raise CacheError(path, "is a cache of this gate", "name another file")
+    file = stores.OutputFile(path)
+    try:
+        obstacle = describe_obstacle(Path(location.resolved), beginning)
+    except OSError as error:
+        raise CacheError(path, f"cannot be read: {error.strerror or error}") from None
+    if obstacle:
+        raise CacheError(path, obstacle)
+    return file
 
 
 def _read_cache(path: str) -> JudgedCache:
@@ -200,7 +233,7 @@ def _build_junit(result: RunResult) -> bytes:
     """Return a report in JUnit's form with one test case, as a pytest process adds it to its own."""
     gates: Sequence[Gate] = (result.gate, *result.gates_of_modes)
     skip_reasons = [gate.skip_reason for gate in gates if gate.skip_reason]
-    suite = ElementTree.Element("testsuite", name="pytest-autotune gate", tests="1", errors="0")
+    suite = ElementTree.Element("testsuite", name=_JUNIT_SUITE, tests="1", errors="0")
     suite.set("failures", str(int(bool(result.failures))))
     case = ElementTree.SubElement(suite, "testcase", classname="autotune_cache", name="gate", time="0")
     if result.failures:

@@ -22,7 +22,7 @@ import pytest
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.foreign_text import to_one_line
 from pytest_autotune.plugin.values import CacheArgument, Options
-from pytest_autotune.report import FILES, ci_log, markdown, terminal
+from pytest_autotune.report import FILES, ci_log, describe_obstacle, markdown, terminal
 from pytest_autotune.report.json_report import build_unfinished_mapping, to_json
 from pytest_autotune.report.line import Line
 from pytest_autotune.run.ci_run import CiRun, read_ci_run
@@ -32,8 +32,6 @@ from pytest_autotune.run.result import RunResult, SourceLocation
 _COMMIT_VARIABLES = ("GITHUB_SHA", "CI_COMMIT_SHA", "BUILD_SOURCEVERSION", "GIT_COMMIT")
 #: Environment variables with the URL of the job's page: of GitLab, Jenkins and Azure.
 _JOB_VARIABLES = ("CI_JOB_URL", "BUILD_URL", "BUILD_BUILDURI")
-#: The number of characters at the beginning of a file that tell whether the file is a report.
-_BEGINNING_CHARACTERS = 2000
 #: The class of the test case that is added to JUnit's report.
 _JUNIT_CLASS = "autotune_cache"
 
@@ -67,23 +65,11 @@ def _find_report_error(report: CacheArgument, caches: Sequence[CacheArgument]) -
             path.mkdir(parents=True, exist_ok=True)
             return "" if os.access(path, os.W_OK) else "is read-only"
         path.parent.mkdir(parents=True, exist_ok=True)
-        return _describe_obstacle(path, suffix)
+        return describe_obstacle(path, FILES[suffix].beginning)
     except CacheError as error:
         return error.event
     except OSError as error:
         return f"cannot be written: {error.strerror}"
-
-
-def _describe_obstacle(path: Path, suffix: str) -> str:
-    """Return why a report must not be written to a path; empty for no file, an empty file and an earlier report."""
-    # A pipe without a reader would keep the run from ending.
-    if path.exists() and not path.is_file():
-        return "is not a file"
-    with suppress(FileNotFoundError), path.open(encoding="utf-8", errors="replace") as file:
-        beginning = file.read(_BEGINNING_CHARACTERS)
-        if beginning.strip() and not FILES[suffix].is_beginning(beginning):
-            return "is there and is no report of pytest-autotune (name another file, or remove it)"
-    return ""
 
 
 class FolderReports:
@@ -146,7 +132,7 @@ def write_reports(reports: Sequence[CacheArgument], result: RunResult) -> RunRes
         path, suffix = Path(report.location.resolved), report.location.path.suffix
         try:
             # Checked before the tests, too; a test may have written a file there.
-            problem = _describe_obstacle(path, suffix)
+            problem = describe_obstacle(path, FILES[suffix].beginning)
             if not problem:
                 path.write_text(FILES[suffix].render(result), encoding="utf-8")
         except OSError as error:

@@ -7,11 +7,16 @@ the gate have modules, too.
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from pytest_autotune.run.result import RunResult
+
+#: The number of characters at the beginning of a file that tell whether the file is a report.
+_BEGINNING_CHARACTERS = 2000
 
 
 class FileRenderer(NamedTuple):
@@ -26,10 +31,6 @@ class FileRenderer(NamedTuple):
     module: str
     function: str
 
-    def is_beginning(self, text: str) -> bool:
-        """Whether a text is the beginning of such a report."""
-        return re.match(self.beginning, text) is not None
-
     def render(self, result: RunResult) -> str:
         """Return the text of the report."""
         module = import_module(f"{__name__}.{self.module}")
@@ -43,3 +44,18 @@ FILES = {
     ".md": FileRenderer(r"# Autotune cache\n", "markdown", "to_markdown"),
     ".json": FileRenderer(r'\s*\{\s*"format_version":\s*\d+,\s*"complete":', "json_report", "to_json"),
 }
+
+
+def describe_obstacle(path: Path, pattern: str) -> str:
+    """Return why a report must not be written to a path; empty for no file, an empty file and an earlier report.
+
+    :param pattern: a regular expression for the beginning of such a report.
+    """
+    # A pipe without a reader would keep the run from ending.
+    if path.exists() and not path.is_file():
+        return "is not a file"
+    with suppress(FileNotFoundError), path.open(encoding="utf-8", errors="replace") as file:
+        beginning = file.read(_BEGINNING_CHARACTERS)
+        if beginning.strip() and not re.match(pattern, beginning):
+            return "is there and is no report of pytest-autotune (name another file, or remove it)"
+    return ""

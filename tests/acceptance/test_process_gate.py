@@ -143,6 +143,34 @@ def test_the_gate_passes_where_one_process_would(gate: Gate) -> None:
     assert "✅" in (folder / "g.md").read_text()
 
 
+def test_the_gate_replaces_its_own_files(gate: Gate) -> None:
+    gate.run_parts()
+    for name in ("j.xml", "g.md"):
+        (gate.suite.folder / name).touch()
+
+    for _ in range(2):
+        assert gate.judge("--junit=j.xml", "--markdown=g.md") == 0
+
+
+@pytest.mark.parametrize("option", ["--junit=", "--markdown="])
+@pytest.mark.parametrize("name", ["cache.textproto", "README.md", "junit.xml", "linked.md", "empty.textproto"])
+def test_the_gate_replaces_no_other_file(gate: Gate, option: str, name: str) -> None:
+    """Neither a judged cache, under whatever name, nor a file of the user. Nothing is written."""
+    gate.run_parts()
+    folder = gate.suite.folder
+    (folder / "README.md").write_text("# My project\n")
+    (folder / "junit.xml").write_text('<testsuites><testsuite name="pytest"></testsuite></testsuites>')
+    (folder / "linked.md").symlink_to("cache.textproto")
+    (folder / "empty.textproto").touch()
+    texts = {path: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+    other = "--markdown=new.md" if option == "--junit=" else "--junit=new.xml"
+
+    assert gate.judge(option + name, other, caches=("cache.textproto", "empty.textproto")) == 4
+    (line,) = gate.lines
+    assert "is a cache of this gate" in line or "is there and is no report of pytest-autotune" in line
+    assert {path: path.read_bytes() for path in folder.iterdir() if path.is_file()} == texts
+
+
 def test_a_miss_of_one_process_is_counted_once(gate: Gate) -> None:
     """Two processes ask for the same new problem."""
     for part in ("test_a.py", "test_b.py"):
