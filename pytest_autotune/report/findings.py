@@ -1,6 +1,7 @@
-"""The findings of a run, as its summary lists them: similar rows are grouped. Also the times of its searches.
+"""The findings of a run, as its summary lists them, and the times of its searches.
 
-Every renderer takes its rows from here, so that all of them group alike. The functions only read the result.
+Similar rows form a group, which is a single finding. All renderers use these functions, so that every report has the
+same groups. The functions only read the result.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _MAX_LISTED_KEYS = 6
 _HYPOTHESIS_REMARK = "; drawn anew in each run by Hypothesis"
 #: The words of findings that count as misses.
 MISS_WORDS = tuple(outcome.value.upper() for outcome in NOT_COVERED)
-#: The name, among tests, for searches that no test asked for: at import, or in a fixture of the session.
+#: The name that stands in place of a test for searches at import or in a fixture of the session.
 OUTSIDE_TESTS = "outside of tests"
 
 
@@ -34,22 +35,18 @@ def list_findings(result: RunResult, *, is_grouped: bool = True) -> list[Finding
 
     :param is_grouped: similar rows become a single finding; else each problem has a finding of its own.
     """
-    findings: list[Finding] = []
-    other_rows = list(result.rows)
+    findings = []
+    remaining_rows = list(result.rows)
     if is_grouped:
-        rows_without_entries: set[ProblemRow] = set()
-        for (tuner, _), rows in result.rows_without_entries.items():
-            if len(rows) > 1:
-                findings.append(_build_no_entries_finding(result, tuner, rows))
-                rows_without_entries.update(rows)
-        other_rows = [row for row in result.rows if row not in rows_without_entries]
-    findings += list_uncovered(result, other_rows, is_grouped=is_grouped)
+        findings += _list_no_entries_findings(result)
+        grouped_rows = _list_grouped_rows_without_entries(result)
+        remaining_rows = [row for row in result.rows if row not in grouped_rows]
+    findings += list_uncovered(result, remaining_rows, is_grouped=is_grouped)
     findings += _list_row_findings("UNRECORDED", _list_unrecorded_rows(result), is_grouped=is_grouped)
     has_failed_gate = bool(result.gate.failure)
     fails_for_unused = result.gate.fail_on_unused and has_failed_gate
-    findings += _list_row_findings(
-        "UNUSED", _list_unused_rows(result), is_grouped=is_grouped, is_failure=fails_for_unused
-    )
+    unused_rows = _list_unused_rows(result)
+    findings += _list_row_findings("UNUSED", unused_rows, is_grouped=is_grouped, is_failure=fails_for_unused)
     findings += result.findings
     text = "tuned behind pytest-autotune's back; neither loaded nor dumped"
     for kernel in result.collected.untracked:
@@ -57,28 +54,50 @@ def list_findings(result: RunResult, *, is_grouped: bool = True) -> list[Finding
     return findings
 
 
-def list_uncovered(result: RunResult, rows: Sequence[ProblemRow], *, is_grouped: bool = True) -> list[Finding]:
-    """Return the findings of those rows that are no hits, ordered by outcome.
+def _list_no_entries_findings(result: RunResult) -> list[Finding]:
+    """Return a finding for each tuner and device with several rows, if the loaded caches have no entry for both."""
+    findings = []
+    for (tuner, _), rows in result.rows_without_entries.items():
+        if len(rows) > 1:
+            findings.append(_build_no_entries_finding(result, tuner, rows))
+    return findings
 
-    :param rows: rows of the result.
+
+def _list_grouped_rows_without_entries(result: RunResult) -> set[ProblemRow]:
+    """Return the rows that the findings of :func:`_list_no_entries_findings` stand for."""
+    grouped_rows: set[ProblemRow] = set()
+    for rows in result.rows_without_entries.values():
+        if len(rows) > 1:
+            grouped_rows.update(rows)
+    return grouped_rows
+
+
+def list_uncovered(result: RunResult, rows: Sequence[ProblemRow], *, is_grouped: bool = True) -> list[Finding]:
+    """Return the findings of the rows that are no hits, ordered by outcome.
+
+    :param rows: rows of the result; hits among them are left out.
+    :param is_grouped: similar rows become a single finding; else each problem has a finding of its own.
     """
     hypothesis_rows = frozenset(result.hypothesis_rows)
     findings = []
     for outcome in NOT_COVERED:
+        outcome_rows = [row for row in rows if row.outcome is outcome]
+        # A test failed because of the row, or the gate fails the run.
+        is_failure = result.request.policy.is_error(outcome) or bool(result.gate.failure)
         findings += _list_row_findings(
             outcome.value.upper(),
-            [row for row in rows if row.outcome is outcome],
+            outcome_rows,
             is_grouped=is_grouped,
-            is_failure=bool(result.gate.failure) or result.request.policy.is_error(outcome),
+            is_failure=is_failure,
             hypothesis_rows=hypothesis_rows,
         )
     return findings
 
 
 def _build_no_entries_finding(result: RunResult, tuner: str, rows: Sequence[ProblemRow]) -> Finding:
-    """Return a finding for all problems of a tuner on a device for which the loaded caches have no entry.
+    """Return the finding for a tuner and a device without any loaded entry: ``no entries for NVIDIA H200 (…)``.
 
-    :param rows: the tuner's rows on that device.
+    :param rows: the tuner's rows on this device. Each is a miss or a mismatch.
     """
     word = "MISS"
     is_failure = bool(result.gate.failure)
@@ -95,9 +114,10 @@ def _build_no_entries_finding(result: RunResult, tuner: str, rows: Sequence[Prob
 
 
 def _list_unrecorded_rows(result: RunResult) -> list[ProblemRow]:
-    """Return the rows without an outcome whose searches recorded nothing. Rows with an outcome give it as a reason."""
+    """Return the rows without an outcome whose searches recorded nothing."""
     rows = []
     for row in result.rows:
+        # A row with an outcome is listed under the outcome. Its reason already says why nothing was recorded.
         if row.unrecorded and row.outcome is None:
             rows.append(replace(row, reason=row.unrecorded))
     return rows
@@ -129,7 +149,7 @@ def build_finding(word: str, row: ProblemRow, text: str, *, is_failure: bool) ->
 
 def _find_first_test(row: ProblemRow) -> str:
     """Return the node id of the first test that asked for the problem; empty if no test did."""
-    return row.tests[0] if row.tests else ""
+    return next(iter(row.tests), "")
 
 
 def _list_row_findings(
@@ -140,8 +160,10 @@ def _list_row_findings(
     is_failure: bool = False,
     hypothesis_rows: frozenset[ProblemRow] = frozenset(),
 ) -> list[Finding]:
-    """Return findings that begin with a word. A group stands at the place of its first row.
+    """Return the findings of some rows. A group of similar rows becomes a finding at the place of its first row.
 
+    :param word: the first word of each finding, such as ``"MISS"``.
+    :param is_grouped: False gives each row a finding of its own.
     :param hypothesis_rows: the rows that Hypothesis draws anew in each run.
     """
     groups: defaultdict[tuple[object, ...], list[ProblemRow]] = defaultdict(list)
@@ -151,22 +173,30 @@ def _list_row_findings(
     for row in rows:
         group = groups[_build_group_key(row)]
         if not is_grouped or len(group) <= MAX_SINGLE_ROWS:
-            text = row.reason
-            if row in hypothesis_rows:
-                text += _HYPOTHESIS_REMARK
+            text = row.reason + _choose_hypothesis_remark([row], hypothesis_rows)
             findings.append(build_finding(word, row, text, is_failure=is_failure))
         elif group[0] is row:
-            text = _describe_group(word, group)
-            if hypothesis_rows.issuperset(group):
-                text += _HYPOTHESIS_REMARK
+            # The later rows of the group have no finding: this finding stands for all of them.
+            text = _describe_group(word, group) + _choose_hypothesis_remark(group, hypothesis_rows)
             findings.append(_build_group_finding(word, group, text, is_failure))
     return findings
 
 
+def _choose_hypothesis_remark(rows: Sequence[ProblemRow], hypothesis_rows: frozenset[ProblemRow]) -> str:
+    """Return the remark for problems that Hypothesis draws; empty if another test asked for some of the rows."""
+    if hypothesis_rows.issuperset(rows):
+        return _HYPOTHESIS_REMARK
+    return ""
+
+
 def _build_group_key(row: ProblemRow) -> tuple[object, ...]:
-    """Return a value that is equal for similar rows: they differ in values of the key, not in its names."""
+    """Return a value that is equal for similar rows. Such rows differ only in the values of their keys.
+
+    The problems with ``M=64`` and ``M=128`` of a kernel are similar if their nearest entries differ in the same names.
+    """
     problem = row.problem
     names_and_types = tuple((value.name, value.type) for value in problem.key)
+    # The text of the reason names values, so it differs between similar rows that have a nearest entry.
     reason = _list_nearest_names(row) or row.reason
     return row.outcome, problem.tuner, problem.kernel, problem.device, names_and_types, reason, row.consequence
 
@@ -177,11 +207,19 @@ def _list_nearest_names(row: ProblemRow) -> tuple[str, ...]:
 
 
 def _build_group_finding(word: str, rows: Sequence[ProblemRow], text: str, is_failure: bool) -> Finding:
-    """Return the finding of a group. The name of its problem has the parts of the key that are equal in all rows."""
-    shared_key = tuple(part.values[0] for part in _list_key_parts(rows) if part.is_shared)
-    problem = describe_problem(replace(rows[0].problem, key=shared_key))
+    """Return the finding of a group. Its problem is described by the parts of the key that all rows share."""
+    shared_values = [part.values[0] for part in _list_key_parts(rows) if part.is_shared]
+    shared_problem = replace(rows[0].problem, key=tuple(shared_values))
     tests = list(dict.fromkeys(map(_find_first_test, rows)))
-    return Finding(word, problem, text, tests[0], is_failure, len(rows), len(tests) - 1)
+    return Finding(
+        word,
+        describe_problem(shared_problem),
+        text,
+        test=tests[0],
+        is_failure=is_failure,
+        problem_count=len(rows),
+        other_test_count=len(tests) - 1,
+    )
 
 
 def _describe_group(word: str, rows: Sequence[ProblemRow]) -> str:
@@ -240,15 +278,19 @@ def _describe_differing_keys(parts: Sequence[_KeyPart]) -> Iterator[str]:
 
 
 def _describe_numbers(parts: Sequence[_KeyPart]) -> str:
-    """Return the distinct numbers in the order of the rows; many numbers of a single part as a range."""
-    rows_of_numbers = list(dict.fromkeys(zip(*[part.values for part in parts], strict=True)))
-    if len(parts) == 1 and len(rows_of_numbers) > _MAX_LISTED_KEYS:
+    """Return the distinct numbers in the order of the rows: ``(M, N) = (16, 64), (32, 8)``.
+
+    Many numbers of a single part are a range: ``n = 101 … 114``.
+    """
+    if len(parts) == 1 and len(set(parts[0].values)) > _MAX_LISTED_KEYS:
         numbers = sorted(parts[0].values, key=lambda value: value.sort_key)
         return f"{parts[0].name} = {numbers[0].display_text} … {numbers[-1].display_text}"
-    names = _join_in_parentheses([part.name for part in parts])
+    # The parts hold a column of numbers each. zip turns the columns into the numbers of each row.
+    columns = [part.values for part in parts]
     keys = []
-    for numbers_of_row in rows_of_numbers:
+    for numbers_of_row in dict.fromkeys(zip(*columns, strict=True)):
         keys.append(_join_in_parentheses([value.display_text for value in numbers_of_row]))
+    names = _join_in_parentheses([part.name for part in parts])
     return f"{names} = {describe_first(keys, _MAX_LISTED_KEYS)}"
 
 
@@ -260,10 +302,14 @@ def _join_in_parentheses(texts: Sequence[str]) -> str:
 
 
 def _describe_texts(parts: Sequence[_KeyPart]) -> Iterator[str]:
-    """Yield the distinct values, sorted. Parts with equal values in every row are listed together."""
+    """Yield the distinct values of each part, sorted: ``x.dtype = bf16, fp16``.
+
+    Parts that have equal values in every row share a text: ``a, b = bf16, fp16``.
+    """
     names_by_texts: defaultdict[tuple[str, ...], list[str]] = defaultdict(list)
     for part in parts:
-        names_by_texts[tuple(value.display_text for value in part.values)].append(part.name)
+        texts_of_rows = tuple(value.display_text for value in part.values)
+        names_by_texts[texts_of_rows].append(part.name)
     for texts, names in names_by_texts.items():
         shown_texts = []
         for text in sorted(set(texts)):
@@ -275,25 +321,31 @@ def _describe_texts(parts: Sequence[_KeyPart]) -> Iterator[str]:
 
 
 def _describe_shared_reason(rows: Sequence[ProblemRow]) -> str:
-    """Return why the rows are no hits: the parts of the reason that all rows share, ``the nearest has n 100``."""
+    """Return why the rows of a group are no hits: ``the nearest has n 100``.
+
+    If the reasons differ, the text has only the facts that all rows share.
+    """
     first_row = rows[0]
     if all(row.reason == first_row.reason for row in rows):
+        # The word of the group, MISS, says already that the rows have no entry.
         return first_row.reason.removeprefix("no entry; ")
     return join_nonempty("; ", _describe_nearest(rows), first_row.consequence)
 
 
 def _describe_nearest(rows: Sequence[ProblemRow]) -> str:
-    """Return how the nearest entries differ from the keys; empty if the rows have no nearest entry."""
-    names = _list_nearest_names(rows[0])
-    if not names:
+    """Return how the nearest entries differ from the keys of a group: ``the nearest has n 100``.
+
+    If the nearest entries of the rows differ among themselves: ``the nearest differ in n``. The text is empty if the
+    rows have no nearest entry.
+    """
+    nearest = rows[0].nearest
+    if not nearest:
         return ""
-    nearest_values = []
-    for number, name in enumerate(names):
-        texts = {row.nearest[number][1] for row in rows}
-        if len(texts) > 1:
-            return f"the nearest differ in {', '.join(names)}"
-        nearest_values.append(f"{name} {texts.pop()}")
-    return f"the nearest has {', '.join(nearest_values)}"
+    for row in rows:
+        if row.nearest != nearest:
+            return f"the nearest differ in {', '.join(_list_nearest_names(rows[0]))}"
+    values = ", ".join(f"{name} {value}" for name, value in nearest)
+    return f"the nearest has {values}"
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Hints: lines that tell the user how to mend the findings of a run. They have options to copy."""
+"""Hints: lines that tell the user how to mend the findings of a run. A hint has the options for the user to copy."""
 
 from __future__ import annotations
 
@@ -15,12 +15,11 @@ from pytest_autotune.run.rows import ProblemRow
 def list_hints(result: RunResult) -> list[str]:
     """Return the hints, in the order in which the user should follow them; none if all is well."""
     hypothesis_rows = result.hypothesis_rows
-    # Hypothesis draws other problems in the next run, so an update cannot cover them.
-    advises_seed = len(hypothesis_rows) > MAX_SINGLE_ROWS
-    needs_update = bool(result.rows_to_update)
     hints = []
-    if advises_seed:
+    needs_update = bool(result.rows_to_update)
+    if len(hypothesis_rows) > MAX_SINGLE_ROWS:
         hints.append(_advise_on_hypothesis(hypothesis_rows))
+        # Hypothesis draws other problems in the next run, so only the rows of other tests need an update.
         needs_update = len(result.rows_to_update) > len(hypothesis_rows)
     hints += _list_update_hints(result, needs_update)
     hints += _list_bypass_hints(result)
@@ -37,7 +36,7 @@ def _advise_on_hypothesis(rows: Sequence[ProblemRow]) -> str:
 
 
 def _list_kernels(rows: Iterable[ProblemRow]) -> list[str]:
-    """Return the kernels of some rows as ``library:kernel``, sorted, none twice."""
+    """Return the kernels of some rows as ``library:kernel``, sorted, each once."""
     return sorted({f"{row.problem.library}:{row.problem.kernel}" for row in rows})
 
 
@@ -61,20 +60,24 @@ def _is_dumped(result: RunResult) -> bool:
 
 
 def _needs_other_update(result: RunResult) -> bool:
-    """Whether an update would rename entries, or write the first entries of caches whose lack fails the run."""
+    """Whether an update helps although no row needs it."""
     if _is_dumped(result):
+        # This run has already written its entries.
         return False
     if result.rename_counts and not result.collected.incomplete_reason:
+        # An update of a complete run gives the entries of renamed kernels their new names.
         return True
-    return bool(result.loaded) and not result.loaded_entry_count and bool(result.failures)
+    has_only_empty_caches = bool(result.loaded) and not result.loaded_entry_count
+    # The run may fail because the caches are empty. An update fills them.
+    return has_only_empty_caches and bool(result.failures)
 
 
 def _find_prune_arguments(result: RunResult) -> str:
     """Return the arguments that drop unused entries; empty if the run has no cache to update."""
     update_arguments, dump = result.request.update_arguments, result.dump
     if update_arguments.endswith("--autotune-update"):
-        # An update writes only the last of several loaded caches.
         if len(result.loaded) > 1:
+            # An update would drop only the unused entries of the cache that was loaded last.
             return "--autotune-report=r.json, then pytest-autotune prune --unused-in=r.json for each of these caches,"
         return f"{update_arguments}=prune"
     if dump is not None and (update_arguments or not dump.error):
@@ -83,9 +86,9 @@ def _find_prune_arguments(result: RunResult) -> str:
 
 
 def _describe_update_devices(result: RunResult) -> str:
-    """Return the devices on which to run an update, `` on NVIDIA H200``, if the caches are for other devices.
+    """Return the devices to name in a hint, `` on NVIDIA H200``: the loaded caches have entries for other devices only.
 
-    A user who runs the update on the device of the cache would change nothing.
+    The hint names these devices, because an update only changes the entries of the device on which it runs.
     """
     devices = set()
     for tuner, device in result.rows_without_entries:
@@ -100,8 +103,9 @@ def _describe_update_devices(result: RunResult) -> str:
 
 
 def _list_adapter_hints(result: RunResult) -> list[str]:
-    """Return what to do about tuners that the plugin could not hook or has no adapter for, if they fail the run."""
+    """Return what to do about tuners that the plugin could not hook, or for which it has no adapter."""
     if not result.failures:
+        # The run has passed without these tuners, and a note names them.
         return []
     hints = []
     unhooked = sorted(set(map(library_of, result.unhooked_tuners)))
@@ -121,16 +125,18 @@ def _describe_going_without(tuners: Iterable[str]) -> str:
 
 
 def _list_bypass_hints(result: RunResult) -> list[str]:
-    """Return what to do about problems that no update covers, if the run loaded a cache."""
+    """Return what to do about problems that no update covers."""
     if not result.is_judged:
+        # Without a loaded cache no problem was expected to be a hit.
         return []
-    uncacheable, unrecorded = [], []
+    uncacheable: list[ProblemRow] = []
+    unrecorded: list[ProblemRow] = []
     for row in result.rows:
         if row.outcome is Outcome.UNCACHEABLE:
             uncacheable.append(row)
         if row.unrecorded:
             unrecorded.append(row)
-    # An untracked kernel has its place behind its name.
+    # An untracked kernel may have words after its name: ``lib.kernel (lib.Autotuner)``.
     untracked = [kernel.partition(" ")[0] for kernel in result.collected.untracked]
     kernels = sorted({*_list_kernels([*uncacheable, *unrecorded]), *untracked})
     if not kernels:
