@@ -1,9 +1,14 @@
 """The adapter for ``triton.autotune``: Triton 3.4 and later.
 
-The adapter replaces members of ``triton.runtime.autotuner.Autotuner``. Triton calls ``check_disk_cache`` if it has no
-choice in memory, with the candidates that pruning left and a function that benchmarks them. ``cache_results`` is the
-switch that makes Triton call it. The replaced ``prune_configs`` changes no candidate. ``Heuristics.__init__`` notes
-the heuristics around an autotuner. A launch of a kernel that has its choice runs no code of the adapter.
+The adapter replaces three members of ``triton.runtime.autotuner.Autotuner``:
+
+- ``check_disk_cache``: Triton calls this method if its memory has no choice for the launch. It passes the candidates
+  that pruning left, and a function that benchmarks them.
+- ``cache_results``: Triton calls ``check_disk_cache`` only if this attribute is true.
+- ``prune_configs``: the replacement gives copies of the candidates to the kernel's pruner, which may change them.
+
+The adapter also replaces ``Heuristics.__init__``, because an autotuner does not know the heuristics around it. A launch
+of a kernel that has its choice runs no code of the adapter.
 """
 
 from __future__ import annotations
@@ -34,12 +39,13 @@ def _ignore_autotuner(autotuner: Any) -> None:
 
 
 class _AlwaysAsk:
-    """A data descriptor for ``cache_results``. It also covers autotuners that were made before the hook.
+    """A data descriptor for ``cache_results``: the attribute is true, so that each search asks the adapter.
 
-    The user's own setting stays in the instance. It holds for classes that have a disk cache of their own.
+    The descriptor stands in the class, so it also covers autotuners that user code made before the hook. The value
+    that user code sets stays in the instance. A derived class with its own ``check_disk_cache`` reads this value.
 
-    :param check: the function that Triton calls if the switch is on.
-    :param on_bypass: called with an autotuner that searches without a call of ``check``.
+    :param check: the adapter's ``check_disk_cache``.
+    :param on_bypass: is called with an autotuner of a derived class, if its search will ask no ``check_disk_cache``.
     """
 
     def __init__(self, check: Callable[..., bool], on_bypass: Callable[[Any], object] = _ignore_autotuner) -> None:
@@ -68,60 +74,58 @@ class Adapter:
         self._session: Session | None = None
         self._autotuner_class: Any = None
         self._exits = ExitStack()
-        #: The autotuners that asked the adapter.
+        #: The autotuners that asked the adapter for a choice.
         self._asked: weakref.WeakSet[Any] = weakref.WeakSet()
-        #: The kernels of autotuners that searched without asking. Such an autotuner may be gone at the end.
+        #: The names of kernels whose autotuners searched without asking the adapter. The set holds names, because an
+        #: autotuner may be deleted before the end of the run.
         self._bypassing: set[str] = set()
         self._ahead_compiler: AheadCompiler | None = None
 
     def hook(self, module: ModuleType, session: Session) -> None:
+        """Replace the members of Triton's classes.
+
+        Steps that can fail come first: each registers its own undoing, and until the last step no autotuner asks.
+
+        :param module: ``triton.runtime.autotuner``.
+        """
         autotuner_class: Any = module.Autotuner
         patches = Patches(session, NAME)
         self._exits.callback(patches.undo)
+        # Check that this Triton is a known one. These three calls raise HookError if it is not.
         triton_check = autotuners.keep_disk_cache(autotuner_class, patches)
         autotuners.hook_pruning(autotuner_class, patches, PruningHook(session))
         heuristics = autotuners.OuterHeuristics(module, patches)
+        # Build the objects that answer Triton.
         compilations = CompileWatcher(session)
         self._exits.callback(compilations.unhook)
         choices = Choices(session, compilations, heuristics, triton_check, self._asked)
-        reason = autotuners.explain_no_race(autotuner_class)
-        if reason:
-            session.note(f"{NAME}: candidates are measured one after the other and not raced: {reason}")
+        self._note_no_race(autotuner_class, session)
         self._session = session
         self._autotuner_class = autotuner_class
         self._ahead_compiler = AheadCompiler(session, autotuner_class, heuristics, compilations)
-        check_disk_cache = self._build_check_disk_cache(triton_check, patches.wrap(choices.check_disk_cache, choices))
+        # Replace the method first: the switch is on only for classes that have the adapter's method.
+        choose = patches.wrap(choices.check_disk_cache, choices)
+        check_disk_cache = _build_check_disk_cache(triton_check, choose)
         setattr(autotuner_class, autotuners.DISK_CACHE, check_disk_cache)
-        if _SWITCH in vars(autotuner_class):  # the descriptor of a run around this run
+        self._turn_on_switch(autotuner_class, check_disk_cache)
+
+    def _note_no_race(self, autotuner_class: Any, session: Session) -> None:
+        """Tell the user if searches of this Triton cannot race."""
+        reason = autotuners.explain_no_race(autotuner_class)
+        if reason:
+            session.note(f"{NAME}: candidates are measured one after the other and not raced: {reason}")
+
+    def _turn_on_switch(self, autotuner_class: Any, check_disk_cache: Callable[..., bool]) -> None:
+        """Have Triton call ``check_disk_cache`` in each search, until the adapter is unhooked."""
+        if _SWITCH in vars(autotuner_class):
+            # This run is inside a run of pytest that has put its own descriptor there, as in the tests of a plugin.
             self._exits.callback(setattr, autotuner_class, _SWITCH, vars(autotuner_class)[_SWITCH])
         else:
             self._exits.callback(delattr, autotuner_class, _SWITCH)
         setattr(autotuner_class, _SWITCH, _AlwaysAsk(check_disk_cache, self._note_bypass_in_tests))
 
-    def _build_check_disk_cache(
-        self, triton_check: Callable[..., bool], choose: Callable[..., bool]
-    ) -> Callable[..., bool]:
-        """Return the method that replaces ``check_disk_cache``.
-
-        :param choose: finds the choice, or lets Triton search.
-        """
-
-        @wraps(triton_check)
-        def check_disk_cache(self: Any, *args: Any, **kwargs: Any) -> bool:
-            arguments = getattr(self, "nargs", None)
-            try:
-                return choose(self, *args, **kwargs)
-            except BaseException:
-                # Triton's run releases the arguments of a call only if it returns. Other arguments are those of a call
-                # in another thread.
-                if getattr(self, "nargs", None) is arguments:
-                    self.nargs = None
-                raise
-
-        return check_disk_cache
-
     def prepare(self, suite: Suite) -> list[Job]:
-        """Return the compilations of loaded choices that threads can do ahead of the tests."""
+        """Return jobs for threads: each compiles a loaded choice before the test that launches it."""
         if self._ahead_compiler is None:
             return []
         return self._ahead_compiler.list_jobs(suite)
@@ -142,20 +146,25 @@ class Adapter:
         try:
             yield
         finally:
-            for autotuner in list(self._asked):  # some were made inside
+            # A test in this context may have made further autotuners. Their memory holds choices of this context.
+            for autotuner in list(self._asked):
                 if type(vars(autotuner).get("cache")) is dict:
                     vars(autotuner)["cache"] = {}
             for attributes, cache in swapped:
                 attributes["cache"] = cache
 
     def untracked(self) -> list[str]:
-        """Return the kernels that were tuned without asking: before the hook, or by a search of their own class."""
+        """Return the names of kernels that were tuned without asking the adapter.
+
+        Such a kernel was tuned before the hook, or its autotuner is of a derived class that has its own search.
+        """
         for autotuner in self._list_live_autotuners():
             if autotuner not in self._asked and autotuners.was_tuned(autotuner, self._autotuner_class):
                 self._note_bypass(autotuner)
         return sorted(self._bypassing)
 
     def _note_bypass_in_tests(self, autotuner: Any) -> None:
+        """Note that an autotuner searches without asking the adapter, unless the plugin is paused for this test."""
         if self._session is not None and not self._session.is_paused:
             with self._session.guard(NAME, _SWITCH):
                 self._note_bypass(autotuner)
@@ -174,14 +183,39 @@ class Adapter:
         return autotuners.list_live_objects(self._autotuner_class)
 
 
+def _build_check_disk_cache(triton_check: Callable[..., bool], choose: Callable[..., bool]) -> Callable[..., bool]:
+    """Return the method that replaces ``check_disk_cache``.
+
+    :param triton_check: Triton's own method.
+    :param choose: the guarded function that finds the choice, or lets Triton search.
+    """
+
+    @wraps(triton_check)
+    def check_disk_cache(self: Any, *args: Any, **kwargs: Any) -> bool:
+        arguments = getattr(self, "nargs", None)
+        try:
+            return choose(self, *args, **kwargs)
+        except BaseException:
+            # After an error, Triton's run keeps the arguments of the call, and so their tensors. Release them here. But
+            # if the arguments are new ones, a call in another thread needs them.
+            if getattr(self, "nargs", None) is arguments:
+                self.nargs = None
+            raise
+
+    return check_disk_cache
+
+
 class PruningHook(CallHook):
-    """Has Triton prune copies of an autotuner's candidates."""
+    """Makes the kernel's pruner work on copies of the candidates. See :class:`CopiesForPruning`."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
 
     def ask(self, call: HookedCall) -> CallInstead | None:
-        """Put the copies in the place of the candidates until the end of the call, if there is a pruner."""
+        """Put the copies in the place of the candidates until the end of the call.
+
+        An autotuner without a pruner, or in a test for which the plugin is paused, prunes as always.
+        """
         autotuner = call.arguments["self"]
         if self._session.is_paused:
             return None
@@ -192,7 +226,7 @@ class PruningHook(CallHook):
         return CallInstead(autotuners.list_pruned, (call.original, autotuner, call.arguments["kwargs"]))
 
     def note(self, call: HookedCall, result: Any) -> CallResult | None:
-        """Return the autotuner's own candidates for the copies that are left."""
+        """Return the autotuner's own candidates in place of the copies that pruning left."""
         if call.state is None:
             return None
         return CallResult(call.state.find_originals(result))

@@ -1,12 +1,14 @@
-"""Compiles the choices of a loaded cache beside the tests, into Triton's own cache on disk.
+"""Compiles the choices of a loaded cache in threads while tests run, into Triton's own cache on disk.
 
-Each entry says which specializations its choice was compiled for. A test that launches a kernel while it is compiled
-waits for the compilation, and finds the kernel on disk.
+An entry holds texts, each of which describes a specialization: types, alignments and constants that the choice was
+compiled for. If a test launches a kernel that a thread compiles now, the test waits, and then reads the kernel from
+disk.
 """
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
@@ -24,18 +26,18 @@ from pytest_autotune.tuners.triton.identity import NAME, compute_fingerprint, di
 from pytest_autotune.tuners.triton.internals import apart, autotuners, environment
 from pytest_autotune.tuners.triton.internals.autotuners import OuterHeuristics
 from pytest_autotune.tuners.triton.internals.compile_time import CompileTime
-from pytest_autotune.tuners.triton.specialization_text import CONSTANT, NoText, parse_specialization
+from pytest_autotune.tuners.triton.specialization_text import CONSTANT, NoText, Parameter, parse_specialization
 
 
 @dataclass(frozen=True)
 class _CompileJob:
-    """One specialization of a choice, to be compiled in a thread of a pool.
+    """A job of a thread: compile a choice for one specialization.
 
     :param kernel: Triton's ``JITFunction``.
     :param config: the choice.
-    :param text: the specialization.
-    :param arch: for example ``sm_90``.
-    :param cache_folder: Triton's folder for compiled kernels at the beginning of the tests.
+    :param text: the specialization, see :mod:`.specialization_text`.
+    :param arch: the architecture of the device, for example ``sm_90``.
+    :param cache_folder: Triton's folder for compiled kernels when the job was made.
     """
 
     kernel: Any
@@ -45,10 +47,14 @@ class _CompileJob:
     cache_folder: str
 
     def run(self) -> bool:
-        """Compile the specialization. Return False if it lies on disk, or a test or another process compiles it."""
+        """Compile the specialization.
+
+        :returns: whether this job compiled it. It does not if the kernel already lies on disk, if a test or another
+            process compiles it now, or if a test has changed something that the job relies on.
+        """
         leave_to_others()
         try:
-            # A test may have given Triton another folder, or listen to compilations.
+            # The running test has given Triton another folder, or it observes compilations through a listener.
             if environment.find_cache_folder() != self.cache_folder or not environment.uses_disk_cache():
                 return False
             return self._compile()
@@ -56,11 +62,21 @@ class _CompileJob:
             return False
 
     def _compile(self) -> bool:
-        """Compile the specialization; returns whether it was not on disk.
+        """Compile the specialization; returns whether the kernel was not yet on disk.
 
         :raises Exception: if the text is damaged or does not fit the kernel, or the kernel does not compile.
         """
         parameters, launch_options = parse_specialization(self.text)
+        specialization = self._build_specialization(parameters)
+        options = {**self.config.all_kwargs(), **launch_options}
+        return apart.compile_apart(self.kernel, specialization, options, self.arch)
+
+    def _build_specialization(self, parameters: Sequence[Parameter]) -> apart.Specialization:
+        """Return the specialization in Triton's words.
+
+        :param parameters: the parameters that the text describes, in the order of the kernel's parameters.
+        :raises NoText: if the kernel has another number of parameters.
+        """
         if len(self.kernel.params) != len(parameters):
             raise NoText("another number of parameters")
         specialization = apart.Specialization()
@@ -77,13 +93,12 @@ class _CompileJob:
                 words = apart.find_assumptions(parameter.kind, kernel_parameter, divisible=parameter.divisible)
             if words is not None:
                 specialization.assumptions[number,] = words
-        options = {**self.config.all_kwargs(), **launch_options}
-        return apart.compile_apart(self.kernel, specialization, options, self.arch)
+        return specialization
 
 
 @dataclass(frozen=True)
 class _FailedJob:
-    """A kernel for which no jobs can be listed. The job reports the error."""
+    """Stands for the jobs of a kernel that could not be listed. Its run raises the error, which the mode reports."""
 
     error: Exception
 
@@ -92,10 +107,10 @@ class _FailedJob:
 
 
 class AheadCompiler:
-    """Lists the choices that threads of a process can compile beside its tests.
+    """Lists the jobs that compile loaded choices in threads while tests run.
 
     :param autotuner_class: Triton's ``Autotuner``.
-    :param compilations: makes tests wait for a kernel that is compiled now.
+    :param compilations: makes a test wait if a thread compiles the test's kernel now.
     """
 
     def __init__(
@@ -112,11 +127,15 @@ class AheadCompiler:
         :raises HookError: if this Triton is not known to compile in this way.
         """
         index = self._session.index
+        # The run loads nothing, or no loaded entry has a specialization.
         if index is None or not any(entry.compiled for entry in index if entry.problem.tuner == NAME):
             return []
         device = _find_device(index)
-        # An AMD backend assumes the sizes of buffers, and no text has them.
-        if device is None or not device.arch.startswith("sm_") or not environment.uses_disk_cache():
+        # AMD backends also assume the sizes of buffers, which the texts of specializations do not hold.
+        if device is None or not device.arch.startswith("sm_"):
+            return []
+        # A test would not find the compiled kernels, or it would observe their compilations.
+        if not environment.uses_disk_cache():
             return []
         apart.check_version()
         self._compilations.watch()
@@ -124,41 +143,49 @@ class AheadCompiler:
         for autotuner in self._list_autotuners(suite):
             try:
                 compile_jobs = self._list_jobs_of(autotuner, index, device)
-            except Exception as error:  # nothing of this kernel is compiled ahead
+            except Exception as error:
+                # The other kernels still compile ahead.
                 jobs.append(_FailedJob(error).run)
             else:
                 jobs += [job.run for job in compile_jobs]
         return jobs
 
     def _list_autotuners(self, suite: Suite) -> list[Any]:
-        """Return the autotuners that the tests reach, in their order, then all others unless files were left out."""
-        live = {id(autotuner): autotuner for autotuner in autotuners.list_live_objects(self._autotuner_class)}
-        ordered = [value for value in list_reached(suite.tests) if id(value) in live]
+        """Return the autotuners of a suite, first those that its tests name, in the order of the tests.
+
+        A test may launch an autotuner that it does not name, so the list ends with all other autotuners. If the run
+        deselected tests, the other autotuners probably belong to the deselected tests, and the list has none of them.
+        """
+        live_by_id = {id(autotuner): autotuner for autotuner in autotuners.list_live_objects(self._autotuner_class)}
+        reached = [value for value in list_reached(suite.tests) if id(value) in live_by_id]
         if suite.is_part:
-            return ordered
-        reached_ids = {id(autotuner) for autotuner in ordered}
-        ordered += [autotuner for autotuner in live.values() if id(autotuner) not in reached_ids]
-        return ordered
+            return reached
+        for autotuner in reached:
+            live_by_id.pop(id(autotuner), None)
+        return [*reached, *live_by_id.values()]
 
     def _list_jobs_of(self, autotuner: Any, index: EntryIndex, device: Device) -> list[_CompileJob]:
-        """Return a job for each specialization of the autotuner's choices."""
+        """Return a job for each specialization of the loaded choices of an autotuner."""
         entries = self._list_entries(autotuner, index, device)
         if not entries:
             return []
         kernel = autotuners.find_jit_function(autotuner)
+        # A compilation before the launch could give the kernel other code than the launch itself.
         if CompileTime.of(kernel).needs_launch:
             return []
         cache_folder = environment.find_cache_folder()
         heuristics = list_heuristics(autotuner, self._heuristics.list_around(autotuner))
         config_by_params = dict(zip(distinct_params(autotuner.configs), autotuner.configs, strict=True))
         fingerprint = tuple(sorted(compute_fingerprint(autotuner, heuristics), key=attrgetter("name")))
-        # Entries that differ only in their key have the same jobs. A job is known by the number of its config: asking
-        # Triton's functions for their hash makes Triton hash their source.
+        # Entries that differ only in their key can have the same choice and specializations, so a dict removes equal
+        # jobs. Its keys hold the id of the config: hash(config) would make Triton hash the functions in the config.
         jobs: dict[tuple[int, str], _CompileJob] = {}
         for entry in entries:
-            config = None
-            if entry.choice is not None:
-                config = config_by_params.get(entry.choice.params)
+            # Every candidate failed, so there is no choice.
+            if entry.choice is None:
+                continue
+            # The choice is not in the kernel's list any more, or the entry is stale.
+            config = config_by_params.get(entry.choice.params)
             if config is None or entry.fingerprint.without_pruning() != fingerprint:
                 continue
             for text in entry.compiled[:MAX_SPECIALIZATIONS]:
@@ -166,27 +193,35 @@ class AheadCompiler:
         return list(jobs.values())
 
     def _list_entries(self, autotuner: Any, index: EntryIndex, device: Device) -> list[Entry]:
-        """Return the entries of an autotuner's kernel that say for which specializations their choice was compiled."""
+        """Return the entries of an autotuner's kernel that have specializations for this type of device."""
         function = python_function(autotuner)
+        # The interpreter compiles nothing.
         if function is None or autotuners.is_interpreted(autotuner):
             return []
+        # The module was loaded again, so tests use the autotuner of the new module and not this autotuner.
         module = sys.modules.get(function.__module__, sys)
-        if function.__globals__ is not vars(module):  # the module was loaded again
+        if function.__globals__ is not vars(module):
             return []
         kernel_name = qualified_name(function)
+        # The user has left the kernel out.
         if self._session.ignores(NAME, kernel_name):
             return []
         entries = []
         for entry in index.list_kernel_entries(NAME, kernel_name):
             entry_device = entry.problem.device
-            may_use_entry = self._session.policy.may_use_entries_of(device, entry_device)
-            if entry.compiled and may_use_entry and entry_device.arch == device.arch:
+            # autotune_device_alias may allow the entries of another device. Code fits only its own architecture.
+            is_usable = self._session.policy.may_use_entries_of(device, entry_device)
+            if entry.compiled and is_usable and entry_device.arch == device.arch:
                 entries.append(entry)
         return entries
 
 
 def _find_device(index: EntryIndex) -> Device | None:
-    """Return the device of the tests; None if it can only be found by initialising it."""
+    """Return the type of GPU that the tests use; None if nothing tells it yet.
+
+    The function does not initialise CUDA: this would freeze ``CUDA_VISIBLE_DEVICES``, and break suites that fork.
+    """
     if devices.cuda_is_initialised():
         return devices.current_gpu()
+    # A machine has one type of GPU as a rule. The driver tells it if it is one of the types in the loaded cache.
     return devices.find_only_type(index.list_devices(NAME))

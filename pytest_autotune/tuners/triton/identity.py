@@ -202,9 +202,9 @@ def compute_identity(call: Call, function: FunctionType, configs: Sequence[Any],
     reason = ""
     if function.__name__ == "<lambda>":
         reason = "a lambda has no name"
-    watcher = autotuners.find_watcher(call.autotuner, function)
-    if watcher:
-        reason = f"{watcher} sees each search, so there is one"
+    observer = autotuners.find_search_observer(call.autotuner, function)
+    if observer:
+        reason = f"{observer} sees each search, so there is one"
     arguments = list(list_key_values(call, function))
     for name, value in arguments:
         try:

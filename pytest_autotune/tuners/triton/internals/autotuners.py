@@ -29,7 +29,9 @@ _BENCHMARK_NEEDS = ("get_device_interface", "get_empty_cache_for_benchmark", "cl
 
 
 def keep_disk_cache(autotuner_class: Any, patches: Patches) -> Any:
-    """Return ``check_disk_cache``, which the adapter replaces. Undoing the patches puts the method back.
+    """Return Triton's method ``check_disk_cache``, which the adapter then replaces.
+
+    Undoing the patches puts Triton's method back.
 
     Triton calls ``check_disk_cache`` with the candidates that pruning left, and with the function that benchmarks them.
 
@@ -39,9 +41,9 @@ def keep_disk_cache(autotuner_class: Any, patches: Patches) -> Any:
 
 
 def hook_pruning(autotuner_class: Any, patches: Patches, hook: CallHook) -> None:
-    """Have a hook asked about each ``prune_configs``.
+    """Replace ``prune_configs`` so that each call asks a hook.
 
-    Triton calls it at the beginning of a search, with the keyword arguments of the call.
+    Triton calls ``prune_configs`` at the beginning of a search, with the keyword arguments of the launch.
 
     :raises HookError: if Triton has no such method, or calls it in another way.
     """
@@ -49,34 +51,54 @@ def hook_pruning(autotuner_class: Any, patches: Patches, hook: CallHook) -> None
 
 
 def was_tuned(autotuner: Any, autotuner_class: Any) -> bool:
-    """Whether an autotuner remembers the choice of a search, and has launched it."""
+    """Whether an autotuner has searched: it remembers a choice among several candidates, and has launched a choice.
+
+    :param autotuner_class: Triton's ``Autotuner``.
+    """
     attributes = vars(autotuner)
-    if attributes.get("cache") == {} or "best_config" not in attributes or len(autotuner.configs) < 2:
+    remembers_nothing = attributes.get("cache") == {}
+    if remembers_nothing or "best_config" not in attributes or len(autotuner.configs) < 2:
         return False
-    # Triton >= 3.8 takes the only candidate left after pruning without asking: nothing was tuned.
+    # If pruning leaves a single candidate, Triton >= 3.8 takes it without a benchmark, and sets no bench_time. A class
+    # with its own run may not set it after a search either.
     return "bench_time" in attributes or type(autotuner).run is not autotuner_class.run
 
 
 def list_live_objects(*classes: Any) -> list[Any]:
-    """Return the objects of this process that are of some classes, or of classes derived from them."""
-    # isinstance would ask proxies for their class, which may run their code. A list of all objects, which may be a
-    # million, counts a reference to each: in a forked child that copies the memory of all of them.
+    """Return all objects of this process whose class is in the list, or is derived from a class in the list.
+
+    Each object refers to its class, so the garbage collector finds the objects as referrers of the classes. Two simpler
+    ways have a side effect:
+
+    - ``isinstance`` asks a proxy for the class of its object, which may run the proxy's code.
+    - ``gc.get_objects()`` makes a list of up to a million objects, and so changes the reference count of each object.
+      In a forked child, each change copies a page of the parent's memory.
+    """
+    classes_by_id = _find_derived_classes(classes)
+    referrers = gc.get_referrers(*classes_by_id.values())
+    return [referrer for referrer in referrers if id(type(referrer)) in classes_by_id]
+
+
+def _find_derived_classes(classes: Iterable[Any]) -> dict[int, Any]:
+    """Return classes and all classes derived from them, by ``id``: a metaclass may have a hash that runs code."""
     classes_by_id = {id(cls): cls for cls in classes}
-    queue = list(classes)
+    queue = list(classes_by_id.values())
     while queue:
         for derived in type.__subclasses__(queue.pop()):
             if id(derived) not in classes_by_id:
                 classes_by_id[id(derived)] = derived
                 queue.append(derived)
-    referrers = gc.get_referrers(*classes_by_id.values())
-    return [referrer for referrer in referrers if id(type(referrer)) in classes_by_id]
+    return classes_by_id
 
 
 class OuterHeuristics:
-    """The ``triton.heuristics`` around autotuners. An autotuner does not know them: they are noted when they are made.
+    """The ``triton.heuristics`` around autotuners.
+
+    An autotuner does not know the decorators around it. This class therefore notes each ``Heuristics`` object when
+    user code makes it.
 
     :param module: ``triton.runtime.autotuner``.
-    :param patches: new heuristics are noted until these patches are undone.
+    :param patches: the class notes new heuristics until these patches are undone.
     :raises HookError: if Triton makes heuristics in another way.
     """
 
@@ -89,17 +111,20 @@ class OuterHeuristics:
         patches.replace(heuristics_class, "__init__", parameters, _NotingHeuristics(self._heuristics))
 
     def list_around(self, autotuner: Any) -> list[Any]:
-        """Return the heuristics around an autotuner, from the inside out.
+        """Return the heuristics around an autotuner, from the innermost to the outermost.
 
-        If several stand side by side around the autotuner, all of them are returned.
+        User code may decorate an autotuner ``f`` more than once: ``a = triton.heuristics(x)(f)`` and
+        ``b = triton.heuristics(y)(f)``. The list then has the heuristics of both.
         """
-        depths = []
+        heuristics_by_depth: dict[int, list[Any]] = {}
         for heuristics in list(self._heuristics):
             inner_layers = list(list_layers(getattr(heuristics, "fn", None)))
             if any(layer is autotuner for layer in inner_layers):
-                depths.append((len(inner_layers), heuristics))
-        depths.sort(key=lambda pair: pair[0])
-        return [heuristics for _, heuristics in depths]
+                heuristics_by_depth.setdefault(len(inner_layers), []).append(heuristics)
+        ordered: list[Any] = []
+        for depth in sorted(heuristics_by_depth):
+            ordered += heuristics_by_depth[depth]
+        return ordered
 
 
 class _NotingHeuristics(CallHook):
@@ -113,9 +138,10 @@ class _NotingHeuristics(CallHook):
 
 
 def find_pruner(autotuner: Any) -> Any:
-    """Return the function that the author of a kernel prunes with; None if the author has given none.
+    """Return the function with which the author of a kernel prunes candidates; None if there is no such function.
 
-    The picker of an export is no pruner. It keeps all candidates in a run: see :mod:`pytest_autotune.production`.
+    An export puts its picker in the place of the pruner, and keeps the author's pruner in ``autotune_pruner``. In a run
+    the picker removes no candidate, so it does not count. See :mod:`pytest_autotune.production`.
     """
     pruner = getattr(autotuner, "early_config_prune", None)
     return getattr(pruner, "autotune_pruner", pruner)
@@ -146,10 +172,11 @@ class PrunedConfigs(list[Any]):
 
 
 class _NotedPruner:
-    """A kernel's pruner that notes the candidates that it left."""
+    """Replaces a kernel's pruner, and notes the candidates that the pruner left."""
 
     def __init__(self, pruner: Callable[..., Any]) -> None:
         self._pruner = pruner
+        #: The candidates that the pruner left in its last call; empty if it returned no list.
         self.configs: list[Any] = []
 
     def prune(self, *args: Any, **kwargs: Any) -> Any:
@@ -161,10 +188,10 @@ class _NotedPruner:
 
 
 class CopiesForPruning:
-    """Copies of an autotuner's candidates, which it prunes inside of this context.
+    """A context in which an autotuner has copies of its candidates, so that a pruner changes only the copies.
 
-    The pruners of public libraries are generators, make candidates of their own, or change the given candidates ("no
-    TMA where the input is permuted"). A test in a suite would get other candidates than the same test alone.
+    Pruners of public libraries change the candidates themselves ("no TMA where the input is permuted"). The change
+    would stay for later launches: a test in a suite would get other candidates than the same test without the others.
     """
 
     def __init__(self, autotuner: Any) -> None:
@@ -184,14 +211,15 @@ class CopiesForPruning:
         self._autotuner.early_config_prune = self._pruner
 
     def find_originals(self, pruned: Sequence[Any]) -> PrunedConfigs:
-        """Return the autotuner's own candidates for the copies that pruning left.
+        """Return the autotuner's own candidates in place of the copies that pruning left.
 
-        A candidate that the pruner changed is the changed copy.
+        If the pruner changed a copy, the list holds the copy. A pruner may also add candidates of its own.
         """
         originals = {}
         for copy, config in zip(self._copies, self._configs, strict=True):
             if vars(copy) == vars(config):
                 originals[id(copy)] = config
+        # The pruner notes nothing if it returned a generator.
         before_model = self._noted_pruner.configs or pruned
         return PrunedConfigs(
             [originals.get(id(config), config) for config in pruned],
@@ -205,19 +233,20 @@ def list_pruned(prune_configs: Callable[[Any, Any], Iterable[Any]], autotuner: A
 
 
 def _copy_config(config: Any) -> Any:
+    """Return a copy of a candidate that shares no attribute a pruner may change in place."""
     copy = object.__new__(type(config))
     vars(copy).update(vars(config), kwargs=dict(config.kwargs))
     return copy
 
 
 def is_heuristics(layer: Any) -> bool:
-    """Whether a decorator of a kernel is ``triton.heuristics``, or a copy of it."""
+    """Whether a decorator of a kernel is ``triton.heuristics``, or a library's copy of this class."""
     has_name = any(base.__name__ == "Heuristics" for base in type(layer).__mro__)
     return has_name and isinstance(getattr(layer, "values", None), dict)
 
 
 def is_interpreted(autotuner: Any) -> bool:
-    """Whether the kernel of an autotuner runs under the interpreter. Triton decides this at the decoration."""
+    """Whether the kernel of an autotuner runs under the interpreter. The decorator ``triton.jit`` decides this."""
     return any(type(layer).__name__ == "InterpretedFunction" for layer in list_layers(autotuner))
 
 
@@ -240,24 +269,29 @@ def find_jit_function(layer: Any) -> Any:
     return None
 
 
-def find_watcher(autotuner: Any, function: FunctionType) -> str:
-    """Name the hook that sees an autotuner's searches and can remember them; empty if there is none.
+def find_search_observer(autotuner: Any, function: FunctionType) -> str:
+    """Return the name of the hook by which a test observes an autotuner's searches; empty if no test observes them.
 
-    Such a hook is a ``post_hook`` of the user, or Triton's listener (since 3.8), if it is a closure or a method. A
-    test that has made it asks whether there was a search. A plain function restores a tensor or writes a log. So
-    does a hook that a library has given to a kernel that no test has made.
+    A test that observes searches checks that there was a search. Such a test would fail if the plugin injected a
+    choice. The test observes through one of two hooks, which must be able to keep data for the test:
+
+    - a ``post_hook`` of a kernel that the test has made. A library's kernel has hooks that restore tensors.
+    - ``triton.knobs.autotuning.listener``, since Triton 3.8.
 
     :param function: the function of the kernel.
     """
-    has_own_hook = "<locals>" in function.__qualname__ and getattr(autotuner, "user_defined_post_hook", False)
-    if has_own_hook and _can_remember(autotuner.post_hook):
+    is_made_by_test = "<locals>" in function.__qualname__
+    has_post_hook = getattr(autotuner, "user_defined_post_hook", False)
+    if is_made_by_test and has_post_hook and _can_keep_data(autotuner.post_hook):
         return "its post_hook"
-    if _can_remember(getattr(getattr(find_module("knobs"), "autotuning", None), "listener", None)):
+    autotuning_knobs = getattr(find_module("knobs"), "autotuning", None)
+    if _can_keep_data(getattr(autotuning_knobs, "listener", None)):
         return "knobs.autotuning.listener"
     return ""
 
 
-def _can_remember(hook: Any) -> bool:
+def _can_keep_data(hook: Any) -> bool:
+    """Whether a hook can keep what it sees for a test: a method and a closure can, a plain function writes a log."""
     if not hook:
         return False
     return not inspect.isfunction(hook) or bool(hook.__closure__)
@@ -269,7 +303,11 @@ def list_inner_heuristics(autotuner: Any) -> list[Any]:
 
 
 def find_arguments(bench_fn: Callable[[], None]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return the positional and keyword arguments of a call. Only the closure of its benchmark function holds them.
+    """Return the positional and keyword arguments of a launch.
+
+    Triton passes them on only in the closure of the function that benchmarks the candidates.
+
+    :param bench_fn: the function that Triton gives to ``check_disk_cache``.
 
     :raises LookupError: if the function is not the function of a known Triton.
     """
@@ -281,11 +319,15 @@ def find_arguments(bench_fn: Callable[[], None]) -> tuple[tuple[Any, ...], dict[
 
 
 def find_launched_config(kernel_call: Callable[[], object]) -> Any:
-    """Return the candidate that Triton's benchmark launches with a function; None if it is not known."""
+    """Return the candidate that a function of Triton's benchmark launches; None if the function does not tell it.
+
+    :param kernel_call: the function that Triton gives to ``do_bench``.
+    """
     return _find_cells(kernel_call).get("config")
 
 
 def _find_cells(function: Any) -> dict[str, Any]:
+    """Return the values in the closure of a function by name; nothing for other objects."""
     if not inspect.isfunction(function):
         return {}
     return closure_cells(function)
@@ -299,11 +341,9 @@ def list_candidate_errors() -> tuple[type[BaseException], ...]:
 
 
 def explain_no_race(autotuner_class: Any) -> str:
-    """Return the reason why no search of this Triton can race, in one line; empty if searches can race.
-
-    A benchmark that another package has put in place of Triton's own is used as it is, and is no reason.
-    """
+    """Return one line with the reason why no search of this Triton can race; empty if searches can race."""
     bench = getattr(autotuner_class, "_bench", None)
+    # Another package has replaced the method. Its searches do not race either, but the user wants this.
     if bench is not None and not _is_from_triton(bench):
         return ""
     try:
@@ -316,24 +356,28 @@ def explain_no_race(autotuner_class: Any) -> str:
 
 
 def _is_from_triton(bench: Any) -> bool:
-    # functools.wraps copies __module__ to a function around Triton's, so __module__ would not tell.
+    """Whether a function is Triton's own ``_bench``, and no other package's function around it."""
+    # The attribute __module__ does not tell: functools.wraps copies it from Triton's function to the other function.
     return getattr(bench, "__globals__", {}).get("__name__") == AUTOTUNER_MODULE
 
 
 def find_benchmark_driver(autotuner: Any) -> Any:
-    """Return the active driver if an autotuner uses Triton's own benchmark; None if it uses another benchmark.
-
-    Other benchmarks are: the author's, one with ``warmup=``, ``rep=`` or ``use_cuda_graph=``, one that another package
-    has put in place of Triton's, and the benchmark of a backend without events.
-    """
+    """Return the active driver if an autotuner uses Triton's own benchmark; None if it uses another benchmark."""
     autotuner_class = type(autotuner)
-    if explain_no_race(autotuner_class) or not _is_from_triton(autotuner_class._bench) or "_bench" in vars(autotuner):
+    if explain_no_race(autotuner_class):
+        return None
+    # Another package, or user code, has replaced the method that benchmarks a candidate.
+    if not _is_from_triton(autotuner_class._bench) or "_bench" in vars(autotuner):
         return None
     benchmark = autotuner.do_bench
-    qualified_name = getattr(benchmark, "__module__", ""), getattr(benchmark, "__qualname__", "")
-    if autotuner._do_bench is not None or qualified_name != ("triton.testing", "do_bench"):
+    # The author of the kernel has set do_bench=, warmup=, rep= or use_cuda_graph=.
+    if autotuner._do_bench is not None:
+        return None
+    # The backend has a benchmark of its own.
+    if getattr(benchmark, "__module__", "") != "triton.testing" or getattr(benchmark, "__qualname__", "") != "do_bench":
         return None
     driver = find_driver().active
+    # The backend's driver lacks the events or the buffer that the clock of a race needs.
     if not all(hasattr(driver, name) for name in _BENCHMARK_NEEDS):
         return None
     return driver
