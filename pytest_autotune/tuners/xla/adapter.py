@@ -22,7 +22,7 @@ class Adapter:
         self._bypassed: Iterable[str] = ()
 
     def hook(self, module: ModuleType, session: Session) -> None:
-        # Most runs never import JAX: until then nothing of this package is needed but this module.
+        # Most runs never import JAX. They load no other module of this package, because the import stands here.
         from pytest_autotune.tuners.xla.compilations import CacheUseHook, CompilationHook, XlaCompileWatcher
 
         compilations = XlaCompileWatcher(session)
@@ -46,5 +46,5 @@ class Adapter:
         yield
 
     def untracked(self) -> list[str]:
-        """Why compilations that may have tuned were bypassed."""
+        """Return a line for each reason for which compilations were bypassed. XLA may have tuned in them."""
         return [f"JAX programs ({reason})" for reason in self._bypassed]

@@ -15,6 +15,7 @@ import os
 import sys
 import tempfile
 import threading
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -51,7 +52,8 @@ class XlaCompilation:
     :param program: JAX's name of the program.
     :param dump: the file into which XLA writes its memory of choices.
     :param log: the file into which XLA writes its measurements.
-    :param is_reported: report the lookups. Else the watcher only reads the choices that XLA now has in its memory.
+    :param is_reported: whether the session gets the lookups. It does not get them while the plugin is paused. The
+        watcher then only notes which choices XLA has in its memory, so that no later compilation reports them.
     """
 
     program: str
@@ -59,6 +61,19 @@ class XlaCompilation:
     log: Path
     device: Device
     is_reported: bool
+
+
+@dataclass(frozen=True)
+class _ObservedFiles:
+    """The content of the files that XLA wrote in one compilation.
+
+    :param new_entries: the entries that XLA took into its memory in this compilation.
+    :param versions: the versions of JAX and of XLA's backends.
+    """
+
+    new_entries: list[XlaEntry]
+    log: TuningLog
+    versions: Versions
 
 
 class XlaCompileWatcher:
@@ -82,71 +97,81 @@ class XlaCompileWatcher:
         self._folder.cleanup()
 
     def report(self, compilation: XlaCompilation) -> None:
-        """Report the lookups of a compilation that is over."""
+        """Report the lookups of a compilation that has ended."""
         lookups = self._read_lookups(compilation)
         if compilation.is_reported:
             self._session.report_observed(*lookups)
 
     def tunes_on(self, backend: Any) -> bool:
-        """Whether XLA tunes programs for a backend, and the user wants their choices in the cache."""
+        """Whether XLA tunes programs for a backend, and the user has not left XLA out.
+
+        The method also notes for the user if the backend, or JAX's own cache, limits this run.
+        """
         if self._session.ignores(NAME, KERNELS[files.XlaLayout.NEW]):
             return False
         if backend.platform in _GPU_PLATFORMS:
             config = sys.modules["jax"].config
+            # CacheUseHook turns JAX's own cache off.
             if config.jax_compilation_cache_dir and config.jax_enable_compilation_cache:
                 self._session.note(
                     "xla: JAX's persistent compilation cache is off in this run: "
                     "its programs were tuned without this cache"
                 )
             return True
+        # A machine with a GPU also compiles small programs for the CPU. They deserve no note.
         if backend.platform == "cpu" and sys.modules["jax"].default_backend() == "cpu":
             self._session.note("xla: JAX runs on the CPU here, where XLA tunes nothing; it tunes on GPUs")
         return False
 
     def prepare(self, backend: Any, devices: Any, options: Any, program: str) -> XlaCompilation | None:
-        """Set the files that XLA reads and writes in a compilation; return None if the compilation is bypassed.
+        """Set the files that XLA reads and writes in a compilation.
 
+        :param devices: the devices that will run the program; None or empty if JAX does not tell them.
+        :param options: JAX's options of the compilation. This method changes them.
         :param program: JAX's name of the program.
+        :returns: the compilation; None if it is bypassed, and its options are unchanged.
         """
         if not self.tunes_on(backend):
             return None
         all_devices = backend.devices()
-        debug_options = options.executable_build_options.debug_options
-        if len({device.process_index for device in all_devices}) > 1:
-            reason = "under jax.distributed XLA itself shares its tuning among the processes"
-        else:
-            reason = _find_conflict(options)
+        reason = _find_bypass_reason(all_devices, options)
         if reason:
             self.bypassed[reason] = None
             return None
-        session = self._session
-        if getattr(debug_options, _FOLDER):
-            session.note(f"xla: --{_FOLDER} is not used in this run")
-        if any(NAME in index.list_tuners() for index in session.indexes if index is not session.index):
-            session.note("xla: a cache that a test names for itself is not used: XLA keeps its choices to the end")
-        is_reported = not session.is_paused
+        debug_options = options.executable_build_options.debug_options
+        self._note_unused_settings(debug_options)
+        is_reported = not self._session.is_paused
+        entries_folder = ""
         with self._mutex:
             self._compilation_count += 1
             number = self._compilation_count
-            loaded = self._loaded if is_reported else None
-        dump, log = self._temporary / f"{number}.pb", self._temporary / f"{number}.log.txt"
+            # While the plugin is paused, XLA tunes without the loaded entries.
+            if is_reported and self._loaded is not None:
+                entries_folder = str(self._temporary / _ENTRIES_FOLDER)
         first_device = all_devices[0]
         if devices is not None:
             first_device = next(iter(devices), first_device)
+        dump = self._temporary / f"{number}.pb"
+        log = self._temporary / f"{number}.log.txt"
         compilation = XlaCompilation(program, dump, log, jax_device(first_device), is_reported)
-        read_mode = internals.read_mode()
-        # The options are changed last: after an error of ours, XLA compiles with the user's own.
-        setattr(debug_options, _DUMP, str(dump))
-        # If the user has set a file for the log, XLA writes it there.
-        if hasattr(debug_options, _LOGS) and not getattr(debug_options, _LOGS):
-            setattr(debug_options, _LOGS, str(log))
-        setattr(debug_options, _FOLDER, "" if loaded is None else str(self._temporary / _ENTRIES_FOLDER))
-        setattr(debug_options, _MODE, read_mode)
+        _set_options(debug_options, compilation, entries_folder)
         return compilation
+
+    def _note_unused_settings(self, debug_options: Any) -> None:
+        """Tell the user which settings and caches have no effect in this run."""
+        session = self._session
+        if getattr(debug_options, _FOLDER):
+            session.note(f"xla: --{_FOLDER} is not used in this run")
+        # XLA keeps an entry in its memory to the end of the process, so a test's own cache would reach other tests.
+        if any(NAME in index.list_tuners() for index in session.indexes if index is not session.index):
+            session.note("xla: a cache that a test names for itself is not used: XLA keeps its choices to the end")
 
     @cached_property
     def _loaded(self) -> LoadedEntries | None:
-        """The loaded entries, which are written into the folder for XLA; None in a run that loads nothing."""
+        """The loaded entries; None in a run that loads nothing.
+
+        The first access writes the entries into the folder for XLA.
+        """
         index = self._session.index
         if index is None:
             return None
@@ -160,7 +185,8 @@ class XlaCompileWatcher:
         except CacheError as error:
             self._session.note(f"xla: nothing was loaded: {error}")
             return LoadedEntries(())
-        # The folder holds one entry for each fusion. An entry that was tuned under this version goes first.
+        # The folder holds only the first entry for each fusion. Entries of the installed version come first, because
+        # XLA may refuse an entry of another version.
         this_version = "jaxlib", find_version("jaxlib")
         same_version: list[XlaEntry] = []
         other_versions: list[XlaEntry] = []
@@ -175,7 +201,13 @@ class XlaCompileWatcher:
         return loaded_entries
 
     def _read_lookups(self, compilation: XlaCompilation) -> list[Lookup]:
-        """Return the lookups of a compilation: the entries that are new in XLA's memory."""
+        """Return a lookup for each entry that XLA took into its memory in a compilation."""
+        observed = self._read_files(compilation)
+        self._session.versions[NAME] = observed.versions
+        return [self._build_lookup(entry, compilation, observed) for entry in observed.new_entries]
+
+    def _read_files(self, compilation: XlaCompilation) -> _ObservedFiles:
+        """Read and remove the files that XLA wrote in a compilation."""
         dump = _read_and_remove(compilation.dump)
         log_text = _read_and_remove(compilation.log).decode("utf-8", "replace")
         with self._mutex:
@@ -189,51 +221,38 @@ class XlaCompileWatcher:
         self._backend_versions.update(log.backend_versions)
         libraries = [(name, find_version(name)) for name in ("jax", "jaxlib")]
         versions = Versions((*libraries, *sorted(self._backend_versions.items())))
-        self._session.versions[NAME] = versions
-        return [self._build_lookup(entry, compilation, log, versions) for entry in new_entries]
+        return _ObservedFiles(new_entries, log, versions)
 
-    def _build_lookup(
-        self, chosen: XlaEntry, compilation: XlaCompilation, log: TuningLog, versions: Versions
-    ) -> Lookup:
-        """Return the lookup for an entry that is new in XLA's memory."""
-        verdict = None
-        if self._loaded is not None:
-            verdict = self._loaded.judge(chosen, compilation.device, self._backend_versions)
-        loaded_entry = None if verdict is None else verdict.entry
-        if verdict is not None and verdict.outcome is Outcome.HIT and loaded_entry is not None:
-            return Lookup(
-                loaded_entry.identity, verdict.outcome, label=loaded_entry.label, result=UsedEntry(loaded_entry)
-            )
-        candidates: tuple[Candidate, ...] = ()
-        label = ""
-        profile = log.profiles.get((chosen.device, chosen.hlo))
-        if profile is not None:
-            candidates = profile.candidates
-            label = describe_hlo(profile.hlo_text)
-        elif loaded_entry is not None:
-            # The log contains no fusions that XLA did not measure.
-            label = loaded_entry.label
-        entry = to_entry(chosen, compilation.device, candidates, label, versions)
-        lookup_label = entry.label
-        if not lookup_label and compilation.program:
-            lookup_label = f"in {compilation.program}"
-        if verdict is None:
-            return Lookup(entry.identity, label=lookup_label, result=TunedEntry(entry))
+    def _build_lookup(self, chosen: XlaEntry, compilation: XlaCompilation, observed: _ObservedFiles) -> Lookup:
+        """Return the lookup for an entry that is new in XLA's memory.
+
+        :param chosen: the entry.
+        """
+        # The run loads nothing, so the lookup has no outcome.
+        if self._loaded is None:
+            entry = _build_entry(chosen, compilation, observed, None)
+            return Lookup(entry.identity, label=_build_label(entry, compilation), result=TunedEntry(entry))
+        answer = self._loaded.judge(chosen, compilation.device, self._backend_versions)
+        loaded_entry = answer.entry
+        if answer.outcome is Outcome.HIT and loaded_entry is not None:
+            used = UsedEntry(loaded_entry)
+            return Lookup(loaded_entry.identity, answer.outcome, label=loaded_entry.label, result=used)
+        entry = _build_entry(chosen, compilation, observed, loaded_entry)
         changed: tuple[str, ...] = ()
-        if verdict.outcome is Outcome.STALE and loaded_entry is not None:
+        if answer.outcome is Outcome.STALE and loaded_entry is not None:
             changed = tuple(list_changed_names(loaded_entry.fingerprint, entry.fingerprint))
         return Lookup(
             entry.identity,
-            verdict.outcome,
-            verdict.reason,
-            label=lookup_label,
+            answer.outcome,
+            answer.reason,
+            label=_build_label(entry, compilation),
             result=TunedEntry(entry),
             changed=changed,
         )
 
 
 class CompilationHook(CallHook):
-    """Watches the compilations that JAX asks XLA for."""
+    """The hook of JAX's function that compiles a program with XLA."""
 
     def __init__(self, watcher: XlaCompileWatcher) -> None:
         self._watcher = watcher
@@ -241,9 +260,11 @@ class CompilationHook(CallHook):
 
     def ask(self, call: HookedCall) -> None:
         """Set the files that XLA reads and writes."""
-        # No GPU lock: XLA does not tell when it begins to measure. With the lock around whole compilations four workers
-        # took 1.6 times as long and chose no better (tests/benchmarks/jax_suite.py).
-        if os.getpid() != self._process:  # a forked child has no way to report
+        # The hook takes no GPU lock, because XLA does not tell when it begins to measure. With the lock around whole
+        # compilations, four workers took 1.6 times as long and chose no better (tests/benchmarks/jax_suite.py).
+        #
+        # A forked child cannot report lookups to the session of its parent.
+        if os.getpid() != self._process:
             return
         arguments = call.arguments
         program = internals.program_name(arguments["module"])
@@ -258,7 +279,7 @@ class CompilationHook(CallHook):
 
 
 class CacheUseHook(CallHook):
-    """Has JAX compile every program that XLA tunes, in place of taking it from JAX's own cache."""
+    """Turns JAX's own cache off for programs that XLA tunes. A program from this cache would hide its lookups."""
 
     def __init__(self, watcher: XlaCompileWatcher) -> None:
         self._watcher = watcher
@@ -270,39 +291,109 @@ class CacheUseHook(CallHook):
 
 
 def _read_and_remove(path: Path) -> bytes:
-    """Return the content of a file, and remove the file; return nothing if there is no file."""
-    data = path.read_bytes() if path.exists() else b""
+    """Return the content of a file, and remove the file. XLA writes no file if it has nothing to write."""
+    if not path.exists():
+        return b""
+    data = path.read_bytes()
     path.unlink(missing_ok=True)
     return data
 
 
+def _build_entry(
+    chosen: XlaEntry, compilation: XlaCompilation, observed: _ObservedFiles, loaded_entry: Entry | None
+) -> Entry:
+    """Return the cache entry for an entry of XLA's memory, with the candidates and the label from XLA's log.
+
+    :param loaded_entry: the stale entry for the same HLO and device, if there is one. It has the label if the log has
+        none: XLA logs only fusions that it measured.
+    """
+    candidates: tuple[Candidate, ...] = ()
+    label = ""
+    profile = observed.log.profiles.get((chosen.device, chosen.hlo))
+    if profile is not None:
+        candidates = profile.candidates
+        label = describe_hlo(profile.hlo_text)
+    elif loaded_entry is not None:
+        label = loaded_entry.label
+    return to_entry(chosen, compilation.device, candidates, label, observed.versions)
+
+
+def _build_label(entry: Entry, compilation: XlaCompilation) -> str:
+    """Return the label of a lookup: the entry's own, else the program in which XLA looked it up (``in jit_f``)."""
+    if not entry.label and compilation.program:
+        return f"in {compilation.program}"
+    return entry.label
+
+
+def _set_options(debug_options: Any, compilation: XlaCompilation, entries_folder: str) -> None:
+    """Set XLA's files in the options of a compilation.
+
+    :param entries_folder: the folder of the loaded entries; empty if XLA is to tune without them.
+    """
+    # This line can fail, so it stands first: after an error, XLA compiles with the user's own options.
+    read_mode = internals.read_mode()
+    setattr(debug_options, _DUMP, str(compilation.dump))
+    # If the user has set a file for the log, XLA writes the log there, and candidates and labels are missing here.
+    if hasattr(debug_options, _LOGS) and not getattr(debug_options, _LOGS):
+        setattr(debug_options, _LOGS, str(compilation.log))
+    setattr(debug_options, _FOLDER, entries_folder)
+    setattr(debug_options, _MODE, read_mode)
+
+
+def _find_bypass_reason(all_devices: Sequence[Any], options: Any) -> str:
+    """Return the reason why XLA must compile a program without the plugin; empty if there is no reason."""
+    if len({device.process_index for device in all_devices}) > 1:
+        return "under jax.distributed XLA itself shares its tuning among the processes"
+    return _find_conflict(options)
+
+
 def _find_conflict(options: Any) -> str:
-    """Return why the user's own settings of a compilation exclude a cache; empty if they do not."""
+    """Return the user's setting with which the plugin cannot work, in one line; empty if there is no such setting.
+
+    The user sets XLA's flags in ``XLA_FLAGS``, which arrive in ``debug_options``, or as compiler options of
+    ``jax.jit``, which arrive in ``env_option_overrides``.
+    """
     debug_options = options.executable_build_options.debug_options
     overrides = dict(options.env_option_overrides)
+    # Flags that do the work of the plugin's own options.
     for name, instead in ((_DUMP, "--autotune-dump"), (_LOAD, "--autotune-load")):
         if getattr(debug_options, name, "") or overrides.get(name):
             return f"--{name} is set: remove it, {instead} does the same"
+    # Compiler options that would replace the values that the plugin sets.
     for name in (_FOLDER, _MODE):
         if overrides.get(name):
             return f"the compiler option {name} is set: remove it, or leave XLA out with --autotune-tuners"
-    # Only some of XLA's flags have a name in Python, so the flags are read from the serialized options.
+    flag = _find_flag_against_tuning(options, overrides)
+    if flag:
+        return f"--{flag} is set: XLA tunes nothing then and does not tell what it lacks"
+    return ""
+
+
+def _find_flag_against_tuning(options: Any, overrides: Mapping[str, object]) -> str:
+    """Return the flag that turns XLA's tuning off, such as ``xla_gpu_deterministic_ops``; empty if none does.
+
+    :param overrides: the compiler options of ``jax.jit``, by the name of the flag.
+    """
+    # Python names only some of XLA's flags, so the flags are read from the serialized options. The message in
+    # descriptors.textproto has only the flags that matter here.
     serialized = messages.parse("xla.CompileOptionsProto", options.SerializeAsString())
     flags = serialized.executable_build_options.debug_options
-    settings = {field.name: int(getattr(flags, field.name)) for field in flags.DESCRIPTOR.fields}
+    settings: dict[str, int] = {field.name: int(getattr(flags, field.name)) for field in flags.DESCRIPTOR.fields}
     for name in settings:
         if name in overrides:
             settings[name] = _parse_setting(overrides[name])
-    conflicts = []
+    # At level 0 XLA does not tune. Each of the other flags turns tuning off if it is set.
     if settings.pop("xla_gpu_autotune_level") == 0:
-        conflicts.append("xla_gpu_autotune_level=0")
-    conflicts += [name for name, is_set in settings.items() if is_set]
-    if not conflicts:
-        return ""
-    return f"--{conflicts[0]} is set: XLA tunes nothing then and does not tell what it lacks"
+        return "xla_gpu_autotune_level=0"
+    for name, setting in settings.items():
+        if setting:
+            return name
+    return ""
 
 
 def _parse_setting(value: object) -> int:
-    """Return an option's value, which may be text such as ``"true"``, as a number."""
+    """Return the value of a flag as a number: ``2`` for ``"2"``, 1 for ``"true"``, 0 for any other text."""
     text = str(value).lower()
-    return int(text) if text.lstrip("-").isdigit() else int(text == "true")
+    if text.lstrip("-").isdigit():
+        return int(text)
+    return int(text == "true")

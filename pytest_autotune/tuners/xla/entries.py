@@ -1,7 +1,8 @@
 """Converts XLA's entries to entries of a cache and back, and reads XLA's tuning log.
 
-An entry of a cache keeps XLA's bytes in ``native``; its readable fields are made from them. The tuning log tells the
-measured times and the HLO text behind a fingerprint. XLA's own files are in :mod:`pytest_autotune.tuners.xla.files`.
+An entry of a cache keeps the bytes of XLA's entry in ``native``. The readable fields are computed from these bytes. The
+tuning log has the measured times, and the HLO text for a fingerprint. :mod:`pytest_autotune.tuners.xla.files` reads and
+writes XLA's own files.
 """
 
 from __future__ import annotations
@@ -41,35 +42,56 @@ _MOVING_OPS = {
     "constant", "tuple", "get-tuple-element", "bitcast", "copy", "broadcast", "reshape", "transpose", "convert", "iota",
 }  # fmt: skip
 _MAX_OPS = 6
+#: The fields with inner messages that become a single value of a choice.
+_MESSAGES_AS_ONE_VALUE = ("tuning_knobs", "output_tiles", "workspace_size")
 
 
 def split_description(description: str) -> tuple[str, str]:
-    """Return XLA's description of a device without cuDNN's version, and that version; the version may be empty."""
+    """Split XLA's description of a device into the description without cuDNN, and the version of cuDNN.
+
+    The version is empty if the description has none. Example:
+    ``"CUDA: 9.0, Cores: 132, DNN version: 9.10.0"`` gives ``("CUDA: 9.0, Cores: 132", "9.10.0")``.
+    """
     match = _DNN.search(description)
-    return _DNN.sub("", description), match[1] if match else ""
+    if match is None:
+        return description, ""
+    return _DNN.sub("", description), match[1]
 
 
 def problem_of(entry: XlaEntry, device: Device) -> Problem:
     """Return the problem that an entry of XLA solves.
 
-    :param device: the device that XLA tuned on; XLA's own device is a part of the key.
+    The key holds XLA's own name of the device, because XLA can tell devices apart that have equal names here.
+
+    :param device: the device on which XLA tuned, as pytest-autotune names it.
     """
     if entry.layout is XlaLayout.NEW:
-        key = [Value("device_fingerprint", entry.device, "digest"), Value("hlo_fingerprint", entry.hlo, "digest")]
-        explicit_version = entry.message.key.target.explicit_version
-        if explicit_version:
-            key.append(Value("explicit_version", str(explicit_version)))
+        key = _list_new_key(entry)
     else:
-        digest = hashlib.sha256(entry.hlo.encode()).hexdigest()[:32]
-        key = [
-            Value("device_description", split_description(entry.device)[0]),
-            Value("hlo_digest", digest, "digest"),
-        ]
+        key = _list_legacy_key(entry)
     return Problem(NAME, KERNELS[entry.layout], tuple(key), device)
 
 
+def _list_new_key(entry: XlaEntry) -> list[Value]:
+    key = [Value("device_fingerprint", entry.device, "digest"), Value("hlo_fingerprint", entry.hlo, "digest")]
+    explicit_version = entry.message.key.target.explicit_version
+    if explicit_version:
+        key.append(Value("explicit_version", str(explicit_version)))
+    return key
+
+
+def _list_legacy_key(entry: XlaEntry) -> list[Value]:
+    # The legacy format has the whole text of the HLO, which is too long for a key.
+    digest = hashlib.sha256(entry.hlo.encode()).hexdigest()[:32]
+    return [Value("device_description", split_description(entry.device)[0]), Value("hlo_digest", digest, "digest")]
+
+
 def fingerprint_of(entry: XlaEntry) -> tuple[Value, ...]:
-    """Return the fingerprint of an entry of XLA: versions of cuDNN and the entry, or of the code generator."""
+    """Return the fingerprint of an entry of XLA.
+
+    In the legacy format it has the version of cuDNN and XLA's version of the entry. In the new format it has the
+    version and the options of XLA's code generator.
+    """
     fingerprint = []
     if entry.layout is XlaLayout.LEGACY:
         cudnn = split_description(entry.device)[1]
@@ -86,7 +108,11 @@ def fingerprint_of(entry: XlaEntry) -> tuple[Value, ...]:
 
 
 def choice_of(entry: XlaEntry) -> Candidate:
-    """Return the choice of an entry of XLA with readable parameters."""
+    """Return the choice of an entry of XLA. The params have the name of the backend, and then its settings.
+
+    A legacy result holds either the message of a known backend, such as ``gemm`` or ``triton``, or a message ``other``
+    with the backend's name.
+    """
     if entry.layout is XlaLayout.NEW:
         return build_candidate(entry.message.value.optimal_config)
     result = entry.message.result
@@ -109,9 +135,11 @@ def build_candidate(config: messages.Message, time_us: float | None = None, fail
 
 
 def enum_name(field: Any, number: int) -> str:
-    """Return the name of an enum's value; its number as text if a newer XLA added the value."""
+    """Return the name of an enum's value. If a newer XLA has added the value, return its number as text."""
     value = field.enum_type.values_by_number.get(number)
-    return value.name if value else str(number)
+    if value is None:
+        return str(number)
+    return str(value.name)
 
 
 def to_microseconds(duration: messages.Message) -> float:
@@ -120,30 +148,46 @@ def to_microseconds(duration: messages.Message) -> float:
 
 
 def _list_params(message: messages.Message) -> list[Value]:
-    """Return the fields that are set in a message and in its inner messages."""
+    """Return a value for each field that is set in a message and in its inner messages."""
     if message.DESCRIPTOR.full_name == "google.protobuf.Any":
-        name = message.type_url.rpartition("/")[2]
-        try:
-            return _list_params(messages.parse(name, message.value))
-        except Exception:
-            # The message is of another version of XLA. Its bytes are kept in the entry's native field.
-            return [Value("config", name)]
+        return _list_params_of_any(message)
     params: list[Value] = []
     for descriptor, value in message.ListFields():
-        if descriptor.enum_type is not None:
-            params.append(Value(descriptor.name, enum_name(descriptor, value)))
-        elif descriptor.message_type is None:
-            scalar = value if isinstance(value, (bool, int, str)) else str(value)
-            params.append(Value(descriptor.name, scalar))
-        elif descriptor.name == "tuning_knobs":
-            params.append(Value(descriptor.name, " ".join(f"{knob}={value[knob]}" for knob in sorted(value))))
-        elif descriptor.name == "output_tiles":
-            params.append(Value(descriptor.name, " ".join("x".join(map(str, tile.sizes)) for tile in value)))
-        elif descriptor.name == "workspace_size":
-            params.append(Value(descriptor.name, int(value.value)))
-        else:
+        is_message = descriptor.message_type is not None
+        if is_message and descriptor.name not in _MESSAGES_AS_ONE_VALUE:
             params += _list_params(value)
+        else:
+            params.append(Value(descriptor.name, _read_field(descriptor, value)))
     return params
+
+
+def _list_params_of_any(message: messages.Message) -> list[Value]:
+    """Return the params of the message that an ``Any`` holds."""
+    name = message.type_url.rpartition("/")[2]
+    try:
+        return _list_params(messages.parse(name, message.value))
+    except Exception:
+        # The message is of another version of XLA, so only its name is readable. The entry's native bytes have it all.
+        return [Value("config", name)]
+
+
+def _read_field(descriptor: Any, value: Any) -> bool | int | str:
+    """Return the value of a field as a single plain value.
+
+    :param descriptor: protobuf's description of the field.
+    """
+    if descriptor.name == "tuning_knobs":  # a map: "pipeline=1 split=2"
+        return " ".join(f"{knob}={value[knob]}" for knob in sorted(value))
+    if descriptor.name == "output_tiles":  # a list of sizes for each tile: "16x64 8x8"
+        tiles = ["x".join(map(str, tile.sizes)) for tile in value]
+        return " ".join(tiles)
+    if descriptor.name == "workspace_size":
+        return int(value.value)
+    if descriptor.enum_type is not None:
+        return enum_name(descriptor, value)
+    if isinstance(value, (bool, int, str)):
+        return value
+    return str(value)
 
 
 def to_entry(
@@ -155,9 +199,10 @@ def to_entry(
 ) -> Entry:
     """Return the cache entry for an entry of XLA.
 
-    :param candidates: the candidates that XLA measured; empty if its log tells none.
-    :param label: words about the fusion. An entry of the legacy format has its HLO text and needs no label.
+    :param candidates: the candidates that XLA measured; empty if XLA's log has none.
+    :param label: words about the fusion. If it is empty, an entry of the legacy format gets a label from its HLO text.
     """
+    # The measured candidate has a time, which the entries of the new format lack.
     choice = choice_of(entry)
     for candidate in candidates:
         if candidate.is_same_configuration(choice):
@@ -179,7 +224,7 @@ def to_entry(
 def to_xla(entry: Entry) -> XlaEntry:
     """Return XLA's entry from the native bytes of a cache entry.
 
-    :raises CacheError: if the bytes are not of the entry's problem, or of a layout that is unknown here.
+    :raises CacheError: if the bytes are damaged, belong to another problem, or have a format that is not known.
     """
     layouts = {kernel: layout for layout, kernel in KERNELS.items()}
     layout = layouts.get(entry.problem.kernel)
@@ -188,8 +233,7 @@ def to_xla(entry: Entry) -> XlaEntry:
     xla_entry = XlaEntry(layout, entry.native)
     try:
         is_same = problem_of(xla_entry, entry.problem.device) == entry.problem
-    except Exception:
-        # Protobuf raises several kinds of errors for damaged bytes.
+    except Exception:  # protobuf raises several kinds of errors for damaged bytes
         is_same = False
     if not is_same:
         raise CacheError(str(entry.problem), "its native bytes are not those of this problem", "dump it anew")
@@ -199,11 +243,64 @@ def to_xla(entry: Entry) -> XlaEntry:
 def to_cache(entries: Iterable[XlaEntry], device: Device | None = None) -> Cache:
     """Return a cache with entries of XLA.
 
-    :param device: the device that they were tuned on, which XLA's files do not name; unknown if None.
+    :param device: the device on which the entries were tuned. XLA's files do not name it. If it is None, the entries
+        get a device without a name, ``Device("GPU", "")``.
     """
     if device is None:
         device = Device("GPU", "")
     return Cache(tuple(to_entry(entry, device) for entry in entries))
+
+
+@dataclass
+class _HloSummary:
+    """The parts of HLO text that a label shows.
+
+    :param ops: the names of the operations, each once, in the order of the text. The values are unused.
+    :param parameters: the shapes of the parameters.
+    :param operands: the shapes of the first instruction's operands.
+    :param result: the shape of the root, or of the first instruction if the text has no root.
+    :param jax_operation: the operation of JAX behind the first fusion whose computation the text does not contain.
+    """
+
+    ops: dict[str, None] = field(default_factory=dict)
+    parameters: list[str] = field(default_factory=list)
+    operands: list[str] = field(default_factory=list)
+    result: str = ""
+    jax_operation: str = ""
+
+    def add_instruction(self, instruction: re.Match[str]) -> None:
+        """Add a line of the text.
+
+        :param instruction: a match of ``_INSTRUCTION``.
+        """
+        root, name, shape, op, rest = instruction.groups()
+        shapes = _SHAPE.findall(shape)
+        if op == "parameter":
+            self.parameters += shapes
+            return
+        if root or not self.result:
+            self.result = ", ".join(shapes)
+        if not self.operands:
+            self.operands = _SHAPE.findall(rest.partition("), ")[0])
+        target = _TARGET.search(rest)
+        if op == "custom-call" and target is not None:
+            op = target[1]
+        # The name of a fusion tells its operations: "loop_add_fusion.2".
+        if op == "fusion":
+            op = _NUMBER_SUFFIX.sub("", name)
+            if not self.jax_operation:
+                self.jax_operation = _find_jax_operation(rest)
+        self.ops[op] = None
+
+    def describe_ops(self) -> str:
+        """Return the first operations that compute something; if all only move data, the first of these."""
+        ops = [op for op in self.ops if op not in _MOVING_OPS]
+        if not ops:
+            ops = list(self.ops)
+        text = ", ".join(ops[:_MAX_OPS])
+        if len(ops) > _MAX_OPS:
+            text += ", …"
+        return text
 
 
 def describe_hlo(text: str) -> str:
@@ -212,44 +309,36 @@ def describe_hlo(text: str) -> str:
     The input shapes are those of the parameters, or of the operands of a single instruction. If the text does not
     contain the computation of a fusion, the label has the fusion's own name and its operation of JAX.
     """
-    ops: dict[str, None] = {}
-    parameters: list[str] = []
-    operands: list[str] = []
-    result = source = ""
+    summary = _HloSummary()
     for line in text.splitlines():
-        match = _INSTRUCTION.match(line)
-        if match is None:
-            continue
-        root, name, shape, op, rest = match.groups()
-        shapes = _SHAPE.findall(shape)
-        if op == "parameter":
-            parameters += shapes
-            continue
-        if root or not result:
-            result = ", ".join(shapes)
-        operands = operands or _SHAPE.findall(rest.partition("), ")[0])
-        target = _TARGET.search(rest)
-        if op == "custom-call" and target is not None:
-            op = target[1]
-        if op == "fusion":
-            op = _NUMBER_SUFFIX.sub("", name)
-            source = source or _find_jax_operation(rest)
-        ops[op] = None
-    if not result:
+        instruction = _INSTRUCTION.match(line)
+        if instruction is not None:
+            summary.add_instruction(instruction)
+    # The text has no instruction, or only parameters.
+    if not summary.result:
         return ""
-    names = [op for op in ops if op not in _MOVING_OPS] or list(ops)
-    label = ", ".join(names[:_MAX_OPS])
-    if len(names) > _MAX_OPS:
-        label += ", …"
-    inputs = ", ".join(parameters or operands)
-    label += f": {inputs} -> {result}" if inputs else f": {result}"
-    return f"{label}; {source}" if source else label
+    label = f"{summary.describe_ops()}: "
+    inputs = ", ".join(summary.parameters or summary.operands)
+    if inputs:
+        label += f"{inputs} -> "
+    label += summary.result
+    if summary.jax_operation:
+        label += f"; {summary.jax_operation}"
+    return label
 
 
 def _find_jax_operation(attributes: str) -> str:
-    """Return the compiled function with the last part of the path that JAX gave an instruction; empty if unknown."""
+    """Return the compiled function and the last part of the path that JAX gave to an instruction.
+
+    Example: ``op_name="jit(f)/while/body/dot_general"`` gives ``jit(f)/dot_general``.
+
+    :param attributes: the text of an instruction after its operation.
+    :returns: empty if JAX gave no path.
+    """
     match = _OP_NAME.search(attributes)
-    return "".join(match.groups("")) if match else ""
+    if match is None:
+        return ""
+    return "".join(match.groups(""))
 
 
 @dataclass(frozen=True)
@@ -273,9 +362,10 @@ class TuningLog:
 
 
 def read_log(text: str) -> TuningLog:
-    """Read the text of XLA's tuning log. A log of the legacy format has no fingerprints and reads as empty.
+    """Read the text of XLA's tuning log.
 
-    XLA appends one message for each module, so the text holds several messages: each begins with its device.
+    XLA appends a message for each module. A message begins with the line ``device: …``, at which this function splits
+    the text. A log of the legacy format has no fingerprints that would tell its fusions, so the result is empty.
 
     :raises ValueError: for a text that is no tuning log.
     """
@@ -302,7 +392,7 @@ def read_log(text: str) -> TuningLog:
 
 
 def _list_candidates(instruction: messages.Message) -> list[Candidate]:
-    """Return the candidates of one instruction: first the measured, then the failed."""
+    """Return the candidates of one instruction: first those with a time, then those that failed."""
     candidates = []
     for profile in instruction.config_profiles:
         candidates.append(build_candidate(profile.config, to_microseconds(profile.run_time)))
@@ -315,4 +405,6 @@ def _describe_failure(failed: messages.Message) -> str:
     """Return the kind of a failure with the first line of XLA's message, at most 200 characters."""
     kind = enum_name(failed.DESCRIPTOR.fields_by_name["kind"], failed.kind).lower().replace("_", " ")
     first_line = failed.message.strip().partition("\n")[0][:200]
-    return f"{kind}: {first_line}" if first_line else kind
+    if not first_line:
+        return kind
+    return f"{kind}: {first_line}"

@@ -16,8 +16,11 @@ COMPILE_PARAMETERS = ["backend", "module", "executable_devices", "options", "hos
 def replace(patches: Patches, compilation: CallHook, cache_use: CallHook) -> None:
     """Hook two functions of JAX.
 
-    :param compilation: is asked about each program that JAX takes from no cache of its own.
-    :param cache_use: is asked before, whether JAX looks into its own cache.
+    For each program, JAX calls ``is_cache_used``. If JAX does not take the program from its own cache, it then calls
+    ``backend_compile_and_load``.
+
+    :param compilation: the hook of ``backend_compile_and_load``, which compiles a program with XLA.
+    :param cache_use: the hook of ``is_cache_used``, which tells whether JAX looks for the program in its own cache.
     :raises HookError: if JAX has no such function, or it has other parameters.
     """
     compiler = importlib.import_module("jax._src.compiler")
@@ -27,7 +30,7 @@ def replace(patches: Patches, compilation: CallHook, cache_use: CallHook) -> Non
 
 
 def read_mode() -> Any:
-    """``AutotuneCacheMode.READ``: XLA never writes into the folder that it is given."""
+    """Return ``AutotuneCacheMode.READ``. In this mode XLA reads the folder of entries and never writes into it."""
     return importlib.import_module("jax._src.lib").xla_client.AutotuneCacheMode.READ
 
 
@@ -39,7 +42,10 @@ def is_in_use() -> bool:
 
 
 def program_name(module: Any) -> str:
-    """What JAX calls a program: ``jit_f``; empty where that is unknown."""
+    """Return JAX's name of a program, such as ``jit_f``; empty if the program has no name.
+
+    :param module: the program as an MLIR module.
+    """
     with suppress(AttributeError, KeyError):
         return str(module.operation.attributes["sym_name"].value)
     return ""

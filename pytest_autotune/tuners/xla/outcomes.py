@@ -1,8 +1,8 @@
 """Decides the outcome of XLA's lookups: hit, stale, mismatch or miss, with the reason.
 
-XLA looks up choices inside itself and reports nothing. But it takes an entry of the loaded folder into its memory only
-if it uses the entry, and it writes its memory into a file after each compilation. So an entry of its memory that equals
-a loaded entry, including the value, is a hit. XLA chose every other entry itself.
+XLA reports no lookups, so this module finds the outcomes from two facts. XLA takes a loaded entry into its memory only
+if it uses the entry. XLA writes its memory into a file after each compilation. Therefore an entry in this file is a hit
+if it equals a loaded entry, including the value. XLA itself chose every other entry in the file.
 """
 
 from __future__ import annotations
@@ -56,18 +56,22 @@ class LoadedEntries:
 
         :param chosen: the entry of XLA's memory after a compilation.
         :param device: the device of the compilation.
-        :param versions: XLA's names of its backends, with their versions now.
+        :param versions: the present versions of XLA's backends, by XLA's names of the backends.
         """
         same_hlo = self._by_hlo.get((chosen.layout, chosen.hlo), [])
         same_device = [loaded for loaded in same_hlo if is_same_device(loaded.xla_entry, chosen)]
+        # Hit: XLA's choice is a loaded one.
         for loaded in same_device:
             if _has_same_value(loaded.xla_entry, chosen):
                 return XlaAnswer(Outcome.HIT, "", loaded.cache_entry)
+        # Stale: a loaded entry has the same HLO and device, but XLA did not use it.
         if same_device:
             reason = _describe_change(same_device[0], chosen, versions)
             return XlaAnswer(Outcome.STALE, reason, same_device[0].cache_entry)
+        # Mismatch: the entries for this HLO are of other devices.
         if same_hlo:
             return XlaAnswer(Outcome.MISMATCH, _describe_other_device(same_hlo, chosen, device))
+        # Miss: no entry has this HLO. If another JAX wrote the loaded entries, they could not have it.
         layouts = {loaded.xla_entry.layout for loaded in self.entries}
         if layouts and chosen.layout not in layouts:
             reason = f"no entry; those that are loaded are of XLA's {_describe_layout(layouts.pop())} format"
@@ -76,15 +80,15 @@ class LoadedEntries:
 
 
 def is_same_device(one: XlaEntry, other: XlaEntry) -> bool:
-    """Whether two entries are of one type of device, whatever the version of cuDNN."""
+    """Whether two entries are of the same type of device. The version of cuDNN may differ."""
     return split_description(one.device)[0] == split_description(other.device)[0]
 
 
 def _has_same_value(loaded: XlaEntry, chosen: XlaEntry) -> bool:
-    """Whether XLA's choice is the loaded one.
+    """Whether XLA's choice equals a loaded choice.
 
-    In the new format XLA also uses an entry of another codegen version, if the version of the entry's backend is the
-    same. That version is a part of the value.
+    In the new format, only the values are compared, because XLA also uses entries of another codegen version. It then
+    requires the same version of the entry's backend, and this version is a part of the value.
     """
     if chosen.layout is XlaLayout.NEW:
         return bool(loaded.message.value == chosen.message.value)
@@ -92,6 +96,7 @@ def _has_same_value(loaded: XlaEntry, chosen: XlaEntry) -> bool:
 
 
 def _without_time(entry: XlaEntry) -> bytes:
+    """Return the serialized result of a legacy entry without its time, which differs in each run."""
     result = type(entry.message.result)()
     result.CopyFrom(entry.message.result)
     result.ClearField("run_time")
@@ -99,30 +104,44 @@ def _without_time(entry: XlaEntry) -> bytes:
 
 
 def _describe_change(loaded: LoadedEntry, chosen: XlaEntry, versions: Mapping[str, str]) -> str:
-    """Return the reason why XLA did not use a loaded entry for the same HLO and device."""
+    """Return the reason why XLA did not use a loaded entry for the same HLO and device.
+
+    :param versions: the present versions of XLA's backends.
+    """
     if chosen.layout is XlaLayout.LEGACY:
         return ", ".join(_list_legacy_changes(loaded.xla_entry, chosen)) or _UNCHANGED
     if loaded.xla_entry.message.key.environment == chosen.message.key.environment:
         return _UNCHANGED
-    loaded_versions = dict(loaded.cache_entry.versions.libraries)
-    loaded_value, chosen_value = loaded.xla_entry.message.value, chosen.message.value
-    config = loaded_value.optimal_config
-    if config.backend == chosen_value.optimal_config.backend:
-        backend = enum_name(config.DESCRIPTOR.fields_by_name["backend"], config.backend)
-        loaded_versions.setdefault(backend, loaded_value.optimal_backend_version)
-        versions = {backend: chosen_value.optimal_backend_version, **versions}
-    differences = []
-    for name, version in sorted(versions.items()):
-        loaded_version = loaded_versions.get(name, version)
-        if loaded_version != version:
-            differences.append(f"{name} {_shorten(loaded_version)} -> {_shorten(version)}")
+    differences = _list_version_changes(loaded, chosen, versions)
     if not differences:
         return "XLA codegen changed"
     return f"XLA codegen changed: {', '.join(differences)}"
 
 
+def _list_version_changes(loaded: LoadedEntry, chosen: XlaEntry, versions: Mapping[str, str]) -> list[str]:
+    """Return the versions of backends that differ between two entries of the new format: ``CUDNN 9.10.0 -> 9.19.0``.
+
+    The versions come from the cache entry and from XLA's tuning log. For the backend of the two choices, the values of
+    XLA's entries hold the version, too. It counts if the cache entry or the log does not have the backend.
+    """
+    loaded_versions = dict(loaded.cache_entry.versions.libraries)
+    present_versions = dict(versions)
+    loaded_value, chosen_value = loaded.xla_entry.message.value, chosen.message.value
+    config = loaded_value.optimal_config
+    if config.backend == chosen_value.optimal_config.backend:
+        backend = enum_name(config.DESCRIPTOR.fields_by_name["backend"], config.backend)
+        loaded_versions.setdefault(backend, loaded_value.optimal_backend_version)
+        present_versions.setdefault(backend, chosen_value.optimal_backend_version)
+    differences = []
+    for name, version in sorted(present_versions.items()):
+        loaded_version = loaded_versions.get(name, version)
+        if loaded_version != version:
+            differences.append(f"{name} {_shorten(loaded_version)} -> {_shorten(version)}")
+    return differences
+
+
 def _list_legacy_changes(loaded: XlaEntry, chosen: XlaEntry) -> Iterator[str]:
-    """Yield the differences between two entries of the legacy format for the same HLO and device."""
+    """Yield the versions that differ between two entries of the legacy format: ``cuDNN 9.10.0 -> 9.19.0``."""
     loaded_cudnn = split_description(loaded.device)[1]
     chosen_cudnn = split_description(chosen.device)[1]
     if loaded_cudnn != chosen_cudnn:
@@ -132,15 +151,22 @@ def _list_legacy_changes(loaded: XlaEntry, chosen: XlaEntry) -> Iterator[str]:
 
 
 def _shorten(version: str) -> str:
-    """Return a version; of a long digest its first 12 digits."""
-    return version[:12] if re.fullmatch("[0-9a-f]{16,}", version) else version
+    """Return a version in short. Some backends have a digest as their version, of which 12 digits are enough."""
+    if re.fullmatch("[0-9a-f]{16,}", version):
+        return version[:12]
+    return version
 
 
 def _describe_other_device(same_hlo: list[LoadedEntry], chosen: XlaEntry, device: Device) -> str:
-    """Return the reason of a mismatch: the loaded entries for this HLO are of other devices."""
+    """Return the reason of a mismatch: the loaded entries for this HLO are of other devices.
+
+    :param same_hlo: the loaded entries.
+    :param device: the device of the compilation, as pytest-autotune names it.
+    """
     loaded_devices = sorted({str(loaded.cache_entry.problem.device) for loaded in same_hlo})
     if loaded_devices != [str(device)]:
         return f"tuned on {', '.join(loaded_devices)}, running on {device}"
+    # pytest-autotune gives both devices the same name, but XLA's descriptions differ, for example in the clock rate.
     loaded_parts = split_description(same_hlo[0].xla_entry.device)[0].split(", ")
     chosen_parts = split_description(chosen.device)[0].split(", ")
     differences = []
