@@ -1,4 +1,4 @@
-"""Finds the choice for a call of an autotuned kernel that Triton's memory has no choice for, or begins a search."""
+"""Finds the choice for a launch for which Triton's memory has no choice. If there is none, a search begins."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from pytest_autotune.tuners.triton.tuning import CallContest, CallSearch, descri
 
 
 class CallQuestion(Question):
-    """Asks for the config of a call of an autotuned kernel.
+    """The question that the adapter asks the session: which config is the choice for this call?
 
     :param configs: the candidates that pruning left.
     """
@@ -67,7 +67,7 @@ class CallQuestion(Question):
         return list_digests(self._call, self._call_identity, self._configs)
 
     def help(self) -> None:
-        """Compile candidates for the worker that tunes this call."""
+        """Compile candidates while another worker tunes the same problem, so that it finds them on disk."""
         if _can_compile(self._call.autotuner):
             help_to_compile(self._call, self._configs, self._session)
 
@@ -76,7 +76,8 @@ class CallQuestion(Question):
 class _RememberedChoice:
     """A choice in the memory of an autotuner.
 
-    :param cache: the memory. A test with its own cache file gives the autotuner another memory for a while.
+    :param cache: the autotuner's memory at that time. For a test with its own cache file, the adapter gives the
+        autotuner another memory.
     """
 
     cache: dict[Any, Any]
@@ -88,7 +89,7 @@ class _RememberedChoice:
 
 @dataclass(frozen=True)
 class _BenchmarkedSearch:
-    """A search that Triton's benchmark, or the kernel's own, makes after the hook was asked."""
+    """A search whose candidates cannot race: after the hook, Triton's benchmark or the kernel's own measures them."""
 
     call: Call
     search: CallSearch
@@ -96,12 +97,12 @@ class _BenchmarkedSearch:
 
 
 class Choices(CallHook):
-    """Finds the choices for the calls of one process. It is the hook of ``check_disk_cache``.
+    """Finds the choices for the calls of one process. This is the hook of :meth:`check_disk_cache`.
 
-    :param compilations: notes the specializations of choices.
+    :param compilations: notes for which specializations a choice was compiled.
     :param heuristics: the ``triton.heuristics`` around autotuners.
     :param disk_cache: Triton's own ``check_disk_cache``.
-    :param asked: receives each autotuner that asks.
+    :param asked: the set to which this class adds each autotuner that asks.
     """
 
     def __init__(
@@ -123,39 +124,48 @@ class Choices(CallHook):
     def ask(self, call: HookedCall) -> CallResult | CallInstead | None:
         """Put a choice into ``autotuner.cache``, or let Triton benchmark the candidates.
 
-        The result of ``check_disk_cache`` is True if the choice was not benchmarked in this call.
+        :returns: the result of ``check_disk_cache``: True if the choice comes from a cache, False if this call measured
+            it. None leaves the call to :meth:`check_disk_cache`, as without the plugin.
         """
         autotuner, configs = call.arguments["autotuner"], call.arguments["configs"]
         self._asked.add(autotuner)
-        session = self._session
         function = python_function(autotuner)
-        if session.is_paused or function is None or session.ignores(NAME, qualified_name(function)):
+        if function is None or self._is_left_alone(function):
             return None
-        is_interpreted = autotuners.is_interpreted(autotuner)
-        if is_interpreted:
+        if autotuners.is_interpreted(autotuner):
             self._interpreter_threads.add_lookup()
         outer_heuristics = self._heuristics.list_around(autotuner)
         kernel_call = Call.of(autotuner, call.arguments["tuning_key"], call.arguments["bench_fn"], outer_heuristics)
+        # Pruning left a single candidate, so there is nothing to choose.
         if len(configs) == 1:
-            with compiler.remove_unfinished_hashes():  # the hash of a config hashes the functions that it holds
-                kernel_call.adopt(configs[0], {configs[0]: 0.0})
-            self._forget_before_the_next_test(kernel_call)
-            return CallResult(True)
+            return self._take_only_candidate(kernel_call, configs[0])
         identity = self._find_identity(kernel_call, function, configs)
         if identity is None:
             return None
-        if not is_interpreted:
+        if not autotuners.is_interpreted(autotuner):
             self._compilations.begin_choice(autotuner)
         tuning = call.enter(self._begin_tuning(kernel_call, configs, identity))
         if self._take_choice(kernel_call, identity, tuning):
             self._forget_before_the_next_test(kernel_call)
             return CallResult(True)
-        if not session.policy.is_dumping and _owner_uses_disk_cache(autotuner):
+        # The author uses Triton's own disk cache. Without a dump, nobody needs the plugin to measure in its place.
+        if not self._session.policy.is_dumping and _owner_uses_disk_cache(autotuner):
             return None
         return self._search(call, kernel_call, tuning)
 
+    def _is_left_alone(self, function: FunctionType) -> bool:
+        """Whether the user has turned the plugin off for this kernel or this test."""
+        return self._session.is_paused or self._session.ignores(NAME, qualified_name(function))
+
+    def _take_only_candidate(self, kernel_call: Call, config: Any) -> CallResult:
+        # Triton's memory hashes the config, and so the functions in the config. This may fail half-way.
+        with compiler.remove_unfinished_hashes():
+            kernel_call.adopt(config, {config: 0.0})
+        self._forget_before_the_next_test(kernel_call)
+        return CallResult(True)
+
     def note(self, call: HookedCall, result: Any) -> CallResult | None:
-        """Record the choice of a benchmark."""
+        """Record the choice of Triton's benchmark, or of the kernel's own."""
         if not isinstance(call.state, _BenchmarkedSearch):
             return None
         call.state.search.record_benchmark()
@@ -163,13 +173,14 @@ class Choices(CallHook):
         return CallResult(False)
 
     def note_error(self, call: HookedCall, error: Exception) -> None:
-        """Record the error of a benchmark, if the next run will see it, too."""
+        """Record the error that ended a benchmark, if the next run will see the same error."""
         if isinstance(call.state, _BenchmarkedSearch):
             call.state.search.record_error(error)
 
     def check_disk_cache(self, autotuner: Any, tuning_key: Any, configs: Any, bench_fn: Callable[[], None]) -> bool:
-        """Do what Triton does without the plugin: ask its disk cache if the owner uses it, else benchmark."""
-        if tuning_key in autotuner.cache:  # an error of ours came after the choice
+        """Do what Triton does without the plugin: ask its disk cache if the kernel's author uses it, else benchmark."""
+        # The hook has put a choice there, and an error of the plugin followed. The choice is good.
+        if tuning_key in autotuner.cache:
             return False
         if _owner_uses_disk_cache(autotuner):
             return bool(self._disk_cache(autotuner, tuning_key, configs, bench_fn))
@@ -177,8 +188,9 @@ class Choices(CallHook):
         return False
 
     def _find_identity(self, call: Call, function: FunctionType, configs: Sequence[Any]) -> CallIdentity | None:
-        """Return the identity of a call; None if Triton is to handle the call as it does without the plugin."""
-        # Triton refuses a call without candidates, or with an argument that is tuned, before it measures anything.
+        """Return the identity of a call; None if Triton handles the call as it does without the plugin."""
+        # Triton itself raises an error for the first two kinds of calls: the call has no candidates, or it passes an
+        # argument whose value the candidates set.
         if not configs:
             return None
         for config in configs:
@@ -186,7 +198,8 @@ class Choices(CallHook):
                 return None
         try:
             device = self._find_device(call.autotuner)
-        except RuntimeError:  # there is no GPU, or it is broken: the launch says which
+        except RuntimeError:
+            # There is no GPU, or it is broken. The launch raises an error that tells.
             return None
         identity = compute_identity(call, function, configs, device)
         if identity.uncacheable:
@@ -199,6 +212,10 @@ class Choices(CallHook):
         return identity
 
     def _find_device(self, autotuner: Any) -> Device:
+        """Return the device on which an autotuner launches its kernel.
+
+        :raises RuntimeError: if there is no usable GPU.
+        """
         if autotuners.is_interpreted(autotuner):
             return devices.INTERPRETER
         device = devices.current_gpu() or find_target_device()
@@ -215,15 +232,17 @@ class Choices(CallHook):
         return self._session.tuning(CallQuestion(call, configs, identity, self._session))
 
     def _take_choice(self, call: Call, identity: CallIdentity, tuning: Tuning) -> bool:
-        """Use the first offered choice that compiles; returns whether there is one."""
+        """Use the first choice that compiles, of those that the session offers; returns whether there is one."""
         while tuning.entry is not None and tuning.entry.choice is not None:
             config = identity.config_by_params[tuning.entry.choice.params]
             try:
                 kernel = _compile_if_possible(call, config)
             except (TypeError, ValueError, KeyError, OSError, MemoryError):
-                # The call is wrong, or a disk is full. No other choice would help. The launch raises the error.
+                # The call is wrong, or a disk is full. Every other choice would fail, too, so use this one: its launch
+                # raises the error for the user.
                 kernel = None
             except Exception as error:
+                # tuning.entry is the next offer after this call.
                 tuning.reject(does_not_compile(describe_failure(error)))
                 continue
             tuning.race(CallContest(call, identity.config_by_params, self._session).build)
@@ -233,7 +252,11 @@ class Choices(CallHook):
         return False
 
     def _search(self, call: HookedCall, kernel_call: Call, tuning: Tuning) -> CallResult | CallInstead:
-        """Race the candidates, or have them benchmarked if they cannot race."""
+        """Race the candidates. If they cannot race, return the benchmark that Triton made for this call.
+
+        :param call: the call of ``check_disk_cache``.
+        :param kernel_call: the launch of the kernel that it belongs to.
+        """
         threads = None
         if autotuners.is_interpreted(kernel_call.autotuner):
             threads = self._interpreter_threads
@@ -252,28 +275,35 @@ class Choices(CallHook):
         self._forget_before_the_next_test(kernel_call)
 
     def _note_tuned(self, call: Call, lookup: Lookup) -> None:
-        """Note the specialization of a search's choice. Triton's memory holds the compiled kernel."""
+        """Note for which specialization the choice of a search was compiled. Only a dump needs this."""
         config = call.autotuner.cache.get(call.tuning_key)
-        if self._session.policy.is_dumping and lookup.is_tuned and lookup.entry is not None and config is not None:
-            kernel = None
-            with suppress(Exception):  # the launch raises it
-                kernel = _compile_if_possible(call, config)
-            self._compilations.note_choice(call, lookup.entry, config, kernel)
+        if not self._session.policy.is_dumping or config is None:
+            return
+        # The search recorded no choice.
+        if not lookup.is_tuned or lookup.entry is None:
+            return
+        kernel = None
+        # The search has compiled the kernel, so this returns it from Triton's memory. The launch raises any error.
+        with suppress(Exception):
+            kernel = _compile_if_possible(call, config)
+        self._compilations.note_choice(call, lookup.entry, config, kernel)
 
     def _forget_before_the_next_test(self, call: Call) -> None:
-        """Have Triton forget a choice before the next test, if arguments outside the key prune the candidates.
+        """Have Triton forget a choice before the next test, if the next test must ask again. There are two such cases:
 
-        Triton's memory would give the next test the choice of an earlier test. Pruning may exclude this choice in the
-        next test. A sweep also needs each test to ask, so that the sweep knows the test's choice.
+        - A pruner looks at arguments outside the key. It may exclude the choice of this test in the next test, but
+          Triton's memory would give the choice to the next test.
+        - In a sweep, each test gets a choice of its own, and the sweep must know the choice.
         """
         autotuner = call.autotuner
+        # A performance model may leave other candidates each time, without this choice: each test would tune again.
         is_pruned = find_pruner(autotuner) is not None and autotuner.perf_model is None
         if is_pruned or self._session.picks_candidates:
             self._session.at_next_test(_RememberedChoice(autotuner.cache, call.tuning_key).forget)
 
 
 def _compile_if_possible(call: Call, config: Any) -> Any:
-    """Compile and load a candidate; None if the candidate cannot be compiled now without a launch.
+    """Compile and load a candidate, and return Triton's compiled kernel; None if only a launch can compile it now.
 
     :raises Exception: Triton's errors.
     """
@@ -283,15 +313,16 @@ def _compile_if_possible(call: Call, config: Any) -> Any:
 
 
 def _can_compile(autotuner: Any) -> bool:
-    """Whether candidates can be compiled without a launch.
-
-    They cannot if the kernel is launched by the hook of another kernel's candidate, which is compiled in a pool.
-    """
+    """Whether candidates can be compiled without a launch."""
+    # The interpreter compiles nothing, and a Python function can do anything.
     if autotuners.is_interpreted(autotuner) or not autotuners.launches_triton_kernel(autotuner):
         return False
+    # A pool compiles a candidate of another kernel, and the candidate's hook launches this kernel. In the mode of the
+    # pool, Triton would only submit this kernel's candidates to the pool.
     return not compiler.is_pool_active()
 
 
 def _owner_uses_disk_cache(autotuner: Any) -> bool:
+    """Whether the kernel's author has set ``cache_results``, so that Triton uses its own disk cache."""
     # Triton 3.4 and 3.5 fail in their disk cache when they interpret.
     return bool(autotuner.__dict__.get("cache_results")) and not autotuners.is_interpreted(autotuner)

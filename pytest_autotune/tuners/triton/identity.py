@@ -39,9 +39,10 @@ from pytest_autotune.tuners.shared.source_digest import (
 )
 from pytest_autotune.tuners.triton.internals import autotuners, environment
 
-#: The functions of ``triton.heuristics``, each after the name of the value that it computes.
+#: The functions of ``triton.heuristics``. Each stands in a pair with the name of the value that it computes.
 Heuristics = list[tuple[str, Callable[..., object]]]
-#: The beginnings of the names of values that Triton's key lacks. Triton compiles these values in.
+#: The prefixes of parts of a key that are values in closures. Triton compiles these values in, but its own key does not
+#: have them.
 _CELLS = ("closure.", "heuristics.")
 NAME = "triton"
 #: Stands in the fingerprint for the candidates that a performance model leaves.
@@ -50,7 +51,11 @@ BY_MODEL = "by a performance model"
 
 @dataclass(frozen=True)
 class Call:
-    """One call of a kernel that found no choice in Triton's memory."""
+    """A launch of an autotuned kernel for which Triton's memory has no choice.
+
+    :param tuning_key: Triton's key of the launch in ``autotuner.cache``.
+    :param heuristics: the functions of the ``triton.heuristics`` inside and around the autotuner.
+    """
 
     autotuner: Any
     tuning_key: Any
@@ -62,7 +67,7 @@ class Call:
     def of(
         cls, autotuner: Any, tuning_key: Any, bench_fn: Callable[[], None], outer_heuristics: Iterable[Any] = ()
     ) -> Call:
-        """Return the call that a benchmark function of Triton belongs to.
+        """Return the call for which Triton made a benchmark function.
 
         :param outer_heuristics: the ``triton.heuristics`` around the autotuner.
         :raises LookupError: if the function is not the function of a known Triton.
@@ -80,15 +85,17 @@ class Call:
         return {**self.named, **config.all_kwargs()}
 
     def adopt(self, config: Any, times_ms: Mapping[Any, float], seconds: float = 0.0) -> None:
-        """Leave the autotuner in the state in which a benchmark that chose this config would leave it.
+        """Leave the autotuner in the state that Triton's benchmark would leave if it had chosen this config.
 
-        The last launch may have been another candidate's. The hook therefore resets the tensors.
+        Like Triton's benchmark, the method ends with the autotuner's ``pre_hook``, which resets the tensors that the
+        launches of candidates have changed.
 
-        :param times_ms: the time of each config, in milliseconds.
+        :param times_ms: the time of each config in milliseconds.
         :param seconds: the duration of the benchmark.
         :raises LaunchError: if the hook, which the kernel's author may have written, raises an error.
         """
         arguments = self.arguments(config)
+        # While the stream captures a CUDA graph, the reset would become a part of the graph.
         if not stream_is_capturing():
             try:
                 self.autotuner.pre_hook(arguments, reset_only=True)
@@ -96,7 +103,8 @@ class Call:
                 raise LaunchError(error) from error
         self.autotuner.configs_timings = {timed: [time_ms] * 3 for timed, time_ms in times_ms.items()}
         self.autotuner.bench_time = seconds
-        self.autotuner.cache[self.tuning_key] = config  # last: no thread may use a choice without the rest
+        # This line is the last: another thread that finds the choice may read the times, too.
+        self.autotuner.cache[self.tuning_key] = config
 
 
 def list_heuristics(autotuner: Any, outer_heuristics: Iterable[Any] = ()) -> Heuristics:
@@ -111,17 +119,22 @@ def list_heuristics(autotuner: Any, outer_heuristics: Iterable[Any] = ()) -> Heu
 
 
 def list_key_values(call: Call, function: FunctionType) -> Iterator[tuple[str, object]]:
-    """Yield the values that a choice depends on, by name: positions shift with defaults and keyword arguments.
+    """Yield the values that a choice depends on, each with its name.
+
+    Triton's own key has no names: it is a tuple of values. A name is stable if the kernel gets another parameter.
 
     :param function: the function of the kernel.
     """
     autotuner = call.autotuner
     named = {name: value for name, value in call.named.items() if name in autotuner.arg_names}
+    # The values that the kernel's author listed in key=.
     for name in dict.fromkeys(autotuner.keys):
         if name in named:
             yield name, named[name]
+    # The dtypes of all arguments, which Triton adds to its own key.
     for name, value in named.items():
         yield from _list_compiled_in(name, value, is_key=name in autotuner.keys)
+    # The values in closures. Kernels of one factory differ in nothing else.
     yield from _list_cells("closure", function)
     for name, heuristic in call.heuristics:
         heuristic_function = python_function(heuristic)
@@ -130,7 +143,17 @@ def list_key_values(call: Call, function: FunctionType) -> Iterator[tuple[str, o
 
 
 def _list_compiled_in(name: str, value: Any, is_key: bool) -> Iterator[tuple[str, object]]:
-    """Yield the dtypes of an argument, also those in tuples and descriptors, and a function outside of the key."""
+    """Yield the properties of an argument that Triton compiles into the kernel, each with its name.
+
+    ==================== ==========================================
+    argument ``x``       yielded
+    ==================== ==========================================
+    a tensor             ``x.dtype``
+    a tensor descriptor  ``x.base.dtype``
+    a tuple              the properties of its items: ``x.0.dtype``
+    a function           ``x``, unless ``x`` is in the key anyway
+    ==================== ==========================================
+    """
     if hasattr(value, "dtype"):
         yield f"{name}.dtype", DtypeName(str(value.dtype))
     elif isinstance(value, tuple):
@@ -143,15 +166,17 @@ def _list_compiled_in(name: str, value: Any, is_key: bool) -> Iterator[tuple[str
 
 
 def _list_cells(prefix: str, function: FunctionType) -> Iterator[tuple[str, object]]:
+    """Yield the plain values in the closure of a function. The fingerprint covers functions and classes in it."""
     for name, value in closure_cells(function).items():
         if not is_code(value):
             yield f"{prefix}.{name}", value
 
 
 def encode_key_value(name: str, value: object) -> Value:
-    """Encode a part of a key so that equal keys of Triton are equal: its memory holds True, 1 and 1.0 as one key.
+    """Encode a part of a key. Values that are equal keys of Triton's memory, a dict, get the same form.
 
-    In a closure these are three values.
+    A dict holds ``True``, ``1`` and ``1.0`` as one key, so all three become the integer 1. The rule does not hold for a
+    value in a closure: Triton compiles it in as it is.
 
     :raises UncacheableError: if the value has no stable form.
     """
@@ -160,6 +185,7 @@ def encode_key_value(name: str, value: object) -> Value:
         return stable_value(name, value, dtype_apart=True)
     if isinstance(value, numbers.Integral) and not isinstance(value, enum.Enum):
         return plain_value(name, int(value))
+    # A float, or the member of an IntEnum.
     if _is_number(name, value):
         number = float(value)  # type: ignore[arg-type]
         if number.is_integer():
@@ -169,7 +195,7 @@ def encode_key_value(name: str, value: object) -> Value:
 
 
 def _is_number(name: str, value: object) -> bool:
-    """Whether Triton compares a part of a key by its number alone, as it does the member of an IntEnum."""
+    """Whether Triton's memory compares a part of a key only by its number, as it does with a member of an IntEnum."""
     return not name.startswith(_CELLS) and isinstance(unwrapped(value), numbers.Real)
 
 
@@ -178,9 +204,10 @@ def _is_number(name: str, value: object) -> bool:
 
 @dataclass(frozen=True)
 class CallIdentity:
-    """The problem of a call, and the facts that its choice depends on.
+    """The problem of a call, with the facts on which the choice depends.
 
-    :param uncacheable: names the value that has no stable form. The other fields are empty then.
+    :param uncacheable: the reason why the choice cannot be cached; the fields after it are empty then. It is empty if
+        the choice can be cached.
     :param config_by_params: the candidates by their params.
     :param source: the source of the kernel and its heuristics.
     """
@@ -198,31 +225,57 @@ def compute_identity(call: Call, function: FunctionType, configs: Sequence[Any],
     :param function: the function of the kernel.
     :param configs: the candidates that pruning left.
     """
-    key: list[Value] = []
-    reason = ""
-    if function.__name__ == "<lambda>":
-        reason = "a lambda has no name"
-    observer = autotuners.find_search_observer(call.autotuner, function)
-    if observer:
-        reason = f"{observer} sees each search, so there is one"
-    arguments = list(list_key_values(call, function))
-    for name, value in arguments:
-        try:
-            key.append(encode_key_value(name, value))
-        except UncacheableError as error:  # the rest of the key still tells problems apart
-            reason = reason or str(error)
-    problem = Problem(NAME, qualified_name(function), tuple(key), device)
+    key_values = list(list_key_values(call, function))
+    key = _encode_key(key_values)
+    problem = Problem(NAME, qualified_name(function), tuple(key.values), device)
+    reason = _explain_uncacheable(call.autotuner, function) or key.uncacheable
     if reason:
         return CallIdentity(problem, reason)
     config_by_params: dict[tuple[Value, ...], Any] = {}
     try:
         for config, params in zip(configs, distinct_params(configs), strict=True):
             config_by_params.setdefault(params, config)
-        source = _read_source(call.autotuner.fn, call.heuristics, arguments)
+        source = _read_source(call.autotuner.fn, call.heuristics, key_values)
         fingerprint = [*_list_digest_values(call.autotuner, source), *_list_pruned_values(call.autotuner, configs)]
     except UncacheableError as error:
         return CallIdentity(problem, str(error))
     return CallIdentity(problem, "", tuple(fingerprint), config_by_params, source)
+
+
+def _explain_uncacheable(autotuner: Any, function: FunctionType) -> str:
+    """Return the reason why no choice of an autotuner can be cached; empty if there is none.
+
+    :param function: the function of the kernel.
+    """
+    observer = autotuners.find_search_observer(autotuner, function)
+    if observer:
+        return f"{observer} sees each search, so there is one"
+    if function.__name__ == "<lambda>":
+        return "a lambda has no name"
+    return ""
+
+
+@dataclass(frozen=True)
+class _EncodedKey:
+    """The key of a problem.
+
+    :param values: the parts that have a stable form. They still tell problems apart in reports.
+    :param uncacheable: names the first part without a stable form; empty if there is none.
+    """
+
+    values: list[Value]
+    uncacheable: str
+
+
+def _encode_key(key_values: Iterable[tuple[str, object]]) -> _EncodedKey:
+    values = []
+    uncacheable = ""
+    for name, value in key_values:
+        try:
+            values.append(encode_key_value(name, value))
+        except UncacheableError as error:
+            uncacheable = uncacheable or str(error)
+    return _EncodedKey(values, uncacheable)
 
 
 def compute_fingerprint(autotuner: Any, heuristics: Heuristics) -> tuple[Value, ...]:
@@ -235,7 +288,7 @@ def compute_fingerprint(autotuner: Any, heuristics: Heuristics) -> tuple[Value, 
 
 
 def list_digests(call: Call, identity: CallIdentity, configs: Sequence[Any]) -> Iterator[Digest]:
-    """Yield the parts that the digests of a fingerprint are made of.
+    """Yield the digests of a fingerprint with their parts: functions and constants, or candidates.
 
     :param configs: the candidates that pruning left.
     """
@@ -250,7 +303,7 @@ def list_digests(call: Call, identity: CallIdentity, configs: Sequence[Any]) -> 
 
 
 def find_target_device() -> Device:
-    """Return the device that Triton's driver compiles for; used if torch uses no GPU."""
+    """Return the device for which Triton's driver compiles. It counts if torch uses no GPU, as in a CPU backend."""
     target = environment.find_target()
     if target.backend == "cpu":
         return devices.cpu()
@@ -261,7 +314,7 @@ def find_target_device() -> Device:
 
 
 def _list_digest_values(autotuner: Any, source: DigestedSource) -> list[Value]:
-    """Return the fingerprint before pruning."""
+    """Return the part of the fingerprint that does not depend on pruning."""
     return [
         Value("source", source.digest, FORM),
         Value("search", _compute_list_digest(autotuner.configs), "digest"),
@@ -270,27 +323,33 @@ def _list_digest_values(autotuner: Any, source: DigestedSource) -> list[Value]:
 
 
 def _compute_list_digest(configs: Iterable[Any]) -> str:
+    """Return the digest of a list of candidates. The order does not count."""
     return digest("\n".join(sorted(search_text(config) for config in configs)))
 
 
 def _list_pruned_values(autotuner: Any, configs: Sequence[Any]) -> list[Value]:
-    """Return a value for the candidates that pruning left; none if it left all.
+    """Return a list with the fingerprint's value for the candidates that pruning left; empty if pruning left all.
 
-    Pruning may depend on arguments outside of the key. A pruner may also make as many new candidates as there were.
+    The fingerprint needs this value, because pruning may depend on arguments outside of the key: two calls with the
+    same key then have different candidates. A kernel has two ways to prune, of which it can use both:
 
-    A performance model may leave another list each time. The value then stands for the candidates that the model chose
-    from. The value differs from that of the whole list, because the best of a part may not be the best of all.
+    - ``early_config_prune`` returns a part of the candidates, or new candidates. The value is the digest of its list.
+    - ``perf_model`` estimates times, which may differ in each run, and leaves the best. A digest of the rest would make
+      entries stale at random. The value is therefore the digest of the list before the model, marked by ``BY_MODEL``:
+      the best of a part may not be the best of all.
 
     :param configs: the candidates that pruning left.
     """
     all_configs = autotuner.configs
     has_model = autotuner.perf_model is not None
+    # The usual case needs no digests.
     if _is_same_list(configs, all_configs):
         return []
     before_model = _select_before_model(autotuner, configs)
     pruned_digest = _compute_list_digest(before_model)
     whole_digest = _compute_list_digest(all_configs)
     if pruned_digest == whole_digest:
+        # Only the model has removed candidates.
         if has_model and _compute_list_digest(configs) != whole_digest:
             return [Value(PRUNED, BY_MODEL)]
         return []
@@ -312,23 +371,28 @@ def _is_same_list(configs: Sequence[Any], all_configs: Sequence[Any]) -> bool:
 
 
 def _select_before_model(autotuner: Any, configs: Sequence[Any]) -> Sequence[Any]:
-    """Return the candidates that a performance model chose ``configs`` from; without a model, ``configs``."""
+    """Return the candidates before the performance model removed some; without a model, return ``configs``."""
+    # The adapter's hook has noted the list that the kernel's pruner returned.
     if isinstance(configs, autotuners.PrunedConfigs):
         return configs.before_model
     if autotuner.perf_model is None:
         return configs
+    # The kernel has only a model, which chose among all candidates.
     return list(autotuner.configs)
 
 
 def _read_source(kernel: Any, heuristics: Heuristics, arguments: Sequence[tuple[str, object]]) -> DigestedSource:
-    """Return the source of a kernel, and of the compiled-in values that the key does not hold.
+    """Return the digested source of a kernel, of its heuristics, and of classes that the key names.
 
-    :param arguments: the parts of the key.
+    :param arguments: the values of the key by name.
     """
     source = read_source(kernel, named=False)
-    texts, parts, libraries = [source.digest], dict(source.parts), source.libraries
+    #: The digest of these lines is the result's digest.
+    texts = [source.digest]
+    parts = dict(source.parts)
+    libraries = source.libraries
     for name, function in heuristics:
-        # A bound method has the function that a decorator wrapped, but not its object, as its Python function.
+        # The source of a bound method's function would lack the values in the method's object.
         if python_function(function) is None or inspect.ismethod(function):
             texts.append(f"{name}: {callable_text(function)}")
             continue
@@ -337,17 +401,22 @@ def _read_source(kernel: Any, heuristics: Heuristics, arguments: Sequence[tuple[
         for part_name, text in heuristic_source.parts.items():
             parts[f"{name}.{part_name}"] = text
         libraries = libraries | heuristic_source.libraries
-    # The key holds the name of an enum's member, and the values of a named tuple. Their classes may be edited.
+    # The key holds only the name of an enum's member, and the values of a named tuple. The user may edit the classes,
+    # so that the same name has another value.
     for name, value in arguments:
         if has_names(value) and not _is_number(name, value):
             texts.append(f"{name}: {immutable_text(value)}")
+    # Without further lines, the digest is the kernel's own.
     if len(texts) == 1:
         return source
     return DigestedSource(digest("\n".join(texts)), parts, libraries)
 
 
 def list_settings(autotuner: Any) -> list[Value]:
-    """Return a value for Triton's settings that change the compiled code; none if all have their defaults."""
+    """Return a list with the fingerprint's value for settings of Triton that change the compiled code.
+
+    The list is empty if all settings have their defaults, or if the kernel is interpreted.
+    """
     if autotuners.is_interpreted(autotuner):
         return []
     changed = list(environment.list_changed_settings())
@@ -360,7 +429,10 @@ def list_settings(autotuner: Any) -> list[Value]:
 
 
 def distinct_params(configs: Sequence[Any]) -> list[tuple[Value, ...]]:
-    """Return the params of each candidate. Candidates with equal params get their further attributes, too.
+    """Return the params of each candidate.
+
+    Params are the arguments that Triton passes to the kernel. If two candidates have equal params, they differ in
+    another attribute, such as ``pre_hook``. Their params then get these attributes, too.
 
     :raises UncacheableError: if such an attribute has no stable form, so that nothing tells two candidates apart.
     """
@@ -375,11 +447,12 @@ def distinct_params(configs: Sequence[Any]) -> list[tuple[Value, ...]]:
 
 
 def _encode_params(config: Any) -> tuple[Value, ...]:
+    """Return the arguments that Triton passes to the kernel for a candidate."""
     return tuple(stable_value(name, value, dtype_apart=True) for name, value in config.all_kwargs().items())
 
 
 def _list_extras(config: Any) -> Iterator[tuple[str, object]]:
-    """Yield the attributes that Triton does not pass to the kernel: ``pre_hook``, and the attributes of a backend."""
+    """Yield the attributes of a candidate that Triton does not pass to the kernel: ``pre_hook``, a backend's own."""
     passed = config.all_kwargs()
     for name, value in sorted(vars(config).items()):
         if name != "kwargs" and name not in passed and value is not None:
@@ -401,7 +474,8 @@ def search_text(config: Any) -> str:
     for name, value in _list_extras(config):
         try:
             words.append(_encode_extra(name, value).encoded)
-        except UncacheableError:  # the text then holds only the type, and the part that has a stable form
+        except UncacheableError:
+            # The text then holds only the type, and for a function its source without the values that it carries.
             text = ""
             if callable(value):
                 text = callable_text(value, carried=False)
@@ -410,7 +484,7 @@ def search_text(config: Any) -> str:
 
 
 def has_names(value: object) -> bool:
-    """Whether a value has names that a key does not hold: the member of an enum, a named tuple."""
+    """Whether a value has a class whose names a key does not hold: the member of an enum, or a named tuple."""
     value = unwrapped(value)
     if isinstance(value, enum.Enum) or hasattr(value, "_fields"):
         return True

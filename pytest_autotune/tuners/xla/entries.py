@@ -285,7 +285,7 @@ class _HloSummary:
         target = _TARGET.search(rest)
         if op == "custom-call" and target is not None:
             op = target[1]
-        # The name of a fusion tells its operations: "loop_add_fusion.2".
+        # The name of a fusion tells its operations: "input_reduce_fusion.1".
         if op == "fusion":
             op = _NUMBER_SUFFIX.sub("", name)
             if not self.jax_operation:
