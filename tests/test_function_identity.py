@@ -23,7 +23,7 @@ from pytest_autotune.cache import stores
 from pytest_autotune.cache.model import UncacheableError, Value
 from pytest_autotune.run.lookup import Lookup
 from pytest_autotune.tuners import function
-from pytest_autotune.tuners.function.identity import _sources, source_text, stable_part
+from pytest_autotune.tuners.function.identity import _sources, read_given, source_text, stable_part
 from pytest_autotune.tuners.measuring.options import Measuring
 from pytest_autotune.tuners.shared.source_digest import stable_value
 from tests.sessions import a_session
@@ -415,15 +415,52 @@ def calls(config: int) -> int:
 def test_an_edit_of_what_the_source_names_makes_the_choice_stale(
     monkeypatch: pytest.MonkeyPatch, name: str, value: Any
 ) -> None:
-    def ask() -> Any:
-        _sources.clear()
-        return source_text(follows)
-
-    before = ask()
-    assert before == ask() is not None
+    before = source_text(follows)
+    assert before == source_text(follows) is not None
     monkeypatch.setattr(sys.modules[__name__], name, value)
+    assert source_text(follows) != before
 
-    assert ask() != before
+    monkeypatch.undo()
+    assert source_text(follows) == before
+
+
+class Launcher:
+    def run(self, config: int) -> int:
+        return self.launch(config)
+
+    def launch(self, config: int) -> int:
+        return config
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "value"),
+    [(Launcher, "launch", Runner.run), (Tile, "m", 2), (calls, "__code__", other.__code__)],
+)
+def test_a_digest_follows_classes_and_code_that_a_test_replaces(
+    monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, value: Any
+) -> None:
+    subjects = (Launcher().run, follows)
+    before = [source_text(subject) for subject in subjects]
+    monkeypatch.setattr(owner, name, value, raising=False)
+
+    assert [source_text(subject) for subject in subjects] != before
+
+
+def test_a_digest_is_computed_once_for_the_same_values() -> None:
+    assert read_given(follows) is read_given(follows)
+    assert read_given(Launcher().run) is read_given(Launcher().run)
+
+
+def test_a_test_that_replaces_a_helper_tunes_anew(monkeypatch: pytest.MonkeyPatch, looked_up: list[Lookup]) -> None:
+    assert tune_once(follows_calls) == 2
+    monkeypatch.setattr(sys.modules[__name__], "calls", other)
+
+    assert tune_once(follows_calls) == 1
+    assert len(set(sources(looked_up))) == 2
+
+
+def follows_calls(config: int) -> int:
+    return calls(config)
 
 
 def test_lambdas_that_call_one_function_share_an_entry(looked_up: list[Lookup]) -> None:

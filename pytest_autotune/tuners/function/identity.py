@@ -19,7 +19,6 @@ from weakref import WeakKeyDictionary
 
 from pytest_autotune.cache.model import UncacheableError, Value
 from pytest_autotune.tuners.function.carried import carried_text
-from pytest_autotune.tuners.shared.code_digests import list_used_values
 from pytest_autotune.tuners.shared.code_text import list_imports, read_function, syntax_text
 from pytest_autotune.tuners.shared.functions import is_library_code, python_function
 from pytest_autotune.tuners.shared.imported_modules import read_imported_modules
@@ -32,10 +31,11 @@ from pytest_autotune.tuners.shared.source_digest import (
     read_source,
     stable_value,
 )
+from pytest_autotune.tuners.shared.used_values import list_used_values
 
-#: The source of each function or module that was read. Reading takes milliseconds, and the source of a function or
-#: module does not change while it lives. The keys are the class of a method, and then the function or module.
-_sources: WeakKeyDictionary[type, WeakKeyDictionary[object, DigestedSource | None]] = WeakKeyDictionary()
+#: The source of each function that was read, which holds as long as its names stand for the same values. The keys are
+#: the class of a method, and then the function.
+_sources: WeakKeyDictionary[type, WeakKeyDictionary[object, DigestedSource]] = WeakKeyDictionary()
 #: Stands for the class of a function that is no method.
 _NO_CLASS = type(None)
 
@@ -106,11 +106,15 @@ def read_given(source: object) -> DigestedSource | None:
     cls = _find_class_of_method(source)
     try:
         sources = _sources.setdefault(cls, WeakKeyDictionary())
-        if kernel not in sources:
-            sources[kernel] = _read_or_none(kernel, cls)
-        return sources[kernel]
+        kept_source = sources.get(kernel)
     except TypeError:  # the kernel takes no weak references, or has no hash
         return _read_or_none(kernel, cls)
+    if kept_source is not None and kept_source.used_values is not None and kept_source.used_values.still_hold():
+        return kept_source
+    current_source = _read_or_none(kernel, cls)
+    if current_source is not None:
+        sources[kernel] = current_source
+    return current_source
 
 
 def _of_text(name: str, text: str) -> DigestedSource:

@@ -35,12 +35,12 @@ from pytest_autotune.tuners.shared.imported_modules import read_imported_modules
 from pytest_autotune.tuners.shared.libraries import (
     Libraries,
     LibraryName,
-    find_name_in_module,
     find_path,
     find_public_name,
     is_library_callable,
 )
 from pytest_autotune.tuners.shared.scalars import list_triton_items, scalar_value, unwrapped
+from pytest_autotune.tuners.shared.used_values import UsedValues, list_defaults, list_used_values
 
 DIGEST_LENGTH = 12
 
@@ -63,6 +63,8 @@ class CodeDigests:
         self.libraries = Libraries(root)
         #: The name of each function, class and constant, with a digest of it without the code that it uses.
         self.parts: dict[str, str] = {}
+        #: The values that the digests so far were computed from.
+        self.used_values = UsedValues()
 
     # Functions.
 
@@ -77,6 +79,7 @@ class CodeDigests:
             return self._digest_by_code[function]
         self._digest_by_code[function] = f"recursive {function.__qualname__}"
         source = read_function(function, find_kept_source(value))
+        self.used_values.add_function(value, function, source.names)
         lines = [source.text if named else source.nameless_text]
         lines += self._describe_used_values(function, source, own_cells)
         lines += self._describe_imports(function, source)
@@ -130,12 +133,13 @@ class CodeDigests:
         package = function.__globals__.get("__package__") or ""
         lines = []
         for module, module_text in read_imported_modules(source.imports, package, self.libraries).items():
+            self.used_values.add_other()
             lines.append(f"import {module}: {digest(module_text)}")
             self._note_part(module, module_text)
         return lines
 
     def _describe_defaults(self, function: FunctionType, names: tuple[tuple[str, ...], ...]) -> Iterator[str]:
-        for name, value in _list_defaults(function):
+        for name, value in list_defaults(function):
             if self._carried or is_code(value):
                 text = self._describe(value, find_path(value, names) or name) or self._describe_with_gaps(value)
                 yield f"default {name}: {text}"
@@ -148,6 +152,9 @@ class CodeDigests:
         lines = [self.digest_function(method)]
         # super() may reach the methods of the classes above, so each class that has a member counts.
         seen: set[tuple[type, str]] = set()
+        for base in cls.__mro__:
+            if not self.libraries.has_code(base):
+                self.used_values.add_class(base)
         pending = self._list_members(method)
         while pending:
             name = pending.pop(0)
@@ -180,6 +187,7 @@ class CodeDigests:
             pending.append(getattr(function, "__wrapped__", None))
             if not self._is_from_library(function) and not self.libraries.has_file(function.__code__.co_filename):
                 members += read_function(function, find_kept_source(value)).members
+                self.used_values.add_function(value, function, ())
         return members
 
     # Classes.
@@ -189,6 +197,7 @@ class CodeDigests:
         if cls in self._digest_by_code:
             return self._digest_by_code[cls]
         self._digest_by_code[cls] = f"recursive {cls.__qualname__}"
+        self.used_values.add_class(cls)
         class_text = read_class_text(cls)
         self._note_part(cls.__qualname__, class_text)
         lines = [cls.__qualname__, class_text]
@@ -329,6 +338,7 @@ class CodeDigests:
             texts.append(self.digest_function(wrapped))
         registry = getattr(function, "registry", None)  # functools.singledispatch: class -> implementation
         if isinstance(registry, Mapping):
+            self.used_values.add_other()
             for cls in sorted(registry, key=find_public_name):
                 if self._is_function_of_user(registry[cls]):
                     texts.append(self.digest_function(registry[cls]))
@@ -414,35 +424,6 @@ class CodeDigests:
         self.parts[name] = digest(self.parts.get(name, "") + text)
 
 
-def list_used_values(function: FunctionType, names: tuple[tuple[str, ...], ...]) -> list[tuple[str, object]]:
-    """Return the values outside a function that it uses by these names, with the name of each, sorted.
-
-    An attribute is followed as long as its owner is a module. Modules are left out.
-    """
-    scopes: tuple[Mapping[str, object], ...] = (closure_cells(function), function.__globals__)
-    values: dict[str, object] = {}
-    for name, *attributes in names:
-        for scope in scopes:
-            if name in scope:
-                path, value = _follow_attributes(name, scope[name], attributes)
-                if not isinstance(value, ModuleType):
-                    values[path] = value
-                break
-    return [(path, values[path]) for path in sorted(values)]
-
-
-def _follow_attributes(path: str, value: object, attributes: Sequence[str]) -> tuple[str, object]:
-    """Follow attributes of modules; return the dotted name of the value that they lead to, and the value."""
-    for attribute in attributes:
-        if not isinstance(value, ModuleType):
-            break
-        path += f".{attribute}"
-        if is_library_code(value):
-            return path, find_name_in_module(value, attribute, path) or value
-        value = getattr(value, attribute, None)
-    return path, value
-
-
 def _mangle(name: str, cls: type) -> str:
     """Return the name under which a class has an attribute: Python mangles a private name such as ``__launch``."""
     if not name.startswith("__") or name.endswith("__"):
@@ -460,12 +441,3 @@ def _name_of_function(value: object) -> str:
     if function is None:
         return ""
     return qualified_name(function)
-
-
-def _list_defaults(function: FunctionType) -> Iterator[tuple[str, object]]:
-    """Yield the parameters with a default, and the default. The text lacks the defaults that a factory computed."""
-    values = function.__defaults__ or ()
-    code = function.__code__
-    names = code.co_varnames[code.co_argcount - len(values) : code.co_argcount]
-    yield from zip(names, values, strict=True)
-    yield from sorted((function.__kwdefaults__ or {}).items())

@@ -48,6 +48,13 @@ def rootdir_of_run(rootdir: Path) -> Iterator[None]:
         _rootdirs.pop()
 
 
+def current_rootdir() -> Path | None:
+    """Return the rootdir of the innermost run; None outside any run."""
+    if not _rootdirs:
+        return None
+    return _rootdirs[-1]
+
+
 def find_file(module: ModuleType | None) -> str:
     """Return the file of a module; empty if it has none."""
     return getattr(module, "__file__", None) or ""
@@ -73,10 +80,7 @@ def find_distribution_of_file(filename: str) -> Distribution | None:
     """Return the installed distribution that a file belongs to; see :func:`find_distribution`."""
     if not filename or filename.startswith("<"):  # "<string>"
         return None
-    rootdir = None
-    if _rootdirs:
-        rootdir = _rootdirs[-1]
-    return _find_distribution_of_file(filename, rootdir)
+    return _find_distribution_of_file(filename, current_rootdir())
 
 
 @lru_cache(maxsize=4096)

@@ -22,7 +22,7 @@ from __future__ import annotations
 import enum
 import inspect
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -34,6 +34,7 @@ from pytest_autotune.tuners.shared.functions import is_code as is_code
 from pytest_autotune.tuners.shared.functions import python_function, qualified_name
 from pytest_autotune.tuners.shared.libraries import Libraries, find_shortest_name
 from pytest_autotune.tuners.shared.scalars import is_dtype_class, scalar_value, unwrapped
+from pytest_autotune.tuners.shared.used_values import UsedValues
 
 #: The type of a fingerprint's value that is a digest of source. A new rule for digests gets a new name.
 FORM = "digest.2"
@@ -75,11 +76,13 @@ class DigestedSource:
 
     :param parts: the name of each function, class and constant, with a digest of it alone.
     :param libraries: the installed distributions whose functions it uses, besides the known packages.
+    :param used_values: the values that it was computed from; None if it does not say them.
     """
 
     digest: str
     parts: dict[str, str]
     libraries: frozenset[Distribution] = frozenset()
+    used_values: UsedValues | None = field(default=None, repr=False, compare=False)
 
     def note(self, kernel: str) -> str:
         """Return a line for the summary if the source has so many parts that a library must be among them; else ""."""
@@ -96,7 +99,7 @@ def read_source(kernel: object, *, own_cells: bool = False, named: bool = True, 
         raise UncacheableError(f"no Python function is found in a {type(kernel).__qualname__}")
     digests = CodeDigests(carried, function)
     text = digests.digest_function(kernel, own_cells, named)
-    return DigestedSource(text, digests.parts, frozenset(digests.libraries.left_out))
+    return DigestedSource(text, digests.parts, frozenset(digests.libraries.left_out), digests.used_values)
 
 
 def combine_sources(sources: Sequence[DigestedSource]) -> DigestedSource:
@@ -119,7 +122,7 @@ def read_method_source(method: object, cls: type) -> DigestedSource:
     """
     digests = CodeDigests(False, python_function(method))
     text = digests.digest_method(method, cls)
-    return DigestedSource(text, digests.parts, frozenset(digests.libraries.left_out))
+    return DigestedSource(text, digests.parts, frozenset(digests.libraries.left_out), digests.used_values)
 
 
 def class_digest(cls: type) -> str:

@@ -1,0 +1,194 @@
+"""The values that functions and classes use by name, and whether a digest of them still holds.
+
+The text of a function does not change, but a test may give a name another value (``monkeypatch.setattr``). A digest
+takes up to a millisecond, and looking up the values of all names again takes some microseconds. So a digest is kept
+with the values that it was computed from, and holds as long as every name has the same value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import FunctionType, ModuleType
+from weakref import ref
+
+from pytest_autotune.tuners.shared.distributions import current_rootdir
+from pytest_autotune.tuners.shared.functions import closure_cells, is_library_code, list_compiled_options, list_layers
+from pytest_autotune.tuners.shared.libraries import LibraryName, find_name_in_module
+
+#: The dotted names in a function, each as its parts.
+Names = tuple[tuple[str, ...], ...]
+#: The types of texts that are made anew at each look.
+_TEXTS = (str, LibraryName)
+
+
+def list_used_values(function: FunctionType, names: Names) -> list[tuple[str, object]]:
+    """Return the values outside a function that it uses by these names, with the name of each, sorted.
+
+    An attribute is followed as long as its owner is a module. Modules are left out.
+    """
+    scopes: tuple[Mapping[str, object], ...] = (closure_cells(function), function.__globals__)
+    values: dict[str, object] = {}
+    for name, *attributes in names:
+        for scope in scopes:
+            if name in scope:
+                path, value = _follow_attributes(name, scope[name], attributes)
+                if not isinstance(value, ModuleType):
+                    values[path] = value
+                break
+    return [(path, values[path]) for path in sorted(values)]
+
+
+def _follow_attributes(path: str, value: object, attributes: Sequence[str]) -> tuple[str, object]:
+    """Follow attributes of modules; return the dotted name of the value that they lead to, and the value."""
+    for attribute in attributes:
+        if not isinstance(value, ModuleType):
+            break
+        path += f".{attribute}"
+        if is_library_code(value):
+            return path, find_name_in_module(value, attribute, path) or value
+        value = getattr(value, attribute, None)
+    return path, value
+
+
+def list_defaults(function: FunctionType) -> Iterator[tuple[str, object]]:
+    """Yield the parameters with a default, and the default. The text lacks the defaults that a factory computed."""
+    values = function.__defaults__ or ()
+    code = function.__code__
+    names = code.co_varnames[code.co_argcount - len(values) : code.co_argcount]
+    yield from zip(names, values, strict=True)
+    yield from sorted((function.__kwdefaults__ or {}).items())
+
+
+class _Value:
+    """A value that a digest was computed from.
+
+    It is held weakly if it can be: a digest must not keep a tensor, or the function that it is for, alive.
+    """
+
+    __slots__ = ("_reference", "_value")
+
+    def __init__(self, value: object) -> None:
+        self._reference: ref[object] | None = None
+        self._value: object = None
+        if type(value) in _TEXTS:
+            self._value = value
+            return
+        try:
+            self._reference = ref(value)
+        except TypeError:  # such as a number or a tuple
+            self._value = value
+
+    def get(self) -> object:
+        """Return the value; None if it is gone."""
+        if self._reference is not None:
+            return self._reference()
+        return self._value
+
+    def is_still(self, value: object) -> bool:
+        """Whether a value is this value, or an equal text."""
+        if self._reference is not None:
+            return self._reference() is value
+        if type(value) in _TEXTS:
+            return value == self._value
+        return value is self._value
+
+
+@dataclass(frozen=True)
+class _FunctionState:
+    """The values that a function had when its digest was computed.
+
+    :param kernel: the function, or the object that its decorators made of it.
+    """
+
+    kernel: _Value
+    function: ref[FunctionType]
+    names: Names
+    values: tuple[tuple[str, _Value], ...]
+
+    @classmethod
+    def of(cls, kernel: object, function: FunctionType, names: Names) -> _FunctionState:
+        values = tuple((name, _Value(value)) for name, value in _list_values(kernel, function, names))
+        return cls(_Value(kernel), ref(function), names, values)
+
+    def still_holds(self) -> bool:
+        """Whether the function has the same code and values."""
+        function = self.function()
+        if function is None:
+            return False
+        return _are_still(self.values, _list_values(self.kernel.get(), function, self.names))
+
+
+def _list_values(kernel: object, function: FunctionType, names: Names) -> list[tuple[str, object]]:
+    """Return all values that the digest of a function may depend on, with a name of each."""
+    values: list[tuple[str, object]] = [("code", function.__code__)]
+    values += list_used_values(function, names)
+    if function.__closure__:
+        values += closure_cells(function).items()
+    values += list_defaults(function)
+    values += vars(function).items()
+    if kernel is not function:
+        values += [("layer", layer) for layer in list_layers(kernel)]
+        values += [("option", option) for option in list_compiled_options(kernel)]
+    return values
+
+
+@dataclass(frozen=True)
+class _ClassState:
+    """The bases and attributes that a class had when its digest was computed."""
+
+    cls: ref[type]
+    values: tuple[tuple[str, _Value], ...]
+
+    @classmethod
+    def of(cls, subject: type) -> _ClassState:
+        return cls(ref(subject), tuple((name, _Value(value)) for name, value in _list_attributes(subject)))
+
+    def still_holds(self) -> bool:
+        """Whether the class has the same bases and attributes."""
+        subject = self.cls()
+        return subject is not None and _are_still(self.values, _list_attributes(subject))
+
+
+def _list_attributes(cls: type) -> list[tuple[str, object]]:
+    return [*(("base", base) for base in cls.__bases__), *vars(cls).items()]
+
+
+def _are_still(kept: Sequence[tuple[str, _Value]], values: Sequence[tuple[str, object]]) -> bool:
+    if len(kept) != len(values):
+        return False
+    for (kept_name, kept_value), (name, value) in zip(kept, values, strict=True):
+        if kept_name != name or not kept_value.is_still(value):
+            return False
+    return True
+
+
+class UsedValues:
+    """The values that one digest was computed from."""
+
+    def __init__(self) -> None:
+        self._rootdir: Path | None = current_rootdir()
+        self._states: list[_FunctionState | _ClassState] = []
+        self._can_be_compared = True
+
+    def add_function(self, kernel: object, function: FunctionType, names: Names) -> None:
+        """Keep the values that a function has now.
+
+        :param kernel: the function, or the object that its decorators made of it.
+        """
+        self._states.append(_FunctionState.of(kernel, function, names))
+
+    def add_class(self, cls: type) -> None:
+        """Keep the attributes that a class has now."""
+        self._states.append(_ClassState.of(cls))
+
+    def add_other(self) -> None:
+        """Note that the digest depends on something else, such as a file: it is computed anew at each lookup."""
+        self._can_be_compared = False
+
+    def still_hold(self) -> bool:
+        """Whether every name still has the value that it had."""
+        if not self._can_be_compared or self._rootdir != current_rootdir():
+            return False
+        return all(state.still_holds() for state in self._states)
