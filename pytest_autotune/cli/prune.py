@@ -19,6 +19,8 @@ from pytest_autotune.report.json_report import build_entry_mapping, build_proble
 from pytest_autotune.report.process_gate import list_folder_errors
 from pytest_autotune.report.process_reports import list_report_files, read_process_report, without_repeated
 from pytest_autotune.run.ci_run import read_ci_run
+from pytest_autotune.run.collected import Collected
+from pytest_autotune.run.process_record import ProcessRecord, decode_record
 
 #: A problem or an entry of a report: tuner, kernel, device, key, fingerprint. Of a problem the fingerprint is null.
 _Reported: TypeAlias = "tuple[str, ...]"
@@ -134,6 +136,7 @@ class ReportedUse:
     :param unused: the entries that the report calls unused.
     :param not_passed_reason: the first reason why a test did not pass; empty if all passed.
     :param has_only_skips: that reason is a skip, and no test failed.
+    :param record: the facts of the process about bypassed kernels.
     """
 
     path: str
@@ -141,11 +144,14 @@ class ReportedUse:
     unused: Set[_Reported]
     not_passed_reason: str
     has_only_skips: bool
+    record: ProcessRecord
 
     def describe_doubt(self, allow_skipped: bool) -> str:
         """Return why a test of this run may need any entry, although it did not ask; empty if none may."""
         if not self.not_passed_reason or (self.has_only_skips and allow_skipped):
-            return ""
+            if not self.record.disabled_reason:
+                return ""
+            return f"{self.path}: {self.record.disabled_reason}, so it may need any entry"
         doubt = f"{self.path}: {self.not_passed_reason}, so its tests may need any entry"
         if self.has_only_skips:
             doubt += " (--allow-skipped drops entries all the same)"
@@ -181,6 +187,9 @@ class UnusedSelection:
         device = entry.problem.device
         if not matches(self._device, device.id, device.name):
             return False
+        if any(report.record.bypasses(entry.problem) for report in self._reports):
+            # The tests of that run asked for no entry of the kernel, and may have called it.
+            return False
         reported_entry = _to_reported(build_entry_mapping(entry))
         reported_problem = _to_reported(build_problem_mapping(entry.problem))
         is_called_unused = False
@@ -211,6 +220,9 @@ def _read_report(path: str, together: bool) -> ReportedUse:
         unused = frozenset(map(_to_reported, report["unused"]))
         not_passed_reason = str(report["not_passed_reason"])
         has_only_skips = bool(report["only_skips"])
+        record = ProcessRecord(Collected())
+        if "process" in report:
+            record = decode_record(report)
         incomplete_reason = ""
         if not report["complete"]:
             incomplete_reason = str(report.get("incomplete_reason") or "it does not say why")
@@ -219,4 +231,4 @@ def _read_report(path: str, together: bool) -> ReportedUse:
     if incomplete_reason and not together:
         event = f"of a run that was not complete ({incomplete_reason}), so nothing is known to be unused"
         raise CacheError(path, event, "with all shards' reports: --together")
-    return ReportedUse(path, requested, unused, not_passed_reason, has_only_skips)
+    return ReportedUse(path, requested, unused, not_passed_reason, has_only_skips, record)

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.foreign_text import error_message
+from pytest_autotune.cache.model import Entry
 from pytest_autotune.report.json_report import FORMAT_VERSION
 from pytest_autotune.run.ci_run import CiRun
 from pytest_autotune.run.collected import Collected
@@ -135,21 +136,22 @@ def build_joint_result(reports: Sequence[ProcessReport], initial: InitialCaches,
     requests = [record.request for record in records.values()]
     run = EndedRun(initial, _join_collected(records, suite_error), _join_requests(requests))
     settled = settle_lookups(run)
-    unused_entries = find_unused_entries(_with_all_ignored(run, requests), settled)
+    unused_entries = _without_bypassed(find_unused_entries(run, settled), records.values())
     kept = keep_entries(run, settled, unused_entries, initial.dump_cache)
     return build_result(run, settled, unused_entries, kept)
 
 
-def _with_all_ignored(run: EndedRun, requests: Sequence[RunRequest]) -> EndedRun:
-    """Return the joint run with the kernels ignored that any of the processes ignores.
+def _without_bypassed(entries: Iterable[Entry], records: Iterable[ProcessRecord]) -> tuple[Entry, ...]:
+    """Return the entries of the kernels that every process acts on.
 
-    A process never asks for the entries of a kernel that it ignores. Without this step such entries would be unused.
+    A process asks for no entry of a kernel that it bypasses. Its tests may need the entry in a run without the bypass.
     """
-    ignored: list[str] = []
-    for request in requests:
-        ignored += request.policy.ignore
-    policy = replace(run.request.policy, ignore=tuple(dict.fromkeys(ignored)))
-    return replace(run, request=replace(run.request, policy=policy))
+    all_records = list(records)
+    kept = []
+    for entry in entries:
+        if not any(record.bypasses(entry.problem) for record in all_records):
+            kept.append(entry)
+    return tuple(kept)
 
 
 def _join_collected(records: Mapping[str, ProcessRecord], suite_error: str) -> Collected:
@@ -172,8 +174,9 @@ def _join_collected(records: Mapping[str, ProcessRecord], suite_error: str) -> C
             unhooked = ()
         # The reason of the first process that was not complete is kept.
         incomplete_reason = joined.incomplete_reason
-        if collected.not_passed_reason and not incomplete_reason:
-            incomplete_reason = f"{path}: {collected.not_passed_reason}"
+        process_reason = collected.not_passed_reason or record.disabled_reason
+        if process_reason and not incomplete_reason:
+            incomplete_reason = f"{path}: {process_reason}"
         joined = replace(
             joined,
             incomplete_reason=incomplete_reason,

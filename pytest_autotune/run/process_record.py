@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pytest_autotune.cache.merge import without_candidates
-from pytest_autotune.cache.model import Entry, Versions
+from pytest_autotune.cache.model import Entry, Problem, Versions, is_tuner_named, library_of
 from pytest_autotune.run.collected import Collected
 from pytest_autotune.run.lookup import SPECIALIZATION, Lookup, Policy
 from pytest_autotune.run.result import RunRequest, RunResult
@@ -35,6 +35,24 @@ class ProcessRecord:
     is_update: bool = False
     is_optional: bool = False
     modes: Mapping[str, str] = field(default_factory=dict)
+
+    def bypasses(self, problem: Problem) -> bool:
+        """Whether this process asked for no problem of this kernel, although its tests may have called the kernel."""
+        policy, adapters = self.request.policy, self.request.adapters
+        if policy.tuners is not None and not is_tuner_named(problem.tuner, policy.tuners):
+            return True
+        if adapters is not None and problem.library not in adapters:
+            return True
+        if policy.ignores(problem.tuner, problem.kernel):
+            return True
+        return any(library_of(tuner) == problem.library for tuner, _ in self.collected.unhooked)
+
+    @property
+    def disabled_reason(self) -> str:
+        """Why calls of any kernel may have bypassed the tuners; empty if none did."""
+        if not self.collected.disabled_tests:
+            return ""
+        return f"{self.collected.disabled_tests[0]} bypasses the tuners by its marker"
 
 
 def encode_record(result: RunResult) -> dict[str, Any]:

@@ -395,6 +395,32 @@ def test_prune_takes_all_reports_of_a_folder(gate: Gate, capsys: pytest.CaptureF
     assert main([*prune, "--expect=3", "--allow-skipped"]) == 4
 
 
+@pytest.mark.parametrize(
+    ("options", "mark"),
+    [
+        (["--autotune-tuners=triton"], ""),
+        (["-oautotune_ignore=toy:lib.op"], ""),
+        ([], "import pytest\npytestmark = pytest.mark.autotune_cache(enabled=False)\n"),
+    ],
+    ids=["tuners", "ignore", "marker"],
+)
+def test_entries_of_bypassed_kernels_are_not_unused(gate: Gate, options: list[str], mark: str) -> None:
+    """A process whose tests call a kernel without asking says nothing about the kernel's entries."""
+    for number, name in enumerate("ab"):
+        (gate.suite.folder / f"test_{name}.py").write_text(f"def test_{name}(tune): tune('lib.op', M={number})\n")
+    gate.suite.dump("test_a.py", "test_b.py")
+    test = gate.suite.folder / "test_b.py"
+    test.write_text(mark + test.read_text())
+    gate.run_parts("test_a.py")
+    gate.suite.load(REPORTS, "test_b.py", *options)
+    before = gate.suite.cache.read_bytes()
+
+    gate.judge("--expect=2", "--fail-on-unused")
+    assert not any("UNUSED" in line for line in gate.lines)
+    assert main(["prune", "cache.textproto", "--reports=reports/", "--expect=2", "--exit-code"]) == 0
+    assert gate.suite.cache.read_bytes() == before
+
+
 @pytest.mark.parametrize("options", [["--max-misses="], ["--max-misses=x"], ["--expect=0"], ["--max-drift= "]])
 def test_bad_values_are_usage_errors(gate: Gate, options: list[str]) -> None:
     gate.run_parts("test_a.py")
