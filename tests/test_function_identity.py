@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import enum
+import functools
 import math
 import operator
 import os
@@ -23,7 +25,14 @@ from pytest_autotune.cache import stores
 from pytest_autotune.cache.model import UncacheableError, Value
 from pytest_autotune.run.lookup import Lookup
 from pytest_autotune.tuners import function
-from pytest_autotune.tuners.function.identity import _sources, read_given, source_text, stable_part
+from pytest_autotune.tuners.function.identity import (
+    _sources,
+    list_sources,
+    power_of_two,
+    read_given,
+    source_text,
+    stable_part,
+)
 from pytest_autotune.tuners.measuring.options import Measuring
 from pytest_autotune.tuners.shared.source_digest import stable_value
 from tests.sessions import a_session
@@ -481,6 +490,66 @@ def test_lambdas_that_call_one_function_share_an_entry(looked_up: list[Lookup]) 
     assert sources(looked_up) == [source_text(calls)]
     test_of_another()
     assert len(looked_up) == 2
+
+
+@functools.singledispatch
+def dispatched(config: int) -> int:
+    return config
+
+
+@dispatched.register
+def dispatched_bool(config: bool) -> int:
+    return other(config)
+
+
+@contextlib.contextmanager
+def managed(config: int) -> Any:
+    yield other(config)
+
+
+class Launches:
+    def method(self, config: int) -> int:
+        return other(config)
+
+    @classmethod
+    def class_method(cls, config: int) -> int:
+        return other(config)
+
+
+bound_method = Launches().method
+bound_class_method = Launches.class_method
+partial_function = partial(distance, 2)
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        lambda config: dispatched(calls(config)),
+        lambda config: managed(calls(config)),
+        lambda config: bound_method(calls(config)),
+        lambda config: bound_class_method(calls(config)),
+        lambda config: partial_function(calls(config)),
+    ],
+    ids=["singledispatch", "contextmanager", "method", "classmethod", "partial"],
+)
+def test_a_lambda_with_another_callable_counts_all_code(monkeypatch: pytest.MonkeyPatch, run: Any) -> None:
+    """A lambda that calls a plain function, too, does not drop the other callable."""
+
+    def read_digests() -> list[str | None]:
+        return [source_text(source) for source in list_sources(None, run)]
+
+    before = read_digests()
+    with monkeypatch.context() as patch:
+        patch.setattr(sys.modules[__name__], "calls", distance)
+        assert read_digests() != before
+    assert read_digests() == before
+    for edited in (other, distance):
+        with monkeypatch.context() as patch:
+            patch.setattr(edited, "__code__", power_of_two.__code__)
+            digests = read_digests()
+        if digests != before:
+            return
+    pytest.fail("no edit changes the digest")
 
 
 def test_a_lambda_without_calls_has_its_own_source(looked_up: list[Lookup]) -> None:

@@ -14,15 +14,15 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from types import FunctionType, ModuleType
+from types import FunctionType, MethodType, ModuleType
 from weakref import WeakKeyDictionary
 
 from pytest_autotune.cache.model import UncacheableError, Value
 from pytest_autotune.tuners.function.carried import carried_text
 from pytest_autotune.tuners.shared.code_text import list_imports, read_function, syntax_text
-from pytest_autotune.tuners.shared.functions import is_library_code, python_function
+from pytest_autotune.tuners.shared.functions import closure_cells, is_library_code, python_function
 from pytest_autotune.tuners.shared.imported_modules import read_imported_modules
-from pytest_autotune.tuners.shared.libraries import Libraries
+from pytest_autotune.tuners.shared.libraries import Libraries, is_library_callable
 from pytest_autotune.tuners.shared.scalars import unwrapped
 from pytest_autotune.tuners.shared.source_digest import (
     DigestedSource,
@@ -63,9 +63,10 @@ def list_sources(source: object, *callbacks: object) -> tuple[object, ...]:
 
 
 def _list_called_functions(function: FunctionType) -> tuple[object, ...]:
-    """Return the functions of the caller that a lambda calls; none if the lambda uses a class of the caller.
+    """Return the functions of the caller that a lambda calls; none if the lambda itself must count.
 
-    The lambda may then call methods of the class, which no name in the lambda leads to.
+    It must if it uses a class of the caller: it may call methods of the class, which no name in the lambda leads to.
+    It must also if it uses another callable that may lead to code of the caller, such as a bound method.
     """
     try:
         names = read_function(function).names
@@ -75,10 +76,28 @@ def _list_called_functions(function: FunctionType) -> tuple[object, ...]:
     for _, value in list_used_values(function, names):
         if isinstance(value, type) and not is_library_code(value):
             return ()
+        if isinstance(value, (partial, MethodType)):
+            return ()
         inner_function = python_function(value)
-        if inner_function is not None and not is_library_code(inner_function):
+        if inner_function is None:
+            if callable(value) and not isinstance(value, type) and not is_library_callable(value):
+                return ()
+        elif not is_library_code(inner_function):
             called.append(value)
+        elif _list_inner_functions(inner_function):
+            return ()
     return tuple(called)
+
+
+def _list_inner_functions(function: FunctionType) -> list[object]:
+    """Return the functions of the caller inside a function that a decorator of a library made."""
+    candidates = [*closure_cells(function).values(), vars(function).get("__wrapped__")]
+    functions: list[object] = []
+    for candidate in candidates:
+        inner_function = python_function(candidate)
+        if inner_function is not None and not is_library_code(inner_function):
+            functions.append(candidate)
+    return functions
 
 
 def source_text(source: object) -> str | None:
