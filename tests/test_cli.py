@@ -668,3 +668,14 @@ def test_convert_replaces_no_cache_that_has_other_problems(run: Run) -> None:
     assert status != 0
     assert "holds 1 problem that the other cache lacks" in message
     assert entries_of("b.textproto") == {entry(2)}
+
+
+def test_convert_replaces_no_cache_that_has_other_fingerprints(run: Run) -> None:
+    write("a.textproto", entry(1, source="new"))
+    write("b.textproto", entry(1, source="old"), entry(1, source="new", block=64))
+
+    status, _, message = run("convert", "a.textproto", "b.textproto")
+
+    assert status == 4
+    assert "holds 1 entry that the other cache lacks" in message
+    assert entries_of("b.textproto") == {entry(1, source="old"), entry(1, source="new", block=64)}

@@ -192,6 +192,26 @@ def test_convert_tells_what_it_wrote_and_what_it_left_out(
     assert convert("a.yaml", "new.pb", "--to=xla", "--xla-format=new") == (0, message, "")
 
 
+@pytest.mark.parametrize("name", ["out.txt", "out.pb"])
+def test_convert_replaces_no_xla_file_with_other_results(
+    convert: Callable[..., tuple[int, str, str]], tmp_path: Path, name: str
+) -> None:
+    """A file whose results are all in the cache is replaced, also by other choices."""
+    ours = [entries.to_entry(entry, H200) for entry in (new_entry("1" * 32, block=32), new_entry("2" * 32))]
+    update_store(stores.open_store(tmp_path / "all.textproto"), lambda now: Cache(tuple(ours)))
+    other_choice = entries.to_entry(new_entry("1" * 32), H200)
+    update_store(stores.open_store(tmp_path / "one.textproto"), lambda now: Cache((other_choice,)))
+    assert convert("one.textproto", name, "--to=xla")[0] == 0
+    assert convert("all.textproto", name, "--to=xla")[0] == 0
+    before = (tmp_path / name).read_bytes()
+
+    status, _, errors = convert("one.textproto", name, "--to=xla")
+
+    assert status == 4
+    assert f"{name}: holds 1 problem that the other cache lacks, and was left as it was" in errors
+    assert (tmp_path / name).read_bytes() == before
+
+
 def bad_inputs() -> list[tuple[tuple[str, ...], str]]:
     return [
         ((), "Missing argument 'IN'"),

@@ -35,7 +35,7 @@ def command(
 ) -> None:
     """Write the cache IN as OUT, in the form that the suffix of OUT stands for.
 
-    OUT is replaced, unless it has problems that IN lacks.
+    OUT is replaced, unless it has problems or entries that IN lacks.
     """
     if device is not None and from_ is None:
         raise CacheError("--device", "says what a file of XLA was tuned on", "add --from=xla")
@@ -54,22 +54,31 @@ def command(
     store = stores.open_store(output)
     store.check_writable()
     with store.open_for_update() as opened:
-        _refuse_loss(cache, output, opened.cache)
+        remedy = "name another file, remove this one, or merge both with pytest-autotune merge"
+        _refuse_loss(cache, output, opened.cache, remedy)
         updated = opened.write(cache)
     print_lines([f"{describe_count(len(cache.entries), 'entry')} written to {safe(updated.written_to)}"])
 
 
-def _refuse_loss(cache: Cache, output: str, output_cache: Cache) -> None:
-    """Refuse to replace a cache that has a problem which the converted cache lacks.
+def _refuse_loss(cache: Cache, output: str, output_cache: Cache, remedy: str) -> None:
+    """Refuse to replace a cache that has a problem or an entry which the converted cache lacks.
 
-    :raises CacheError: if there is such a problem.
+    A converted entry with the same problem and fingerprint replaces the entry of the output.
+
+    :param remedy: how to keep both.
+    :raises CacheError: if there is such a problem or entry.
     """
     problems = {entry.problem for entry in cache.entries}
+    identities = {entry.identity for entry in cache.entries}
     lost_problems = {entry.problem for entry in output_cache.entries} - problems
+    lost_identities = {entry.identity for entry in output_cache.entries} - identities
+    if not lost_identities:
+        return
+    # The entries of a lost problem are lost, too. The number of problems is the plainer one.
+    count = describe_count(len(lost_identities), "entry")
     if lost_problems:
         count = describe_count(len(lost_problems), "problem")
-        event = f"holds {count} that the other cache lacks, and was left as it was"
-        raise CacheError(output, event, "name another file, remove this one, or merge both with pytest-autotune merge")
+    raise CacheError(output, f"holds {count} that the other cache lacks, and was left as it was", remedy)
 
 
 def _parse_device(text: str) -> Device:
@@ -139,8 +148,12 @@ def _write_xla(cache: Cache, source: str, output: str, format_name: str | None) 
     written_entries = [entry for entry in xla_entries if entry.layout is layout]
     file = stores.OutputFile(output)
     old_data = file.read()
-    if old_data.strip() and not _is_xla_data(old_data, output):
-        raise CacheError(output, "holds something else than XLA's autotuning results", "name a new file")
+    if old_data.strip():
+        if not _is_xla_data(old_data, output):
+            raise CacheError(output, "holds something else than XLA's autotuning results", "name a new file")
+        # XLA's files do not name the device, so both sides are compared without it.
+        written_cache, old_cache = entries.to_cache(written_entries), _decode_xla(old_data, output)
+        _refuse_loss(written_cache, output, old_cache, "name another file, or remove this one")
     file.replace(files.write(written_entries, layout, files.is_text(Path(output))))
     line = f"{describe_count(len(written_entries), 'entry')} written to {output} in XLA's {layout.value} format"
     left_out = len(cache.entries) - len(written_entries)
