@@ -1,4 +1,4 @@
-"""Compiles and loads Triton's candidates before the GPU is held."""
+"""Compiles and loads Triton's candidates before a search takes the GPU lock, so that other workers can measure."""
 
 from __future__ import annotations
 
@@ -20,19 +20,23 @@ from pytest_autotune.tuners.triton.internals.compile_time import CompileTime
 
 def _compile(call: Call, config: Any) -> Any:
     """Compile the kernel for one candidate, without a launch."""
+    # The hook of a candidate may set a value that is compiled in, such as the block shape of a descriptor.
     if config.pre_hook is not None:
         with compiler.compile_at_once():
-            config.pre_hook(call.arguments(config))  # may change the compiled code, as a descriptor's block shape does
+            config.pre_hook(call.arguments(config))
     kwargs = {**call.kwargs, "warmup": True}
     with compiler.remove_unfinished_hashes():
         return call.autotuner.fn.run(*call.args, **kwargs, **config.all_kwargs())
 
 
 class _CandidatePool(CompilePool):
-    """Threads that compile the candidates of a call. The calling thread compiles what no other thread may."""
+    """Threads that compile the candidates of a call.
+
+    The calling thread itself compiles the candidates that need the launching thread, see :class:`CompileTime`.
+    """
 
     def submit(self, job: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        """Compile one candidate, as Triton asks its executor."""
+        """Compile a candidate. Triton calls this method of its executor for each candidate."""
         source = compiler.find_job_source(job)
         if source is None or CompileTime.of(source.fn, source.constants.values()).needs_launching_thread:
             return self._compile_in_calling_thread(job)
@@ -48,7 +52,10 @@ class _CandidatePool(CompilePool):
 
 
 class _HelpersPool(_CandidatePool):
-    """Threads that compile candidates for another worker, which compiles itself what no other thread may."""
+    """Threads that compile candidates for another worker.
+
+    The pool leaves out the candidates that need the launching thread: that thread is in the other worker.
+    """
 
     def __init__(self, workers: int) -> None:
         super().__init__(workers, leave_to_others)
@@ -60,24 +67,25 @@ class _HelpersPool(_CandidatePool):
 
 
 def _do_job(job: Callable[[], object]) -> object:
-    """Do a job of Triton's at once.
+    """Do a job that Triton submitted to a pool.
 
-    The job runs in the context of the thread that submitted it. In that context, Triton's mode for a pool is active.
+    The job runs in a copy of the submitting thread's context, in which Triton's mode for pools is active. If a hook in
+    the job launches another kernel, this mode would submit that kernel to the pool, too. The mode is therefore off.
     """
     with compiler.compile_at_once(), compiler.remove_unfinished_hashes():
         return job()
 
 
 def compile_candidates(call: Call, configs: Sequence[Any], session: Session, tuning: Tuning | None = None) -> None:
-    """Compile candidates before the GPU is held, in threads if this Triton can.
+    """Compile candidates, in threads if this version of Triton can do so.
 
-    Errors are ignored. The benchmark compiles a failed candidate again, because the candidate may have failed only
-    beside others. The benchmark also reports the error.
+    The function ignores errors, because a candidate may fail only beside others, for example for a lack of memory. The
+    benchmark compiles a failed candidate again, and reports its error.
 
-    :param tuning: shows each candidate that is compiled alone.
+    :param tuning: shows the number of the candidate, if the candidates compile one after the other.
     """
     if session.policy.compile_threads > 1 and compiler.compiles_in_pools():
-        # The heaviest candidate comes first: if it began last, all threads would wait for it alone.
+        # The heaviest candidate comes first. If it began last, the other threads would be idle while it compiles.
         heaviest_first = sorted(configs, key=_weigh, reverse=True)
         pool = _CandidatePool(min(session.policy.compile_threads, len(configs)))
         _compile_in_threads(call, heaviest_first, pool)
@@ -90,10 +98,10 @@ def compile_candidates(call: Call, configs: Sequence[Any], session: Session, tun
 
 
 def help_to_compile(call: Call, configs: Sequence[Any], session: Session) -> None:
-    """Compile candidates for another worker's tuning, into Triton's cache on disk.
+    """Compile candidates into Triton's cache on disk, for a tuning of another worker.
 
-    The other worker begins with the heaviest candidate, this worker with the lightest. This worker skips a candidate
-    that another worker compiles now.
+    The other worker begins with the heaviest candidate, and this worker with the lightest, so that they meet in the
+    middle. This worker skips a candidate that another worker compiles now.
     """
     if compiler.compiles_in_pools():
         pool = _HelpersPool(min(session.policy.compile_threads, len(configs)))
@@ -108,9 +116,10 @@ def _compile_in_threads(call: Call, configs: Sequence[Any], pool: CompilePool) -
 
 
 def _weigh(config: Any) -> float:
-    """Return a number by which candidates are sorted by their compile time: about the elements of one thread.
+    """Return a number that grows with the time that a candidate takes to compile: about the elements for each thread.
 
-    The slowest of 48 tiles of a matmul took nine times as long as the fastest. This number sorts them nearly by time.
+    Example: ``BLOCK_M=64, BLOCK_N=32, num_warps=4`` gives 64 * 32 / 4. Among 48 tiles of a matmul, the slowest took
+    nine times as long as the fastest, and this number sorted them nearly by time.
     """
     sizes = [value for value in config.kwargs.values() if isinstance(value, int) and value > 1]
     return math.prod(sizes) / max(getattr(config, "num_warps", None) or 1, 1)
@@ -127,11 +136,14 @@ def compile_and_load(call: Call, config: Any) -> Any:
 
 
 def load_ahead(call: Call, configs: Sequence[Any]) -> dict[Any, Hashable]:
-    """Load the kernels of all candidates before the GPU is held. A candidate that fails here fails again in the race.
+    """Load the kernels of all candidates onto the GPU.
+
+    The function ignores errors: a candidate that fails here fails again in the race, which reports the error.
 
     :returns: the code of each candidate that was loaded, see :func:`find_launched_code`.
     """
     codes: dict[Any, Hashable] = {}
+    # CUDA does not allow to load code while the stream captures a graph.
     if stream_is_capturing():
         return codes
     for config in configs:
@@ -141,17 +153,19 @@ def load_ahead(call: Call, configs: Sequence[Any]) -> dict[Any, Hashable]:
 
 
 def find_launched_code(call: Call, config: Any, kernel: Any) -> Hashable:
-    """Return a value that is equal for candidates with equal code and equal launches; None if the code is not known.
+    """Return a value that is equal for two candidates if their code and their launches are equal.
 
-    Candidates that differ in ``num_stages`` alone are often compiled to the same code: a kernel without a loop that
-    Triton pipelines has no stages.
+    Such candidates need only a single measurement. Example: if a kernel has no loop that Triton pipelines, candidates
+    that differ only in ``num_stages`` get the same code.
 
+    :returns: None if the code is not known.
     :param kernel: Triton's compiled kernel of the candidate.
     """
     code = compiler.find_machine_code(kernel)
     if code is None:
         return None
-    # The grid may depend on the kernel's arguments. Heuristics between the autotuner and the kernel may depend on all.
+    # The grid may depend on the arguments of the kernel, so they count. The other values, such as num_stages, count
+    # only if triton.heuristics stands between the autotuner and the kernel: its functions see all values.
     is_called_directly = autotuners.find_jit_function(call.autotuner.fn) is call.autotuner.fn
     kernel_arguments = {*config.kwargs, *call.autotuner.arg_names}
     launched_with = []

@@ -1,4 +1,4 @@
-"""Triton's interpreter: the benchmark that it lacks on a machine without a GPU, and threads that disturb it."""
+"""Triton's interpreter: a benchmark for machines without a GPU, and launches in other threads that make it fail."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from pytest_autotune.tuners.triton.internals import autotuners
 def supply_interpreter_benchmark(module: ModuleType) -> Callable[[], None]:
     """Let autotuned kernels run under the interpreter on a machine without a GPU.
 
-    Triton asks its active driver for a benchmark, and there is no driver. Nothing changes if there is a driver, or if
-    the kernel brings its own benchmark.
+    Without this function, the search of a kernel would fail: Triton asks its active driver for a benchmark, and a
+    machine without a GPU has no driver. Nothing changes if there is a driver, or if the kernel has its own benchmark.
 
     :param module: ``triton.runtime.autotuner``.
     :returns: a function that restores Triton.
@@ -61,9 +61,9 @@ class _SuppliedBenchmark:
 
 
 def interpreter_benchmark(kernel_call: Callable[[], object], quantiles: Sequence[float] = ()) -> list[float]:
-    """Return the time of a call in milliseconds, once for each quantile.
+    """Return the time of a call in milliseconds: a list with the same time for each quantile.
 
-    The time is the shorter of only two, because interpreted calls are slow.
+    Two launches are measured, and the shorter time counts. More launches would take too long under the interpreter.
     """
     clock = HostClock()
     launches = [clock.launch(Runner(kernel_call), 0.0) for _ in range(2)]
@@ -74,28 +74,29 @@ def interpreter_benchmark(kernel_call: Callable[[], object], quantiles: Sequence
 class InterpreterThreads:
     """The threads that have launched interpreted kernels.
 
-    For each launch, the interpreter puts its own functions into Triton's language, and removes them afterwards. The
-    removal makes a launch in another thread fail. A lock would not help, because a launch of a kernel that has its
-    choice runs none of our code.
+    For each launch, the interpreter puts its own functions into ``triton.language``, and removes them after the launch.
+    The removal makes a launch in another thread fail. The plugin cannot prevent this with a lock, because a launch of a
+    kernel that has its choice runs no code of the plugin. A search therefore asks this class whether its failures may
+    come from another thread.
     """
 
     def __init__(self) -> None:
-        #: How often each thread has looked for a choice, by the thread's number.
+        #: The number of lookups of each thread, by the thread's identifier.
         self._lookups: Counter[int] = Counter()
 
     def add_lookup(self) -> None:
-        """Note that the current thread looks for the choice of an interpreted kernel, and launches it then."""
+        """Note that the current thread looks for the choice of an interpreted kernel. It launches the kernel next."""
         self._lookups[threading.get_ident()] += 1
 
     def begin_search(self) -> InterpretedSearch:
-        """Return a new search of the current thread. It watches the other threads."""
+        """Return an object for a search of the current thread. It counts the lookups of the other threads."""
         return InterpretedSearch(self._lookups)
 
 
 class InterpretedSearch:
     """A search of one thread under the interpreter.
 
-    :param lookups: how often each thread has looked for a choice. The counts go on during the search.
+    :param lookups: the number of lookups of each thread. The numbers grow during the search.
     """
 
     def __init__(self, lookups: Counter[int]) -> None:
@@ -105,7 +106,10 @@ class InterpretedSearch:
         self._had_other_threads = not alive.isdisjoint(self._initial_counts)
 
     def may_be_disturbed(self) -> bool:
-        """Whether another thread may have launched an interpreted kernel since the search began."""
+        """Whether another thread may have launched an interpreted kernel since the search began.
+
+        A thread that launched such a kernel before the search may launch it again without a lookup.
+        """
         return self._had_other_threads or self._count_lookups_of_other_threads() != self._initial_counts
 
     def _count_lookups_of_other_threads(self) -> dict[int, int]:

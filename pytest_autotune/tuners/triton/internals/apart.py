@@ -1,9 +1,11 @@
-"""Compiles a kernel beside the tests: for a type of GPU, without a driver, a launch or a trace in the kernel.
+"""Compiles a kernel in a thread while tests run, without a launch, and without a change of the kernel itself.
 
-Triton keeps in each kernel the hash of its source, and the values of the globals that the hash rests on. A test that
-sets one of these globals before its first launch would be refused. This module therefore compiles a copy of the
-kernel. The copy's hash is computed by Triton's own rule from copies of all functions that the kernel calls. The
-compiled kernel lies on disk, and a launch finds it there.
+Triton's usual way would change the kernel: a compilation stores the hash of the kernel's source in it, together with
+the values of the globals that the source uses. If a test then sets such a global, Triton refuses the test's launch.
+
+This module therefore copies the kernel and all functions that it calls, and computes the hashes of the copies by
+Triton's own rule. It compiles the copy into Triton's cache on disk. The kernel has the same hash at its launch, so the
+launch finds the compiled copy there. No driver is needed, because the caller names the architecture.
 """
 
 from __future__ import annotations
@@ -30,24 +32,31 @@ _SOURCE_PARAMETERS = ["fn", "signature", "constexprs", "attrs"]
 _DIVISIBLE = "D"
 
 
-#: Held while Triton makes code of Python. This makes hashes visible in the functions for a while. Python's lock lets no
-#: second thread do it at the same time anyway.
+#: A thread holds this lock while Triton turns Python source into its IR. In this step Triton stores hashes in the
+#: functions, which are removed afterwards. The lock costs no time: Python's own lock lets only one thread do this step.
 _MAKES_CODE = threading.RLock()
 
 
 class ChangedMeanwhile(Exception):
-    """The launch has to compile the kernel itself: a test has changed a function, or Triton warns of the kernel.
+    """The kernel cannot be compiled apart, so its launch compiles it. There are two reasons:
 
-    Changed code would lie on disk under the hash of other code. A warning belongs to the test that launches the kernel.
+    - A test has changed a function. The compiled code would lie on disk under the hash of the earlier function.
+    - Triton warns of the kernel. The user must see the warning in the test that launches the kernel.
     """
 
 
 class _Warning(BaseException):
-    """Triton warns of a kernel. Triton would turn an ``Exception`` into an error of the kernel."""
+    """Triton warns of a kernel.
+
+    This is a ``BaseException``, because Triton would turn an ``Exception`` into a ``CompilationError`` of the kernel.
+    """
 
 
 class _WarningsModule:
-    """Replaces the module ``warnings`` in Triton's modules. In the thread that made it, a warning is an error."""
+    """Replaces the module ``warnings`` in Triton's modules.
+
+    In the thread that made this object, a warning raises :class:`_Warning`. In other threads it is a usual warning.
+    """
 
     def __init__(self) -> None:
         self._thread = threading.get_ident()
@@ -64,7 +73,7 @@ class Specialization:
 
     :param signature: the type of each parameter, by name.
     :param constants: the values that are compiled in, by the position of the parameter: ``{(2,): 16}``.
-    :param assumptions: Triton's words for its assumptions of an argument, by position; see :func:`find_assumptions`.
+    :param assumptions: Triton's word for its assumption about an argument, by position; see :func:`find_assumptions`.
     """
 
     signature: dict[str, Any] = field(default_factory=dict)
@@ -73,9 +82,9 @@ class Specialization:
 
 
 def check_version() -> None:
-    """Check that this Triton can compile a kernel in this way.
+    """Check that this module knows how the installed Triton compiles.
 
-    :raises HookError: if the Triton is not known to do it.
+    :raises HookError: if it does not know.
     """
     compiler, jit = find_module("compiler.compiler"), find_module("runtime.jit")
     is_known = (
@@ -89,14 +98,26 @@ def check_version() -> None:
 
 
 def find_assumptions(kind: str, parameter: Any, *, divisible: bool) -> str | None:
-    """Return Triton's words for its assumptions of an argument; None if Triton does not look at the argument.
+    """Return Triton's word for its assumption about an argument.
 
-    :param kind: the argument's type in Triton's signature.
+    ================================================= ========
+    argument                                          word
+    ================================================= ========
+    a pointer or integer that is divisible by 16      ``"D"``
+    any other pointer or integer                      ``""``
+    a boolean, a float, or any other type             None
+    a parameter that is marked ``do_not_specialize``  None
+    ================================================= ========
+
+    :param kind: the argument's type in Triton's signature, such as ``*fp16`` (a pointer) or ``i32``.
     :param parameter: Triton's parameter of the kernel.
-    :param divisible: whether the argument is divisible by 16.
+    :param divisible: whether the argument is divisible by 16. A text for a kernel holds this property.
     """
-    is_looked_at = kind.startswith("*") or (kind[0] in "iu" and kind not in ("i1", "u1"))
-    if parameter.do_not_specialize or not is_looked_at:
+    if parameter.do_not_specialize:
+        return None
+    is_pointer = kind.startswith("*")
+    is_integer = kind[0] in "iu" and kind not in ("i1", "u1")
+    if not is_pointer and not is_integer:
         return None
     if divisible:
         return _DIVISIBLE
@@ -104,7 +125,11 @@ def find_assumptions(kind: str, parameter: Any, *, divisible: bool) -> str | Non
 
 
 def find_assumptions_of_constant(value: Any) -> str | None:
-    """Return Triton's words for a value that is compiled in. Triton before 3.7 takes a text for such words."""
+    """Return Triton's word for its assumption about a value that is compiled in.
+
+    Triton 3.7 and later always has the empty word. Earlier versions have no word, except that they take a text, such as
+    the value of ``ACTIVATION="relu"``, for the word itself. A launch would do the same, so this function follows.
+    """
     if tuple(map(int, find_version("triton").split(".")[:2])) >= (3, 7):
         return ""
     if isinstance(value, str):
@@ -116,17 +141,13 @@ def compile_apart(function: Any, specialization: Specialization, options: Mappin
     """Compile a kernel as a launch with these arguments would.
 
     :param function: Triton's ``JITFunction``.
-    :param options: the options of the launch.
-    :param arch: for example ``sm_90``.
-    :returns: whether the kernel was compiled. It was not if it lies on disk already.
+    :param options: the options of the launch, such as ``num_warps``.
+    :param arch: the architecture, for example ``sm_90``.
+    :returns: whether this call compiled the kernel. It did not if Triton's cache on disk already has the kernel.
     :raises Exception: Triton's errors, or :class:`ChangedMeanwhile`.
     """
     target = build_target(arch)
     backend = find_module("compiler.compiler").make_backend(target)
-    knobs = find_module("knobs")
-    launch_options = {**options, "debug": options.get("debug", function.debug) or knobs.runtime.debug}
-    if hasattr(knobs.compilation, "instrumentation_mode"):
-        launch_options["instrumentation_mode"] = knobs.compilation.instrumentation_mode
     copies = _Copies(function)
     source = _source_class()(
         copies.find_copy(function),
@@ -135,29 +156,52 @@ def compile_apart(function: Any, specialization: Specialization, options: Mappin
         {path: backend.parse_attr(words) for path, words in specialization.assumptions.items()},
     )
     source.copies = copies
-    backend_options = backend.parse_options(launch_options).__dict__
+    backend_options = backend.parse_options(_complete_options(function, options)).__dict__
     kernel = find_module("compiler").compile(source, target=target, options=backend_options)
     if not source.was_made:
         return False
-    driver = find_module("backends.nvidia.driver")
-    if hasattr(driver, "make_launcher"):  # before 3.7 a C compiler makes a launcher for each signature
-        with suppress(Exception):  # the launch that builds the launcher raises the error
-            driver.CudaLauncher(kernel.src, kernel.metadata)
+    _build_launcher(kernel)
     return True
+
+
+def _complete_options(function: Any, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of a launch with those that Triton's own launch takes from its settings."""
+    knobs = find_module("knobs")
+    launch_options = {**options, "debug": options.get("debug", function.debug) or knobs.runtime.debug}
+    if hasattr(knobs.compilation, "instrumentation_mode"):
+        launch_options["instrumentation_mode"] = knobs.compilation.instrumentation_mode
+    return launch_options
+
+
+def _build_launcher(kernel: Any) -> None:
+    """Build the launcher of a compiled kernel. Before Triton 3.7, a C compiler builds one for each signature."""
+    driver = find_module("backends.nvidia.driver")
+    if hasattr(driver, "make_launcher"):
+        # After an error, the launch builds the launcher again and raises the error.
+        with suppress(Exception):
+            driver.CudaLauncher(kernel.src, kernel.metadata)
 
 
 @cache
 def _source_class() -> Any:
-    class ApartSource(find_module("compiler.compiler").ASTSource):  # type: ignore[misc]
-        """A kernel that is compiled apart.
+    """Return a class derived from Triton's ``ASTSource``. A function makes it, because Triton is imported late."""
 
-        :param was_made: whether Triton made code of the source. It did not if it found the kernel on disk.
+    class ApartSource(find_module("compiler.compiler").ASTSource):  # type: ignore[misc]
+        """A kernel that is compiled apart, and its arguments.
+
+        :param copies: the copies of the kernel and of the functions that it calls.
+        :param was_made: whether Triton compiled the source. It did not if it found the kernel on disk.
         """
 
         copies: Any = None
         was_made = False
 
         def make_ir(self, *args: Any, **kwargs: Any) -> Any:
+            """Turn the source into Triton's IR.
+
+            :raises ChangedMeanwhile: if a test changed a function or a global before or during this step. The hash,
+                which was computed earlier, would then be wrong.
+            """
             with _MAKES_CODE, _remove_new_hashes(self.copies.originals), _refuse_warnings():
                 if CompileTime.of(self.fn, self.constants.values()).needs_launch:
                     raise ChangedMeanwhile
@@ -172,13 +216,17 @@ def _source_class() -> Any:
 
 @contextmanager
 def _remove_new_hashes(functions: Iterable[Any]) -> Iterator[None]:
-    """Remove the hashes that functions get inside: a compilation hashes the functions that a kernel calls."""
+    """Remove the hashes that functions get in this context. Triton hashes each function that a kernel calls.
+
+    :param functions: the user's own functions, and not the copies.
+    """
     unhashed = [function for function in functions if function.hash is None]
     try:
         yield
     finally:
         for function in unhashed:
-            if getattr(function, "device_caches", None):  # a test has launched it meanwhile: the hash is of the launch
+            # A test has launched the function as a kernel in the meantime, and this launch computed the hash.
+            if getattr(function, "device_caches", None):
                 continue
             with getattr(function, "_hash_lock", _MAKES_CODE):
                 function.hash, function.used_global_vals = None, {}
@@ -186,11 +234,12 @@ def _remove_new_hashes(functions: Iterable[Any]) -> Iterator[None]:
 
 @contextmanager
 def _refuse_warnings() -> Iterator[None]:
-    """Refuse kernels that Triton warns of, in this thread.
+    """Raise an error in place of a warning of Triton, in this thread.
 
     :raises ChangedMeanwhile: if Triton warns.
     """
-    import_module("triton.compiler.code_generator")  # Triton imports it at its first compilation
+    # Triton imports this module at its first compilation. Its warnings must be replaced, too.
+    import_module("triton.compiler.code_generator")
     namespaces = []
     for name, imported in sys.modules.copy().items():
         if name.startswith("triton.") and getattr(imported, "warnings", None) is warnings:
@@ -207,7 +256,11 @@ def _refuse_warnings() -> Iterator[None]:
 
 
 class _Copies:
-    """Copies of a kernel and of each function that it calls, hashed by Triton's own rule.
+    """Copies of a kernel and of each function that it calls. Each copy has a hash by Triton's own rule.
+
+    Triton computes the hash of a function in the property ``cache_key``, which uses a ``DependenciesFinder``: this
+    object visits the functions that the function calls and asks for their hashes. The class runs the code of the
+    property with another finder, which visits copies.
 
     :param function: the kernel, Triton's ``JITFunction``.
     """
@@ -219,7 +272,8 @@ class _Copies:
             """Finds the functions that a function calls, and hashes their copies."""
 
             def _update_hash(self, called: Any) -> None:
-                if not isinstance(getattr(type(called), "cache_key", None), property):  # Triton 3.4 asks for all names
+                # Triton 3.4 calls this method for every value that the function names.
+                if not isinstance(getattr(type(called), "cache_key", None), property):
                     return
                 is_new = not copies.has_copy(called)
                 copy = copies.find_copy(called)
@@ -252,7 +306,10 @@ class _Copies:
 
     @property
     def state(self) -> list[object]:
-        """The hashes of all copies, and the values of their globals: Triton 3.4 does not hash these values."""
+        """The hashes of all copies, and the values of their globals, which Triton 3.4 leaves out of its hash.
+
+        If a later state differs, a test has changed a function or a global.
+        """
         state: list[object] = []
         for copy in self._copies.values():
             globals_text = [repr(value) for value, _ in copy.used_global_vals.values()]

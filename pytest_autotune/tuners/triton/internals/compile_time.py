@@ -1,13 +1,16 @@
 """Whether a thread other than the launching thread may compile a kernel, and whether it may do so before the launch.
 
-Triton looks up the names of a kernel's functions when it compiles them, and calls the Python functions that the names
-stand for. Most values are in Triton's hash of the kernel: a launch with another value looks for another file. Two kinds
-of values restrict the compilation:
+When Triton compiles a kernel, it looks up the values of the names in its source, and calls Python functions among them.
+Triton's hash of the kernel contains most of these values. If such a value changes, the launch has another hash and does
+not find the code that was compiled with the earlier value. Two kinds of values are different:
 
-- Python code outside Triton's package may read values that a test has set in its thread or its context.
-- A value that is not in the hash may have changed when the test launches the kernel.
+- A Python function outside Triton's package may read values that a test has set for its thread or its context. Only the
+  thread that launches the kernel may compile it.
+- A value that the hash does not contain may change before the test launches the kernel. The launch would then find code
+  with the earlier value. Only the launch itself may compile the kernel.
 
-A kernel with a value of an unknown kind counts as both. This module reads only the class and the name of a value.
+If a kernel uses a value of an unknown kind, both restrictions hold. This module runs no code of the values: it reads
+only their classes and names.
 """
 
 from __future__ import annotations
@@ -26,26 +29,26 @@ from typing import Any
 from pytest_autotune.tuners.shared.functions import closure_cells
 from pytest_autotune.tuners.triton.internals.environment import JIT_MODULE, LANGUAGE_MODULE, find_module
 
-#: Triton lets a kernel read any global with one of these names, and leaves it out of the hash.
+#: A kernel may use a global with one of these names, whatever its value is. Triton's hash does not contain the value.
 _UNHASHED_NAMES = frozenset(
     {"float", "getattr", "hasattr", "int", "isinstance", "len", "list", "max", "min", "print", "range"}
 )
-#: Triton lets a kernel read a global of one of these classes.
+#: A kernel may use a global of one of these classes.
 _READABLE_CLASSES = ("JITCallable", "JITFunction", "constexpr", "dtype")
-#: Triton lets a kernel read a global with one of these marks.
+#: A kernel may use a global that has one of these attributes.
 _MARKS = ("__triton_builtin__", "__triton_aggregate__")
-#: Triton lets a kernel read a global of these modules, and of the modules inside.
+#: A kernel may use a global that comes from one of these packages.
 _LANGUAGES = ("triton.language", "triton.experimental.gluon.language")
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
 
 
 @dataclass(frozen=True)
 class CompileTime:
-    """Whether only the launching thread, or only the launch itself, may compile a kernel.
+    """The restrictions on the compilation of a kernel.
 
-    :param needs_launching_thread: only the thread that launches the kernel may compile it. Python code outside Triton's
-        package runs, or ``tl.static_print`` prints.
-    :param needs_launch: only the launch may compile it. Triton reads a value that is not in its hash of the kernel.
+    :param needs_launching_thread: only the thread that launches the kernel may compile it, because the compilation runs
+        Python code outside Triton's package, or prints by ``tl.static_print``.
+    :param needs_launch: only the launch may compile it, because Triton's hash of the kernel lacks a value.
     """
 
     needs_launching_thread: bool
@@ -63,18 +66,19 @@ class CompileTime:
             walk.add_function(kernel)
             for constant in constants:
                 walk.add_constant(constant)
-        except Exception:  # nothing is certain about a kernel that cannot be followed
+        except Exception:
+            # This module cannot follow the names of the kernel, so both restrictions hold.
             return cls(needs_launching_thread=True, needs_launch=True)
         return cls(walk.runs_code, walk.runs_code or walk.reads_unhashed)
 
 
 @dataclass(frozen=True)
 class _Names:
-    """The names in the source of a function that may stand for values outside of it.
+    """The names in the source of a function that may stand for values outside the function.
 
-    :param paths: dotted names, as long as they stand in the source: ``("tl", "float32", "name")``.
+    :param paths: the dotted names in the body, split at the dots: ``tl.float32.name`` is ``("tl", "float32", "name")``.
     :param in_defaults: the dotted names in the defaults of the parameters.
-    :param assigned: the names that the function assigns itself.
+    :param assigned: the names of the function's own variables.
     """
 
     paths: frozenset[tuple[str, ...]]
@@ -83,7 +87,7 @@ class _Names:
 
 
 class _NameCollector(ast.NodeVisitor):
-    """Collects dotted names, and the names that are assigned."""
+    """Collects the dotted names that a syntax tree reads, and the names that it assigns."""
 
     def __init__(self) -> None:
         self.paths: set[tuple[str, ...]] = set()
@@ -96,6 +100,7 @@ class _NameCollector(ast.NodeVisitor):
             self.assigned.add(node.id)
 
     def visit_AugAssign(self, node: ast.AugAssign) -> None:
+        # ``x += 1`` also reads x, but the parser marks the name only as assigned.
         if isinstance(node.target, ast.Name):
             self.paths.add((node.target.id,))
         self.generic_visit(node)
@@ -108,39 +113,44 @@ class _NameCollector(ast.NodeVisitor):
             value = value.value
         if isinstance(value, ast.Name):
             self.paths.add((value.id, *attributes))
-        else:
+        else:  # the attribute of an expression, such as f(x).dtype
             self.visit(value)
 
 
 @lru_cache(maxsize=4096)
 def _names_in(source: str) -> _Names:
-    """Return the names in the source of a function, which begins with ``def``."""
+    """Return the names in the source of a function.
+
+    :param source: the source as Triton keeps it: it begins with ``def``, without decorators.
+    """
     function = ast.parse(source).body[0]
     assert isinstance(function, ast.FunctionDef)
-    arguments = function.args
     collector = _NameCollector()
-    for default in (*arguments.defaults, *arguments.kw_defaults):
-        if default is not None:
+    for default in (*function.args.defaults, *function.args.kw_defaults):
+        if default is not None:  # None stands for a keyword parameter without a default
             collector.visit(default)
     in_defaults = frozenset(collector.paths)
-    # Triton evaluates the annotations of variables, and not those of parameters.
+    # Triton evaluates the annotations of variables, but not those of parameters, so only the body is visited.
     for statement in function.body:
         collector.visit(statement)
-    parameters = {node.arg for node in ast.walk(arguments) if isinstance(node, ast.arg)}
+    parameters = {node.arg for node in ast.walk(function.args) if isinstance(node, ast.arg)}
     paths = frozenset(path for path in collector.paths if path[0] not in parameters)
     return _Names(paths, in_defaults, frozenset(collector.assigned))
 
 
 class _NameFollower:
-    """Follows the names of a kernel through the functions that it calls."""
+    """Follows the names of a kernel to their values, also in the functions that the kernel calls."""
 
     def __init__(self) -> None:
+        #: Whether the compilation may run Python code outside Triton's package, or prints.
         self.runs_code = False
+        #: Whether the compilation reads a value that Triton's hash does not contain.
         self.reads_unhashed = False
+        #: The functions that were followed, by ``id``. The first is the kernel.
         self._functions: dict[int, object] = {}
 
     def add_function(self, function: Any) -> None:
-        """Follow the names of a function of ``triton.jit``."""
+        """Follow the names in a function that ``triton.jit`` decorates. The first such function is the kernel."""
         if id(function) in self._functions:
             return
         is_kernel = not self._functions
@@ -150,12 +160,13 @@ class _NameFollower:
         for path in names.paths:
             self._add_path(path, names.assigned, cells, scope)
         if is_kernel:
-            self.runs_code |= vars(function).get("_repr") is not None  # Triton calls it for the kernel's name
+            # Triton calls the function in repr= to get the name of the kernel.
+            self.runs_code |= vars(function).get("_repr") is not None
         else:
             self._add_defaults(function.fn, names, {**scope, **cells})
 
     def add_constant(self, value: object) -> None:
-        """Follow an argument that is compiled in. Triton's key of the kernel holds the argument."""
+        """Follow an argument that is compiled in. Triton's hash contains the value of such an argument."""
         value = _unwrapped(value)
         if _is_of_class(value, "JITFunction"):
             self._add_value(value, is_hashed=True)
@@ -163,7 +174,10 @@ class _NameFollower:
             self.runs_code = True
 
     def _add_defaults(self, function: FunctionType, names: _Names, scope: Mapping[str, object]) -> None:
-        """Follow the defaults of a function that a kernel calls: Triton's hash holds only their text."""
+        """Follow the defaults of a function that a kernel calls.
+
+        Triton's hash contains only the text of a default. If the text names a value, the hash lacks this value.
+        """
         for default in function.__defaults__ or ():
             self.add_constant(default)
         for default in (function.__kwdefaults__ or {}).values():
@@ -174,52 +188,74 @@ class _NameFollower:
     def _add_path(
         self, path: tuple[str, ...], assigned: frozenset[str], cells: Mapping[str, object], scope: Mapping[str, object]
     ) -> None:
-        """Follow a dotted name of a function.
+        """Follow a dotted name of a function to its value.
 
-        :param assigned: the names that the function assigns: the hash lacks a global of such a name.
+        :param assigned: the names of the function's own variables.
         :param cells: the values in the closure of the function.
-        :param scope: its globals.
+        :param scope: the globals of the function.
         """
         name, *attributes = path
+        # The name is a built-in function, which Triton knows, or the kernel is wrong.
         if name not in cells and name not in scope:
-            return  # the name is a built-in function, which Triton knows, or an error
+            return
         value = cells.get(name, scope.get(name))
         if _is_module(value):
-            if name not in assigned:  # else a variable of the kernel hides the module
+            # A variable with the name of a module hides the module.
+            if name not in assigned:
                 self._add_path_in_module(value, attributes)
             return
-        # If the closure and the globals have the name with two values, the hash holds the global's value.
-        is_hidden = name in cells and scope.get(name, value) is not value
-        is_hashed = name not in _UNHASHED_NAMES and name not in assigned and not is_hidden
+        # The compilation uses the value in the closure. If a global has the same name, Triton hashes the global.
+        is_other_hashed = name in cells and scope.get(name, value) is not value
+        # Triton hashes no global with the name of a variable.
+        is_hashed = name not in _UNHASHED_NAMES and name not in assigned and not is_other_hashed
         if name in _UNHASHED_NAMES or _is_readable(value):
             self._add_value(value, is_hashed, is_global=True, has_attributes=bool(attributes))
 
     def _add_path_in_module(self, value: Any, attributes: list[str]) -> None:
-        """Follow a dotted name that begins with a module."""
+        """Follow a dotted name that begins with a module.
+
+        :param value: the module.
+        :param attributes: the names after the first dot: ``["core", "float32"]`` for ``tl.core.float32``.
+        """
         owner = value
         while _is_module(value):
+            # The kernel passes the module to a function, which may use any value of the module.
             if not attributes:
-                self.runs_code = True  # a function that gets a module may use any of its values
+                self.runs_code = True
                 return
-            owner, attribute = value, attributes.pop(0)
+            owner = value
+            attribute = attributes.pop(0)
+            # The module computes the attribute by its own code. If it does not, the kernel is wrong.
             if attribute not in vars(owner):
-                # The module may compute the attribute; else the kernel is wrong.
                 self.runs_code |= "__getattr__" in vars(owner) or type(owner) is not ModuleType
                 return
             value = vars(owner)[attribute]
+        # The values of Triton's modules and of math do not change.
         is_safe = _belongs_to_triton(value) or _is_plain(value) or type(value) is BuiltinFunctionType
         if is_safe and (owner is math or _belongs_to_triton(owner)):
             self.runs_code |= _is_static_print(value)
         else:
-            # Triton does not hash the values of its own modules.
+            # The module is the user's, or user code has put a value into a module of Triton. Triton's hash contains no
+            # values of Triton's modules.
             self._add_value(value, not _belongs_to_triton(owner), has_attributes=bool(attributes))
 
     def _add_value(self, value: Any, is_hashed: bool, *, is_global: bool = False, has_attributes: bool = False) -> None:
-        """Follow the value that a name stands for.
+        """Note the restrictions that follow from the value of a name.
 
-        :param is_hashed: the hash holds the value, if it holds values of this kind at all.
-        :param is_global: the name is a global, or a variable of a closure.
-        :param has_attributes: attributes of the value follow.
+        ======================== ==================================================================================
+        value                    restriction
+        ======================== ==================================================================================
+        ``tl.constexpr``         the hash contains a plain value in a global since Triton 3.5
+        function of triton.jit   the names in its source decide; an attribute of the function is unknown code
+        a part of Triton         only ``static_print`` runs code; the hash contains functions of constexpr_function
+        number, text, dtype      the hash does not contain it
+        any other value          may run code
+        ======================== ==================================================================================
+
+        :param is_hashed: whether Triton looks at the value when it computes the hash. The hash does not contain values
+            of all kinds.
+        :param is_global: whether the name is a global, or a variable of a closure, and not an attribute.
+        :param has_attributes: whether the source reads an attribute of the value.
         """
         if _is_of_class(value, "constexpr"):
             inner = _unwrapped(value)
@@ -247,7 +283,9 @@ def _unwrapped(value: Any) -> object:
     return value
 
 
-# The functions below do not use isinstance: it asks proxies for their class, which may run their code.
+# The functions below do not use isinstance: it asks a proxy for the class of its object, which may run code.
+
+
 def _is_of_class(value: object, name: str) -> bool:
     """Whether a value is of a class of Triton with this name, or of a derived class."""
     for cls in type(value).__mro__:
@@ -261,7 +299,7 @@ def _is_module(value: object) -> bool:
 
 
 def _is_plain(value: Any) -> bool:
-    """Whether a value can neither change nor run any code, as the dtypes of all libraries."""
+    """Whether a value cannot change and runs no code: a number, a text, a dtype of any library, a tuple of these."""
     if type(value) is tuple:
         return all(map(_is_plain, value))
     return type(value) in _PLAIN or type(value).__name__ == "dtype"
@@ -280,7 +318,7 @@ def _belongs_to_triton(value: Any) -> bool:
         function = value.fn
     if type(function) is not FunctionType:
         return False
-    # A decorator of Triton puts a function with Triton's code around a user's function.
+    # A decorator of Triton can put a function with Triton's code around a user's function. The inner function decides.
     innermost = inspect.unwrap(function)
     folder = os.path.dirname(str(sys.modules["triton"].__file__))
     return type(innermost) is FunctionType and innermost.__code__.co_filename.startswith(folder + os.sep)
@@ -292,13 +330,17 @@ def _is_static_print(value: Any) -> bool:
 
 
 def _is_readable(value: Any) -> bool:
-    """Whether Triton lets a kernel read a global that has this value; otherwise a variable of the kernel hides it."""
+    """Whether Triton lets a kernel use a global with this value.
+
+    If Triton does not let it, the kernel is correct only if a variable of its own has this name. The global then does
+    not matter.
+    """
     if value is None or any(_is_of_class(value, name) for name in _READABLE_CLASSES):
         return True
     cls = type(value)
     if issubclass(cls, type):
         cls = value
-    if issubclass(cls, tuple) and hasattr(cls, "_fields"):
+    if issubclass(cls, tuple) and hasattr(cls, "_fields"):  # a named tuple
         return True
     if any(_attribute(value, mark) for mark in _MARKS):
         return True
@@ -308,7 +350,7 @@ def _is_readable(value: Any) -> bool:
 
 
 def _attribute(value: Any, name: str) -> object:
-    """Return an attribute of a value without running code of its class; None if it has none."""
+    """Return an attribute of a value without running code of the value's class; None if there is no such attribute."""
     if type(value) is FunctionType:
         return getattr(value, name, None)
     return inspect.getattr_static(value, name, None)
@@ -316,5 +358,5 @@ def _attribute(value: Any, name: str) -> object:
 
 @lru_cache(maxsize=1)
 def _hashes_constants() -> bool:
-    """Whether Triton's hash holds the globals that are ``tl.constexpr``: since 3.5."""
+    """Whether Triton's hash contains globals of the class ``tl.constexpr``, as it does since 3.5."""
     return hasattr(find_module("runtime.jit"), "JITCallable")

@@ -22,12 +22,13 @@ from pytest_autotune.tuners.triton.internals.environment import find_module
 
 _COMPILE_PARAMETERS = ["src", "target", "options"]
 _REFUSALS = {"CompilationError", "OutOfResources", "PTXASError", "AutotunerError"}
-#: The message of a RuntimeError that refuses a kernel for a function in it; kind and name of the function.
+#: The message with which Triton refuses a kernel that uses a function of another kind. The group is the function's kind
+#: and name: ``function f``.
 _UNSUPPORTED = re.compile(r"Unsupported function referenced(?:: <([a-z ]+ [\w.<>]+))?")
-#: The hash of a function begins with this word while Triton computes it.
+#: While Triton computes the hash of a function, the hash is a placeholder that begins with this word.
 _PLACEHOLDER = "recursion:"
 _NO_LOCK = threading.Lock()
-#: The metadata that tells only how a kernel was compiled, not how it is launched.
+#: The metadata of a compiled kernel that does not change its launch.
 _COMPILED_WITH = {"hash", "num_stages", "maxnreg"}
 
 
@@ -52,14 +53,20 @@ def name_compile_arguments(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> 
 
 
 def is_refusal(error: BaseException) -> bool:
-    """Whether Triton says by an error that a kernel cannot be compiled, or needs more than the device has."""
-    names = {cls.__name__ for cls in type(error).__mro__ if cls.__module__.startswith("triton.")}
+    """Whether an error says that Triton cannot compile a kernel, or that the kernel needs more than the device has."""
+    for cls in type(error).__mro__:
+        if cls.__name__ in _REFUSALS and cls.__module__.startswith("triton."):
+            return True
+    # Triton raises two refusals as a plain RuntimeError.
     text = str(error)
-    return bool(names & _REFUSALS) or text.startswith("PassManager::run failed") or bool(_UNSUPPORTED.match(text))
+    return text.startswith("PassManager::run failed") or _UNSUPPORTED.match(text) is not None
 
 
 def find_message(error: BaseException) -> str:
-    """Return the part of an error's message that names the fault; empty if the whole message does."""
+    """Return the part of an error's message that names the fault; empty if the message has no other part.
+
+    Triton's ``CompilationError`` keeps this part in ``error_message``. Its whole message also shows the source.
+    """
     if match := _UNSUPPORTED.match(str(error)):
         # The rest is the text of an object, such as all variables of the environment.
         return f"Unsupported function referenced: {match[1] or 'an object'}"
@@ -70,22 +77,27 @@ def find_message(error: BaseException) -> str:
 def remove_unfinished_hashes() -> Iterator[None]:
     """Remove the placeholder for a function's hash, if Triton raises an error while it computes the hash.
 
-    Triton (3.5 and later) writes a placeholder into the function first, and leaves it there after an error. The next
-    launch takes the placeholder for the hash: it passes, and runs the code of any kernel that has the same name.
-    A test's own launch without the plugin leaves the placeholder, too.
+    Triton (3.5 and later) first writes a placeholder into the function, and leaves it there after an error. The next
+    launch takes the placeholder for the hash: it raises no error, and may run the code of another kernel that has the
+    same name. This is a bug of Triton. The plugin must not cause it in a function that only the plugin hashes.
     """
     try:
         yield
     except BaseException as error:
         for function in _list_unfinished_functions(error):
-            with getattr(function, "_hash_lock", _NO_LOCK):  # another thread may have computed the hash meanwhile
+            # Another thread may have computed the hash in the meantime, so check it under Triton's lock.
+            with getattr(function, "_hash_lock", _NO_LOCK):
                 if str(function.hash).startswith(_PLACEHOLDER):
                     function.hash = None
         raise
 
 
 def _list_unfinished_functions(error: BaseException) -> list[Any]:
-    """Return the functions whose hash Triton was computing when an error was raised."""
+    """Return the functions whose hash Triton was computing when an error was raised.
+
+    Triton computes a hash in the property ``cache_key``, so the traceback has a frame of this property's code for each
+    such function.
+    """
     cache_key = inspect.getattr_static(find_module("runtime.jit").JITFunction, "cache_key", None)
     code = getattr(getattr(cache_key, "fget", None), "__code__", None)
     functions = []
@@ -97,12 +109,12 @@ def _list_unfinished_functions(error: BaseException) -> list[Any]:
 
 
 def is_kernel_source(source: Any) -> bool:
-    """Whether a source is a kernel and its arguments, ``ASTSource``, and not a file of one of Triton's stages."""
+    """Whether a source is Triton's ``ASTSource``, a kernel with its arguments. It can also be a file of Triton's IR."""
     return all(hasattr(source, name) for name in ("fn", "signature", "constants", "attrs"))
 
 
 def describe_source(source: Any) -> tuple[str, ...]:
-    """Describe a kernel and its arguments by texts for which Triton computes nothing.
+    """Return texts that describe a kernel and its arguments. The texts do not use Triton's hash.
 
     :param source: Triton's ``ASTSource``.
     """
@@ -117,7 +129,7 @@ class CompiledParameter:
 
     :param kind: the type in Triton's signature.
     :param constant: the value that is compiled in.
-    :param attributes: what Triton assumed of the value (``tt.divisibility``).
+    :param attributes: Triton's assumptions about the value: ``{"tt.divisibility": 16}``.
     """
 
     name: str
@@ -142,10 +154,11 @@ def list_parameters(source: Any) -> list[CompiledParameter]:
 def load(kernel: Any) -> None:
     """Load a compiled kernel onto the device, as its first launch does.
 
-    :raises Exception: Triton's error, without its frames. One of the frames holds the error, so that the frames and
-        the tensors of the call would stay until the garbage collector runs.
+    :raises Exception: Triton's error without its traceback. A frame of the traceback refers to the error, and others
+        hold the tensors of the call. The tensors would stay in memory until the garbage collector finds the circle.
     """
     init_handles = getattr(kernel, "_init_handles", None)
+    # This Triton loads its kernels in another way.
     if init_handles is None:
         return
     try:
@@ -155,9 +168,10 @@ def load(kernel: Any) -> None:
 
 
 def find_machine_code(kernel: Any) -> Hashable:
-    """Return the digest of a compiled kernel's code, and the metadata of its launch; None if a Triton has no such code.
+    """Return a value that is equal for compiled kernels with equal machine code and equal metadata of their launches.
 
-    :param kernel: ``CompiledKernel``, loaded.
+    :param kernel: Triton's ``CompiledKernel``, already loaded.
+    :returns: None if this Triton keeps the code in another place.
     """
     binary: Any = getattr(kernel, "kernel", None)
     metadata: Any = getattr(kernel, "metadata", None)
@@ -168,9 +182,9 @@ def find_machine_code(kernel: Any) -> Hashable:
 
 
 def find_job_source(job: Callable[..., object]) -> Any:
-    """Return the kernel and arguments that a job of a pool compiles, Triton's ``ASTSource``; None if it is not known.
+    """Return the kernel and the arguments that a job compiles, Triton's ``ASTSource``; None if the job does not tell.
 
-    :param job: the function that Triton submits to the pool of :func:`compile_in_pool`.
+    :param job: the function that Triton submits to the pool of :func:`compile_in_pool`. Its closure has the source.
     """
     if not inspect.isfunction(job):
         return None
@@ -181,7 +195,10 @@ def find_job_source(job: Callable[..., object]) -> Any:
 
 
 def compiles_in_pools() -> bool:
-    """Whether this Triton can compile in a pool. Since 3.6 an error inside does not leave the mode active."""
+    """Whether this Triton can compile in a pool, as 3.6 and later can.
+
+    Earlier versions also have the mode, but without ``ignore_errors``: after an error, the mode stays active.
+    """
     mode = getattr(find_module("runtime._async_compile"), "AsyncCompileMode", None)
     return mode is not None and "ignore_errors" in inspect.signature(mode).parameters
 
@@ -194,12 +211,12 @@ def is_pool_active() -> bool:
 
 @contextmanager
 def compile_in_pool(pool: Executor, kernel: Any) -> Iterator[None]:
-    """Have a pool compile each kernel that ``warmup=True`` asks for. The exit waits for all of them.
+    """Have a pool compile each kernel that is launched with ``warmup=True`` in this context.
 
-    Kernels that failed are forgotten. Triton's memory of a kernel would raise the same error again. The error would
-    also keep the frames in which it was raised, with the tensors of the call.
+    The context ends when all compilations have ended. Triton then forgets the compilations that failed. Else its memory
+    would raise the same error at the next launch, and the error's traceback would keep the tensors of the call.
 
-    :param kernel: the kernel that is compiled.
+    :param kernel: the kernel that is compiled, perhaps with decorators around it.
     """
     mode = find_module("runtime._async_compile").AsyncCompileMode(pool, ignore_errors=True)
     try:
@@ -221,7 +238,10 @@ def _clear_error(future: Future[Any]) -> None:
 
 @contextmanager
 def compile_at_once() -> Iterator[None]:
-    """Compile in this thread although a pool compiles outside: a candidate's hook may launch the kernel."""
+    """Turn the mode for pools off in this context, so that Triton compiles a kernel in the thread that asks for it.
+
+    A candidate's hook may launch a kernel, which must be compiled before the launch returns.
+    """
     active = getattr(find_module("runtime._async_compile"), "active_mode", None)
     if active is None:
         yield
@@ -234,7 +254,7 @@ def compile_at_once() -> Iterator[None]:
 
 
 def _forget_failures(kernel: Any) -> None:
-    """Delete the kernels whose compilation failed from the memory of a kernel."""
+    """Delete failed compilations from a kernel's memory. Such a compilation is a ``FutureKernel`` without a kernel."""
     while kernel is not None and not hasattr(kernel, "device_caches"):
         kernel = getattr(kernel, "fn", None)
     for caches in getattr(kernel, "device_caches", {}).values():

@@ -13,9 +13,9 @@ from pytest_autotune.tuners.shared.source_digest import digest
 AUTOTUNER_MODULE = "triton.runtime.autotuner"
 JIT_MODULE = "triton.runtime.jit"
 LANGUAGE_MODULE = "triton.language.core"
-#: Variables of the environment that are in Triton's key, and only make Triton print more.
+#: Environment variables in Triton's hash that do not change the compiled code: Triton only prints more.
 _PRINTING = re.compile("DUMP|TIMING|DEBUG|LINE_INFO|IR_LOC|DI_LOCAL")
-#: Settings in ``triton.knobs`` that change the compiled code, and are no variables in Triton's key.
+#: Settings in ``triton.knobs`` that change the compiled code, but are no environment variables in Triton's hash.
 _KNOBS = {
     "runtime": ("debug", "sanitize_overflow"),
     "compilation": ("instrumentation_mode", "override"),
@@ -33,7 +33,10 @@ def find_module(name: str) -> Any:
 
 
 def find_driver() -> Any:
-    """Return the object whose ``active`` makes Triton's active driver at its first use; None before Triton has it."""
+    """Return Triton's driver configuration; None if Triton has not imported it yet.
+
+    The attribute ``active`` is the active driver. Triton makes the driver when code first reads the attribute.
+    """
     return getattr(find_module("runtime.driver"), "driver", None)
 
 
@@ -46,7 +49,10 @@ def find_target() -> Any:
 
 
 def describe_arch(target: Any) -> str:
-    """Return the architecture of a target as a device has it, without the settings of a machine: ``sm_90``."""
+    """Return the architecture of a target as a device names it: ``sm_90``, ``gfx942``.
+
+    AMD's names end with settings of the machine, which are left out: ``gfx942:sramecc+:xnack-``.
+    """
     if target.backend == "cuda":
         return f"sm_{target.arch}"
     return str(target.arch).split(":")[0]
@@ -63,8 +69,11 @@ def build_target(arch: str) -> Any:
 def list_changed_settings() -> Iterator[str]:
     """Yield the settings that change the compiled code and differ from their defaults, as ``name=value``.
 
-    Triton itself tells compiled kernels apart by these settings. They are environment variables (a file in them is
-    named without its folder), and the key that Triton's hook for the compiler's stages returns.
+    There are three kinds of such settings:
+
+    - the environment variables in Triton's hash. Of a path, only the name of the file counts;
+    - the settings of ``triton.knobs`` in ``_KNOBS``;
+    - a hook that changes the stages of the compiler. The hook returns a key, whose digest counts.
     """
     for name, value in sorted(find_module("_C.libtriton").get_cache_invalidating_env_vars().items()):
         if not _PRINTING.search(name):
@@ -75,8 +84,9 @@ def list_changed_settings() -> Iterator[str]:
         for name in names:
             value = getattr(group, name, None)
             default = getattr(vars(type(group)).get(name), "default", None)
-            if callable(default):  # as in Triton 3.4
+            if callable(default):  # Triton 3.4 has a function that returns the default
                 default = default()
+            # None, False and an empty text all mean that the setting is off.
             if (value or None) != (default or None):
                 yield f"{group_name}.{name}={value}"
     hook = getattr(knobs.runtime, "add_stages_inspection_hook", None)
@@ -90,8 +100,13 @@ def find_cache_folder() -> str:
 
 
 def uses_disk_cache() -> bool:
-    """Whether Triton finds the kernels that other processes compile, in its cache on disk, and tells no listener."""
-    with suppress(AttributeError):  # raised if a Triton has these settings in another place
+    """Whether Triton reads kernels from its usual cache on disk, where other threads and processes write them.
+
+    Triton does not read it if user code has set another cache manager or ``always_compile``. A listener of compilations
+    counts as well: it would observe a kernel from disk in place of a compilation.
+    """
+    # A Triton that has these settings in another place raises AttributeError.
+    with suppress(AttributeError):
         knobs = find_module("knobs")
         file_cache_manager = find_module("runtime.cache").FileCacheManager
         cache_manager = knobs.cache.manager_class or file_cache_manager
