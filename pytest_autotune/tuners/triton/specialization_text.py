@@ -1,9 +1,18 @@
-"""A specialization of a kernel as one short text: ``*bf16:16 *bf16:16 i32:16 =1 i32 _ _``.
+"""Writes and reads a specialization of a kernel as one short text: ``*bf16:16 i32 =1 _ | num_ctas=2``.
 
-The text has one word for each parameter: the type in Triton's signature, ``:16`` after it if the value is divisible by
-16, ``=JSON`` for a constant, or ``_`` for a value that the choice holds. The options of the call follow after ``|``.
-A text from a file is data: it has a bounded length, is parsed by rule, and is never evaluated. Tuples, and constants
-that are objects, have no text. The tests that launch kernels with them compile these kernels.
+The text has a word for each parameter, and after ``|`` a word for each option of the launch:
+
+============= =======================================================================================
+word          parameter
+============= =======================================================================================
+``i32``       an argument of this type in Triton's signature
+``*bf16:16``  the same, and the value is divisible by 16
+``=1``        a constant with this value, written as JSON
+``_``         a constant whose value is in the choice
+============= =======================================================================================
+
+A text from a file is data: its length is bounded, and no part of it is evaluated. A specialization with a tuple, or
+with a constant that is an object, has no text. Only the launch then compiles the kernel.
 """
 
 from __future__ import annotations
@@ -16,7 +25,7 @@ from typing import Any
 
 from pytest_autotune.tuners.triton.internals import compiler, environment
 
-#: Longer texts are neither written nor read, in characters.
+#: The length of the longest text that is written or read, in characters.
 LONGEST = 1000
 _IN_CHOICE, _DIVISIBLE = "_", ":16"
 _TYPE = re.compile(r"(\*?k?[a-z][a-z0-9]*(?:<[a-z0-9]+\[[0-9]+(?:,[0-9]+)*\]>)?)(:16)?")
@@ -32,8 +41,8 @@ class Parameter:
     """A parameter of a specialization, as a word describes it.
 
     :param kind: the type in Triton's signature: ``*fp16``, ``tensordesc<fp16[128,64]>``, ``constexpr``.
-    :param constant: the value that is compiled in.
-    :param is_in_choice: whether the choice holds that value.
+    :param constant: the value of a constant; None if it is in the choice.
+    :param is_in_choice: whether the parameter is a constant whose value is in the choice.
     :param divisible: whether the value is divisible by 16.
     """
 
@@ -44,11 +53,11 @@ class Parameter:
 
 
 def encode_specialization(source: Any, choice_names: Collection[str], options: Mapping[str, object]) -> str:
-    """Return the text of a compiled kernel.
+    """Return the text for a compiled kernel.
 
     :param source: Triton's ``ASTSource``.
-    :param choice_names: the parameters whose values the choice holds.
-    :param options: the options that the call gave besides the choice.
+    :param choice_names: the names of the parameters whose values are in the choice.
+    :param options: the options of the launch that are not in the choice.
     :raises NoText: if a value has no stable form, or the text would be too long.
     """
     words = []
@@ -115,9 +124,17 @@ def _parse_options(text: str) -> dict[str, Any]:
 
 
 def _encode_constant(value: Any) -> Any:
-    """Return a constant as plain JSON.
+    """Return the JSON form of a constant.
 
-    :raises NoText: if another process could not make the constant of any plain form.
+    ======================== ======================
+    constant                 form
+    ======================== ======================
+    number, text, None       itself
+    ``tl.float16``           ``{"dtype": "fp16"}``
+    ``tl.constexpr(1)``      ``{"constexpr": 1}``
+    ======================== ======================
+
+    :raises NoText: for any other constant.
     """
     if value is None or type(value) in (bool, int, float, str):
         return value
@@ -131,7 +148,7 @@ def _encode_constant(value: Any) -> Any:
 
 
 def _parse_constant(value: Any) -> Any:
-    """Return the constant of a plain form, the reverse of :func:`_encode_constant`.
+    """Return the constant for a JSON form of :func:`_encode_constant`.
 
     :raises NoText: if no constant has this form.
     """
@@ -146,9 +163,11 @@ def _parse_constant(value: Any) -> Any:
 
 
 def _check_option(option: object) -> object:
-    """Return an option of a launch that is a number or a switch. Other options name files, or go to other programs.
+    """Return an option of a launch if it is a number, a boolean or None.
 
-    :raises NoText: for other options.
+    A cache file must not set other options: a text may name a file, or become an argument of another program.
+
+    :raises NoText: for any other option.
     """
     if option is not None and type(option) not in (bool, int, float):
         raise NoText(f"an option of type {type(option).__qualname__}")
@@ -156,4 +175,5 @@ def _check_option(option: object) -> object:
 
 
 def _encode_json(value: object) -> str:
+    """Return the JSON of a value without a space: words of a text are separated by spaces."""
     return json.dumps(value, separators=(",", ":")).replace(" ", "\\u0020")

@@ -1,6 +1,6 @@
-"""Reads and writes XLA's own files: both formats as text and binary, and the folder with one file for each fusion.
+"""Reads and writes XLA's own files: both formats as text and as binary, and the folder with a file for each fusion.
 
-:mod:`pytest_autotune.tuners.xla.entries` converts their entries to entries of a cache.
+:mod:`pytest_autotune.tuners.xla.entries` converts XLA's entries to entries of a cache.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path, PurePath
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.tuners.xla import messages
 
-#: The version in the head of every legacy file; XLA refuses any other.
+#: The version at the beginning of every legacy file. XLA refuses a file with any other version.
 LEGACY_FILE_VERSION = 3
 #: The suffixes of files that XLA writes as text. All others are binary.
 TEXT_SUFFIXES = (".txt", ".textproto", ".txtpb", ".prototxt", ".pbtxt")
@@ -99,9 +99,11 @@ class XlaEntry:
 
     @property
     def sort_key(self) -> tuple[object, ...]:
-        """The order of entries in XLA's files."""
-        explicit = "" if self.layout is XlaLayout.LEGACY else self.message.key.target.explicit_version
-        return self.device.encode(), explicit.encode(), self.hlo.encode(), self.raw
+        """The values by which XLA sorts the entries of a file."""
+        explicit_version = ""
+        if self.layout is XlaLayout.NEW:
+            explicit_version = self.message.key.target.explicit_version
+        return self.device.encode(), explicit_version.encode(), self.hlo.encode(), self.raw
 
 
 def is_text(path: PurePath) -> bool:
@@ -115,6 +117,7 @@ def read(data: bytes, where: str) -> tuple[XlaEntry, ...]:
     :param where: the path of the file, for messages.
     :raises CacheError: for another kind of file, a damaged file, or an unknown version.
     """
+    # XLA writes an empty file if it has no entries.
     if not data.strip():
         return ()
     layout = _find_layout(data)
@@ -136,9 +139,11 @@ def read(data: bytes, where: str) -> tuple[XlaEntry, ...]:
 
 
 def write(entries: Iterable[XlaEntry], layout: XlaLayout, text: bool) -> bytes:
-    """Return the file that XLA would write for these entries: sorted, with the first entry of each identity.
+    """Return the content of the file that XLA would write for these entries.
 
-    :param text: write the text form, else the binary form.
+    The entries are sorted. If several entries have the same identity, the file has the first of them.
+
+    :param text: whether to write the text form. Else the file has the binary form.
     :raises CacheError: if the text form cannot hold an entry.
     """
     entries_by_identity: dict[tuple[object, ...], XlaEntry] = {}
@@ -158,10 +163,13 @@ def write(entries: Iterable[XlaEntry], layout: XlaLayout, text: bool) -> bytes:
 def _find_layout(data: bytes) -> XlaLayout | None:
     """Return the format of a file; None for another kind of file.
 
-    The beginning decides, because the parser of each format reads a binary file of the other one as an empty file.
+    The beginning of the file decides. To try both parsers would not tell, because each parser reads a binary file of
+    the other format as a file without entries.
     """
+    beginning = data[:1]
     first_word = _FIRST_WORD.match(data)
-    beginning = first_word[1] if first_word else data[:1]
+    if first_word is not None:
+        beginning = first_word[1]
     for layout, beginnings in _BEGINNINGS.items():
         if beginning in beginnings:
             return layout
@@ -169,7 +177,7 @@ def _find_layout(data: bytes) -> XlaLayout | None:
 
 
 def _parse_file(data: bytes, layout: XlaLayout, where: str) -> messages.Message:
-    """Return the message of a file.
+    """Return the content of a file, text or binary, as a message.
 
     :raises CacheError: for a damaged file.
     """
@@ -207,16 +215,20 @@ def _print_text(message: messages.Message) -> str:
 
 
 def _format_empty_any(message: messages.Message, indent: int, as_one_line: bool) -> str | None:
-    """Print an ``Any`` without a value by its type only, as XLA's printer in C++ does; None for all other messages."""
+    """Print an ``Any`` without a value as XLA's printer in C++ does: ``type_url: "…"``.
+
+    :returns: None for every other message, which protobuf then prints in its usual form.
+    """
     if message.DESCRIPTOR.full_name == "google.protobuf.Any" and message.type_url and not message.value:
         return "type_url: " + json.dumps(message.type_url)
     return None
 
 
 def write_folder(folder: Path, entries: Iterable[XlaEntry]) -> int:
-    """Write XLA's folder with one file for each fusion, from the fusion's first entry.
+    """Write the folder from which XLA reads entries, with a file for each fusion.
 
-    :returns: the number of entries that the folder cannot hold.
+    :param entries: of several entries for a fusion, the folder gets the first.
+    :returns: the number of entries for which XLA's folder has no form.
     """
     left_out_count = 0
     for entry in entries:
@@ -228,6 +240,7 @@ def write_folder(folder: Path, entries: Iterable[XlaEntry]) -> int:
         except CacheError:
             left_out_count += 1
             continue
+        # An earlier entry of the same fusion takes precedence.
         if not file.exists():
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_bytes(data)
@@ -235,12 +248,16 @@ def write_folder(folder: Path, entries: Iterable[XlaEntry]) -> int:
 
 
 def _path_in_folder(entry: XlaEntry) -> str:
-    """Return the path below its folder at which XLA looks for an entry.
+    """Return the path at which XLA looks for an entry, relative to the folder.
+
+    A new entry has the path ``DEVICE/HLO.pb`` with two fingerprints. A legacy entry has the digest of its key as its
+    name. The key is the text that XLA's C++ code prints for it.
 
     :raises CacheError: if XLA looks for no such entry.
     """
     if entry.layout is XlaLayout.NEW:
-        # A cache is data, so its values make a path only if they are hexadecimal digests, as XLA writes them.
+        # A cache file is data that somebody else may have written. A value such as "../.." would leave the folder, so
+        # both values must be hexadecimal digests, as XLA writes them.
         has_digests = _DIGEST.fullmatch(entry.device) and _DIGEST.fullmatch(entry.hlo)
         if entry.message.key.target.explicit_version or not has_digests:
             raise CacheError(entry.hlo, "has no name in XLA's folder")

@@ -1,6 +1,7 @@
 """The protocol buffer messages of XLA's autotuning files, from ``descriptors.textproto`` in this folder.
 
-They are in a descriptor pool of their own, because TensorFlow registers ``xla.*`` in the default pool.
+The messages are in a separate descriptor pool. TensorFlow registers messages of the same names, ``xla.*``, in
+protobuf's default pool, which refuses a second registration.
 """
 
 from __future__ import annotations
@@ -22,10 +23,10 @@ def new(name: str) -> Message:
 
 
 def parse(name: str, data: bytes) -> Message:
-    """Return the message that binary data holds.
+    """Return the message in binary data.
 
     :param name: the full name of the message, such as ``xla.AutotuneResults``.
-    :raises google.protobuf.message.DecodeError: for data that is no such message.
+    :raises google.protobuf.message.DecodeError: if the data is damaged or is no such message.
     """
     return _class(name).FromString(data)
 
@@ -39,7 +40,7 @@ def _class(name: str) -> Any:
 
 @cache
 def pool() -> Any:
-    """Return the descriptor pool that holds only these messages."""
+    """Return the separate descriptor pool, with these messages and those of protobuf that they use."""
     from google.protobuf import any_pb2, descriptor_pb2, descriptor_pool, duration_pb2, text_format, wrappers_pb2
 
     descriptors = descriptor_pool.DescriptorPool()
