@@ -227,7 +227,7 @@ def _format_empty_any(message: messages.Message, indent: int, as_one_line: bool)
 def write_folder(folder: Path, entries: Iterable[XlaEntry]) -> int:
     """Write the folder from which XLA reads entries, with a file for each fusion.
 
-    :param entries: of several entries for a fusion, the folder gets the first.
+    :param entries: the entries. If several are for the same fusion, the folder gets the first.
     :returns: the number of entries for which XLA's folder has no form.
     """
     left_out_count = 0

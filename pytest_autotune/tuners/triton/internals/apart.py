@@ -111,7 +111,7 @@ def find_assumptions(kind: str, parameter: Any, *, divisible: bool) -> str | Non
 
     :param kind: the argument's type in Triton's signature, such as ``*fp16`` (a pointer) or ``i32``.
     :param parameter: Triton's parameter of the kernel.
-    :param divisible: whether the argument is divisible by 16. A text for a kernel holds this property.
+    :param divisible: whether the argument is divisible by 16.
     """
     if parameter.do_not_specialize:
         return None

@@ -71,7 +71,7 @@ def list_changed_settings() -> Iterator[str]:
 
     There are three kinds of such settings:
 
-    - the environment variables in Triton's hash. Of a path, only the name of the file counts;
+    - the environment variables in Triton's hash. A path counts only by the name of its file;
     - the settings of ``triton.knobs`` in ``_KNOBS``;
     - a hook that changes the stages of the compiler. The hook returns a key, whose digest counts.
     """
