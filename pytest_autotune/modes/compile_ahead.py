@@ -1,7 +1,7 @@
-"""Compile ahead: threads compile loaded choices beside the tests. The adapter of a tuner says what, in ``prepare``.
+"""Compile ahead: threads compile loaded choices while tests run. Each adapter lists the compilations of its tuner.
 
-A test that launches a kernel whose compilation has begun waits for it. If the compilation has not begun, or fails, the
-test compiles the kernel itself.
+A test that launches a kernel waits if a thread is compiling the kernel. If no thread has begun the compilation, or the
+compilation failed, the test compiles the kernel itself.
 """
 
 from __future__ import annotations
@@ -45,11 +45,16 @@ class CompileAhead(Mode):
     def begin_tests(
         self, reporter: Reporter, folder: Path | None, processes: int, jobs: Callable[[], Sequence[Job]]
     ) -> None:
-        # One core of this process is for its tests.
+        """Begin the compilations in threads, unless every core is needed for tests."""
+        # One core of each process is for its tests.
         spare_cores = cores(devices.cpu().multiprocessors) // processes - 1
         if self._always:
             spare_cores = max(spare_cores, 1)
-        if reporter.index is None or folder is None or spare_cores < 1 or in_distributed_run():
+        if reporter.index is None or folder is None:
+            # No choice is loaded, or there is no place for the locks that keep a test from compiling the same kernel.
+            return
+        if spare_cores < 1 or in_distributed_run():
+            # Tests need all cores. The ranks of a distributed job take no locks.
             return
         job_list = jobs()
         if not job_list:
@@ -73,11 +78,14 @@ class CompileAhead(Mode):
             return []
         self._pool.shutdown(cancel_futures=True)
         self._pool = None
+        first_failure = ""
+        if self._failures:
+            first_failure = self._failures[0]
         data = {
             "kernels": len(self._seconds),
             "seconds": sum(self._seconds),
             "failed": len(self._failures),
-            "reason": self._failures[0] if self._failures else "",
+            "reason": first_failure,
         }
         return [Event(COMPILED, data=data)]
 
@@ -106,10 +114,13 @@ def make(compile_ahead: str) -> CompileAhead | None:
 
 
 def cores(affinity: int, quota: Path = Path("/sys/fs/cgroup/cpu.max")) -> int:
-    """Return the number of cores that this process may use: a container may get less time than its cores have.
+    """Return the number of cores that this process may use.
+
+    A container may run on all cores of a machine and get only a part of their time. For example, the quota
+    ``200000 100000`` allows 200 ms in each 100 ms, which is two cores.
 
     :param affinity: the number of cores that the process may run on.
-    :param quota: the file with the container's quota, as ``MICROSECONDS PERIOD``.
+    :param quota: the file with the container's quota: its time and the period, in microseconds.
     """
     with suppress(OSError, ValueError, ZeroDivisionError):
         time_us, period_us = quota.read_text(encoding="ascii").split()

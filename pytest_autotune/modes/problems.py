@@ -1,7 +1,7 @@
-"""The problems that production asked for, compared with those of the tests: which have no test?
+"""The mode ``--autotune-problems``: which problems of production does no test ask for?
 
-``pytest_autotune.use(…, report=PATH)`` wrote them down. A problem is covered if a test of this run asks for its kernel
-with its key, on any device.
+``pytest_autotune.use(…, report=PATH)`` wrote the problems of production into files. A problem is covered if a test of
+this run asks for its kernel with its key, on any device.
 """
 
 from __future__ import annotations
@@ -106,8 +106,10 @@ class ProblemsOfTests:
         for row in sorted(result.rows, key=lambda row: row.problem.sort_key):
             kernel = (row.problem.tuner, row.problem.kernel)
             key = frozenset(launch_key(row.problem.key).items())
-            test = row.tests[0] if row.tests else ""
-            self._tests_by_kernel.setdefault(kernel, {}).setdefault(key, test)
+            first_test = ""
+            if row.tests:
+                first_test = row.tests[0]
+            self._tests_by_kernel.setdefault(kernel, {}).setdefault(key, first_test)
 
     def has(self, problem: ProductionProblem) -> bool:
         """Whether a test asks for a problem."""
@@ -118,23 +120,23 @@ class ProblemsOfTests:
 
         :param count: how often production asked for the problem.
         """
-        text = "asked for in production"
+        text = "asked for in production, and by no test"
         if count > 1:
-            text += f" {count} times"
-        text += ", and by no test"
-        name = to_one_line(str(problem))
+            text = f"asked for in production {count} times, and by no test"
+        problem_text = to_one_line(str(problem))
         test_by_key = self._tests_by_kernel.get((problem.tuner, problem.kernel), {})
         if not test_by_key:
-            return Finding("UNCOVERED", name, f"{text}, nor is this kernel with another key")
+            return Finding("UNCOVERED", problem_text, f"{text}, nor is this kernel with another key")
         key = dict(problem.key)
         nearest_key = min(test_by_key, key=lambda tested_key: distance(key, dict(tested_key)))
         differing_values = [f"{name}={value}" for name, value in sorted(nearest_key - problem.key)]
+        # If the nearest key has no other values, it only lacks some.
         nearest = ", ".join(differing_values) or "no more"
-        return Finding("UNCOVERED", name, f"{text}; the nearest has {nearest}", test_by_key[nearest_key])
+        return Finding("UNCOVERED", problem_text, f"{text}; the nearest has {nearest}", test_by_key[nearest_key])
 
 
 class Problems(Mode):
-    """The mode that compares both. It reads the files when the run ends.
+    """The mode that compares the problems of production with the problems of the tests, when the run ends.
 
     :param files: the path of each file, and the path as the user typed it.
     """
@@ -158,20 +160,28 @@ class Problems(Mode):
         uncovered = [problem for problem in reports.counts if not tested.has(problem)]
         uncovered.sort(key=lambda problem: (-reports.counts[problem], str(problem)))
         findings = [tested.build_finding(problem, reports.counts[problem]) for problem in uncovered]
-        line = f"{describe_count(len(reports.counts), 'problem')} of production, all covered"
-        if findings:
-            line = f"{describe_count(len(reports.counts), 'problem')} of production: "
-            line += f"{len(findings)} not covered by the suite"
-            if result.collected.incomplete_reason:
-                line += f" (this run was not complete: {result.collected.incomplete_reason})"
-        lines = [line]
-        if reports.torn_lines:
-            count = describe_count(len(reports.torn_lines), "line")
-            lines.append(f"{reports.torn_lines[0]}: cut off, by a kill or a full disk ({count} left out)")
+        lines = _list_lines(reports, len(findings), result.collected.incomplete_reason)
         data = []
         for finding in findings:
             data.append({"problem": finding.problem, "nearest_test": finding.test, "reason": finding.text})
-        return Section(self.name, str(self), tuple(lines), tuple(findings), data={"uncovered": data})
+        return Section(self.name, str(self), lines, tuple(findings), data={"uncovered": data})
+
+
+def _list_lines(reports: ProblemReports, uncovered_count: int, incomplete_reason: str) -> tuple[str, ...]:
+    """Return the lines of the summary.
+
+    :param incomplete_reason: why the run was not complete; empty if it was complete.
+    """
+    problems = f"{describe_count(len(reports.counts), 'problem')} of production"
+    line = f"{problems}, all covered"
+    if uncovered_count:
+        line = f"{problems}: {uncovered_count} not covered by the suite"
+        if incomplete_reason:
+            line += f" (this run was not complete: {incomplete_reason})"
+    if not reports.torn_lines:
+        return (line,)
+    count = describe_count(len(reports.torn_lines), "line")
+    return line, f"{reports.torn_lines[0]}: cut off, by a kill or a full disk ({count} left out)"
 
 
 def make(problems: Sequence[Any]) -> Problems:

@@ -1,6 +1,6 @@
-"""A sweep: each problem runs with a candidate that only the seed and the problem decide.
+"""A sweep: each problem runs with a candidate that depends only on the seed and the problem.
 
-A failure therefore comes back with the same seed: in any order of the tests, with any workers, and for a single test.
+The same seed therefore repeats a failure in any order of the tests, with any number of workers, and for a single test.
 """
 
 from __future__ import annotations
@@ -33,9 +33,10 @@ FAILED_WITH = "failed with"
 class Sweep(Mode):
     """A sweep, or a part of a series of sweeps.
 
-    :param seed: empty for a part of a series.
-    :param part: the number of the sweep in its series, from 1.
-    :param parts: the length of the series. It runs every candidate of the problems that have no more candidates.
+    :param seed: as the user typed it; empty for a part of a series.
+    :param part: the number of the sweep in its series, from 1; 0 outside a series.
+    :param parts: the number of sweeps in the series; 0 outside a series. The series runs every candidate of a problem
+        that has at most so many candidates.
     :param ran_with: the candidates that the current test ran with, as entries.
     """
 
@@ -54,21 +55,29 @@ class Sweep(Mode):
         return self.seed
 
     def ordered(self, problem: Problem, candidates: Iterable[Candidate]) -> list[Candidate]:
-        """Return the candidates in the order in which a problem tries them. Their given order does not matter.
+        """Return the candidates in the order in which a problem tries them in this sweep.
 
-        The sweeps of a series begin with different candidates.
+        A digest of seed, problem and candidate decides the order. The order in which the tuner lists the candidates
+        has no influence. The sweeps of a series rotate the same order, so that each begins with another candidate.
         """
-        distinct = {_encoded(candidate): candidate for candidate in candidates}
+        candidate_by_encoding = {_encoded(candidate): candidate for candidate in candidates}
         prefix = repr((self.seed, problem.digest)).encode()
-        ranked = sorted(distinct, key=lambda encoded: hashlib.sha256(prefix + encoded).digest())
+        ranked = sorted(candidate_by_encoding, key=lambda encoding: hashlib.sha256(prefix + encoding).digest())
         if not ranked:
             return []
-        number = len(ranked)
-        first = 0
-        if self.parts:
-            # If there are more candidates than sweeps, the first candidates are spread over all of them.
-            first = (self.part - 1) * max(number, self.parts) // self.parts % number
-        return [distinct[encoded] for encoded in ranked[first:] + ranked[:first]]
+        first = self._find_first_position(len(ranked))
+        return [candidate_by_encoding[encoding] for encoding in ranked[first:] + ranked[:first]]
+
+    def _find_first_position(self, candidate_count: int) -> int:
+        """Return the position of the candidate that this sweep begins with; 0 outside a series.
+
+        With 3 candidates, the sweeps of a series of 5 begin with the positions 0, 1, 2, 0, 1. With 10 candidates, they
+        begin with the positions 0, 2, 4, 6, 8.
+        """
+        if not self.parts:
+            return 0
+        spread = max(candidate_count, self.parts)
+        return (self.part - 1) * spread // self.parts % candidate_count
 
     def build_source(self, question: Question, reporter: Notes) -> Source | None:
         """Return the source of the problem's candidates, in the order of this sweep."""
@@ -99,21 +108,8 @@ class Sweep(Mode):
 
     def build_section(self, result: RunResult) -> Section:
         entries = _list_swept_entries(result)
-        candidate_counts = {entry.problem: len(entry.candidates) for entry in entries}
         labels = {row.problem: row.label for row in result.rows}
         rows = _list_rows(result, entries)
-        line = f"{describe_count(len(candidate_counts), 'problem')} ran with candidates of --autotune-sweep={self}"
-        failed_problems = {row.problem for row in rows if row.failed_test}
-        if failed_problems:
-            line += f"; {len(failed_problems)} of them in tests that failed"
-        lines = [line]
-        if self.parts:
-            large_counts = [count for count in candidate_counts.values() if count > self.parts]
-            if large_counts:
-                lines.append(
-                    f"{describe_count(len(large_counts), 'problem has', 'problems have')} more than {self.parts} "
-                    f"candidates, {max(large_counts)} at most: in so many sweeps all of them run"
-                )
         data = []
         findings = []
         for row in rows:
@@ -122,11 +118,31 @@ class Sweep(Mode):
         return Section(
             self.name,
             str(self),
-            tuple(lines) if candidate_counts else (NO_LOOKUPS,),
+            self._list_lines(entries, rows),
             tuple(findings),
             stands_for_counts=True,
             data={"modes": {self.name: {"seed": str(self), "rows": data}}},
         )
+
+    def _list_lines(self, entries: Sequence[Entry], rows: Sequence[SweepRow]) -> tuple[str, ...]:
+        """Return the lines of the summary.
+
+        :param entries: the entries of the candidates that problems ran with.
+        :param rows: the candidates of failed tests, and the candidates that problems could not use.
+        """
+        candidate_counts = {entry.problem: len(entry.candidates) for entry in entries}
+        if not candidate_counts:
+            return (NO_LOOKUPS,)
+        line = f"{describe_count(len(candidate_counts), 'problem')} ran with candidates of --autotune-sweep={self}"
+        failed_problems = {row.problem for row in rows if row.failed_test}
+        if failed_problems:
+            line += f"; {len(failed_problems)} of them in tests that failed"
+        large_counts = [count for count in candidate_counts.values() if count > self.parts]
+        if not self.parts or not large_counts:
+            return (line,)
+        large_problems = describe_count(len(large_counts), "problem has", "problems have")
+        limit = f"{large_problems} more than {self.parts} candidates, {max(large_counts)} at most"
+        return line, f"{limit}: in so many sweeps all of them run"
 
 
 @dataclass(frozen=True)
@@ -167,7 +183,7 @@ def _list_swept_entries(result: RunResult) -> list[Entry]:
 
 
 def _list_rows(result: RunResult, entries: Sequence[Entry]) -> list[SweepRow]:
-    """Return the rows of a sweep: those of failed tests first, then in the order of the problems.
+    """Return the rows of a sweep: the rows of failed tests first, and then by the order of the problems.
 
     :param entries: the entries of the candidates that problems ran with.
     """
@@ -197,10 +213,11 @@ class SweptCandidates:
         number = len(own_rejections)
         if number == len(self.ordered):
             return None
-        noted = list(self.ordered)
+        candidates = list(self.ordered)
         for position, rejection in enumerate(own_rejections):
-            noted[position] = replace(noted[position], failed=rejection.reason)
-        entry = Entry(question.problem, question.fingerprint, self.ordered[number], tuple(noted))
+            # The report lists the rejected candidates with their reasons.
+            candidates[position] = replace(candidates[position], failed=rejection.reason)
+        entry = Entry(question.problem, question.fingerprint, self.ordered[number], tuple(candidates))
         return Answer(result=UsedEntry(entry))
 
 

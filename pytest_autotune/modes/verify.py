@@ -421,6 +421,7 @@ def _find_verdict(tuning: Tuning, contest: Contest | TunerRace) -> Verdict:
 
     An error of a candidate becomes a verdict and is not raised: the test itself launches only the choice.
     """
+    # On a CPU, equal candidates can differ by more than the threshold.
     threshold = max(SLOWER_THRESHOLD, measurement_noise(tuning.lookup.problem.device))
     try:
         if isinstance(contest, Contest):

@@ -1,8 +1,8 @@
 """The tuners that :func:`~pytest_autotune.production.use.use` answers: Triton's autotuner and ``tune()``.
 
-One method of Triton's ``Autotuner`` is replaced: ``prune_configs``, which then leaves the choice alone. Triton before
-3.8 would time that candidate, so the autotuner gets a ``do_bench`` that times nothing. A kernel that has its choice
-calls neither of them.
+One method of Triton's ``Autotuner`` is replaced: ``prune_configs``, which then leaves only the shipped choice. Triton
+before 3.8 would time this single candidate, so the autotuner gets a ``do_bench`` that times nothing. Triton calls both
+only when it chooses, so launches of a kernel that has its choice cost no more than before.
 """
 
 from __future__ import annotations
@@ -31,19 +31,22 @@ _BENCH = "do_bench"
 
 
 def hook_triton(module: ModuleType) -> None:
-    """Answer for autotuned kernels.
+    """Replace ``Autotuner.prune_configs``, so that it leaves only the shipped choice of a launch.
+
+    If the class is not as expected, Triton tunes as always, and the user is warned.
 
     :param module: ``triton.runtime.autotuner``.
     """
     autotuner_class: Any = module.Autotuner
     original: Any = vars(autotuner_class).get("prune_configs")
-    # The benchmark has to be a cached property: an autotuner may then have one of its own.
+    # Python takes an autotuner's own attribute before a cached property, so the attribute replaces the benchmark.
     has_cached_bench = isinstance(vars(autotuner_class).get(_BENCH), cached_property)
     if original is None or list(inspect.signature(original).parameters) != ["self", "kwargs"] or not has_cached_bench:
         warnings.warn("pytest_autotune.use(): this Triton's Autotuner is not known, so it tunes", stacklevel=2)
         return
 
     def prune_configs(self: Any, kwargs: Any) -> Any:
+        # The last launch may have had a choice. This launch may have none, and then needs the real benchmark.
         if vars(self).get(_BENCH) is _time_nothing:
             del vars(self)[_BENCH]
         configs = original(self, kwargs)
@@ -73,6 +76,7 @@ def _choose_config(autotuner: Any, kwargs: Any, configs: Sequence[Any]) -> Any:
         kernel = qualified_name(autotuner.base_fn)
         shipped = find_shipped_cache(kernel)
         if shipped is None or len(configs) < 2:
+            # Triton does not tune a single candidate, so there is nothing to choose.
             return None
         return shipped.choose(TritonLaunch(autotuner, kwargs, configs, kernel))
     except MissError:
@@ -118,9 +122,10 @@ class TritonLaunch:
 
 
 def _encode_key_part(name: str, value: object) -> LaunchValue:
-    """Return a part of a key as exports have it: a function by its name alone. Its source is the tests' business.
+    """Return a part of a key as exports have it, with the name in place of a function.
 
-    A value without a stable form is in no cache. Its problem is a miss that names the value.
+    Production does not compare a function's source: tests report when it has changed. No cache has a value without a
+    stable form. Its launch is a miss that names the value.
     """
     from pytest_autotune.tuners.triton.identity import encode_key_value
 
@@ -152,7 +157,7 @@ def can_compile(call: Call, config: Any) -> bool:
 
 
 def hook_function(module: ModuleType) -> None:
-    """Answer for calls of ``tune()``.
+    """Let calls of ``tune()`` ask for a shipped choice first.
 
     :param module: :mod:`pytest_autotune.tuners.function.tuner`.
     """

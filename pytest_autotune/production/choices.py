@@ -38,7 +38,7 @@ def select_choices(entries: Iterable[Entry]) -> SelectedChoices:
     """Select an entry for each problem that has a single choice.
 
     A problem has several choices if kernels with different code share a name, or if pruning left different candidates.
-    A choice among all candidates goes before a choice among a part of them.
+    If some entries chose among all candidates, the entries that chose among a part of them do not count.
     """
     entries_by_problem: dict[object, list[Entry]] = {}
     for entry in entries:
@@ -51,7 +51,8 @@ def select_choices(entries: Iterable[Entry]) -> SelectedChoices:
     selected: list[Entry] = []
     ambiguous: list[Entry] = []
     for same_entries in entries_by_problem.values():
-        best_entries = [entry for entry in same_entries if not entry.fingerprint.is_pruned] or same_entries
+        unpruned_entries = [entry for entry in same_entries if not entry.fingerprint.is_pruned]
+        best_entries = unpruned_entries or same_entries
         configurations = {_configuration(entry.choice) for entry in best_entries}
         if len(configurations) == 1:
             selected.append(best_entries[0])
@@ -61,7 +62,7 @@ def select_choices(entries: Iterable[Entry]) -> SelectedChoices:
 
 
 def _has_nan(values: Iterable[Value]) -> bool:
-    """Whether a value is NaN. It equals nothing, so no launch has it."""
+    """Whether a value is NaN. NaN equals nothing, so no launch could find the entry."""
     return any(value.value != value.value for value in values)
 
 
@@ -76,7 +77,7 @@ def device_identity(device: Device) -> DeviceIdentity:
 
 
 def resolve_aliases(devices: Iterable[Device], aliases: Mapping[str, str]) -> dict[tuple[str, str], DeviceIdentity]:
-    """Return the device whose choices another device takes, by name and architecture of the other device.
+    """Return (name, architecture) of a device without choices -> the device whose choices it takes.
 
     :param devices: the devices that have choices.
     :param aliases: name of a device -> name of the device whose choices it takes. Both have the same architecture.
@@ -140,7 +141,7 @@ def is_plain(entry: Entry) -> bool:
 
 
 def list_factory_kernels(entries: Iterable[Entry]) -> set[str]:
-    """Return the kernels of factories. A launch does not show which of them it launches."""
+    """Return the kernels whose keys have values of their factory. A launch does not show these values."""
     kernels = set()
     for entry in entries:
         if any(value.name.startswith(_CELLS) for value in entry.problem.key):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -30,7 +31,7 @@ from pytest_autotune.production.choices import (
 #: The params of a choice that are no arguments of the kernel. FLA requires the first three.
 _CONFIG_FIELDS = ("num_warps", "num_ctas", "num_stages", "maxnreg", "ir_override")
 _REQUIRED_FIELDS = _CONFIG_FIELDS[:3]
-#: A key that could be spelled in more ways has no place in a file.
+#: A choice whose key could be spelled in more ways is left out: each spelling would be an entry of the file.
 _MOST_SPELLINGS = 64
 
 
@@ -108,26 +109,35 @@ def build_fla_files(cache: Cache, kernels: Sequence[str], devices: Sequence[str]
             plain_entries.append(entry)
     choices = select_choices(plain_entries)
     files: dict[str, KernelFile] = {}
-    choice_count = 0
+    written_count = 0
     for entry in choices.entries:
-        keys = _list_key_spellings(entry)
-        kernel_name = entry.problem.kernel.rpartition(".")[2]
-        # The name becomes a file's name.
-        if not keys or not kernel_name.isidentifier():
-            continue
-        path = f"{_format_device(entry.problem.device.name)}/{kernel_name}.json"
-        files.setdefault(path, KernelFile(kernel_name)).add(entry, keys)
-        choice_count += 1
+        if _add_to_file(files, entry):
+            written_count += 1
     if not files:
         raise CacheError("--to=fla", "no choice of a Triton kernel to write", "is it the right cache, or glob?")
-    parts = [f"{describe_count(choice_count, 'choice')} in {describe_count(len(files), 'file')}"]
-    odd_count = len(triton_entries) - len(plain_entries) + len(choices.entries) - choice_count
+    parts = [f"{describe_count(written_count, 'choice')} in {describe_count(len(files), 'file')}"]
+    odd_count = len(triton_entries) - len(plain_entries) + len(choices.entries) - written_count
     if odd_count:
         parts.append(f"{describe_count(odd_count, 'entry')} left out, whose values the files cannot hold")
     contested_count = len(choices.ambiguous) + sum(len(file.contested) for file in files.values())
     if contested_count:
         parts.append(f"{describe_count(contested_count, 'key')} left out, with several choices each")
     return FlaExport({path: files[path].encode() for path in sorted(files)}, "; ".join(parts))
+
+
+def _add_to_file(files: dict[str, KernelFile], entry: Entry) -> bool:
+    """Add an entry to the file of its kernel and device; return whether a file can hold the entry.
+
+    :param files: path below the folder -> the file.
+    """
+    keys = _list_key_spellings(entry)
+    # The name of the kernel becomes the name of a file, so it must not hold a slash or dots.
+    kernel_name = entry.problem.kernel.rpartition(".")[2]
+    if not keys or not kernel_name.isidentifier():
+        return False
+    path = f"{_format_device(entry.problem.device.name)}/{kernel_name}.json"
+    files.setdefault(path, KernelFile(kernel_name)).add(entry, keys)
+    return True
 
 
 def is_fla_file(text: str) -> bool:
@@ -147,8 +157,9 @@ def _format_device(name: str) -> str:
 def _list_key_spellings(entry: Entry) -> list[list[LaunchValue]]:
     """Return the keys that FLA may compute for an entry's problem; none if there are too many.
 
-    FLA's key has the values of the kernel's ``key=``, and then the dtypes of its arguments. It tells ``True`` from 1.
-    Triton does not, so an entry does not say which of them a launch has.
+    FLA's key has the values of the kernel's ``key=``, and then the dtypes of its arguments. FLA's key differs between
+    ``True`` and 1. To Triton both are equal, so a launch of the entry's problem may have either. For example, the key
+    ``CAUSAL=1, a.dtype=fp16`` gives ``[1, "torch.float16"]`` and ``[True, "torch.float16"]``.
     """
     spellings: list[list[LaunchValue]] = []
     for value in entry.problem.key:
@@ -161,10 +172,8 @@ def _list_key_spellings(entry: Entry) -> list[list[LaunchValue]]:
             spellings.append([int(launched_value), bool(launched_value)])
         else:
             spellings.append([launched_value])
-    keys = 1
-    for values in spellings:
-        keys *= len(values)
-    if keys > _MOST_SPELLINGS:
+    key_count = math.prod(map(len, spellings))
+    if key_count > _MOST_SPELLINGS:
         return []
     return [list(key) for key in product(*spellings)]
 

@@ -17,6 +17,7 @@ from pytest_autotune.cache.model import Cache, Device, Entry
 from pytest_autotune.cache.quantities import describe_count, describe_duration
 from pytest_autotune.production.choices import (
     PICKER,
+    SelectedChoices,
     device_identity,
     is_plain,
     list_factory_kernels,
@@ -41,6 +42,37 @@ class ExportedModule:
     summary: str
 
 
+@dataclass(frozen=True)
+class ExportableEntries:
+    """The entries of a cache that a user selected for an export, sorted by what an export can do with them.
+
+    :param other_count: the number of entries of other tuners.
+    :param triton_count: the number of entries of Triton's kernels.
+    :param plain: the entries of Triton's kernels whose values a launch shows, so that an export can hold them.
+    """
+
+    other_count: int
+    triton_count: int
+    plain: list[Entry]
+
+    @classmethod
+    def select(
+        cls, cache: Cache, kernels: Sequence[str], devices: Sequence[str], all_triton_entries: Sequence[Entry]
+    ) -> ExportableEntries:
+        """Select the entries of some kernels and devices.
+
+        :param all_triton_entries: also the entries that are not selected. They too show which kernels are of factories.
+        """
+        selected = select_entries(cache, kernels, devices)
+        factory_kernels = list_factory_kernels(all_triton_entries)
+        triton_entries = [entry for entry in selected if entry.problem.tuner == "triton"]
+        plain = []
+        for entry in triton_entries:
+            if entry.problem.kernel not in factory_kernels and is_plain(entry):
+                plain.append(entry)
+        return cls(len(selected) - len(triton_entries), len(triton_entries), plain)
+
+
 def build_module(
     cache: Cache, command: str, kernels: Sequence[str], devices: Sequence[str], aliases: Mapping[str, str]
 ) -> ExportedModule:
@@ -52,41 +84,39 @@ def build_module(
     :param aliases: name of a device -> name of the device whose choices it takes.
     :raises CacheError: if there is no choice to write, or an alias makes no sense.
     """
-    selected = select_entries(cache, kernels, devices)
-    triton_entries = [entry for entry in selected if entry.problem.tuner == "triton"]
-    # Entries that are not exported have keys, too, and show which arguments tell launches apart.
     all_triton_entries = [entry for entry in cache.entries if entry.problem.tuner == "triton"]
-    factory_kernels = list_factory_kernels(all_triton_entries)
-    plain_entries = []
-    for entry in triton_entries:
-        if entry.problem.kernel not in factory_kernels and is_plain(entry):
-            plain_entries.append(entry)
-    choices = select_choices(plain_entries)
+    exportable = ExportableEntries.select(cache, kernels, devices, all_triton_entries)
+    choices = select_choices(exportable.plain)
     if not choices.entries:
         raise CacheError("--to=python", "no choice of a Triton kernel to write", "is it the right cache, or glob?")
     device_names = sorted({entry.problem.device.name for entry in choices.entries})
     _check_aliases(aliases, device_names)
     code = PICKER.read_text(encoding="utf-8").partition(_DATA)[0]
     data = "".join(f"{line}\n" for line in _list_data_lines(choices.entries, all_triton_entries, command, aliases))
+    return ExportedModule(f"{code}{_DATA}{data}", _describe_export(exportable, choices, device_names))
+
+
+def _describe_export(exportable: ExportableEntries, choices: SelectedChoices, device_names: Sequence[str]) -> str:
+    """Return the number of exported choices, and of the entries that were left out, in words."""
     kernel_count = len({entry.problem.kernel for entry in choices.entries})
-    summary = f"{describe_count(len(choices.entries), 'choice')} of {describe_count(kernel_count, 'kernel')}"
-    parts = [f"{summary} for {', '.join(device_names)}"]
-    other_count = len(selected) - len(triton_entries)
-    if other_count:
-        parts.append(f"{describe_count(other_count, 'entry')} of other tuners left out")
-    odd_count = len(triton_entries) - len(plain_entries)
+    exported = f"{describe_count(len(choices.entries), 'choice')} of {describe_count(kernel_count, 'kernel')}"
+    parts = [f"{exported} for {', '.join(device_names)}"]
+    if exportable.other_count:
+        parts.append(f"{describe_count(exportable.other_count, 'entry')} of other tuners left out")
+    odd_count = exportable.triton_count - len(exportable.plain)
     if odd_count:
         parts.append(f"{describe_count(odd_count, 'entry')} left out, whose values an export cannot hold")
     if choices.ambiguous:
         problems = describe_count(len(choices.ambiguous), "problem")
         parts.append(f"{problems} left out, with several choices each: {choices.ambiguous[0].problem} …")
-    return ExportedModule(f"{code}{_DATA}{data}", "; ".join(parts))
+    return "; ".join(parts)
 
 
 def _check_aliases(aliases: Mapping[str, str], device_names: Sequence[str]) -> None:
-    """Refuse an alias that stands for no exported device, or for a device with choices of its own.
+    """Check that each alias takes the choices of an exported device, for a device that has no exported choices.
 
-    :raises CacheError: if there is such an alias.
+    :param aliases: name of a device -> name of the device whose choices it takes.
+    :raises CacheError: for the first wrong alias.
     """
     for name, tuned_name in sorted(aliases.items()):
         if tuned_name not in device_names:
@@ -101,7 +131,8 @@ def _list_data_lines(
 ) -> Iterator[str]:
     """Yield the lines of the module's data.
 
-    :param all_entries: also those that are not exported.
+    :param all_entries: also the entries that are not exported. The names in their keys show which arguments tell
+        problems apart.
     """
     entries_by_kernel: dict[str, dict[Device, list[Entry]]] = {}
     for entry in entries:
@@ -126,7 +157,10 @@ def _list_data_lines(
 
 
 def _list_argument_names(kernel: str, entries: Sequence[Entry]) -> list[str]:
-    """Return the arguments that the keys of a kernel name. A launch with another value is another problem."""
+    """Return the arguments of a kernel that select a problem by their value, by the keys of all entries.
+
+    The parts with a dot are dtypes and items inside arguments, which the picker finds without their names.
+    """
     names = set()
     for entry in entries:
         if entry.problem.kernel != kernel:
@@ -140,6 +174,7 @@ def _list_argument_names(kernel: str, entries: Sequence[Entry]) -> list[str]:
 def _list_device_lines(device: Device, entries: Sequence[Entry]) -> Iterator[str]:
     """Yield the lines with a kernel's choices for one device."""
     versions = list_triton_versions(entries)
+    # A text for a single version or none, and a tuple for several versions, as str.startswith() takes them.
     triton: str | tuple[str, ...] = "".join(versions)
     if len(versions) > 1:
         triton = tuple(versions)
@@ -156,7 +191,7 @@ def _list_device_lines(device: Device, entries: Sequence[Entry]) -> Iterator[str
 
 
 def _format_literal(value: object) -> str:
-    """Return a value as a Python literal with double quotes, as formatters write it, and with ASCII characters only."""
+    """Return a value as a Python literal: in ASCII characters, and with double quotes, as formatters write it."""
     if isinstance(value, dict):
         items = [f"{_format_literal(name)}: {_format_literal(item)}" for name, item in value.items()]
         return f"{{{', '.join(items)}}}"
@@ -164,9 +199,11 @@ def _format_literal(value: object) -> str:
         return f"({', '.join(map(_format_literal, value))})"
     if isinstance(value, list):
         return f"[{', '.join(map(_format_literal, value))}]"
-    # ``inf`` is no literal.
-    if isinstance(value, float) and math.isinf(value):
-        return "1e999" if value > 0 else "-1e999"
+    if value == math.inf:
+        # ``inf`` is no literal. A number that is too large is read as ``inf``.
+        return "1e999"
+    if value == -math.inf:
+        return "-1e999"
     text = ascii(value)
     if text.startswith("'") and '"' not in text:
         return f'"{text[1:-1]}"'
@@ -174,10 +211,10 @@ def _format_literal(value: object) -> str:
 
 
 def find_command(text: str, module: str) -> str:
-    """Return the command in the text of an exported module. The text is read and never run.
+    """Return the command in the text of an exported module. The text is parsed and never run.
 
     :param module: names the module in messages.
-    :raises CacheError: if the text has no command, and so is no export.
+    :raises CacheError: if the text has no command, so that it is no export.
     """
     match = re.search("^COMMAND = (.+)$", text.partition(_DATA)[2], re.MULTILINE)
     if match is not None:

@@ -20,12 +20,12 @@ from pytest_autotune.production.choices import find_triton_version, select_choic
 #: A part of a layout's path: optional in brackets, or fixed.
 _PART = re.compile(r"\[([^\[\]]*)\]|([^\[\]]+)")
 _NAME = re.compile(r"\{([^{}]+)\}")
-#: Values that all of Triton's choices have, and no table.
+#: Values that all of Triton's choices have. Tables leave them out.
 _USUAL_VALUES = {"num_ctas": 1}
 
 
 class Spelling(Protocol):
-    """Spells a value as a framework's file names do; empty if the framework leaves the value out."""
+    """Spells a value of the key as a framework's file names have it; empty if the framework leaves the value out."""
 
     def __call__(self, value: LaunchValue) -> str: ...
 
@@ -35,7 +35,7 @@ def _spell_name(value: LaunchValue) -> str:
 
 
 def _spell_vllm_device(value: LaunchValue) -> str:
-    # All devices of that family share their tables.
+    # vLLM has one table for all devices of the H200 family, such as "NVIDIA H200 NVL".
     if "H200" in _spell_name(value).split("_"):
         return "NVIDIA_H200"
     return _spell_name(value)
@@ -264,13 +264,13 @@ def _has_values(layout: TableLayout, part: str, values: Mapping[str, LaunchValue
 
 
 def _fill_part(entry: Entry, layout: TableLayout, part: str, values: Mapping[str, LaunchValue]) -> str:
-    """Return a part of the path with values in place of the names.
+    """Return a part of the path with values in place of the names: ``E=8,N=`` for ``E={E},N=``.
 
     :raises CacheError: if a name has no value, or the value cannot be part of a file's name.
     """
     problem = str(entry.problem)
     texts = []
-    # The pattern has a group, so fixed text and names take turns.
+    # re.split() with a group in the pattern gives fixed text and names in turns: ["E=", "E", ",N="].
     for position, text in enumerate(_NAME.split(part)):
         if position % 2 == 0:
             texts.append(text)

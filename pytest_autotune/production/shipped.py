@@ -82,14 +82,16 @@ _caches: list[CacheOfLibrary] = []
 
 
 def add_shipped_cache(cache: CacheOfLibrary) -> None:
-    """Let a cache answer for its library, in place of an earlier cache of the same library."""
+    """Let a cache answer for its library. It replaces an earlier cache of the same library."""
     other_caches = [known_cache for known_cache in _caches if known_cache.package != cache.package]
     _caches[:] = [cache, *other_caches]
 
 
 def find_shipped_cache(kernel: str) -> CacheOfLibrary | None:
-    """Return the cache that answers for a kernel; None if no library ships one, or if a run needs all candidates."""
+    """Return the cache that answers for a kernel; None if no library ships a cache for it, or during a test run."""
     if ACTIVE_RUNS:
+        # A test run must see all candidates of a kernel.
         return None
     caches = [cache for cache in _caches if cache.has_kernel(kernel)]
+    # A subpackage may ship a cache of its own. The longest package name is the innermost package.
     return max(caches, key=lambda cache: len(cache.package), default=None)

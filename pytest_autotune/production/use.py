@@ -1,7 +1,7 @@
-"""``pytest_autotune.use``: the cache that a library ships answers when its kernels are launched.
+"""``pytest_autotune.use``: a library ships a cache, and launches of its kernels take their choices from the cache.
 
-The code of an exported module, :mod:`~pytest_autotune.production.picker`, picks the choices. Nothing is imported that
-only tests need, such as pytest. The cache is read when the first kernel asks.
+The code of an exported module, :mod:`~pytest_autotune.production.picker`, picks the choices. This module must not
+import anything that only tests need, such as pytest. The cache is read when the first kernel asks.
 """
 
 from __future__ import annotations
@@ -72,13 +72,13 @@ class Picker:
 class ShippedCache:
     """A cache that a library ships, for its Triton kernels and its calls of :func:`pytest_autotune.tune`.
 
-    The library's ``__init__`` makes it, as ``pytest_autotune.use(…)``. In a run of pytest with the plugin it does
-    nothing. ``str()`` of it is one line with a digest of the cache's bytes. The line is equal on all ranks that choose
-    alike.
+    The library's ``__init__`` makes the object, as ``pytest_autotune.use(…)``. In a run of pytest with the plugin the
+    object does nothing. ``str()`` of the object is one line with a digest of the cache's bytes. If the line is equal on
+    all ranks of a distributed job, they take the same choices.
 
     :param package: the library's package. Kernels of other packages are bypassed.
     :param resource: the cache: a file in the package, or an absolute path.
-    :param on_miss: the answer to a problem that was not tuned. ``"first"``: the tuner's first candidate that works.
+    :param on_miss: the answer to a problem without a choice. ``"first"``: the tuner's first candidate that works.
         ``"nearest"``: the choice of the nearest problem, else the first candidate. ``"tune"``: the tuner tunes.
         ``"error"``: a LookupError.
     :param nearest: the names of the numbers in keys that may differ from those of the nearest problem. Without names,
@@ -134,8 +134,8 @@ class ShippedCache:
         problem = launch.problem
         try:
             answer = self._find_answer(launch)
-            # A cache that cannot be read was reported, and its kernels are tuned.
             if answer.is_exact or self._data is None:
+                # Without a cache that can be read, the candidate is None. The user was warned of that before.
                 return answer.candidate
             candidate, used = answer.candidate, "nearest"
             if candidate is None:
@@ -154,7 +154,7 @@ class ShippedCache:
     # The answers.
 
     def _find_answer(self, launch: KernelLaunch) -> ShippedAnswer:
-        """Return the choice of the problem. If it has none, ``on_miss`` may allow that of the nearest problem."""
+        """Return the choice of the problem. If it has none, ``on_miss`` may allow the choice of the nearest problem."""
         problem = launch.problem
         picker = self._find_picker(problem.tuner, problem.device)
         known = picker.find_choices(problem.kernel, self.other_devices)
@@ -169,11 +169,13 @@ class ShippedCache:
             return ShippedAnswer()
         candidate = launch.find_candidate(entry.choice)
         if candidate is None:
+            # The kernel no longer has the chosen candidate.
             return ShippedAnswer()
         self._warn_of_other_version(problem, entry)
         is_same_key = tuned_key == problem.sorted_key
         if is_same_key and not known.remark:
             return ShippedAnswer(candidate, is_exact=True)
+        # The choice was tuned for another problem or device, so it may not compile or not fit this device.
         if not launch.can_run(candidate):
             return ShippedAnswer()
         kind = "nearest"
@@ -184,7 +186,10 @@ class ShippedCache:
         return ShippedAnswer(candidate)
 
     def _find_first_candidate(self, launch: KernelLaunch) -> tuple[Any, str]:
-        """Return the first candidate that works, if ``on_miss`` allows it, and the word for the answer."""
+        """Return the first candidate that works, if ``on_miss`` allows it, and the word for reports.
+
+        The word is ``"first"`` if there is a candidate, else ``"tune"`` or ``"error"``.
+        """
         if self.on_miss not in ("first", "nearest"):
             return None, self.on_miss
         for candidate in launch.list_candidates():
@@ -232,6 +237,7 @@ class ShippedCache:
             return self._pickers[tuner, device]
 
     def _build_picker(self, cache: Cache, tuner: str, device: DeviceIdentity) -> Picker:
+        """Return a picker with the choices of a tuner, in the form of an exported module."""
         from pytest_autotune.cache.codec.mapping import sort_entries
         from pytest_autotune.cache.distance import launch_key
         from pytest_autotune.production.choices import device_identity, resolve_aliases, select_choices
@@ -239,13 +245,10 @@ class ShippedCache:
         # If two entries are equally near, the first in the order of a file is used, as in runs and exports.
         tuner_entries = [entry for entry in cache.entries if entry.problem.tuner == tuner]
         selected = select_choices(sort_entries(tuner_entries))
-        for entry in selected.ambiguous:
-            problem = entry.problem
-            key = tuple(sorted(launch_key(problem.key).items()))
-            self._ambiguous.add((tuner, problem.kernel, key, problem.device.arch))
+        self._add_ambiguous(selected.ambiguous)
         choices: Any = defaultdict(lambda: defaultdict(list))
         for entry in selected.entries:
-            # No version of Triton: each entry is compared with the version that runs, for the warning.
+            # An export has a version of Triton here. This picker has none: _warn_of_other_version() compares versions.
             tuned_on = (*device_identity(entry.problem.device), "")
             choices[entry.problem.kernel][tuned_on].append((launch_key(entry.problem.key), entry))
         devices = {entry.problem.device for entry in selected.entries}
@@ -253,10 +256,22 @@ class ShippedCache:
         if tuned_device is not None:
             for choices_by_device in choices.values():
                 aliased_choices = choices_by_device.get((*tuned_device, ""))
-                # A device's own choices go before those of its alias.
+                # A device's own choices go before the choices of its alias.
                 if aliased_choices:
                     choices_by_device.setdefault((*device, ""), aliased_choices)
         return Picker(choices, device)
+
+    def _add_ambiguous(self, entries: Iterable[Entry]) -> None:
+        """Note the problems that have several choices.
+
+        :param entries: an entry of each problem.
+        """
+        from pytest_autotune.cache.distance import launch_key
+
+        for entry in entries:
+            problem = entry.problem
+            key = tuple(sorted(launch_key(problem.key).items()))
+            self._ambiguous.add((problem.tuner, problem.kernel, key, problem.device.arch))
 
     # The misses.
 
@@ -276,7 +291,10 @@ class ShippedCache:
             self._warn_once(miss, "several", f"{reason}, so it is tuned")
 
     def _warn_of_other_version(self, problem: LaunchedProblem, entry: Entry) -> None:
-        """Warn once if another version of the tuner's library runs. An update would keep the entry as it is."""
+        """Warn once if another version of the tuner's library runs.
+
+        The remedy is a fresh dump, because an update keeps an entry that is a hit as it is.
+        """
         library, version = entry.versions.tuner_minor_version
         running_version = getattr(sys.modules.get(library), "__version__", version)
         if running_version.startswith(version) or not self._is_first_warning(problem, "version"):
@@ -291,7 +309,7 @@ class ShippedCache:
             _warn(f"{self.package}: {text} ({remedy})")
 
     def _is_first_warning(self, problem: LaunchedProblem, kind: str) -> bool:
-        """Whether no launch of the problem's tuner on its device has shown this kind of warning."""
+        """Whether this kind of warning was not shown before for the problem's tuner and device."""
         warning = (problem.tuner, problem.device, kind)
         if warning in self._shown_warnings:
             return False
@@ -314,7 +332,7 @@ class ShippedCache:
 
 
 def _list_size_names(choice_by_key: Mapping[Any, Entry]) -> set[str]:
-    """Return the names of the numbers in keys that are sizes: above 1 in some key."""
+    """Return the names of the numbers in keys that look like sizes. Numbers up to 1 in all keys look like flags."""
     names = set()
     for key in choice_by_key:
         for name, value in key:

@@ -110,8 +110,8 @@ class FileDump(NoDump):
     ) -> list[Lookup]:
         """Return the lookups whose entries belong into the cache; see :class:`NoDump`.
 
-        A lookup that a single test's own cache answered is left out if the file has another choice. An update writes
-        such a lookup into the test's own cache.
+        A lookup of a test with a cache of its own is left out if no search took place and a file of the run has such an
+        entry, too. An update leaves out all lookups of such tests, because it writes them into the tests' caches.
         """
         protected: set[Problem] = set()
         if self.only_adds:

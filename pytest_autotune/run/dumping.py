@@ -28,6 +28,9 @@ def dump_run(
 ) -> RunResult:
     """Write the entries of a run into a store, and return the result. A run without any entry makes no file.
 
+    The entries are merged twice if another run has written to the store since this run began: into the content at the
+    beginning, and then into the content that is written over.
+
     :param source: the option or marker that named the store.
     :param folder: keeps the tunings for the next run if the store cannot be written.
     """
@@ -37,11 +40,12 @@ def dump_run(
     unused_entries = find_unused_entries(run, settled)
     kept = keep_entries(run, settled, unused_entries, initial.dump_cache)
     result = build_result(run, settled, unused_entries, kept)
-    if not (initial.dump_cache.entries or kept.merged.cache.entries or path in collected.missing_caches):
+    has_entries = bool(initial.dump_cache.entries or kept.merged.cache.entries)
+    if not has_entries and path not in collected.missing_caches:
         return result.with_dump(DumpOutcome(path))
     try:
         with store.open_for_update(removing=request.plan.prunes) as opened:
-            if opened.cache != initial.dump_cache:  # another run has written meanwhile
+            if opened.cache != initial.dump_cache:
                 kept = keep_entries(run, settled, unused_entries, opened.cache)
                 result = build_result(run, settled, unused_entries, kept)
             updated = opened.write(kept.merged.cache)
@@ -56,8 +60,8 @@ def dump_test_caches(
 ) -> list[RunResult]:
     """Write the caches that single tests load for themselves, and return a result for each.
 
-    Any run that dumps creates the missing caches. An update also writes into them what was missing or stale. If a test
-    loads several caches, its tunings belong into the last: the other caches may belong to other tests.
+    Any run that dumps creates the missing caches. An update also writes missing and stale entries into existing caches.
+    If a test loads several caches, its tunings belong into the last cache: the others may belong to other tests.
 
     :param open_store: opens a cache by its name in lookups.
     :param source: the marker that named the caches.
@@ -72,8 +76,10 @@ def dump_test_caches(
         old_identities = _read_identities(store)
         collected_for_cache = _select_reports_of_cache(collected, name, old_identities)
         if not collected_for_cache.lookups and name not in collected.missing_caches:
+            # The tests of this cache neither tuned nor used an entry for it.
             continue
         if old_identities and not request.plan.is_update:
+            # A dump into another path leaves an existing cache as it is.
             continue
         scope = UPDATE_ALL
         if request.plan.only_adds:
@@ -93,9 +99,13 @@ def _read_identities(store: Store) -> set[Identity]:
 
 
 def _select_reports_of_cache(collected: Collected, name: str, old_identities: set[Identity]) -> Collected:
-    """Return the reports of tests that load this cache last, if their entry is new or in the cache.
+    """Return the reports of a run with only the lookups whose entries belong into a test's own cache.
 
-    :param old_identities: of the entries that the cache has.
+    The lookups are those of tests that load this cache last. A hit on an entry of another loaded cache is left out,
+    unless this cache is empty.
+
+    :param name: the cache, as lookups name it.
+    :param old_identities: the identities of the entries that the cache has.
     """
     lookups = []
     for lookup in collected.lookups:
@@ -112,7 +122,9 @@ def _select_reports_of_cache(collected: Collected, name: str, old_identities: se
 
 
 def _keep_for_next_run(folder: RunFolder, collected: Collected) -> str:
-    """Write tunings that are in no file into the log, because the dump could not be written.
+    """Keep the tunings of a run in its log, because the dump could not be written.
+
+    Most tunings are in the log already. This function writes the tunings whose log a test has removed.
 
     :returns: the number of lost tunings, in words.
     """

@@ -55,9 +55,10 @@ class KeyDifference:
 
 
 def explain_miss(indexes: Sequence[EntryIndex], problem: Problem, policy: Policy) -> MissReason:
-    """Return how the nearest entry of a problem's kernel differs.
+    """Return why a problem has no entry: how the nearest entry of its kernel differs.
 
-    It compares all entries of the kernel. Only a row of the summary and a lookup that is an error need that.
+    The function compares all entries of the kernel, which takes time. It is called only for a row of the summary, and
+    for a lookup that fails a test.
     """
     usable_entries = []
     for entry in list_kernel_entries(indexes, problem):
@@ -65,7 +66,7 @@ def explain_miss(indexes: Sequence[EntryIndex], problem: Problem, policy: Policy
             usable_entries.append(entry)
     if not usable_entries:
         return MissReason()
-    # Without aliases, the entries of the device itself come before those of its alias.
+    # A policy without aliases sorts the entries of the device itself before the entries of its alias.
     nearest_entry = next(list_nearest_entries(usable_entries, problem, Policy()), None)
     if nearest_entry is None:
         names = ", ".join(value.name for value in usable_entries[0].problem.key) or "no names"
@@ -73,6 +74,7 @@ def explain_miss(indexes: Sequence[EntryIndex], problem: Problem, policy: Policy
     differences = _compare_keys(nearest_entry, problem)
     text = ", ".join(map(str, differences))
     if text == "other code":
+        # The keys differ only in the digest of the code.
         return MissReason("no entry; new or changed code")
     text = f"no entry; the nearest has {text}"
     if any(difference.is_digest for difference in differences):
@@ -82,7 +84,10 @@ def explain_miss(indexes: Sequence[EntryIndex], problem: Problem, policy: Policy
 
 
 def _compare_keys(entry: Entry, problem: Problem) -> list[KeyDifference]:
-    """Return the differing parts of two keys: those of the problem in its order, then the others of the entry."""
+    """Return the parts in which the keys of an entry and of a problem differ.
+
+    They are in the order of the problem's key. Parts that only the entry has come last.
+    """
     wanted_values = {value.name: value for value in problem.key}
     entry_values = {value.name: value for value in entry.problem.key}
     differences = []
@@ -135,11 +140,11 @@ def list_nearest_entries(entries: Iterable[Entry], problem: Problem, policy: Pol
         ranked.append(_RankedEntry((is_for_other_device, *distance(wanted_key, entry_key)), entry))
     ranked.sort(key=attrgetter("rank"))
     for _, equally_near in groupby(ranked, key=attrgetter("rank")):
-        # Computing the sort keys of all entries would take longer than the distances.
+        # Only entries that are equally near need their sort keys, which take longer to compute than distances.
         yield from sorted((ranked_entry.entry for ranked_entry in equally_near), key=attrgetter("sort_key"))
 
 
 @lru_cache(4096)
 def _cached_launch_key(key: tuple[Value, ...]) -> Mapping[str, LaunchValue]:
-    """Return the key of an entry as a launch shows it. Each miss of a kernel is compared with the same entries."""
+    """Return the key of an entry as a launch shows it. Every miss of a kernel needs the keys of the same entries."""
     return launch_key(key)

@@ -23,12 +23,13 @@ _T = TypeVar("_T")
 class Notes:
     """The lines of one process for the summary, each once.
 
-    :param debug: write the tracebacks of errors to the standard error of now: pytest captures it during tests.
+    :param debug: write the tracebacks of errors to standard error. A copy of its descriptor is kept from the beginning,
+        because pytest captures standard error during tests.
     """
 
     def __init__(self, debug: bool = False) -> None:
         self.notes: list[str] = []
-        #: tuner -> why it could not be hooked, or the error of ours for which a call was left to it.
+        #: tuner -> why it could not be hooked, or the error of pytest-autotune that left a call to the tuner.
         self.unhooked_tuners: dict[str, str] = {}
         self._debug_descriptor = os.dup(2) if debug else None
 
@@ -62,7 +63,7 @@ class Notes:
 
     @contextmanager
     def guard(self, tuner: str, place: str) -> Iterator[None]:
-        """Note an error of ours that is raised inside, and go on after it. Ctrl-C and time-outs pass.
+        """Note an error of pytest-autotune that is raised inside, and go on after it. Ctrl-C and time-outs are raised.
 
         :param place: the function that is guarded, in words.
         """
@@ -73,9 +74,9 @@ class Notes:
 
     @contextmanager
     def guarded(self, tuner: str, context: AbstractContextManager[_T], default: _T) -> Iterator[_T]:
-        """Enter a context of ours, and yield its value. An error that is raised inside the context passes.
+        """Enter a context of pytest-autotune, and yield its value. An error inside the context is raised as always.
 
-        :param default: the value if the context cannot be entered; the error is noted.
+        :param default: the value if the context cannot be entered. The error of entering is noted.
         """
         value = default
         with ExitStack() as exits:

@@ -1,4 +1,4 @@
-"""Session: answers the questions that the tuners of one process ask."""
+"""The session of one process, which answers the questions of the tuners."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ class Session(Reporter):
     An adapter opens a :meth:`tuning` for each question. The lookup is reported once: when the tuning records an entry,
     or when it ends. An error of pytest-autotune is a line of the summary, and the tuner goes on by itself.
 
-    A claim lasts as long as its tuning, however that ends. Tunings may be inside each other and in several threads. A
-    tuning inside another tuning waits for no other worker. A problem that this process asked for before is reported
-    again only if the tuner's memory was swapped out in between.
+    A claim ends with its tuning, also after an error. Tunings may be inside each other and in several threads. A tuning
+    inside another tuning waits for no other worker. A problem that this process asked for before is reported again only
+    inside :meth:`isolated`, where a tuner's memory is swapped out.
 
     :param modes: the modes of the run beside loading and dumping. The other parameters: see :class:`Reporter`.
     """
@@ -73,7 +73,10 @@ class Session(Reporter):
 
     @contextmanager
     def isolated(self) -> Iterator[None]:
-        """Forget all earlier entries, also those of other workers; afterwards forget the entries of the meantime."""
+        """Answer as a new process would: without the earlier entries of this process and of other workers.
+
+        When the context ends, the earlier entries are back, and the entries of the context are forgotten.
+        """
         remembered, was_isolated = self._remembered, self._is_isolated
         indexes, test_cache = self.indexes, self._test_cache
         self._remembered, self._is_isolated = {}, True
@@ -137,7 +140,10 @@ class Session(Reporter):
                 self._close(tuning)
 
     def _list_sources(self, question: Question, claims: ExitStack) -> list[Source]:
-        """Return the sources of a lookup, in the order in which it asks them."""
+        """Return the sources of a lookup, in the order in which the lookup asks them.
+
+        :param claims: the claim of another worker's problem is added here, and is released when the stack is closed.
+        """
         sources: list[Source] = [RememberedEntry(self._remembered.get(question.identity))]
         if self.picks_candidates:
             for mode in self._modes:
@@ -145,7 +151,8 @@ class Session(Reporter):
                 if source is not None:
                     sources.append(source)
         elif self.indexes:
-            has_test_cache = len(self.indexes) > (self.index is not None)
+            has_run_cache = self.index is not None
+            has_test_cache = len(self.indexes) > int(has_run_cache)
             sources.append(LoadedCaches(self.indexes, self.policy, self._asked_kernels, has_test_cache, self))
             if self.policy.on_miss in ("first", "nearest"):
                 sources.append(Fallback(self.indexes, self.policy))

@@ -1,9 +1,9 @@
 """The sources of a choice, in the order in which a lookup asks them.
 
-A lookup has a list of sources. Each source answers with an entry for the tuner, with an outcome alone, or with nothing.
-If the tuner rejects an entry, the lookup asks the same source again, and then the next source. The session decides
-which sources a lookup has; :class:`~pytest_autotune.run.tuning.Tuning` asks them and decides when an outcome is an
-error. A mode may have a source of its own.
+A lookup has a list of sources. Each source answers with an entry for the tuner, with an outcome without an entry, or
+with nothing. If the tuner rejects an entry, the lookup asks the same source again, and then the next source. The
+session decides which sources a lookup has. :class:`~pytest_autotune.run.tuning.Tuning` asks them and decides when an
+outcome is an error. A mode may add a source.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ from pytest_autotune.workers.coordinator import Claim, Coordinator
 class Answer:
     """The reply of a source.
 
-    :param outcome: of the lookup; None leaves the outcome, and its reason, as they are.
+    :param outcome: the outcome of the lookup; None leaves the lookup's outcome and reason as they are.
     :param reason: why the outcome is no hit, in words.
     :param changed: the names of the parts of the fingerprint that changed, for a stale problem.
     :param result: holds the entry that the source offers, if it offers any.
-    :param label: replaces the label of the lookup; empty leaves that as it is.
+    :param label: replaces the label of the lookup; an empty label leaves the lookup's label as it is.
     :param has_rejected_entry: a loaded entry with this problem and fingerprint was offered, and the tuner rejected it.
     :param is_final: no later source is asked.
     :param is_remembered: this process has reported the problem before.
@@ -62,7 +62,7 @@ class Answer:
 
     @property
     def entry(self) -> Entry | None:
-        """The entry that the tuner may use. An entry that says that every candidate failed is not for use."""
+        """The entry that the tuner may use; None if there is no entry, or if it says that every candidate failed."""
         if isinstance(self.result, (NoResult, NotRecorded)) or self.result.entry.is_failure:
             return None
         return self.result.entry
@@ -141,7 +141,11 @@ class LoadedCaches:
     notes: Notes
 
     def ask(self, question: Question, rejections: Sequence[Rejection]) -> Answer | None:
-        """Return what the caches say; after a rejection, that the problem is stale. See :class:`Source`."""
+        """Return the outcome, with the entry of a hit; see :class:`Source`.
+
+        The entries of the problem itself are judged first, then the entry of a kernel that was renamed, then the
+        entries for other devices. After a rejection the problem is stale.
+        """
         own_rejections = select_rejections(rejections, self)
         if own_rejections:
             rejection = own_rejections[-1]
@@ -162,7 +166,7 @@ class LoadedCaches:
         return Answer(Outcome.MISS, self._describe_miss(question))
 
     def _select_entries_of_device(self, question: Question, entries: Sequence[Entry]) -> list[Entry]:
-        """Return the entries for the device of the problem; without any, the entries for its alias."""
+        """Return the entries for the device of the problem or, if there is none, the entries for its alias."""
         device = question.problem.device
         device_entries = [entry for entry in entries if entry.problem.device == device]
         if device_entries:
@@ -170,9 +174,13 @@ class LoadedCaches:
         return [entry for entry in entries if self.policy.may_use_entries_of(device, entry.problem.device)]
 
     def _judge_entries(self, question: Question, entries: Sequence[Entry]) -> Answer:
+        """Return a hit, or how the problem is stale.
+
+        :param entries: the entries of the problem, at least one.
+        """
         hit = _find_hit(question, entries)
         if hit is not None:
-            # A hit on an entry without a choice leaves the call to the tuner, which fails as it always does.
+            # If the entry says that every candidate failed, no later source is asked, and the tuner fails as always.
             return Answer(Outcome.HIT, result=UsedEntry(hit), is_final=hit.is_failure)
         for entry in entries:
             if entry.fingerprint == question.fingerprint:
@@ -180,10 +188,10 @@ class LoadedCaches:
         return self._describe_stale(question, entries)
 
     def _describe_stale(self, question: Question, entries: Sequence[Entry]) -> Answer:
-        """Return how the nearest of the entries differs, with the entry if the user wants to use it all the same.
+        """Return a stale answer that says how the nearest entry differs.
 
-        Kernels that one factory makes share a name, so a problem can have several entries. The nearest entry differs
-        in the fewest parts.
+        The answer has that entry if the user wants to use stale entries. Kernels that one factory makes share a name,
+        so a problem can have several entries. The nearest entry differs in the fewest parts.
         """
         digests = list_digests(question, self.notes)
         ranked = _sort_by_differences(entries, question.fingerprint, digests)
@@ -198,9 +206,11 @@ class LoadedCaches:
         return Answer(Outcome.STALE, reason, changed=changed)
 
     def _find_renamed_entry(self, question: Question) -> Entry | None:
-        """Return the entry of a kernel with the same source under a name that no test asked for.
+        """Return the entry that this kernel has under its old name; None if there is none.
 
-        None if several such kernels have different choices.
+        A kernel was renamed if the cache has an entry with the same key, source and candidates under another name, and
+        no test has asked for that name. If several such kernels have different choices, nobody knows which of them is
+        this kernel.
         """
         has_source = any(value.name == "source" for value in question.fingerprint)
         if not question.may_be_renamed or not has_source:
@@ -236,20 +246,25 @@ class LoadedCaches:
         return None
 
     def _describe_miss(self, question: Question) -> str:
-        """Return why there is no entry, with the nearest entry if nobody else can name it later."""
+        """Return why there is no entry. An error, and the miss of a test's own cache, also name the nearest entry.
+
+        For other misses the controller names the nearest entry when it builds the rows.
+        """
         if not self.has_test_cache and self.policy.on_miss != "error":
             return NO_ENTRY
         return explain_miss(self.indexes, question.problem, self.policy).text
 
 
 def _find_hit(question: Question, entries: Sequence[Entry]) -> Entry | None:
+    """Return the entry that fits the question's fingerprint, also if only its pruning differs; None if none fits."""
     fingerprint = question.fingerprint
     for entry in entries:
         if entry.fingerprint == fingerprint and (entry.is_failure or question.offers(entry)):
             return entry
     if not fingerprint.has_only_listed_candidates:
         return None
-    # The entry's choice is the fastest of all candidates, so it is also the fastest of a part that contains it.
+    # Pruning left a part of the candidates. The choice of an entry without pruning is the fastest of all candidates. If
+    # the part contains that choice, it is the fastest candidate of the part, too.
     unpruned_fingerprint = fingerprint.without_pruning()
     for entry in entries:
         if entry.fingerprint == unpruned_fingerprint and not entry.is_failure and question.offers(entry):
@@ -288,7 +303,7 @@ def _explain_change(entry: Entry, fingerprint: Fingerprint, digests: Iterable[Di
 def _list_parts(fingerprint: Iterable[Value], digests: Iterable[Digest]) -> set[Value | str]:
     """Return the values of a fingerprint and the parts of its digests, each part also without its own digest.
 
-    A function that changed then still has its name in common.
+    A part is a name and a digest, such as ``lib.add 5f2a``. Two versions of a function then still share ``lib.add``.
     """
     parts: set[Value | str] = set(fingerprint)
     for digest in digests:
@@ -299,15 +314,15 @@ def _list_parts(fingerprint: Iterable[Value], digests: Iterable[Digest]) -> set[
 
 
 def _describe_choice(entry: Entry) -> str:
-    """Return the choice of an entry in words; if the entry holds all times instead, the fastest candidate."""
+    """Return the choice of an entry in words or, if the entry holds times without a choice, the fastest candidate."""
     return f"the choice {find_winner(entry) or ''}".rstrip()
 
 
 class Fallback:
     """The source of the choices that the user wants in place of a tuning.
 
-    With ``--autotune-on-miss=nearest`` these are the choices of the nearest entries, and then each candidate. With
-    ``first`` they are the candidates, in the tuner's own order.
+    ``--autotune-on-miss=nearest`` offers the choices of the nearest entries, and then each candidate. ``first`` offers
+    the candidates, in the tuner's own order.
     """
 
     def __init__(self, indexes: Sequence[EntryIndex], policy: Policy) -> None:
@@ -325,8 +340,10 @@ class Fallback:
         return Answer(result=self._pending.pop(0))
 
     def _list_choices(self, question: Question) -> list[UsedFallback]:
+        """Return the choices in the order in which the tuner tries them."""
         candidates = question.candidates()
         if not candidates:
+            # The tuner does not know its candidates before the search, so it searches.
             return []
         choices = []
         if self._policy.on_miss == "nearest":
@@ -340,7 +357,7 @@ class Fallback:
 
 
 def _build_fallback(question: Question, choice: Candidate, kind: str) -> UsedFallback:
-    # The time of the choice is the time of another problem.
+    # The choice loses its time, which was measured for another problem.
     entry = Entry(question.problem, question.fingerprint, replace(choice, time_us=None))
     return UsedFallback(entry, kind)
 
@@ -359,7 +376,10 @@ class OtherWorker:
         self._claims = claims
 
     def ask(self, question: Question, rejections: Sequence[Rejection]) -> Answer | None:
-        """Return the other worker's entry; without any, whether that worker may still measure. See :class:`Source`."""
+        """Return the other worker's entry; see :class:`Source`.
+
+        If there is none that this tuner can use, the answer says whether the other worker may still be measuring.
+        """
         if select_rejections(rejections, self):
             return None
         claim = self._claim(question)
@@ -367,6 +387,7 @@ class OtherWorker:
         if claim.result is not None:
             shared = Lookup.from_event(claim.result)
         if shared is None or shared.entry is None or shared.entry.is_failure or not question.offers(shared.entry):
+            # After a time-out the other worker may go on while this worker measures.
             return Answer(is_disturbed=claim.has_timed_out)
         # This worker reports the outcome of the other worker, so the count is right even if the other worker dies.
         return Answer(
@@ -381,6 +402,6 @@ class OtherWorker:
     def _claim(self, question: Question) -> Claim:
         is_nested = bool(self._progress.open_tunings)
         self._progress.begin(question.problem, WAITING_FOR_WORKER)
-        # Waiting inside a tuning could wait for a worker that waits for this worker.
+        # Inside a tuning, this worker may have a claim that the other worker waits for, so it waits for no worker.
         claiming = self._coordinator.claim(question.identity.digest, None if is_nested else question)
         return self._claims.enter_context(self._notes.guarded(question.problem.tuner, claiming, Claim()))

@@ -34,14 +34,14 @@ class RacingMode(Protocol):
 class Tuning:
     """One problem: an entry to use, or a search to make and record.
 
-    While there is an :attr:`entry`, the tuner uses it, and may :meth:`race` it before, or calls :meth:`reject` to get
-    the next entry. If there is none, the tuner measures inside :meth:`measuring` and calls :meth:`record` or
-    :meth:`record_failure` once. If it does neither, :meth:`not_recorded` says why. With :meth:`postpone` it will ask
-    again.
+    While there is an :attr:`entry`, the tuner uses it, and may :meth:`race` it before. If the tuner cannot use the
+    entry, it calls :meth:`reject` to get the next entry. If there is no entry, the tuner measures inside
+    :meth:`measuring` and calls :meth:`record` or :meth:`record_failure` once. A tuner that records nothing calls
+    :meth:`not_recorded` with the reason, or :meth:`postpone` if it will ask again.
 
-    :param sources: of the choice, in the order in which they are asked.
+    :param sources: the sources of the choice, in the order in which they are asked.
     :param racers: the modes of the run.
-    :param outer: the tuning that this tuning is inside of. It does not count these seconds again.
+    :param outer: the tuning that this tuning is inside of. The seconds of this tuning are not counted there again.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class Tuning:
             self._reporter.report_error(self.lookup.problem.tuner, "the session", error)
             if self._reporter.indexes and self.lookup.outcome is None:
                 self.lookup = replace(self.lookup, outcome=Outcome.MISS, reason="an error of pytest-autotune")
-            # A user who wants an error in place of a tuning gets no silent tuning here, either.
+            # With --autotune-on-miss=error, no error of ours may lead to a tuning that nobody sees.
             self._reporter.refuse_errors(self.lookup)
         if self.entry is None:
             self._reporter.progress.begin_search(self.lookup.problem)
@@ -114,7 +114,7 @@ class Tuning:
         self._reporter.refuse_errors(self.lookup)
 
     def reject(self, reason: str) -> None:
-        """Say why the tuner cannot use ``entry``; afterwards ``entry`` is the next entry, or None.
+        """Reject ``entry``, which the tuner cannot use. Afterwards ``entry`` is the next entry, or None.
 
         :raises BaseException: from the session's ``refuse``, if a stale problem is an error.
         """
@@ -138,12 +138,12 @@ class Tuning:
 
     @property
     def is_expected_to_fail(self) -> bool:
-        """Whether a loaded entry says that every candidate failed. The tuner then does as it always does."""
+        """Whether a loaded entry says that every candidate failed. The tuner then searches, and fails as always."""
         return self.entry is None and self.lookup.outcome is Outcome.HIT and not self.lookup.is_tuned
 
     @contextmanager
     def measuring(self, processor: str = "") -> Iterator[None]:
-        """Take the device for a measurement, so that no other pytest process measures on it.
+        """Take the device for a measurement. No other pytest process of this user measures on the device meanwhile.
 
         :param processor: its name; empty for the current GPU.
         """
@@ -181,7 +181,7 @@ class Tuning:
         :raises BaseException: from the session's ``refuse``, if a stale problem is an error: an entry said that every
             candidate fails, and one works.
         """
-        known_to_fail = self.is_expected_to_fail
+        was_expected_to_fail = self.is_expected_to_fail
         seconds = HostTime.perf_counter() - self._started
         if self._outer is not None:
             self._outer._other_s += seconds
@@ -196,14 +196,16 @@ class Tuning:
             self.versions,
             digests=list_digests(self._question, self._reporter),
         )
-        if known_to_fail and entry.is_failure:
+        if was_expected_to_fail and entry.is_failure:
+            # The lookup stays a hit on the loaded entry, which says the same.
             assert self.lookup.entry is not None
             return self.lookup.entry
         self.lookup = replace(self.lookup, result=TunedEntry(entry, self.is_disturbed, self._has_failed))
-        if known_to_fail:
+        if was_expected_to_fail:
             self.lookup = replace(self.lookup, outcome=Outcome.STALE, reason=WORKS_NOW)
-        self.report()  # while the claim is held, so that a waiting worker finds the event
-        if known_to_fail:
+        # The claim is still held: a worker that waits for the claim finds the event afterwards.
+        self.report()
+        if was_expected_to_fail:
             self._reporter.refuse_errors(self.lookup)
         return entry
 
@@ -218,12 +220,13 @@ class Tuning:
         self._is_reported = True
 
     def not_recorded(self, reason: str, *, is_over: bool = False) -> None:
-        """Say why a search recorded nothing. The next run may succeed.
+        """Note why a search recorded nothing. The search of the next run may succeed.
 
-        The session calls this itself for a search that ends with an error. The reason is ignored if no search took
-        place, if it recorded an entry, or if it was expected to fail.
+        The session calls this itself if an error ends a search. The reason is ignored if the tuner used an entry, if
+        the search recorded an entry, or if a loaded entry says that every candidate fails.
 
-        :param is_over: an error or ``pytest.skip`` ended the search, so an update could not cover the problem either.
+        :param is_over: an error or ``pytest.skip`` ended the search. An update would end in the same way, so the
+            problem is no miss.
         """
         if self.entry is None and not self.lookup.is_tuned and not self.is_expected_to_fail:
             self.lookup = replace(self.lookup, result=NotRecorded(self.lookup.unrecorded_reason or reason))
@@ -231,7 +234,7 @@ class Tuning:
                 self.lookup = replace(self.lookup, outcome=None)
 
     def record_failure(self, reasons: Iterable[str]) -> Entry:
-        """Record that no candidate can be used, so that later runs expect it; each call fails as it always does.
+        """Record that no candidate can be used. Later runs expect this, and their calls fail as calls always do.
 
         Call this only for failures that the next run will see again: a candidate does not compile, or needs more than
         the device has. Do not call it for a broken device, a time-out, or memory that another process holds.
@@ -250,11 +253,15 @@ MAX_REASONS = 5
 MAX_REASON_LENGTH = 200
 
 
-#: Text that differs between runs or machines, and its replacement; applied in this order.
+#: Patterns of texts that differ between runs or machines, and their replacements. They are applied in this order.
 _UNSTABLE = (
+    # An address: "0x7f3a" becomes "0x...".
     (r"0[xX][0-9a-fA-F]+", "0x..."),
+    # An absolute path: "/home/me/lib.py" becomes "lib.py".
     (r"(?<![\w.])/(?:[\w.+~-]+/)*([\w.+~-]+)", r"\1"),
+    # A temporary name: "tmp8kx2p1qz" becomes "tmp...".
     (r"\btmp\w{6,}", "tmp..."),
+    # The number of a process or thread: "pid 4711" becomes "pid ...", and "4 warps per thread 2" stays as it is.
     (r"(?i)\b(?<!per )(?<!to )(?<!not )((?:[pt]|pp)id|process|thread)(\W{0,3}|-| id )\d+\b", r"\1\2..."),
 )
 

@@ -40,13 +40,14 @@ class Helper(Protocol):
 class Coordinator:
     """Coordinates this process with the other workers of its run, and with the user's other processes.
 
-    A tuning takes three steps. It takes a :meth:`claim`. Unless another worker has answered the claim already, it
-    compiles each candidate (:meth:`compiling`), and then measures all of them (:meth:`measuring`). It writes its event
-    while it holds the claim, so that the worker that waits for the claim finds the event.
+    A tuning takes three steps. First the worker takes a :meth:`claim`. If another worker has answered the claim
+    already, the tuning is over. Else the worker compiles each candidate (:meth:`compiling`), and then measures all
+    candidates (:meth:`measuring`). It writes its event before it releases the claim, so that a waiting worker finds the
+    event.
 
-    A worker that holds the GPU lock or a claim, or is inside a tuning, waits for no claim: two workers would wait for
-    each other. All waits of one tuning share one time-out; afterwards the worker goes on alone. The ranks of a
-    distributed job take no claims and no locks.
+    A worker that holds the GPU lock or a claim, or is inside a tuning, waits for no claim: two workers could wait for
+    each other for ever. All waits of a tuning share one time-out. After the time-out, the worker tunes by itself. The
+    ranks of a distributed job take no claims and no locks.
 
     Attributes: ``notes``, lines for the summary; ``budget``, the time-out of a tuning.
 
@@ -90,7 +91,10 @@ class Coordinator:
     def _take_claim(
         self, name: str, folder: Path, others: OtherWorkers, helper: Helper | None, exits: ExitStack
     ) -> Claim:
-        """Take a claim until ``exits`` is closed, unless another worker has answered it."""
+        """Take a claim until ``exits`` is closed, unless another worker has answered it.
+
+        :param helper: helps the worker that has the claim; None to wait for no worker.
+        """
         result = others.find(name)
         if result is not None:
             return Claim(result, is_claimed=False)
@@ -99,12 +103,14 @@ class Coordinator:
         if lock is None and helper is not None:
             helper.help()
             lock = self._locks.acquire(path, unless=lambda: others.find(name) is not None)
+        # The worker that had the claim writes its event before it releases the claim.
         result = others.find(name)
         if lock is None:
-            return Claim(result, is_claimed=False, has_timed_out=helper is not None and result is None)
+            has_waited_in_vain = helper is not None and result is None
+            return Claim(result, is_claimed=False, has_timed_out=has_waited_in_vain)
         exits.callback(lock.release)
         if result is not None:
-            # All waiting workers need only the result, so none of them waits until this tuning ends.
+            # All waiting workers need only the result, so this worker releases the claim for the next worker at once.
             exits.close()
         return Claim(result, is_claimed=result is None)
 
@@ -119,9 +125,9 @@ class Coordinator:
         return self._membership is not None
 
     def compile_in(self, folder: Path) -> None:
-        """Let threads of a serial run compile, too: they use compile locks in this folder.
+        """Keep the locks for compilations in this folder. Threads of a run without workers need them, too.
 
-        Workers that share tunings use the folder of the run for these locks instead.
+        Workers that share tunings keep these locks in the folder of the run, and ignore this call.
         """
         if self._folder is None:
             self._compile_folder = folder
@@ -131,7 +137,7 @@ class Coordinator:
         """Enter a compilation; yields whether no other process or thread of this run compiles the same thing now.
 
         :param name: the same wherever the same thing is compiled.
-        :param wait: wait for the process that compiles it now. The result is on disk afterwards.
+        :param wait: wait for the process that compiles the same thing now. Its result is on disk afterwards.
         """
         self._join()
         if self._compile_folder is None or in_distributed_run():

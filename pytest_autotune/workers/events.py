@@ -318,7 +318,8 @@ class RunFolder:
 
     def _take_abandoned_folders(self, runs: Path) -> None:
         for path in sorted(runs.iterdir()):
-            # An error means that a living run has locked the folder, or that the folder was removed.
+            # If a living run has locked the folder, or the folder was removed, an error is raised: the next folder is
+            # tried.
             with suppress(OSError):
                 status = path.lstat()
                 is_own_folder = stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid()
@@ -341,7 +342,10 @@ class RunFolder:
     ) -> tuple[list[ProcessEvent], int]:
         """Return the events of this run's processes, and the number of damaged lines.
 
-        :param lines_by_log: for the log of each process that has ended, all its lines. Its file may be gone.
+        A process that has ended has handed over all its lines, so its file is not needed. The file of a process that
+        was killed has the lines of that process.
+
+        :param lines_by_log: name of a log -> all lines that its process handed over.
         """
         file_lines: list[LogLine] = []
         for reader, _ in self._locked_folders:
@@ -352,8 +356,8 @@ class RunFolder:
             for line in lines:
                 handed_over.append((log_name, line.encode()))
         self._unwritten, _ = decode_events(_without_lines(handed_over, file_lines))
-        unfinished = [log_line for log_line in file_lines if log_line[0] not in lines_by_log]
-        return decode_events([*unfinished, *handed_over])
+        lines_of_killed = [log_line for log_line in file_lines if log_line[0] not in lines_by_log]
+        return decode_events([*lines_of_killed, *handed_over])
 
     def keep(self) -> tuple[list[Event], str]:
         """Write the events that a process handed over and that are in no file. The next run recovers them.
@@ -366,7 +370,7 @@ class RunFolder:
 
     @cached_property
     def recovered(self) -> tuple[list[ProcessEvent], int]:
-        """The events of killed runs, and the number of their damaged lines."""
+        """The events of killed runs with the same purpose, and the number of their damaged lines."""
         lines: list[LogLine] = []
         for reader, _ in self._locked_folders:
             if reader.folder != self.path:
@@ -380,6 +384,7 @@ class RunFolder:
             outlives its controller has appended to them.
         """
         for reader, lock in self._locked_folders:
+            # Lines that this run has not collected are kept for the next run.
             logs_with_new_lines = {log_name for log_name, _ in reader.read_new_lines()}
             with suppress(OSError):
                 if written:

@@ -72,7 +72,7 @@ def find_shared_folder() -> SharedFolder:
 
 
 def _find_parent_folder() -> Path | None:
-    """Return the best folder of this machine to make the folder for locks in; None if there is none."""
+    """Return the first folder of this machine in which the folder for locks can be made; None if there is none."""
     for parent in (Path("/dev/shm"), Path(tempfile.gettempdir()), Path("/tmp"), Path("/var/tmp")):
         if parent.is_dir() and os.access(parent, os.W_OK | os.X_OK) and not _is_in_home(parent):
             return parent
@@ -102,7 +102,9 @@ def _build_missing_folder(folder: Path, fault: str) -> SharedFolder:
 
 
 class RunMembership:
-    """The part of a process in the folder of a run. As long as any process has a part, no other run removes the folder.
+    """The membership of a process in a run: a shared lock on the folder of the run.
+
+    Another run removes the folder only if no process holds this lock.
 
     :raises OSError: if the folder cannot be made, is no folder, or is being removed.
     """
@@ -140,7 +142,7 @@ def in_distributed_run() -> bool:
     return bool(distributed and distributed.is_available() and distributed.is_initialized())
 
 
-#: The tuning that this context is inside of. Threads that compile for the tuning have a copy of its context.
+#: The outermost tuning of this context. Threads that compile for the tuning run in a copy of its context.
 _TUNING: ContextVar[object] = ContextVar("tuning", default=None)
 
 
@@ -185,7 +187,7 @@ class WaitBudget:
 
     @contextmanager
     def waiting(self) -> Iterator[float]:
-        """Yield how long the caller may wait, in seconds. The time inside the context counts as waiting."""
+        """Yield how long this thread may wait, in seconds. The time inside the context is taken from the budget."""
         tuning, started_s = _TUNING.get(), HostTime.monotonic()
         remaining_s = self._remaining_s.get(tuning, self.timeout_s)
         try:
@@ -245,7 +247,7 @@ class Locks:
     def _begin_child(self) -> None:
         """Begin a forked child, which has none of its parent's threads.
 
-        The parent may wait for the child while it holds a lock, so the child of a tuning waits for no lock.
+        A child that was forked inside a tuning waits for no lock: its parent may hold the lock and wait for the child.
         """
         if self.budget.is_used or self.is_holding_gpu:
             self._may_wait = False
@@ -316,7 +318,11 @@ class Locks:
                 self._leave(processor)
 
     def _enter(self, processor: _Processor, folder: Path, name: str) -> bool:
-        """Begin a measurement on a processor; return whether no other thread took too long to begin."""
+        """Begin a measurement on a processor; return False if another thread waited too long for the lock file.
+
+        The thread that holds ``mutex`` waits for the lock file. All other threads wait for ``mutex``, and for no longer
+        than their tuning may wait.
+        """
         with self._waiting() as remaining_s:
             has_entered = processor.mutex.acquire(timeout=remaining_s)
         if not has_entered:
