@@ -33,28 +33,29 @@ def resolve(path: str | os.PathLike[str]) -> str:
     """
     existing = os.fspath(path)
     if not os.path.isabs(existing):
-        # The current folder is asked for a relative path alone: a test may have removed the folder.
+        # Only a relative path needs the current folder. getcwd() fails if a test has removed that folder.
         existing = os.path.join(os.getcwd(), existing)
-    missing: list[str] = []
+    # Split the path into its longest part that exists, and the names behind that part.
+    missing_names: list[str] = []
     while not os.path.lexists(existing):
         existing, name = os.path.split(existing)
-        missing.insert(0, name)
-    if os.pardir in missing:
-        # os.path.realpath() drops the missing folder with its "..", and so names a file that open() does not find.
-        names = [os.path.basename(existing), *missing]
+        missing_names.insert(0, name)
+    if os.pardir in missing_names:
+        # For "missing/../file", open() fails, and os.path.realpath() would return the path of "file".
+        names = [os.path.basename(existing), *missing_names]
         missing_folder = names[names.index(os.pardir) - 1]
         raise FileNotFoundError(errno.ENOENT, f"there is no folder {missing_folder}")
     try:
         os.stat(existing)
     except (FileNotFoundError, NotADirectoryError):
-        # For a dangling link, open() creates the file to which the link leads.
+        # The existing part is a link whose target is missing. Here, open() creates the target.
         target = os.readlink(existing)
-        return resolve(os.path.join(os.path.dirname(existing), target, *missing))
-    return os.path.join(os.path.realpath(existing), *missing)
+        return resolve(os.path.join(os.path.dirname(existing), target, *missing_names))
+    return os.path.join(os.path.realpath(existing), *missing_names)
 
 
 def is_url(text: str | os.PathLike[str]) -> bool:
-    """Whether a location is a URL: not a path, but a cache that many runs share and add to."""
+    """Whether a location is a URL, such as ``s3://bucket/folder/``, and not a path."""
     return _URL.match(os.fspath(text)) is not None
 
 
@@ -96,22 +97,27 @@ class Location:
 
     @classmethod
     def _parse_url(cls, text: str) -> Location:
+        """Return the location of a URL such as ``s3://bucket/folder/?readonly&optional``.
+
+        :raises CacheError: for a URL of another kind, with credentials, or with unknown options.
+        """
         url, _, query = text.partition("?")
         scheme, _, bucket_and_folders = url.partition("://")
-        # Messages must not have the password before an @, nor the signature behind a question mark.
-        safe_url = f"{scheme}://{bucket_and_folders.rpartition('@')[2]}"
-        if "@" in bucket_and_folders:
+        _, _, without_credentials = bucket_and_folders.rpartition("@")
+        # The text before an "@" may be a password, and the text behind a "?" a signature. No message may show them.
+        safe_url = f"{scheme}://{without_credentials}"
+        if without_credentials != bucket_and_folders:
             raise CacheError(safe_url, "the URL holds credentials", "put them into the environment")
         if scheme not in SCHEMES or not _BUCKET_AND_FOLDERS.fullmatch(bucket_and_folders):
             urls = ", ".join([f"{name}://BUCKET/FOLDER/" for name in SCHEMES])
             raise CacheError(safe_url, "is a URL of no store that is known", f"name one of {urls}, or a path")
         options = set(query.split("&")) - {""}
-        unknown = sorted(options.difference(OPTIONS))
-        if unknown:
-            # The value of an option may be a signature.
-            name = unknown[0].partition("=")[0]
-            remedy = ", ".join([f"?{option}" for option in OPTIONS])
-            raise CacheError(safe_url, f"the option ?{name} is unknown", f"known are {remedy}")
+        unknown_options = sorted(options.difference(OPTIONS))
+        if unknown_options:
+            # Only the name is shown, because the value may be a signature.
+            name, _, _ = unknown_options[0].partition("=")
+            known_options = ", ".join([f"?{option}" for option in OPTIONS])
+            raise CacheError(safe_url, f"the option ?{name} is unknown", f"known are {known_options}")
         return cls(Path(), display_text=text, url=url.rstrip("/"), options=frozenset(options))
 
     @property

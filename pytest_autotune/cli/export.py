@@ -78,16 +78,18 @@ def command(
         print_lines([*_write_files(output, export_for_fla.texts, is_fla_file), export_for_fla.summary])
         return
     export = _ExportCommand(file, kernels, devices, aliases, output)
-    # Parsed, because a path that looks like an option would give a command that nobody can run again.
+    # The module keeps this command. A path that looks like an option would give a command that nobody can run again:
+    # parsing refuses it.
     _write_module(cache, _ExportCommand.parse(str(export), "export"))
 
 
 def _choose_layout(preset: str | None, path: str | None, row: str | None, values: str) -> TableLayout:
-    """Return the layout that the options of a table name.
+    """Return the layout of a table: a preset, or the layout that ``--file``, ``--row`` and ``--values`` describe.
 
-    :raises CacheError: if the options name no layout, or two.
+    :raises CacheError: if the options name no complete layout, or if they name two.
     """
-    if preset and not (path or row or values):
+    has_own_layout = bool(path or row or values)
+    if preset and not has_own_layout:
         return PRESETS[preset]
     if preset or not path or not row:
         raise CacheError("--to=table", "takes --preset, or --file and --row", "see pytest-autotune export --help")
@@ -95,14 +97,16 @@ def _choose_layout(preset: str | None, path: str | None, row: str | None, values
     for name in values.split(","):
         if name.strip():
             names.append(name.strip())
+    # Without names, a row has all params.
     return TableLayout(path, row, tuple(names), has_other_params=not names)
 
 
 def _write_files(output: str, texts: Mapping[str, str], is_export: Callable[[str], bool]) -> list[str]:
-    """Write files below a folder, and return their paths. If one of them cannot be written, write none.
+    """Write files below a folder, and return their paths.
 
     :param texts: path below the folder -> text.
     :param is_export: whether a text is an earlier export of this kind. Other files are not replaced.
+    :raises CacheError: if a file must not be replaced. Then no file is written.
     """
     files: dict[str, stores.OutputFile] = {}
     for name in texts:
@@ -112,6 +116,7 @@ def _write_files(output: str, texts: Mapping[str, str], is_export: Callable[[str
         if old_text.strip() and not is_export(old_text):
             raise CacheError(path, "is no earlier export, and stays as it is", "name another --output or --file")
         files[name] = file
+    # All files were checked before the first is written.
     for name, file in files.items():
         file.replace(texts[name].encode())
     return [safe(os.path.join(output, name)) for name in files]
@@ -138,17 +143,21 @@ class _ExportCommand:
     def parse(cls, line: str, module: str) -> _ExportCommand:
         """Parse the command of an exported module.
 
-        :param module: names the module in messages.
-        :raises CacheError: if the line is not exactly as :meth:`__str__` writes it. Messages tell users to run the
-            line, so the line may hold nothing else.
+        :param line: the command, as ``pytest-autotune export FILE --to=python --output=OUT``.
+        :param module: the name of the module in messages.
+        :raises CacheError: if the line is not exactly as :meth:`__str__` writes it. Messages ask users to run the line,
+            so a module from a stranger must not put anything else into it.
         """
+        error = CacheError(module, f"COMMAND is no command of pytest-autotune: {line}", "export it again")
         try:
-            params = command.make_context("export", shlex.split(line)[2:]).params
+            # The first two words are "pytest-autotune" and "export".
+            arguments = shlex.split(line)[2:]
+            params = command.make_context("export", arguments).params
             export = cls(params["file"], params["kernels"], params["devices"], params["aliases"], params["output"])
         except (click.ClickException, click.exceptions.Exit, ValueError):
-            export = None
-        if export is None or str(export) != line:
-            raise CacheError(module, f"COMMAND is no command of pytest-autotune: {line}", "export it again")
+            raise error from None
+        if str(export) != line:
+            raise error
         return export
 
     def __str__(self) -> str:
@@ -177,11 +186,15 @@ def _parse_aliases(texts: Sequence[str]) -> dict[str, str]:
 
 
 def _write_module(cache: Cache, export: _ExportCommand) -> None:
+    """Write an exported module, and print a line about it. An equal module is not written again.
+
+    :raises CacheError: if the path has a file that is not an exported module; that file stays.
+    """
     module = export.build_module(cache)
     file = stores.OutputFile(export.output)
     old_text = file.read().decode(errors="replace")
     if old_text.strip():
-        # Raises an error for a file that is no export, because the file is to stay.
+        # Only an exported module has a command. This call raises an error for any other file.
         find_command(old_text, export.output)
         if old_text == module.text:
             print_lines([safe(f"{export.output} is up to date: {module.summary}")])

@@ -37,7 +37,7 @@ from pytest_autotune.run.result import RunResult
 from pytest_autotune.run.section import Gate
 from pytest_autotune.run.settle import InitialCaches
 
-#: The mode whose limit ``--max-drift`` is, and the name of that option.
+#: The name of the option that limits slower choices. The mode that has this option measures them.
 _DRIFT_OPTION = "max_drift"
 #: The name of the test suite in JUnit's report.
 _JUNIT_SUITE = "pytest-autotune gate"
@@ -46,11 +46,14 @@ _JUNIT_BEGINNING = rf"(<\?xml [^>]*>\s*)?<testsuites>\s*<testsuite name=\"{_JUNI
 
 
 def _parse_limit(context: click.Context, parameter: click.Parameter, text: str | None) -> Limit | None:
-    """Return the limit of an option; None for ``off``, and if the option is not there."""
+    """Return the limit of an option; None for ``off``, and if the option was not typed.
+
+    An empty value is refused. It may come from a variable of a CI script that is not set, and must not turn off a gate.
+    """
     if text is None or text.strip() == "off":
         return None
     if not text.strip():
-        raise click.BadParameter("the value is empty, as of a variable that is not set (off judges nothing)")
+        raise click.BadParameter("the value is empty (is a variable unset?); use `off` for no limit")
     try:
         return Limit.parse(text)
     except ValueError as error:
@@ -160,26 +163,41 @@ def _build_initial(caches: Sequence[JudgedCache]) -> InitialCaches:
 
 
 def _with_drift_section(result: RunResult, reports: Sequence[ProcessReport], limit: Limit) -> RunResult:
-    """Return the result with the verdict on the choices that the processes raced."""
-    (row,) = [mode for mode in MODES if any(option.name == _DRIFT_OPTION for option in mode.options)]
+    """Return the result with a section about the choices that the processes raced, and with the gate on them.
+
+    If no process raced choices, the result gets an error instead.
+    """
+    row = _find_drift_mode()
+    race_option = row.options[0]
     values = set()
     for report in reports:
         if report.record is not None and row.name in report.record.modes:
             values.add(report.record.modes[row.name])
     if not values:
-        failure = f"--max-drift: no process ran with {row.options[0].flag}"
+        failure = f"--max-drift: no process ran with {race_option.flag}"
         return replace(result, errors=(*result.errors, failure))
-    # Processes may race different shares. Together they are held to have raced all.
-    value = values.pop() if len(values) == 1 else row.options[0].alone
+    value = race_option.alone
+    if len(values) == 1:
+        value = values.pop()
+    # Processes with different values, such as 1/2 and 2/2, are treated as if they had raced all choices together.
     mode = _make_mode(row, value, limit)
     return replace(result, sections=(mode.build_section(result),))
 
 
-def _make_mode(row: ModeRow, value: str, limit: Limit) -> Mode:
-    """Return a mode as its processes ran it.
+def _find_drift_mode() -> ModeRow:
+    """Return the mode that has the option ``--max-drift``."""
+    for row in MODES:
+        for option in row.options:
+            if option.name == _DRIFT_OPTION:
+                return row
+    raise LookupError(_DRIFT_OPTION)
 
-    :param value: of its first option.
-    :raises CacheError: if the value makes no sense.
+
+def _make_mode(row: ModeRow, value: str, limit: Limit) -> Mode:
+    """Return a mode with the options of the processes that ran it, and with the limit of this command.
+
+    :param value: the value of the mode's first option, which turns the mode on.
+    :raises CacheError: if the mode refuses the value.
     """
     first_option, *_ = row.options
     values: dict[str, object] = {}
@@ -197,9 +215,9 @@ def _make_mode(row: ModeRow, value: str, limit: Limit) -> Mode:
 
 
 def _describe_reports(reports: Sequence[ProcessReport], has_unused_gate: bool) -> list[str]:
-    """Return lines about the processes: their tests, those that took no part, and those that are incomplete.
+    """Return lines about the reports: the number of tests, then the processes that took no part or are incomplete.
 
-    :param has_unused_gate: incomplete processes keep the gate from judging unused entries.
+    :param has_unused_gate: whether to list incomplete processes. They matter only to the gate on unused entries.
     """
     test_counts: Counter[str] = Counter()
     lines = []
@@ -216,8 +234,11 @@ def _describe_reports(reports: Sequence[ProcessReport], has_unused_gate: bool) -
 
 def _describe_result(result: RunResult) -> list[str]:
     """Return the summary of the joint result, and the verdict as its last lines."""
-    lines = [line.word + line.text for line in render_section(replace(result, errors=()), 0)]
-    lines += [f"FAILED: {failure}" for failure in (*result.errors, *_list_gate_failures(result))]
+    # The summary would also show the errors. Here they belong to the verdict.
+    summary = render_section(replace(result, errors=()), 0)
+    lines = [line.word + line.text for line in summary]
+    for failure in (*result.errors, *_list_gate_failures(result)):
+        lines.append(f"FAILED: {failure}")
     if not result.failures:
         verdict = build_verdict(result)
         lines.append(f"{verdict.state}: {verdict.reason}")
@@ -230,7 +251,10 @@ def _list_gate_failures(result: RunResult) -> list[str]:
 
 
 def _build_junit(result: RunResult) -> bytes:
-    """Return a report in JUnit's form with one test case, as a pytest process adds it to its own."""
+    """Return a report in JUnit's form. It has one test case, which fails or is skipped as the gate does.
+
+    A pytest process adds the same test case to its own JUnit report.
+    """
     gates: Sequence[Gate] = (result.gate, *result.gates_of_modes)
     skip_reasons = [gate.skip_reason for gate in gates if gate.skip_reason]
     suite = ElementTree.Element("testsuite", name=_JUNIT_SUITE, tests="1", errors="0")

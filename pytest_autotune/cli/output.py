@@ -60,18 +60,20 @@ def print_lines(lines: Iterable[str], err: bool = False) -> None:
 def format_table(title: str, rows: Sequence[Sequence[str]], right: Collection[int] = ()) -> Iterator[str]:
     """Yield a title and the lines of a table with aligned columns; all text is made safe.
 
-    :param right: the numbers of the columns that are aligned to the right.
+    :param right: the indices of the columns that are aligned to the right.
     """
     yield safe(title)
     safe_rows = [list(map(safe, row)) for row in rows]
-    widths = [max(map(len, column)) for column in zip(*safe_rows, strict=True)]
+    columns = zip(*safe_rows, strict=True)
+    widths = [max(map(len, column)) for column in columns]
     for row in safe_rows:
+        # The empty first cell indents the row below the title.
         cells = [""]
-        for number, cell in enumerate(row):
-            if number in right:
-                cells.append(cell.rjust(widths[number]))
+        for index, cell in enumerate(row):
+            if index in right:
+                cells.append(cell.rjust(widths[index]))
             else:
-                cells.append(cell.ljust(widths[number]))
+                cells.append(cell.ljust(widths[index]))
         yield "  ".join(cells).rstrip()
 
 
@@ -95,16 +97,23 @@ class KeyComparison:
 
 
 def compare_keys(problems: Sequence[Problem]) -> KeyComparison:
-    """Compare the keys of some problems."""
-    keys = [{value.name: value for value in problem.key} for problem in problems]
-    # A dictionary is a set that keeps the order of the names.
+    """Compare the keys of some problems.
+
+    The key of a single problem shares nothing: a table with one row still shows the whole key in its columns.
+    """
+    keys = []
+    # The values of this dictionary mean nothing. It is used because it keeps the order of the names, unlike a set.
     names: dict[str, None] = {}
-    for key in keys:
+    for problem in problems:
+        key = {value.name: value for value in problem.key}
+        keys.append(key)
         names.update(dict.fromkeys(key))
     differing_names: list[str] = []
     shared_values: list[Value] = []
     for name in names:
-        if len(keys) > 1 and len({key.get(name) for key in keys}) == 1:
+        # A key without this part has the value None here.
+        distinct_values = {key.get(name) for key in keys}
+        if len(keys) > 1 and len(distinct_values) == 1:
             shared_values.append(keys[0][name])
         else:
             differing_names.append(name)

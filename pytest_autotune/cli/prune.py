@@ -14,6 +14,7 @@ from pytest_autotune.cache import stores
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.model import Cache, Entry
 from pytest_autotune.cache.quantities import describe_count
+from pytest_autotune.cache.stores.store import Store
 from pytest_autotune.cli.output import FOUND, OK, PATH, describe_on_device, matches, print_lines, safe, with_warning
 from pytest_autotune.report.json_report import build_entry_mapping, build_problem_mapping
 from pytest_autotune.report.process_gate import list_folder_errors
@@ -22,7 +23,8 @@ from pytest_autotune.run.ci_run import read_ci_run
 from pytest_autotune.run.collected import Collected
 from pytest_autotune.run.process_record import ProcessRecord, decode_record
 
-#: A problem or an entry of a report: tuner, kernel, device, key, fingerprint. Of a problem the fingerprint is null.
+#: The identity of a problem or an entry in a report: tuner, kernel, device, key, fingerprint. Key and fingerprint are
+#: JSON. A problem has the fingerprint ``null``.
 _Reported: TypeAlias = "tuple[str, ...]"
 
 
@@ -65,10 +67,10 @@ def command(
     device: str | None,
     exit_code: bool,
 ) -> int:
-    """Drop the entries of the cache FILE that a report calls unused, and none of them asked for.
+    """Drop the entries of the cache FILE that a report calls unused, unless another report asked for them.
 
-    A report of a run that was not complete is refused, unless --together or --reports says that all of them make one.
-    What is of another device stays.
+    A report of an incomplete run is refused, unless --together or --reports says that all reports make one run.
+    Entries of devices that no report names stay.
     """
     all_paths = list(paths)
     if folder is not None:
@@ -78,26 +80,51 @@ def command(
     reports = [_read_report(path, together) for path in all_paths]
     store = stores.open_store(file)
     cache = with_warning(store.read())
-    doubts = list(filter(None, [report.describe_doubt(allow_skipped) for report in reports]))
+    doubts = _list_doubts(reports, allow_skipped)
     if together and doubts:
-        print_lines([f"0 entries {_describe_verb(dry_run)}, {len(cache.entries)} kept", *map(safe, doubts)])
+        print_lines([_describe_counts([], cache, dry_run), *doubts])
         return OK
     selection = UnusedSelection(reports, together, device)
     dropped = selection.select_unused(cache)
-    counts = f"{describe_count(len(dropped), 'entry')} {_describe_verb(dry_run)}"
-    counts += f", {len(cache.entries) - len(dropped)} kept"
+    counts = _describe_counts(dropped, cache, dry_run)
     if dropped and not dry_run:
-        store.check_writable()
-        with store.open_for_update(removing=True) as opened:
-            updated = opened.write(selection.without_unused(opened.cache))
-        if updated.beside:
-            counts += f", written to {safe(updated.written_to)}"
-    print_lines([counts, *(describe_on_device(entry.problem) for entry in dropped)])
-    return FOUND if exit_code and dropped else OK
+        counts += _drop(store, selection)
+    lines = [counts]
+    for entry in dropped:
+        lines.append(describe_on_device(entry.problem))
+    print_lines(lines)
+    if exit_code and dropped:
+        return FOUND
+    return OK
 
 
-def _describe_verb(dry_run: bool) -> str:
-    return "would be dropped" if dry_run else "dropped"
+def _list_doubts(reports: Sequence[ReportedUse], allow_skipped: bool) -> list[str]:
+    """Return a line for each report with a test that may need any entry, because it was skipped or failed."""
+    doubts = []
+    for report in reports:
+        doubt = report.describe_doubt(allow_skipped)
+        if doubt:
+            doubts.append(safe(doubt))
+    return doubts
+
+
+def _describe_counts(dropped: Sequence[Entry], cache: Cache, dry_run: bool) -> str:
+    """Return the numbers of dropped and kept entries: ``1 entry dropped, 4 kept``."""
+    verb = "dropped"
+    if dry_run:
+        verb = "would be dropped"
+    return f"{describe_count(len(dropped), 'entry')} {verb}, {len(cache.entries) - len(dropped)} kept"
+
+
+def _drop(store: Store, selection: UnusedSelection) -> str:
+    """Remove the unused entries from a store. Return words that name the file, if another file was written instead."""
+    store.check_writable()
+    with store.open_for_update(removing=True) as opened:
+        # The store is read again under its lock, so that entries which another process has just added stay.
+        updated = opened.write(selection.without_unused(opened.cache))
+    if not updated.beside:
+        return ""
+    return f", written to {safe(updated.written_to)}"
 
 
 def _refuse_contradictions(
@@ -131,11 +158,11 @@ def _list_folder_paths(folder: str, expect: int | None) -> list[str]:
 class ReportedUse:
     """The use of a cache in one run, as the run's JSON report has it.
 
-    :param path: of the report.
+    :param path: the path of the report.
     :param requested: the problems that tests asked for.
     :param unused: the entries that the report calls unused.
-    :param not_passed_reason: the first reason why a test did not pass; empty if all passed.
-    :param has_only_skips: that reason is a skip, and no test failed.
+    :param not_passed_reason: the first reason why a test did not pass; empty if all tests passed.
+    :param has_only_skips: whether all tests that did not pass were skipped, so that none failed.
     :param record: the facts of the process about bypassed kernels.
     """
 
@@ -147,7 +174,11 @@ class ReportedUse:
     record: ProcessRecord
 
     def describe_doubt(self, allow_skipped: bool) -> str:
-        """Return why a test of this run may need any entry, although it did not ask; empty if none may."""
+        """Return why a test of this run may need an entry for which it did not ask; empty if no test may.
+
+        A test that was skipped, or failed early, could have asked for any entry.
+        """
+        # With --allow-skipped, the user says that skipped tests need no entry.
         if not self.not_passed_reason or (self.has_only_skips and allow_skipped):
             if not self.record.disabled_reason:
                 return ""
@@ -161,9 +192,11 @@ class ReportedUse:
 class UnusedSelection:
     """Selects the entries of a cache that no report needs.
 
-    :param together: the reports are parts of one run. Then an entry is unused if no report asked for it, and a report
-        asked for its kernel on its device.
-    :param device: selects only devices with this name; None for all devices.
+    An entry is unused if a report calls it unused, and no other report asked for its problem.
+
+    :param together: whether the reports are parts of one run, such as shards. Then another entry is unused, too: its
+        problem is in no report, but some report has another problem of its kernel on its device.
+    :param device: selects only entries of devices with this name; None for all devices.
     """
 
     def __init__(self, reports: Sequence[ReportedUse], together: bool, device: str | None) -> None:
@@ -184,6 +217,7 @@ class UnusedSelection:
         return replace(cache, entries=tuple(entry for entry in cache.entries if not self._is_unused(entry)))
 
     def _is_unused(self, entry: Entry) -> bool:
+        """Whether no report needs an entry; see the class for the rules."""
         device = entry.problem.device
         if not matches(self._device, device.id, device.name):
             return False
@@ -197,15 +231,18 @@ class UnusedSelection:
             if reported_entry in report.unused:
                 is_called_unused = True
             elif reported_problem in report.requested:
-                # A run that calls the entry unused may ask for its problem, too: with other code.
+                # The run of this report needs the entry. This is no rule for a report that calls the entry unused:
+                # there, a test asked for the same problem with other code.
                 return False
-        return is_called_unused or reported_entry[:3] in self._requested_kernels
+        kernel_on_device = reported_entry[:3]
+        return is_called_unused or kernel_on_device in self._requested_kernels
 
 
 def _to_reported(row: Mapping[str, Any]) -> _Reported:
     """Return the identity of a problem or an entry in a report."""
-    values = (json.dumps(row.get(name), sort_keys=True) for name in ("key", "fingerprint"))
-    return str(row["tuner"]), str(row["kernel"]), str(row["device"]), *values
+    key = json.dumps(row.get("key"), sort_keys=True)
+    fingerprint = json.dumps(row.get("fingerprint"), sort_keys=True)
+    return str(row["tuner"]), str(row["kernel"]), str(row["device"]), key, fingerprint
 
 
 def _read_report(path: str, together: bool) -> ReportedUse:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
+from operator import attrgetter
 from typing import TypeAlias
 
 import click
 
 from pytest_autotune.cache import stores
-from pytest_autotune.cache.model import Device, Entry
+from pytest_autotune.cache.model import Device, Entry, Value
 from pytest_autotune.cache.quantities import describe_count, describe_seconds
 from pytest_autotune.cli.output import (
     FOUND,
@@ -41,23 +42,33 @@ def command(file: str, kernel: str | None, device: str | None, summary: bool) ->
     """Print the cache FILE as tables: a table for each kernel and device, with a row for each problem."""
     cache = with_warning(stores.read_cache(file))
     kernel_entries = [entry for entry in cache.entries if matches(kernel, entry.problem.name)]
+    if cache.entries and not kernel_entries:
+        names = [entry.problem.name for entry in cache.entries]
+        print_lines([_describe_absence(kernel or "", names)], err=True)
+        return FOUND
     entries = []
     for entry in kernel_entries:
         if matches(device, entry.problem.device.id, entry.problem.device.name):
             entries.append(entry)
-    if cache.entries and not entries:
-        if kernel_entries:
-            message = _describe_absence(device or "", [entry.problem.device.id for entry in kernel_entries])
-        else:
-            message = _describe_absence(kernel or "", [entry.problem.name for entry in cache.entries])
-        print_lines([message], err=True)
+    if kernel_entries and not entries:
+        device_ids = [entry.problem.device.id for entry in kernel_entries]
+        print_lines([_describe_absence(device or "", device_ids)], err=True)
         return FOUND
-    groups: defaultdict[tuple[str, Device], list[Entry]] = defaultdict(list)
-    for entry in sorted(entries, key=lambda entry: entry.sort_key):
-        groups[entry.problem.name, entry.problem.device].append(entry)
-    lines = _build_summary(groups) if summary else _build_tables(groups)
+    groups = _group_entries(entries)
+    if summary:
+        lines = _build_summary(groups)
+    else:
+        lines = _build_tables(groups)
     print_lines([*lines, "", _describe_totals(groups, len(cache.entries))])
     return OK
+
+
+def _group_entries(entries: Sequence[Entry]) -> _Groups:
+    """Return the entries of each kernel and device. Groups and entries are sorted."""
+    groups: defaultdict[tuple[str, Device], list[Entry]] = defaultdict(list)
+    for entry in sorted(entries, key=attrgetter("sort_key")):
+        groups[entry.problem.name, entry.problem.device].append(entry)
+    return groups
 
 
 def _describe_absence(wanted: str, names: Sequence[str]) -> str:
@@ -78,10 +89,12 @@ def _describe_totals(groups: _Groups, cache_entry_count: int) -> str:
     entries: list[Entry] = []
     for group_entries in groups.values():
         entries += group_entries
+    kernels = {name for name, _ in groups}
+    devices = {device for _, device in groups}
     counts = [
         describe_count(len(entries), "entry"),
-        describe_count(len({name for name, _ in groups}), "kernel"),
-        describe_count(len({device for _, device in groups}), "device"),
+        describe_count(len(kernels), "kernel"),
+        describe_count(len(devices), "device"),
         f"{_describe_tuning_time(entries)} of tuning",
     ]
     if cache_entry_count > len(entries):
@@ -112,31 +125,39 @@ def _build_tables(groups: _Groups) -> Iterator[str]:
 
 
 def _build_table(title: str, entries: Sequence[Entry]) -> Iterator[str]:
-    """Yield the table of one kernel's entries for one device. The title has the parts of the key that all share."""
+    """Yield the table of one kernel's entries for one device: a row for each entry.
+
+    The columns are the parts of the key that differ, the choice and the times. The title has the parts of the key that
+    are equal in all entries. If a problem has several entries, a last column shows their fingerprints.
+    """
     problems = [entry.problem for entry in entries]
     keys = compare_keys(problems)
-    names = keys.differing_names
-    # Several entries of one problem differ in their fingerprints.
     has_fingerprints = len(set(problems)) < len(problems)
-    header = [*names, "choice", "time", "tuned in"]
+    header = [*keys.differing_names, "choice", "time", "tuned in"]
     if has_fingerprints:
         header.append("fingerprint")
     rows = [header]
     for key, entry in zip(keys.values_by_name, entries, strict=True):
-        cells = []
-        for name in names:
-            text = "-"
-            if name in key:
-                text = key[name].display_text
-            cells.append(text)
+        cells = _build_key_cells(key, keys.differing_names)
         cells += [describe_choice(entry), describe_time(entry), _describe_tuning_time([entry])]
         if has_fingerprints:
             cells.append(" ".join(map(str, entry.fingerprint)))
         rows.append(cells)
-    right = [number for number, name in enumerate(names) if _is_numeric(name, keys)]
-    # The columns of the time and the tuning time.
-    right += [len(names) + 1, len(names) + 2]
+    # Numbers are aligned to the right.
+    right = [number for number, name in enumerate(keys.differing_names) if _is_numeric(name, keys)]
+    right += [header.index("time"), header.index("tuned in")]
     yield from format_table(", ".join([title, *map(str, keys.shared_values)]), rows, right)
+
+
+def _build_key_cells(key: Mapping[str, Value], names: Sequence[str]) -> list[str]:
+    """Return the cells of a key's values; ``-`` for a value that this key does not have."""
+    cells = []
+    for name in names:
+        text = "-"
+        if name in key:
+            text = key[name].display_text
+        cells.append(text)
+    return cells
 
 
 def _is_numeric(name: str, keys: KeyComparison) -> bool:

@@ -56,28 +56,21 @@ def from_mapping(plain: object, place: str, text: str = "", unknown: UnknownFiel
     :param unknown: a field that the parser left out.
     :raises CacheError: if the mapping is not a cache.
     """
-    # A report of a run has a format_version, too.
     if isinstance(plain, dict) and "complete" in plain and "lookups" in plain:
+        # These are fields of a run's report. The report also has a format_version, so it could pass for a cache.
         raise ReportError(place)
     reader = _Reader(unknown)
-    cache = Cache()
-    error: CacheError | None = None
     try:
         cache = reader.read_cache(plain, place)
     except _WrongPartError as wrong_part:
-        error = CacheError(place, str(wrong_part))
+        if reader.unknown is not None and _find_nearest_name(reader.unknown):
+            # A misspelt field is the cause: the part with the right name is missing.
+            raise _describe_unknown_field(reader.unknown, place, text) from None
+        raise CacheError(place, str(wrong_part)) from None
     if reader.unknown is None:
-        if error is not None:
-            raise error
         return cache
-    nearest = _find_nearest_name(reader.unknown)
-    lossy = _describe_unknown_field(reader.unknown, nearest, place, text)
-    if error is None:
-        return replace(cache, lossy=lossy.args)
-    if nearest:
-        # The misspelt field is the cause of the error.
-        raise lossy
-    raise error
+    lossy = _describe_unknown_field(reader.unknown, place, text)
+    return replace(cache, lossy=lossy.args)
 
 
 def _find_nearest_name(unknown: UnknownField) -> str:
@@ -86,13 +79,14 @@ def _find_nearest_name(unknown: UnknownField) -> str:
     return matches[0] if matches else ""
 
 
-def _describe_unknown_field(unknown: UnknownField, nearest: str, place: str, text: str) -> CacheError:
+def _describe_unknown_field(unknown: UnknownField, place: str, text: str) -> CacheError:
     """Return the error for an unknown field, with the line of the field if the file is text."""
     name = unknown.name
     if match := re.search(rf"""["']?\b{re.escape(name)}["']?\s*[:{{<]""", text):
         line = text.count("\n", 0, match.start()) + 1
         place = f"{place}:{line}"
     remedy = _UPGRADE
+    nearest = _find_nearest_name(unknown)
     if nearest:
         remedy = f'mend it first: is it "{nearest}"?'
     return CacheError(place, f'the field "{name}" is unknown', remedy)
@@ -111,9 +105,9 @@ def check_version(version: int, place: str) -> None:
 
 
 class _WrongPartError(Exception):
-    """A part of a file is not what belongs there.
+    """A part of a file has wrong content. Its text is like ``entries[3].key[0]: 1.5 where text in quotes belongs``.
 
-    :param message: what is wrong; it follows the path.
+    :param message: the text behind the path.
     :param path: the names of the parts that contain the wrong part, from the inside outwards.
     """
 
@@ -228,7 +222,10 @@ class _Reader:
         return tuple(items)
 
     def _read_item(self, kind: str, plain: Any) -> Any:
-        """Return a scalar, or the object of a message; None for a device or digest, which the reader keeps."""
+        """Return a scalar, or the object that a message stands for.
+
+        For a device or a digest, it returns None: these are only stored, so that entries can refer to them.
+        """
         if kind not in MESSAGES:
             return _read_scalar(kind, plain)
         if kind == "value" and id(plain) in self._values:
@@ -243,7 +240,7 @@ class _Reader:
         return item
 
     def _build(self, kind: str, fields: Plain) -> Any:
-        """Return the object of a message."""
+        """Return the object that a message stands for; None for a device or a digest."""
         if kind == "value":
             return _build_value(fields)
         if kind == "candidate":
@@ -266,7 +263,8 @@ class _Reader:
     def _add_digest(self, fields: Plain) -> None:
         digest = Digest(fields.get("id", ""), fields.get("parts", ()))
         earlier = self._digests.get(digest.id)
-        # Both sides of a merge may have the digest. The lower one stays, so the order of the lines does not matter.
+        # After a merge by git, a file may have the same digest from both sides, with different parts. The digest with
+        # the lower parts stays, so that the order of the lines does not matter.
         if earlier is None or digest.parts < earlier.parts:
             self._digests[digest.id] = digest
 
@@ -278,20 +276,25 @@ class _Reader:
         versions = Versions.parse(fields.pop("environment", ""))
         digests = _select_digests(fields.get("fingerprint", ()), self._digests)
         if fields.get("generation", 0) > LAST_GENERATION:
-            # The number is damaged: no choice is replaced so often. With it, nothing could replace the entry.
+            # No choice is replaced so often, so the number is damaged. An entry with this number could never be
+            # replaced.
             del fields["generation"]
         problem = Problem(tuner, kernel, key, self._devices[device_id])
         return Entry(problem, versions=versions, digests=digests, **fields)
 
 
 def _build_value(fields: Plain) -> Value:
+    """Return a value. Its scalar stands in one of the fields ``bool``, ``int``, ``float`` and ``text``.
+
+    Without any of these fields, the value is None.
+    """
     name, value_type = fields.pop("name", ""), fields.pop("type", "")
-    if len(fields) > 1:
+    scalars = list(fields.values())
+    if len(scalars) > 1:
         raise _WrongPartError(f" has {' and '.join(fields)}, one of which belongs there")
-    scalar = None
-    for item in fields.values():
-        scalar = item
-    return Value(name, scalar, value_type)
+    if not scalars:
+        return Value(name, None, value_type)
+    return Value(name, scalars[0], value_type)
 
 
 def _select_digests(fingerprint: Iterable[Value], digests: Mapping[str, Digest]) -> tuple[Digest, ...]:

@@ -2,9 +2,9 @@
 
 The cache is a set of segments: ``v1/<device>/<sha256 of the content>.pb`` below the URL. A segment is a cache in the
 binary format, with the entries that a run tuned for a device. Segments are written once and never changed. The content
-of the store is the merge of all segments, whatever their order. So no writer can lose another's entries, without a
-lock, a lease, a clock or a conditional write. A segment's name says which bytes it must have, so a copy of it on this
-machine is never out of date.
+of the store is the merge of all segments, whatever their order. So no writer can lose the entries of another writer,
+and the store needs no lock, lease, clock or conditional write. A segment's name is the digest of its bytes, so a copy
+of the segment on this machine is never out of date.
 
 If several segments have entries of the same identity, the entry with the highest generation stays. An entry that
 replaces another has the next generation. A *tombstone* is an entry without a result: it removes the entry of its
@@ -138,18 +138,15 @@ class SegmentStore:
         yield OpenedSegments(self, _without_tombstones(self._read()), removing)
 
     def add(self, cache: Cache, removing: bool) -> UpdateOutcome:
-        """Add the entries of a cache that are new, or that replace an entry of the store.
+        """Write the entries by which a cache differs from the store, as new segments.
 
-        :param removing: remove the entries that the cache lacks. They may belong to other runs.
+        :param removing: also remove the entries that the cache lacks from the store. They may belong to other runs.
         :raises NotTakenError: if the entries could not be written.
         """
         content = self._read()
         new_entries = _list_new_entries(content, cache)
         if removing:
-            identities = {entry.identity for entry in cache.entries}
-            for entry in _without_tombstones(content).entries:
-                if entry.identity not in identities:
-                    new_entries.append(_tombstone(entry))
+            new_entries += _list_tombstones(content, cache)
         try:
             self._write_segments(_encode_segments(new_entries))
         except CacheError as error:
@@ -157,9 +154,10 @@ class SegmentStore:
         return UpdateOutcome(self._place, bool(new_entries))
 
     def _keep_unsent(self, entries: Iterable[Entry], error: CacheError) -> NotTakenError:
-        """Keep entries that the store did not take in a local file, and return the error that names the file."""
+        """Write the entries that the store did not take into a local file, and return the error that names the file."""
         data = encode(Cache(tuple(entries)), Format.BINARY)
         file = self._local_copy / "unsent" / f"{_digest(data)[:16]}.pb"
+        # If the file cannot be written either, the error names no file.
         path = ""
         if _is_written(file, data):
             path = os.path.relpath(file)
@@ -169,18 +167,19 @@ class SegmentStore:
     # Compaction.
 
     def compact(self) -> tuple[int, int]:
-        """Write all segments as one segment for each device, then remove them.
+        """Write all segments as one segment for each device, then remove the old segments.
 
-        Segments that others add meanwhile stay. A process that reads meanwhile finds every entry in some segment: the
-        old segments are removed after the new segments were read back, and tombstones after the entries that they
-        remove.
+        A segment that cannot be read, or that another process adds meanwhile, stays. A process that reads meanwhile
+        finds every entry in some segment, because the old segments are removed last.
 
-        :returns: the number of segments before, and after.
+        :returns: the number of segments before the compaction, and after it.
         """
         segments = self._read_segments(_LIST_OF_COMPACTION_S)
         segments.pop(_FOREIGN, None)
         readable = {name: cache for name, cache in segments.items() if not cache.lossy}
-        merged = _encode_segments(_without_tombstones(combine_caches(readable).cache).entries)
+        merged_cache = _without_tombstones(combine_caches(readable).cache)
+        merged = _encode_segments(merged_cache.entries)
+        # A merged segment may be equal to an old segment, and so have its name. Such a segment stays as it is.
         self._write_segments({name: data for name, data in merged.items() if name not in readable})
         with self._errors("cannot be compacted", "nothing was removed"):
             run(self._check_stored(merged))
@@ -190,7 +189,10 @@ class SegmentStore:
         return len(segments), len(remaining_names)
 
     def _delete_segments(self, segments: Mapping[str, Cache]) -> None:
-        """Remove segments; the segments with tombstones last."""
+        """Remove segments; the segments with tombstones last.
+
+        If a tombstone were removed before the entry that it removes, a reader would find that entry again.
+        """
         plain_names, names_with_tombstones = [], []
         for name, cache in segments.items():
             if any(_is_tombstone(entry) for entry in cache.entries):
@@ -232,28 +234,45 @@ class SegmentStore:
         return segments
 
     async def _load_segments(self, list_s: float) -> _StoredSegments:
+        """List the segments, and load the segments of the list.
+
+        If a listed segment is gone, a compaction has probably merged it into a new segment. The list is then read again
+        to find the new segment, up to :data:`_TRIES` times.
+
+        :param list_s: the longest time for the list of the names.
+        """
         at_once = asyncio.Semaphore(_REQUESTS_AT_ONCE)
         data_by_name: dict[str, bytes | None] = {}
         for tries_left in reversed(range(_TRIES)):
             listing = await self._list(HostTime.monotonic() + list_s)
             unread_names = [name for name in listing.names if data_by_name.get(name) is None]
-            data = await asyncio.gather(*(self._load_segment(name, at_once) for name in unread_names))
-            data_by_name |= dict(zip(unread_names, data, strict=True))
-            if None not in data or not tries_left:
+            requests = [self._load_segment(name, at_once) for name in unread_names]
+            loaded = await asyncio.gather(*requests)
+            data_by_name |= dict(zip(unread_names, loaded, strict=True))
+            if None not in loaded or not tries_left:
                 break
             await asyncio.sleep(_PAUSE_S)
+        # Segments of an earlier list that are gone now are left out: the last list has the segments that replace them.
         return _StoredSegments({name: data_by_name[name] for name in listing.names}, listing.refused)
 
     async def _load_segment(self, name: str, at_once: asyncio.Semaphore) -> bytes | None:
-        """Return the bytes of a segment, from its copy if there is one; None if the segment is gone."""
+        """Return the bytes of a segment; None if the segment is gone.
+
+        The bytes come from the copy on this machine, if its digest is right. Else they come from the store, and are
+        written to the copy.
+
+        :param at_once: limits the number of requests at the same time.
+        """
+        copy_path = self._copy_path(name)
         with suppress(OSError):
-            data = self._copy_path(name).read_bytes()
+            data = copy_path.read_bytes()
             if _digest(data) in name:
                 return data
         async with at_once:
             stored = await self._get(name)
         if stored is not None and _digest(stored) in name:
-            _is_written(self._copy_path(name), stored)
+            # A copy only saves time, so it does not matter whether it could be written.
+            _is_written(copy_path, stored)
         return stored
 
     async def _get(self, name: str) -> bytes | None:
@@ -285,30 +304,38 @@ class SegmentStore:
         try:
             sizes = await self._list_sizes("v1/", deadline)
         except self._library.exceptions.InvalidPathError as error:
-            # An object with // or .. in its name fails a whole page. The folders are listed around it.
+            # The store has an object with // or .. in its name. The library refuses each page of a list with this name,
+            # so each folder is listed in a way that leaves such names out.
             refused = describe_request_error(error)
             sizes = {}
             for folder in await self._list_folders(deadline):
                 sizes |= await self._list_sizes_in(folder, deadline)
-        names = [name for name, size in sizes.items() if _SEGMENT_NAME.fullmatch(name) and size <= MAX_BYTES]
+        names = []
+        for name, size in sizes.items():
+            is_readable = size <= MAX_BYTES
+            if is_readable and _SEGMENT_NAME.fullmatch(name):
+                names.append(name)
         return _Listing(sorted(names), refused)
 
     async def _list_folders(self, deadline: float) -> Iterable[str]:
-        """Return the folders of the devices."""
+        """Return the folders of the devices, if the library refuses a name below ``v1/``."""
         try:
             listing = await within_patience(self._library.list_with_delimiter_async(self._objects, "v1/"))
         except self._library.exceptions.InvalidPathError:
-            # Names with // or .. are sorted before "0".
-            return {name.rpartition("/")[0] for name in await self._list_sizes("v1/", deadline, "v1/0")}
+            # The name is directly below v1/. The characters "." and "/" are sorted before "0", so a list that begins
+            # after "v1/0" leaves the name out.
+            names = await self._list_sizes("v1/", deadline, "v1/0")
+            return {name.rpartition("/")[0] for name in names}
         folders: Iterable[str] = listing["common_prefixes"]
         return folders
 
     async def _list_sizes_in(self, folder: str, deadline: float) -> dict[str, int]:
-        """Return the sizes of the objects in a folder by name, around a name that the library refuses."""
+        """Return the sizes of the objects in a folder by name, without the names that the library refuses."""
         try:
-            # Digests are sorted after // and ..
+            # A segment's name begins with a digit or a letter. These are sorted after the "." and "/" of refused names.
             return await self._list_sizes(folder, deadline, f"{folder}/0")
         except self._library.exceptions.InvalidPathError:
+            # The refused name lies deeper, so a list of the folder without its subfolders leaves it out.
             listing = await within_patience(self._library.list_with_delimiter_async(self._objects, folder))
             return {item["path"]: item["size"] for item in listing["objects"]}
 
@@ -345,7 +372,7 @@ class SegmentStore:
         if folder.is_symlink() or folder.parent.is_symlink():
             # The files behind a link may belong to another program.
             return
-        # There may be no copies, or the folder may be read-only.
+        # An OSError means that there are no copies, or that the folder is read-only.
         with suppress(OSError):
             for file in folder.iterdir():
                 if file not in copies and _COPY_NAME.fullmatch(file.name):
@@ -359,7 +386,7 @@ class SegmentStore:
 
     async def _put_all(self, data_by_name: Mapping[str, bytes]) -> None:
         for name, data in data_by_name.items():
-            # All writers put the same bytes under a name.
+            # A name is the digest of the bytes. So another process that puts this object puts the same bytes.
             await within_patience(self._library.put_async(self._objects, name, data))
             _is_written(self._copy_path(name), data)
 
@@ -369,9 +396,10 @@ class SegmentStore:
         try:
             yield
         except BaseException as error:
-            # The library may panic, with classes that cannot be imported.
+            # A panic of the library has a class that cannot be imported, so its name is compared.
             is_panic = type(error).__name__ in ("PanicException", "RustPanic")
-            if not (is_panic or isinstance(error, (self._library.exceptions.BaseError, OSError, ValueError))):
+            is_request_error = isinstance(error, (self._library.exceptions.BaseError, OSError, ValueError))
+            if not is_panic and not is_request_error:
                 raise
             hint = ""
             if not self.has_credentials:
@@ -403,6 +431,7 @@ def _digest(data: bytes) -> str:
 
 
 def _is_tombstone(entry: Entry) -> bool:
+    """Whether an entry has no result: it then says that the entry of its identity was removed."""
     return entry.choice is None and not entry.candidates and not entry.native
 
 
@@ -417,7 +446,7 @@ def _without_tombstones(cache: Cache) -> Cache:
 
 
 def _list_new_entries(content: Cache, cache: Cache) -> list[Entry]:
-    """Return the entries to write so that a store has a cache, with the generations that they need.
+    """Return the entries of a cache that the store lacks or has in another form, with the generations that they need.
 
     :param content: the content of the store, with tombstones.
     """
@@ -428,12 +457,27 @@ def _list_new_entries(content: Cache, cache: Cache) -> list[Entry]:
         if stored is None:
             new_entries.append(entry)
         elif entry != stored:
+            # Only with the next generation does the entry win over the stored entry when segments are merged.
             generation = max(entry.generation, next_generation(stored))
             new_entries.append(replace(entry, generation=generation))
         elif entry.compiled != stored.compiled:
+            # `==` ignores `compiled`. A merge unites the specializations of equal entries, so the generation stays.
             generation = max(entry.generation, stored.generation)
             new_entries.append(replace(entry, generation=generation))
     return new_entries
+
+
+def _list_tombstones(content: Cache, cache: Cache) -> list[Entry]:
+    """Return a tombstone for each entry of the store that a cache lacks.
+
+    :param content: the content of the store, with tombstones.
+    """
+    identities = {entry.identity for entry in cache.entries}
+    tombstones = []
+    for entry in _without_tombstones(content).entries:
+        if entry.identity not in identities:
+            tombstones.append(_tombstone(entry))
+    return tombstones
 
 
 def _encode_segments(entries: Iterable[Entry]) -> dict[str, bytes]:
@@ -451,7 +495,7 @@ def _encode_segments(entries: Iterable[Entry]) -> dict[str, bytes]:
 
 
 def _encode_parts(entries: Sequence[Entry]) -> Iterator[bytes]:
-    """Yield the bytes of the segments for the entries of a device."""
+    """Yield the bytes of the segments for the entries of a device: one segment, or several if it would be too large."""
     data = encode(Cache(tuple(entries)), Format.BINARY)
     if len(data) <= _LARGE_BYTES or len(entries) == 1:
         yield data
