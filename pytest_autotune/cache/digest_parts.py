@@ -1,6 +1,6 @@
-"""Describes the parts of the digests in fingerprints, so that a stale entry can say what has changed. Pure.
+"""Keeps readable parts beside each digest of a fingerprint. With them, a message about a stale entry names the change.
 
-Parts are reported, and no choice depends on them.
+Parts are only reported: no lookup compares them, and no choice depends on them.
 
 - The digest of a source has a part for each function and constant: its name, and four digits of its own digest, as in
   ``relu 3f2a`` and ``helper 81cc``.
@@ -22,7 +22,7 @@ from pytest_autotune.cache.quantities import describe_first
 MAX_LIST_LENGTH = 1200
 #: A message names at most so many functions, constants or candidates.
 MAX_DESCRIBED = 3
-#: A message has at most so many characters of each of them.
+#: A longer name or candidate is cut to this many characters.
 MAX_DESCRIBED_LENGTH = 100
 #: Stands for the parts that a digest leaves out.
 _CUT = "..."
@@ -99,9 +99,11 @@ def list_changed_names(old_fingerprint: Iterable[Value], new_fingerprint: Iterab
 def describe_changes(
     old_fingerprint: Iterable[Value], new_fingerprint: Iterable[Value], digests: Iterable[Digest]
 ) -> str:
-    """Return which parts of a fingerprint changed: ``source changed (relu)``; empty if no part changed.
+    """Return the parts of a fingerprint that changed, in words: ``source changed (relu)``; empty if no part changed.
 
-    :param digests: the parts of the digests of both sides, as far as they are known.
+    If several parts changed, the details name their part: ``search, source changed (source: relu)``.
+
+    :param digests: the known digests of both fingerprints. Without them, the text has no details.
     """
     old_values = {value.name: value for value in old_fingerprint}
     new_values = {value.name: value for value in new_fingerprint}
@@ -112,10 +114,11 @@ def describe_changes(
     details = []
     for name in changed_names:
         words = _describe_change_of_value(old_values.get(name), new_values.get(name), name, digests_by_id)
-        if words and len(changed_names) > 1:
+        if not words:
+            continue
+        if len(changed_names) > 1:
             words = f"{name}: {words}"
-        if words:
-            details.append(words)
+        details.append(words)
     text = f"{', '.join(changed_names)} changed"
     if details:
         text += f" ({'; '.join(details)})"
@@ -150,16 +153,20 @@ def _shorten(value: Value | None) -> str:
 def describe_difference(name: str, old: Digest, new: Digest) -> str:
     """Return in words how the parts of two digests differ; empty if the parts do not show it.
 
-    :param name: the name of the value in the fingerprint.
+    :param name: the name of the value in the fingerprint. Only ``source`` has functions and constants as parts.
     """
     if name == "source":
         return _compare_sources(old.parts, new.parts).describe()
-    if not old.parts or not new.parts or _CUT in (*old.parts, *new.parts):
+    if not old.parts or not new.parts:
+        return ""
+    if _CUT in old.parts or _CUT in new.parts:
+        # A part that only one digest has may have been cut from the other.
         return ""
     old_has_axes, new_has_axes = _has_axes(old.parts), _has_axes(new.parts)
     if old_has_axes and new_has_axes:
         return _compare_sets(_list_axis_values(old.parts), _list_axis_values(new.parts)).describe()
     if old_has_axes or new_has_axes:
+        # A list of candidates cannot be compared with lists of values.
         return ""
     return _compare_lists(old.parts, new.parts).describe()
 

@@ -39,9 +39,9 @@ _CPU_FLAGS = {"amx_tile": "amx", "avx512f": "avx512", "avx2": "avx2", "sve": "sv
 
 
 def current_gpu() -> Device | None:
-    """Return the type of the GPU that this thread launches on now; None if nothing can have been launched.
+    """Return the type of the GPU on which this thread launches kernels now; None if it cannot have launched any.
 
-    If torch has initialised a GPU, it is torch's current GPU, else the GPU of the thread's CUDA context.
+    If torch has initialised a GPU, torch's current GPU is returned. Else the GPU of the thread's CUDA context is.
     """
     cuda = torch_cuda()
     if cuda is not None:
@@ -119,7 +119,9 @@ class ContextGpu(NamedTuple):
 
 
 def context_gpu(driver: Any = None) -> ContextGpu:
-    """Return the GPU of this thread's CUDA context.
+    """Return the GPU of this thread's CUDA context; an empty :class:`ContextGpu` if there is none.
+
+    Each function of the driver returns 0 if it succeeds, else the number of an error.
 
     :param driver: NVIDIA's driver; None for the driver that this process has loaded.
     """
@@ -135,7 +137,7 @@ def context_gpu(driver: Any = None) -> ContextGpu:
     if driver.cuDeviceGetName(name, _NAME_LENGTH, gpu):
         return ContextGpu()
     id_bytes = (ctypes.c_ubyte * 16)()
-    # The older function gives the whole GPU's UUID for a MIG slice.
+    # Only the newer function gives a MIG slice its own UUID. The older gives the UUID of the whole GPU.
     get_uuid = getattr(driver, "cuDeviceGetUuid_v2", None) or driver.cuDeviceGetUuid
     if get_uuid(ctypes.byref(id_bytes), gpu):
         return ContextGpu()
@@ -152,7 +154,7 @@ def context_gpu(driver: Any = None) -> ContextGpu:
 
 def _find_loaded_driver() -> Any:
     """Return NVIDIA's driver if this process has loaded it; else None."""
-    # To ask the loader takes 30 us if the answer is no, and every call of a tuner asks.
+    # Every call of a tuner comes here, and the loader needs 30 us to find that a library is not loaded.
     if not any(name in sys.modules for name in _CUDA_LIBRARIES):
         return None
     try:
@@ -204,26 +206,35 @@ def _read_cpu_flags() -> set[str]:
 
 
 def visible_nvidia_gpus() -> list[str]:
-    """Return a word for each GPU that ``CUDA_VISIBLE_DEVICES`` may name now. No context is created."""
+    """Return a word for each visible GPU, as ``CUDA_VISIBLE_DEVICES`` names it: its index or UUID.
+
+    No CUDA context is created.
+    """
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None:
-        words = [word.strip() for word in visible.split(",")]
-        return [word for word in words if word]
+        words = map(str.strip, visible.split(","))
+        return list(filter(None, words))
     try:
         listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=60, check=True).stdout
     except (OSError, subprocess.SubprocessError):
+        # There is no driver, or it has no GPU.
         return []
-    gpus = [line for line in listed.splitlines() if line.startswith("GPU ")]
-    return [str(number) for number in range(len(gpus))]
+    # MIG slices have lines of their own, which are indented.
+    gpu_lines = [line for line in listed.splitlines() if line.startswith("GPU ")]
+    return list(map(str, range(len(gpu_lines))))
 
 
 def has_visible_gpu() -> bool:
-    """Whether this process can see a GPU. Callers ask after the tests, because torch may initialise its driver."""
+    """Whether this process can see a GPU.
+
+    It is called only after the tests, because ``torch.cuda.is_available()`` may initialise the driver.
+    """
     torch: Any = sys.modules.get("torch")
     if torch is not None:
         xpu = getattr(torch, "xpu", None)
         return bool(torch.cuda.is_available() or (xpu is not None and xpu.is_available()))
     if os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1"):
+        # These values hide all GPUs.
         return False
     return any(glob.glob(files) for files in _GPU_FILES)
 
@@ -231,12 +242,16 @@ def has_visible_gpu() -> bool:
 def find_only_type(
     devices: Collection[Device], information: str = "/proc/driver/nvidia/gpus/*/information"
 ) -> Device | None:
-    """Return the device, of some devices, that all GPUs of this machine are; None if they are not all the same.
+    """Return the device that is the type of all GPUs of this machine; None if it cannot be told.
 
+    Only the names are compared, because the files of NVIDIA's driver say nothing else about the type.
+
+    :param devices: the types to choose from.
     :param information: a glob of the files in which NVIDIA's driver describes the GPUs.
     """
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None and (not visible or visible.strip().startswith(("-", "MIG", "NoDev"))):
+        # No GPU is visible, or only a MIG slice, which the files of the driver do not describe.
         return None
     models: set[str] = set()
     for path in glob.glob(information):
@@ -245,5 +260,6 @@ def find_only_type(
             models.update(re.findall(r"^Model:\s*(.+?)\s*$", text, re.MULTILINE))
     matching = [device for device in devices if models == {device.name}]
     if len(matching) != 1:
+        # The GPUs have several models, or several devices have the name of the only model.
         return None
     return matching[0]

@@ -59,22 +59,38 @@ def encode(entries: Sequence[Entry]) -> str:
 
 
 def _print_entry(problem: Problem, fields: Plain) -> Iterator[str]:
-    """Yield an entry, a line for each value."""
+    """Yield the text of an entry. Each field has a line, and so has each item of a list."""
     yield "entries {\n"
     for name, field in fields.items():
-        items = field if isinstance(field, list) else [field]
+        items = [field]
+        if isinstance(field, list):
+            items = field
         for item in items:
             yield f"  {_print_field(name, item)}"
             if name == "choice":
-                # A reviewer sees only one hunk of a difference, so the line repeats the kernel's name.
-                words = [problem.kernel.rpartition(".")[2], *map(str, problem.key)]
-                yield f"  # {to_one_line(' '.join(words), _MAX_COMMENT_LENGTH)}"
+                yield _print_comment(problem)
             yield "\n"
     yield "}\n"
 
 
+def _print_comment(problem: Problem) -> str:
+    """Return the comment behind a choice: ``# matmul_kernel M=4096 N=4096``.
+
+    A reviewer sees only one hunk of a difference, so the line of the choice repeats the problem.
+    """
+    function_name = problem.kernel.rpartition(".")[2]
+    words = [function_name, *map(str, problem.key)]
+    return f"  # {to_one_line(' '.join(words), _MAX_COMMENT_LENGTH)}"
+
+
 def _print_field(name: str, field: Any) -> str:
-    """Return a field in one line."""
+    """Return a field in one line.
+
+    - a scalar: ``name: "text"``
+    - a list of scalars: ``name: ["a", "b"]``
+    - a message: ``name { id: "a" time_us: 1.5 }``
+    - a list of messages: ``name { id: "a" } name { id: "b" }``
+    """
     if isinstance(field, dict):
         parts = [_print_field(part_name, part) for part_name, part in field.items()]
         if not parts:
@@ -153,7 +169,9 @@ class _TextprotoReader:
     def read_message(self, kind: str, tokens: Iterator[str], end: str) -> Plain:
         """Return a message.
 
-        :param end: the token behind the message.
+        :param kind: the kind of the message: ``"cache"``, ``"entry"`` …
+        :param tokens: the tokens behind the message's opening brace.
+        :param end: the token that ends the message: its closing brace, or the end of the file.
         """
         message: Plain = {}
         fields = MESSAGES[kind]
@@ -187,6 +205,7 @@ class _TextprotoReader:
             return self.read_message(kind, tokens, "}")
         if token[0] != "{":
             raise ValueError(token)
+        # The token is a short message as a whole.
         if (kind, token) not in self._short_messages:
             self._short_messages[kind, token] = self.read_message(kind, iter(_TOKEN.findall(token, 1)), "}")
         return self._short_messages[kind, token]

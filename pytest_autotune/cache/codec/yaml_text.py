@@ -25,7 +25,13 @@ def encode(entries: Sequence[Entry]) -> str:
 
 
 def _print_fields(fields: Plain, indent: str) -> Iterator[str]:
-    """Yield the lines of a mapping."""
+    """Yield the lines of a mapping.
+
+    A scalar stands behind its name. A mapping has a line for each of its fields, and a list a line for each item. Only
+    an entry has several lines, the first with a dash.
+
+    :param indent: the spaces at the beginning of each line.
+    """
     for name, field in fields.items():
         if not isinstance(field, (dict, list)) or not field:
             yield f"{indent}{name}: {_print_inline(field)}"
@@ -54,7 +60,7 @@ def _print_inline(field: object) -> str:
     if isinstance(field, float) and "e" in repr(field):
         digits, exponent = repr(field).split("e")
         if "." not in digits:
-            # YAML takes "1e5" for text.
+            # YAML 1.1 reads "1e5" as text, and "1.0e5" as a number.
             digits += ".0"
         return f"{digits}e{exponent}"
     return _NOT_LITERAL.sub(_escape, json.dumps(field, ensure_ascii=False))
@@ -112,7 +118,11 @@ class _DocumentReader:
         return documents[0]
 
     def _read_node(self, event: Any, depth: int) -> object:
-        """Return the data of a node that begins with an event."""
+        """Return the data of the node that begins with an event: a scalar, a list or a mapping.
+
+        :param depth: the number of lists and mappings that contain the node.
+        :raises CacheError: for an alias, a tag, and too many nested nodes.
+        """
         kind = type(event).__name__
         if kind == "AliasEvent":
             self._refuse(event, "an alias of YAML: caches have none")
@@ -124,7 +134,8 @@ class _DocumentReader:
             is_unquoted = event.implicit[0]
             return _read_unquoted(event.value) if is_unquoted else event.value
         if kind == "SequenceStartEvent":
-            return [self._read_node(item, depth + 1) for item in self._events_until("SequenceEndEvent")]
+            items = self._events_until("SequenceEndEvent")
+            return [self._read_node(item, depth + 1) for item in items]
         return self._read_mapping(depth)
 
     def _read_mapping(self, depth: int) -> Plain:
@@ -139,7 +150,12 @@ class _DocumentReader:
         return plain
 
     def _events_until(self, end: str) -> Iterator[Any]:
-        """Yield the events before the next event of a class. A caller takes the events of inner nodes itself."""
+        """Yield the first event of each node, up to the event that ends the list or mapping.
+
+        Between two of them, the user of this generator reads the other events of the node.
+
+        :param end: the name of the class of the last event.
+        """
         for event in self._events:
             if type(event).__name__ == end:
                 return

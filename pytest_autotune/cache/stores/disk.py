@@ -207,13 +207,14 @@ class FolderStore(FileStore):
         return CacheError(self._place, event, f"if none runs, remove {self._lock}")
 
     def _read_unlocked(self, missing_ok: bool) -> Cache:
-        """Read until no other user wrote during the reading."""
+        """Return the content without the lock: read it again until nobody wrote while it was read."""
         deadline = HostTime.monotonic() + LONGEST_WAIT_S
         while HostTime.monotonic() < deadline:
             versions = self._list_versions()
             try:
                 cache = self._read(missing_ok)
             except CacheError:
+                # If the folder changed meanwhile, the error may come from a half-written cache.
                 if self._is_unchanged(versions):
                     raise
             else:
@@ -279,18 +280,19 @@ class FolderStore(FileStore):
             replace_file_bytes(target / MARKER, _MARKER_TEXT)
         data_by_name = self._encode_problems(cache)
         old_names = os.listdir(target)
-        # All files are read before the first is written: an error leaves the folder as it was.
-        changed = []
+        # All files are read before the first is written. So a file that cannot be read leaves the folder as it was.
+        changed_names = []
         for name in sorted(data_by_name):
             if read_bytes(target / name, name, missing_ok=True) != data_by_name[name]:
-                changed.append(name)
-        unused = [name for name in old_names if _PROBLEM_FILE.fullmatch(name) and name not in data_by_name]
-        temporary = [name for name in old_names if _TEMPORARY_FILE.fullmatch(name)]
-        for name in changed:
+                changed_names.append(name)
+        old_problem_names = filter(_PROBLEM_FILE.fullmatch, old_names)
+        unused_names = [name for name in old_problem_names if name not in data_by_name]
+        temporary_names = list(filter(_TEMPORARY_FILE.fullmatch, old_names))
+        for name in changed_names:
             replace_file_bytes(target / name, data_by_name[name])
-        for name in [*unused, *temporary]:
+        for name in [*unused_names, *temporary_names]:
             (target / name).unlink(missing_ok=True)
-        return bool(changed or unused)
+        return bool(changed_names or unused_names)
 
     def _encode_problems(self, cache: Cache) -> dict[str, bytes]:
         """Return the bytes of each problem's file by its name."""
