@@ -31,11 +31,15 @@ _SELECTING_FLAGS = {
 #: Ini values that decide which tests pytest collects. Typed with ``-o`` they select tests.
 _SELECTING_INI_VALUES = ("testpaths", "norecursedirs", "python_files", "python_classes", "python_functions")
 
+_LOAD_REMEDY = "add --autotune-load=PATH"
+_INI_LOAD_REMEDY = f"{_LOAD_REMEDY}; an empty --autotune-load= loads nothing on purpose"
+
 
 class Completeness:
     """Reads the reports of a run, and remembers the first reasons why the run is not complete.
 
-    Attributes: ``first_skip``, the first test that was skipped or failed as expected, with that reason; empty if none.
+    Attributes: ``first_skip``, the first test that was skipped or failed as expected: ``a.py::test_b was skipped``.
+    The text is empty if there is no such test.
     """
 
     def __init__(self) -> None:
@@ -48,17 +52,19 @@ class Completeness:
 
     def add_report(self, report: pytest.TestReport | pytest.CollectReport) -> None:
         """Read the report of one phase of a test, or of a collector."""
-        is_test = isinstance(report, pytest.TestReport)
-        if is_test and (report.when != "setup" or not report.passed):
-            self._tests_run.add(report.nodeid)
-        if report.failed and is_test:
-            self._first_failure = self._first_failure or f"{report.nodeid} failed"
-        elif report.failed:
-            error = f"{report.nodeid} could not be collected"
-            self._first_collection_error = self._first_collection_error or error
-        elif report.skipped:
-            event = "failed as expected" if hasattr(report, "wasxfail") else "was skipped"
-            self.first_skip = self.first_skip or f"{report.nodeid} {event}"
+        if isinstance(report, pytest.TestReport):
+            # A test whose setup passed has not run yet: the report of its next phase is still to come.
+            if report.when != "setup" or not report.passed:
+                self._tests_run.add(report.nodeid)
+            if report.failed and not self._first_failure:
+                self._first_failure = f"{report.nodeid} failed"
+        elif report.failed and not self._first_collection_error:
+            self._first_collection_error = f"{report.nodeid} could not be collected"
+        if report.skipped and not self.first_skip:
+            event = "was skipped"
+            if hasattr(report, "wasxfail"):
+                event = "failed as expected"
+            self.first_skip = f"{report.nodeid} {event}"
         outcome = _read_outcome(report)
         if outcome:
             self._outcomes.add((report.nodeid, outcome))
@@ -99,7 +105,7 @@ class Completeness:
         return breakdown or self._describe_first_not_passed(session, collected)
 
     def _describe_breakdown(self, session: pytest.Session, exitstatus: int, crashed_workers: Sequence[str]) -> str:
-        """Return what ended the run, or the collection of a file, before all tests ran; else an empty text."""
+        """Return the event that kept tests from running, such as Ctrl-C, a crash or a collection error; else empty."""
         # pytest.exit(returncode=0) ends a run with a status of its own, which pytest does not call an interruption.
         if exitstatus == pytest.ExitCode.INTERRUPTED or session.shouldstop:
             return "the run was interrupted"
@@ -110,12 +116,16 @@ class Completeness:
         return self._first_collection_error
 
     def _describe_first_not_passed(self, session: pytest.Session, collected: Collected) -> str:
-        """Return which test failed, did not run, or was skipped, or which test file was ignored; empty if none was."""
+        """Return the first test that failed, was skipped or did not run, or the first test file that was ignored.
+
+        The text is empty if all tests passed.
+        """
         if self._first_failure:
             return self._first_failure
         if session.shouldfail:
             return "the run stopped early"
         items: Sequence[pytest.Item] = getattr(session, "items", ())
+        # With --keep-duplicates several items may be the same test. Xdist's controller only has the number of items.
         collected_count = len({item.nodeid for item in items}) or session.testscollected
         missing_count = collected_count - len(self._tests_run)
         if missing_count > 0:
@@ -123,47 +133,58 @@ class Completeness:
         return self._describe_first_skip(collected)
 
     def _describe_first_skip(self, collected: Collected) -> str:
-        """Return which test file was ignored, or which test was skipped; empty if none was."""
+        """Return the first test file that was ignored, or the first test that was skipped; empty if there is none."""
         if collected.ignored_test_files:
             return f"{collected.ignored_test_files[0]} was not collected (collect_ignore or pytest_ignore_collect)"
         return self.first_skip
 
     def has_only_skips(self, not_passed_reason: str, collected: Collected) -> bool:
-        """Whether the first reason why tests did not pass is a skip, so that no test failed or is missing."""
+        """Whether skips are the only reason why tests did not pass: no test failed, and all tests ran.
+
+        :param not_passed_reason: the text of :meth:`describe_not_passed`, which names failures before skips.
+        """
         return bool(not_passed_reason) and not_passed_reason == self._describe_first_skip(collected)
 
 
 def _read_outcome(report: pytest.TestReport | pytest.CollectReport) -> str:
-    """Return the outcome that pytest counts for a report; empty for a phase that decides nothing about the test."""
-    phase = report.when if isinstance(report, pytest.TestReport) else "collect"
+    """Return the outcome that pytest counts for a report: ``"passed"``, ``"error"`` …
+
+    The text is empty for a setup or teardown that passed: pytest counts only the call of such a test.
+    """
+    is_call = isinstance(report, pytest.TestReport) and report.when == "call"
     was_expected_to_fail = hasattr(report, "wasxfail")
     if report.failed:
-        return "error" if phase in ("collect", "setup", "teardown") else "failed"
+        # An exception outside the test function is an error, as pytest calls it.
+        if is_call:
+            return "failed"
+        return "error"
     if report.skipped:
-        return "xfailed" if was_expected_to_fail else "skipped"
-    if report.passed and phase == "call":
-        return "xpassed" if was_expected_to_fail else "passed"
+        # Pytest reports an expected failure as a skip.
+        if was_expected_to_fail:
+            return "xfailed"
+        return "skipped"
+    if report.passed and is_call:
+        if was_expected_to_fail:
+            return "xpassed"
+        return "passed"
     return ""
 
 
 def was_interrupted(session: pytest.Session, exitstatus: int) -> bool:
-    """Whether something other than the tests or ``-x`` ended the run. Xdist reports an end by ``-x`` as interrupted."""
+    """Whether Ctrl-C, ``pytest.exit`` or an internal error ended the run."""
     if exitstatus == pytest.ExitCode.INTERRUPTED:
-        return not 0 < (session.config.getoption("maxfail") or 0) <= session.testsfailed
+        # Xdist also gives this status to a run that -x or --maxfail has ended. Such a run is not interrupted.
+        max_failures = session.config.getoption("maxfail") or 0
+        has_too_many_failures = 0 < max_failures <= session.testsfailed
+        return not has_too_many_failures
     return exitstatus == pytest.ExitCode.INTERNAL_ERROR
 
 
 def describe_selection(config: pytest.Config) -> str:
-    """Return how the user selected a part of the suite; empty if the whole suite is to run."""
-    invocation_folder, root = config.invocation_params.dir, config.rootpath
-    if config.args_source is pytest.Config.ArgsSource.ARGS:
-        # Without arguments pytest takes testpaths, but only if it is started in the rootdir.
-        suite = _absolute_paths(config.getini("testpaths") or ["."], root)
-        named = _absolute_paths(config.args, invocation_folder)
-        if named != suite or (invocation_folder != root and config.inipath is None):
-            return f"only {' '.join(config.args)} was asked for"
-    if config.args_source is pytest.Config.ArgsSource.INVOCATION_DIR and invocation_folder != root:
-        return f"only {os.path.relpath(invocation_folder, root)} was asked for"
+    """Return how the user selected a part of the suite, such as ``-k selects tests``; empty for the whole suite."""
+    path_selection = _describe_selected_paths(config)
+    if path_selection:
+        return path_selection
     for option, flag in _SELECTING_FLAGS.items():
         if config.getoption(option, None):
             return f"{flag} selects tests"
@@ -173,6 +194,22 @@ def describe_selection(config: pytest.Config) -> str:
         name = override.partition("=")[0]
         if name in _SELECTING_INI_VALUES:
             return f"-o {name} selects tests"
+    return ""
+
+
+def _describe_selected_paths(config: pytest.Config) -> str:
+    """Return the paths that the user selected: ``only tests/test_a.py was asked for``; empty for the whole suite."""
+    invocation_folder, root = config.invocation_params.dir, config.rootpath
+    if config.args_source is pytest.Config.ArgsSource.ARGS:
+        # Without arguments pytest takes testpaths, but only if it is started in the rootdir.
+        suite_paths = _absolute_paths(config.getini("testpaths") or ["."], root)
+        typed_paths = _absolute_paths(config.args, invocation_folder)
+        # Without an ini file, the rootdir follows from the arguments, so the suite may be larger than the rootdir.
+        has_guessed_root = invocation_folder != root and config.inipath is None
+        if typed_paths != suite_paths or has_guessed_root:
+            return f"only {' '.join(config.args)} was asked for"
+    if config.args_source is pytest.Config.ArgsSource.INVOCATION_DIR and invocation_folder != root:
+        return f"only {os.path.relpath(invocation_folder, root)} was asked for"
     return ""
 
 
@@ -231,21 +268,18 @@ def _absolute_paths(paths: Iterable[str], folder: Path) -> set[str]:
 def find_unloaded_gate(config: pytest.Config, options: Options) -> str:
     """Return one line about an option that needs a loaded cache, in a run that loads none; else an empty text.
 
-    Without a loaded cache a gate would be green for nothing. Markers may still load caches for single tests, which only
-    the tests know. If the user runs a part of the suite, gates of the ini file are no error.
+    Without a loaded cache a gate would pass, although it has compared nothing. Only the tests know whether their
+    markers load caches, so the message is an error only after the collection.
     """
     if options.update and not options.load:
         return f"{options.update_flag}: nothing is loaded, so there is nothing to update (add --autotune-load=PATH)"
     if options.load:
         return ""
-    # An empty --autotune-load= undoes the caches and the gates of the ini file, and no gate that is typed beside it.
-    is_typed_empty = config.getoption("autotune_load") is not None
-    remedy = "add --autotune-load=PATH"
-    ini_remedy = f"{remedy}; an empty --autotune-load= loads nothing on purpose"
-    for mode in options.modes:
-        if mode.without_loaded and not is_typed_empty:
-            return f"--autotune-{mode.name}: nothing is loaded, so {mode.without_loaded} ({ini_remedy})"
+    unloaded_mode = _find_unloaded_mode(config, options)
+    if unloaded_mode:
+        return unloaded_mode
     if options.dump is not None:
+        # The run makes a new cache, so it is right that nothing is loaded.
         return ""
     needs_load = {
         "max_misses": options.max_misses is not None,
@@ -257,9 +291,39 @@ def find_unloaded_gate(config: pytest.Config, options: Options) -> str:
     for name, is_set in needs_load.items():
         if not is_set:
             continue
-        is_typed = config.getoption(f"autotune_{name}") is not None
-        if is_typed:
-            return f"--autotune-{name.replace('_', '-')}: nothing is loaded, so there is nothing to judge ({remedy})"
-        if not is_typed_empty and not describe_selection(config):
-            return f"autotune_{name} (ini): nothing is loaded, so there is nothing to judge ({ini_remedy})"
+        message = _describe_unloaded_option(config, name)
+        if message:
+            return message
     return ""
+
+
+def _find_unloaded_mode(config: pytest.Config, options: Options) -> str:
+    """Return the error of the first mode that needs a loaded cache; empty if no mode needs one."""
+    if _is_empty_load_typed(config):
+        return ""
+    for mode in options.modes:
+        if mode.without_loaded:
+            return f"--autotune-{mode.name}: nothing is loaded, so {mode.without_loaded} ({_INI_LOAD_REMEDY})"
+    return ""
+
+
+def _describe_unloaded_option(config: pytest.Config, name: str) -> str:
+    """Return the error of an option that judges loaded caches; empty if the user left out the caches on purpose.
+
+    :param name: the name of the option, without ``autotune_``.
+    """
+    if config.getoption(f"autotune_{name}") is not None:
+        flag = f"--autotune-{name.replace('_', '-')}"
+        return f"{flag}: nothing is loaded, so there is nothing to judge ({_LOAD_REMEDY})"
+    # The ini file sets the option for the whole suite. A user who runs a part of the suite need not load a cache.
+    if _is_empty_load_typed(config) or describe_selection(config):
+        return ""
+    return f"autotune_{name} (ini): nothing is loaded, so there is nothing to judge ({_INI_LOAD_REMEDY})"
+
+
+def _is_empty_load_typed(config: pytest.Config) -> bool:
+    """Whether the command line has ``--autotune-load=``, in a run that loads nothing.
+
+    The empty path undoes the caches of the ini file, and the options of the ini file that need these caches.
+    """
+    return config.getoption("autotune_load") is not None
