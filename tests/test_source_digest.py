@@ -15,7 +15,7 @@ from types import ModuleType
 import pytest
 
 from pytest_autotune.cache.model import UncacheableError
-from pytest_autotune.tuners.function.identity import source_text
+from pytest_autotune.tuners.function.identity import list_sources, read_given, source_text
 from pytest_autotune.tuners.shared.functions import closure_cells
 from pytest_autotune.tuners.shared.source_digest import callable_text, source_digest, source_parts
 from tests.conftest import REPOSITORY
@@ -698,3 +698,43 @@ def test_code_that_a_name_leads_to_in_another_way_is_read(load, used: str, old: 
     digest = source_digest(load(source).kernel)
     assert source_digest(load(source).kernel) == digest
     assert source_digest(load(source.replace(old, new)).kernel) != digest
+
+
+FAILING_OBJECT = """
+class Proxy:
+    def __getattr__(self, name):
+        raise RuntimeError("not bound yet")
+proxy = Proxy()
+def kernel(x):
+    return proxy(x)
+"""
+
+
+def test_an_object_that_raises_leaves_the_problem_uncacheable(load) -> None:
+    """Its error never fails the test."""
+    module = load(FAILING_OBJECT + "run = lambda x: proxy(x)\n")
+    for subject in (module.kernel, *list_sources(None, module.run)):
+        with pytest.raises(UncacheableError, match="no digest of its source: RuntimeError"):
+            read_given(subject)
+
+
+def test_a_modules_getattr_is_not_called(load) -> None:
+    library = load("def __getattr__(name):\n    raise RuntimeError(name)\n", "lazy_library")
+    module = load("import lazy_library\ndef kernel(x):\n    return lazy_library.gpu(x)\n")
+    assert module.lazy_library is library
+    assert source_digest(module.kernel)
+
+
+@pytest.mark.parametrize("source", ["kernel", "module"])
+def test_an_imported_module_that_was_edited_has_no_digest(load, source: str) -> None:
+    """The file has new text, and the process runs the old code."""
+    edited = load("def work(x):\n    return x + 1\n", "edited_work")
+    module = load("def kernel(x):\n    from edited_work import work\n    return work(x)\n")
+    subject = module.kernel if source == "kernel" else edited
+    assert read_given(subject)
+
+    path = Path(str(edited.__file__))
+    path.write_text("def work(x):\n    return x + 2\n")
+    os.utime(path, (2**32, 2**32))
+    with pytest.raises(UncacheableError, match="edited since it was imported"):
+        read_given(subject)

@@ -19,7 +19,13 @@ from weakref import WeakKeyDictionary
 
 from pytest_autotune.cache.model import UncacheableError, Value
 from pytest_autotune.tuners.function.carried import carried_text
-from pytest_autotune.tuners.shared.code_text import list_imports, read_function, syntax_text
+from pytest_autotune.tuners.shared.code_text import (
+    NoDigestError,
+    check_module_not_edited,
+    list_imports,
+    read_function,
+    syntax_text,
+)
 from pytest_autotune.tuners.shared.functions import closure_cells, is_library_code, python_function
 from pytest_autotune.tuners.shared.imported_modules import read_imported_modules
 from pytest_autotune.tuners.shared.libraries import Libraries, is_library_callable
@@ -57,7 +63,10 @@ def list_sources(source: object, *callbacks: object) -> tuple[object, ...]:
             continue
         called: tuple[object, ...] = ()
         if function.__name__ == "<lambda>":
-            called = _list_called_functions(function)
+            try:
+                called = _list_called_functions(function)
+            except Exception:  # of an object that the lambda names: reading the lambda itself reports it
+                called = ()
         sources += called or (callback,)
     return tuple(sources)
 
@@ -102,7 +111,10 @@ def _list_inner_functions(function: FunctionType) -> list[object]:
 
 def source_text(source: object) -> str | None:
     """Return the digest of a source: a function or kernel, text, the path of a file, a module; None if unreadable."""
-    read = read_given(source)
+    try:
+        read = read_given(source)
+    except NoDigestError:
+        return None
     if read is None:
         return None
     return read.digest
@@ -112,6 +124,7 @@ def read_given(source: object) -> DigestedSource | None:
     """Return the source for the argument ``source=``; None if it cannot be read.
 
     :raises TypeError: if the argument has no source.
+    :raises NoDigestError: if the source was edited after its import, or reading it fails.
     """
     if isinstance(source, str):
         return _of_text("text", source)
@@ -143,12 +156,17 @@ def _of_text(name: str, text: str) -> DigestedSource:
 def _read_or_none(source: object, cls: type) -> DigestedSource | None:
     try:
         if isinstance(source, ModuleType):
+            check_module_not_edited(source)
             return _read_module(source)
         if cls is not _NO_CLASS and python_function(source) is not None:
             return read_method_source(source, cls)
         return read_source(source, carried=False)
+    except NoDigestError:
+        raise
     except (UncacheableError, OSError, TypeError, SyntaxError):
         return None
+    except Exception as error:  # of the user's code, such as a recursion
+        raise NoDigestError(f"no digest of its source: {type(error).__name__}") from error
 
 
 def _read_module(module: ModuleType) -> DigestedSource:

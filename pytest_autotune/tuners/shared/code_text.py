@@ -18,7 +18,7 @@ import tokenize
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from types import CodeType, FunctionType
+from types import CodeType, FunctionType, ModuleType
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -139,6 +139,10 @@ def _is_f_string(literal: str) -> bool:
 
 
 # Functions.
+
+
+class NoDigestError(UncacheableError):
+    """No digest can be made, and a choice without the digest could be wrong: its problem is uncacheable."""
 
 
 @dataclass(frozen=True)
@@ -304,7 +308,22 @@ def _check_not_edited(code: CodeType, name: str) -> None:
         is_at_same_place = file_code.co_name == code.co_name and file_code.co_firstlineno == code.co_firstlineno
         if is_at_same_place and _is_same_code(code, file_code):
             return
-    raise UncacheableError(f"the source of {name} was edited since it was imported")
+    raise NoDigestError(f"the source of {name} was edited since it was imported")
+
+
+def check_module_not_edited(module: ModuleType) -> None:
+    """Check that no function or method of a module was edited in its file after the import.
+
+    :raises NoDigestError: if the file now has other code.
+    """
+    values = list(vars(module).values())
+    for value in list(values):
+        if isinstance(value, type) and value.__module__ == module.__name__:
+            values += vars(value).values()
+    filename = vars(module).get("__file__")
+    for value in values:
+        if isinstance(value, FunctionType) and value.__code__.co_filename == filename:
+            _check_not_edited(value.__code__, module.__name__)
 
 
 @lru_cache(maxsize=8)

@@ -16,8 +16,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from importlib.machinery import ModuleSpec
 from pathlib import Path
+from types import ModuleType
 
-from pytest_autotune.tuners.shared.code_text import Import, list_imports, syntax_text
+from pytest_autotune.tuners.shared.code_text import Import, check_module_not_edited, list_imports, syntax_text
 from pytest_autotune.tuners.shared.functions import is_library_module
 from pytest_autotune.tuners.shared.libraries import Libraries
 
@@ -39,6 +40,7 @@ def read_imported_modules(imports: Sequence[Import], package: str, libraries: Li
 
     :param package: the package that contains the statements; empty outside any package.
     :param libraries: tells the user's modules from those of libraries.
+    :raises NoDigestError: if a module was edited after its import.
     """
     texts: dict[str, str] = {}
     pending = _list_module_files(imports, package)
@@ -49,6 +51,9 @@ def read_imported_modules(imports: Sequence[Import], package: str, libraries: Li
         tree = _parse_file(file.path)
         if tree is None:
             continue
+        loaded = sys.modules.get(file.name)
+        if isinstance(loaded, ModuleType):
+            check_module_not_edited(loaded)
         texts[file.name] = syntax_text(tree)
         pending += _list_module_files(list_imports(tree), file.package)
     return texts

@@ -29,6 +29,7 @@ from typing import Any
 from pytest_autotune.cache.model import UncacheableError, Value, plain_value
 from pytest_autotune.tuners.shared.code_digests import CodeDigests
 from pytest_autotune.tuners.shared.code_digests import digest as digest
+from pytest_autotune.tuners.shared.code_text import NoDigestError
 from pytest_autotune.tuners.shared.distributions import Distribution
 from pytest_autotune.tuners.shared.functions import is_code as is_code
 from pytest_autotune.tuners.shared.functions import python_function, qualified_name
@@ -98,7 +99,12 @@ def read_source(kernel: object, *, own_cells: bool = False, named: bool = True, 
     if function is None:
         raise UncacheableError(f"no Python function is found in a {type(kernel).__qualname__}")
     digests = CodeDigests(carried, function)
-    text = digests.digest_function(kernel, own_cells, named)
+    try:
+        text = digests.digest_function(kernel, own_cells, named)
+    except UncacheableError:
+        raise
+    except Exception as error:  # of an object that the kernel names: it must not fail the test
+        raise NoDigestError(f"no digest of its source: {type(error).__name__}") from error
     return DigestedSource(text, digests.parts, frozenset(digests.libraries.left_out), digests.used_values)
 
 

@@ -48,7 +48,8 @@ def _follow_attributes(path: str, value: object, attributes: Sequence[str]) -> t
         path += f".{attribute}"
         if is_library_code(value):
             return path, find_name_in_module(value, attribute, path) or value
-        value = getattr(value, attribute, None)
+        # Not getattr(): a module may have a __getattr__ that runs code of the user.
+        value = vars(value).get(attribute)
     return path, value
 
 
