@@ -29,7 +29,14 @@ _SELECTING_FLAGS = {
     "setuponly": "--setup-only",
 }
 #: Ini values that decide which tests pytest collects. Typed with ``-o`` they select tests.
-_SELECTING_INI_VALUES = ("testpaths", "norecursedirs", "python_files", "python_classes", "python_functions")
+_SELECTING_INI_VALUES = (
+    "testpaths",
+    "norecursedirs",
+    "python_files",
+    "python_classes",
+    "python_functions",
+    "collect_imported_tests",  # since pytest 8.4
+)
 
 _LOAD_REMEDY = "add --autotune-load=PATH"
 _INI_LOAD_REMEDY = f"{_LOAD_REMEDY}; an empty --autotune-load= loads nothing on purpose"

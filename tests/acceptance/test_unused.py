@@ -129,6 +129,11 @@ INCOMPLETE = {
         "test_z.py was not collected (collect_ignore or pytest_ignore_collect)",
     ),
     "-o python_files": (["-o", "python_files=test_op.py"], {}, "-o python_files selects tests"),
+    "-o collect_imported_tests": (
+        ["-o", "collect_imported_tests=false"],
+        {},
+        "-o collect_imported_tests selects tests",
+    ),
     "--sw": (["--sw"], {}, "--sw selects tests"),
     "failed": ([], {"test_z": "def test_z(): assert 0"}, "test_z.py::test_z failed"),
     "skipped": ([], {"test_z": "import pytest\ndef test_z(): pytest.skip()"}, "test_z.py::test_z was skipped"),
