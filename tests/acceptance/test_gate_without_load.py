@@ -196,6 +196,19 @@ def test_a_part_of_which_every_test_was_skipped_is_red(serial_suite: Suite, gate
         result.stdout.fnmatch_lines(["!* no test asked for a tuned kernel, and none passed (3 skipped) !*"])
 
 
+@pytest.mark.parametrize("gate", GATES)
+def test_a_part_whose_tests_all_xfail_without_running_is_red(serial_suite: Suite, gate: str) -> None:
+    serial_suite.write().dump()
+    xfail = 'pytestmark = pytest.mark.xfail(run=False, reason="no GPU")'
+    (serial_suite.folder / "test_gpu.py").write_text(f"import pytest\n{xfail}\ndef test_gpu(): pass\n")
+
+    assert serial_suite.load("test_gpu.py").ret == 0, "without a gate"
+    result = serial_suite.load(gate, "test_gpu.py")
+
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    result.stdout.fnmatch_lines(["!* no test asked for a tuned kernel, and none passed (1 xfailed) !*"])
+
+
 def test_a_part_of_which_some_tests_passed_is_not_judged(suite: Suite) -> None:
     suite.write().serial.dump()
     (suite.folder / "test_cpu.py").write_text(NO_KERNEL)
