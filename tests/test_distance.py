@@ -143,6 +143,20 @@ def test_run_use_and_export_agree_on_random_keys(tmp_path: Path, monkeypatch: py
             assert len(blocks) == 1, wanted
 
 
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("[64, 128]", (64, 128)),
+        ('[{"list": [1]}, {"dtype": "fp16"}, {"int": "1180591620717411303424"}]', ((1,), "fp16", 2**70)),
+        ("[1, ", "[1, "),
+        ('[{"a": 1, "b": 2}]', '[{"a": 1, "b": 2}]'),
+    ],
+)
+def test_a_tuple_of_a_choice_is_read_back(text: str, value: object) -> None:
+    """A table gets the numbers. Text that is damaged stays text."""
+    assert launch_key([Value("block", text, "json.tuple")]) == {"block": value}
+
+
 def test_the_picker_has_a_copy_of_the_function() -> None:
     source = inspect.getsource(distance)
 

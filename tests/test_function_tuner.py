@@ -24,15 +24,17 @@ from typing import Any
 
 import pytest
 
-from pytest_autotune.cache.model import Candidate, Device, Entry, Value
+from pytest_autotune.cache.codec import Format, decode, encode
+from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Value
 from pytest_autotune.run.lookup import Lookup, Outcome
 from pytest_autotune.tuners import function
 from pytest_autotune.tuners.function.identity import multiple_of, power_of_two, source_text
 from pytest_autotune.tuners.function.plan import Optuna, Random, find_processor
-from pytest_autotune.tuners.function.space import InvalidConfiguration, TuningError, as_space, product
+from pytest_autotune.tuners.function.space import InvalidConfiguration, TuningError, as_space, params_of, product
 from pytest_autotune.tuners.function.tuner import loss, tune
 from pytest_autotune.tuners.measuring.clocks import HostClock
 from pytest_autotune.tuners.measuring.options import Measuring
+from pytest_autotune.tuners.shared.scalars import DtypeName
 from tests.sessions import TIMEOUT_S, a_session, verifying
 
 #: A clock for kernels that return their own time in microseconds.
@@ -101,12 +103,45 @@ class Layout(enum.Enum):
         (Tile(4), "layout=row, m=4"),
         (Split(3), "k=3"),
         (5, "config=5"),
-        ((1, 2), "config=(1, 2)"),
+        ((1, 2), "config=[1, 2]"),
+        ([1, "2"], 'config=[1, "2"]'),
+        ({"cluster": ((1, 2), [Layout.ROW])}, 'cluster=[[1, 2], {"list": [{"enum": "Layout.ROW"}]}]'),
         ({"layout": Layout.ROW}, "layout=Layout.ROW"),
     ],
 )
 def test_any_plain_configuration_has_params(config: Any, params: str) -> None:
     assert str(next(iter(as_space([config])))) == params
+
+
+def test_candidates_that_differ_are_never_equal() -> None:
+    """The type of a tuple or list, and of each item, counts. A dtype, an enum member and their texts differ."""
+    items: list[Any] = [1, "1", 1.0, True, "True", None, "None", 2**70, str(2**70), Layout.ROW, "Layout.ROW"]
+    items += ["fp16", DtypeName("float16"), '{"enum": "Layout.ROW"}', "[1]"]
+    items += [(), [], (1,), [1], ([1],), [(1,)], ((1,),), [[1]], (1, 1), (11,), ("1, 1",), ('1", "1',), ("1", "1")]
+    configs = [*items, *((item,) for item in items), *([item] for item in items), *((0, [item]) for item in items)]
+    distinct = {repr(config): config for config in configs}
+
+    params = [params_of(config) for config in distinct.values()]
+
+    assert len(set(params)) == len(params)
+
+
+def test_a_tuple_is_readable_in_the_file_and_is_a_hit() -> None:
+    """The cache file has `[2, 1]`, as a person writes it. A list of the same numbers is another candidate."""
+    space = product(cluster=[(1, 1), (2, 1), [2, 1]], tile=[(64, 128)])
+    request = {"space": space, "run": lambda config: 1.0 if config["cluster"] == (2, 1) else 2.0}
+    entry = recorded(**request).entry
+    assert entry is not None
+
+    text = encode(Cache((entry,)), Format.TEXT).decode()
+    [loaded] = decode(text.encode(), Format.TEXT, "c.textproto").entries
+    with a_session_of(loaded) as lookups:
+        chosen = tune("k", **{**request, "measuring": AS_TOLD, "device": "cpu"})
+
+    assert 'text: "[2, 1]" type: "json.tuple"' in text
+    assert str(entry.choice) == "cluster=[2, 1], tile=[64, 128]"
+    assert [lookup.outcome for lookup in lookups] == [Outcome.HIT]
+    assert chosen == {"cluster": (2, 1), "tile": (64, 128)}
 
 
 def test_the_digest_of_a_space_ignores_order_and_form() -> None:

@@ -7,6 +7,7 @@ search the nearest entry with it: :mod:`pytest_autotune.run.nearest` in a run, `
 from __future__ import annotations
 
 import ast
+import json
 import math
 import re
 from collections.abc import Iterable, Mapping
@@ -15,6 +16,7 @@ from itertools import zip_longest
 from typing import Any, TypeAlias
 
 from pytest_autotune.cache.model import Scalar, Value
+from pytest_autotune.cache.structured import JSON_LIST, JSON_TUPLE
 
 #: A scalar, or a tuple of such values.
 LaunchValue: TypeAlias = "Scalar | tuple[LaunchValue, ...]"
@@ -82,7 +84,22 @@ def launch_value(value: Value) -> LaunchValue:
                 part = Value("", ast.literal_eval(literal), part_type)
                 parts.append(launch_value(part))
             return tuple(parts)
+        if value.type in (JSON_TUPLE, JSON_LIST):
+            return _read_item(json.loads(text))
     return value.value
+
+
+def _read_item(item: Any) -> LaunchValue:
+    """Return an item of a tuple or list of ``tune()``: the list ``[16, {"dtype": "fp16"}]`` is ``(16, "fp16")``."""
+    if isinstance(item, list):
+        return tuple([_read_item(part) for part in item])
+    if isinstance(item, dict):
+        ((type_name, part),) = item.items()
+        if isinstance(part, list):
+            return _read_item(part)
+        return launch_value(Value("", part, type_name))
+    scalar: Scalar = item
+    return scalar
 
 
 def launch_key(values: Iterable[Value]) -> dict[str, LaunchValue]:

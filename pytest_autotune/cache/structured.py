@@ -4,8 +4,8 @@
 :func:`~pytest_autotune.cache.model.plain_value` makes of them. Each value can be turned back into what it was, so that
 an adapter can build a configuration from an entry. A tuple comes back as a list.
 
-Values of keys, and configurations of ``tune()``, hold tuples in an older form: see ``launch_value`` in
-:mod:`pytest_autotune.cache.distance`.
+``tune()`` writes the tuples and lists of a configuration as JSON, too, with types that keep the two apart. Values of
+keys hold tuples in an older form. ``launch_value`` in :mod:`pytest_autotune.cache.distance` reads all these types.
 """
 
 from __future__ import annotations
@@ -17,6 +17,9 @@ from pytest_autotune.cache.model import UncacheableError, Value, check_name, pla
 
 #: The type of a value that holds JSON.
 JSON = "json"
+#: The types of a tuple and of a list in a configuration of ``tune()``. Their text may be the same.
+JSON_TUPLE = f"{JSON}.tuple"
+JSON_LIST = f"{JSON}.list"
 #: The types of values that :func:`decode_value` can turn back.
 _DECODABLE = ("", "int", JSON)
 

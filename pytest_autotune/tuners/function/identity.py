@@ -10,14 +10,17 @@ from __future__ import annotations
 import ast
 import enum
 import inspect
+import json
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import FunctionType, MethodType, ModuleType
+from typing import Any
 from weakref import WeakKeyDictionary
 
 from pytest_autotune.cache.model import UncacheableError, Value
+from pytest_autotune.cache.structured import JSON_LIST, JSON_TUPLE
 from pytest_autotune.tuners.function.carried import carried_text
 from pytest_autotune.tuners.shared.code_text import (
     NoDigestError,
@@ -238,7 +241,7 @@ def multiple_of(n: int, k: int) -> int:
 
 
 def stable_part(name: str, value: object) -> Value:
-    """Encode a value of a key or of a configuration. A function is encoded with the values that it carries.
+    """Encode a value of a key. A function is encoded with the values that it carries.
 
     :raises UncacheableError: for a value without a stable form.
     :raises CarriedError: for a function that carries such a value.
@@ -252,6 +255,63 @@ def stable_part(name: str, value: object) -> Value:
         return encoded
     carried = carried_text(inner)
     return replace(encoded, value=f"{encoded.value}@{digest(carried)}") if carried else encoded
+
+
+def param_value(name: str, value: object) -> Value:
+    """Encode a value of a configuration. A tuple or list is JSON, which a reviewer reads in the cache file.
+
+    The tuple ``(1, 1)`` and the list ``[1, 1]`` are two candidates. Both have the text ``[1, 1]``, and the types
+    ``"json.tuple"`` and ``"json.list"`` differ. All other values are encoded as in a key, see :func:`stable_part`.
+
+    :raises UncacheableError: for a value without a stable form.
+    :raises CarriedError: for a function that carries such a value.
+    """
+    inner = unwrapped(value)
+    container = _find_container_type(inner)
+    if container is None:
+        return stable_part(name, value)
+    text = json.dumps(_plain_items(inner, container), ensure_ascii=False)
+    if container is tuple:
+        return Value(name, text, JSON_TUPLE)
+    return Value(name, text, JSON_LIST)
+
+
+def _find_container_type(value: object) -> type | None:
+    """Return ``tuple`` or ``list`` for an instance of it; None for other values."""
+    if isinstance(value, enum.Enum):  # the class of an enum may also inherit from tuple
+        return None
+    if isinstance(value, tuple):
+        return tuple
+    if isinstance(value, list):
+        return list
+    return None
+
+
+def _plain_items(items: Any, container: type) -> list[object]:
+    """Return the items of a tuple or list as JSON can hold them.
+
+    A scalar stays a scalar, and an inner container of the same type becomes a list. All other items become a mapping of
+    their type to their value. ``(1, (2, 3), [4], torch.float16)`` becomes
+    ``[1, [2, 3], {"list": [4]}, {"dtype": "fp16"}]``. A configuration cannot hold a mapping itself, so no two values
+    have the same JSON.
+    """
+    plain_items: list[object] = []
+    for item in items:
+        inner = unwrapped(item)
+        inner_container = _find_container_type(inner)
+        if inner_container is not None:
+            inner_items = _plain_items(inner, inner_container)
+            if inner_container is container:
+                plain_items.append(inner_items)
+            else:
+                plain_items.append({inner_container.__name__: inner_items})
+            continue
+        encoded = stable_part("", item)
+        if encoded.type:
+            plain_items.append({encoded.type: encoded.value})
+        else:
+            plain_items.append(encoded.value)
+    return plain_items
 
 
 def key_values(key: object, only_stable: bool = False) -> tuple[Value, ...]:

@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import Any
 
 from pytest_autotune.cache.model import UncacheableError, Value
-from pytest_autotune.tuners.function.identity import source_text, stable_part
+from pytest_autotune.tuners.function.identity import param_value, source_text
 from pytest_autotune.tuners.shared.source_digest import digest
 
 
@@ -152,7 +152,7 @@ class ProductSpace(Space):
         #: For each axis, the caller's value by its encoded value.
         self._values: dict[str, dict[Value, object]] = {}
         for name, values in axes.items():
-            self._values[name] = {stable_part(name, value): value for value in values}
+            self._values[name] = {param_value(name, value): value for value in values}
         self._where = where
 
     def __iter__(self) -> Iterator[Configuration]:
@@ -250,7 +250,7 @@ def params_of(config: object) -> tuple[Value, ...]:
         parts = {"config": config}
     if not all(isinstance(name, str) for name in parts):
         raise TypeError(f"space=: a configuration has names that are not text: {config!r}")
-    return tuple(stable_part(name, parts[name]) for name in sorted(parts))
+    return tuple(param_value(name, parts[name]) for name in sorted(parts))
 
 
 def _text(params: Iterable[Value]) -> str:
