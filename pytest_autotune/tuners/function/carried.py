@@ -1,11 +1,18 @@
-"""What the functions of a key or of a space carry: two functions of one factory differ in nothing else.
+"""Reads the values that a function carries, as text for a key or a configuration.
 
-A function carries the values of its closure, defaults that its source does not write out, and what the functions among
-these carry. It carries, too, the arguments of a ``partial``, the object of a method, and the attributes of an object of
-the suite's own that wraps it. Left out are functions and classes of the suite that carry nothing: the digest of the
-source has them (:mod:`pytest_autotune.tuners.shared.source_digest`).
+Two functions that a factory made have the same source. They differ in the values that they carry:
 
-A function that its module has under its own name is made once. Its name tells it from others, so it may carry anything.
+- the values in the closure;
+- the defaults that the source does not write out;
+- the arguments of a ``partial``, and the object of a method;
+- the attributes of an object of the suite that wraps the function;
+- the values that all these functions carry in turn.
+
+A function or class of the suite that carries nothing is left out, because the digest of the source already has it
+(:mod:`pytest_autotune.tuners.shared.source_digest`).
+
+A value without a stable form is an error, unless the function stands in its module under its own name. The module makes
+such a function only once, so its name alone identifies it.
 """
 
 from __future__ import annotations
@@ -34,186 +41,245 @@ from pytest_autotune.tuners.shared.functions import (
 from pytest_autotune.tuners.shared.scalars import unwrapped
 from pytest_autotune.tuners.shared.source_digest import class_digest, immutable_text, source_digest
 
+_REMEDY = "carry numbers, text, dtypes, enum members, tuples or functions, or define it at the top of its module"
+#: Stands for a name that no global and no builtin has. It is no value of a default.
+_NO_VALUE = object()
+
 
 class CarriedError(TypeError):
-    """A function carries a value without a stable form, so it cannot be told from others of its factory."""
+    """A function carries a value without a stable form, so no text tells the function from others of its factory."""
 
 
 def carried_text(value: object) -> str:
-    """Return what a function carries, as text that is the same in every process; empty where it carries nothing.
+    """Return the values that a function carries, as text that is the same in every process; empty for no values.
 
-    :param value: the function, or what its decorators made of it.
+    :param value: the function, or the object that its decorators made of it.
     :raises CarriedError: for a value without a stable form.
     """
     function = python_function(value)
-    return _CarriedReader("" if function is None else qualified_name(function)).carried(value, "")
+    name = ""
+    if function is not None:
+        name = qualified_name(function)
+    return _CarriedReader(name).describe_carried(value, "")
 
 
 class _CarriedReader:
-    """The way through all that one function carries.
+    """Reads all values that one function carries.
 
-    :param name: of the function, for messages.
+    In all methods, ``path`` is the dotted name of a value for messages, such as ``scale.__self__``.
+
+    :param function_name: the name of the function, for messages.
     """
 
-    def __init__(self, name: str) -> None:
-        self._name = name
-        #: Number of a function or class -> what it carries; empty while that is being read.
-        self._texts: dict[int, str] = {}
-        #: Holds them: the number of an object that has gone might be another's.
-        self._seen: list[object] = []
+    def __init__(self, function_name: str) -> None:
+        self._function_name = function_name
+        #: The text of each function and class that was read, by the id of the object. The text of a function that is
+        #: being read is empty, so a function that carries itself ends the recursion.
+        self._text_by_id: dict[int, str] = {}
+        #: The objects of these ids. They stay alive, because Python gives the id of a dead object to a new object.
+        self._read_objects: list[object] = []
 
-    def carried(self, value: object, path: str) -> str:
-        """Return what a function or a class carries, also by what its decorators made of it.
+    def describe_carried(self, value: object, path: str) -> str:
+        """Return a line for each value that a function, its decorators, or a class carries; empty for no values.
 
-        :param path: the names that lead to it, each with a dot at its end.
+        :param path: the name of the function with a dot at its end; empty for the function that is read first.
         """
-        if id(value) not in self._texts:
-            self._seen.append(value)
-            self._texts[id(value)] = ""
-            lines = self._of_class(value, path) if isinstance(value, type) else self._of_layers(value, path)
-            try:
-                self._texts[id(value)] = "\n".join(lines)
-            except CarriedError:
-                if not _public_name(value):
-                    raise
-        return self._texts[id(value)]
+        if id(value) in self._text_by_id:
+            return self._text_by_id[id(value)]
+        self._read_objects.append(value)
+        self._text_by_id[id(value)] = ""
+        if isinstance(value, type):
+            lines = self._describe_methods(value, path)
+        else:
+            lines = self._describe_layers(value, path)
+        try:
+            self._text_by_id[id(value)] = "\n".join(lines)
+        except CarriedError:
+            # A public function is identified by its name and keeps the empty text.
+            if not _find_public_name(value):
+                raise
+        return self._text_by_id[id(value)]
 
-    def _of_class(self, cls: type, path: str) -> Iterator[str]:
+    def _describe_methods(self, cls: type, path: str) -> Iterator[str]:
+        """Yield a line for each method of a class that carries values."""
         for name, member in sorted(vars(cls).items()):
             function = getattr(member, "fget", None) or getattr(member, "__func__", member)
-            if isinstance(function, FunctionType) and (text := self.carried(function, f"{path}{name}.")):
+            if not isinstance(function, FunctionType):
+                continue
+            text = self.describe_carried(function, f"{path}{name}.")
+            if text:
                 yield f"{name}: {text}"
 
-    def _of_layers(self, value: object, path: str) -> Iterator[str]:
-        wrapped = list(list_layers(value))
-        for layer in wrapped:
+    def _describe_layers(self, value: object, path: str) -> Iterator[str]:
+        """Yield a line for each value that a function or one of its decorators carries."""
+        layers = list(list_layers(value))
+        for layer in layers:
             if isinstance(layer, FunctionType):
-                yield from self._of_function(layer, path)
+                yield from self._describe_function(layer, path)
             elif isinstance(layer, partial) or inspect.ismethod(layer):
-                yield self._text(layer, path)
+                yield self._describe(layer, path)
             elif not is_library_code(type(layer)):
-                for name, attribute in _attributes(layer):
-                    if not any(attribute is inner for inner in wrapped):
-                        yield f"{name}={self._text(attribute, path + name)}"
+                yield from self._describe_wrapper(layer, layers, path)
 
-    def _of_function(self, function: FunctionType, path: str) -> Iterator[str]:
-        rebound = set(_rebound(function.__code__))
-        for name, value in [*closure_cells(function).items(), *_unwritten_defaults(function)]:
-            if name in rebound:
-                raise self._error(path + name, "which the function sets itself")
+    def _describe_wrapper(self, wrapper: object, layers: list[object], path: str) -> Iterator[str]:
+        """Yield a line for each attribute of an object of the suite, without the function that the object wraps."""
+        for name, attribute in _list_attributes(wrapper):
+            is_layer = any(attribute is layer for layer in layers)
+            if not is_layer:
+                yield f"{name}={self._describe(attribute, path + name)}"
+
+    def _describe_function(self, function: FunctionType, path: str) -> Iterator[str]:
+        """Yield a line for each value in the closure and in the unwritten defaults of a function.
+
+        :raises CarriedError: also for a variable that the function assigns: each call may see another value.
+        """
+        assigned_names = set(_list_assigned_names(function.__code__))
+        carried_values = [*closure_cells(function).items(), *_list_unwritten_defaults(function)]
+        for name, value in carried_values:
+            if name in assigned_names:
+                raise self._build_error(path + name, "which the function sets itself")
             if not self._is_in_source_digest(value, f"{path}{name}."):
-                yield f"{name}={self._text(value, path + name)}"
+                yield f"{name}={self._describe(value, path + name)}"
 
     def _is_in_source_digest(self, value: object, path: str) -> bool:
-        """Whether the source of a function that names a value says all of it."""
+        """Whether the digest of the source fully describes a value: code of the suite that carries nothing."""
         code = python_function(value) or value
-        return isinstance(code, (FunctionType, type)) and not is_library_code(code) and not self.carried(value, path)
+        if not isinstance(code, (FunctionType, type)) or is_library_code(code):
+            return False
+        return not self.describe_carried(value, path)
 
-    def _text(self, value: object, path: str) -> str:
-        """Return the stable form of a value.
+    def _describe(self, value: object, path: str) -> str:
+        """Return the stable text of a carried value.
 
-        :raises CarriedError: where it has none.
+        :raises CarriedError: if the value has no stable form.
         """
         value = unwrapped(value)
         if isinstance(value, ModuleType):
             return f"module {value.__name__}"
         if isinstance(value, partial):
-            return self._of_partial(value, path)
-        if inspect.ismethod(value) and not _public_name(value):
-            return f"{self._text(value.__func__, path)} of {self._text(value.__self__, f'{path}.__self__')}"
+            return self._describe_partial(value, path)
+        if inspect.ismethod(value) and not _find_public_name(value):
+            function_text = self._describe(value.__func__, path)
+            return f"{function_text} of {self._describe(value.__self__, f'{path}.__self__')}"
         if isinstance(value, type) or python_function(value) is not None:
-            return self._of_code(value, path)
-        text = _public_name(value) or self._of_data(value, path)
+            return self._describe_code(value, path)
+        text = _find_public_name(value) or self._describe_data(value, path)
         if not text:
-            raise self._error(path, f"a {type(value).__qualname__}, which has no stable form")
+            raise self._build_error(path, f"a {type(value).__qualname__}, which has no stable form")
         return text
 
-    def _of_partial(self, value: partial[Any], path: str) -> str:
-        parts = [self._text(value.func, path), *self._items(value.args, path)]
-        for name, part in sorted(value.keywords.items()):
-            parts.append(f"{name}={self._text(part, f'{path}.{name}')}")
+    def _describe_partial(self, value: partial[Any], path: str) -> str:
+        """Return ``partial(function, argument, name=argument)`` with the text of each part."""
+        parts = [self._describe(value.func, path), *self._describe_items(value.args, path)]
+        for name, argument in sorted(value.keywords.items()):
+            parts.append(f"{name}={self._describe(argument, f'{path}.{name}')}")
         return f"partial({', '.join(parts)})"
 
-    def _of_code(self, value: Any, path: str) -> str:
+    def _describe_code(self, value: Any, path: str) -> str:
+        """Return the name of a function or class, its digest if the suite defines it, and the values that it carries.
+
+        A public function or class of a library is its public name alone.
+        """
         code = python_function(value) or value
         name = f"{code.__module__}.{code.__qualname__}"
         if is_library_code(code):
-            return _public_name(value) or f"{name}({self.carried(value, f'{path}.')})"
+            return _find_public_name(value) or f"{name}({self.describe_carried(value, f'{path}.')})"
         try:
-            digest = class_digest(code) if isinstance(code, type) else source_digest(value, carried=False)
+            if isinstance(code, type):
+                digest = class_digest(code)
+            else:
+                digest = source_digest(value, carried=False)
         except UncacheableError as error:
-            raise self._error(path, str(error)) from None
-        return f"{name}@{digest}({self.carried(value, f'{path}.')})"
+            raise self._build_error(path, str(error)) from None
+        return f"{name}@{digest}({self.describe_carried(value, f'{path}.')})"
 
-    def _of_data(self, value: Any, path: str) -> str | None:
-        """Return the form of a value that cannot change; None for any other."""
+    def _describe_data(self, value: Any, path: str) -> str | None:
+        """Return the text of data that cannot change: ``builtins.tuple(…)``; None for other data."""
         cls: Any = type(value)
         name = f"{cls.__module__}.{cls.__qualname__}"
         if isinstance(value, enum.Enum):
             return f"{name}.{value.name}={immutable_text(value.value)}"
         if isinstance(value, tuple):
-            return f"{name}({', '.join(self._items(value, path))})"
+            return f"{name}({', '.join(self._describe_items(value, path))})"
         if isinstance(value, frozenset):
-            return f"{name}({', '.join(sorted(self._items(value, path)))})"
+            # The order of a set differs between processes.
+            return f"{name}({', '.join(sorted(self._describe_items(value, path)))})"
         if dataclasses.is_dataclass(value) and cls.__dataclass_params__.frozen:
-            parts = [
-                self._text(getattr(value, field.name), f"{path}.{field.name}") for field in dataclasses.fields(cls)
-            ]
+            parts = []
+            for field in dataclasses.fields(cls):
+                parts.append(self._describe(getattr(value, field.name), f"{path}.{field.name}"))
             return f"{name}({', '.join(parts)})"
         return immutable_text(value)
 
-    def _items(self, values: Iterable[object], path: str) -> list[str]:
-        return [self._text(value, path) for value in values]
+    def _describe_items(self, values: Iterable[object], path: str) -> list[str]:
+        return [self._describe(value, path) for value in values]
 
-    def _error(self, path: str, why: str) -> CarriedError:
-        mend = "carry numbers, text, dtypes, enum members, tuples or functions, or define it at the top of its module"
-        return CarriedError(f"the function {self._name} carries {path.strip('.')}, {why} ({mend})")
+    def _build_error(self, path: str, problem: str) -> CarriedError:
+        """Return an error that names the function, the value at ``path`` and the remedy."""
+        subject = f"the function {self._function_name} carries {path.strip('.')}"
+        return CarriedError(f"{subject}, {problem} ({_REMEDY})")
 
 
-def _attributes(wrapper: object) -> Iterator[tuple[str, object]]:
-    """Yield the attributes of an object but those that describe what it wraps, sorted."""
+def _list_attributes(wrapper: object) -> Iterator[tuple[str, object]]:
+    """Yield the names and values of an object's attributes, sorted by name, without ``__wrapped__`` and the like."""
     names = set(getattr(wrapper, "__dict__", ()))
     for cls in type(wrapper).__mro__:
         slots = vars(cls).get("__slots__", ())
-        names.update([slots] if isinstance(slots, str) else slots)
+        if isinstance(slots, str):  # __slots__ = "name" is a single slot
+            slots = [slots]
+        names.update(slots)
     for name in sorted(names):
         if not name.startswith("__") and hasattr(wrapper, name):
             yield name, getattr(wrapper, name)
 
 
-def _rebound(code: CodeType) -> Iterator[str]:
-    """Yield the names of a closure that code sets, functions inside it included."""
+def _list_assigned_names(code: CodeType) -> Iterator[str]:
+    """Yield the names of closure variables that some code, or a function inside it, assigns or deletes."""
     for instruction in dis.get_instructions(code):
-        if instruction.opname in ("STORE_DEREF", "DELETE_DEREF") and instruction.argval in code.co_freevars:
+        is_assignment = instruction.opname in ("STORE_DEREF", "DELETE_DEREF")
+        if is_assignment and instruction.argval in code.co_freevars:
             yield instruction.argval
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
-            yield from _rebound(constant)
+            yield from _list_assigned_names(constant)
 
 
-def _unwritten_defaults(function: FunctionType) -> Iterator[tuple[str, object]]:
-    """Yield the defaults of a function that its source does not write out: those of a factory, or of a loop."""
-    positional = function.__code__.co_varnames[: function.__code__.co_argcount]
-    values = function.__defaults__ or ()
-    defaults = dict(zip(positional[len(positional) - len(values) :], values, strict=True))
-    defaults |= function.__kwdefaults__ or {}
+def _list_unwritten_defaults(function: FunctionType) -> Iterator[tuple[str, object]]:
+    """Yield the parameters whose default is not written in the source of the function, and the default.
+
+    In a factory, the default of ``def scaled(x, factor=factor)`` is another value for each call of the factory. The
+    default of ``def scaled(x, factor=2)`` is written out, and the digest of the source has it.
+    """
+    defaults = _read_defaults(function)
     if not defaults:
         return
     try:
         definition = find_definition(function)
     except UncacheableError:
+        # Without a source, every default counts.
         yield from defaults.items()
         return
-    # A def at the beginning of a line is made once, so it has no other defaults than those.
+    # A def without indentation is no part of a factory. Its module makes the function once, with a single default.
     if isinstance(definition, ast.FunctionDef) and definition.col_offset == 0:
         return
-    expressions = _default_expressions(definition)
+    expressions = _list_default_expressions(definition)
     for name, value in defaults.items():
-        if name not in expressions or not _writes_out(expressions[name], value, function):
+        if name not in expressions or not _is_written_out(expressions[name], value, function):
             yield name, value
 
 
-def _default_expressions(definition: Any) -> dict[str, ast.expr]:
+def _read_defaults(function: FunctionType) -> dict[str, object]:
+    """Return the default of each parameter that has a default, by the name of the parameter."""
+    values = function.__defaults__ or ()
+    positional_names = function.__code__.co_varnames[: function.__code__.co_argcount]
+    # Only the last positional parameters have defaults.
+    names = positional_names[len(positional_names) - len(values) :]
+    defaults = dict(zip(names, values, strict=True))
+    return {**defaults, **(function.__kwdefaults__ or {})}
+
+
+def _list_default_expressions(definition: Any) -> dict[str, ast.expr]:
+    """Return the expression of each default in a ``def`` or a lambda, by the name of the parameter."""
     arguments: ast.arguments = definition.args
     positional = [*arguments.posonlyargs, *arguments.args]
     first = len(positional) - len(arguments.defaults)
@@ -226,37 +292,46 @@ def _default_expressions(definition: Any) -> dict[str, ast.expr]:
     return expressions
 
 
-def _writes_out(expression: ast.expr, value: object, function: FunctionType) -> bool:
-    """Whether source says a default: a literal, or the name of a global."""
+def _is_written_out(expression: ast.expr, value: object, function: FunctionType) -> bool:
+    """Whether the expression of a default tells its value: it is a literal, or the name of a global.
+
+    ``factor=factor`` tells nothing, because ``factor`` is a variable of the factory.
+    """
     if isinstance(expression, (ast.Name, ast.Attribute)):
-        return _global(expression, function) is value
+        return _find_global(expression, function) is value
     try:
         literal = ast.literal_eval(expression)
     except ValueError:
+        # The expression is computed: ``factor=2 * n``.
         return False
-    # What may change while tests run, such as a memo, says nothing.
-    return isinstance(literal, (list, dict, set)) or (type(literal) is type(value) and repr(literal) == repr(value))
+    # A list, dict or set, such as a memo, may change while tests run. No digest holds its contents.
+    if isinstance(literal, (list, dict, set)):
+        return True
+    return type(literal) is type(value) and repr(literal) == repr(value)
 
 
-def _global(expression: ast.expr, function: FunctionType) -> object:
-    """Return what a dotted name stands for among the globals of a function; a new object where that is nothing."""
+def _find_global(expression: ast.expr, function: FunctionType) -> object:
+    """Return the value of a dotted name among the globals of a function; ``_NO_VALUE`` if there is none."""
     if isinstance(expression, ast.Attribute):
-        return getattr(_global(expression.value, function), expression.attr, object())
+        return getattr(_find_global(expression.value, function), expression.attr, _NO_VALUE)
     if isinstance(expression, ast.Name):
-        return function.__globals__.get(expression.id, getattr(builtins, expression.id, object()))
-    return object()
+        builtin = getattr(builtins, expression.id, _NO_VALUE)
+        return function.__globals__.get(expression.id, builtin)
+    return _NO_VALUE
 
 
-def _public_name(value: Any) -> str:
-    """Return the name under which its module has a value, such as ``torch.relu``; empty where that has it not."""
-    module = getattr(value, "__module__", None)
-    # Those of C functions may name a class of which nobody knows.
+def _find_public_name(value: Any) -> str:
+    """Return the name under which its module has a value, such as ``torch.relu``; empty if the module lacks it."""
+    module_name = getattr(value, "__module__", None)
+    if not isinstance(module_name, str):
+        return ""
+    # The __qualname__ of a C function may name a class that no module has. Its __name__ can still be found.
     for name in (getattr(value, "__qualname__", None), getattr(value, "__name__", None)):
-        if not isinstance(module, str) or not isinstance(name, str) or "<locals>" in name:
-            break
-        found: object = sys.modules.get(module)
+        if not isinstance(name, str) or "<locals>" in name:
+            return ""
+        named_value: object = sys.modules.get(module_name)
         for part in name.split("."):
-            found = getattr(found, part, None)
-        if found is value:
-            return f"{module}.{name}"
+            named_value = getattr(named_value, part, None)
+        if named_value is value:
+            return f"{module_name}.{name}"
     return ""

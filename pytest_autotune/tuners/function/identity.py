@@ -50,10 +50,12 @@ _NO_CLASS = type(None)
 
 
 def list_sources(source: object, *callbacks: object) -> tuple[object, ...]:
-    """Return the objects whose source a choice depends on: the caller's ``source=``, else the callbacks.
+    """Return the objects whose source a choice depends on: the argument ``source=``, else the callbacks.
 
-    A lambda stands for the functions of the caller that it calls, because two tests of one problem each write a lambda.
-    If it calls no such function, it stands for itself.
+    A lambda is replaced by the user's functions that it calls, because each test of a problem writes its own lambda. A
+    lambda that calls no such function stays itself.
+
+    :param source: the argument ``source=``; None if the user did not pass it.
     """
     if isinstance(source, (list, tuple)):
         return tuple(source)
@@ -75,18 +77,19 @@ def list_sources(source: object, *callbacks: object) -> tuple[object, ...]:
 
 
 def _list_called_functions(function: FunctionType) -> tuple[object, ...]:
-    """Return the functions of the caller that a lambda calls; none if the lambda itself must count.
+    """Return the user's functions that a lambda names, such as ``add`` for ``lambda config: add(x, config)``.
 
-    It must if it uses a class of the caller: it may call methods of the class, which no name in the lambda leads to.
-    It must also if it uses another callable that may lead to code of the caller, such as a bound method.
+    The result is empty if these functions may not be all that the lambda calls.
     """
     try:
         names = read_function(function).names
     except UncacheableError:
+        # Without a source, nothing tells which functions the lambda calls.
         return ()
-    called = []
+    called: list[object] = []
     for _, value in list_used_values(function, names):
         if isinstance(value, type) and not is_library_code(value):
+            # The lambda may call methods of the class, which the lambda does not name.
             return ()
         if isinstance(value, (partial, MethodType)):
             return ()
@@ -113,9 +116,12 @@ def _list_inner_functions(function: FunctionType) -> list[object]:
 
 
 def source_text(source: object) -> str | None:
-    """Return the digest of a source: a function or kernel, text, the path of a file, a module; None if unreadable."""
+    """Return the digest of the argument ``source=``; None if the source cannot be read.
+
+    :param source: a function or kernel, a text, the path of a file, or a module.
+    """
     try:
-        read = read_given(source)
+        read = read_source_argument(source)
     except NoDigestError:
         return None
     if read is None:
@@ -123,18 +129,18 @@ def source_text(source: object) -> str | None:
     return read.digest
 
 
-def read_given(source: object) -> DigestedSource | None:
+def read_source_argument(source: object) -> DigestedSource | None:
     """Return the source for the argument ``source=``; None if it cannot be read.
 
     :raises TypeError: if the argument has no source.
     :raises NoDigestError: if the source was edited after its import, or reading it fails.
     """
     if isinstance(source, str):
-        return _of_text("text", source)
+        return _build_text_source("text", source)
     if isinstance(source, Path):
         # Line ends depend on the settings of a checkout.
         content = source.read_bytes().replace(b"\r\n", b"\n")
-        return _of_text(source.name, content.decode("utf-8", "surrogateescape"))
+        return _build_text_source(source.name, content.decode("utf-8", "surrogateescape"))
     kernel = _kernel_of(source)
     if not isinstance(kernel, ModuleType) and python_function(kernel) is None:
         raise TypeError(f"source= takes functions, texts, paths and Python modules, not {source!r}")
@@ -152,11 +158,16 @@ def read_given(source: object) -> DigestedSource | None:
     return current_source
 
 
-def _of_text(name: str, text: str) -> DigestedSource:
+def _build_text_source(name: str, text: str) -> DigestedSource:
+    """Return a text as a source with a single part of this name."""
     return DigestedSource(digest(text), {name: digest(text)})
 
 
 def _read_or_none(source: object, cls: type) -> DigestedSource | None:
+    """Return the source of a function, a method or a module; None if it cannot be read.
+
+    :param cls: the class of the object that a method is called with; ``_NO_CLASS`` for a function or module.
+    """
     try:
         if isinstance(source, ModuleType):
             check_module_not_edited(source)
@@ -180,7 +191,7 @@ def _read_module(module: ModuleType) -> DigestedSource:
     imported_texts = read_imported_modules(list_imports(tree), package, Libraries(None))
     imported_texts.pop(module.__name__, None)
     if not imported_texts:
-        return _of_text(module.__name__, text)
+        return _build_text_source(module.__name__, text)
     parts = {module.__name__: digest(text)}
     for name, imported_text in imported_texts.items():
         parts[name] = digest(imported_text)
@@ -189,33 +200,46 @@ def _read_module(module: ModuleType) -> DigestedSource:
 
 
 def _find_class_of_method(source: object) -> type:
-    """Return the class of the object that a bound method, or a callable object, is called with."""
+    """Return the class of the object that a bound method, or a callable object, is called with.
+
+    For a function without an object, return ``_NO_CLASS``. The class matters, because ``self.area()`` runs another
+    function for an object of a subclass.
+    """
     source = _without_arguments(source)
     if inspect.ismethod(source):
         owner: object = source.__self__
-        if isinstance(owner, type):
+        if isinstance(owner, type):  # the source is a class method
             return owner
         return type(owner)
-    # Of an object that wraps a function, _kernel_of gives the object or the function.
-    is_callable_object = callable(source) and _kernel_of(source) is type(source).__call__
-    return type(source) if is_callable_object else _NO_CLASS
+    # For an object with a __call__ of the user, _kernel_of returns this __call__. For a decorated function, it returns
+    # the function.
+    if callable(source) and _kernel_of(source) is type(source).__call__:
+        return type(source)
+    return _NO_CLASS
 
 
 def _without_arguments(source: object) -> object:
+    """Return the function inside a ``partial``, or inside several."""
     while isinstance(source, partial):
         source = source.func
     return source
 
 
 def _kernel_of(source: object) -> object:
-    """Return the function or kernel inside a partial, a bound method or a callable object."""
+    """Return the function or kernel inside a ``partial``, a bound method or a callable object of the user."""
     source = _without_arguments(source)
     if inspect.ismethod(source):
         source = source.__func__
-    call = type(source).__call__ if python_function(source) is None and callable(source) else source
+    if python_function(source) is not None or not callable(source):
+        call = source
+    else:
+        call = type(source).__call__
     inner_function = python_function(call)
-    # The __call__ of a torch module is torch's, for every module.
-    if inner_function is None or is_library_code(inner_function):
+    if inner_function is None:
+        # The object was not written in Python, such as a kernel of CuPy.
+        return source
+    if is_library_code(inner_function):
+        # A library's __call__ says nothing about the object: all modules of torch have the same __call__.
         return source
     return call
 
@@ -227,7 +251,9 @@ def power_of_two(n: int) -> int:
     """
     if n < 0:
         raise ValueError(f"power_of_two({n}): a size is not negative")
-    return 1 << (n - 1).bit_length() if n > 1 else 1
+    if n <= 1:
+        return 1
+    return 1 << (n - 1).bit_length()
 
 
 def multiple_of(n: int, k: int) -> int:
@@ -237,6 +263,7 @@ def multiple_of(n: int, k: int) -> int:
     """
     if n < 0 or k <= 0:
         raise ValueError(f"multiple_of({n}, {k}): expected a size of 0 or more, and a step of 1 or more")
+    # Minus signs turn Python's rounding down into rounding up.
     return -(-n // k) * k
 
 
@@ -254,7 +281,10 @@ def stable_part(name: str, value: object) -> Value:
     if encoded.type != "function":
         return encoded
     carried = carried_text(inner)
-    return replace(encoded, value=f"{encoded.value}@{digest(carried)}") if carried else encoded
+    if not carried:
+        return encoded
+    # Functions of one factory have the same source. A second digest tells them apart.
+    return replace(encoded, value=f"{encoded.value}@{digest(carried)}")
 
 
 def param_value(name: str, value: object) -> Value:
@@ -321,7 +351,9 @@ def key_values(key: object, only_stable: bool = False) -> tuple[Value, ...]:
     :raises TypeError: if the key is no mapping of names to values.
     :raises UncacheableError: for a value without a stable form.
     """
-    parts = {} if key is None else key
+    parts = key
+    if key is None:
+        parts = {}
     if not isinstance(parts, Mapping) or not all(isinstance(name, str) for name in parts):
         raise TypeError(f"key= takes a mapping of names to values, not a {type(key).__name__}")
     values = []

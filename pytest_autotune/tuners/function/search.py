@@ -25,6 +25,9 @@ from pytest_autotune.tuners.measuring.times import Measurement, UnusableTimesErr
 from pytest_autotune.tuners.shared.candidates import LaunchError, clear_tracebacks, rounded_us
 from pytest_autotune.tuners.shared.compile_pool import CompilePool
 
+#: The message of a search without a usable candidate names at most so many candidates.
+_MAX_DESCRIBED = 3
+
 
 class SearchProgress(Protocol):
     """Shows people who wait how far a search is; a :class:`~pytest_autotune.run.tuning.Tuning` does."""
@@ -130,6 +133,7 @@ def search(plan: Plan, lock: DeviceLock, progress: SearchProgress | None = None)
 def compare(plan: Plan, config: object, lock: DeviceLock) -> Loss:
     """Compare a configuration of a space with the fastest configuration; see :func:`search`.
 
+    :param config: the configuration whose loss is computed, as the space holds it.
     :raises ValueError: if the configuration is not in the space.
     :raises TuningError: if the configuration fails.
     """
@@ -138,30 +142,45 @@ def compare(plan: Plan, config: object, lock: DeviceLock) -> Loss:
         raise ValueError(f"not in the space: {config!r}")
     result = search(plan, lock)
     bench = Bench(plan, lock)
-    choice = None
-    for trial in result.trials:
-        if trial.configuration == configuration:
-            choice = trial
-            break
-    if choice is None:  # the strategy did not try it
-        choice = bench.check([configuration])[0]
-    if choice.failed:
-        raise TuningError(f"{configuration} cannot be used here: {choice.failed}")
-    pair = [choice] if choice is result.best else [choice, result.best]
+    tested = _find_trial(result.trials, configuration)
+    if tested is None:
+        # The strategy selects only some configurations, and did not select this configuration.
+        tested = bench.check([configuration])[0]
+    _refuse_failed(tested)
+    pair = [tested]
+    if tested is not result.best:
+        pair.append(result.best)
+    # The search drops slow candidates after a few launches. Only a race of the two alone gives both the same launches.
     bench.measure([replace(trial, measured=None) for trial in pair])
-    trials = bench.finish().trials
-    choice, best = trials[0], min(trials, key=lambda trial: trial.median_us)
-    if choice.failed:
-        raise TuningError(f"{configuration} cannot be used here: {choice.failed}")
-    return Loss(choice.candidate, best.candidate)
+    raced_trials = bench.finish().trials
+    tested = raced_trials[0]
+    _refuse_failed(tested)
+    fastest = min(raced_trials, key=lambda trial: trial.median_us)
+    return Loss(tested.candidate, fastest.candidate)
+
+
+def _find_trial(trials: Sequence[Trial], configuration: Configuration) -> Trial | None:
+    for trial in trials:
+        if trial.configuration == configuration:
+            return trial
+    return None
+
+
+def _refuse_failed(trial: Trial) -> None:
+    """Check that a trial did not fail.
+
+    :raises TuningError: if it failed; the message has the configuration and the reason.
+    """
+    if trial.failed:
+        raise TuningError(f"{trial.configuration} cannot be used here: {trial.failed}")
 
 
 @contextmanager
 def random_state_kept() -> Iterator[None]:
     """Restore the state of the random generators of Python, numpy and torch (CPU and CUDA) afterwards.
 
-    The random numbers of a test then do not depend on whether a search took place. The generators of libraries that are
-    first imported inside the context are left alone.
+    A test then draws the same random numbers, whether or not a search took place. The context does not restore the
+    generators of a library that is first imported inside it.
     """
     with ExitStack() as stack:
         stack.callback(random.setstate, random.getstate())
@@ -171,7 +190,7 @@ def random_state_kept() -> Iterator[None]:
         torch: Any = sys.modules.get("torch")
         if torch is not None:
             stack.callback(torch.set_rng_state, torch.get_rng_state())
-            # The state of a GPU cannot be read while it captures a graph; nothing can be tuned then.
+            # This fails while the GPU captures a graph. Callers check before that none is captured.
             cuda = torch_cuda()
             if cuda is not None:
                 stack.callback(cuda.set_rng_state_all, cuda.get_rng_state_all())
@@ -194,7 +213,11 @@ _Compilation = Future[object] | _CompilationInThisThread | None
 
 
 class Bench:
-    """Checks the candidates of one search, and measures them while it holds the device."""
+    """Compiles, checks and measures the candidates of one search.
+
+    :param lock: keeps other processes off the device while candidates are measured; None if no other process uses it.
+    :param progress: shows how far the search is; None shows nothing.
+    """
 
     def __init__(self, plan: Plan, lock: DeviceLock | None = None, progress: SearchProgress | None = None) -> None:
         measuring = plan.measuring
@@ -210,15 +233,21 @@ class Bench:
 
     def measure_us(self, configurations: Sequence[Configuration]) -> list[float | None]:
         """Check and measure configurations; return their times in microseconds, None for a failed configuration."""
-        # The caller's own benchmark runs the kernel itself, so a run before it is only needed for its result.
+        # A benchmark of the user runs the kernel itself. An earlier run is only needed to verify the result.
         runs_once = self._plan.verify is not None or not callable(self._plan.measuring.clock)
         times: list[float | None] = []
         for trial in self.measure(self.check(configurations, runs_once)):
-            times.append(None if trial.measured is None else trial.median_us)
+            if trial.measured is None:
+                times.append(None)
+            else:
+                times.append(trial.median_us)
         return times
 
     def check(self, configurations: Sequence[Configuration], runs_once: bool = True) -> list[Trial]:
-        """Compile candidates in threads; then set up each candidate, run it once and check its result."""
+        """Compile candidates in threads, and run each candidate once to check its result.
+
+        :param runs_once: False: only compile the candidates.
+        """
         trials: list[Trial] = []
         with CompilePool(self._plan.workers, self._clock.use_device()) as pool:
             compilations = [self._begin_compilation(configuration, pool) for configuration in configurations]
@@ -228,6 +257,7 @@ class Bench:
         return trials
 
     def _begin_compilation(self, configuration: Configuration, pool: CompilePool) -> _Compilation:
+        """Return the compilation of a candidate, which may already run in a thread; None without ``compile=``."""
         compile = self._plan.compile
         if compile is None:
             return None
@@ -236,8 +266,11 @@ class Bench:
         return pool.submit(compile, configuration.config)
 
     def _check_one(self, configuration: Configuration, compilation: _Compilation, runs_once: bool) -> Trial:
+        """Return the trial of one candidate, with an error if the candidate cannot be used."""
         try:
-            compiled = None if compilation is None else compilation.result()
+            compiled = None
+            if compilation is not None:
+                compiled = compilation.result()
             trial = Trial(configuration, compiled)
             if runs_once:
                 self._run_once(trial)
@@ -256,6 +289,7 @@ class Bench:
         if self._plan.verify is None:
             return
         try:
+            # The user's function raises, returns False, or returns None for a right result.
             passed = self._plan.verify(trial.configuration.config, result)
         except AssertionError as error:
             raise InvalidConfiguration(f"wrong result: {first_line(str(error)) or 'AssertionError'}") from error
@@ -265,10 +299,33 @@ class Bench:
     def measure(self, trials: Sequence[Trial]) -> Sequence[Trial]:
         """Measure checked candidates; return their trials with a time, unless they failed."""
         first_position = len(self._trials)
-        if isinstance(self._clock, CallersClock):  # it measures each candidate once
-            for trial in trials:
-                self._trials.append(trial if trial.failed else self._measure_with_callers_clock(trial, self._clock))
-            return self._trials[first_position:]
+        if isinstance(self._clock, CallersClock):
+            self._measure_with_callers_clock(trials, self._clock)
+        else:
+            self._probe(trials)
+        return self._trials[first_position:]
+
+    def _measure_with_callers_clock(self, trials: Sequence[Trial], clock: CallersClock) -> None:
+        """Measure each candidate once with the user's benchmark. There is no race."""
+        for trial in trials:
+            if trial.failed:
+                self._trials.append(trial)
+                continue
+            try:
+                self._trials.append(self._measure_one_with_callers_clock(trial, clock))
+            except self._expected as error:
+                self._trials.append(self._build_failed_trial(trial.configuration, error))
+
+    def _measure_one_with_callers_clock(self, trial: Trial, clock: CallersClock) -> Trial:
+        runner = self.build_runner(trial)
+        if runner.set_up is not None:
+            runner.set_up()
+        with self._lock.holding():
+            return replace(trial, measured=clock.measure(runner))
+
+    def _probe(self, trials: Sequence[Trial]) -> None:
+        """Launch candidates a few times. The candidates that may win race in :meth:`finish`."""
+        first_position = len(self._trials)
         self._trials += trials
         positions = []
         for position in range(first_position, len(self._trials)):
@@ -278,17 +335,6 @@ class Bench:
         runners = [self.build_runner(self._trials[position]) for position in positions]
         with self._lock.holding(), self._errors_of_race():
             self._take_results(positions, self._race.probe(runners))
-        return self._trials[first_position:]
-
-    def _measure_with_callers_clock(self, trial: Trial, clock: CallersClock) -> Trial:
-        try:
-            runner = self.build_runner(trial)
-            if runner.set_up is not None:
-                runner.set_up()
-            with self._lock.holding():
-                return replace(trial, measured=clock.measure(runner))
-        except self._expected as error:
-            return self._build_failed_trial(trial.configuration, error)
 
     def finish(self) -> SearchResult:
         """Race all candidates that were measured, and return the result.
@@ -302,8 +348,10 @@ class Bench:
         if not usable:
             raise _build_error_without_candidate(self._trials)
         if self._raced_positions:
+            # The race may prefer an earlier candidate that is as good as the fastest.
             best = self._trials[self._raced_positions[self._race.choice]]
         else:
+            # The user's benchmark measured the candidates.
             best = min(usable, key=lambda trial: trial.median_us)
         return SearchResult(best, tuple(self._trials), self._race.disturbed)
 
@@ -328,7 +376,7 @@ class Bench:
             self._clock.synchronise()
         except Exception as device_error:
             raise _build_lost_device_error(configuration, error, device_error) from error
-        # A caller may keep the error; its traceback would keep the compiled kernel.
+        # The caller may keep the error. With its traceback, the error would keep the compiled kernel in memory.
         return Trial(configuration, error=clear_tracebacks(error))
 
     @contextmanager
@@ -343,6 +391,7 @@ class Bench:
             raise _build_lost_device_error(configuration, lost.error, lost.__cause__ or lost) from lost.error
 
     def _take_results(self, positions: Sequence[int], results: Sequence[CandidateResult]) -> None:
+        """Put the results of the race into the trials at these positions."""
         for position, result in zip(positions, results, strict=True):
             trial = self._trials[position]
             self._trials[position] = replace(trial, measured=result.measured, error=result.failed)
@@ -351,6 +400,11 @@ class Bench:
 def _build_lost_device_error(
     configuration: Configuration, error: BaseException, device_error: BaseException
 ) -> TuningError:
+    """Return the error of a device that no longer works.
+
+    :param error: the error of the candidate that was launched last.
+    :param device_error: the error that the device raises since then.
+    """
     reason = f"after {configuration} ({_describe_failure(error)}): {first_line(str(device_error))}"
     return TuningError(f"the device no longer works {reason}")
 
@@ -364,21 +418,25 @@ def _describe_failure(error: BaseException) -> str:
     return (text or describe_error(error))[: 4 * MAX_REASON_LENGTH]
 
 
-def _may_pass(error: BaseException | None) -> bool:
-    """Whether the next run may not see the error, because it may have more memory, a file or time."""
+def _is_transient(error: BaseException | None) -> bool:
+    """Whether the next run may not see the error, because more memory is free or a file exists then."""
     return isinstance(error, (MemoryError, OSError, UnusableTimesError)) or "OutOfMemory" in type(error).__name__
 
 
 def _build_error_without_candidate(failed: Sequence[Trial]) -> TuningError:
+    """Return the error of a search in which every candidate failed.
+
+    The error has reasons to record only if the next run will see the same: no reason is transient.
+    """
     if not failed:
         return TuningError("the search came to no candidate")
-    reasons = "; ".join(f"{trial.configuration}: {trial.failed}" for trial in failed[:3])
-    if len(failed) > 3:
-        reasons += f"; and {len(failed) - 3} more"
+    descriptions = [f"{trial.configuration}: {trial.failed}" for trial in failed[:_MAX_DESCRIBED]]
+    if len(failed) > _MAX_DESCRIBED:
+        descriptions.append(f"and {len(failed) - _MAX_DESCRIBED} more")
     subject = "the only candidate"
     if len(failed) > 1:
         subject = f"all {len(failed)} candidates"
-    message = f"{subject} failed: {reasons}"
-    if any(_may_pass(trial.error) for trial in failed):
+    message = f"{subject} failed: {'; '.join(descriptions)}"
+    if any(_is_transient(trial.error) for trial in failed):
         return TuningError(message)
     return TuningError(message, tuple(trial.failed for trial in failed))

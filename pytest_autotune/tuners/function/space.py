@@ -18,7 +18,7 @@ from pytest_autotune.tuners.shared.source_digest import digest
 
 
 class InvalidConfiguration(Exception):
-    """A caller's callback raises this: the configuration cannot be used here. The search goes on without it."""
+    """The user's callback raises this error if a configuration cannot be used. The search goes on without it."""
 
 
 class TuningError(RuntimeError):
@@ -32,14 +32,18 @@ class TuningError(RuntimeError):
         self.reasons = reasons
 
 
-#: The digest of a product with at most so many combinations is made of its configurations, whatever its constraint
-#: looks like. The digest of a larger product is made of its axes and the source of its constraint.
+#: A product with at most so many combinations is listed: its digest covers its configurations, so a constraint that is
+#: written in another way keeps the digest. The digest of a larger product covers its axes and its constraint's source.
 ENUMERABLE = 65536
 
 
 @dataclass(frozen=True)
 class Configuration:
-    """One configuration: the caller's object, and the params that identify it."""
+    """One configuration of a space.
+
+    :param params: the encoded values that identify the configuration, sorted by name.
+    :param config: the object that the user's callbacks get.
+    """
 
     params: tuple[Value, ...]
     config: Any = field(compare=False)
@@ -66,11 +70,11 @@ class Space(ABC):
     @property
     @abstractmethod
     def axes(self) -> Mapping[str, tuple[Value, ...]]:
-        """The values that each param can have. Not every combination need be a configuration."""
+        """The values of each param, by its name. A constraint may exclude some of their combinations."""
 
     @property
     def size(self) -> int:
-        """The number of combinations of the axes' values. The number of configurations may be lower."""
+        """The number of combinations of the axes' values, also of combinations that a constraint excludes."""
         return math.prod(map(len, self.axes.values()))
 
     @property
@@ -89,6 +93,7 @@ class Space(ABC):
 
         :raises SpaceError: for an empty space.
         """
+        # Two are enough to know: a space may have millions of configurations.
         first_two = list(itertools.islice(self, 2))
         if not first_two:
             raise SpaceError("the space of configurations is empty: none is listed, or where= allows none")
@@ -97,26 +102,29 @@ class Space(ABC):
         return first_two[0]
 
     def sample(self, number: int, seed: str) -> list[Configuration]:
-        """Return every configuration. Of a space that cannot be listed, return at most ``number`` configurations.
+        """Return every configuration if the space can be listed, else at most ``number`` configurations at random.
 
-        The sample is the same for the same seed.
+        The sample is the same for the same seed. It may be smaller than ``number`` if a constraint excludes most
+        combinations, because only ``ENUMERABLE`` combinations are drawn.
         """
         if self.can_be_listed:
             return list(self)
+        # A random number generator of its own leaves the state of the module ``random`` as it is.
         generator = random.Random(seed)
         sample: dict[tuple[Value, ...], Configuration] = {}
         for _ in range(ENUMERABLE):
             params = tuple(generator.choice(values) for values in self.axes.values())
             configuration = self.find(params)
-            if configuration is not None:
-                sample[configuration.params] = configuration
+            if configuration is None:  # the constraint excludes this combination
+                continue
+            sample[configuration.params] = configuration
             if len(sample) == number:
                 break
         return list(sample.values())
 
 
 class ListedSpace(Space):
-    """A space of configurations that the caller listed."""
+    """A space of configurations that the user listed. Of configurations with equal params, the first stays."""
 
     def __init__(self, configs: Iterable[object]) -> None:
         self._by_params: dict[tuple[Value, ...], Configuration] = {}
@@ -149,35 +157,44 @@ class ProductSpace(Space):
     """A space of all combinations of the values of named axes that a constraint allows."""
 
     def __init__(self, axes: Mapping[str, Iterable[object]], where: Callable[[dict[str, Any]], object] | None) -> None:
-        #: For each axis, the caller's value by its encoded value.
-        self._values: dict[str, dict[Value, object]] = {}
+        #: For each axis by its name, the user's value by the encoded value.
+        self._axes: dict[str, dict[Value, object]] = {}
         for name, values in axes.items():
-            self._values[name] = {param_value(name, value): value for value in values}
+            self._axes[name] = {param_value(name, value): value for value in values}
         self._where = where
 
     def __iter__(self) -> Iterator[Configuration]:
-        for params in itertools.product(*self._values.values()):
+        for params in itertools.product(*self._axes.values()):
             configuration = self.find(params)
             if configuration is not None:
                 yield configuration
 
     def find(self, params: tuple[Value, ...]) -> Configuration | None:
-        params_by_name = {value.name: value for value in params}
-        if params_by_name.keys() != self._values.keys() or len(params_by_name) != len(params):
+        params_by_name = {param.name: param for param in params}
+        if len(params_by_name) < len(params):  # a file of another maker may have a name twice
+            return None
+        if params_by_name.keys() != self._axes.keys():
             return None
         config = {}
-        for name, values in self._values.items():
-            if params_by_name[name] not in values:
+        for name, values_by_param in self._axes.items():
+            param = params_by_name[name]
+            if param not in values_by_param:
                 return None
-            config[name] = values[params_by_name[name]]
+            config[name] = values_by_param[param]
         if not self._allows(config):
             return None
-        return Configuration(tuple(params_by_name[name] for name in sorted(params_by_name)), config)
+        sorted_params = [params_by_name[name] for name in sorted(params_by_name)]
+        return Configuration(tuple(sorted_params), config)
 
     def _allows(self, config: dict[str, Any]) -> bool:
+        """Whether the constraint is true for a combination.
+
+        :raises SpaceError: if the constraint raises an error; the message has the combination.
+        """
         if self._where is None:
             return True
         try:
+            # A copy, so that a constraint that changes its argument does not change the configuration.
             return bool(self._where(dict(config)))
         except Exception as error:
             values = ", ".join(f"{name}={value!r}" for name, value in config.items())
@@ -186,17 +203,18 @@ class ProductSpace(Space):
 
     @cached_property
     def axes(self) -> Mapping[str, tuple[Value, ...]]:
-        return {name: tuple(self._values[name]) for name in sorted(self._values)}
+        return {name: tuple(self._axes[name]) for name in sorted(self._axes)}
 
     @cached_property
     def digest(self) -> str:
         if self.can_be_listed:
             return super().digest
         lines = [_text(values) for values in self.axes.values()]
-        constraint = None
+        constraint_digest = ""
         if self._where is not None:
-            constraint = source_text(self._where)
-        return digest("\n".join([*lines, constraint or ""]))
+            # A constraint whose source cannot be read counts like no constraint.
+            constraint_digest = source_text(self._where) or ""
+        return digest("\n".join([*lines, constraint_digest]))
 
 
 def product(*, where: Callable[[dict[str, Any]], object] | None = None, **axes: Iterable[object]) -> Space:
@@ -234,24 +252,32 @@ def as_space(space: object) -> Space:
 
 
 def params_of(config: object) -> tuple[Value, ...]:
-    """Return the params of a configuration: a mapping, a dataclass, a named tuple or one plain value.
+    """Return the params of a configuration, sorted by name.
+
+    A mapping, a dataclass and a named tuple have a param for each of their parts: ``{"BLOCK": 16, "warps": 4}`` has the
+    params ``BLOCK`` and ``warps``. Any other value, such as ``16``, has the single param ``config``.
 
     :raises TypeError: if the configuration has names that are not text.
     :raises UncacheableError: if a value has no stable form.
     """
-    parts: Mapping[Any, object]
-    if isinstance(config, Mapping):
-        parts = config
-    elif dataclasses.is_dataclass(config) and not isinstance(config, type):
-        parts = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
-    elif isinstance(config, tuple) and hasattr(config, "_asdict"):
-        parts = config._asdict()
-    else:
-        parts = {"config": config}
-    if not all(isinstance(name, str) for name in parts):
+    values_by_name = _list_parts(config)
+    if not all(isinstance(name, str) for name in values_by_name):
         raise TypeError(f"space=: a configuration has names that are not text: {config!r}")
-    return tuple(param_value(name, parts[name]) for name in sorted(parts))
+    return tuple(param_value(name, values_by_name[name]) for name in sorted(values_by_name))
+
+
+def _list_parts(config: object) -> Mapping[Any, object]:
+    """Return the values in a configuration by their names."""
+    if isinstance(config, Mapping):
+        return config
+    if dataclasses.is_dataclass(config) and not isinstance(config, type):
+        return {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
+    if isinstance(config, tuple) and hasattr(config, "_asdict"):  # a named tuple
+        named_values: Mapping[Any, object] = config._asdict()
+        return named_values
+    return {"config": config}
 
 
 def _text(params: Iterable[Value]) -> str:
+    """Return encoded values as text, with their types: digests are made of this text, and sets are sorted by it."""
     return repr([value.encoded for value in params])

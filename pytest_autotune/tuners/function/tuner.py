@@ -1,7 +1,7 @@
 """``tune()``, ``loss()`` and the decorator ``tuned()``.
 
-A choice comes from a loaded cache, from a cache that a library ships, or from a search. It is remembered in the
-process, and the run that is attached records it.
+A choice comes from a loaded cache, from a cache that a library ships, or from a search. The process remembers the
+choice. If a run of pytest is active, its session records the choice.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from pytest_autotune.run.question import Question
 from pytest_autotune.run.session import Session
 from pytest_autotune.run.tuning import Tuning
 from pytest_autotune.tuners.function import MEMORIES, Memory
-from pytest_autotune.tuners.function.identity import key_values, list_sources, read_given, source_text
+from pytest_autotune.tuners.function.identity import key_values, list_sources, read_source_argument, source_text
 from pytest_autotune.tuners.function.plan import (
     DeviceLock,
     Plan,
@@ -41,7 +41,7 @@ from pytest_autotune.tuners.function.plan import (
     parse_strategy,
 )
 from pytest_autotune.tuners.function.search import Bench, Loss, SearchResult, compare, random_state_kept, search
-from pytest_autotune.tuners.function.space import Configuration, SpaceError, TuningError, as_space
+from pytest_autotune.tuners.function.space import Configuration, Space, SpaceError, TuningError, as_space
 from pytest_autotune.tuners.measuring.clocks import Runner
 from pytest_autotune.tuners.measuring.options import Measuring, make_clock
 from pytest_autotune.tuners.measuring.race import CAPTURED, Contest
@@ -120,8 +120,8 @@ def tune(
         if plan.space.only is not None:
             return plan.space.only.config
         choice = _choose(name, key, plan, version, source)
-        # The caller gets the object of its own space, also if an equal space was tuned before. A product makes a new
-        # object for each call, so that the caller may change it.
+        # An equal space may have been tuned before. The user gets the object of the space of this call. A product makes
+        # a new object for each call, so the user may change it.
         configuration = plan.space.find(choice.params)
     except SpaceError as error:
         raise SpaceError(f"{NAME}:{name}: {error}") from error.__cause__
@@ -213,20 +213,13 @@ class TuneRequest:
         if version is not None:
             values.append(stable_value("version", version))
         subjects = list_sources(source, plan.run, plan.compile)
-        sources = []
-        for subject in subjects:
-            read = read_given(subject)
-            if read is not None:
-                sources.append(read)
+        sources = _read_sources(subjects)
         if sources:
-            digests = [read.digest for read in sources]
-            source_digest = digests[0] if len(digests) == 1 else digest("\n".join(digests))
-            is_plain_text = all(isinstance(subject, (str, Path)) for subject in subjects)
-            values.append(Value("source", source_digest, "digest" if is_plain_text else FORM))
+            values.append(_build_source_value(subjects, sources))
         label = ""
         if not sources or len(sources) < len(subjects):
             label = "fingerprint: without a source that cannot be read"
-        return cls(problem, Fingerprint(values), plan, tuple(sources), label)
+        return cls(problem, Fingerprint(values), plan, sources, label)
 
     @property
     def note(self) -> str:
@@ -264,8 +257,36 @@ class TuneRequest:
         return Versions((own_version, *list_versions(*_LIBRARIES, distributions=distributions).libraries))
 
 
+def _read_sources(subjects: Sequence[object]) -> tuple[DigestedSource, ...]:
+    """Return the sources that can be read.
+
+    :param subjects: functions, texts, paths and modules; see :func:`list_sources`.
+    """
+    sources = []
+    for subject in subjects:
+        source = read_source_argument(subject)
+        if source is not None:
+            sources.append(source)
+    return tuple(sources)
+
+
+def _build_source_value(subjects: Sequence[object], sources: Sequence[DigestedSource]) -> Value:
+    """Return the part ``source`` of a fingerprint: a digest of all sources."""
+    digests = [source.digest for source in sources]
+    combined_digest = digests[0]
+    if len(digests) > 1:
+        combined_digest = digest("\n".join(digests))
+    if all(isinstance(subject, (str, Path)) for subject in subjects):
+        return Value("source", combined_digest, "digest")
+    # The type names the version of the rule by which functions are digested. Plain text needs no rule.
+    return Value("source", combined_digest, FORM)
+
+
 def _list_settings(plan: Plan) -> Iterator[Value]:
-    """Yield the values of a fingerprint for unusual settings: the clock, and the part of the space that is searched."""
+    """Yield the parts of a fingerprint for settings that are not the default.
+
+    Default settings have no part, so their fingerprints stay the same if a later version adds a setting.
+    """
     clock, strategy = plan.measuring.clock, plan.strategy
     if plan.measuring.flush_l2:
         yield Value("flush_l2", True)
@@ -273,12 +294,13 @@ def _list_settings(plan: Plan) -> Iterator[Value]:
         yield Value("clock", source_text(clock) or "unread", "function")
     elif plan.processor.on_gpu and clock == "host":
         yield Value("clock", clock)
+    # A strategy with enough trials for all combinations finds the same choice as an exhaustive search.
     if strategy is not None and plan.space.size > strategy.trials:
         yield Value("strategy", str(strategy))
 
 
-#: Returns the configuration of a cache that a library ships, if no session is attached: see
-#: :func:`pytest_autotune.use`.
+#: Returns the configuration of a cache that a library ships, or None. :func:`pytest_autotune.use` sets it. It is
+#: called only outside of runs.
 find_shipped: Callable[[TuneRequest], Configuration | None] | None = None
 
 
@@ -290,34 +312,58 @@ def _choose(kernel: str, key: object, plan: Plan, version: object, source: objec
     memory = MEMORIES[-1]
     session = memory.session
     if session is not None and (session.is_paused or session.ignores(NAME, kernel)):
+        # The session must not see this call. The choice is still remembered.
         session = None
     try:
         request = TuneRequest.of(kernel, key, plan, version, source)
     except UncacheableError as error:
         problem = Problem(NAME, kernel, key_values(key, only_stable=True), plan.processor.device)
-        if session is not None:
-            session.report_uncacheable(problem, str(error))
-        elif memory.session is None and find_shipped is not None:
-            # No cache has a key with such a value, so the request is a miss that names the value.
-            unstable = replace(problem, key=(*problem.key, Value("uncacheable", str(error))))
-            configuration = find_shipped(TuneRequest(unstable, Fingerprint(), plan, (), ""))
-            if configuration is not None:
-                return configuration
-        return _search(plan, problem, DeviceLock(session, plan.processor.lock)).best.configuration
+        return _choose_for_uncacheable(problem, plan, error, session, memory)
     identity = Identity(request.problem, request.fingerprint)
     chosen = memory.chosen.get(identity)
     if chosen is not None:
         return chosen
     with memory.budget.limit_waits(), _one_thread_at_a_time(memory, identity):
+        # Another thread may have made the choice while this thread waited.
         chosen = memory.chosen.get(identity)
-        if chosen is None and memory.session is None and find_shipped is not None:
-            chosen = find_shipped(request)
-        if chosen is None and session is not None:
-            chosen = _ask_session(session, request, memory)
         if chosen is None:
-            chosen = _search(plan, request.problem, DeviceLock()).best.configuration
+            chosen = _choose_anew(request, session, memory)
         memory.chosen[identity] = chosen
         return chosen
+
+
+def _choose_for_uncacheable(
+    problem: Problem, plan: Plan, error: UncacheableError, session: Session | None, memory: Memory
+) -> Configuration:
+    """Return the configuration for a problem with a value that has no stable form. Nothing remembers the choice.
+
+    :param problem: the problem without such values.
+    :param error: names the value.
+    :param session: the session that reports the problem; None if no session shall see the call.
+    """
+    if session is not None:
+        session.report_uncacheable(problem, str(error))
+    elif memory.session is None and find_shipped is not None:
+        # No cache has a key with such a value, so the request is a miss that names the value.
+        unstable = replace(problem, key=(*problem.key, Value("uncacheable", str(error))))
+        configuration = find_shipped(TuneRequest(unstable, Fingerprint(), plan, (), ""))
+        if configuration is not None:
+            return configuration
+    return _search(plan, problem, DeviceLock(session, plan.processor.lock)).best.configuration
+
+
+def _choose_anew(request: TuneRequest, session: Session | None, memory: Memory) -> Configuration:
+    """Return the configuration that is loaded or shipped; else search for it. The memory does not have it.
+
+    :param session: the session to ask; None if no session shall see the call.
+    """
+    if memory.session is None and find_shipped is not None:
+        shipped = find_shipped(request)
+        if shipped is not None:
+            return shipped
+    if session is not None:
+        return _ask_session(session, request, memory)
+    return _search(request.plan, request.problem, DeviceLock()).best.configuration
 
 
 class TuneQuestion(Question):
@@ -343,9 +389,10 @@ class TuneQuestion(Question):
 
 @contextmanager
 def _one_thread_at_a_time(memory: Memory, identity: Identity) -> Iterator[None]:
-    """Let one thread at a time tune a problem. A thread that has waited too long goes on beside the other thread.
+    """Let one thread at a time tune a problem.
 
-    Two threads can wait for each other, if the candidates of each thread ask for the other's problem.
+    A thread that has waited too long tunes the problem at the same time as the other thread. Otherwise two threads
+    could wait for each other for ever, if the candidates of each thread call ``tune()`` for the other thread's problem.
     """
     lock = memory.searches.setdefault(identity, threading.RLock())
     with memory.budget.waiting() as left_s:
@@ -369,7 +416,10 @@ def _ask_session(session: Session, request: TuneRequest, memory: Memory) -> Conf
 
 
 def _take_entry(session: Session, request: TuneRequest, tuning: Tuning, memory: Memory) -> Configuration | None:
-    """Return the configuration of an entry that the tuning offers; None if no entry can be used."""
+    """Return the configuration of an entry that the tuning offers; None if no entry can be used.
+
+    A rejected entry is followed by the next entry that the tuning offers.
+    """
     while tuning.entry is not None and tuning.entry.choice is not None:
         configuration = request.plan.space.find(tuning.entry.choice.params)
         assert configuration is not None
@@ -377,8 +427,10 @@ def _take_entry(session: Session, request: TuneRequest, tuning: Tuning, memory: 
             # Each test asks again, so that the session knows the configuration that the test ran with.
             session.at_next_test(partial(memory.chosen.pop, tuning.lookup.identity, None))
         elif not tuning.lookup.fallback:
+            # The entry was tuned for this problem, so its choice worked before. A mode may race it.
             tuning.race(partial(_build_contest, request.plan))
             return configuration
+        # The choice was tuned for another problem, or was never measured. It may fail for this problem.
         reason = explain_unusable(request, configuration)
         if not reason:
             return configuration
@@ -389,17 +441,22 @@ def _take_entry(session: Session, request: TuneRequest, tuning: Tuning, memory: 
 def explain_unusable(request: TuneRequest, configuration: Configuration) -> str:
     """Return why a configuration that was not tried for this problem cannot be used; empty if it can."""
     if stream_is_capturing():
+        # Nothing can be tried while a CUDA graph is captured. The configuration counts as usable.
         return ""
     with random_state_kept():
         return Bench(request.plan).check([configuration])[0].failed
 
 
 def _search_and_record(request: TuneRequest, tuning: Tuning) -> Configuration:
+    """Search for the fastest configuration, and record the choice, or why every candidate failed.
+
+    :raises TuningError: if every candidate failed.
+    """
     lock = DeviceLock(tuning, request.plan.processor.lock)
     try:
         result = _search(request.plan, request.problem, lock, tuning)
     except TuningError as error:
-        if error.reasons:
+        if error.reasons:  # the next run will see the same
             tuning.record_failure(error.reasons)
         raise
     if result.disturbed:
@@ -423,7 +480,7 @@ def _search(plan: Plan, problem: Problem, lock: DeviceLock, tuning: Tuning | Non
 
 
 def _build_contest(plan: Plan) -> Contest | str:
-    """Return the contest that a loaded choice is raced in, or why there is none."""
+    """Return the contest in which a mode races a loaded choice, or the reason for which there is none."""
     if stream_is_capturing():
         return CAPTURED
     if plan.strategy is not None or plan.space.size > MOST:
@@ -489,30 +546,57 @@ def tuned(
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         name = kernel or f"{function.__module__}.{function.__qualname__}"
-        source = options.get("source")
-        if source is None:
-            compile = options.get("compile")
-            source = [function] if compile is None else [function, compile]
+        tuned_function = _TunedFunction(function, name, key, configurations, options)
 
         @wraps(function)
-        def tuned_function(*args: Any, **kwargs: Any) -> Any:
-            call = _Call(function, args, kwargs)
-            callbacks = {}
-            for option in _CALLBACKS:
-                if options.get(option) is not None:
-                    callbacks[option] = _BoundCallback(options[option], args, kwargs)
-            config = tune(
-                name,
-                key={} if key is None else key(*args, **kwargs),
-                space=configurations,
-                run=call.run,
-                **{**options, **callbacks, "source": source},
-            )
-            return call.run(config)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            return tuned_function.call(args, kwargs)
 
-        return tuned_function
+        return call
 
     return decorate
+
+
+@dataclass(frozen=True)
+class _TunedFunction:
+    """A function whose argument ``config`` is tuned; see :func:`tuned`.
+
+    :param options: the other arguments of ``tune()``. The callbacks among them take the arguments of a call, too.
+    """
+
+    function: Callable[..., Any]
+    kernel: str
+    key: Callable[..., Mapping[str, object]] | None
+    space: Space
+    options: Mapping[str, Any]
+
+    def call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """Choose a configuration for the arguments of a call, and call the function with it."""
+        key: Mapping[str, object] = {}
+        if self.key is not None:
+            key = self.key(*args, **kwargs)
+        call = _Call(self.function, args, kwargs)
+        options = {**self.options, **self._bind_callbacks(args, kwargs), "source": self._list_sources()}
+        config = tune(self.kernel, key=key, space=self.space, run=call.run, **options)
+        return call.run(config)
+
+    def _bind_callbacks(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, _BoundCallback]:
+        """Return the callbacks among the options, bound to the arguments of a call."""
+        callbacks = {}
+        for name in _CALLBACKS:
+            if self.options.get(name) is not None:
+                callbacks[name] = _BoundCallback(self.options[name], args, kwargs)
+        return callbacks
+
+    def _list_sources(self) -> object:
+        """Return the argument ``source=``. By default: the user's functions, which bound callbacks hide."""
+        source: object = self.options.get("source")
+        if source is not None:
+            return source
+        compile = self.options.get("compile")
+        if compile is None:
+            return [self.function]
+        return [self.function, compile]
 
 
 @dataclass(frozen=True)
@@ -530,7 +614,7 @@ class _Call:
 
 @dataclass(frozen=True)
 class _BoundCallback:
-    """A callback that also gets the arguments of the call."""
+    """A callback of the user that gets the arguments of the decorated function's call after its own arguments."""
 
     callback: Callable[..., Any]
     args: tuple[Any, ...]
