@@ -26,7 +26,7 @@ class OwnAdapter:
     """An adapter that comes with the plugin."""
 
     name: str
-    #: Begins the reason if the adapter cannot be loaded.
+    #: The beginning of a message that says why the adapter cannot be loaded. The plugin's own adapters need none.
     origin: str = ""
 
     def make(self) -> Adapter:
@@ -46,7 +46,7 @@ class ThirdPartyAdapter:
 
     @property
     def origin(self) -> str:
-        """The beginning of the reason if the adapter cannot be loaded."""
+        """The beginning of a message that says why the adapter cannot be loaded: the package's entry point."""
         return f"{self.entry_point.value}: "
 
     def make(self) -> Adapter:
@@ -57,7 +57,7 @@ class ThirdPartyAdapter:
 class Hooks:
     """The hooked tuners of one process.
 
-    :param wanted: the tuners to act on, by the beginnings of their names; None for all.
+    :param wanted: the tuners that ``--autotune-tuners`` names, such as ``inductor.config``; None for all.
     """
 
     def __init__(self, session: Session, wanted: tuple[str, ...] | None) -> None:
@@ -70,7 +70,10 @@ class Hooks:
         self._isolation: ExitStack | None = None
 
     def install(self) -> None:
-        """Hook each tuner that is to act when its library is imported. Called again when another cache is loaded."""
+        """Make the adapters of the tuners that act in this run. Each hooks its library when the suite imports it.
+
+        The plugin calls this again when a test loads another cache, because more tuners may act then.
+        """
         _see_imports()
         ACTIVE_RUNS.add(self)
         for name in TUNERS:
@@ -82,7 +85,7 @@ class Hooks:
                 self._add(ThirdPartyAdapter(entry_point))
 
     def _add(self, source: OwnAdapter | ThirdPartyAdapter) -> None:
-        """Make an adapter, unless it was made before, and hook its library when that is imported."""
+        """Make an adapter, unless it was made before or the tuner does not act. It hooks its library at the import."""
         name = source.name
         if name in self._adapters or name in self._session.unhooked_tuners or not self._is_wanted(name):
             return
@@ -98,10 +101,18 @@ class Hooks:
         return self._wanted is None or name in map(library_of, self._wanted)
 
     def _is_to_act(self, name: str, adapter: Adapter) -> bool:
-        """Whether a tuner acts in this run, although acting may cost something by itself."""
-        if self._wanted is not None or self._session.policy.is_dumping or adapter.acts_without_entries:
+        """Whether a wanted tuner acts in this run.
+
+        Acting may slow a suite: an adapter may have to switch off the tuner's own cache. A tuner therefore acts only if
+        the run needs it.
+        """
+        if self._wanted is not None:
+            # The user named the tuner.
+            return True
+        if self._session.policy.is_dumping or adapter.acts_without_entries:
             return True
         if self._session.picks_candidates:
+            # A sweep runs a kernel with other candidates, and needs no entries.
             return getattr(adapter, "names_candidates", False)
         for index in self._session.indexes:
             if name in map(library_of, index.list_tuners()):
@@ -110,33 +121,37 @@ class Hooks:
 
     @contextmanager
     def _bypassing(self, name: str, origin: str = "") -> Iterator[None]:
-        """Bypass a tuner whose adapter raises an error inside.
+        """Return a context that bypasses a tuner if its adapter raises an error in the context.
 
-        :param origin: the beginning of the reason.
+        :param origin: the beginning of the message; see ``ThirdPartyAdapter.origin``.
         """
         try:
             yield
-        except BaseException as error:  # a module that lacks something may exit, or skip
+        # Not only Exception: an adapter's module may call sys.exit() or pytest.skip() if a library is missing.
+        except BaseException as error:
             adapter = self._adapters.pop(name, None)
             if adapter is not None and name in self._hooked:
                 self._unhook(name, adapter)
             if isinstance(error, KeyboardInterrupt):
                 raise
             reason = error_message(error)
-            if not isinstance(error, HookError):
+            if not isinstance(error, HookError):  # the message of a HookError needs no name of a class
                 reason = f"{type(error).__name__}: {reason}"
             self._session.report_bypass(name, " ".join(f"{origin}{reason}".split()), error)
 
     def _hook(self, name: str, library: ModuleType) -> None:
+        """Hook a tuner, whose library is imported now."""
         adapter = self._adapters.get(name)
         if adapter is None:
+            # The run has ended, or the tuner is bypassed, before the import.
             return
+        # Before the call: a hook that fails half-way must be unhooked, too.
         self._hooked.add(name)
         with self._bypassing(name):
             adapter.hook(library, self._session)
 
     def prepare(self, suite: Suite) -> list[Job]:
-        """Return the jobs that threads can do beside the tests."""
+        """Return the jobs of all adapters that threads can do while the tests run; see :class:`Adapter`."""
         jobs: list[Job] = []
         for jobs_of_tuner in self._ask_adapters("prepare", suite).values():
             jobs += jobs_of_tuner
@@ -198,7 +213,11 @@ class Hooks:
 
 
 def _see_imports() -> None:
-    """Put wrapt's finder first: pytest's finder hides imports from finders behind it. pytester removes wrapt's."""
+    """Put wrapt's finder, which reports imports to ``when_imported``, in front of all other finders of imports.
+
+    pytest's finder imports the modules of a suite itself. Python does not ask the finders after it. pytester removes
+    wrapt's finder, so a new finder may be needed.
+    """
     from wrapt.importer import ImportHookFinder  # type: ignore[import-untyped]
 
     finders = [finder for finder in sys.meta_path if isinstance(finder, ImportHookFinder)]

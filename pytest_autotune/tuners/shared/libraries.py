@@ -1,8 +1,8 @@
 """Tells the code of libraries from the user's code, and finds the public names that stand for it in a digest.
 
-A digest holds the words of the source. If a word is the name of the function that it stands for, the digest needs
-nothing more: ``tl.exp``, or ``exp`` for ``tl.exp``. If the word stands for another function, the digest also holds the
-function's public name: ``tl.exp2`` for a word ``exp``.
+A digest holds the words of the source. A word that is the name of its function is clear: ``tl.exp``, or ``exp`` for
+``tl.exp``. Then the digest needs nothing more. If a word stands for a function with another name, the digest also holds
+the function's public name: ``tl.exp2`` for a word ``exp``.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from pytest_autotune.tuners.shared.functions import is_library_code, is_standard
 from pytest_autotune.tuners.shared.scalars import unwrapped
 
 _LANGUAGE, _LIBDEVICE = "tl", "libdevice"
-#: The functions that both of them have, from Triton 3.4 to 3.9. The list is fixed, because a digest is the same under
+#: The functions that both modules have, from Triton 3.4 to 3.9. The list is fixed, so that digests are the same under
 #: all versions of Triton.
 _IN_BOTH = {"abs", "ceil", "cos", "div_rn", "erf", "exp", "exp2", "floor", "fma", "log", "log2", "rsqrt", "sin", "sqrt"}
 _IN_BOTH |= {"sqrt_rn"}
-#: Without a module before it, a word stands for the function that public kernels import under the word, so that they
-#: keep their digests. These are libdevice's, as in Liger, Unsloth and FlagGems. All others are those of ``tl``.
+#: A word without a module before it means the function that most public kernels import under this word, so that their
+#: digests need no public name. For these words it is libdevice's (Liger, Unsloth, FlagGems), for all others ``tl``'s.
 _MOSTLY_LIBDEVICE = {"div_rn", "rsqrt"}
 
 
@@ -44,7 +44,7 @@ class Libraries:
 
     @cached_property
     def has_root(self) -> bool:
-        """Whether the kernel belongs to a known package. Its digest has no names, because it is all of one library."""
+        """Whether the kernel itself belongs to a known package. Its digest then has no public names."""
         return self._root is not None and is_library_code(self._root)
 
     @cached_property
@@ -69,24 +69,24 @@ class Libraries:
         return is_standard(filename) or find_distribution_of_file(filename) not in (None, self._distribution)
 
     def find_text(self, value: object, path: str) -> str | None:
-        """Return the text that stands for a library's function or class in a digest: its public name, or None.
+        """Return the public name that stands for a library's function or class in a digest; None if none is needed.
 
-        For a known package it is None if the source has the name. For other distributions it is always the name,
-        because digests once held their code.
-
-        :param path: the name in the source; empty if the source has no name for it.
+        :param path: the name in the source; empty if the source has no name for the function or class.
         """
         if isinstance(value, LibraryName):
             return str(value)
         if self.has_root:
+            # The whole digest is of one library, which may name its functions as it likes.
             return None
         code = python_function(value) or value
-        name = find_public_name(code)
+        public_name = find_public_name(code)
         if isinstance(code, (FunctionType, type)) and not is_library_code(code):
-            return name
-        if not name or _is_clear(path, value, name):
+            # The distribution is no known package. An earlier rule digested the code of such distributions. A name in
+            # place of the code tells two functions apart even where the source has the name, too.
+            return public_name
+        if not public_name or _is_clear(path, value, public_name):
             return None
-        return name
+        return public_name
 
 
 def is_library_callable(value: object) -> bool:
@@ -94,11 +94,15 @@ def is_library_callable(value: object) -> bool:
     value = unwrapped(value)
     if not callable(value) or inspect.ismethod(value) or not is_library_code(type(value)):
         return False
-    return not hasattr(value, "__origin__")  # an annotation has it
+    # An annotation such as list[int] can be called, and is no function.
+    return not hasattr(value, "__origin__")
 
 
 def find_path(value: object, names: Iterable[tuple[str, ...]]) -> str:
-    """Return the first of some dotted names that ends in the name of a function or class; empty if there is none."""
+    """Return the first dotted name that ends in the name of a function or class; empty if none does.
+
+    :param names: the dotted names in a source, split: ``("tl", "exp")``.
+    """
     word = find_public_name(python_function(value) or value).rpartition(".")[2]
     for name in names:
         if name[-1] == word:
@@ -107,13 +111,13 @@ def find_path(value: object, names: Iterable[tuple[str, ...]]) -> str:
 
 
 def find_name_in_module(module: ModuleType, attribute: str, path: str) -> LibraryName | None:
-    """Return the public name of a function in a module of Triton's language, unless the source says which module it is.
+    """Return the public name of a function in a module of Triton's language; None if the name in the source is clear.
 
     :param path: the name in the source, such as ``lib.exp``.
     """
     if attribute not in _IN_BOTH or not module.__name__.startswith("triton.language"):
         return None
-    # The interpreter of Triton 3.4 leaves other functions in the module: it is not asked for the function.
+    # The name is built without the function itself. The interpreter of Triton 3.4 leaves other functions in the module.
     name = f"{_public_module(module.__name__)}.{attribute}"
     if _is_clear(path, None, name):
         return None
@@ -125,7 +129,7 @@ def find_public_name(code: object) -> str:
     module, name = getattr(code, "__module__", None), getattr(code, "__name__", None)
     if isinstance(name, str) and module is None:
         return _find_method_name(code, name)
-    # The names in typing have none: it depends on the version of Python which of them are classes.
+    # In typing, the version of Python decides which names are classes. A digest must not depend on the version.
     if not isinstance(module, str) or not isinstance(name, str) or module == "typing":
         return ""
     if isinstance(code, (FunctionType, type)):
@@ -166,26 +170,46 @@ def _public_module(module: str) -> str:
     return ".".join(part for part in parts if not part.startswith("_")) or module.lstrip("_")
 
 
-def _is_clear(path: str, value: object, name: str) -> bool:
-    """Whether a name in the source tells which function of a library it stands for.
+def _is_clear(path: str, value: object, public_name: str) -> bool:
+    """Whether a name in the source already tells which function of a library it stands for.
 
-    :param name: the public name of the function.
+    ====================  ===================  =======================================================
+    name in the source    public name          clear?
+    ====================  ===================  =======================================================
+    ``exp``               ``tl.exp``           yes: without a module, most words mean Triton's language
+    ``exp``               ``libdevice.exp``    no
+    ``rsqrt``             ``libdevice.rsqrt``  yes: see ``_MOSTLY_LIBDEVICE``
+    ``tldevice.exp``      ``libdevice.exp``    yes
+    ``tl.exp``            ``libdevice.exp``    no
+    ``sigmoid``           ``tl.sigmoid``       yes: no other module has the word
+    ``power``             ``tl.exp2``          no, unless the library has the function as ``power``, too
+    ====================  ===================  =======================================================
+
+    :param path: the name in the source.
+    :param value: the function, for its library's other names; None if there is no function at hand.
     """
-    source_module, _, word = path.rpartition(".")
-    source_module = source_module.rpartition(".")[2]
-    module, _, own_word = name.rpartition(".")
-    if word != own_word:
-        # Python makes up a name such as "<lambda>", and a library may have two names for a function.
-        return ">" in name or any(vars(library).get(word) is value for library in _list_modules(value))
+    module_in_source, _, word = path.rpartition(".")
+    module_in_source = module_in_source.rpartition(".")[2]
+    module, _, public_word = public_name.rpartition(".")
+    if word != public_word:
+        # Python makes up the name "<lambda>". Nothing can have this name in a source.
+        if ">" in public_name:
+            return True
+        return any(vars(library).get(word) is value for library in _list_modules(value))
     if word not in _IN_BOTH or module not in (_LANGUAGE, _LIBDEVICE):
+        # Only a function that both of Triton's modules have can be taken for another function.
         return True
-    if source_module:
-        return (module == _LIBDEVICE) == source_module.endswith("device")  # FLA imports it as tldevice
-    return (module == _LIBDEVICE) == (word in _MOSTLY_LIBDEVICE)
+    meant_module = _LANGUAGE
+    if module_in_source:
+        if module_in_source.endswith("device"):  # FLA imports libdevice as tldevice
+            meant_module = _LIBDEVICE
+    elif word in _MOSTLY_LIBDEVICE:
+        meant_module = _LIBDEVICE
+    return module == meant_module
 
 
 def _list_modules(value: object) -> Iterator[ModuleType]:
-    """Yield the imported modules that may hold a function under its public names: its own, and the packages above."""
+    """Yield the module of a function, and the packages that contain the module, from the inside to the outside."""
     name = getattr(value, "__module__", None) or ""
     while name:
         module = sys.modules.get(name)

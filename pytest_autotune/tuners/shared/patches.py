@@ -73,7 +73,7 @@ class HookedCall:
         self.arguments.update(with_defaults.arguments)
 
     def enter(self, context: AbstractContextManager[_T]) -> _T:
-        """Enter a context that ends after the call, as an open tuning does. It sees the call's error, if there is one.
+        """Enter a context, such as an open tuning, that ends after the call. The context gets the call's error, if any.
 
         If the adapter fails, the context ends with the adapter's error before the tuner goes on.
         """
@@ -138,8 +138,8 @@ class Patches:
     def wrap(self, original: Callable[..., Any], hook: CallHook) -> Callable[..., Any]:
         """Return a function that does what ``original`` does, with a hook before and after it.
 
-        :param original: a function of the tuner. :meth:`replace` puts the function into a module or class; a
-            function of one object is put there by the adapter.
+        :param original: a function of the tuner. The adapter itself puts the result into an object that has the
+            function. For a function of a module or class, use :meth:`replace`.
         """
         hooked = _HookedFunction(original, hook, self._session, self._tuner)
 
@@ -230,7 +230,7 @@ class _HookedFunction:
     def _ask(self, call: HookedCall) -> CallResult | CallInstead | None:
         """Ask the hook. After an error of the adapter, return None.
 
-        :raises BaseException: the errors that pass.
+        :raises BaseException: an error of the user's kernel, Ctrl-C, ``pytest.fail``, or a refusal of the session.
         """
         try:
             answer = self._hook.ask(call)
@@ -238,6 +238,7 @@ class _HookedFunction:
                 raise TypeError(f"ask() returned {type(answer).__name__}, and not a CallResult or CallInstead")
             return answer
         except LaunchError as error:
+            # The hook launched the user's kernel. The test gets the kernel's error, as without the plugin.
             self._end(call, error.kernel_error)
             error.raise_kernel_error()
         except Exception as error:
@@ -294,7 +295,7 @@ class _HookedFunction:
     def _report(self, error: Exception) -> None:
         """Report an error of the adapter.
 
-        :raises BaseException: from the session's ``refuse``, if a miss is an error: nobody knows the call's outcome.
+        :raises BaseException: from the session's ``refuse``, if a miss is an error. The call may have been a miss.
         """
         name = getattr(self._original, "__name__", str(self._original))
         self._session.report_unanswered_call(self._tuner, f"{name}()", error)

@@ -27,7 +27,7 @@ class DtypeName(str):
 def scalar_value(name: str, value: object, dtype_apart: bool = False) -> Value:
     """Encode a plain value so that it means the same in another process.
 
-    :param dtype_apart: whether ``torch.float16`` and ``tl.float16`` are two values.
+    :param dtype_apart: whether ``torch.float16`` and ``tl.float16`` are two values. Otherwise both are ``fp16``.
     :raises UncacheableError: for a value without a stable form.
     """
     value = unwrapped(value)
@@ -57,7 +57,8 @@ def is_dtype_class(value: type) -> bool:
 def _find_dtype_name(value: object, apart: bool) -> str | None:
     """Return the name of a dtype; None for other values.
 
-    :param apart: whether the name begins with the dtype's library. The names of Triton's dtypes never do.
+    :param apart: whether the name begins with the dtype's library: ``torch.float16``. Triton's own dtypes have the
+        short name ``fp16`` in any case.
     """
     if isinstance(value, type):
         if not is_dtype_class(value):
@@ -90,6 +91,9 @@ def list_triton_items(value: Any) -> list[tuple[str, object]] | None:
         attribute = getattr(value, name)
         if name in ("shape", "values"):
             items.append((name, tuple(attribute)))
-        elif name != "address_space" or attribute not in (1, "global"):  # the default is a number in Triton 3.4
+        elif name == "address_space" and attribute in (1, "global"):
+            # The default is 1 in Triton 3.4 and "global" later. Without it, all versions give the same items.
+            continue
+        else:
             items.append((name, attribute))
     return items

@@ -67,7 +67,10 @@ def source_digest(kernel: object, *, own_cells: bool = False, named: bool = True
 def source_parts(
     kernel: object, *, own_cells: bool = False, named: bool = True, carried: bool = True
 ) -> dict[str, str]:
-    """Return the functions, classes and constants in :func:`source_digest` by name, with a digest of each alone."""
+    """Return a digest of each function, class and constant that :func:`source_digest` covers, by its name.
+
+    The digest of a function does not cover the code that the function uses.
+    """
     return read_source(kernel, own_cells=own_cells, named=named, carried=carried).parts
 
 
@@ -75,9 +78,9 @@ def source_parts(
 class DigestedSource:
     """The source of a kernel, with everything of the user's own that it uses.
 
-    :param parts: the name of each function, class and constant, with a digest of it alone.
-    :param libraries: the installed distributions whose functions it uses, besides the known packages.
-    :param used_values: the values that it was computed from; None if it does not say them.
+    :param parts: see :func:`source_parts`.
+    :param libraries: the installed distributions whose functions the kernel uses, besides the known packages.
+    :param used_values: the values that the digest was computed from; None if they are not known.
     """
 
     digest: str
@@ -86,7 +89,10 @@ class DigestedSource:
     used_values: UsedValues | None = field(default=None, repr=False, compare=False)
 
     def note(self, kernel: str) -> str:
-        """Return a line for the summary if the source has so many parts that a library must be among them; else ""."""
+        """Return a line for the summary if the source has more than ``MOST_PARTS`` parts; else an empty text.
+
+        A library that is not installed, such as a checkout on the path, is probably among so many parts.
+        """
         if len(self.parts) <= MOST_PARTS:
             return ""
         edits = f"an edit of any of {len(self.parts):,} functions and constants makes its choices stale"
@@ -158,11 +164,12 @@ def stable_value(name: str, value: object, dtype_apart: bool = False, carried: b
     The value may be a plain scalar (also of numpy), a dtype of any library, a member of an enum, a class, a function
     with a name and the values in its closure, or a tuple or list of these.
 
-    :param dtype_apart: whether ``torch.float16`` and ``tl.float16`` are two values. As dtypes of data they are equal.
+    :param dtype_apart: whether ``torch.float16`` and ``tl.float16`` are two values. They are two values for Triton as
+        arguments of a kernel, and the same value as the dtype of a tensor.
     :param carried: whether values in the closures and defaults of functions count.
     :raises UncacheableError: for a value without a stable form, such as a tensor, and a name that UTF-8 cannot encode.
     """
-    if type(value) in _SCALARS:  # nearly all values are scalars, and a space has hundreds of them
+    if type(value) in _SCALARS:  # for speed: most values are scalars, and a space has hundreds of values
         return plain_value(name, value)
     inner = unwrapped(value)
     if isinstance(inner, (tuple, list)) and not isinstance(inner, enum.Enum):
@@ -191,10 +198,16 @@ def _class_value(name: str, cls: type) -> Value:
 
 
 def callable_text(value: object, carried: bool = True) -> str:
-    """Return the text of a function that is called beside a kernel, such as a hook: its source and its values.
+    """Return the text of a user's function that a tuner calls besides the kernel, such as a hook of a config.
 
-    :param carried: whether its values count: the values in closures, and the object of a method.
-    :raises UncacheableError: if a value has no stable form, or source cannot be read.
+    - A function, or a decorated function: its name and the digest of its source.
+    - A ``partial``: the text of its function, and its arguments.
+    - A bound method: the text of the method, its object, and the digest of the object's class.
+    - An object with a ``__call__``: the text of this method and the object.
+    - A function that is not written in Python: its name.
+
+    :param carried: whether the values in closures, the arguments of a ``partial``, and objects count.
+    :raises UncacheableError: if a value has no stable form, or a source cannot be read.
     """
     if isinstance(value, partial):
         return _describe_partial(value, carried)
@@ -202,16 +215,15 @@ def callable_text(value: object, carried: bool = True) -> str:
         return _describe_method(value.__func__, value.__self__, carried)
     if inspect.isbuiltin(value):
         return f"{value.__module__}.{value.__qualname__}"
-    own_call = vars(type(value)).get("__call__")
-    if python_function(value) is None and inspect.isfunction(own_call):
-        call_text = callable_text(own_call, carried)
-        if carried:
-            return f"{call_text} of {_immutable_text(value)}"
-        return f"{call_text} of {class_digest(type(value))}"
+    call_method = vars(type(value)).get("__call__")
+    # A decorator may be an object with a __call__, too. Then the function inside the decorator counts.
+    if python_function(value) is None and inspect.isfunction(call_method):
+        return _describe_callable_object(value, call_method, carried)
     return str(stable_value("hook", value, carried=carried).value)
 
 
 def _describe_partial(value: partial[Any], carried: bool) -> str:
+    """Return ``function()`` with the arguments, or without arguments if these do not count."""
     function_text = callable_text(value.func, carried)
     if not carried:
         return f"{function_text}()"
@@ -221,8 +233,18 @@ def _describe_partial(value: partial[Any], carried: bool) -> str:
 
 def _describe_method(function: object, owner: object, carried: bool) -> str:
     """Return the text of a method that is bound to an object or a class."""
-    cls = owner if isinstance(owner, type) else type(owner)
+    cls = owner
     owner_text = ""
-    if carried and owner is not cls:
-        owner_text = _immutable_text(owner)
+    if not isinstance(cls, type):
+        cls = type(owner)
+        if carried:
+            owner_text = _immutable_text(owner)
     return f"{callable_text(function, carried)} of {owner_text} {class_digest(cls)}"
+
+
+def _describe_callable_object(value: object, call_method: object, carried: bool) -> str:
+    """Return the text of an object's ``__call__`` with the object; with its class if the object does not count."""
+    call_text = callable_text(call_method, carried)
+    if carried:
+        return f"{call_text} of {_immutable_text(value)}"
+    return f"{call_text} of {class_digest(type(value))}"
