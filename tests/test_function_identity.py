@@ -29,7 +29,7 @@ from pytest_autotune.tuners.function.identity import (
     _sources,
     list_sources,
     power_of_two,
-    read_given,
+    read_source_argument,
     source_text,
     stable_part,
 )
@@ -456,8 +456,8 @@ def test_a_digest_follows_classes_and_code_that_a_test_replaces(
 
 
 def test_a_digest_is_computed_once_for_the_same_values() -> None:
-    assert read_given(follows) is read_given(follows)
-    assert read_given(Launcher().run) is read_given(Launcher().run)
+    assert read_source_argument(follows) is read_source_argument(follows)
+    assert read_source_argument(Launcher().run) is read_source_argument(Launcher().run)
 
 
 def test_a_test_that_replaces_a_helper_tunes_anew(monkeypatch: pytest.MonkeyPatch, looked_up: list[Lookup]) -> None:
