@@ -15,7 +15,7 @@ from types import ModuleType
 import pytest
 
 from pytest_autotune.cache.model import UncacheableError
-from pytest_autotune.tuners.function.identity import list_sources, read_given, source_text
+from pytest_autotune.tuners.function.identity import list_sources, read_source_argument, source_text
 from pytest_autotune.tuners.shared.functions import closure_cells
 from pytest_autotune.tuners.shared.source_digest import callable_text, source_digest, source_parts
 from tests.conftest import REPOSITORY
@@ -715,7 +715,7 @@ def test_an_object_that_raises_leaves_the_problem_uncacheable(load) -> None:
     module = load(FAILING_OBJECT + "run = lambda x: proxy(x)\n")
     for subject in (module.kernel, *list_sources(None, module.run)):
         with pytest.raises(UncacheableError, match="no digest of its source: RuntimeError"):
-            read_given(subject)
+            read_source_argument(subject)
 
 
 def test_a_modules_getattr_is_not_called(load) -> None:
@@ -731,10 +731,10 @@ def test_an_imported_module_that_was_edited_has_no_digest(load, source: str) -> 
     edited = load("def work(x):\n    return x + 1\n", "edited_work")
     module = load("def kernel(x):\n    from edited_work import work\n    return work(x)\n")
     subject = module.kernel if source == "kernel" else edited
-    assert read_given(subject)
+    assert read_source_argument(subject)
 
     path = Path(str(edited.__file__))
     path.write_text("def work(x):\n    return x + 2\n")
     os.utime(path, (2**32, 2**32))
     with pytest.raises(UncacheableError, match="edited since it was imported"):
-        read_given(subject)
+        read_source_argument(subject)

@@ -92,10 +92,12 @@ def _list_called_functions(function: FunctionType) -> tuple[object, ...]:
             # The lambda may call methods of the class, which the lambda does not name.
             return ()
         if isinstance(value, (partial, MethodType)):
+            # The digest of the lambda follows the object of a method and the arguments of a partial.
             return ()
         inner_function = python_function(value)
         if inner_function is None:
             if callable(value) and not isinstance(value, type) and not is_library_callable(value):
+                # Such an object has no source of its own, for example a function under functools.singledispatch.
                 return ()
         elif not is_library_code(inner_function):
             called.append(value)
