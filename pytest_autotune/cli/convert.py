@@ -35,7 +35,7 @@ def command(
 ) -> None:
     """Write the cache IN as OUT, in the form that the suffix of OUT stands for.
 
-    OUT is replaced, unless it has problems or entries that IN lacks.
+    An existing OUT is replaced only if IN has every problem and every entry of OUT.
     """
     if device is not None and from_ is None:
         raise CacheError("--device", "says what a file of XLA was tuned on", "add --from=xla")

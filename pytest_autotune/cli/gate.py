@@ -194,7 +194,7 @@ def _find_drift_mode() -> ModeRow:
 
 
 def _make_mode(row: ModeRow, value: str, limit: Limit) -> Mode:
-    """Return a mode with the options of the processes that ran it, and with the limit of this command.
+    """Make the mode with the option values of the judged processes, but with the limit of this command.
 
     :param value: the value of the mode's first option, which turns the mode on.
     :raises CacheError: if the mode refuses the value.

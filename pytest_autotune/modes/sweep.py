@@ -107,6 +107,7 @@ class Sweep(Mode):
         return lines or ["no candidate of a sweep was asked for"], events
 
     def build_section(self, result: RunResult) -> Section:
+        """Return the section about the candidates that ran. It replaces the counts of hits and misses."""
         entries = _list_swept_entries(result)
         labels = {row.problem: row.label for row in result.rows}
         rows = _list_rows(result, entries)

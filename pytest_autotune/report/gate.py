@@ -67,8 +67,8 @@ def judge(result: RunResult, limit: Limit | None, fail_on_unused: bool = False, 
 
     :param limit: the limit on misses; None if the user set none.
     :param fail_on_unused: whether unused entries fail the run.
-    :param unloaded: the message of a usage error: the options set a gate, and no option loads a cache. Empty if the
-        options are right. The message is not used if a test has loaded a cache for itself.
+    :param unloaded: the message if the options set a gate but load no cache; else empty. It is not used if a test has
+        loaded a cache for itself.
     """
     gate = Gate(fail_on_unused=fail_on_unused)
     if limit is not None:

@@ -26,10 +26,10 @@ from pytest_autotune.workers.events import RunFolder
 def dump_run(
     store: Store, source: str, initial: InitialCaches, collected: Collected, request: RunRequest, folder: RunFolder
 ) -> RunResult:
-    """Write the entries of a run into a store, and return the result. A run without any entry makes no file.
+    """Write the entries of a run into a store, and return the result.
 
-    The entries are merged twice if another run has written to the store since this run began: into the content at the
-    beginning, and then into the content that is written over.
+    A run without any entry makes no file, unless a test loads a cache that is missing. If another run has changed the
+    store since this run began, the merge is repeated with the store's present content.
 
     :param source: the option or marker that named the store.
     :param folder: keeps the tunings for the next run if the store cannot be written.

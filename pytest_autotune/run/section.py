@@ -60,7 +60,8 @@ class ProblemRemark:
     """The words of a mode about one problem.
 
     :param data: for the JSON report, by key, beside the data of the lookup.
-    :param word: counts and filters such problems in reports: ``"slower"``; empty if the problem does not stand out.
+    :param word: the word under which reports count and filter such problems, for example ``"slower"``; empty if the
+        problem does not stand out.
     """
 
     text: str

@@ -343,7 +343,8 @@ class RunFolder:
         """Return the events of this run's processes, and the number of damaged lines.
 
         A process that has ended has handed over all its lines, so its file is not needed. The file of a process that
-        was killed has the lines of that process.
+        was killed has the lines of that process. The method also remembers the lines that were handed over but are in
+        no file; :meth:`keep` writes them.
 
         :param lines_by_log: name of a log -> all lines that its process handed over.
         """

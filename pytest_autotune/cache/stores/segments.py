@@ -71,7 +71,7 @@ class OpenedSegments:
 class _Listing:
     """The names of the segments of a store.
 
-    :param refused: the error of a name that the library refuses; empty if it refuses none.
+    :param refused: the message with which the library rejected the name of an object; empty if it rejected none.
     """
 
     names: list[str]
@@ -83,7 +83,7 @@ class _StoredSegments:
     """The segments of a store.
 
     :param data_by_name: the bytes of each segment; None for a segment that is listed and gone.
-    :param refused: the error of a name that the library refuses; empty if it refuses none.
+    :param refused: the message with which the library rejected the name of an object; empty if it rejected none.
     """
 
     data_by_name: Mapping[str, bytes | None]

@@ -123,7 +123,8 @@ class _CandidateEncoder:
 def _describe_row(result: RunResult, row: ProblemRow) -> dict[str, Any]:
     """Return the fields of a problem that are not in the JSON report, and its key in words.
 
-    ``found`` is the word by which the page counts problems with a mode's remark; ``said`` holds the remarks.
+    ``found`` is a mode's word for the problem, such as ``slower``: the page counts and filters by this word. ``said``
+    has the full remarks of all modes.
     """
     first_word = ""
     remarks = []

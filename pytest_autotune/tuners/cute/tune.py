@@ -76,7 +76,7 @@ class TuneCall:
         """Yield the values of the key: the builder's arguments beside the configuration, then its closure."""
         closure = [(f"closure.{name}", value) for name, value in closure_cells(function).items()]
         for name, value in [*self._list_arguments(), *closure]:
-            # The digest of the source follows the user's code.
+            # Skip the user's own code: the digest of the source covers it.
             if is_library_class(value) or not is_code(value):
                 yield from list_argument_values(name, value)
 
@@ -89,7 +89,7 @@ class TuneCall:
             if name not in self.params_dict:
                 arguments.append((name, value))
         if isinstance(self.builder, partial):
-            # The signature has no parameters for these.
+            # The signature of a partial does not show the positional arguments that the partial has bound.
             for index, value in enumerate(self.builder.args):
                 arguments.append((f"partial.{index}", value))
         return arguments
@@ -104,7 +104,7 @@ class TuneCall:
         return build_contest(configurations, self, self.stream, flush_l2=True)
 
     def build_runner(self, config: Mapping[str, Any]) -> Runner:
-        """Return a configuration for a race."""
+        """Return the runner that launches a configuration in a race."""
         return Runner(self.build_kernel(config))
 
     def explain_unusable(self, config: Mapping[str, Any]) -> str:
@@ -117,9 +117,9 @@ class TuneCall:
 
 
 class NotingBuilder:
-    """The user's function during a search: it notes the configurations that fail.
+    """Stands in for the user's function during a search, and notes the configurations that fail.
 
-    CuTe's own loop goes on with the next configuration and tells nobody.
+    CuTe's own loop goes on with the next configuration and does not report the failure.
     """
 
     def __init__(self, call: TuneCall, search: CuteSearch) -> None:
@@ -142,6 +142,7 @@ class TuneHook(CallHook):
         self._session = session
 
     def ask(self, call: HookedCall) -> CallResult | CallInstead | None:
+        """Return the first loaded choice that works. If there is none, let CuTe search."""
         arguments = call.arguments
         if not arguments["params_dict"] or self._session.is_paused:
             return None
@@ -166,6 +167,7 @@ class TuneHook(CallHook):
             reason = tune_call.explain_unusable(config)
             if not reason:
                 return CallResult(config)
+            # The tuning now has the next entry, or none.
             tuning.reject(reason)
         search = call.state = CuteSearch(question, tuning)
         call.enter(search.going_on())

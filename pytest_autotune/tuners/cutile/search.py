@@ -107,7 +107,8 @@ class TileSearch:
     def _list_key(self) -> Iterator[Value]:
         """Yield the values of the key: the arguments that are the same for all configurations.
 
-        The first and the last configuration are compared, because ``args_fn`` may copy tensors.
+        An argument belongs to the key if its encoded values are equal for the first and the last configuration. The
+        objects cannot be compared, because ``args_fn`` may copy tensors.
         """
         function = self.find_function()
         assert function is not None
@@ -121,7 +122,7 @@ class TileSearch:
                 yield from values
 
     def _list_arguments(self, configs: Sequence[Any]) -> tuple[Any, ...]:
-        """Return the kernel's arguments for the first configuration that has some."""
+        """Return the kernel's arguments for the first configuration for which ``args_fn`` raises no error."""
         for config in configs:
             try:
                 return tuple(self.args_fn(config))
@@ -152,7 +153,7 @@ class TileSearch:
         return build_contest(Configurations(self.space), self, self.stream, flush_l2=self.flush_l2)
 
     def build_runner(self, config: object) -> Runner:
-        """Return a configuration for a race."""
+        """Return the runner that launches a configuration in a race."""
         launch = self.build_launch(config)
         return Runner(launch.run, launch.prepare)
 

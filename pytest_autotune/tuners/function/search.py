@@ -30,7 +30,7 @@ _MAX_DESCRIBED = 3
 
 
 class SearchProgress(Protocol):
-    """Shows people who wait how far a search is; a :class:`~pytest_autotune.run.tuning.Tuning` does."""
+    """Shows the progress of a search to a waiting user. A :class:`~pytest_autotune.run.tuning.Tuning` is one."""
 
     def report_trial(self, number: int, count: int) -> None:
         """Show which candidate of a batch is tried now; the first number is 1."""

@@ -125,7 +125,7 @@ class ChoiceContest:
 class OpenSearch:
     """A search that runs now, because no cache has its choice.
 
-    :param search: Helion's search; a search inside it belongs to it.
+    :param search: Helion's search. Helion may run further searches inside it; they are a part of this search.
     """
 
     search: HelionSearch
@@ -143,13 +143,15 @@ class OpenSearch:
         """Note Helion's ``BenchmarkResult`` for one config. Its time is in milliseconds."""
         if result.status in _MEASURED and math.isfinite(result.perf):
             self.results.note_time(result.config, result.perf * 1000)
-        elif not self.results.has_time(result.config):  # a search may measure a config again
+        # A search may measure a config again. A failure does not replace an earlier time.
+        elif not self.results.has_time(result.config):
             self.results.note_failure(result.config, f"Helion: {result.status.replace('_', ' ')}")
 
     def record(self, config: Any) -> None:
         """Record the config that Helion chose.
 
-        The last step of a search may choose a form of a config that was never in a batch. It gets the best time.
+        The last step of a search may simplify the fastest config into a config that no batch has measured. The method
+        then notes the best time of the search for the simplified config.
         """
         if not self.results.has_time(config):
             self.results.note_time(config, self.search.search.best_perf_so_far * 1000)

@@ -78,7 +78,7 @@ class KernelQuestion(Question):
 
 @dataclass(frozen=True)
 class Precompilation:
-    """A call of ``precompile`` by Inductor, which the plugin makes when it is time.
+    """Inductor's call of ``precompile``. The plugin has postponed the call, and makes it later itself.
 
     The object does not keep the autotuner alive.
 

@@ -69,14 +69,17 @@ class CodeDigests:
     # Functions.
 
     def digest_function(self, value: object, own_cells: bool = True, named: bool = True) -> str:
-        """Return the digest of a kernel or function. The parameters are those of ``source_digest``.
+        """Return the digest of a kernel or function.
 
+        :param own_cells: whether plain values in the function's closure count.
+        :param named: whether the function's own name counts.
         :raises UncacheableError: if a source cannot be read, or a value in a closure has no stable form.
         """
         function = python_function(value)
         assert function is not None
         if function in self._digest_by_code:
             return self._digest_by_code[function]
+        # A function that calls itself finds this placeholder.
         self._digest_by_code[function] = f"recursive {function.__qualname__}"
         source = read_function(function, find_kept_source(value))
         self.used_values.add_function(value, function, source.names)

@@ -63,8 +63,11 @@ def find_file(module: ModuleType | None) -> str:
 def find_distribution(code: FunctionType | type | ModuleType) -> Distribution | None:
     """Return the installed distribution that a function, class or module belongs to.
 
-    The user's own code belongs to none. It lies in the rootdir of the run, or its distribution was installed from
-    there or is editable, or it lies neither in a ``site-packages`` nor beside a ``dist-info`` that lists it.
+    The user's own code belongs to no distribution. Code is the user's own in one of three cases:
+
+    - it lies in the rootdir of the run;
+    - its distribution is editable, or was installed from the rootdir;
+    - pip did not install it: no ``site-packages`` contains it, and no ``dist-info`` lists it.
     """
     if isinstance(code, ModuleType):
         return find_distribution_of_file(find_file(code))

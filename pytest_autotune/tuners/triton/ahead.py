@@ -195,15 +195,15 @@ class AheadCompiler:
     def _list_entries(self, autotuner: Any, index: EntryIndex, device: Device) -> list[Entry]:
         """Return the entries of an autotuner's kernel that have specializations for this type of device."""
         function = python_function(autotuner)
-        # The interpreter compiles nothing.
+        # Triton's interpreter compiles nothing.
         if function is None or autotuners.is_interpreted(autotuner):
             return []
-        # The module was loaded again, so tests use the autotuner of the new module and not this autotuner.
-        module = sys.modules.get(function.__module__, sys)
-        if function.__globals__ is not vars(module):
+        module = sys.modules.get(function.__module__)
+        # If the module was loaded again, the tests use the autotuner of the new module and not this autotuner.
+        if module is None or function.__globals__ is not vars(module):
             return []
         kernel_name = qualified_name(function)
-        # The user has left the kernel out.
+        # autotune_ignore names the kernel.
         if self._session.ignores(NAME, kernel_name):
             return []
         entries = []
