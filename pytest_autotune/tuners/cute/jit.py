@@ -19,7 +19,7 @@ from pytest_autotune.cache.model import Problem, UncacheableError, Value
 from pytest_autotune.run.session import Session
 from pytest_autotune.run.tuning import Tuning
 from pytest_autotune.tuners.cute.internals import AutotunedFunction, CompiledLaunch, CuteLibrary, is_autotuned
-from pytest_autotune.tuners.cute.searching import NAME, CuteSearch, build_problem, is_checked
+from pytest_autotune.tuners.cute.searching import NAME, CuteSearch, build_problem, was_measured
 from pytest_autotune.tuners.measuring.clocks import Runner
 from pytest_autotune.tuners.measuring.race import Contest
 from pytest_autotune.tuners.shared.arguments import is_tensor, list_argument_values, list_dtype_value
@@ -180,7 +180,7 @@ class JitHook(CallHook):
             except Exception as error:
                 tuning.reject(does_not_compile(describe_error(error)))
                 continue
-            if is_checked(self._session, tuning):
+            if was_measured(self._session, tuning):
                 tuning.race(jit_call.build_contest)
             elif self._session.picks_candidates:
                 # Each test asks again, so that the session knows the configuration that the test ran with.

@@ -97,6 +97,6 @@ def build_problem(kernel: str) -> Problem:
     return Problem(NAME, kernel, (), devices.current_gpu() or devices.cpu())
 
 
-def is_checked(session: Session, tuning: Tuning) -> bool:
+def was_measured(session: Session, tuning: Tuning) -> bool:
     """Whether the choice was measured for this problem, so that it is known to work."""
     return not session.picks_candidates and not tuning.lookup.fallback

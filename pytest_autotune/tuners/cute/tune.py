@@ -13,7 +13,7 @@ from pytest_autotune.cache.foreign_text import describe_error
 from pytest_autotune.cache.model import Problem, UncacheableError, Value
 from pytest_autotune.run.session import Session
 from pytest_autotune.tuners.cute.internals import list_configs
-from pytest_autotune.tuners.cute.searching import NAME, CuteSearch, build_problem, is_checked
+from pytest_autotune.tuners.cute.searching import NAME, CuteSearch, build_problem, was_measured
 from pytest_autotune.tuners.measuring.clocks import Runner
 from pytest_autotune.tuners.measuring.race import Contest
 from pytest_autotune.tuners.shared.arguments import list_argument_values
@@ -161,7 +161,7 @@ class TuneHook(CallHook):
         while tuning.entry is not None:
             assert tuning.entry.choice is not None
             config = question.configurations.find(tuning.entry.choice)
-            if is_checked(self._session, tuning):
+            if was_measured(self._session, tuning):
                 tuning.race(tune_call.build_contest)
                 return CallResult(config)
             reason = tune_call.explain_unusable(config)

@@ -25,10 +25,15 @@ NAME = "cutile"
 
 @dataclass(frozen=True)
 class TileSearch:
-    """The arguments of ``exhaustive_search``.
+    """The arguments of one call of cuTile's ``exhaustive_search``, under cuTile's names.
 
-    :param space: the configurations.
-    :param kernel: the kernel, or a function that returns the kernel of a configuration.
+    :param space: the configurations; any Python values, one for each candidate.
+    :param stream: the CUDA stream of the launches.
+    :param grid_fn: returns the grid for a configuration.
+    :param kernel: the kernel, or a function that returns the kernel for a configuration.
+    :param args_fn: returns the kernel's arguments for a configuration.
+    :param hints_fn: returns the compiler hints for a configuration; None if there are none.
+    :param flush_l2: whether cuTile flushes the L2 cache before each measured launch.
     """
 
     space: Sequence[Any]
@@ -83,7 +88,7 @@ class TileSearch:
         )
 
     def _list_settings(self) -> Iterator[Value]:
-        """Yield the options of the kernel's decorator, and of the search, that are not the usual ones."""
+        """Yield the options of the kernel's decorator and of the search that differ from their defaults."""
         options = list_decorator_options(self.find_kernel(self.space[0]))
         if options:
             yield structured_value("options", options)
@@ -95,12 +100,15 @@ class TileSearch:
         function = self.find_function()
         if function is None:
             raise UncacheableError("the kernel has no Python function")
+        # The values in the closure of the kernel are compiled into it, so they count.
         sources = [read_source(function, own_cells=True)]
         callbacks = [self.grid_fn, self.args_fn, self.hints_fn]
         if not is_kernel(self.kernel):
             callbacks.append(self.kernel)
         for callback in callbacks:
             if callback is not None:
+                # These functions are often lambdas of a test: their names and the values in their closures, such as the
+                # tensors of the test, do not count.
                 sources.append(read_source(callback, named=False, carried=False))
         return combine_sources(sources)
 
@@ -139,7 +147,7 @@ class TileSearch:
         return TileLaunch(self, config, self.grid_fn(config), kernel)
 
     def explain_unusable(self, config: object) -> Exception | None:
-        """Launch a configuration that no search has tried for this problem; return its error."""
+        """Return the error of launching a configuration that no search has tried for this problem; None if it works."""
         try:
             launch = self.build_launch(config)
             launch.prepare()
