@@ -1,11 +1,12 @@
 """Plant random faults in the package, and count those that the tests do not see.
 
-    python tests/benchmarks/mutants.py [--seed=1] [--count=100] [--jobs=2] [--only=PATH:LINE]
+    python tests/benchmarks/mutants.py [--seed=1] [--count=100] [--jobs=2] [--near] [--only=PATH:LINE]
 
 A mutant is the package with one small fault: a comparison or a condition that is turned around, a number that is off by
 one, a statement that is left out, a result that is None. The seed decides which mutants are drawn. The tests run in a
-copy of the repository: first the test files that name the faulty module, then all others that need no GPU. The first
-test that fails kills the mutant. It survives if all pass.
+copy of the repository: first the test files that name the faulty module, then all others that need no GPU (with
+``--near`` only the first). The first test that fails kills the mutant. It survives if all pass. A test that fails
+without a fault on this machine is left out.
 
 A mutant that behaves as the package does is equivalent. A person has to judge that: :data:`EQUIVALENT` lists the
 judgements with their reasons. A mutant that is neither killed nor equivalent is a test that is missing.
@@ -194,22 +195,54 @@ def list_test_files(path: str) -> list[list[str]]:
     return [group for group in (near, far) if group]
 
 
-def find_killer(mutant: Mutant, folder: Path) -> str:
+def list_failing_tests(folder: Path, jobs: int) -> list[str]:
+    """Return the ids of the tests that fail in a copy without any fault."""
+    left_out = [f"--ignore-glob=*{name}" for name in LEFT_OUT]
+    command = [sys.executable, "-m", "pytest", "-q", "-n", str(jobs), "--dist=loadfile", "--tb=no", "-m", "not gpu"]
+    command += [*left_out, "tests"]
+    environment = {**os.environ, "PYTHONPATH": f"{folder}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
+    run = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    print(run.stdout.strip().rpartition("\n")[2], flush=True)
+    return re.findall(r"^(?:FAILED|ERROR) (\S+)", run.stdout, re.MULTILINE)
+
+
+def find_killer(mutant: Mutant, folder: Path, options: argparse.Namespace, deselected: list[str]) -> str:
     """Return the id of the test that fails for a mutant, or "time-out"; empty if it survives."""
     target = folder / mutant.path
     source = target.read_text(encoding="utf-8")
     target.write_text(mutant.apply(source), encoding="utf-8")
+    groups = list_test_files(mutant.path)
+    if options.near:
+        groups = groups[:1]
     try:
-        for files in list_test_files(mutant.path):
-            command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "--tb=no", *files]
-            environment = {**os.environ, "PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
+        for files in groups:
+            command = [
+                sys.executable,
+                "-m",
+                "pytest",
+                "-q",
+                "-x",
+                "-p",
+                "no:cacheprovider",
+                "--tb=no",
+                "-m",
+                "not gpu",
+                *files,
+            ]
+            command += [f"--deselect={test}" for test in deselected]
+            environment = {
+                **os.environ,
+                "PYTHONPATH": f"{folder}{os.pathsep}{os.environ.get('PYTHONPATH', '')}",
+                "PYTHONDONTWRITEBYTECODE": "1",
+            }
             try:
                 run = subprocess.run(
                     command, cwd=folder, env=environment, capture_output=True, text=True, timeout=TIMEOUT_S
                 )
             except subprocess.TimeoutExpired:
                 return "time-out"
-            if run.returncode:
+            # Status 5: each test of these files was left out.
+            if run.returncode not in (0, 5):
                 failed = re.search(r"^(?:FAILED|ERROR) (\S+)", run.stdout, re.MULTILINE)
                 return failed[1] if failed else f"pytest ended with status {run.returncode}"
         return ""
@@ -231,6 +264,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--count", type=int, default=100)
     parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--near", action="store_true", help="run only the test files that name the faulty module")
     parser.add_argument("--only", help="PATH:LINE, to try the mutants of one line again")
     options = parser.parse_args()
     print(machine(), flush=True)
@@ -246,11 +280,12 @@ def main() -> None:
         folders: Queue[Path] = Queue()
         for index in range(options.jobs):
             folders.put(copy_repository(Path(name), index))
+        deselected = [] if options.only else list_failing_tests(folders.queue[0], options.jobs)
 
         def judge(mutant: Mutant) -> tuple[Mutant, str]:
             folder = folders.get()
             try:
-                return mutant, find_killer(mutant, folder)
+                return mutant, find_killer(mutant, folder, options, deselected)
             finally:
                 folders.put(folder)
 
