@@ -11,7 +11,7 @@ import pytest
 from pytest_autotune.cache.model import Device
 from pytest_autotune.devices import find_only_type
 from pytest_autotune.modes.compile_ahead import COMPILED, CompileAhead, cores
-from pytest_autotune.tuners.shared.reach import list_reached
+from pytest_autotune.tuners.triton.ahead import list_reached
 from pytest_autotune.workers.events import Event
 from tests.results import result
 

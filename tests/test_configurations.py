@@ -20,7 +20,7 @@ from pytest_autotune.adapters import (
     cpu,
     param_value,
 )
-from pytest_autotune.tuners.shared.source_digest import read_source
+from pytest_autotune.tuners.source.source_digest import read_source
 
 CONFIGS: list[dict[str, Any]] = [{"tile": (64, 128), "warps": 4}, {"tile": (128, 128), "warps": 8}]
 

@@ -34,7 +34,7 @@ from pytest_autotune.tuners.function.identity import (
     stable_part,
 )
 from pytest_autotune.tuners.measuring.options import Measuring
-from pytest_autotune.tuners.shared.source_digest import stable_value
+from pytest_autotune.tuners.source.source_digest import stable_value
 from tests.sessions import a_session
 from tests.test_function_tuner import AS_TOLD, no_gpu
 

@@ -34,7 +34,7 @@ from pytest_autotune.tuners.function.space import InvalidConfiguration, TuningEr
 from pytest_autotune.tuners.function.tuner import loss, tune
 from pytest_autotune.tuners.measuring.clocks import HostClock
 from pytest_autotune.tuners.measuring.options import Measuring
-from pytest_autotune.tuners.shared.scalars import DtypeName
+from pytest_autotune.tuners.source.values import DtypeName
 from tests.sessions import TIMEOUT_S, a_session, verifying
 
 #: A clock for kernels that return their own time in microseconds.

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from pytest_autotune.cache.model import UncacheableError
-from pytest_autotune.tuners.shared.distributions import rootdir_of_run
-from pytest_autotune.tuners.shared.source_digest import DigestedSource, read_source
+from pytest_autotune.tuners.source.distributions import rootdir_of_run
+from pytest_autotune.tuners.source.source_digest import DigestedSource, read_source
 
 HELPER = "def helper(x):\n    return x + 1\n"
 EDITED = HELPER.replace("+ 1", "+ 2")

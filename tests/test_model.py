@@ -21,7 +21,7 @@ from pytest_autotune.cache.model import (
     library_of,
 )
 from pytest_autotune.cache.quantities import describe_count
-from pytest_autotune.tuners.shared.source_digest import stable_value
+from pytest_autotune.tuners.source.source_digest import stable_value
 
 GPU = Device("GPU", "arch", 1)
 

@@ -16,8 +16,8 @@ import pytest
 
 from pytest_autotune.cache.model import UncacheableError
 from pytest_autotune.tuners.function.identity import list_sources, read_source_argument, source_text
-from pytest_autotune.tuners.shared.functions import closure_cells
-from pytest_autotune.tuners.shared.source_digest import callable_text, source_digest, source_parts
+from pytest_autotune.tuners.source.functions import closure_cells
+from pytest_autotune.tuners.source.source_digest import callable_text, source_digest, source_parts
 from tests.conftest import REPOSITORY
 
 KERNEL = '''
@@ -465,7 +465,7 @@ def test_the_digest_is_the_same_on_every_python(tmp_path: Path, python: str) -> 
     )
     (tmp_path / "classes.py").write_text(CLASSES.replace("USED", used))
     program = (
-        "import classes, kernels; from pytest_autotune.tuners.shared.source_digest import source_digest; "
+        "import classes, kernels; from pytest_autotune.tuners.source.source_digest import source_digest; "
         "print(*(source_digest(used) for used in (kernels.outer, classes.kernel)))"
     )
 

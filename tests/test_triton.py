@@ -32,7 +32,7 @@ from pytest_autotune.cache.model import Entry
 from pytest_autotune.run.lookup import Outcome
 from pytest_autotune.testing import AdapterConformance
 from pytest_autotune.tuners.protocol import HookError
-from pytest_autotune.tuners.shared.functions import python_function
+from pytest_autotune.tuners.source.functions import python_function
 from pytest_autotune.tuners.triton.adapter import Adapter
 from pytest_autotune.tuners.triton.interpreter import supply_interpreter_benchmark
 from tests.conftest import REPOSITORY

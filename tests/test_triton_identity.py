@@ -19,7 +19,7 @@ import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from pytest_autotune.cache.model import Value
-from pytest_autotune.tuners.shared.functions import closure_cells
+from pytest_autotune.tuners.source.functions import closure_cells
 from tests.test_triton import CONFIGS, Bench, configs, grid, interpreter, session  # noqa: F401
 
 pytestmark = pytest.mark.usefixtures("forget_choices", "interpreter")
@@ -171,7 +171,7 @@ def test_the_function_behind_a_name_belongs_to_the_source(session, monkeypatch) 
 
 
 def test_a_source_of_very_many_parts_is_noted(session, monkeypatch) -> None:  # noqa: F811
-    monkeypatch.setattr("pytest_autotune.tuners.shared.source_digest.MOST_PARTS", 1)
+    monkeypatch.setattr("pytest_autotune.tuners.source.source_digest.MOST_PARTS", 1)
     first = session(is_dumping=True)
     run(with_helper(bench(), exponential), *tensors())
     run(empty(bench()), *tensors())

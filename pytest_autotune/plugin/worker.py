@@ -49,7 +49,7 @@ from pytest_autotune.run.notes import Progress
 from pytest_autotune.run.session import Session
 from pytest_autotune.tuners import TUNERS, adapter_class
 from pytest_autotune.tuners.hooks import Hooks
-from pytest_autotune.tuners.shared.distributions import rootdir_of_run
+from pytest_autotune.tuners.source.distributions import rootdir_of_run
 from pytest_autotune.workers.coordinator import Coordinator
 from pytest_autotune.workers.events import Event, Log, OtherWorkers
 from pytest_autotune.workers.locks import Locks, find_shared_folder

@@ -18,8 +18,7 @@ from pytest_autotune.cache.distance import LaunchValue, launch_key, launch_value
 from pytest_autotune.cache.model import Candidate, UncacheableError, Value
 from pytest_autotune.production.choices import device_identity
 from pytest_autotune.production.shipped import LaunchedProblem, MissError, find_shipped_cache
-from pytest_autotune.tuners.shared.functions import python_function, qualified_name
-from pytest_autotune.tuners.shared.scalars import unwrapped
+from pytest_autotune.tuners.source.functions import python_function, qualified_name, unwrapped
 
 if TYPE_CHECKING:
     from pytest_autotune.tuners.triton.identity import Call

@@ -17,8 +17,7 @@ from pytest_autotune.run.mode import Job, Suite
 from pytest_autotune.run.session import Session
 from pytest_autotune.tuners import TUNERS, adapter_class, list_third_party_tuners
 from pytest_autotune.tuners.protocol import Adapter, HookError
-from pytest_autotune.tuners.shared.library import when_imported
-from pytest_autotune.tuners.shared.patches import undo_patches
+from pytest_autotune.tuners.shared.patches import undo_patches, when_imported
 
 
 @dataclass(frozen=True)

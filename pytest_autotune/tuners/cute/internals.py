@@ -16,7 +16,8 @@ from types import FunctionType, ModuleType
 from typing import Any
 
 from pytest_autotune.tuners.protocol import HookError
-from pytest_autotune.tuners.shared.library import check_signature, find_version
+from pytest_autotune.tuners.shared.patches import check_signature
+from pytest_autotune.tuners.source.libraries import find_version
 
 #: The distribution of CuTe DSL.
 LIBRARY = "nvidia-cutlass-dsl"

@@ -26,10 +26,10 @@ from pytest_autotune.tuners.shared.arguments import is_tensor, list_argument_val
 from pytest_autotune.tuners.shared.candidates import does_not_compile
 from pytest_autotune.tuners.shared.configurations import ConfigurationQuestion, Configurations
 from pytest_autotune.tuners.shared.contests import build_contest
-from pytest_autotune.tuners.shared.functions import python_function, qualified_name
-from pytest_autotune.tuners.shared.library import list_versions
 from pytest_autotune.tuners.shared.patches import CallHook, CallInstead, CallResult, HookedCall, Patches
-from pytest_autotune.tuners.shared.source_digest import read_source
+from pytest_autotune.tuners.source.functions import python_function, qualified_name
+from pytest_autotune.tuners.source.libraries import list_versions
+from pytest_autotune.tuners.source.source_digest import read_source
 
 
 @dataclass(frozen=True)

@@ -20,10 +20,10 @@ from pytest_autotune.tuners.shared.arguments import list_argument_values
 from pytest_autotune.tuners.shared.candidates import does_not_compile
 from pytest_autotune.tuners.shared.configurations import ConfigurationQuestion, Configurations
 from pytest_autotune.tuners.shared.contests import build_contest
-from pytest_autotune.tuners.shared.functions import closure_cells, python_function, qualified_name
-from pytest_autotune.tuners.shared.library import list_versions
 from pytest_autotune.tuners.shared.patches import CallHook, CallInstead, CallResult, HookedCall
-from pytest_autotune.tuners.shared.source_digest import is_code, is_library_class, read_source
+from pytest_autotune.tuners.source.functions import closure_cells, python_function, qualified_name
+from pytest_autotune.tuners.source.libraries import list_versions
+from pytest_autotune.tuners.source.source_digest import is_code, is_library_class, read_source
 
 
 @dataclass(frozen=True)

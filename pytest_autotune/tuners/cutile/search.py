@@ -16,9 +16,9 @@ from pytest_autotune.tuners.measuring.race import Contest
 from pytest_autotune.tuners.shared.arguments import list_argument_values
 from pytest_autotune.tuners.shared.configurations import ConfigurationQuestion, Configurations
 from pytest_autotune.tuners.shared.contests import build_contest
-from pytest_autotune.tuners.shared.functions import python_function, qualified_name
-from pytest_autotune.tuners.shared.library import list_versions
-from pytest_autotune.tuners.shared.source_digest import DigestedSource, combine_sources, read_source
+from pytest_autotune.tuners.source.functions import python_function, qualified_name
+from pytest_autotune.tuners.source.libraries import list_versions
+from pytest_autotune.tuners.source.source_digest import DigestedSource, combine_sources, read_source
 
 NAME = "cutile"
 

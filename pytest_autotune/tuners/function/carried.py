@@ -9,7 +9,7 @@ Two functions that a factory made have the same source. They differ in the value
 - the values that all these functions carry in turn.
 
 A function or class of the suite that carries nothing is left out, because the digest of the source already has it
-(:mod:`pytest_autotune.tuners.shared.source_digest`).
+(:mod:`pytest_autotune.tuners.source.source_digest`).
 
 A value without a stable form is an error, unless the function stands in its module under its own name. The module makes
 such a function only once, so its name alone identifies it.
@@ -30,16 +30,16 @@ from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 from pytest_autotune.cache.model import UncacheableError
-from pytest_autotune.tuners.shared.code_text import find_definition
-from pytest_autotune.tuners.shared.functions import (
+from pytest_autotune.tuners.source.code_text import find_definition
+from pytest_autotune.tuners.source.functions import (
     closure_cells,
     is_library_code,
     list_layers,
     python_function,
     qualified_name,
+    unwrapped,
 )
-from pytest_autotune.tuners.shared.scalars import unwrapped
-from pytest_autotune.tuners.shared.source_digest import class_digest, immutable_text, source_digest
+from pytest_autotune.tuners.source.source_digest import class_digest, immutable_text, source_digest
 
 _REMEDY = "carry numbers, text, dtypes, enum members, tuples or functions, or define it at the top of its module"
 #: Stands for a name that no global and no builtin has. It is no value of a default.

@@ -1,6 +1,6 @@
 """The key of a problem, encoded, and the source that its choice depends on.
 
-A digest of source follows names, by the rule of :mod:`pytest_autotune.tuners.shared.source_digest`. It also leaves out
+A digest of source follows names, by the rule of :mod:`pytest_autotune.tuners.source.source_digest`. It also leaves out
 the values that belong to one call: values in closures and defaults, the arguments of a ``partial``, the object of a
 method. A function that is a value of a key or of a configuration includes these values (:mod:`.carried`).
 """
@@ -22,25 +22,23 @@ from weakref import WeakKeyDictionary
 from pytest_autotune.cache.model import UncacheableError, Value
 from pytest_autotune.cache.structured import JSON_LIST, JSON_TUPLE
 from pytest_autotune.tuners.function.carried import carried_text
-from pytest_autotune.tuners.shared.code_text import (
+from pytest_autotune.tuners.source.code_text import (
     NoDigestError,
     check_module_not_edited,
     list_imports,
     read_function,
     syntax_text,
 )
-from pytest_autotune.tuners.shared.functions import closure_cells, is_library_code, python_function
-from pytest_autotune.tuners.shared.imported_modules import read_imported_modules
-from pytest_autotune.tuners.shared.libraries import Libraries, is_library_callable
-from pytest_autotune.tuners.shared.scalars import unwrapped
-from pytest_autotune.tuners.shared.source_digest import (
+from pytest_autotune.tuners.source.functions import closure_cells, is_library_code, python_function, unwrapped
+from pytest_autotune.tuners.source.libraries import Libraries, is_library_callable, read_imported_modules
+from pytest_autotune.tuners.source.source_digest import (
     DigestedSource,
     digest,
     read_method_source,
     read_source,
     stable_value,
 )
-from pytest_autotune.tuners.shared.used_values import list_used_values
+from pytest_autotune.tuners.source.values import list_used_values
 
 #: The source of each function that was read, which holds as long as its names stand for the same values. The keys are
 #: the class of a method, and then the function.

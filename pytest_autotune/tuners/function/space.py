@@ -14,7 +14,7 @@ from typing import Any
 
 from pytest_autotune.cache.model import UncacheableError, Value
 from pytest_autotune.tuners.function.identity import param_value, source_text
-from pytest_autotune.tuners.shared.source_digest import digest
+from pytest_autotune.tuners.source.source_digest import digest
 
 
 class InvalidConfiguration(Exception):

@@ -46,9 +46,9 @@ from pytest_autotune.tuners.measuring.clocks import Runner
 from pytest_autotune.tuners.measuring.options import Measuring, make_clock
 from pytest_autotune.tuners.measuring.race import CAPTURED, Contest
 from pytest_autotune.tuners.measuring.times import UnusableTimesError
-from pytest_autotune.tuners.shared.distributions import Distribution
-from pytest_autotune.tuners.shared.library import find_version, list_versions
-from pytest_autotune.tuners.shared.source_digest import FORM, DigestedSource, digest, stable_value
+from pytest_autotune.tuners.source.distributions import Distribution
+from pytest_autotune.tuners.source.libraries import find_version, list_versions
+from pytest_autotune.tuners.source.source_digest import FORM, DigestedSource, digest, stable_value
 
 NAME = "function"
 #: The largest space that is raced as a whole, and the number of candidates of a sweep in a space that is too large to

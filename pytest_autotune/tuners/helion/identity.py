@@ -12,8 +12,8 @@ from pytest_autotune import devices
 from pytest_autotune.cache.digest_parts import digest_of_candidates, digest_of_parts
 from pytest_autotune.cache.model import Device, Digest, Problem, UncacheableError, Value
 from pytest_autotune.tuners.shared.configurations import Configurations, param_value
-from pytest_autotune.tuners.shared.functions import closure_cells, python_function, qualified_name
-from pytest_autotune.tuners.shared.source_digest import (
+from pytest_autotune.tuners.source.functions import closure_cells, python_function, qualified_name
+from pytest_autotune.tuners.source.source_digest import (
     DigestedSource,
     callable_text,
     digest,

@@ -24,9 +24,9 @@ from pytest_autotune.tuners.measuring.clocks import Runner, torch_clock
 from pytest_autotune.tuners.measuring.race import Contest
 from pytest_autotune.tuners.shared.candidates import does_not_compile
 from pytest_autotune.tuners.shared.configurations import Configurations, SearchResults
-from pytest_autotune.tuners.shared.library import list_versions
 from pytest_autotune.tuners.shared.patches import CallHook, CallInstead, CallResult, HookedCall
-from pytest_autotune.tuners.shared.source_digest import FORM
+from pytest_autotune.tuners.source.libraries import list_versions
+from pytest_autotune.tuners.source.source_digest import FORM
 
 #: Helion's words for a config that was measured, and for a config whose code equals that of a measured config.
 _MEASURED = ("ok", "deduplicated")

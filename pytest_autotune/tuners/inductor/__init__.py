@@ -25,8 +25,7 @@ from pytest_autotune.tuners.inductor.kernels import Kernels
 from pytest_autotune.tuners.inductor.parts import Part
 from pytest_autotune.tuners.inductor.templates import Templates
 from pytest_autotune.tuners.protocol import HookError
-from pytest_autotune.tuners.shared.library import when_imported
-from pytest_autotune.tuners.shared.patches import Patches
+from pytest_autotune.tuners.shared.patches import Patches, when_imported
 
 
 class Adapter:

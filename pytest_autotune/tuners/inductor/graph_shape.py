@@ -28,7 +28,7 @@ from pytest_autotune.tuners.inductor.template_key import product_settings
 from pytest_autotune.tuners.inductor.templates import EXACT_DIGITS
 from pytest_autotune.tuners.shared.candidates import rounded_us
 from pytest_autotune.tuners.shared.patches import CallHook, CallInstead, CallResult, HookedCall, Patches
-from pytest_autotune.tuners.shared.source_digest import digest
+from pytest_autotune.tuners.source.source_digest import digest
 
 FUSION = "inductor.fusion"
 PADDING = "inductor.pad_mm"

@@ -19,9 +19,9 @@ from typing import Any
 
 from pytest_autotune import devices
 from pytest_autotune.cache.model import Device, Value, Versions
-from pytest_autotune.tuners.shared.code_text import token_text
-from pytest_autotune.tuners.shared.library import list_versions
-from pytest_autotune.tuners.shared.source_digest import digest
+from pytest_autotune.tuners.source.code_text import token_text
+from pytest_autotune.tuners.source.libraries import list_versions
+from pytest_autotune.tuners.source.source_digest import digest
 
 #: Settings in ``inductor_meta`` that decide which candidates there are and how Inductor searches. The key names the
 #: settings that are on. A test may switch them on, and leave them on for the tests after it.

@@ -16,7 +16,7 @@ from typing import Any
 
 from pytest_autotune.cache.model import UncacheableError, Value, plain_value
 from pytest_autotune.tuners.inductor.identity import contiguous_strides, inputs_key, without_addresses, without_place
-from pytest_autotune.tuners.shared.source_digest import digest
+from pytest_autotune.tuners.source.source_digest import digest
 
 #: Arguments of library calls, and the values that nearly every product has. The key leaves these values out.
 _USUAL_ARGUMENTS = {"alpha": 1, "beta": 1}

@@ -1,1 +1,1 @@
-"""What tuners share."""
+"""Code that several tuners use, without the digests of source (:mod:`pytest_autotune.tuners.source`)."""

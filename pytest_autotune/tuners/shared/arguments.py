@@ -9,7 +9,7 @@ from typing import Any
 
 from pytest_autotune.cache.model import Value
 from pytest_autotune.cache.structured import structured_value
-from pytest_autotune.tuners.shared.source_digest import stable_value
+from pytest_autotune.tuners.source.source_digest import stable_value
 
 
 def list_argument_values(name: str, value: Any) -> list[Value]:

@@ -30,7 +30,7 @@ from pytest_autotune.run.question import Question
 from pytest_autotune.run.session import Session
 from pytest_autotune.run.tuning import MAX_REASONS, Tuning, stable_reason
 from pytest_autotune.tuners.shared.candidates import EVERY_CANDIDATE_FAILED, rounded_us
-from pytest_autotune.tuners.shared.source_digest import FORM, DigestedSource, digest, stable_value
+from pytest_autotune.tuners.source.source_digest import FORM, DigestedSource, digest, stable_value
 
 #: The result of a configuration that the library never tried.
 NOT_TRIED = "the search did not try it"

@@ -20,12 +20,14 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
 from functools import wraps
+from types import ModuleType
 from typing import Any, TypeVar
 
 from pytest_autotune.cache.model import library_of
 from pytest_autotune.run.session import Session
+from pytest_autotune.tuners.protocol import HookError
 from pytest_autotune.tuners.shared.candidates import LaunchError
-from pytest_autotune.tuners.shared.library import check_signature
+from pytest_autotune.tuners.source.libraries import find_version
 
 _T = TypeVar("_T")
 
@@ -299,3 +301,48 @@ class _HookedFunction:
         """
         name = getattr(self._original, "__name__", str(self._original))
         self._session.report_unanswered_call(self._tuner, f"{name}()", error)
+
+
+def check_signature(
+    function: Any,
+    name: str,
+    library: str,
+    parameters: Sequence[str],
+    *,
+    and_others: bool = False,
+    needed: str = "another version is needed",
+) -> Callable[..., Any]:
+    """Return a function of a library after a check of its parameters.
+
+    :param name: the name of the function, for messages.
+    :param parameters: the names of the parameters, in order.
+    :param and_others: whether later versions may have more parameters after these.
+    :param needed: the version to install, for the message if there is no function.
+    :raises HookError: if there is no function, or it has other parameters.
+    """
+    if function is None:
+        raise HookError(f"{library} {find_version(library)} has no {name}; {needed}")
+    names = list(inspect.signature(function).parameters)
+    if and_others:
+        names = names[: len(parameters)]
+    if names != list(parameters):
+        raise HookError(f"{name} of {library} {find_version(library)} has another signature")
+    return function  # type: ignore[no-any-return]
+
+
+def when_imported(module: str, hook: Callable[..., object], *arguments: object) -> None:
+    """Call ``hook`` with the arguments and the module when the module is imported, or now if it is.
+
+    :param hook: a bound method. wrapt keeps its hooks for the life of the process, so only a weak reference to the
+        method is kept: the hooks must not keep a run alive.
+    """
+    import wrapt
+
+    reference = weakref.WeakMethod(hook)
+
+    def call(library: ModuleType) -> None:
+        method = reference()
+        if method is not None:
+            method(*arguments, library)
+
+    wrapt.register_post_import_hook(call, module)

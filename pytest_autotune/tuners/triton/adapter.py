@@ -22,8 +22,8 @@ from typing import Any
 
 from pytest_autotune.run.mode import Job, Suite
 from pytest_autotune.run.session import Session
-from pytest_autotune.tuners.shared.functions import python_function, qualified_name
 from pytest_autotune.tuners.shared.patches import CallHook, CallInstead, CallResult, HookedCall, Patches
+from pytest_autotune.tuners.source.functions import python_function, qualified_name
 from pytest_autotune.tuners.triton.ahead import AheadCompiler
 from pytest_autotune.tuners.triton.choosing import Choices
 from pytest_autotune.tuners.triton.compilations import CompileWatcher

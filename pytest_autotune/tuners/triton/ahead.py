@@ -7,10 +7,13 @@ disk.
 
 from __future__ import annotations
 
+import gc
 import sys
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
+from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 from pytest_autotune import devices
@@ -19,14 +22,16 @@ from pytest_autotune.cache.merge import MAX_SPECIALIZATIONS
 from pytest_autotune.cache.model import Device, Entry
 from pytest_autotune.run.mode import Job, Suite
 from pytest_autotune.run.session import Session
-from pytest_autotune.tuners.shared.functions import python_function, qualified_name
-from pytest_autotune.tuners.shared.reach import list_reached
+from pytest_autotune.tuners.source.functions import is_library_code, python_function, qualified_name
 from pytest_autotune.tuners.triton.compilations import CompiledElsewhere, CompileWatcher, leave_to_others
 from pytest_autotune.tuners.triton.identity import NAME, compute_fingerprint, distinct_params, list_heuristics
 from pytest_autotune.tuners.triton.internals import apart, autotuners, environment
 from pytest_autotune.tuners.triton.internals.autotuners import OuterHeuristics
 from pytest_autotune.tuners.triton.internals.compile_time import CompileTime
 from pytest_autotune.tuners.triton.specialization_text import CONSTANT, NoText, Parameter, parse_specialization
+
+#: At most this many objects that tests reach are looked at.
+MAX_OBJECTS = 100_000
 
 
 @dataclass(frozen=True)
@@ -225,3 +230,65 @@ def _find_device(index: EntryIndex) -> Device | None:
         return devices.current_gpu()
     # A machine has one type of GPU as a rule. The driver tells it if it is one of the types in the loaded cache.
     return devices.find_only_type(index.list_devices(NAME))
+
+
+# The objects that tests reach.
+
+
+def list_reached(tests: Iterable[Iterable[object]]) -> Iterator[object]:
+    """Yield all objects that tests reach, those of the first test first.
+
+    :param tests: the functions and values of each test.
+    """
+    # The dictionary keeps the objects alive: a new object might get the number of one that is gone.
+    seen: dict[int, object] = {}
+    for test in tests:
+        pending = deque(test)
+        while pending and len(seen) < MAX_OBJECTS:
+            value = pending.popleft()
+            if id(value) not in seen:
+                seen[id(value)] = value
+                yield value
+                pending.extend(_list_next(value))
+
+
+def _list_next(value: Any) -> list[object]:
+    """Return the objects that an object refers to, and for a function the values of the names in its code."""
+    kind = type(value)
+    if kind is FunctionType or issubclass(kind, type):
+        if is_library_code(value):
+            return []
+    elif kind is ModuleType or (kind is dict and "__builtins__" in value):
+        # Code takes from a module only the values that it names.
+        return []
+    reached: list[object] = []
+    if kind is FunctionType:
+        reached += _list_named_values(value)
+    reached += filter(gc.is_tracked, gc.get_referents(value))
+    return reached
+
+
+def _list_named_values(function: FunctionType) -> Iterator[object]:
+    """Yield the values of the names in a function's code: in its globals, in modules, and in modules inside these."""
+    names = list(dict.fromkeys(list_names_in_code(function.__code__)))
+    # The function may import a module when it runs.
+    scopes: list[Mapping[str, Any]] = [function.__globals__, sys.modules]
+    for scope in scopes:  # grows in the loop
+        for name in names:
+            value = scope.get(name)
+            if type(value) is not ModuleType:
+                yield value
+            elif not is_library_code(value) and not _has_scope(scopes, value):
+                scopes.append(vars(value))
+
+
+def _has_scope(scopes: Iterable[Mapping[str, Any]], module: ModuleType) -> bool:
+    return any(scope is vars(module) for scope in scopes)
+
+
+def list_names_in_code(code: CodeType) -> Iterator[str]:
+    """Yield the names of globals and attributes in some code, and in the functions inside it."""
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from list_names_in_code(constant)

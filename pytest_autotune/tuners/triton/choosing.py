@@ -17,10 +17,10 @@ from pytest_autotune.run.question import Question
 from pytest_autotune.run.session import Session
 from pytest_autotune.run.tuning import Tuning
 from pytest_autotune.tuners.shared.candidates import does_not_compile
-from pytest_autotune.tuners.shared.distributions import Distribution
-from pytest_autotune.tuners.shared.functions import python_function, qualified_name
-from pytest_autotune.tuners.shared.library import list_versions
 from pytest_autotune.tuners.shared.patches import CallHook, CallInstead, CallResult, HookedCall
+from pytest_autotune.tuners.source.distributions import Distribution
+from pytest_autotune.tuners.source.functions import python_function, qualified_name
+from pytest_autotune.tuners.source.libraries import list_versions
 from pytest_autotune.tuners.triton.compilations import CompileWatcher
 from pytest_autotune.tuners.triton.compiling import compile_and_load, help_to_compile
 from pytest_autotune.tuners.triton.identity import (

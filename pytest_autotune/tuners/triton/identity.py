@@ -25,9 +25,8 @@ from pytest_autotune.cache.model import (
 )
 from pytest_autotune.devices import stream_is_capturing
 from pytest_autotune.tuners.shared.candidates import LaunchError
-from pytest_autotune.tuners.shared.functions import closure_cells, python_function, qualified_name
-from pytest_autotune.tuners.shared.scalars import DtypeName, unwrapped
-from pytest_autotune.tuners.shared.source_digest import (
+from pytest_autotune.tuners.source.functions import closure_cells, python_function, qualified_name, unwrapped
+from pytest_autotune.tuners.source.source_digest import (
     FORM,
     DigestedSource,
     callable_text,
@@ -37,6 +36,7 @@ from pytest_autotune.tuners.shared.source_digest import (
     read_source,
     stable_value,
 )
+from pytest_autotune.tuners.source.values import DtypeName
 from pytest_autotune.tuners.triton.internals import autotuners, environment
 
 #: The functions of ``triton.heuristics``. Each stands in a pair with the name of the value that it computes.

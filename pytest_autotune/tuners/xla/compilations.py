@@ -27,8 +27,8 @@ from pytest_autotune.cache.model import Candidate, Device, Entry, Versions
 from pytest_autotune.devices import jax_device
 from pytest_autotune.run.lookup import Lookup, Outcome, TunedEntry, UsedEntry
 from pytest_autotune.run.session import Session
-from pytest_autotune.tuners.shared.library import find_version
 from pytest_autotune.tuners.shared.patches import CallHook, CallResult, HookedCall
+from pytest_autotune.tuners.source.libraries import find_version
 from pytest_autotune.tuners.xla import files, internals, messages
 from pytest_autotune.tuners.xla.entries import KERNELS, NAME, TuningLog, describe_hlo, read_log, to_entry
 from pytest_autotune.tuners.xla.files import XlaEntry

@@ -23,7 +23,7 @@ from types import FunctionType
 from typing import Any
 
 from pytest_autotune.tuners.protocol import HookError
-from pytest_autotune.tuners.shared.library import find_version
+from pytest_autotune.tuners.source.libraries import find_version
 from pytest_autotune.tuners.triton.internals.compile_time import CompileTime
 from pytest_autotune.tuners.triton.internals.environment import build_target, find_module
 

@@ -10,9 +10,8 @@ from types import FunctionType, ModuleType
 from typing import Any
 
 from pytest_autotune.tuners.protocol import HookError
-from pytest_autotune.tuners.shared.functions import closure_cells, list_layers
-from pytest_autotune.tuners.shared.library import check_signature
-from pytest_autotune.tuners.shared.patches import CallHook, HookedCall, Patches
+from pytest_autotune.tuners.shared.patches import CallHook, HookedCall, Patches, check_signature
+from pytest_autotune.tuners.source.functions import closure_cells, list_layers
 from pytest_autotune.tuners.triton.internals.environment import (
     AUTOTUNER_MODULE,
     JIT_MODULE,

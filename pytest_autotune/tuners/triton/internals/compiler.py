@@ -16,8 +16,8 @@ from types import ModuleType
 from typing import Any
 
 from pytest_autotune.tuners.shared.candidates import chained_errors, clear_tracebacks
-from pytest_autotune.tuners.shared.functions import closure_cells
-from pytest_autotune.tuners.shared.library import check_signature
+from pytest_autotune.tuners.shared.patches import check_signature
+from pytest_autotune.tuners.source.functions import closure_cells
 from pytest_autotune.tuners.triton.internals.environment import find_module
 
 _COMPILE_PARAMETERS = ["src", "target", "options"]

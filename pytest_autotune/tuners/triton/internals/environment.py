@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
-from pytest_autotune.tuners.shared.source_digest import digest
+from pytest_autotune.tuners.source.source_digest import digest
 
 AUTOTUNER_MODULE = "triton.runtime.autotuner"
 JIT_MODULE = "triton.runtime.jit"

@@ -18,8 +18,8 @@ from types import BuiltinMethodType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 from pytest_autotune.cache.model import UncacheableError
-from pytest_autotune.tuners.shared.code_text import FunctionText, literal_text, read_class_text, read_function
-from pytest_autotune.tuners.shared.functions import (
+from pytest_autotune.tuners.source.code_text import FunctionText, literal_text, read_class_text, read_function
+from pytest_autotune.tuners.source.functions import (
     closure_cells,
     find_kept_source,
     is_code,
@@ -30,17 +30,23 @@ from pytest_autotune.tuners.shared.functions import (
     python_function,
     qualified_name,
     unwrap_attribute,
+    unwrapped,
 )
-from pytest_autotune.tuners.shared.imported_modules import read_imported_modules
-from pytest_autotune.tuners.shared.libraries import (
+from pytest_autotune.tuners.source.libraries import (
     Libraries,
     LibraryName,
     find_path,
     find_public_name,
     is_library_callable,
+    read_imported_modules,
 )
-from pytest_autotune.tuners.shared.scalars import list_triton_items, scalar_value, unwrapped
-from pytest_autotune.tuners.shared.used_values import UsedValues, list_defaults, list_used_values
+from pytest_autotune.tuners.source.values import (
+    UsedValues,
+    list_defaults,
+    list_triton_items,
+    list_used_values,
+    scalar_value,
+)
 
 DIGEST_LENGTH = 12
 

@@ -27,15 +27,14 @@ from functools import partial
 from typing import Any
 
 from pytest_autotune.cache.model import UncacheableError, Value, plain_value
-from pytest_autotune.tuners.shared.code_digests import CodeDigests
-from pytest_autotune.tuners.shared.code_digests import digest as digest
-from pytest_autotune.tuners.shared.code_text import NoDigestError
-from pytest_autotune.tuners.shared.distributions import Distribution
-from pytest_autotune.tuners.shared.functions import is_code as is_code
-from pytest_autotune.tuners.shared.functions import python_function, qualified_name
-from pytest_autotune.tuners.shared.libraries import Libraries, find_shortest_name
-from pytest_autotune.tuners.shared.scalars import is_dtype_class, scalar_value, unwrapped
-from pytest_autotune.tuners.shared.used_values import UsedValues
+from pytest_autotune.tuners.source.code_digests import CodeDigests
+from pytest_autotune.tuners.source.code_digests import digest as digest
+from pytest_autotune.tuners.source.code_text import NoDigestError
+from pytest_autotune.tuners.source.distributions import Distribution
+from pytest_autotune.tuners.source.functions import is_code as is_code
+from pytest_autotune.tuners.source.functions import python_function, qualified_name, unwrapped
+from pytest_autotune.tuners.source.libraries import Libraries, find_shortest_name
+from pytest_autotune.tuners.source.values import UsedValues, is_dtype_class, scalar_value
 
 #: The type of a fingerprint's value that is a digest of source. A new rule for digests gets a new name.
 FORM = "digest.2"

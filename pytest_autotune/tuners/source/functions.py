@@ -12,10 +12,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import is_dataclass
 from functools import cached_property, lru_cache, partialmethod
 from pathlib import Path
-from types import CodeType, FunctionType, ModuleType, SimpleNamespace
+from types import FunctionType, ModuleType, SimpleNamespace
 from typing import Any, Optional
 
-from pytest_autotune.tuners.shared.distributions import find_distribution_of_file, find_file
+from pytest_autotune.tuners.source.distributions import find_distribution_of_file, find_file
 
 #: Digests leave out the functions of these packages: a version of a package is no version of the kernel.
 _PACKAGES = {"triton", "torch", "numpy", "cupy", "numba", "pyopencl", "jax", "cutlass", "cuda", "pytest"}
@@ -88,6 +88,16 @@ def python_function(value: object) -> FunctionType | None:
         if isinstance(layer, FunctionType):
             return layer
     return None
+
+
+def unwrapped(value: Any) -> object:
+    """Return the value inside a ``tl.constexpr`` or a scalar of numpy, and other values as they are."""
+    while type(value).__name__ == "constexpr" and hasattr(value, "value"):
+        value = value.value
+    numpy: Any = sys.modules.get("numpy")
+    if numpy is not None and isinstance(value, numpy.generic):
+        return value.item()
+    return value
 
 
 def is_code(value: object) -> bool:
@@ -178,14 +188,6 @@ def closure_cells(function: FunctionType) -> dict[str, object]:
         except ValueError:  # the variable is not assigned yet
             continue
     return cells
-
-
-def list_names_in_code(code: CodeType) -> Iterator[str]:
-    """Yield the names of globals and attributes in some code, and in the functions inside it."""
-    yield from code.co_names
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield from list_names_in_code(constant)
 
 
 # The owner of code.

@@ -24,7 +24,7 @@ from weakref import WeakKeyDictionary
 
 from pytest_autotune.cache.host_time import HostTime
 from pytest_autotune.cache.model import UncacheableError
-from pytest_autotune.tuners.shared.functions import qualified_name
+from pytest_autotune.tuners.source.functions import qualified_name
 
 _LAYOUT_WORDS = {tokenize.INDENT: "<indent>", tokenize.DEDENT: "<dedent>", tokenize.NEWLINE: "<newline>"}
 _OMITTED_TOKENS = {tokenize.COMMENT, tokenize.NL, tokenize.ENCODING, tokenize.ENDMARKER}

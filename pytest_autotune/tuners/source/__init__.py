@@ -1,0 +1,1 @@
+"""Digests of the source that a choice depends on."""
