@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pytest_autotune.cache.codec import json_text
+from pytest_autotune.cache.codec.mapping import encode_for_process
 from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Value
 
@@ -23,7 +24,7 @@ CACHE = Cache(
 
 
 def crossed(index: EntryIndex) -> EntryIndex:
-    return EntryIndex(json_text.decode(json_text.encode_for_process(index), "index").entries)
+    return EntryIndex(json_text.decode(encode_for_process(index), "index").entries)
 
 
 @pytest.fixture(params=["caches", "encoded"])

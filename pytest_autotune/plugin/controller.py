@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_autotune.cache import stores
-from pytest_autotune.cache.codec import json_text
+from pytest_autotune.cache.codec.mapping import encode_for_process
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.foreign_text import to_one_line
 from pytest_autotune.cache.index import EntryIndex
@@ -27,7 +27,7 @@ from pytest_autotune.cache.locations import Location
 from pytest_autotune.cache.merge import merge_run
 from pytest_autotune.cache.model import Cache
 from pytest_autotune.cache.quantities import describe_count
-from pytest_autotune.cache.stores.content_digest import compute_content_digest
+from pytest_autotune.cache.stores.disk import compute_content_digest
 from pytest_autotune.cache.stores.store import Store
 from pytest_autotune.devices import visible_nvidia_gpus
 from pytest_autotune.modes import MODES
@@ -222,7 +222,7 @@ class Controller:
         """Return the message with the loaded entries; None in a run that loads nothing."""
         # Encoding 5,000 entries takes 0.35 s, so all workers get the same text.
         if self._encoded_entries is None and self._initial.index is not None:
-            self._encoded_entries = json_text.encode_for_process(self._initial.index)
+            self._encoded_entries = encode_for_process(self._initial.index)
         return self._encoded_entries
 
     @pytest.hookimpl(optionalhook=True)

@@ -26,8 +26,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from pytest_autotune.cache.codec.json_text import to_compact_json
-from pytest_autotune.cache.codec.mapping import for_json, to_mapping
+from pytest_autotune.cache.codec.mapping import for_json, to_compact_json, to_mapping
 from pytest_autotune.cache.codec.reading import from_mapping
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.model import Entry, Identity

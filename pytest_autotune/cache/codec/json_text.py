@@ -1,18 +1,15 @@
-"""The JSON format: a plain mapping, printed and parsed by Python's own module; also for the processes of a run."""
+"""The JSON format: a plain mapping, printed and parsed by Python's own module."""
 
 from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from pytest_autotune.cache.codec.mapping import Codec, Plain, for_json, to_mapping
 from pytest_autotune.cache.codec.reading import from_mapping
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.model import Cache, Entry
-
-#: Used in place of json.dumps(), which a test may mock.
-_COMPACT_ENCODER = json.JSONEncoder(separators=(",", ":"))
 
 
 def encode(entries: Sequence[Entry]) -> str:
@@ -53,16 +50,6 @@ def _build_mapping(pairs: list[tuple[str, object]]) -> Plain:
         ((name, _),) = Counter(name for name, _ in pairs).most_common(1)
         raise _RepeatedNameError(name)
     return plain
-
-
-def encode_for_process(entries: Iterable[Entry]) -> str:
-    """Return the entries as one line of JSON for another process of the run, in their order."""
-    return to_compact_json(for_json(to_mapping(list(entries))))
-
-
-def to_compact_json(plain: object) -> str:
-    """Return plain data, made by :func:`~.mapping.for_json`, as one line of JSON without its end."""
-    return _COMPACT_ENCODER.encode(plain)
 
 
 CODEC = Codec("JSON", (".json",), decode, encode)

@@ -8,6 +8,7 @@ booleans. This module has the fields, the version and the order that all formats
 from __future__ import annotations
 
 import base64
+import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -79,6 +80,8 @@ MESSAGES: Mapping[str, Mapping[str, Field]] = {
 }
 #: The field that holds a scalar of this type.
 _SCALAR_FIELDS = {bool: "bool", int: "int", float: "float", str: "text"}
+#: Used in place of json.dumps(), which a test may mock.
+_COMPACT_ENCODER = json.JSONEncoder(separators=(",", ":"))
 
 
 # Entries in a file
@@ -239,3 +242,13 @@ def for_json(plain: Any) -> Any:
     if isinstance(plain, float) and not math.isfinite(plain):
         return str(plain)
     return plain
+
+
+def encode_for_process(entries: Iterable[Entry]) -> str:
+    """Return the entries as one line of JSON for another process of the run, in their order."""
+    return to_compact_json(for_json(to_mapping(list(entries))))
+
+
+def to_compact_json(plain: object) -> str:
+    """Return plain data, made by :func:`for_json`, as one line of JSON without its end."""
+    return _COMPACT_ENCODER.encode(plain)
