@@ -10,8 +10,8 @@ import pytest
 
 from pytest_autotune.cache.codec import Format, encode
 from pytest_autotune.cache.errors import CacheError
-from pytest_autotune.cache.foreign_text import to_one_line
 from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Value, Versions
+from pytest_autotune.cache.wording import to_one_line
 
 from .conftest import Suite
 

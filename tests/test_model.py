@@ -20,7 +20,7 @@ from pytest_autotune.cache.model import (
     Versions,
     library_of,
 )
-from pytest_autotune.cache.quantities import describe_count
+from pytest_autotune.cache.wording import describe_count
 from pytest_autotune.tuners.source.source_digest import stable_value
 
 GPU = Device("GPU", "arch", 1)

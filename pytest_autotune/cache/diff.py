@@ -9,7 +9,7 @@ from enum import Enum
 from operator import attrgetter
 
 from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Identity
-from pytest_autotune.cache.quantities import describe_count
+from pytest_autotune.cache.wording import describe_count
 
 
 class ChangeKind(Enum):

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from pytest_autotune.cache.model import Digest, Value
-from pytest_autotune.cache.quantities import describe_first
+from pytest_autotune.cache.wording import describe_first
 
 #: A list of candidates is kept whole up to this many characters.
 MAX_LIST_LENGTH = 1200

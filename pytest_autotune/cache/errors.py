@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pytest_autotune.cache.foreign_text import to_one_line
+from pytest_autotune.cache.wording import to_one_line
 
 #: Characters of a message's event. A damaged file may have a line of a megabyte.
 _MAX_EVENT_LENGTH = 300

@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import NamedTuple
 
-from pytest_autotune.cache.foreign_text import describe_tuple
-from pytest_autotune.cache.quantities import describe_count
+from pytest_autotune.cache.wording import describe_count, describe_tuple
 
 Scalar = bool | int | float | str | None
 

@@ -11,7 +11,7 @@ from pytest_autotune.cache.codec import encode, find_format
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.locations import Location, is_url
 from pytest_autotune.cache.model import Cache
-from pytest_autotune.cache.quantities import describe_count
+from pytest_autotune.cache.wording import describe_count
 from pytest_autotune.cli.export import find_export_defect
 from pytest_autotune.cli.output import FOUND, OK, PATH, find_first_difference, print_lines, refuse_lossy, safe
 

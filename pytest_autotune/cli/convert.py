@@ -9,7 +9,7 @@ import click
 from pytest_autotune.cache import stores
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.model import Cache, Device
-from pytest_autotune.cache.quantities import describe_count
+from pytest_autotune.cache.wording import describe_count
 from pytest_autotune.cli.output import PATH, print_lines, refuse_lossy, safe
 
 _XLA = "xla"

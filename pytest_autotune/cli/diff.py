@@ -15,7 +15,7 @@ import click
 from pytest_autotune.cache import stores
 from pytest_autotune.cache.diff import Change, ChangeKind, Diff, compare_caches
 from pytest_autotune.cache.model import Cache, Device
-from pytest_autotune.cache.quantities import describe_count
+from pytest_autotune.cache.wording import describe_count
 from pytest_autotune.cli.output import FOUND, OK, PATH, compare_keys, format_table, print_lines, safe, with_warning
 from pytest_autotune.report.markdown import format_code
 from pytest_autotune.report.naming import describe_change, join_with_arrow

@@ -15,8 +15,8 @@ from pytest_autotune.cache import stores
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.locations import Location
-from pytest_autotune.cache.quantities import describe_count
 from pytest_autotune.cache.stores.disk import compute_content_digest
+from pytest_autotune.cache.wording import describe_count
 from pytest_autotune.cli.output import FOUND, OK, PATH, print_lines, safe, with_warning
 from pytest_autotune.modes import MODES, ModeRow
 from pytest_autotune.report import FILES, describe_obstacle

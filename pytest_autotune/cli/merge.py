@@ -12,8 +12,8 @@ from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.locations import Location, is_url
 from pytest_autotune.cache.merge import CombinedCaches, combine_caches
 from pytest_autotune.cache.model import Cache, Entry
-from pytest_autotune.cache.quantities import describe_count
 from pytest_autotune.cache.ties import MeasuredEntry
+from pytest_autotune.cache.wording import describe_count
 from pytest_autotune.cli.output import (
     PATH,
     describe_choice_and_time,

@@ -12,8 +12,8 @@ from fnmatch import fnmatchcase
 import click
 
 from pytest_autotune.cache.errors import CacheError
-from pytest_autotune.cache.foreign_text import to_one_line
 from pytest_autotune.cache.model import Cache, Entry, Problem, Value
+from pytest_autotune.cache.wording import to_one_line
 from pytest_autotune.report.naming import describe_choice, describe_time, join_nonempty
 
 #: Exit status: nothing is wrong.

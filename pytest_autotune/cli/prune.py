@@ -13,8 +13,8 @@ import click
 from pytest_autotune.cache import stores
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.model import Cache, Entry
-from pytest_autotune.cache.quantities import describe_count
 from pytest_autotune.cache.stores.store import Store
+from pytest_autotune.cache.wording import describe_count
 from pytest_autotune.cli.output import FOUND, OK, PATH, describe_on_device, matches, print_lines, safe, with_warning
 from pytest_autotune.report.json_report import build_entry_mapping, build_problem_mapping
 from pytest_autotune.report.process_gate import list_folder_errors

@@ -12,7 +12,7 @@ import click
 
 from pytest_autotune.cache import stores
 from pytest_autotune.cache.model import Device, Entry, Value
-from pytest_autotune.cache.quantities import describe_count, describe_seconds
+from pytest_autotune.cache.wording import describe_count, describe_seconds
 from pytest_autotune.cli.output import (
     FOUND,
     OK,

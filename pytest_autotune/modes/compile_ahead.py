@@ -12,7 +12,7 @@ from pathlib import Path
 
 from pytest_autotune import devices
 from pytest_autotune.cache.host_time import HostTime
-from pytest_autotune.cache.quantities import describe_count
+from pytest_autotune.cache.wording import describe_count
 from pytest_autotune.run.mode import Job, Mode
 from pytest_autotune.run.reporter import Reporter
 from pytest_autotune.run.result import RunResult

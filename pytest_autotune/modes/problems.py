@@ -15,8 +15,7 @@ from typing import Any
 from pytest_autotune.cache import stores
 from pytest_autotune.cache.distance import distance, launch_key
 from pytest_autotune.cache.errors import CacheError
-from pytest_autotune.cache.foreign_text import to_one_line
-from pytest_autotune.cache.quantities import describe_count
+from pytest_autotune.cache.wording import describe_count, to_one_line
 from pytest_autotune.run.mode import Mode
 from pytest_autotune.run.result import RunResult
 from pytest_autotune.run.section import Finding, Gate, Section

@@ -9,9 +9,8 @@ import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from pytest_autotune.cache.foreign_text import to_one_line
 from pytest_autotune.cache.model import Candidate, Entry, Identity, Problem
-from pytest_autotune.cache.quantities import describe_count
+from pytest_autotune.cache.wording import describe_count, to_one_line
 from pytest_autotune.modes import parse_part
 from pytest_autotune.report.counts import NO_LOOKUPS
 from pytest_autotune.report.json_report import build_candidate_mapping, build_problem_mapping

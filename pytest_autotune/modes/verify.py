@@ -14,11 +14,10 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from pytest_autotune.cache.diff import find_winner
-from pytest_autotune.cache.foreign_text import describe_error
 from pytest_autotune.cache.host_time import HostTime
 from pytest_autotune.cache.model import Candidate, Entry, Identity, Problem
-from pytest_autotune.cache.quantities import describe_count, describe_duration, round_significant
 from pytest_autotune.cache.ties import measurement_noise
+from pytest_autotune.cache.wording import describe_count, describe_duration, describe_error, round_significant
 from pytest_autotune.modes import parse_part
 from pytest_autotune.report.findings import build_finding
 from pytest_autotune.report.gate import Limit, explain_empty_run, explain_unreachable_entries

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_autotune.cache.quantities import describe_count
+from pytest_autotune.cache.wording import describe_count
 from pytest_autotune.plugin.values import Options
 from pytest_autotune.run.collected import Collected
 

@@ -21,14 +21,13 @@ import pytest
 from pytest_autotune.cache import stores
 from pytest_autotune.cache.codec.mapping import encode_for_process
 from pytest_autotune.cache.errors import CacheError
-from pytest_autotune.cache.foreign_text import to_one_line
 from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.locations import Location
 from pytest_autotune.cache.merge import merge_run
 from pytest_autotune.cache.model import Cache
-from pytest_autotune.cache.quantities import describe_count
 from pytest_autotune.cache.stores.disk import compute_content_digest
 from pytest_autotune.cache.stores.store import Store
+from pytest_autotune.cache.wording import describe_count, to_one_line
 from pytest_autotune.devices import visible_nvidia_gpus
 from pytest_autotune.modes import MODES
 from pytest_autotune.plugin import reports

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_autotune.cache.foreign_text import to_one_line
+from pytest_autotune.cache.wording import to_one_line
 from pytest_autotune.run.notes import Stage
 
 #: The first line appears after this many seconds of one tuning.

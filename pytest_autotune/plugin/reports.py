@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from pytest_autotune.cache.errors import CacheError
-from pytest_autotune.cache.foreign_text import to_one_line
+from pytest_autotune.cache.wording import to_one_line
 from pytest_autotune.plugin.values import CacheArgument, Options
 from pytest_autotune.report import FILES, ci_log, describe_obstacle, markdown, terminal
 from pytest_autotune.report.json_report import build_unfinished_mapping, to_json

@@ -33,9 +33,9 @@ from pytest_autotune import devices
 from pytest_autotune.cache import stores
 from pytest_autotune.cache.codec import json_text
 from pytest_autotune.cache.errors import CacheError
-from pytest_autotune.cache.foreign_text import to_one_line
 from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.model import Entry, library_of
+from pytest_autotune.cache.wording import to_one_line
 from pytest_autotune.plugin import names
 from pytest_autotune.plugin.completeness import IgnoredTestFiles
 from pytest_autotune.plugin.names import INPUT_KEY, MARKER

@@ -18,7 +18,7 @@ from typing import Any
 from pytest_autotune.cache.distance import LaunchValue, launch_key, launch_value
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.model import Cache, Entry
-from pytest_autotune.cache.quantities import describe_count
+from pytest_autotune.cache.wording import describe_count
 from pytest_autotune.production.choices import (
     find_triton_version,
     is_plain,

@@ -12,9 +12,8 @@ from operator import attrgetter
 
 from pytest_autotune.cache.distance import launch_key
 from pytest_autotune.cache.errors import CacheError
-from pytest_autotune.cache.foreign_text import to_one_line
 from pytest_autotune.cache.model import Cache, Device, Entry
-from pytest_autotune.cache.quantities import describe_count, describe_duration
+from pytest_autotune.cache.wording import describe_count, describe_duration, to_one_line
 from pytest_autotune.production.choices import (
     PICKER,
     SelectedChoices,

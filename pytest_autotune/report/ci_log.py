@@ -11,8 +11,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pytest_autotune.cache.foreign_text import to_one_line
-from pytest_autotune.cache.quantities import describe_count
+from pytest_autotune.cache.wording import describe_count, to_one_line
 from pytest_autotune.report.findings import MISS_WORDS, count_problems, list_findings, list_uncovered
 from pytest_autotune.report.hints import list_hints
 from pytest_autotune.run.result import RunResult, SourceLocation

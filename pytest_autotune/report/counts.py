@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from pytest_autotune.cache.quantities import describe_count
+from pytest_autotune.cache.wording import describe_count
 from pytest_autotune.report.line import Line
 from pytest_autotune.report.naming import describe_row_count, join_nonempty
 from pytest_autotune.run.result import DumpOutcome, RunResult

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from pytest_autotune.cache.model import Value
-from pytest_autotune.cache.quantities import describe_first
+from pytest_autotune.cache.wording import describe_first
 from pytest_autotune.report.naming import describe_problem, describe_row_count, is_readable, join_nonempty
 from pytest_autotune.run.lookup import Outcome
 from pytest_autotune.run.result import RunResult

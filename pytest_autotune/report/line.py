@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pytest_autotune.cache.foreign_text import to_one_line
+from pytest_autotune.cache.wording import to_one_line
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from pytest_autotune.cache.diff import Change
-from pytest_autotune.cache.foreign_text import to_one_line
-from pytest_autotune.cache.quantities import describe_count, describe_seconds
+from pytest_autotune.cache.wording import describe_count, describe_seconds, to_one_line
 from pytest_autotune.report.counts import list_count_lines
 from pytest_autotune.report.findings import MISS_WORDS, Cost, list_findings, list_kernel_costs, list_test_costs
 from pytest_autotune.report.hints import list_hints

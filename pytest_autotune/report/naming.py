@@ -1,6 +1,6 @@
 """Words for problems, choices, times and changes. All renderers and commands use them, so that names are equal.
 
-:mod:`pytest_autotune.cache.quantities` has the words for numbers.
+:mod:`pytest_autotune.cache.wording` has the words for numbers.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pytest_autotune.cache.diff import Change, find_winner
 from pytest_autotune.cache.digest_parts import describe_changes
 from pytest_autotune.cache.model import Candidate, Entry, Problem, Value
-from pytest_autotune.cache.quantities import describe_count, describe_duration
+from pytest_autotune.cache.wording import describe_count, describe_duration
 
 #: Word of findings -> the noun for a count of them, singular and plural. For other words, the noun is the word.
 _NOUNS = {"MISS": ("miss", "misses"), "MISMATCH": ("mismatch", "mismatches"), "HIT": ("hit", "hits")}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from pytest_autotune.cache.quantities import describe_count
+from pytest_autotune.cache.wording import describe_count
 from pytest_autotune.report.line import Line
 from pytest_autotune.run.result import RunResult
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from pytest_autotune.cache.locations import is_url
 from pytest_autotune.cache.model import Cache, Device
-from pytest_autotune.cache.quantities import describe_count
+from pytest_autotune.cache.wording import describe_count
 from pytest_autotune.report.gate import Limit, describe_test_counts, judge
 from pytest_autotune.report.naming import join_nonempty
 from pytest_autotune.report.process_reports import LoadedCache, ProcessReport, build_joint_result

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from pytest_autotune.cache.errors import CacheError
-from pytest_autotune.cache.foreign_text import error_message
 from pytest_autotune.cache.model import Entry
+from pytest_autotune.cache.wording import error_message
 from pytest_autotune.report.json_report import FORMAT_VERSION
 from pytest_autotune.run.ci_run import CiRun
 from pytest_autotune.run.collected import Collected

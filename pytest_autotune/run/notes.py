@@ -14,8 +14,8 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
-from pytest_autotune.cache.foreign_text import error_message
 from pytest_autotune.cache.model import Problem
+from pytest_autotune.cache.wording import error_message
 
 _T = TypeVar("_T")
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 
-from pytest_autotune.cache.foreign_text import to_one_line
 from pytest_autotune.cache.model import (
     NO_VERSIONS,
     Candidate,
@@ -17,6 +16,7 @@ from pytest_autotune.cache.model import (
     Value,
     Versions,
 )
+from pytest_autotune.cache.wording import to_one_line
 from pytest_autotune.run.notes import Notes
 
 

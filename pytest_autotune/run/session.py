@@ -7,9 +7,9 @@ from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from typing import NoReturn
 
-from pytest_autotune.cache.foreign_text import describe_error
 from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.model import Entry, Fingerprint, Identity, Problem
+from pytest_autotune.cache.wording import describe_error
 from pytest_autotune.run.lookup import Lookup, Policy
 from pytest_autotune.run.mode import Mode
 from pytest_autotune.run.notes import Progress

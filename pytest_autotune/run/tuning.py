@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from pytest_autotune.cache.host_time import HostTime
 from pytest_autotune.cache.model import Candidate, Entry, Problem
-from pytest_autotune.cache.quantities import round_significant
+from pytest_autotune.cache.wording import round_significant
 from pytest_autotune.run.lookup import Lookup, NotRecorded, Outcome, TunedEntry
 from pytest_autotune.run.notes import WAITING_FOR_GPU
 from pytest_autotune.run.question import Question, list_digests

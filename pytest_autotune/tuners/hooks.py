@@ -10,8 +10,8 @@ from importlib.metadata import EntryPoint
 from types import ModuleType
 from typing import Any
 
-from pytest_autotune.cache.foreign_text import error_message
 from pytest_autotune.cache.model import library_of
+from pytest_autotune.cache.wording import error_message
 from pytest_autotune.run.active import ACTIVE_RUNS
 from pytest_autotune.run.mode import Job, Suite
 from pytest_autotune.run.session import Session

@@ -14,8 +14,8 @@ from typing import Any
 from pytest_autotune.cache.codec.mapping import MAX_FOREIGN_BYTES, MESSAGES, Codec, Plain, to_mapping
 from pytest_autotune.cache.codec.reading import UnknownField, from_mapping
 from pytest_autotune.cache.errors import CacheError
-from pytest_autotune.cache.foreign_text import to_one_line
 from pytest_autotune.cache.model import Cache, Entry, Problem
+from pytest_autotune.cache.wording import to_one_line
 
 _HEADER = "# proto-file: pytest_autotune/cache/autotune_cache.proto\n# proto-message: pytest_autotune.AutotuneCache\n"
 #: The comment that names a problem has at most so many characters.

@@ -18,7 +18,6 @@ from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.host_time import HostTime
 from pytest_autotune.cache.locations import MARKER, Location
 from pytest_autotune.cache.model import Cache, Entry
-from pytest_autotune.cache.quantities import describe_count
 from pytest_autotune.cache.stores.store import OpenedStore, UpdateOutcome
 from pytest_autotune.cache.stores.writing import (
     LONGEST_WAIT_S,
@@ -31,6 +30,7 @@ from pytest_autotune.cache.stores.writing import (
     os_errors,
     replace_file_bytes,
 )
+from pytest_autotune.cache.wording import describe_count
 
 #: A larger file is not a cache.
 MAX_BYTES = 64 * 2**20

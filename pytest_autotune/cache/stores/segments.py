@@ -33,10 +33,10 @@ from pytest_autotune.cache.host_time import HostTime
 from pytest_autotune.cache.locations import Location
 from pytest_autotune.cache.merge import combine_caches, next_generation
 from pytest_autotune.cache.model import Cache, Entry
-from pytest_autotune.cache.quantities import describe_count
 from pytest_autotune.cache.stores.disk import MAX_BYTES
 from pytest_autotune.cache.stores.objects import describe_request_error, next_page, open_url, run, within_patience
 from pytest_autotune.cache.stores.store import NotTakenError, OpenedStore, UpdateOutcome
+from pytest_autotune.cache.wording import describe_count
 
 #: The longest time for all pages of a list, for a run and for a compaction. Some stores give the first page for ever.
 _LIST_S = 5.0

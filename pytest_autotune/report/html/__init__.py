@@ -17,9 +17,8 @@ from dataclasses import asdict
 from importlib.resources import files
 from typing import Any
 
-from pytest_autotune.cache.foreign_text import to_one_line
-from pytest_autotune.cache.quantities import round_significant
 from pytest_autotune.cache.ties import kept_choice_tolerance
+from pytest_autotune.cache.wording import round_significant, to_one_line
 from pytest_autotune.report.counts import join_count_lines
 from pytest_autotune.report.findings import list_findings, list_kernel_costs, list_test_costs
 from pytest_autotune.report.hints import list_hints

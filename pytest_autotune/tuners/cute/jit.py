@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from types import FunctionType
 from typing import Any
 
-from pytest_autotune.cache.foreign_text import describe_error
 from pytest_autotune.cache.model import Problem, UncacheableError, Value
+from pytest_autotune.cache.wording import describe_error
 from pytest_autotune.run.session import Session
 from pytest_autotune.run.tuning import Tuning
 from pytest_autotune.tuners.cute.internals import AutotunedFunction, CompiledLaunch, CuteLibrary, is_autotuned

@@ -9,8 +9,8 @@ from functools import partial
 from types import FunctionType
 from typing import Any
 
-from pytest_autotune.cache.foreign_text import describe_error
 from pytest_autotune.cache.model import Problem, UncacheableError, Value
+from pytest_autotune.cache.wording import describe_error
 from pytest_autotune.run.session import Session
 from pytest_autotune.tuners.cute.internals import list_configs
 from pytest_autotune.tuners.cute.searching import NAME, CuteSearch, build_problem, was_measured

@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol
 
-from pytest_autotune.cache.foreign_text import describe_error, first_line
 from pytest_autotune.cache.model import Candidate
+from pytest_autotune.cache.wording import describe_error, first_line
 from pytest_autotune.devices import torch_cuda
 from pytest_autotune.run.tuning import MAX_REASON_LENGTH
 from pytest_autotune.tuners.function.plan import DeviceLock, Plan

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from pytest_autotune.cache.foreign_text import describe_error
 from pytest_autotune.cache.model import Candidate, Digest, Entry, UncacheableError, Value
 from pytest_autotune.cache.structured import decode_params
+from pytest_autotune.cache.wording import describe_error
 from pytest_autotune.run.question import Question
 from pytest_autotune.run.session import Session
 from pytest_autotune.run.tuning import Tuning

@@ -16,9 +16,9 @@ from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import Any
 
-from pytest_autotune.cache.foreign_text import describe_error
 from pytest_autotune.cache.host_time import HostTime
 from pytest_autotune.cache.model import Candidate, Entry, Problem
+from pytest_autotune.cache.wording import describe_error
 from pytest_autotune.run.question import Question
 from pytest_autotune.run.session import Session
 from pytest_autotune.run.tuning import Tuning

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NoReturn, TypeVar
 
-from pytest_autotune.cache.quantities import round_significant
+from pytest_autotune.cache.wording import round_significant
 
 _Error = TypeVar("_Error", bound=BaseException)
 

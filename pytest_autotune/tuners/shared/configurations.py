@@ -13,7 +13,6 @@ from types import SimpleNamespace
 from typing import Any
 
 from pytest_autotune.cache.digest_parts import digest_of_candidates, digest_of_parts
-from pytest_autotune.cache.foreign_text import describe_error
 from pytest_autotune.cache.model import (
     NO_VERSIONS,
     Candidate,
@@ -24,8 +23,8 @@ from pytest_autotune.cache.model import (
     Value,
     Versions,
 )
-from pytest_autotune.cache.quantities import describe_count
 from pytest_autotune.cache.structured import structured_value
+from pytest_autotune.cache.wording import describe_count, describe_error
 from pytest_autotune.run.question import Question
 from pytest_autotune.run.session import Session
 from pytest_autotune.run.tuning import MAX_REASONS, Tuning, stable_reason

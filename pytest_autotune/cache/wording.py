@@ -1,12 +1,14 @@
-"""Makes foreign text safe to show: the names of caches, kernels and devices, and messages. No other module does this.
+"""Writes the parts of messages: counts and durations in words, errors, and foreign text in a safe form.
 
-Foreign text may have newlines that forge rows, and sequences that control a terminal. It may have characters that are
-invisible or reorder the text around them, and words that a CI system takes for commands.
+Foreign text is the names of caches, kernels and devices, and messages of others. No other module makes it safe to show.
+It may have newlines that forge rows, and sequences that control a terminal. It may have characters that are invisible
+or reorder the text around them, and words that a CI system takes for commands.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 #: Characters of a line that is shown to a reader. A longer line loses its middle.
 MAX_LINE_LENGTH = 1000
@@ -22,6 +24,66 @@ _COMMAND = re.compile(r"^(\s*)([:#])(?=[:#])|()(#)(?=#\w*\[)")
 #: A part of an encoded tuple: kind of scalar, scalar, type, each as Python writes text.
 _PART = re.compile(r"""\('(\w+)', ('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"), '(\w*)'\)""")
 _TUPLE = re.compile(rf"\[(?:{_PART.pattern}(?:, {_PART.pattern})*)?\]")
+
+
+# Counts and durations
+
+
+def describe_count(number: int, singular: str, plural: str = "") -> str:
+    """Return a number with its noun: ``"1 entry"``, ``"2 entries"``.
+
+    :param plural: the noun for any number but 1; empty for the singular with an ``s``, or with ``ies`` in place of its
+        last ``y``.
+    """
+    if number == 1:
+        return f"{number} {singular}"
+    if plural:
+        return f"{number} {plural}"
+    if singular.endswith("y"):
+        return f"{number} {singular[:-1]}ies"
+    return f"{number} {singular}s"
+
+
+def describe_first(words: Sequence[str], limit: int) -> str:
+    """Return the first words, and the number of the words that are left out: ``"a, b and 3 more"``."""
+    text = ", ".join(words[:limit])
+    omitted_count = len(words) - limit
+    if omitted_count > 0:
+        text += f" and {omitted_count} more"
+    return text
+
+
+def describe_duration(time_us: float) -> str:
+    """Return a time with a readable unit: ``"7.68 us"``, ``"72.04 ms"``.
+
+    :param time_us: the time in microseconds.
+    """
+    for unit, us in (("s", 1e6), ("ms", 1e3)):
+        if abs(time_us) >= us:
+            return f"{time_us / us:.4g} {unit}"
+    return f"{time_us:.4g} us"
+
+
+def describe_seconds(number: float) -> str:
+    """Return a time with a readable unit: ``"72 ms"``, ``"1.5 s"``, ``"2.5 min"``.
+
+    :param number: the time in seconds.
+    """
+    if not number:
+        return "0 s"
+    if number >= 5400:
+        return f"{number / 3600:.1f} h"
+    if number >= 90:
+        return f"{number / 60:.1f} min"
+    return describe_duration(float(f"{number * 1e6:.3g}"))
+
+
+def round_significant(number: float, digits: int = 3) -> float:
+    """Return a measured number without the digits that are noise."""
+    return float(f"{number:.{digits}g}")
+
+
+# Foreign text and errors
 
 
 def to_one_line(text: str, max_length: int = MAX_LINE_LENGTH) -> str:
