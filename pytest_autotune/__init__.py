@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pytest_autotune.cache.model import Device as Device
     from pytest_autotune.production.use import use as use
-    from pytest_autotune.run.active import ACTIVE_RUNS as ACTIVE_RUNS
+    from pytest_autotune.run import ACTIVE_RUNS as ACTIVE_RUNS
     from pytest_autotune.tuners.function.identity import multiple_of as multiple_of
     from pytest_autotune.tuners.function.identity import power_of_two as power_of_two
     from pytest_autotune.tuners.function.plan import Optuna as Optuna
@@ -29,7 +29,7 @@ __version__ = "0.1.0"
 #: The module of each public name.
 _PUBLIC = {
     # Modules that ``pytest-autotune export`` wrote look up this name here, so it never changes.
-    "ACTIVE_RUNS": "pytest_autotune.run.active",
+    "ACTIVE_RUNS": "pytest_autotune.run",
     "Device": "pytest_autotune.cache.model",
     "InvalidConfiguration": "pytest_autotune.tuners.function.space",
     "Measuring": "pytest_autotune.tuners.measuring.options",

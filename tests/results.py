@@ -8,7 +8,8 @@ from typing import Any
 from pytest_autotune.cache.model import Candidate, Entry
 from pytest_autotune.run.collected import Collected
 from pytest_autotune.run.lookup import Policy
-from pytest_autotune.run.result import RunRequest, RunResult
+from pytest_autotune.run.request import RunRequest
+from pytest_autotune.run.result import RunResult
 from pytest_autotune.run.rows import ProblemRow
 
 NOTHING = RunResult()

@@ -19,9 +19,8 @@ from triton.runtime import autotuner as autotuner_module
 from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.model import Cache, Entry
 from pytest_autotune.run.collected import Collected, collect
-from pytest_autotune.run.dump_plan import FileDump
 from pytest_autotune.run.lookup import Policy
-from pytest_autotune.run.result import RunRequest
+from pytest_autotune.run.request import FileDump, RunRequest
 from pytest_autotune.run.session import Session
 from pytest_autotune.run.settle import InitialCaches, settle
 from pytest_autotune.tuners.triton.adapter import Adapter

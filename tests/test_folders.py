@@ -14,7 +14,7 @@ import pytest
 from pytest_autotune.cache.model import Device, Identity, Problem
 from pytest_autotune.plugin.progress import ProgressFile
 from pytest_autotune.run.lookup import Lookup
-from pytest_autotune.run.notes import Stage
+from pytest_autotune.run.reporter import Stage
 from pytest_autotune.workers.events import Log
 from pytest_autotune.workers.locks import (
     RunMembership,

@@ -9,9 +9,9 @@ import pytest
 from pytest_autotune.cache.model import Candidate, Device, Entry, Problem
 from pytest_autotune.report.hints import list_hints
 from pytest_autotune.run.lookup import Outcome
-from pytest_autotune.run.result import DumpOutcome, RunRequest, RunResult
+from pytest_autotune.run.request import RunRequest
+from pytest_autotune.run.result import DumpOutcome, Gate, RunResult
 from pytest_autotune.run.rows import ProblemRow
-from pytest_autotune.run.section import Gate
 from tests.results import result
 
 GPU, OTHER = Device("GPU", "arch", 4), Device("Other GPU", "arch", 8)

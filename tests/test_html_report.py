@@ -20,9 +20,8 @@ from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem
 from pytest_autotune.report.html import build_page_data, to_html
 from pytest_autotune.report.naming import describe_problem
 from pytest_autotune.run.lookup import Outcome
-from pytest_autotune.run.result import DumpOutcome, RunResult
+from pytest_autotune.run.result import DumpOutcome, Gate, RunResult
 from pytest_autotune.run.rows import ProblemRow
-from pytest_autotune.run.section import Gate
 from tests.results import result, tuned
 
 GPU = Device("Toy GPU", "toy", 4)

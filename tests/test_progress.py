@@ -13,7 +13,7 @@ import pytest
 
 from pytest_autotune.cache.model import Device, Problem
 from pytest_autotune.plugin.progress import ProgressFile, ProgressLine, read_stages
-from pytest_autotune.run.notes import WAITING_FOR_GPU, Progress, Stage
+from pytest_autotune.run.reporter import WAITING_FOR_GPU, Progress, Stage
 from tests.conftest import DISTRIBUTIONS, Suite
 
 PROBLEM = Problem("toy", "lib.op", (), Device("GPU", "arch", 1))

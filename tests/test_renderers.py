@@ -11,9 +11,8 @@ from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem
 from pytest_autotune.report import ci_log, markdown
 from pytest_autotune.report.findings import Cost, list_kernel_costs, list_test_costs
 from pytest_autotune.run.lookup import Outcome
-from pytest_autotune.run.result import RunResult, SourceLocation
+from pytest_autotune.run.result import Finding, Gate, RunResult, Section, SourceLocation
 from pytest_autotune.run.rows import ProblemRow
-from pytest_autotune.run.section import Finding, Gate, Section
 from tests.results import result
 
 GPU = Device("Toy GPU", "toy", 4)

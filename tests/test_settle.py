@@ -13,9 +13,9 @@ from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem
 from pytest_autotune.report import json_report, terminal
 from pytest_autotune.report.gate import Limit, judge
 from pytest_autotune.run.collected import Collected
-from pytest_autotune.run.dump_plan import UPDATE_ALL, UPDATE_PRUNE, FileDump, NoDump
 from pytest_autotune.run.lookup import SPECIALIZATION, Lookup, Outcome, TunedEntry, UsedEntry
-from pytest_autotune.run.result import DumpOutcome, RunRequest, RunResult
+from pytest_autotune.run.request import UPDATE_ALL, UPDATE_PRUNE, FileDump, NoDump, RunRequest
+from pytest_autotune.run.result import DumpOutcome, RunResult
 from pytest_autotune.run.rows import ProblemRow
 from pytest_autotune.run.settle import InitialCaches, settle
 from pytest_autotune.workers.events import Event

@@ -13,9 +13,8 @@ from pytest_autotune.cache.merge import combine_caches, merge_run
 from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Value
 from pytest_autotune.cache.ties import MeasuredEntry
 from pytest_autotune.run.collected import collect
-from pytest_autotune.run.dump_plan import UPDATE_ALL, UPDATE_PRUNE, FileDump
 from pytest_autotune.run.lookup import SPECIALIZATION, Lookup, Outcome, UsedEntry
-from pytest_autotune.run.result import RunRequest
+from pytest_autotune.run.request import UPDATE_ALL, UPDATE_PRUNE, FileDump, RunRequest
 from pytest_autotune.run.settle import InitialCaches, settle
 from pytest_autotune.tuners.triton.specialization_text import (
     LONGEST,

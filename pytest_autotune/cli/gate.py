@@ -33,8 +33,7 @@ from pytest_autotune.report.terminal import render_section
 from pytest_autotune.report.verdict import build_verdict
 from pytest_autotune.run.ci_run import read_ci_run
 from pytest_autotune.run.mode import Mode
-from pytest_autotune.run.result import RunResult
-from pytest_autotune.run.section import Gate
+from pytest_autotune.run.result import Gate, RunResult
 from pytest_autotune.run.settle import InitialCaches
 
 #: The name of the option that limits slower choices. The mode that has this option measures them.

@@ -15,12 +15,10 @@ from pytest_autotune.modes import parse_part
 from pytest_autotune.report.counts import NO_LOOKUPS
 from pytest_autotune.report.json_report import build_candidate_mapping, build_problem_mapping
 from pytest_autotune.report.naming import describe_problem
-from pytest_autotune.run.lookup import Lookup, UsedEntry
+from pytest_autotune.run.lookup import Lookup, Question, UsedEntry
 from pytest_autotune.run.mode import Mode
-from pytest_autotune.run.notes import Notes
-from pytest_autotune.run.question import Question
-from pytest_autotune.run.result import RunResult
-from pytest_autotune.run.section import Finding, Section
+from pytest_autotune.run.reporter import Reporter
+from pytest_autotune.run.result import Finding, RunResult, Section
 from pytest_autotune.run.sources import Answer, Rejection, Source, select_rejections
 from pytest_autotune.workers.events import Event
 
@@ -78,7 +76,7 @@ class Sweep(Mode):
         spread = max(candidate_count, self.parts)
         return (self.part - 1) * spread // self.parts % candidate_count
 
-    def build_source(self, question: Question, reporter: Notes) -> Source | None:
+    def build_source(self, question: Question, reporter: Reporter) -> Source | None:
         """Return the source of the problem's candidates, in the order of this sweep."""
         problem = question.problem
         candidates: Sequence[Candidate] = ()

@@ -24,8 +24,7 @@ from pytest_autotune.report.gate import Limit, explain_empty_run, explain_unreac
 from pytest_autotune.run.lookup import Lookup, Outcome
 from pytest_autotune.run.mode import Mode
 from pytest_autotune.run.reporter import Reporter
-from pytest_autotune.run.result import RunResult
-from pytest_autotune.run.section import Gate, ProblemRemark, Section
+from pytest_autotune.run.result import Gate, ProblemRemark, RunResult, Section
 from pytest_autotune.run.tuning import Tuning
 from pytest_autotune.tuners.measuring.clocks import Clock, Runner
 from pytest_autotune.tuners.measuring.launching import CandidateResult as Launched

@@ -40,10 +40,10 @@ from pytest_autotune.report import ci_log, terminal
 from pytest_autotune.report.counts import describe_dump
 from pytest_autotune.report.gate import explain_no_part, judge
 from pytest_autotune.run.collected import ALONE, Collected, collect
-from pytest_autotune.run.dump_plan import UPDATE_ALL, NoDump, plan_dump
 from pytest_autotune.run.dumping import dump_run, dump_test_caches
-from pytest_autotune.run.notes import Progress
-from pytest_autotune.run.result import RunRequest, RunResult
+from pytest_autotune.run.reporter import Progress
+from pytest_autotune.run.request import UPDATE_ALL, NoDump, RunRequest, plan_dump
+from pytest_autotune.run.result import RunResult
 from pytest_autotune.run.settle import InitialCaches, collect_measurements, settle
 from pytest_autotune.tuners import TUNERS, list_third_party_tuners
 from pytest_autotune.workers.coordinator import Coordinator

@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 
 from pytest_autotune.cache.wording import to_one_line
-from pytest_autotune.run.notes import Stage
+from pytest_autotune.run.reporter import Stage
 
 #: The first line appears after this many seconds of one tuning.
 AFTER_S = 10.0

@@ -45,7 +45,7 @@ from pytest_autotune.run.collected import END
 from pytest_autotune.run.lookup import NO_ENTRY, Lookup, Outcome
 from pytest_autotune.run.mode import Job, Suite
 from pytest_autotune.run.nearest import explain_miss
-from pytest_autotune.run.notes import Progress
+from pytest_autotune.run.reporter import Progress
 from pytest_autotune.run.session import Session
 from pytest_autotune.tuners import TUNERS, adapter_class
 from pytest_autotune.tuners.hooks import Hooks

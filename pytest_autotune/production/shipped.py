@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from pytest_autotune.cache.model import Candidate
-from pytest_autotune.run.active import ACTIVE_RUNS
+from pytest_autotune.run import ACTIVE_RUNS
 
 
 @dataclass(frozen=True)

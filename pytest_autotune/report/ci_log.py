@@ -14,9 +14,8 @@ from dataclasses import dataclass
 from pytest_autotune.cache.wording import describe_count, to_one_line
 from pytest_autotune.report.findings import MISS_WORDS, count_problems, list_findings, list_uncovered
 from pytest_autotune.report.hints import list_hints
-from pytest_autotune.run.result import RunResult, SourceLocation
+from pytest_autotune.run.result import Finding, RunResult, SourceLocation
 from pytest_autotune.run.rows import ProblemRow
-from pytest_autotune.run.section import Finding
 
 #: The number of errors, and of warnings, that GitHub shows of a step.
 _MAX_ANNOTATIONS = 10

@@ -14,9 +14,8 @@ from pytest_autotune.cache.model import Value
 from pytest_autotune.cache.wording import describe_first
 from pytest_autotune.report.naming import describe_problem, describe_row_count, is_readable, join_nonempty
 from pytest_autotune.run.lookup import Outcome
-from pytest_autotune.run.result import RunResult
+from pytest_autotune.run.result import Finding, RunResult
 from pytest_autotune.run.rows import NOT_COVERED, ProblemRow
-from pytest_autotune.run.section import Finding
 
 #: The largest number of similar rows that are listed singly; more rows become a group.
 MAX_SINGLE_ROWS = 3

@@ -13,8 +13,7 @@ from decimal import Decimal
 from pytest_autotune.cache.wording import describe_count
 from pytest_autotune.report.naming import join_nonempty
 from pytest_autotune.run.lookup import Outcome
-from pytest_autotune.run.result import RunResult
-from pytest_autotune.run.section import Gate
+from pytest_autotune.run.result import Gate, RunResult
 
 #: The outcomes of tests, in pytest's words and order.
 _TEST_OUTCOMES = ("failed", "passed", "skipped", "xfailed", "xpassed")

@@ -18,8 +18,7 @@ from pytest_autotune.report.hints import list_hints
 from pytest_autotune.report.naming import describe_change, describe_problem
 from pytest_autotune.report.notes import list_notes
 from pytest_autotune.report.verdict import build_verdict, list_facts
-from pytest_autotune.run.result import RunResult
-from pytest_autotune.run.section import Finding
+from pytest_autotune.run.result import Finding, RunResult
 
 _SIGNS = {"failed": "❌", "passed": "✅", "unjudged": "❔"}
 #: The titles of the tables of findings, by the word of the findings. For other words, the word is the title.

@@ -17,8 +17,7 @@ from pytest_autotune.report.gate import Limit, describe_test_counts, judge
 from pytest_autotune.report.naming import join_nonempty
 from pytest_autotune.report.process_reports import LoadedCache, ProcessReport, build_joint_result
 from pytest_autotune.run.process_record import ProcessRecord
-from pytest_autotune.run.result import RunResult
-from pytest_autotune.run.section import Gate
+from pytest_autotune.run.result import Gate, RunResult
 from pytest_autotune.run.settle import InitialCaches
 
 

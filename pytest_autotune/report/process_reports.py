@@ -20,7 +20,8 @@ from pytest_autotune.run.ci_run import CiRun
 from pytest_autotune.run.collected import Collected
 from pytest_autotune.run.lookup import Lookup, Policy
 from pytest_autotune.run.process_record import ProcessRecord, decode_record
-from pytest_autotune.run.result import RunRequest, RunResult
+from pytest_autotune.run.request import RunRequest
+from pytest_autotune.run.result import RunResult
 from pytest_autotune.run.settle import (
     EndedRun,
     InitialCaches,

@@ -14,8 +14,7 @@ from pytest_autotune.report.hints import list_hints
 from pytest_autotune.report.line import Line
 from pytest_autotune.report.naming import describe_row_count
 from pytest_autotune.report.notes import list_notes, list_warnings
-from pytest_autotune.run.result import RunResult
-from pytest_autotune.run.section import Finding
+from pytest_autotune.run.result import Finding, RunResult
 
 #: The number of findings with the same word that are shown without ``-v``.
 _MAX_SHOWN = 10

@@ -9,9 +9,9 @@ from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.model import Identity
 from pytest_autotune.cache.stores.store import Store
 from pytest_autotune.run.collected import Collected
-from pytest_autotune.run.dump_plan import UPDATE_ALL, UPDATE_NEW, plan_dump
 from pytest_autotune.run.lookup import TUNED
-from pytest_autotune.run.result import DumpOutcome, RunRequest, RunResult
+from pytest_autotune.run.request import UPDATE_ALL, UPDATE_NEW, RunRequest, plan_dump
+from pytest_autotune.run.result import DumpOutcome, RunResult
 from pytest_autotune.run.settle import (
     EndedRun,
     InitialCaches,

@@ -1,18 +1,88 @@
-"""One lookup of a problem, its result, and the policy of a run for lookups."""
+"""The question of an adapter about one problem, the lookup with its outcome and result, and the policy for lookups."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from fnmatch import fnmatchcase
 from typing import Any
 
-from pytest_autotune.cache.model import Device, Entry, Fingerprint, Identity, Problem, library_of
+from pytest_autotune.cache.model import (
+    NO_VERSIONS,
+    Candidate,
+    Device,
+    Digest,
+    Entry,
+    Fingerprint,
+    Identity,
+    Problem,
+    Value,
+    Versions,
+    library_of,
+)
 from pytest_autotune.workers.events import Event
 
 #: The reason of a miss before anything has compared it with the other entries of the kernel.
 NO_ENTRY = "no entry"
+
+
+class Question(ABC):
+    """One problem that an adapter asks about.
+
+    An adapter makes a question for each lookup. It says in :meth:`offers` which choices its tuner can use, and
+    overrides each other method that its tuner has an answer for.
+
+    :param fingerprint: the values that must be equal for an entry to be trusted; empty if the key says it all.
+    :param label: words about the call that are known only sometimes, for reports; never compared.
+    :param versions: of the libraries that matter to the tuner, its own first.
+    :param may_be_renamed: the kernel is named by where its code stands. An entry with the same source, under a name
+        that no test asks for, then belongs to the kernel.
+    """
+
+    def __init__(
+        self,
+        problem: Problem,
+        fingerprint: Iterable[Value] = (),
+        *,
+        label: str = "",
+        versions: Versions = NO_VERSIONS,
+        may_be_renamed: bool = False,
+    ) -> None:
+        self.problem = problem
+        self.fingerprint = Fingerprint(fingerprint)
+        self.label = str(label)
+        self.versions = versions
+        self.may_be_renamed = may_be_renamed
+
+    @property
+    def identity(self) -> Identity:
+        """The problem and its fingerprint."""
+        return Identity(self.problem, self.fingerprint)
+
+    @abstractmethod
+    def offers(self, entry: Entry) -> bool:
+        """Whether the choice of an entry is among the candidates now."""
+
+    def candidates(self) -> Sequence[Candidate]:
+        """Return all candidates without times, in the tuner's own order; empty if they are not known.
+
+        The session asks for them in a sweep, and if a candidate or a near entry's choice replaces a tuning. If they
+        are not known, the tuner searches.
+        """
+        return ()
+
+    def digests(self) -> Iterable[Digest]:
+        """Return the parts that the digests of the fingerprint are made of.
+
+        The session asks for them if the problem is stale, to name what changed, and when a tuning is recorded.
+        """
+        return ()
+
+    def help(self) -> None:
+        """Help another worker that tunes this problem now, for example by compiling candidates."""
+        return
 
 
 class Outcome(str, Enum):

@@ -8,11 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from pytest_autotune.cache.model import Entry, Problem
-from pytest_autotune.run.lookup import Lookup
-from pytest_autotune.run.question import Question
+from pytest_autotune.run.lookup import Lookup, Question
 from pytest_autotune.run.reporter import Reporter
-from pytest_autotune.run.result import RunResult
-from pytest_autotune.run.section import Section
+from pytest_autotune.run.result import RunResult, Section
 from pytest_autotune.run.sources import Source
 from pytest_autotune.run.tuning import Tuning
 from pytest_autotune.workers.events import Event

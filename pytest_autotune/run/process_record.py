@@ -15,7 +15,8 @@ from pytest_autotune.cache.merge import without_candidates
 from pytest_autotune.cache.model import Entry, Problem, Versions, is_tuner_named, library_of
 from pytest_autotune.run.collected import Collected
 from pytest_autotune.run.lookup import SPECIALIZATION, Lookup, Policy
-from pytest_autotune.run.result import RunRequest, RunResult
+from pytest_autotune.run.request import RunRequest
+from pytest_autotune.run.result import RunResult
 from pytest_autotune.workers.events import Event
 
 

@@ -26,7 +26,7 @@ _FALLBACKS = {
 class ProblemRow:
     """One problem of the run, from the lookups of all processes.
 
-    A row is complete data about its problem, for every report. A :class:`~pytest_autotune.run.section.Finding` is a
+    A row is complete data about its problem, for every report. A :class:`~pytest_autotune.run.result.Finding` is a
     line of the summary, about one problem or several.
 
     :param changed: for a stale problem, the names of the parts of the fingerprint that changed: ``("source",)``.

@@ -10,11 +10,9 @@ from typing import NoReturn
 from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.model import Entry, Fingerprint, Identity, Problem
 from pytest_autotune.cache.wording import describe_error
-from pytest_autotune.run.lookup import Lookup, Policy
+from pytest_autotune.run.lookup import Lookup, Policy, Question
 from pytest_autotune.run.mode import Mode
-from pytest_autotune.run.notes import Progress
-from pytest_autotune.run.question import Question
-from pytest_autotune.run.reporter import Reporter, outermost_tuning
+from pytest_autotune.run.reporter import Progress, Reporter, outermost_tuning
 from pytest_autotune.run.sources import Fallback, LoadedCaches, OtherWorker, RememberedEntry, Source
 from pytest_autotune.run.tuning import Tuning
 from pytest_autotune.workers.coordinator import Coordinator
@@ -157,7 +155,7 @@ class Session(Reporter):
             if self.policy.on_miss in ("first", "nearest"):
                 sources.append(Fallback(self.indexes, self.policy))
         if not self._is_isolated:
-            sources.append(OtherWorker(self.coordinator, self, self.progress, claims))
+            sources.append(OtherWorker(self, claims))
         return sources
 
     def _close(self, tuning: Tuning) -> None:

@@ -23,7 +23,8 @@ from pytest_autotune.cache.model import Cache, Device, Entry, Identity, Problem
 from pytest_autotune.cache.ties import MeasuredEntry
 from pytest_autotune.run.collected import Collected
 from pytest_autotune.run.lookup import SPECIALIZATION, Lookup, Outcome, Policy
-from pytest_autotune.run.result import RunRequest, RunResult
+from pytest_autotune.run.request import RunRequest
+from pytest_autotune.run.result import RunResult
 from pytest_autotune.run.rows import build_rows
 from pytest_autotune.run.unused import CacheUsage
 from pytest_autotune.workers.events import Event

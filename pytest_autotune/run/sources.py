@@ -25,14 +25,14 @@ from pytest_autotune.run.lookup import (
     NotRecorded,
     Outcome,
     Policy,
+    Question,
     SharedEntry,
     UsedEntry,
     UsedFallback,
 )
 from pytest_autotune.run.nearest import explain_miss, list_kernel_entries, list_nearest_entries
-from pytest_autotune.run.notes import WAITING_FOR_WORKER, Notes, Progress
-from pytest_autotune.run.question import Question, list_digests
-from pytest_autotune.workers.coordinator import Claim, Coordinator
+from pytest_autotune.run.reporter import WAITING_FOR_WORKER, Reporter
+from pytest_autotune.workers.coordinator import Claim
 
 
 @dataclass(frozen=True)
@@ -131,14 +131,14 @@ class LoadedCaches:
     :param asked_kernels: (tuner, kernel) of all lookups of this process.
     :param has_test_cache: a test has loaded some of the caches for itself. Only this process can then say which entry
         is the nearest; else the controller says it.
-    :param notes: receives an error of the adapter's ``digests()``.
+    :param reporter: notes an error of the adapter's ``digests()``.
     """
 
     indexes: Sequence[EntryIndex]
     policy: Policy
     asked_kernels: Set[tuple[str, str]]
     has_test_cache: bool
-    notes: Notes
+    reporter: Reporter
 
     def ask(self, question: Question, rejections: Sequence[Rejection]) -> Answer | None:
         """Return the outcome, with the entry of a hit; see :class:`Source`.
@@ -193,7 +193,7 @@ class LoadedCaches:
         The answer has that entry if the user wants to use stale entries. Kernels that one factory makes share a name,
         so a problem can have several entries. The nearest entry differs in the fewest parts.
         """
-        digests = list_digests(question, self.notes)
+        digests = self.reporter.list_digests(question)
         ranked = _sort_by_differences(entries, question.fingerprint, digests)
         usable = _find_usable_entry(question, ranked)
         nearest = usable or ranked[0]
@@ -369,10 +369,8 @@ class OtherWorker:
     closed, which happens when the tuning ends.
     """
 
-    def __init__(self, coordinator: Coordinator, notes: Notes, progress: Progress, claims: ExitStack) -> None:
-        self._coordinator = coordinator
-        self._notes = notes
-        self._progress = progress
+    def __init__(self, reporter: Reporter, claims: ExitStack) -> None:
+        self._reporter = reporter
         self._claims = claims
 
     def ask(self, question: Question, rejections: Sequence[Rejection]) -> Answer | None:
@@ -400,8 +398,8 @@ class OtherWorker:
         )
 
     def _claim(self, question: Question) -> Claim:
-        is_nested = bool(self._progress.open_tunings)
-        self._progress.begin(question.problem, WAITING_FOR_WORKER)
+        is_nested = bool(self._reporter.progress.open_tunings)
+        self._reporter.progress.begin(question.problem, WAITING_FOR_WORKER)
         # Inside a tuning, this worker may have a claim that the other worker waits for, so it waits for no worker.
-        claiming = self._coordinator.claim(question.identity.digest, None if is_nested else question)
-        return self._claims.enter_context(self._notes.guarded(question.problem.tuner, claiming, Claim()))
+        claiming = self._reporter.coordinator.claim(question.identity.digest, None if is_nested else question)
+        return self._claims.enter_context(self._reporter.guarded(question.problem.tuner, claiming, Claim()))

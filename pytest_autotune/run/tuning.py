@@ -11,10 +11,8 @@ from typing import Any, Protocol
 from pytest_autotune.cache.host_time import HostTime
 from pytest_autotune.cache.model import Candidate, Entry, Problem
 from pytest_autotune.cache.wording import round_significant
-from pytest_autotune.run.lookup import Lookup, NotRecorded, Outcome, TunedEntry
-from pytest_autotune.run.notes import WAITING_FOR_GPU
-from pytest_autotune.run.question import Question, list_digests
-from pytest_autotune.run.reporter import Reporter
+from pytest_autotune.run.lookup import Lookup, NotRecorded, Outcome, Question, TunedEntry
+from pytest_autotune.run.reporter import WAITING_FOR_GPU, Reporter
 from pytest_autotune.run.sources import Rejection, Source
 
 #: The reason why an entry is stale that says that every candidate failed.
@@ -194,7 +192,7 @@ class Tuning:
             label or self.lookup.label,
             round_significant(seconds - self._other_s),
             self.versions,
-            digests=list_digests(self._question, self._reporter),
+            digests=self._reporter.list_digests(self._question),
         )
         if was_expected_to_fail and entry.is_failure:
             # The lookup stays a hit on the loaded entry, which says the same.

@@ -12,7 +12,7 @@ from typing import Any
 
 from pytest_autotune.cache.model import library_of
 from pytest_autotune.cache.wording import error_message
-from pytest_autotune.run.active import ACTIVE_RUNS
+from pytest_autotune.run import ACTIVE_RUNS
 from pytest_autotune.run.mode import Job, Suite
 from pytest_autotune.run.session import Session
 from pytest_autotune.tuners import TUNERS, adapter_class, list_third_party_tuners

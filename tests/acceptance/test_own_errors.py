@@ -119,8 +119,8 @@ OF_A_HIT = ["run.sources.LoadedCaches.ask", "run.tuning.Tuning.race", "tuners.tr
 OF_A_SEARCH = [
     "run.sources.OtherWorker._claim",
     "run.sources.OtherWorker.ask",
-    "run.notes.Progress.begin_search",
-    "run.notes.Progress.end",
+    "run.reporter.Progress.begin_search",
+    "run.reporter.Progress.end",
     "run.tuning.Entry",
     "run.tuning.Tuning.measuring",
     "run.tuning.Tuning.record",

@@ -26,9 +26,9 @@ from pytest_autotune.cache.merge import MergeResult
 from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Value, Versions
 from pytest_autotune.report.html import to_html
 from pytest_autotune.run.lookup import Outcome
-from pytest_autotune.run.result import RunRequest, RunResult, SourceLocation
+from pytest_autotune.run.request import RunRequest
+from pytest_autotune.run.result import Gate, RunResult, SourceLocation
 from pytest_autotune.run.rows import NOT_COVERED, ProblemRow
-from pytest_autotune.run.section import Gate
 from tests.reasons import describe_changed
 
 GPU = Device("NVIDIA H200", "sm_90", 132)

@@ -28,7 +28,7 @@ from pytest_autotune.cache.model import (
     check_name,
 )
 from pytest_autotune.devices import stream_is_capturing
-from pytest_autotune.run.question import Question
+from pytest_autotune.run.lookup import Question
 from pytest_autotune.run.session import Session
 from pytest_autotune.run.tuning import Tuning
 from pytest_autotune.tuners.function import MEMORIES, Memory

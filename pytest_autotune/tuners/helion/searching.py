@@ -16,7 +16,7 @@ from typing import Any
 from pytest_autotune.cache.model import Candidate, Digest, Entry, UncacheableError, Value
 from pytest_autotune.cache.structured import decode_params
 from pytest_autotune.cache.wording import describe_error
-from pytest_autotune.run.question import Question
+from pytest_autotune.run.lookup import Question
 from pytest_autotune.run.session import Session
 from pytest_autotune.run.tuning import Tuning
 from pytest_autotune.tuners.helion.identity import NAME, HelionSearch, SearchIdentity, compute_identity, name_problem

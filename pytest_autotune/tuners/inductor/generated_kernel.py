@@ -21,7 +21,7 @@ from pytest_autotune.cache.host_time import HostTime
 from pytest_autotune.cache.model import Candidate, Entry, Problem
 from pytest_autotune.cache.wording import describe_error
 from pytest_autotune.devices import stream_is_capturing
-from pytest_autotune.run.question import Question
+from pytest_autotune.run.lookup import Question
 from pytest_autotune.run.session import Session
 from pytest_autotune.run.tuning import Tuning
 from pytest_autotune.tuners.inductor import autotuners

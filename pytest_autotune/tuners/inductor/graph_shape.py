@@ -18,7 +18,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 from pytest_autotune.cache.model import Candidate, Entry, Problem, Value
-from pytest_autotune.run.question import Question
+from pytest_autotune.run.lookup import Question
 from pytest_autotune.run.session import Session
 from pytest_autotune.run.tuning import Tuning
 from pytest_autotune.tuners.inductor.benchmarks import Benchmarks

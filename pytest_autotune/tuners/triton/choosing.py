@@ -12,8 +12,7 @@ from typing import Any
 from pytest_autotune import devices
 from pytest_autotune.cache.model import Candidate, Device, Digest, Entry
 from pytest_autotune.devices import stream_is_capturing
-from pytest_autotune.run.lookup import Lookup
-from pytest_autotune.run.question import Question
+from pytest_autotune.run.lookup import Lookup, Question
 from pytest_autotune.run.session import Session
 from pytest_autotune.run.tuning import Tuning
 from pytest_autotune.tuners.shared.candidates import does_not_compile

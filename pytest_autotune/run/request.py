@@ -1,14 +1,19 @@
-"""The plan of a dump: which lookups of a run belong into a cache, and which entries of the cache may change."""
+"""The user's wishes for the end of a run, with the plan of its dump.
+
+The plan decides which lookups belong into the cache, and which entries of the cache may change.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Protocol
 
 from pytest_autotune.cache.locations import is_url
 from pytest_autotune.cache.merge import MergeRules, without_candidates
 from pytest_autotune.cache.model import Cache, Entry, Identity, Problem
-from pytest_autotune.run.lookup import Lookup
+from pytest_autotune.run.lookup import Lookup, Policy
+from pytest_autotune.workers.events import Event
 
 #: The values of ``--autotune-update``: replace and add entries; only add entries; also remove unused entries.
 UPDATE_ALL, UPDATE_NEW, UPDATE_PRUNE = "all", "new", "prune"
@@ -165,3 +170,32 @@ def plan_dump(path: str, scope: str = UPDATE_ALL, is_update: bool = False, keeps
     if is_url(path):
         return SharedDump(scope, is_update, keeps_candidates)
     return FileDump(scope, is_update, keeps_candidates)
+
+
+class EntryReplacer(Protocol):
+    """A mode that may replace entries of a dump; see :class:`pytest_autotune.run.mode.Mode`."""
+
+    def list_replacing_entries(self, events: Sequence[Event], lookups: Sequence[Lookup]) -> Iterable[Entry]:
+        """Return the entries that a dump holds in place of the entries that were used."""
+
+
+@dataclass(frozen=True)
+class RunRequest:
+    """The user's wishes for the end of a run.
+
+    :param plan: which cache the run writes, and how.
+    :param update_arguments: the options that bring the cache up to date, as a user would type them; empty if no
+        options do.
+    :param modes: of the run.
+    :param tuners_named_by: the option that names the tuners to act on, as the user wrote it.
+    :param adapters: the tuners that have an adapter; None if nobody has listed them.
+    :param version_checks: the ways to check whether choices are still good under other versions, in words.
+    """
+
+    plan: NoDump = field(default_factory=NoDump)
+    update_arguments: str = ""
+    policy: Policy = field(default_factory=Policy)
+    modes: tuple[EntryReplacer, ...] = ()
+    tuners_named_by: str = ""
+    adapters: tuple[str, ...] | None = None
+    version_checks: tuple[str, ...] = ()
