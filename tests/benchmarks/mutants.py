@@ -1,12 +1,12 @@
 """Plant random faults in the package, and count those that the tests do not see.
 
-    python tests/benchmarks/mutants.py [--seed=1] [--count=100] [--jobs=2] [--near] [--only=PATH:LINE]
+    python tests/benchmarks/mutants.py [--seed=1] [--count=100] [--jobs=2] [--near] [--baseline] [--only=PATH:LINE]
 
 A mutant is the package with one small fault: a comparison or a condition that is turned around, a number that is off by
 one, a statement that is left out, a result that is None. The seed decides which mutants are drawn. The tests run in a
 copy of the repository: first the test files that name the faulty module, then all others that need no GPU (with
-``--near`` only the first). The first test that fails kills the mutant. It survives if all pass. A test that fails
-without a fault on this machine is left out.
+``--near`` only the first). The first test that fails kills the mutant. It survives if all pass. With ``--baseline``
+all tests run without a fault first, and those that fail on this machine are left out.
 
 A mutant that behaves as the package does is equivalent. A person has to judge that: :data:`EQUIVALENT` lists the
 judgements with their reasons. A mutant that is neither killed nor equivalent is a test that is missing.
@@ -25,7 +25,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 from queue import Queue
@@ -187,7 +187,9 @@ def list_test_files(path: str) -> list[list[str]]:
     package, _, name = module.rpartition(".")
     pattern = re.compile(rf"{re.escape(module)}\b|from {re.escape(package)} import .*\b{name}\b")
     near, far = [], []
-    for file in sorted((REPOSITORY / "tests").rglob("test_*.py")):
+    tests = REPOSITORY / "tests"
+    # Not the folders of test data and stand-ins, which have test files for inner runs.
+    for file in [*sorted(tests.glob("test_*.py")), *sorted((tests / "acceptance").glob("test_*.py"))]:
         if file.name in LEFT_OUT:
             continue
         group = near if pattern.search(file.read_text(encoding="utf-8")) else far
@@ -265,6 +267,7 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=100)
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--near", action="store_true", help="run only the test files that name the faulty module")
+    parser.add_argument("--baseline", action="store_true", help="leave out the tests that fail without a fault")
     parser.add_argument("--only", help="PATH:LINE, to try the mutants of one line again")
     options = parser.parse_args()
     print(machine(), flush=True)
@@ -280,7 +283,7 @@ def main() -> None:
         folders: Queue[Path] = Queue()
         for index in range(options.jobs):
             folders.put(copy_repository(Path(name), index))
-        deselected = [] if options.only else list_failing_tests(folders.queue[0], options.jobs)
+        deselected = list_failing_tests(folders.queue[0], options.jobs) if options.baseline else []
 
         def judge(mutant: Mutant) -> tuple[Mutant, str]:
             folder = folders.get()
@@ -290,7 +293,8 @@ def main() -> None:
                 folders.put(folder)
 
         with ThreadPoolExecutor(options.jobs) as pool:
-            for mutant, killer in pool.map(judge, drawn):
+            for future in as_completed([pool.submit(judge, mutant) for mutant in drawn]):
+                mutant, killer = future.result()
                 text = mutant.describe((REPOSITORY / mutant.path).read_text(encoding="utf-8"))
                 reason = EQUIVALENT.get((mutant.path.removeprefix("pytest_autotune/"), text), "")
                 fate = "survived"
@@ -302,7 +306,7 @@ def main() -> None:
                 print(f"{fate}: {mutant.path}:{mutant.line}: {text} ({killer or reason})", flush=True)
                 if fate != "killed":
                     rows.append((fate, f"{mutant.path}:{mutant.line}", f"`{text}`", reason))
-    table(("fate", "place", "faulty line", "reason"), rows)
+    table(("fate", "place", "faulty line", "reason"), sorted(rows))
     different = counts["killed"] + counts["survived"]
     share = counts["killed"] / different if different else 1.0
     print(
