@@ -77,6 +77,18 @@ def test_a_rejected_entry_is_stale_with_the_tuners_reason() -> None:
     assert lookups[0].entry.choice == SLOW
 
 
+def test_an_adapter_must_reject_an_entry_to_get_the_next() -> None:
+    """Without the check, an adapter that forgets the rejection would get the same entry for ever."""
+    recorded, _ = a_session()
+    session, _ = a_session((tune(recorded),))
+
+    with open_tuning(session) as tuning:
+        offered = tuning.offered_entries()
+        next(offered)
+        with pytest.raises(RuntimeError, match="neither used nor rejected"):
+            next(offered)
+
+
 def test_a_rejected_entry_is_one_error_if_stale_is_an_error() -> None:
     recorded, _ = a_session()
     session, lookups = a_session((tune(recorded),), on_stale="error")

@@ -32,7 +32,7 @@ class RacingMode(Protocol):
 class Tuning:
     """One problem: an entry to use, or a search to make and record.
 
-    While there is an :attr:`entry`, the tuner uses it, and may :meth:`race` it before. If the tuner cannot use the
+    The tuner uses an entry of :meth:`offered_entries`, and may :meth:`race` it before. If the tuner cannot use the
     entry, it calls :meth:`reject` to get the next entry. If there is no entry, the tuner measures inside
     :meth:`measuring` and calls :meth:`record` or :meth:`record_failure` once. A tuner that records nothing calls
     :meth:`not_recorded` with the reason, or :meth:`postpone` if it will ask again.
@@ -110,6 +110,20 @@ class Tuning:
         if answer.is_final:
             self._sources.clear()
         self._reporter.refuse_errors(self.lookup)
+
+    def offered_entries(self) -> Iterator[Entry]:
+        """Yield the entries that the session offers, until the tuner can use one.
+
+        The adapter leaves the loop with an entry that its tuner can use, and calls :meth:`reject` for every other
+        entry. After the loop there is no entry, and the tuner searches.
+
+        :raises RuntimeError: if the adapter asks for the next entry without a rejection.
+        """
+        while self.entry is not None:
+            rejection_count = len(self._rejections)
+            yield self.entry
+            if len(self._rejections) == rejection_count:
+                raise RuntimeError("the adapter neither used nor rejected the entry that it was offered")
 
     def reject(self, reason: str) -> None:
         """Reject ``entry``, which the tuner cannot use. Afterwards ``entry`` is the next entry, or None.

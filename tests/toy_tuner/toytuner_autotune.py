@@ -95,8 +95,8 @@ class ChooseHook(CallHook):
         asked = ToyQuestion(problem, fingerprint, Versions.parse(question.environment), candidates)
         gpu = os.environ.get("TOY_GPU", "")
         tuning = call.enter(session.tuning(asked))
-        while tuning.entry is not None:
-            name = tuning.entry.choice.params[0].value
+        for entry in tuning.offered_entries():
+            name = entry.choice.params[0].value
             if name not in question.broken:
                 tuning.race(ToyContest(self._library, asked, question, gpu).build)
                 return CallResult(name)

@@ -172,9 +172,9 @@ class JitHook(CallHook):
 
     def _take_entry(self, question: ConfigurationQuestion, tuning: Tuning, jit_call: JitCall) -> CallInstead | None:
         """Compile the choice of an entry and return its launch; None if no entry can be used."""
-        while tuning.entry is not None:
-            assert tuning.entry.choice is not None
-            config = question.configurations.find(tuning.entry.choice)
+        for entry in tuning.offered_entries():
+            assert entry.choice is not None
+            config = question.configurations.find(entry.choice)
             try:
                 kernel_call = jit_call.compile(config)
             except Exception as error:

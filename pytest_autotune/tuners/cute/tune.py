@@ -158,16 +158,15 @@ class TuneHook(CallHook):
             return None
         question.note_large_source(self._session)
         tuning = call.enter(self._session.tuning(question))
-        while tuning.entry is not None:
-            assert tuning.entry.choice is not None
-            config = question.configurations.find(tuning.entry.choice)
+        for entry in tuning.offered_entries():
+            assert entry.choice is not None
+            config = question.configurations.find(entry.choice)
             if was_measured(self._session, tuning):
                 tuning.race(tune_call.build_contest)
                 return CallResult(config)
             reason = tune_call.explain_unusable(config)
             if not reason:
                 return CallResult(config)
-            # The tuning now has the next entry, or none.
             tuning.reject(reason)
         search = call.state = CuteSearch(question, tuning)
         call.enter(search.going_on())

@@ -97,8 +97,8 @@ class SearchHook(CallHook):
             return None
         question.note_large_source(self._session)
         tuning = call.enter(self._session.tuning(question))
-        while tuning.entry is not None:
-            choice = tuning.entry.choice
+        for entry in tuning.offered_entries():
+            choice = entry.choice
             assert choice is not None
             config = question.configurations.find(choice)
             if self._can_be_used(search, config, tuning):

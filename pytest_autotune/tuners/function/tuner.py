@@ -420,8 +420,9 @@ def _take_entry(session: Session, request: TuneRequest, tuning: Tuning, memory: 
 
     A rejected entry is followed by the next entry that the tuning offers.
     """
-    while tuning.entry is not None and tuning.entry.choice is not None:
-        configuration = request.plan.space.find(tuning.entry.choice.params)
+    for entry in tuning.offered_entries():
+        assert entry.choice is not None
+        configuration = request.plan.space.find(entry.choice.params)
         assert configuration is not None
         if session.picks_candidates:
             # Each test asks again, so that the session knows the configuration that the test ran with.

@@ -223,8 +223,8 @@ class AutotuneHook(CallHook):
 
     def _take_choice(self, question: SearchQuestion, tuning: Tuning) -> Any:
         """Return the config of the first offered choice that compiles; None if there is none."""
-        while tuning.entry is not None:
-            config = question.find_config(tuning.entry.choice)
+        for entry in tuning.offered_entries():
+            config = question.find_config(entry.choice)
             try:
                 # Helion keeps the result, and compiles the config of a choice anyway.
                 question.search.bound_kernel.compile_config(config, allow_print=False)

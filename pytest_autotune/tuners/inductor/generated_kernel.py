@@ -203,9 +203,10 @@ class GeneratedKernel:
         if len(self._question.candidate_list.configs) == 1 and not autotuners.descends(self._autotuner):
             return False
         with self._ask() as tuning:
-            while tuning.entry is not None and tuning.entry.choice is not None:
+            for entry in tuning.offered_entries():
+                assert entry.choice is not None
                 try:
-                    self._compile_only(tuning.entry.choice)
+                    self._compile_only(entry.choice)
                     return True
                 except Exception as error:
                     tuning.reject(does_not_compile(describe_error(error)))
@@ -333,8 +334,9 @@ class GeneratedKernel:
         :returns: False if there is no choice that can be loaded.
         """
         autotuner = self._autotuner
-        while tuning.entry is not None and tuning.entry.choice is not None:
-            choice = tuning.entry.choice
+        for entry in tuning.offered_entries():
+            choice = entry.choice
+            assert choice is not None
             try:
                 autotuners.add_launcher(autotuner, self._own_question().candidate_list, choice)
                 race = KernelRace(autotuner, choice, args, kwargs, self._tools.benchmarks, self._compiled_s)

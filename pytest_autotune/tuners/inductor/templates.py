@@ -95,11 +95,11 @@ class LookupHook(CallHook):
         if benchmark is None and session.may_race(problem):
             return CallResult({})  # the race needs all candidates compiled
         tuning = call.enter(session.tuning(TemplateQuestion(problem, decision)))
-        while tuning.entry is not None:
-            reason = decision.explain_failed_compilation(tuning.entry)
+        for entry in tuning.offered_entries():
+            reason = decision.explain_failed_compilation(entry)
             if not reason:
                 tuning.race(TemplateRace(decision, benchmark, self._benchmarks, tuning).build)
-                return CallResult(decision.find_times_ms(tuning.entry))
+                return CallResult(decision.find_times_ms(entry))
             tuning.reject(reason)
         if benchmark is None:
             tuning.postpone()

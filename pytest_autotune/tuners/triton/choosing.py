@@ -232,8 +232,9 @@ class Choices(CallHook):
 
     def _take_choice(self, call: Call, identity: CallIdentity, tuning: Tuning) -> bool:
         """Use the first choice that compiles, of those that the session offers; returns whether there is one."""
-        while tuning.entry is not None and tuning.entry.choice is not None:
-            config = identity.config_by_params[tuning.entry.choice.params]
+        for entry in tuning.offered_entries():
+            assert entry.choice is not None
+            config = identity.config_by_params[entry.choice.params]
             try:
                 kernel = _compile_if_possible(call, config)
             except (TypeError, ValueError, KeyError, OSError, MemoryError):
@@ -241,12 +242,11 @@ class Choices(CallHook):
                 # raises the error for the user.
                 kernel = None
             except Exception as error:
-                # tuning.entry is the next offer after this call.
                 tuning.reject(does_not_compile(describe_failure(error)))
                 continue
             tuning.race(CallContest(call, identity.config_by_params, self._session).build)
-            call.adopt(config, {config: (tuning.entry.choice.time_us or 0.0) / 1000})
-            self._compilations.note_choice(call, tuning.entry, config, kernel)
+            call.adopt(config, {config: (entry.choice.time_us or 0.0) / 1000})
+            self._compilations.note_choice(call, entry, config, kernel)
             return True
         return False
 
