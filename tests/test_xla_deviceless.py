@@ -19,7 +19,7 @@ import pytest
 
 from pytest_autotune.cache import stores
 from pytest_autotune.cache.model import Cache, Device
-from pytest_autotune.tuners.xla import entries, files, messages
+from pytest_autotune.tuners.xla import entries, files
 from pytest_autotune.tuners.xla.files import XlaEntry, XlaLayout
 from tests.stores import update_store
 
@@ -113,7 +113,7 @@ LEGACY_FLAG = "--xla_gpu_use_new_autotune_cache_format=false" if _jaxlib() == NE
 
 
 def new_entry(hlo: str, codegen: str = CODEGEN, version: str = TRITON, device: str = DEVICE) -> XlaEntry:
-    message = messages.new("xla.autotuner.AutotuneEntry")
+    message = files.new_message("xla.autotuner.AutotuneEntry")
     message.key.target.device, message.key.target.hlo_fingerprint = device, hlo
     message.key.environment.codegen_version = codegen
     config = message.value.optimal_config
@@ -131,7 +131,7 @@ def new_entry(hlo: str, codegen: str = CODEGEN, version: str = TRITON, device: s
 
 
 def legacy_entry(device: str, hlo: str, version: int) -> XlaEntry:
-    message = messages.new("xla.AutotuneResultsEntry")
+    message = files.new_message("xla.AutotuneResultsEntry")
     message.device, message.hlo, message.version = device, hlo, version
     if " dot(" in hlo:
         triton = message.result.triton
@@ -140,7 +140,7 @@ def legacy_entry(device: str, hlo: str, version: int) -> XlaEntry:
     else:
         old = _jaxlib() == LEGACY_JAXLIB
         name = "xla.gpu.NativeEmitterBackendConfig" if old else "xla.autotuner.BackendConfig"
-        config = messages.new(name)
+        config = files.new_message(name)
         if not old:
             config.native_emitter.SetInParent()
         message.result.other.name = "NATIVE_EMITTER"

@@ -11,7 +11,7 @@ from pytest_autotune import cli
 from pytest_autotune.cache import stores
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.model import Cache, Device
-from pytest_autotune.tuners.xla import entries, files, messages
+from pytest_autotune.tuners.xla import entries, files
 from pytest_autotune.tuners.xla.files import XlaEntry, XlaLayout
 from tests.stores import update_store
 
@@ -20,7 +20,7 @@ H200 = Device("NVIDIA H200", "sm_90", 132)
 
 
 def new_entry(hlo: str = "0" * 32, device: str = "ed0e56ab8b2a0ecb", block: int = 64) -> XlaEntry:
-    message = messages.new("xla.autotuner.AutotuneEntry")
+    message = files.new_message("xla.autotuner.AutotuneEntry")
     message.key.target.device, message.key.target.hlo_fingerprint = device, hlo
     message.key.environment.codegen_version = "ef00bdc5c7995cbf"
     message.value.optimal_config.backend = 2

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from types import ModuleType
+from typing import Protocol
 
 from pytest_autotune.run.session import Session
 from pytest_autotune.tuners.inductor.benchmarks import Benchmarks
@@ -22,10 +23,26 @@ from pytest_autotune.tuners.inductor.compiling import CompileWorkers
 from pytest_autotune.tuners.inductor.graph_caches import GraphCaches
 from pytest_autotune.tuners.inductor.graph_shape import Fusions, Paddings
 from pytest_autotune.tuners.inductor.kernels import Kernels
-from pytest_autotune.tuners.inductor.parts import Part
 from pytest_autotune.tuners.inductor.templates import Templates
 from pytest_autotune.tuners.protocol import HookError
 from pytest_autotune.tuners.shared.patches import Patches, when_imported
+
+
+class Part(Protocol):
+    """One place in which Inductor tunes, or a helper of such places.
+
+    :cvar tuner: its name in options and entries, for example ``"inductor.config"``.
+    :cvar module: the name of the module that the part hooks. The module is hooked when it is imported.
+    """
+
+    tuner: str
+    module: str
+
+    def hook(self, module: ModuleType, session: Session, patches: Patches) -> None:
+        """Replace the module's functions.
+
+        :raises HookError: if the functions of this version differ from the functions that the part knows.
+        """
 
 
 class Adapter:

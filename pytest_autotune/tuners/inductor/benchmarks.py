@@ -16,7 +16,6 @@ from typing import Any
 
 from pytest_autotune.run.session import Session
 from pytest_autotune.run.tuning import Tuning
-from pytest_autotune.tuners.inductor.parts import Part
 from pytest_autotune.tuners.measuring.clocks import Clock, Runner, torch_clock
 from pytest_autotune.tuners.measuring.race import Limits, Race
 from pytest_autotune.tuners.protocol import HookError
@@ -38,7 +37,7 @@ def make_flushing_clock() -> Clock:
     return torch_clock(flush_l2=True)
 
 
-class Benchmarks(Part):
+class Benchmarks:
     """The part of the adapter that times Inductor's measurements on a GPU."""
 
     tuner = "inductor"
@@ -46,6 +45,8 @@ class Benchmarks(Part):
 
     def __init__(self, make_clock: Callable[[], Clock] = make_flushing_clock) -> None:
         self.make_clock = make_clock
+        #: Inductor's module ``benchmarking``; None until it is hooked.
+        self._module: Any = None
         self._clock: Clock | None = None
         #: The searches that measure now. Each began inside the search before it.
         self._searches: list[Tuning] = []

@@ -30,7 +30,6 @@ from typing import Any, Protocol
 
 from pytest_autotune import devices
 from pytest_autotune.run.session import Session
-from pytest_autotune.tuners.inductor.parts import Part
 from pytest_autotune.tuners.protocol import HookError
 from pytest_autotune.tuners.shared.patches import Patches
 
@@ -41,7 +40,7 @@ _READY_JOB = "_get_ready"
 HANGS_S = 300.0
 
 
-class CompileWorkers(Part):
+class CompileWorkers:
     """The part of the adapter for Inductor's pool of compile workers."""
 
     tuner = "inductor"

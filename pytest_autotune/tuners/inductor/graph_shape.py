@@ -23,9 +23,8 @@ from pytest_autotune.run.session import Session
 from pytest_autotune.run.tuning import Tuning
 from pytest_autotune.tuners.inductor.benchmarks import Benchmarks
 from pytest_autotune.tuners.inductor.identity import device_of, measured_module_digest, versions
-from pytest_autotune.tuners.inductor.parts import Part, find_definer
 from pytest_autotune.tuners.inductor.template_key import product_settings
-from pytest_autotune.tuners.inductor.templates import EXACT_DIGITS
+from pytest_autotune.tuners.inductor.templates import EXACT_DIGITS, find_definer
 from pytest_autotune.tuners.shared.candidates import rounded_us
 from pytest_autotune.tuners.shared.patches import CallHook, CallInstead, CallResult, HookedCall, Patches
 from pytest_autotune.tuners.source.source_digest import digest
@@ -47,7 +46,7 @@ class FusionQuestion(Question):
         return len(entry.candidates) == 1
 
 
-class Fusions(Part):
+class Fusions:
     """The part of the adapter for measurements that decide about fusion."""
 
     tuner = FUSION
@@ -206,7 +205,7 @@ class PaddingDecision:
     tuning: Tuning | None = None
 
 
-class Paddings(Part):
+class Paddings:
     """The part of the adapter for the padding of matrix products.
 
     Inductor calls ``should_pad``, which asks Inductor's cache for the decision. If there is none, Inductor measures and

@@ -26,12 +26,11 @@ from pytest_autotune.tuners.inductor.generated_kernel import (
     Precompilation,
 )
 from pytest_autotune.tuners.inductor.identity import device_of, dtypes, kernel_key, kernel_name
-from pytest_autotune.tuners.inductor.parts import Part
 from pytest_autotune.tuners.protocol import HookError
 from pytest_autotune.tuners.shared.patches import CallHook, CallResult, HookedCall, Patches
 
 
-class Kernels(Part):
+class Kernels:
     """The part of the adapter for configurations of kernels."""
 
     tuner = TUNER

@@ -25,7 +25,6 @@ from pytest_autotune.run.tuning import Tuning
 from pytest_autotune.tuners.inductor.benchmarks import Benchmarks
 from pytest_autotune.tuners.inductor.graph_caches import forget_compiled
 from pytest_autotune.tuners.inductor.identity import device_of, versions
-from pytest_autotune.tuners.inductor.parts import Part, find_definer
 from pytest_autotune.tuners.inductor.template_key import inner_choice, kind_of_choice, template_key
 from pytest_autotune.tuners.measuring.race import RaceOutcome
 from pytest_autotune.tuners.measuring.times import ALLOWANCE, Comparison
@@ -43,7 +42,7 @@ _TEMPLATE_NUMBER = re.compile(r"_\d+$")
 _Benchmark = Callable[[Sequence[Any]], Mapping[Any, float]]
 
 
-class Templates(Part):
+class Templates:
     """The part of the adapter for decisions among templates."""
 
     tuner = TUNER
@@ -316,3 +315,8 @@ def _compare_twice(
     first = times_ms[choice] / times_ms[best] - 1
     second = second_times_ms[choice] / second_times_ms[best] - 1
     return Comparison((first + second) / 2, abs(first - second) / 2)
+
+
+def find_definer(cls: type, name: str) -> type:
+    """Return the class that defines a method: the class itself or one of its bases."""
+    return next(base for base in cls.__mro__ if name in vars(base))

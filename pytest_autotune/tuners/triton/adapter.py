@@ -28,7 +28,7 @@ from pytest_autotune.tuners.triton.ahead import AheadCompiler
 from pytest_autotune.tuners.triton.choosing import Choices
 from pytest_autotune.tuners.triton.compilations import CompileWatcher
 from pytest_autotune.tuners.triton.identity import NAME
-from pytest_autotune.tuners.triton.internals import autotuners, environment
+from pytest_autotune.tuners.triton.internals import autotuners
 from pytest_autotune.tuners.triton.internals.autotuners import CopiesForPruning
 
 _SWITCH = "cache_results"
@@ -67,7 +67,7 @@ class _AlwaysAsk:
 class Adapter:
     """Hooks ``triton.autotune``; see :class:`~pytest_autotune.tuners.protocol.Adapter`."""
 
-    module = environment.AUTOTUNER_MODULE
+    module = autotuners.AUTOTUNER_MODULE
     acts_without_entries = True
 
     def __init__(self) -> None:

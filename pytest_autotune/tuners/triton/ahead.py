@@ -25,7 +25,7 @@ from pytest_autotune.run.session import Session
 from pytest_autotune.tuners.source.functions import is_library_code, python_function, qualified_name
 from pytest_autotune.tuners.triton.compilations import CompiledElsewhere, CompileWatcher, leave_to_others
 from pytest_autotune.tuners.triton.identity import NAME, compute_fingerprint, distinct_params, list_heuristics
-from pytest_autotune.tuners.triton.internals import apart, autotuners, environment
+from pytest_autotune.tuners.triton.internals import apart, autotuners, compiler
 from pytest_autotune.tuners.triton.internals.autotuners import OuterHeuristics
 from pytest_autotune.tuners.triton.internals.compile_time import CompileTime
 from pytest_autotune.tuners.triton.specialization_text import CONSTANT, NoText, Parameter, parse_specialization
@@ -60,7 +60,7 @@ class _CompileJob:
         leave_to_others()
         try:
             # The running test has given Triton another folder, or it observes compilations through a listener.
-            if environment.find_cache_folder() != self.cache_folder or not environment.uses_disk_cache():
+            if compiler.find_cache_folder() != self.cache_folder or not compiler.uses_disk_cache():
                 return False
             return self._compile()
         except (CompiledElsewhere, apart.ChangedMeanwhile):
@@ -140,7 +140,7 @@ class AheadCompiler:
         if device is None or not device.arch.startswith("sm_"):
             return []
         # A test would not find the compiled kernels, or it would observe their compilations.
-        if not environment.uses_disk_cache():
+        if not compiler.uses_disk_cache():
             return []
         apart.check_version()
         self._compilations.watch()
@@ -178,7 +178,7 @@ class AheadCompiler:
         # A compilation before the launch could give the kernel other code than the launch itself.
         if CompileTime.of(kernel).needs_launch:
             return []
-        cache_folder = environment.find_cache_folder()
+        cache_folder = compiler.find_cache_folder()
         heuristics = list_heuristics(autotuner, self._heuristics.list_around(autotuner))
         config_by_params = dict(zip(distinct_params(autotuner.configs), autotuner.configs, strict=True))
         fingerprint = tuple(sorted(compute_fingerprint(autotuner, heuristics), key=attrgetter("name")))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 import weakref
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
@@ -32,7 +34,6 @@ from pytest_autotune.tuners.triton.identity import (
 )
 from pytest_autotune.tuners.triton.internals import autotuners, compiler
 from pytest_autotune.tuners.triton.internals.autotuners import OuterHeuristics, find_pruner
-from pytest_autotune.tuners.triton.interpreter import InterpreterThreads
 from pytest_autotune.tuners.triton.tuning import CallContest, CallSearch, describe_failure
 
 
@@ -118,7 +119,8 @@ class Choices(CallHook):
         self._disk_cache = disk_cache
         self._asked = asked
         self._devices: set[Device] = set()
-        self._interpreter_threads = InterpreterThreads()
+        #: The number of lookups of interpreted kernels, by the identifier of their thread.
+        self._interpreted_lookups: Counter[int] = Counter()
 
     def ask(self, call: HookedCall) -> CallResult | CallInstead | None:
         """Put a choice into ``autotuner.cache``, or let Triton benchmark the candidates.
@@ -132,7 +134,7 @@ class Choices(CallHook):
         if function is None or self._is_left_alone(function):
             return None
         if autotuners.is_interpreted(autotuner):
-            self._interpreter_threads.add_lookup()
+            self._interpreted_lookups[threading.get_ident()] += 1
         outer_heuristics = self._heuristics.list_around(autotuner)
         kernel_call = Call.of(autotuner, call.arguments["tuning_key"], call.arguments["bench_fn"], outer_heuristics)
         # Pruning left a single candidate, so there is nothing to choose.
@@ -256,12 +258,14 @@ class Choices(CallHook):
         :param call: the call of ``check_disk_cache``.
         :param kernel_call: the launch of the kernel that it belongs to.
         """
-        threads = None
+        interpreted_lookups = None
         if autotuners.is_interpreted(kernel_call.autotuner):
-            threads = self._interpreter_threads
+            interpreted_lookups = self._interpreted_lookups
         is_compiled = _can_compile(kernel_call.autotuner)
         configs = call.arguments["configs"]
-        search = CallSearch(kernel_call, configs, tuning, is_compiled=is_compiled, threads=threads)
+        search = CallSearch(
+            kernel_call, configs, tuning, is_compiled=is_compiled, interpreted_lookups=interpreted_lookups
+        )
         if search.race(self._session):
             self._end_search(kernel_call, tuning)
             return CallResult(False)

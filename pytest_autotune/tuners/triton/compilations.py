@@ -22,7 +22,7 @@ from typing import Any
 from pytest_autotune.cache.model import Entry
 from pytest_autotune.run.session import Session
 from pytest_autotune.tuners.triton.identity import Call
-from pytest_autotune.tuners.triton.internals import autotuners, compiler, environment
+from pytest_autotune.tuners.triton.internals import autotuners, compiler
 from pytest_autotune.tuners.triton.internals.compile_time import CompileTime
 from pytest_autotune.tuners.triton.specialization_text import NoText, encode_specialization
 
@@ -51,7 +51,7 @@ def name_compilation(source: Any, target: Any, options: Any) -> str:
     :param source: Triton's ``ASTSource``.
     """
     option_texts = sorted((str(name), str(value)) for name, value in dict(options or {}).items())
-    parts = (*compiler.describe_source(source), str(target), option_texts, environment.find_cache_folder())
+    parts = (*compiler.describe_source(source), str(target), option_texts, compiler.find_cache_folder())
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:32]
 
 

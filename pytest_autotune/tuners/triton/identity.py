@@ -37,7 +37,7 @@ from pytest_autotune.tuners.source.source_digest import (
     stable_value,
 )
 from pytest_autotune.tuners.source.values import DtypeName
-from pytest_autotune.tuners.triton.internals import autotuners, environment
+from pytest_autotune.tuners.triton.internals import autotuners, compiler
 
 #: The functions of ``triton.heuristics``. Each stands in a pair with the name of the value that it computes.
 Heuristics = list[tuple[str, Callable[..., object]]]
@@ -304,10 +304,10 @@ def list_digests(call: Call, identity: CallIdentity, configs: Sequence[Any]) -> 
 
 def find_target_device() -> Device:
     """Return the device for which Triton's driver compiles. It counts if torch uses no GPU, as in a CPU backend."""
-    target = environment.find_target()
+    target = compiler.find_target()
     if target.backend == "cpu":
         return devices.cpu()
-    return Device(str(target.backend), environment.describe_arch(target))
+    return Device(str(target.backend), compiler.describe_arch(target))
 
 
 # The fingerprint.
@@ -419,7 +419,7 @@ def list_settings(autotuner: Any) -> list[Value]:
     """
     if autotuners.is_interpreted(autotuner):
         return []
-    changed = list(environment.list_changed_settings())
+    changed = list(compiler.list_changed_settings())
     if not changed:
         return []
     return [Value("settings", ", ".join(changed), "settings")]

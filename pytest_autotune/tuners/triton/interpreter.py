@@ -71,32 +71,16 @@ def interpreter_benchmark(kernel_call: Callable[[], object], quantiles: Sequence
     return [time_us / 1000] * max(len(quantiles), 1)
 
 
-class InterpreterThreads:
-    """The threads that have launched interpreted kernels.
+class InterpretedSearch:
+    """A search under the interpreter, which launches of other threads may disturb.
 
     For each launch, the interpreter puts its own functions into ``triton.language``, and removes them after the launch.
     The removal makes a launch in another thread fail. The plugin cannot prevent this with a lock, because a launch of a
     kernel that has its choice runs no code of the plugin. A search therefore asks this class whether its failures may
     come from another thread.
-    """
 
-    def __init__(self) -> None:
-        #: The number of lookups of each thread, by the thread's identifier.
-        self._lookups: Counter[int] = Counter()
-
-    def add_lookup(self) -> None:
-        """Note that the current thread looks for the choice of an interpreted kernel. It launches the kernel next."""
-        self._lookups[threading.get_ident()] += 1
-
-    def begin_search(self) -> InterpretedSearch:
-        """Return an object for a search of the current thread. It counts the lookups of the other threads."""
-        return InterpretedSearch(self._lookups)
-
-
-class InterpretedSearch:
-    """A search of one thread under the interpreter.
-
-    :param lookups: the number of lookups of each thread. The numbers grow during the search.
+    :param lookups: the number of lookups of interpreted kernels by the identifier of their thread. A launch follows
+        each lookup. The numbers grow during the search.
     """
 
     def __init__(self, lookups: Counter[int]) -> None:

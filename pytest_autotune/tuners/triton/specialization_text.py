@@ -23,7 +23,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pytest_autotune.tuners.triton.internals import compiler, environment
+from pytest_autotune.tuners.triton.internals import compiler
 
 #: The length of the longest text that is written or read, in characters.
 LONGEST = 1000
@@ -138,7 +138,7 @@ def _encode_constant(value: Any) -> Any:
     """
     if value is None or type(value) in (bool, int, float, str):
         return value
-    if type(value).__module__ == environment.LANGUAGE_MODULE:
+    if type(value).__module__ == compiler.LANGUAGE_MODULE:
         class_name = type(value).__name__
         if class_name == "dtype":
             return {class_name: str(value)}
@@ -154,9 +154,9 @@ def _parse_constant(value: Any) -> Any:
     """
     match value:
         case {"dtype": str(name)} if name.isalnum():
-            return environment.find_module("language.core").dtype(name)
+            return compiler.find_module("language.core").dtype(name)
         case {"constexpr": inner}:
-            return environment.find_module("language.core").constexpr(_parse_constant(inner))
+            return compiler.find_module("language.core").constexpr(_parse_constant(inner))
         case dict() | list():
             raise NoText(f"the constant {str(value)[:60]}")
     return value

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
@@ -124,7 +125,8 @@ class CallSearch:
 
     :param configs: the candidates that pruning left.
     :param is_compiled: whether candidates can be compiled without a launch.
-    :param threads: the threads that launched interpreted kernels; None if this kernel is not interpreted.
+    :param interpreted_lookups: the number of lookups of interpreted kernels, by the identifier of their thread; None if
+        this kernel is not interpreted.
     """
 
     def __init__(
@@ -134,7 +136,7 @@ class CallSearch:
         tuning: Tuning,
         *,
         is_compiled: bool,
-        threads: interpreter.InterpreterThreads | None = None,
+        interpreted_lookups: Counter[int] | None = None,
     ) -> None:
         self._call = call
         self._autotuner = call.autotuner
@@ -143,8 +145,8 @@ class CallSearch:
         self._is_compiled = is_compiled
         self._arguments = call.autotuner.nargs
         self._interpreted_search = None
-        if threads is not None:
-            self._interpreted_search = threads.begin_search()
+        if interpreted_lookups is not None:
+            self._interpreted_search = interpreter.InterpretedSearch(interpreted_lookups)
         #: The contexts that are open while Triton benchmarks: the measurement on the device, and the noting of errors.
         self._benchmark_exits = ExitStack()
         self._benchmark_errors: dict[Any, BaseException] = {}

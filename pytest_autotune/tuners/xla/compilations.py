@@ -29,7 +29,7 @@ from pytest_autotune.run.lookup import Lookup, Outcome, TunedEntry, UsedEntry
 from pytest_autotune.run.session import Session
 from pytest_autotune.tuners.shared.patches import CallHook, CallResult, HookedCall
 from pytest_autotune.tuners.source.libraries import find_version
-from pytest_autotune.tuners.xla import files, internals, messages
+from pytest_autotune.tuners.xla import files, internals
 from pytest_autotune.tuners.xla.entries import KERNELS, NAME, TuningLog, describe_hlo, read_log, to_entry
 from pytest_autotune.tuners.xla.files import XlaEntry
 from pytest_autotune.tuners.xla.outcomes import LoadedEntries
@@ -376,7 +376,7 @@ def _find_flag_against_tuning(options: Any, overrides: Mapping[str, object]) -> 
     """
     # Python names only some of XLA's flags, so the flags are read from the serialized options. The message in
     # descriptors.textproto has only the flags that matter here.
-    serialized = messages.parse("xla.CompileOptionsProto", options.SerializeAsString())
+    serialized = files.parse_message("xla.CompileOptionsProto", options.SerializeAsString())
     flags = serialized.executable_build_options.debug_options
     settings: dict[str, int] = {field.name: int(getattr(flags, field.name)) for field in flags.DESCRIPTOR.fields}
     for name in settings:

@@ -25,7 +25,7 @@ from pytest_autotune.cache.model import (
     Value,
     Versions,
 )
-from pytest_autotune.tuners.xla import messages
+from pytest_autotune.tuners.xla import files
 from pytest_autotune.tuners.xla.files import XlaEntry, XlaLayout
 
 NAME = "xla"
@@ -128,7 +128,7 @@ def choice_of(entry: XlaEntry) -> Candidate:
     return Candidate(params=tuple(params), time_us=time_us)
 
 
-def build_candidate(config: messages.Message, time_us: float | None = None, failed: str = "") -> Candidate:
+def build_candidate(config: files.Message, time_us: float | None = None, failed: str = "") -> Candidate:
     """Return the candidate for a configuration of the new format."""
     backend = Value("backend", enum_name(config.DESCRIPTOR.fields_by_name["backend"], config.backend))
     return Candidate(params=(backend, *_list_params(config.backend_config)), time_us=time_us, failed=failed)
@@ -142,12 +142,12 @@ def enum_name(field: Any, number: int) -> str:
     return str(value.name)
 
 
-def to_microseconds(duration: messages.Message) -> float:
+def to_microseconds(duration: files.Message) -> float:
     """Return a protobuf duration in microseconds."""
     return float(duration.seconds * 1_000_000 + duration.nanos / 1000)
 
 
-def _list_params(message: messages.Message) -> list[Value]:
+def _list_params(message: files.Message) -> list[Value]:
     """Return a value for each field that is set in a message and in its inner messages."""
     if message.DESCRIPTOR.full_name == "google.protobuf.Any":
         return _list_params_of_any(message)
@@ -161,11 +161,11 @@ def _list_params(message: messages.Message) -> list[Value]:
     return params
 
 
-def _list_params_of_any(message: messages.Message) -> list[Value]:
+def _list_params_of_any(message: files.Message) -> list[Value]:
     """Return the params of the message that an ``Any`` holds."""
     name = message.type_url.rpartition("/")[2]
     try:
-        return _list_params(messages.parse(name, message.value))
+        return _list_params(files.parse_message(name, message.value))
     except Exception:
         # The message is of another version of XLA, so only its name is readable. The entry's native bytes have it all.
         return [Value("config", name)]
@@ -378,9 +378,9 @@ def read_log(text: str) -> TuningLog:
     for part in re.split(r"^(?=device:)", text, flags=re.MULTILINE):
         if not part.strip():
             continue
-        message = messages.new("xla.autotuner.AllRawConfigProfiles")
+        message = files.new_message("xla.autotuner.AllRawConfigProfiles")
         try:
-            text_format.Parse(part, message, allow_unknown_field=True, descriptor_pool=messages.pool())
+            text_format.Parse(part, message, allow_unknown_field=True, descriptor_pool=files.message_pool())
         except text_format.ParseError as error:
             raise ValueError(f"XLA's tuning log cannot be read: {error}") from None
         for version in message.per_backend_versions:
@@ -391,7 +391,7 @@ def read_log(text: str) -> TuningLog:
     return TuningLog(profiles, versions)
 
 
-def _list_candidates(instruction: messages.Message) -> list[Candidate]:
+def _list_candidates(instruction: files.Message) -> list[Candidate]:
     """Return the candidates of one instruction: first those with a time, then those that failed."""
     candidates = []
     for profile in instruction.config_profiles:
@@ -401,7 +401,7 @@ def _list_candidates(instruction: messages.Message) -> list[Candidate]:
     return candidates
 
 
-def _describe_failure(failed: messages.Message) -> str:
+def _describe_failure(failed: files.Message) -> str:
     """Return the kind of a failure with the first line of XLA's message, at most 200 characters."""
     kind = enum_name(failed.DESCRIPTOR.fields_by_name["kind"], failed.kind).lower().replace("_", " ")
     first_line = failed.message.strip().partition("\n")[0][:200]

@@ -7,17 +7,18 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import importlib.resources
 import json
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
-from functools import cached_property
+from functools import cache, cached_property
 from operator import attrgetter
 from pathlib import Path, PurePath
+from typing import Any
 
 from pytest_autotune.cache.errors import CacheError
-from pytest_autotune.tuners.xla import messages
 
 #: The version at the beginning of every legacy file. XLA refuses a file with any other version.
 LEGACY_FILE_VERSION = 3
@@ -25,6 +26,8 @@ LEGACY_FILE_VERSION = 3
 TEXT_SUFFIXES = (".txt", ".textproto", ".txtpb", ".prototxt", ".pbtxt")
 _DIGEST = re.compile("[0-9a-f]{8,64}")
 _FIRST_WORD = re.compile(rb"(?:\s*#[^\n]*\n)*\s*(version|results|entries|device_scope|explicit_version_scope)\b")
+#: A protobuf message. Its class is made at run time, so a type checker knows nothing of it.
+Message = Any
 
 
 class XlaLayout(Enum):
@@ -70,9 +73,9 @@ class XlaEntry:
     raw: bytes
 
     @cached_property
-    def message(self) -> messages.Message:
+    def message(self) -> Message:
         """The entry as a message, which must not be changed."""
-        return messages.parse(_NAMES[self.layout].entry, self.raw)
+        return parse_message(_NAMES[self.layout].entry, self.raw)
 
     @property
     def device(self) -> str:
@@ -150,7 +153,7 @@ def write(entries: Iterable[XlaEntry], layout: XlaLayout, text: bool) -> bytes:
     for entry in entries:
         entries_by_identity.setdefault(entry.identity, entry)
     names = _NAMES[layout]
-    message = messages.new(names.file)
+    message = new_message(names.file)
     if layout is XlaLayout.LEGACY:
         message.version = LEGACY_FILE_VERSION
     for entry in sorted(entries_by_identity.values(), key=attrgetter("sort_key")):
@@ -176,7 +179,7 @@ def _find_layout(data: bytes) -> XlaLayout | None:
     return None
 
 
-def _parse_file(data: bytes, layout: XlaLayout, where: str) -> messages.Message:
+def _parse_file(data: bytes, layout: XlaLayout, where: str) -> Message:
     """Return the content of a file, text or binary, as a message.
 
     :raises CacheError: for a damaged file.
@@ -184,10 +187,10 @@ def _parse_file(data: bytes, layout: XlaLayout, where: str) -> messages.Message:
     from google.protobuf.message import DecodeError
     from google.protobuf.text_format import Parse, ParseError
 
-    file = messages.new(_NAMES[layout].file)
+    file = new_message(_NAMES[layout].file)
     try:
         if _FIRST_WORD.match(data):
-            return Parse(data.decode(), file, descriptor_pool=messages.pool())
+            return Parse(data.decode(), file, descriptor_pool=message_pool())
         file.MergeFromString(data)
         return file
     except (DecodeError, UnicodeDecodeError) as error:
@@ -197,14 +200,14 @@ def _parse_file(data: bytes, layout: XlaLayout, where: str) -> messages.Message:
         raise CacheError(where, f"is not the text of XLA's autotuning results: {error}", remedy) from None
 
 
-def _print_text(message: messages.Message) -> str:
+def _print_text(message: Message) -> str:
     """Return the text form of a message as XLA prints it.
 
     :raises CacheError: if the text would lose a field.
     """
     from google.protobuf import text_format
 
-    pool = messages.pool()
+    pool = message_pool()
     text = str(
         text_format.MessageToString(message, descriptor_pool=pool, as_utf8=False, message_formatter=_format_empty_any)
     )
@@ -214,7 +217,7 @@ def _print_text(message: messages.Message) -> str:
     return text
 
 
-def _format_empty_any(message: messages.Message, indent: int, as_one_line: bool) -> str | None:
+def _format_empty_any(message: Message, indent: int, as_one_line: bool) -> str | None:
     """Print an ``Any`` without a value as XLA's printer in C++ does: ``type_url: "…"``.
 
     :returns: None for every other message, which protobuf then prints in its usual form.
@@ -268,3 +271,48 @@ def _path_in_folder(entry: XlaEntry) -> str:
     key = f"<key model='{entry.device}', hlo='{entry.hlo}', version={version}>"
     digest = base64.urlsafe_b64encode(hashlib.sha256(key.encode()).digest()).rstrip(b"=")
     return f"{digest.decode()}.textproto"
+
+
+# The protobuf messages.
+
+
+def new_message(name: str) -> Message:
+    """Return an empty message.
+
+    :param name: the full name of the message, such as ``xla.AutotuneResults``.
+    """
+    return _message_class(name)()
+
+
+def parse_message(name: str, data: bytes) -> Message:
+    """Return the message in binary data.
+
+    :param name: the full name of the message, such as ``xla.AutotuneResults``.
+    :raises google.protobuf.message.DecodeError: if the data is damaged or is no such message.
+    """
+    return _message_class(name).FromString(data)
+
+
+@cache
+def _message_class(name: str) -> Any:
+    from google.protobuf import message_factory
+
+    return message_factory.GetMessageClass(message_pool().FindMessageTypeByName(name))
+
+
+@cache
+def message_pool() -> Any:
+    """Return a separate descriptor pool with the messages of XLA's autotuning files, and the protobuf messages in them.
+
+    The messages come from ``descriptors.textproto`` in this folder. TensorFlow registers messages of the same names,
+    ``xla.*``, in protobuf's default pool, which refuses a second registration.
+    """
+    from google.protobuf import any_pb2, descriptor_pb2, descriptor_pool, duration_pb2, text_format, wrappers_pb2
+
+    descriptors = descriptor_pool.DescriptorPool()
+    for module in (any_pb2, duration_pb2, wrappers_pb2):
+        descriptors.AddSerializedFile(module.DESCRIPTOR.serialized_pb)
+    description = importlib.resources.files(__package__).joinpath("descriptors.textproto").read_text(encoding="utf-8")
+    for file in text_format.Parse(description, descriptor_pb2.FileDescriptorSet()).file:
+        descriptors.AddSerializedFile(file.SerializeToString())
+    return descriptors

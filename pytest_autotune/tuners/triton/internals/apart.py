@@ -25,7 +25,7 @@ from typing import Any
 from pytest_autotune.tuners.protocol import HookError
 from pytest_autotune.tuners.source.libraries import find_version
 from pytest_autotune.tuners.triton.internals.compile_time import CompileTime
-from pytest_autotune.tuners.triton.internals.environment import build_target, find_module
+from pytest_autotune.tuners.triton.internals.compiler import build_target, find_module
 
 _SOURCE_PARAMETERS = ["fn", "signature", "constexprs", "attrs"]
 #: Triton's word for "divisible by 16".

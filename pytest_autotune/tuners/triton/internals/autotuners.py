@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import inspect
+import sys
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from types import FunctionType, ModuleType
@@ -12,17 +13,12 @@ from typing import Any
 from pytest_autotune.tuners.protocol import HookError
 from pytest_autotune.tuners.shared.patches import CallHook, HookedCall, Patches, check_signature
 from pytest_autotune.tuners.source.functions import closure_cells, list_layers
-from pytest_autotune.tuners.triton.internals.environment import (
-    AUTOTUNER_MODULE,
-    JIT_MODULE,
-    find_driver,
-    find_module,
-)
 
+AUTOTUNER_MODULE = "triton.runtime.autotuner"
 DISK_CACHE, PRUNE = "check_disk_cache", "prune_configs"
 _DISK_CACHE_PARAMETERS = ["self", "tuning_key", "configs", "bench_fn"]
 _NEEDED = "triton >= 3.4 is needed"
-_JIT_FUNCTION = (JIT_MODULE, "JITFunction")
+_JIT_FUNCTION = ("triton.runtime.jit", "JITFunction")
 _BENCH_PARAMETERS = ["self", "args", "config", "meta"]
 _BENCHMARK_NEEDS = ("get_device_interface", "get_empty_cache_for_benchmark", "clear_cache")
 
@@ -283,7 +279,7 @@ def find_search_observer(autotuner: Any, function: FunctionType) -> str:
     has_post_hook = getattr(autotuner, "user_defined_post_hook", False)
     if is_made_by_test and has_post_hook and _can_keep_data(autotuner.post_hook):
         return "its post_hook"
-    autotuning_knobs = getattr(find_module("knobs"), "autotuning", None)
+    autotuning_knobs = getattr(sys.modules.get("triton.knobs"), "autotuning", None)
     if _can_keep_data(getattr(autotuning_knobs, "listener", None)):
         return "knobs.autotuning.listener"
     return ""
@@ -334,8 +330,8 @@ def _find_cells(function: Any) -> dict[str, Any]:
 
 def list_candidate_errors() -> tuple[type[BaseException], ...]:
     """Return the classes of errors that Triton's own benchmark takes for the failure of a single candidate."""
-    errors = find_module("runtime.errors")
-    compiler_errors = find_module("compiler.errors")
+    errors: Any = sys.modules["triton.runtime.errors"]
+    compiler_errors: Any = sys.modules["triton.compiler.errors"]
     return errors.OutOfResources, errors.PTXASError, compiler_errors.CompileTimeAssertionFailure
 
 
@@ -375,7 +371,8 @@ def find_benchmark_driver(autotuner: Any) -> Any:
     # The backend has a benchmark of its own.
     if getattr(benchmark, "__module__", "") != "triton.testing" or getattr(benchmark, "__qualname__", "") != "do_bench":
         return None
-    driver = find_driver().active
+    triton_runtime: Any = sys.modules["triton.runtime.driver"]
+    driver = triton_runtime.driver.active
     # The backend's driver lacks the events or the buffer that the clock of a race needs.
     if not all(hasattr(driver, name) for name in _BENCHMARK_NEEDS):
         return None

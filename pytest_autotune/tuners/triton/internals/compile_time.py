@@ -27,7 +27,7 @@ from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any
 
 from pytest_autotune.tuners.source.functions import closure_cells
-from pytest_autotune.tuners.triton.internals.environment import JIT_MODULE, LANGUAGE_MODULE, find_module
+from pytest_autotune.tuners.triton.internals.compiler import JIT_MODULE, LANGUAGE_MODULE, find_module
 
 #: A kernel may use a global with one of these names, whatever its value is. Triton's hash does not contain the value.
 _UNHASHED_NAMES = frozenset(

@@ -1,4 +1,4 @@
-"""Triton's compiler: its call, its pool, its refusals, its compiled kernels, and how a kernel is loaded."""
+"""Triton's compiler: its target and settings, its call, its pool, its refusals, and its compiled kernels."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import sys
 import threading
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from concurrent.futures import Executor, Future
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from traceback import walk_tb
 from types import ModuleType
@@ -18,8 +18,10 @@ from typing import Any
 from pytest_autotune.tuners.shared.candidates import chained_errors, clear_tracebacks
 from pytest_autotune.tuners.shared.patches import check_signature
 from pytest_autotune.tuners.source.functions import closure_cells
-from pytest_autotune.tuners.triton.internals.environment import find_module
+from pytest_autotune.tuners.source.source_digest import digest
 
+JIT_MODULE = "triton.runtime.jit"
+LANGUAGE_MODULE = "triton.language.core"
 _COMPILE_PARAMETERS = ["src", "target", "options"]
 _REFUSALS = {"CompilationError", "OutOfResources", "PTXASError", "AutotunerError"}
 #: The message with which Triton refuses a kernel that uses a function of another kind. The group is the function's kind
@@ -30,6 +32,105 @@ _PLACEHOLDER = "recursion:"
 _NO_LOCK = threading.Lock()
 #: The metadata of a compiled kernel that does not change its launch.
 _COMPILED_WITH = {"hash", "num_stages", "maxnreg"}
+#: Environment variables in Triton's hash that do not change the compiled code: Triton only prints more.
+_PRINTING = re.compile("DUMP|TIMING|DEBUG|LINE_INFO|IR_LOC|DI_LOCAL")
+#: Settings in ``triton.knobs`` that change the compiled code, but are no environment variables in Triton's hash.
+_KNOBS = {
+    "runtime": ("debug", "sanitize_overflow"),
+    "compilation": ("instrumentation_mode", "override"),
+    "nvidia": ("ptxas_options", "mock_ptx_version"),
+    "amd": ("scalarize_packed_fops", "buffer_ops_analyze_small_tensor_range"),
+}
+
+
+def find_module(name: str) -> Any:
+    """Return a module of Triton; None if it is not imported.
+
+    :param name: the module's name without ``triton.``.
+    """
+    return sys.modules.get(f"triton.{name}")
+
+
+# The target and the settings.
+
+
+def find_target() -> Any:
+    """Return the target of the active driver: an object with ``backend`` and ``arch``.
+
+    :raises RuntimeError: if there is no GPU.
+    """
+    # Triton makes the driver when code first reads the attribute `active`.
+    return find_module("runtime.driver").driver.active.get_current_target()
+
+
+def describe_arch(target: Any) -> str:
+    """Return the architecture of a target as a device names it: ``sm_90``, ``gfx942``.
+
+    AMD's names end with settings of the machine, which are left out: ``gfx942:sramecc+:xnack-``.
+    """
+    if target.backend == "cuda":
+        return f"sm_{target.arch}"
+    return str(target.arch).split(":")[0]
+
+
+def build_target(arch: str) -> Any:
+    """Return the target of a driver on an NVIDIA GPU of this architecture.
+
+    :param arch: for example ``sm_90``.
+    """
+    return find_module("backends.compiler").GPUTarget("cuda", int(arch.removeprefix("sm_")), 32)
+
+
+def list_changed_settings() -> Iterator[str]:
+    """Yield the settings that change the compiled code and differ from their defaults, as ``name=value``.
+
+    There are three kinds of such settings:
+
+    - the environment variables in Triton's hash. A path counts only by the name of its file;
+    - the settings of ``triton.knobs`` in ``_KNOBS``;
+    - a hook that changes the stages of the compiler. The hook returns a key, whose digest counts.
+    """
+    for name, value in sorted(find_module("_C.libtriton").get_cache_invalidating_env_vars().items()):
+        if not _PRINTING.search(name):
+            yield f"{name}={value.rpartition('/')[2]}"
+    knobs = find_module("knobs")
+    for group_name, names in _KNOBS.items():
+        group = getattr(knobs, group_name, None)
+        for name in names:
+            value = getattr(group, name, None)
+            default = getattr(vars(type(group)).get(name), "default", None)
+            if callable(default):  # Triton 3.4 has a function that returns the default
+                default = default()
+            # None, False and an empty text all mean that the setting is off.
+            if (value or None) != (default or None):
+                yield f"{group_name}.{name}={value}"
+    hook = getattr(knobs.runtime, "add_stages_inspection_hook", None)
+    if hook is not None:
+        yield f"add_stages_inspection_hook={digest(str(hook()[0]))}"
+
+
+def find_cache_folder() -> str:
+    """Return the folder in which Triton keeps compiled kernels; empty if it is not known."""
+    return str(getattr(find_module("knobs").cache, "dir", ""))
+
+
+def uses_disk_cache() -> bool:
+    """Whether Triton reads kernels from its usual cache on disk, where other threads and processes write them.
+
+    Triton does not read it if user code has set another cache manager or ``always_compile``. A listener of compilations
+    counts as well: it would observe a kernel from disk in place of a compilation.
+    """
+    # A Triton that has these settings in another place raises AttributeError.
+    with suppress(AttributeError):
+        knobs = find_module("knobs")
+        file_cache_manager = find_module("runtime.cache").FileCacheManager
+        cache_manager = knobs.cache.manager_class or file_cache_manager
+        if cache_manager is file_cache_manager and not knobs.compilation.always_compile:
+            return knobs.compilation.listener is None
+    return False
+
+
+# The compilation of a kernel.
 
 
 def find_compiler() -> Any:

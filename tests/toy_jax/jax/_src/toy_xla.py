@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 from google.protobuf import text_format
 
-from pytest_autotune.tuners.xla import messages
+from pytest_autotune.tuners.xla import files
 
 DEVICE = os.environ.get("TOY_XLA_DEVICE", "ed0e56ab8b2a0ecb")
 DESCRIPTION = os.environ.get("TOY_XLA_DESCRIPTION", "CUDA: 9.0, Cores: 132, L2 cache: 60 MB")
@@ -28,7 +28,7 @@ class Options:
         debug_options = {f"xla_gpu_{name}": "" for name in names}
         debug_options["xla_gpu_per_fusion_autotune_cache_dir"] = ""
         debug_options["xla_gpu_experimental_autotune_cache_mode"] = "update"
-        self.nameless = messages.new("xla.CompileOptionsProto")
+        self.nameless = files.new_message("xla.CompileOptionsProto")
         for name in {"xla_gpu_autotune_level", "xla_gpu_deterministic_ops"} & flags.keys():
             setattr(self.nameless.executable_build_options.debug_options, name, flags.pop(name))
         debug_options.update(flags)
@@ -94,17 +94,17 @@ def tuned(fusion, log):
     times = times_of(fusion)
     best = min(times, key=times.get)
     if not NEW:
-        entry = messages.new("xla.AutotuneResultsEntry")
+        entry = files.new_message("xla.AutotuneResultsEntry")
         entry.device, entry.hlo, entry.version = f"{DESCRIPTION}, DNN version: {CUDNN}", hlo_text(fusion), VERSION
         entry.result.triton.block_m = best
         return entry
-    entry = messages.new("xla.autotuner.AutotuneEntry")
+    entry = files.new_message("xla.autotuner.AutotuneEntry")
     entry.key.target.device, entry.key.target.hlo_fingerprint = DEVICE, fingerprint(fusion)
     entry.key.environment.codegen_version = CODEGEN
     entry.value.optimal_backend_version = TRITON
     entry.value.optimal_config.backend = 2
     entry.value.optimal_config.backend_config.triton.block_m = best
-    profile = messages.new("xla.autotuner.InstructionRawConfigProfiles")
+    profile = files.new_message("xla.autotuner.InstructionRawConfigProfiles")
     profile.hlo_fingerprint, profile.hlo_text = fingerprint(fusion), hlo_text(fusion)
     for size, time_us in times.items():
         one = profile.config_profiles.add()
@@ -128,15 +128,17 @@ def from_folder(fusion, folder):
     try:
         if NEW:
             data = (folder / DEVICE / f"{fingerprint(fusion)}.pb").read_bytes()
-            entry = messages.parse("xla.autotuner.AutotuneEntry", data)
+            entry = files.parse_message("xla.autotuner.AutotuneEntry", data)
             same = entry.key.environment.codegen_version == CODEGEN or entry.value.optimal_backend_version == TRITON
             return entry if same else None
         device, hlo = f"{DESCRIPTION}, DNN version: {CUDNN}", hlo_text(fusion)
         key = f"<key model='{device}', hlo='{hlo}', version={VERSION}>"
         name = base64.urlsafe_b64encode(hashlib.sha256(key.encode()).digest()).rstrip(b"=").decode()
-        entry = messages.new("xla.AutotuneResultsEntry")
+        entry = files.new_message("xla.AutotuneResultsEntry")
         entry.device, entry.hlo, entry.version = device, hlo, VERSION
-        text_format.Parse((folder / f"{name}.textproto").read_text(), entry.result, descriptor_pool=messages.pool())
+        text_format.Parse(
+            (folder / f"{name}.textproto").read_text(), entry.result, descriptor_pool=files.message_pool()
+        )
         return entry
     except FileNotFoundError:
         return None
@@ -144,10 +146,10 @@ def from_folder(fusion, folder):
 
 def dump():
     if NEW:
-        file = messages.new("xla.autotuner.AutotuneCache")
+        file = files.new_message("xla.autotuner.AutotuneCache")
         file.entries.extend(sorted(MEMORY.values(), key=lambda entry: entry.key.target.hlo_fingerprint))
     else:
-        file = messages.new("xla.AutotuneResults")
+        file = files.new_message("xla.AutotuneResults")
         file.version = 3
         file.results.extend(sorted(MEMORY.values(), key=lambda entry: entry.hlo))
     return file.SerializeToString()
