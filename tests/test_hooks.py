@@ -13,11 +13,11 @@ from typing import Any, ClassVar
 import pytest
 import wrapt
 
-from pytest_autotune import tuners
 from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem
 from pytest_autotune.run.mode import Job, Suite
 from pytest_autotune.run.session import Session
+from pytest_autotune.tuners import TUNERS, BuiltInTuner
 from pytest_autotune.tuners.hooks import Hooks
 from tests.sessions import a_session
 
@@ -49,9 +49,19 @@ def costly(monkeypatch: pytest.MonkeyPatch) -> None:
     module.Adapter = CostlyAdapter
     monkeypatch.setitem(sys.modules, "costly_adapter", module)
     monkeypatch.setitem(sys.modules, "costly_library", ModuleType("costly_library"))
-    monkeypatch.setattr(tuners, "TUNERS", {"costly": "costly_adapter"})
-    monkeypatch.setattr("pytest_autotune.tuners.hooks.TUNERS", tuners.TUNERS)
+    costly_tuner = BuiltInTuner("costly_adapter", "costly_library", acts_without_entries=False)
+    monkeypatch.setattr("pytest_autotune.tuners.hooks.TUNERS", {"costly": costly_tuner})
     monkeypatch.setattr(CostlyAdapter, "hooked", 0)
+
+
+@pytest.mark.parametrize("name", TUNERS)
+def test_the_table_of_tuners_agrees_with_the_adapters(name: str) -> None:
+    """The table is read before an adapter is imported."""
+    adapter = importlib.import_module(TUNERS[name].adapter_module).Adapter
+
+    assert TUNERS[name].library_module == adapter.module
+    assert TUNERS[name].acts_without_entries is adapter.acts_without_entries
+    assert TUNERS[name].names_candidates is getattr(adapter, "names_candidates", False)
 
 
 def session_of(entries: tuple[Entry, ...] | None = None, **policy: Any) -> Session:
@@ -93,6 +103,37 @@ def test_a_cache_that_a_test_loads_brings_its_tuner_in_once() -> None:
         hooks.install()
 
     assert CostlyAdapter.hooked == 1
+    hooks.uninstall()
+
+
+def test_an_adapter_is_made_when_its_library_is_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "costly_library")
+    adapter_module = sys.modules.pop("costly_adapter")
+    session = session_of((ENTRY,))
+    hooks = Hooks(session, None)
+
+    # The adapter's module is missing, and the suite does not import the library: nothing happens.
+    hooks.install()
+    with hooks.isolated():
+        pass
+    assert (hooks.untracked(), session.notes) == ([], [])
+
+    monkeypatch.setitem(sys.modules, "costly_adapter", adapter_module)
+    monkeypatch.setattr(sys, "meta_path", [Rewriter(), *sys.meta_path])
+    hooks.install()
+    importlib.import_module("costly_library")
+    assert CostlyAdapter.hooked == 1
+    hooks.uninstall()
+
+
+def test_an_adapter_that_cannot_be_imported_is_bypassed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "costly_adapter")
+    session = session_of((ENTRY,))
+    hooks = Hooks(session, None)
+
+    hooks.install()
+
+    assert session.notes == ["costly was bypassed: ModuleNotFoundError: No module named 'costly_adapter'"]
     hooks.uninstall()
 
 

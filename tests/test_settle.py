@@ -10,8 +10,9 @@ import pytest
 
 from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Value, Versions
-from pytest_autotune.report import json_report, terminal
+from pytest_autotune.report import json_report
 from pytest_autotune.report.gate import Limit, judge
+from pytest_autotune.report.summary import render_section
 from pytest_autotune.run.collected import Collected
 from pytest_autotune.run.lookup import SPECIALIZATION, Lookup, Outcome, TunedEntry, UsedEntry
 from pytest_autotune.run.request import UPDATE_ALL, UPDATE_PRUNE, FileDump, NoDump, RunRequest
@@ -177,7 +178,7 @@ def test_loaded_entries_that_the_dump_lacks_are_named(capsys: pytest.CaptureFixt
         == set()
     )
     assert finished(beginning(asked, *gone), found).left_out_entries == ()
-    told = [line.text for line in terminal.render_section(summary, 0)]
+    told = [line.text for line in render_section(summary, 0)]
     assert f"8 loaded entries are not in new.textproto, which no test asked for (1 for {GPU}; 7 for {OTHER})" in told
     assert len(json_report.to_mapping(summary)["left_out"]) == 8
 
@@ -300,7 +301,7 @@ def test_crashes_and_other_versions_are_in_the_json_report() -> None:
 
     summary = finished(beginning(old), found, plan=FileDump(), version_checks=("another run tells",))
 
-    told = "\n".join(line.word + line.text for line in terminal.render_section(summary, 1))
+    told = "\n".join(line.word + line.text for line in render_section(summary, 1))
     report = json_report.to_mapping(summary)
     assert "worker gw3 crashed" in told
     assert report["crashed"] == ["gw3"]

@@ -29,7 +29,7 @@ from pytest_autotune.report.process_reports import (
     read_process_report,
     without_repeated,
 )
-from pytest_autotune.report.terminal import render_section
+from pytest_autotune.report.summary import render_section
 from pytest_autotune.report.verdict import build_verdict
 from pytest_autotune.run.ci_run import read_ci_run
 from pytest_autotune.run.mode import Mode

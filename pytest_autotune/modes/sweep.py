@@ -12,9 +12,9 @@ from dataclasses import dataclass, field, replace
 from pytest_autotune.cache.model import Candidate, Entry, Identity, Problem
 from pytest_autotune.cache.wording import describe_count, to_one_line
 from pytest_autotune.modes import parse_part
-from pytest_autotune.report.counts import NO_LOOKUPS
 from pytest_autotune.report.json_report import build_candidate_mapping, build_problem_mapping
 from pytest_autotune.report.naming import describe_problem
+from pytest_autotune.report.summary import NO_LOOKUPS
 from pytest_autotune.run.lookup import Lookup, Question, UsedEntry
 from pytest_autotune.run.mode import Mode
 from pytest_autotune.run.reporter import Reporter

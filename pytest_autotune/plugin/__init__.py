@@ -8,19 +8,13 @@ modules are imported at that time, so that a run without the plugin's options do
 from __future__ import annotations
 
 import os
+import sys
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_autotune.plugin import names
-from pytest_autotune.plugin.names import (
-    INPUT_KEY,
-    MARKER,
-    forget_removed_modules,
-    has_marker_or_fixture,
-    supply_interpreter_benchmark,
-)
-from pytest_autotune.plugin.options import add_options, is_any_option_set
+from pytest_autotune.plugin.options import INPUT_KEY, MARKER, add_options, has_marker_or_fixture, is_any_option_set
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,6 +25,8 @@ if TYPE_CHECKING:
 _process: pytest.StashKey[TestProcess] = pytest.StashKey()
 _controller: pytest.StashKey[Controller] = pytest.StashKey()
 _undo: pytest.StashKey[list[Callable[[], None]]] = pytest.StashKey()
+#: Whether a run of pytest has ended in this process. The tuners then still have its choices in their memory.
+_has_run_ended = False
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -50,7 +46,7 @@ def pytest_configure(config: pytest.Config) -> None:
     # Triton reads the variable when it is imported, and accepts these values.
     is_interpreted = os.environ.get("TRITON_INTERPRET", "").lower() in ("1", "true", "on", "yes", "y")
     if has_options or is_interpreted:
-        supply_interpreter_benchmark(config.stash.setdefault(_undo, []))
+        _supply_interpreter_benchmark(config.stash.setdefault(_undo, []))
     if has_task:
         _start(config)
     elif has_options:
@@ -58,7 +54,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    names.has_ended = True
+    global _has_run_ended
+    _has_run_ended = True
     for undo in config.stash.get(_undo, []):
         undo()
 
@@ -69,9 +66,40 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         _start(config)
 
 
+def _forget_removed_modules() -> None:
+    """Delete the attributes of our packages that are modules which ``sys.modules`` no longer has.
+
+    Pytester removes the modules that a run inside a test imported. Their packages stay, if the outer run imported them,
+    and ``from package import module`` would still find the removed module.
+    """
+    for module_name, package in list(sys.modules.items()):
+        if module_name.partition(".")[0] != "pytest_autotune":
+            continue
+        for name, value in list(vars(package).items()):
+            full_name = f"{package.__name__}.{name}"
+            is_submodule = isinstance(value, ModuleType) and value.__name__ == full_name
+            if is_submodule and sys.modules.get(full_name) is not value:
+                delattr(package, name)
+
+
+def _supply_interpreter_benchmark(undo: list[Callable[[], None]]) -> None:
+    """Let Triton's autotuner measure interpreted kernels, as soon as Triton is imported.
+
+    :param undo: gets a function that restores Triton.
+    """
+    import wrapt
+
+    def supply(module: Any) -> None:
+        from pytest_autotune.tuners.triton.interpreter import supply_interpreter_benchmark
+
+        undo.append(supply_interpreter_benchmark(module))
+
+    wrapt.register_post_import_hook(supply, "triton.runtime.autotuner")
+
+
 def _start_if_active(config: pytest.Config) -> None:
     """Start the plugin if the values of its options ask for anything, or are an error."""
-    forget_removed_modules()
+    _forget_removed_modules()
     from pytest_autotune.plugin.completeness import find_unloaded_gate
     from pytest_autotune.plugin.values import read_options
 
@@ -85,7 +113,7 @@ def _start(config: pytest.Config) -> None:
 
     :raises pytest.UsageError: for an option that makes no sense, and a cache that cannot be read.
     """
-    forget_removed_modules()
+    _forget_removed_modules()
     from pytest_autotune.plugin.controller import Controller
     from pytest_autotune.plugin.values import read_options
     from pytest_autotune.plugin.worker import TestProcess, build_worker_context
@@ -100,7 +128,7 @@ def _start(config: pytest.Config) -> None:
         process = controller.begin()
     if process is not None:
         config.stash[_process] = process
-        process.begin()
+        process.begin(hides_earlier_run=_has_run_ended)
         config.pluginmanager.register(process, "autotune-process")
 
 

@@ -32,13 +32,13 @@ from pytest_autotune.devices import visible_nvidia_gpus
 from pytest_autotune.modes import MODES
 from pytest_autotune.plugin import reports
 from pytest_autotune.plugin.completeness import Completeness, find_unloaded_gate, was_interrupted
-from pytest_autotune.plugin.names import INPUT_KEY, MARKER, has_marker_or_fixture
+from pytest_autotune.plugin.options import INPUT_KEY, MARKER, has_marker_or_fixture
 from pytest_autotune.plugin.progress import ProcessProgress, ProgressFile, make_progress_line, read_stages
 from pytest_autotune.plugin.values import CacheArgument, Options, find_cache_folder, is_distributed, path_argument
 from pytest_autotune.plugin.worker import Task, TestProcess, WorkerContext
-from pytest_autotune.report import ci_log, terminal
-from pytest_autotune.report.counts import describe_dump
+from pytest_autotune.report import ci_log
 from pytest_autotune.report.gate import explain_no_part, judge
+from pytest_autotune.report.summary import describe_dump, render_section
 from pytest_autotune.run.collected import ALONE, Collected, collect
 from pytest_autotune.run.dumping import dump_run, dump_test_caches
 from pytest_autotune.run.reporter import Progress
@@ -404,7 +404,7 @@ class Controller:
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         if self._result is None:
             return
-        reports.show_section(terminal.render_section(self._result, self._config.get_verbosity()), terminalreporter)
+        reports.show_section(render_section(self._result, self._config.get_verbosity()), terminalreporter)
         if self._is_on_github:
             for line in ci_log.list_annotations(self._result):
                 terminalreporter.write_line(line)

@@ -1,6 +1,7 @@
-"""The table of all options, from which the flags, the ini values and the texts of ``--help`` are made.
+"""The names by which users and xdist reach the plugin: the marker, and the table of all options.
 
-:mod:`pytest_autotune.plugin.values` reads the values.
+The flags, the ini values and the texts of ``--help`` are made from the table. :mod:`pytest_autotune.plugin.values`
+reads the values of the options.
 """
 
 from __future__ import annotations
@@ -13,6 +14,11 @@ import pytest
 from pytest_autotune.modes import MODES, Option
 from pytest_autotune.report import FILES
 from pytest_autotune.tuners import TUNERS
+
+#: The name of the marker and of the fixture for the caches of a single test.
+MARKER = "autotune_cache"
+#: The plugin's key in xdist's ``workerinput`` and ``workeroutput``.
+INPUT_KEY = "autotune"
 
 #: The type of an ini value that may also be a number in TOML, which pytest knows since 9.2.
 _NUMBER: Any = str | int | float if pytest.version_tuple >= (9, 2) else None
@@ -109,3 +115,8 @@ def is_any_option_set(config: pytest.Config) -> bool:
         # The value makes no sense. The code that reads it reports the error.
         return True
     return False
+
+
+def has_marker_or_fixture(item: pytest.Item) -> bool:
+    """Whether a test has the marker or the fixture, so that it may load caches of its own."""
+    return item.get_closest_marker(MARKER) is not None or MARKER in getattr(item, "fixturenames", ())

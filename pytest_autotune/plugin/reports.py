@@ -22,9 +22,9 @@ import pytest
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.wording import to_one_line
 from pytest_autotune.plugin.values import CacheArgument, Options
-from pytest_autotune.report import FILES, ci_log, describe_obstacle, markdown, terminal
+from pytest_autotune.report import FILES, ci_log, describe_obstacle, markdown
 from pytest_autotune.report.json_report import build_unfinished_mapping, to_json
-from pytest_autotune.report.line import Line
+from pytest_autotune.report.summary import Line, render_section
 from pytest_autotune.run.ci_run import CiRun, read_ci_run
 from pytest_autotune.run.result import RunResult, SourceLocation
 
@@ -195,7 +195,7 @@ def add_to_junit(result: RunResult, config: pytest.Config) -> None:
     gates = [gate for gate in (result.gate, *result.gates_of_modes) if gate.limit or gate.fail_on_unused]
     skip_reasons = [gate.skip_reason for gate in gates if gate.skip_reason]
     if result.failures:
-        failure = _JunitFailure("\n".join(line.word + line.text for line in terminal.render_section(result, 1)))
+        failure = _JunitFailure("\n".join(line.word + line.text for line in render_section(result, 1)))
         failure.reprcrash = SimpleNamespace(message=to_one_line("; ".join(result.failures)))
         report = _build_junit_report("failed", failure, "call")
     elif skip_reasons:

@@ -36,9 +36,8 @@ from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.model import Entry, library_of
 from pytest_autotune.cache.wording import to_one_line
-from pytest_autotune.plugin import names
 from pytest_autotune.plugin.completeness import IgnoredTestFiles
-from pytest_autotune.plugin.names import INPUT_KEY, MARKER
+from pytest_autotune.plugin.options import INPUT_KEY, MARKER
 from pytest_autotune.plugin.progress import ProgressFile
 from pytest_autotune.plugin.values import Options, path_argument
 from pytest_autotune.run.collected import END
@@ -47,7 +46,7 @@ from pytest_autotune.run.mode import Job, Suite
 from pytest_autotune.run.nearest import explain_miss
 from pytest_autotune.run.reporter import Progress
 from pytest_autotune.run.session import Session
-from pytest_autotune.tuners import TUNERS, adapter_class
+from pytest_autotune.tuners import TUNERS
 from pytest_autotune.tuners.hooks import Hooks
 from pytest_autotune.tuners.source.distributions import rootdir_of_run
 from pytest_autotune.workers.coordinator import Coordinator
@@ -178,11 +177,14 @@ class TestProcess:
         # A URL is read once for each run: a server that is down takes seconds to fail.
         self._read_url = functools.cache(stores.read_cache)
 
-    def begin(self) -> None:
-        """Hook the tuners. If an earlier run of this process ended, hide that run's choices until this run ends."""
+    def begin(self, *, hides_earlier_run: bool) -> None:
+        """Hook the tuners.
+
+        :param hides_earlier_run: whether to give the tuners an empty memory until this run ends.
+        """
         self._run_exits.enter_context(rootdir_of_run(self._config.rootpath))
         self.hooks.install()
-        if names.has_ended:
+        if hides_earlier_run:
             self._run_exits.enter_context(self.hooks.isolated())
 
     def _refuse(self, message: str) -> NoReturn:
@@ -232,7 +234,7 @@ class TestProcess:
         for library in sorted({library_of(tuner) for tuner in index.list_tuners()}):
             package = ""
             if library in TUNERS:
-                package = adapter_class(library).module.partition(".")[0]
+                package = TUNERS[library].library_module.partition(".")[0]
             if package and not _is_installed(package):
                 reasons.append(f"{package} is not installed")
         if any(entry.problem.device.is_gpu for entry in index) and not devices.has_visible_gpu():

@@ -12,11 +12,10 @@ from dataclasses import dataclass
 
 from pytest_autotune.cache.diff import Change
 from pytest_autotune.cache.wording import describe_count, describe_seconds, to_one_line
-from pytest_autotune.report.counts import list_count_lines
 from pytest_autotune.report.findings import MISS_WORDS, Cost, list_findings, list_kernel_costs, list_test_costs
 from pytest_autotune.report.hints import list_hints
 from pytest_autotune.report.naming import describe_change, describe_problem
-from pytest_autotune.report.notes import list_notes
+from pytest_autotune.report.summary import list_count_lines, list_notes
 from pytest_autotune.report.verdict import build_verdict, list_facts
 from pytest_autotune.run.result import Finding, RunResult
 

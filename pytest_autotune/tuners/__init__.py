@@ -2,27 +2,44 @@
 
 from __future__ import annotations
 
-from importlib import import_module
+from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
-from typing import Any
 
-#: The tuners that come with the plugin, each with the module whose ``Adapter`` hooks it.
-TUNERS: dict[str, str] = {
-    "triton": "pytest_autotune.tuners.triton.adapter",
-    "inductor": "pytest_autotune.tuners.inductor",
-    "xla": "pytest_autotune.tuners.xla.adapter",
-    "cute": "pytest_autotune.tuners.cute.adapter",
-    "cutile": "pytest_autotune.tuners.cutile.adapter",
-    "function": "pytest_autotune.tuners.function",
-    "helion": "pytest_autotune.tuners.helion.adapter",
+
+@dataclass(frozen=True)
+class BuiltInTuner:
+    """A tuner that comes with the plugin. Its adapter is imported after its library: most suites use few libraries.
+
+    :param adapter_module: the module whose class ``Adapter`` hooks the tuner.
+    :param library_module: the module whose import makes the tuner available.
+    :param acts_without_entries: equals the attribute of the adapter; see :class:`.protocol.Adapter`.
+    :param names_candidates: equals the attribute of the adapter, if the adapter has one.
+    """
+
+    adapter_module: str
+    library_module: str
+    acts_without_entries: bool = True
+    names_candidates: bool = False
+
+
+#: The tuners that come with the plugin, by name.
+TUNERS: dict[str, BuiltInTuner] = {
+    "triton": BuiltInTuner("pytest_autotune.tuners.triton.adapter", "triton.runtime.autotuner"),
+    "inductor": BuiltInTuner(
+        "pytest_autotune.tuners.inductor",
+        "torch._inductor.config",
+        acts_without_entries=False,
+        names_candidates=True,
+    ),
+    "xla": BuiltInTuner("pytest_autotune.tuners.xla.adapter", "jax", acts_without_entries=False),
+    "cute": BuiltInTuner("pytest_autotune.tuners.cute.adapter", "cutlass.cute.testing"),
+    "cutile": BuiltInTuner("pytest_autotune.tuners.cutile.adapter", "cuda.tile.tune"),
+    # The tuner is a part of the plugin: its library is the module of the adapter.
+    "function": BuiltInTuner("pytest_autotune.tuners.function", "pytest_autotune.tuners.function"),
+    "helion": BuiltInTuner("pytest_autotune.tuners.helion.adapter", "helion.autotuner"),
 }
 #: The group of entry points of packages that bring an adapter of their own: ``tuner = module:class``.
 ENTRY_POINTS = "pytest_autotune.tuners"
-
-
-def adapter_class(name: str) -> Any:
-    """Return the class of the adapter of one of :data:`TUNERS`. This imports nothing of the tuner."""
-    return import_module(TUNERS[name]).Adapter
 
 
 def list_third_party_tuners() -> list[EntryPoint]:

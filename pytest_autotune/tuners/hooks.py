@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from importlib import import_module
 from importlib.metadata import EntryPoint
 from types import ModuleType
 from typing import Any
@@ -15,42 +15,9 @@ from pytest_autotune.cache.wording import error_message
 from pytest_autotune.run import ACTIVE_RUNS
 from pytest_autotune.run.mode import Job, Suite
 from pytest_autotune.run.session import Session
-from pytest_autotune.tuners import TUNERS, adapter_class, list_third_party_tuners
+from pytest_autotune.tuners import TUNERS, BuiltInTuner, list_third_party_tuners
 from pytest_autotune.tuners.protocol import Adapter, HookError
 from pytest_autotune.tuners.shared.patches import undo_patches, when_imported
-
-
-@dataclass(frozen=True)
-class OwnAdapter:
-    """An adapter that comes with the plugin."""
-
-    name: str
-    #: The beginning of a message that says why the adapter cannot be loaded. The plugin's own adapters need none.
-    origin: str = ""
-
-    def make(self) -> Adapter:
-        adapter: Adapter = adapter_class(self.name)()
-        return adapter
-
-
-@dataclass(frozen=True)
-class ThirdPartyAdapter:
-    """An adapter of another package."""
-
-    entry_point: EntryPoint
-
-    @property
-    def name(self) -> str:
-        return self.entry_point.name
-
-    @property
-    def origin(self) -> str:
-        """The beginning of a message that says why the adapter cannot be loaded: the package's entry point."""
-        return f"{self.entry_point.value}: "
-
-    def make(self) -> Adapter:
-        adapter: Adapter = self.entry_point.load()()
-        return adapter
 
 
 class Hooks:
@@ -62,6 +29,9 @@ class Hooks:
     def __init__(self, session: Session, wanted: tuple[str, ...] | None) -> None:
         self._session = session
         self._wanted = wanted
+        #: The tuners that act in this run. Each is hooked when the suite imports its library.
+        self._acting: set[str] = set()
+        #: The adapters that were made. The plugin's own adapters are made when their libraries are imported.
         self._adapters: dict[str, Adapter] = {}
         #: The tuners whose adapters' ``hook`` was called.
         self._hooked: set[str] = set()
@@ -69,38 +39,51 @@ class Hooks:
         self._isolation: ExitStack | None = None
 
     def install(self) -> None:
-        """Make the adapters of the tuners that act in this run. Each hooks its library when the suite imports it.
+        """Hook each tuner that acts in this run, now or when the suite imports its library.
 
         The plugin calls this again when a test loads another cache, because more tuners may act then.
         """
         _see_imports()
         ACTIVE_RUNS.add(self)
-        for name in TUNERS:
-            self._add(OwnAdapter(name))
+        for name, tuner in TUNERS.items():
+            if self._may_add(name) and self._is_to_act(name, tuner):
+                self._add_built_in(name, tuner)
         for entry_point in list_third_party_tuners():
             if entry_point.name in TUNERS:
                 self._session.note(f"{entry_point.value} was left out: there is a tuner {entry_point.name} already")
-            else:
-                self._add(ThirdPartyAdapter(entry_point))
+            elif self._may_add(entry_point.name):
+                self._add_third_party(entry_point)
 
-    def _add(self, source: OwnAdapter | ThirdPartyAdapter) -> None:
-        """Make an adapter, unless it was made before or the tuner does not act. It hooks its library at the import."""
-        name = source.name
-        if name in self._adapters or name in self._session.unhooked_tuners or not self._is_wanted(name):
-            return
-        with self._bypassing(name, source.origin):
-            adapter = source.make()
-            if self._is_to_act(name, adapter):
-                self._adapters[name] = adapter
-                when_imported(adapter.module, self._hook, name)
-                if self._isolation is not None:
-                    self._isolate(name, adapter, self._isolation)
-
-    def _is_wanted(self, name: str) -> bool:
+    def _may_add(self, name: str) -> bool:
+        """Whether a tuner was not added before, and ``--autotune-tuners`` does not leave it out."""
+        if name in self._acting or name in self._session.unhooked_tuners:
+            return False
         return self._wanted is None or name in map(library_of, self._wanted)
 
-    def _is_to_act(self, name: str, adapter: Adapter) -> bool:
-        """Whether a wanted tuner acts in this run.
+    def _add_built_in(self, name: str, tuner: BuiltInTuner) -> None:
+        self._acting.add(name)
+        with self._bypassing(name):
+            if tuner.library_module == tuner.adapter_module:
+                # The tuner is a part of the plugin. Import it in this run: pytester removes the modules that are first
+                # imported by a run inside a test.
+                import_module(tuner.library_module)
+            when_imported(tuner.library_module, self._hook, name)
+
+    def _add_third_party(self, entry_point: EntryPoint) -> None:
+        """Make an adapter of another package, and hook its tuner. Only the adapter knows whether its tuner acts."""
+        name = entry_point.name
+        with self._bypassing(name, origin=f"{entry_point.value}: "):
+            adapter: Adapter = entry_point.load()()
+            if not self._is_to_act(name, adapter):
+                return
+            self._acting.add(name)
+            self._adapters[name] = adapter
+            when_imported(adapter.module, self._hook, name)
+            if self._isolation is not None:
+                self._isolate(name, adapter, self._isolation)
+
+    def _is_to_act(self, name: str, tuner: BuiltInTuner | Adapter) -> bool:
+        """Whether a tuner acts in this run, if ``--autotune-tuners`` does not leave it out.
 
         Acting may slow a suite: an adapter may have to switch off the tuner's own cache. A tuner therefore acts only if
         the run needs it.
@@ -108,11 +91,11 @@ class Hooks:
         if self._wanted is not None:
             # The user named the tuner.
             return True
-        if self._session.policy.is_dumping or adapter.acts_without_entries:
+        if self._session.policy.is_dumping or tuner.acts_without_entries:
             return True
         if self._session.picks_candidates:
             # A sweep runs a kernel with other candidates, and needs no entries.
-            return getattr(adapter, "names_candidates", False)
+            return getattr(tuner, "names_candidates", False)
         for index in self._session.indexes:
             if name in map(library_of, index.list_tuners()):
                 return True
@@ -122,12 +105,13 @@ class Hooks:
     def _bypassing(self, name: str, origin: str = "") -> Iterator[None]:
         """Return a context that bypasses a tuner if its adapter raises an error in the context.
 
-        :param origin: the beginning of the message; see ``ThirdPartyAdapter.origin``.
+        :param origin: the beginning of the message: where the adapter of another package comes from.
         """
         try:
             yield
         # Not only Exception: an adapter's module may call sys.exit() or pytest.skip() if a library is missing.
         except BaseException as error:
+            self._acting.discard(name)
             adapter = self._adapters.pop(name, None)
             if adapter is not None and name in self._hooked:
                 self._unhook(name, adapter)
@@ -140,14 +124,23 @@ class Hooks:
 
     def _hook(self, name: str, library: ModuleType) -> None:
         """Hook a tuner, whose library is imported now."""
-        adapter = self._adapters.get(name)
-        if adapter is None:
-            # The run has ended, or the tuner is bypassed, before the import.
+        if name not in self._acting:
+            # Before the import, the run has ended, or the tuner was bypassed.
             return
+        with self._bypassing(name):
+            adapter = self._adapters.get(name)
+            if adapter is not None:
+                self._call_hook(name, adapter, library)
+                return
+            adapter = self._adapters[name] = import_module(TUNERS[name].adapter_module).Adapter()
+            self._call_hook(name, adapter, library)
+            if self._isolation is not None:
+                self._isolate(name, adapter, self._isolation)
+
+    def _call_hook(self, name: str, adapter: Adapter, library: ModuleType) -> None:
         # Before the call: a hook that fails half-way must be unhooked, too.
         self._hooked.add(name)
-        with self._bypassing(name):
-            adapter.hook(library, self._session)
+        adapter.hook(library, self._session)
 
     def prepare(self, suite: Suite) -> list[Job]:
         """Return the jobs of all adapters that threads can do while the tests run; see :class:`Adapter`."""
@@ -180,6 +173,7 @@ class Hooks:
         for name, adapter in self._adapters.items():
             self._unhook(name, adapter)
         self._adapters.clear()
+        self._acting.clear()
 
     def _unhook(self, name: str, adapter: Adapter) -> None:
         with self._session.guard(name, "unhook()"):
@@ -193,11 +187,12 @@ class Hooks:
         with ExitStack() as exits:
             for name, adapter in self._adapters.items():
                 self._isolate(name, adapter, exits)
-            self._isolation = exits
+            # A test may be isolated inside an isolated run.
+            outer_isolation, self._isolation = self._isolation, exits
             try:
                 yield
             finally:
-                self._isolation = None
+                self._isolation = outer_isolation
 
     def _isolate(self, name: str, adapter: Adapter, exits: ExitStack) -> None:
         """Give one tuner an empty memory until ``exits`` ends."""

@@ -234,7 +234,7 @@ def test_nothing_of_ours_is_imported_without_options(serial_suite: Suite, monkey
         import sys
         def test_imports():
             ours = {name for name in sys.modules if name.startswith("pytest_autotune")}
-            tables = {"plugin.names", "plugin.options", "modes", "tuners"}  # of which the help is made
+            tables = {"plugin.options", "modes", "tuners"}  # of which the help is made
             assert ours <= {"pytest_autotune", *(f"pytest_autotune.{name}" for name in
                             {"plugin", "report", *tables})}
             assert not {"torch", "triton", "jax", "yaml", "google.protobuf", "wrapt"} & sys.modules.keys()

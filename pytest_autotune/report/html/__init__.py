@@ -19,12 +19,11 @@ from typing import Any
 
 from pytest_autotune.cache.ties import kept_choice_tolerance
 from pytest_autotune.cache.wording import round_significant, to_one_line
-from pytest_autotune.report.counts import join_count_lines
 from pytest_autotune.report.findings import list_findings, list_kernel_costs, list_test_costs
 from pytest_autotune.report.hints import list_hints
 from pytest_autotune.report.json_report import to_mapping
 from pytest_autotune.report.naming import describe_key
-from pytest_autotune.report.notes import list_notes
+from pytest_autotune.report.summary import join_count_lines, list_notes
 from pytest_autotune.report.verdict import build_verdict, list_facts
 from pytest_autotune.run.result import RunResult
 from pytest_autotune.run.rows import ProblemRow

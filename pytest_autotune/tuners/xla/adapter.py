@@ -9,6 +9,7 @@ from types import ModuleType
 from pytest_autotune.run.session import Session
 from pytest_autotune.tuners.shared.patches import Patches
 from pytest_autotune.tuners.xla import internals
+from pytest_autotune.tuners.xla.compilations import CacheUseHook, CompilationHook, XlaCompileWatcher
 
 
 class Adapter:
@@ -22,9 +23,6 @@ class Adapter:
         self._bypassed: Iterable[str] = ()
 
     def hook(self, module: ModuleType, session: Session) -> None:
-        # Most runs never import JAX. They load no other module of this package, because the import stands here.
-        from pytest_autotune.tuners.xla.compilations import CacheUseHook, CompilationHook, XlaCompileWatcher
-
         compilations = XlaCompileWatcher(session)
         self._hooked.callback(compilations.close)
         self._bypassed = compilations.bypassed

@@ -8,7 +8,7 @@ import pytest
 
 from pytest_autotune.cache.merge import merge_run
 from pytest_autotune.cache.model import Cache, Device, Entry, Problem, Value
-from pytest_autotune.report.terminal import render_section
+from pytest_autotune.report.summary import render_section
 from pytest_autotune.run.lookup import Outcome
 from pytest_autotune.run.result import DumpOutcome, Gate, RunResult
 from pytest_autotune.run.rows import ProblemRow

@@ -1,0 +1,387 @@
+"""The section ``autotune cache`` of the terminal's summary, as lines: findings, notes, counts, errors and hints.
+
+:mod:`pytest_autotune.plugin.reports` prints the lines. Reports that are files use the notes and the counts, too.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from pytest_autotune.cache.wording import describe_count, to_one_line
+from pytest_autotune.report.findings import count_problems, list_findings
+from pytest_autotune.report.hints import list_hints
+from pytest_autotune.report.naming import describe_row_count, join_nonempty
+from pytest_autotune.run.result import DumpOutcome, Finding, RunResult
+
+#: The number of findings with the same word that are shown without ``-v``.
+_MAX_SHOWN = 10
+NO_LOOKUPS = "no lookups: no autotuned kernel was called"
+#: The words for counts whose name is no word for a user.
+_COUNT_WORDS = {"failed": "cannot be tuned", "unrecorded": "not recorded", "fallback": "used a fallback"}
+#: The counts of outcomes, in the order in which they are listed.
+_OUTCOMES = ("hit", "miss", "stale", "mismatch", "uncacheable")
+#: Saved times below this are not worth a word.
+_LEAST_SAVED_SECONDS = 0.1
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of the summary. Its text is made safe to print, because parts of it come from caches and libraries.
+
+    :param text: the line, or the rest of the line behind ``word``.
+    :param word: the first word; if there is one, only this word has the color.
+    :param color: a markup name of pytest's terminal writer, such as ``"red"``; empty for no color.
+    """
+
+    text: str
+    word: str = ""
+    color: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "text", to_one_line(self.text))
+
+
+def render_section(result: RunResult, verbosity: int) -> list[Line]:
+    """Return the lines of the section; none if the verbosity leaves nothing to say.
+
+    - ``-qq`` shows only what fails the run.
+    - ``-q`` also shows the dump, crashed workers and warnings. If something needs attention, it shows counts and hints.
+    - The default also shows findings, ten of each word.
+    - ``-v`` shows all findings, and a row for each problem.
+
+    Findings that fail the gate are shown at every verbosity.
+    """
+    lines = _list_finding_lines(_select_findings(result, verbosity), verbosity)
+    if verbosity < -1:
+        if result.gate.failure:
+            lines += list_warnings(result)
+        return lines + _list_error_lines(result)
+    has_counts = verbosity >= 0 or _needs_attention(result)
+    lines += list_notes(result, verbosity)
+    lines += list_count_lines(result, has_counts=has_counts)
+    if verbosity >= 0:
+        lines += _list_lines_after_counts(result)
+    lines += _list_error_lines(result)
+    if has_counts:
+        lines += map(Line, list_hints(result))
+    for gate in (result.gate, *result.gates_of_modes):
+        if gate.skip_reason:
+            lines.append(Line(gate.skip_reason))
+    return lines
+
+
+def _select_findings(result: RunResult, verbosity: int) -> list[Finding]:
+    """Return the findings to show: with ``-q``, only those that fail the run, if a gate fails."""
+    findings = list_findings(result, is_grouped=verbosity <= 0)
+    if verbosity >= 0:
+        return findings
+    for gate in (result.gate, *result.gates_of_modes):
+        if gate.failure:
+            return [finding for finding in findings if finding.is_failure]
+    return []
+
+
+def _needs_attention(result: RunResult) -> bool:
+    """Whether a run is not all well, so that even ``-q`` shows its counts."""
+    if result.miss_count or result.unused_entries or result.gate.failure or result.counts["unrecorded"]:
+        return True
+    if result.collected.unhooked or result.collected.notes:
+        return True
+    has_judged_nothing = bool(result.gate.limit) and not result.problem_count
+    return has_judged_nothing
+
+
+def _list_finding_lines(findings: Sequence[Finding], verbosity: int) -> list[Line]:
+    """Return a line for each finding, ordered by word, and a line that counts the hidden findings of each word."""
+    findings_by_word: defaultdict[str, list[Finding]] = defaultdict(list)
+    for finding in findings:
+        findings_by_word[finding.word].append(finding)
+    lines = []
+    for word, word_findings in findings_by_word.items():
+        shown_count = len(word_findings)
+        if verbosity <= 0:
+            shown_count = _MAX_SHOWN
+        for finding in word_findings[:shown_count]:
+            color = "red" if finding.is_failure else "yellow"
+            lines.append(Line(f" {finding}", word, color))
+        hidden_count = count_problems(word_findings[shown_count:])
+        if hidden_count:
+            rows = describe_row_count(hidden_count, word, "more ")
+            lines.append(Line(f"({rows} hidden.  Use -v to show all.)"))
+    return lines
+
+
+def _list_error_lines(result: RunResult) -> list[Line]:
+    lines = []
+    for error in result.errors:
+        lines.append(Line(f" {error}", "ERROR", "red"))
+    return lines
+
+
+def _list_lines_after_counts(result: RunResult) -> list[Line]:
+    """Return the lines of the modes that follow the counts. The first line of a mode with findings is yellow."""
+    lines = []
+    for section in result.sections:
+        if section.stands_for_counts:
+            continue
+        for number, text in enumerate(section.lines):
+            color = ""
+            if section.findings and number == 0:
+                color = "yellow"
+            lines.append(Line(text, color=color))
+    return lines
+
+
+def list_notes(result: RunResult, verbosity: int) -> list[Line]:
+    """Return the notes that pytest's verbosity asks for: 0 by default, negative for ``-q``, positive for ``-v``."""
+    notes = _list_crashes(result)
+    if result.recovered_count:
+        tunings = describe_count(result.recovered_count, "tuning")
+        notes.append(Line(f"recovered {tunings} that an earlier run with this dump path could not write"))
+    notes += list_warnings(result)
+    if result.no_part_reason and not result.gate.skip_reason:
+        notes.append(Line(f"the cache took no part: {result.no_part_reason} (?optional)", color="yellow"))
+    if verbosity >= 0:
+        notes += _list_entry_notes(result)
+    reason = result.collected.incomplete_reason
+    if reason and result.request.plan.prunes:
+        notes.append(Line(f"nothing was pruned, the run was not complete: {reason}", color="yellow"))
+    elif reason and verbosity > 0 and (result.loaded or result.dump):
+        notes.append(Line(f"unused entries not checked: {reason}"))
+    if verbosity >= 0:
+        for section in result.sections:
+            for note in section.notes:
+                notes.append(Line(note))
+    return notes
+
+
+def list_warnings(result: RunResult) -> list[Line]:
+    """Return the notes about tuners that could not be used as the user wished, and about other failures."""
+    warnings = []
+    for tuner in result.tuners_without_adapter:
+        warnings.append(Line(f"{tuner}: entries are loaded, and no adapter for it is installed", color="yellow"))
+    for note in result.collected.notes:
+        warnings.append(Line(note, color="yellow"))
+    return warnings
+
+
+def _list_crashes(result: RunResult) -> list[Line]:
+    consequence = "its last test may be missing here"
+    if result.dump is not None:
+        consequence = "every tuning that it had finished was kept"
+    notes = []
+    for worker in result.collected.crashed_workers:
+        notes.append(Line(f"worker {worker} crashed; {consequence}", color="yellow"))
+    return notes
+
+
+def _list_entry_notes(result: RunResult) -> list[Line]:
+    """Return the notes about entries of other versions, names or devices, and about entries that a dump leaves out."""
+    notes = []
+    checks = ""
+    if result.request.version_checks:
+        checks = f" ({'; '.join(result.request.version_checks)})"
+    for (tuned_version, version), hits in result.other_version_counts.items():
+        notes.append(Line(f"{describe_count(hits, 'hit')}, tuned with {tuned_version}; this run has {version}{checks}"))
+    advice = ""
+    if result.collected.incomplete_reason:
+        advice = "; an update of a complete run renames the entries"
+    for (old_name, new_name), hits in result.rename_counts.items():
+        notes.append(Line(f"{describe_count(hits, 'hit')} of {new_name} moved from {old_name}{advice}"))
+    for device, entry_device in result.alias_counts:
+        notes.append(Line(f"{device} used entries of {entry_device} (autotune_device_alias)"))
+    if result.left_out_entries and result.dump is not None:
+        entries = describe_count(len(result.left_out_entries), "loaded entry is", "loaded entries are")
+        devices = _describe_devices_left_out(result)
+        notes.append(Line(f"{entries} not in {result.dump.path}, which no test asked for ({devices})"))
+    return notes
+
+
+def _describe_devices_left_out(result: RunResult) -> str:
+    """Return how many loaded entries of each device the dump leaves out."""
+    counts: Counter[str] = Counter()
+    for entry in result.left_out_entries:
+        counts[str(entry.problem.device)] += 1
+    return "; ".join(f"{count} for {device}" for device, count in sorted(counts.items()))
+
+
+def list_count_lines(result: RunResult, *, has_counts: bool = True) -> list[Line]:
+    """Return the counts and the state of the dump, on the same line unless the user must do something for the dump.
+
+    If modes replace the counts, return their lines.
+
+    :param has_counts: False leaves the counts out.
+    """
+    mode_lines = _list_mode_lines(result)
+    if mode_lines is not None:
+        return mode_lines
+    counts = color = ""
+    if has_counts:
+        counts = _describe_counts(result)
+    if counts:
+        color = _choose_counts_color(result)
+    state = _describe_dump_state(result)
+    if state.needs_action:
+        lines = [Line(counts, color=color), Line(state.text, color="yellow")]
+    else:
+        lines = [Line(join_nonempty("; ", counts, state.text), color=color)]
+    return [line for line in lines if line.text]
+
+
+def join_count_lines(result: RunResult) -> str:
+    """Return the counts and the state of the dump as a single text."""
+    return "; ".join(line.text for line in list_count_lines(result))
+
+
+def _list_mode_lines(result: RunResult) -> list[Line] | None:
+    """Return the lines of the modes that replace the counts; None if no mode does."""
+    sections = [section for section in result.sections if section.stands_for_counts]
+    if not sections:
+        return None
+    lines = []
+    for section in sections:
+        color = "green"
+        for finding in section.findings:
+            if finding.is_failure:
+                color = "red"
+        for text in section.lines:
+            lines.append(Line(text, color=color))
+    return lines
+
+
+def _choose_counts_color(result: RunResult) -> str:
+    if not result.is_judged or not result.problem_count:
+        return ""
+    if result.failures:
+        return "red"
+    if result.miss_count or result.unused_entries:
+        return "yellow"
+    return "green"
+
+
+def _describe_counts(result: RunResult) -> str:
+    counts = result.counts
+    tuned = _list_tuned_counts(result, counts)
+    if not result.is_judged:
+        texts = [*tuned, *_list_counts(counts, "uncacheable", "untracked")]
+        if not result.problem_count and result.dump is not None:
+            texts.append(_explain_no_lookups(result))
+        return ", ".join(texts)
+    if not result.problem_count:
+        text = _explain_no_lookups(result)
+        if result.loaded_entry_count:
+            text += f"; {describe_count(result.loaded_entry_count, 'entry')} loaded for nothing"
+        return text
+    outcomes = []
+    for outcome in _OUTCOMES:
+        # "0 hits" tells that the caches were of no use.
+        if counts[outcome] or outcome == "hit":
+            outcomes.append(describe_row_count(counts[outcome], outcome.upper()))
+    outcomes += _list_counts(counts, "untracked", "unused")
+    fallbacks = _list_counts(counts, "fallback")
+    saved = ""
+    if result.saved_seconds >= _LEAST_SAVED_SECONDS:
+        saved = f"about {result.saved_seconds:.1f}s of tuning saved"
+    return join_nonempty("; ", ", ".join(outcomes), ", ".join(tuned), *fallbacks, saved)
+
+
+def _list_counts(counts: Mapping[str, int], *names: str) -> list[str]:
+    """Return the counts that are not 0, each with its word."""
+    texts = []
+    for name in names:
+        if counts[name]:
+            texts.append(f"{counts[name]} {_COUNT_WORDS.get(name, name)}")
+    return texts
+
+
+def _list_tuned_counts(result: RunResult, counts: Mapping[str, int]) -> list[str]:
+    """Return how many problems were tuned, with the time of it, and how many could not be."""
+    texts = []
+    if counts["tuned"]:
+        number = str(counts["tuned"])
+        if not result.is_judged:
+            # No outcome stands before it that would tell the unit.
+            number = describe_count(counts["tuned"], "problem")
+        text = f"{number} tuned"
+        if result.tuning_seconds:
+            text += f" in {result.tuning_seconds:.1f}s"
+        texts.append(text)
+    return texts + _list_counts(counts, "failed", "unrecorded")
+
+
+def _explain_no_lookups(result: RunResult) -> str:
+    """Return why no lookup took place, as far as the run knows."""
+    if result.tuners_without_adapter:
+        return f"no lookups: no adapter is installed for {' and '.join(result.tuners_without_adapter)}"
+    bypassed_tuners = sorted({tuner for tuner, _ in result.collected.unhooked})
+    if bypassed_tuners:
+        return f"no lookups: {' and '.join(bypassed_tuners)} bypassed"
+    bypasses = " or ".join(result.bypasses)
+    if bypasses:
+        return f"{NO_LOOKUPS}, or {bypasses} left it out"
+    return NO_LOOKUPS
+
+
+@dataclass(frozen=True)
+class _DumpState:
+    """The state of the dump path after the run.
+
+    :param text: empty if there was no dump, or if writing it failed, which is an error of its own.
+    :param needs_action: the dump is not as the user asked for, so its text needs a line of its own.
+    """
+
+    text: str = ""
+    needs_action: bool = False
+
+
+def _describe_dump_state(result: RunResult) -> _DumpState:
+    dump = result.dump
+    if dump is None or dump.error:
+        return _DumpState()
+    text = describe_dump(result)
+    if text:
+        stale_count = result.counts["stale"]
+        if stale_count and result.request.plan.only_adds and not dump.remark:
+            text += f"; {stale_count} stale left as they were"
+        return _DumpState(text, needs_action=bool(dump.remark))
+    if not dump.written_to:
+        return _DumpState(_explain_unwritten_dump(result, dump), needs_action=True)
+    entries = describe_count(len(result.merged.cache.entries), "entry")
+    return _DumpState(f"{dump.path} is {_describe_unchanged_dump(result)} ({entries})")
+
+
+def _explain_unwritten_dump(result: RunResult, dump: DumpOutcome) -> str:
+    verb = "tuned"
+    if result.problem_count or result.collected.unhooked:
+        # Kernels were tuned then, although the session recorded no result.
+        verb = "recorded"
+    return f"nothing was {verb}: {dump.path} was not written"
+
+
+def _describe_unchanged_dump(result: RunResult) -> str:
+    """Return whether an unchanged dump has all results of this run, or was left without some of them."""
+    if (
+        result.request.plan.only_adds
+        or result.rows_to_update
+        or result.counts["unrecorded"]
+        or not result.problem_count
+    ):
+        return "left as it was"
+    return "up to date"
+
+
+def describe_dump(result: RunResult) -> str:
+    """Return how many entries the dump has written to which path; empty if it has written nothing."""
+    dump = result.dump
+    if dump is None:
+        return ""
+    if dump.remark:
+        return f"{dump.path} {dump.remark}"
+    if not dump.is_changed:
+        return ""
+    text = f"{describe_count(len(result.merged.cache.entries), 'entry')} written to {dump.path}"
+    if result.merged.counts_text:
+        text += f": {result.merged.counts_text}"
+    return text
