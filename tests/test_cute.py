@@ -95,11 +95,90 @@ def test_an_explicit_constexpr_is_a_part_of_the_key(suite: AdapterSuite) -> None
     assert sorted(lookup["key"]["V"] for lookup in report["lookups"]) == [2, 4]
 
 
+COMPILED_IN = """
+from typing import Optional
+import cutlass, cutlass.cute as cute, host, scale_kernels
+
+@cute.testing.autotune_jit({"V": [1, 2], "T": [64]}, iterations=1)
+@cute.jit
+def scale(
+    src: cute.Tensor, dst: cute.Tensor, dtype, bias: Optional[cute.Tensor] = None,
+    V: cutlass.Constexpr = 1, T: cutlass.Constexpr = 128,
+):
+    size = cute.size(src)
+    scale_kernels.scale_kernel(src, dst, V, T).launch(grid=[(size + V * T - 1) // (V * T), 1, 1], block=[T, 1, 1])
+
+def test_each():
+    src, dst = host.make_vector(1 << 16), host.make_vector(1 << 16)
+    for _ in range(2):
+        scale(src, dst, cutlass.Float32)
+        scale(src, dst, cutlass.Float32, None)
+        scale(src, dst, cutlass.Float16)
+        scale(src, dst, cutlass.Float32, src)
+    assert host.count_measured() == 3 * 2
+"""
+
+
+def test_a_class_and_none_are_compiled_in(suite: AdapterSuite) -> None:
+    """No kernel is launched for a call with another class, or with a tensor in place of None."""
+    (suite.folder / "test_compiled_in.py").write_text(COMPILED_IN)
+    report = suite.report("test_compiled_in.py", "--autotune-dump=compiled.textproto")
+
+    assert report["status"] == 0, report["output"]
+    keys = [lookup["key"] for lookup in report["lookups"]]
+    assert sorted((key["dtype"].partition("@")[0], "bias.dtype" in key) for key in keys) == [
+        ("cutlass.Float16", False),
+        ("cutlass.Float32", False),
+        ("cutlass.Float32", True),
+    ]
+
+
+METHOD = """
+import contextlib, cutlass, cutlass.cute as cute, host, scale_kernels
+
+class Scaler:
+    def __init__(self, factor):
+        self.factor = factor
+
+    @cute.testing.autotune_jit({"V": [1, 2], "T": [64]}, iterations=1)
+    @cute.jit
+    def scale(self, src: cute.Tensor, dst: cute.Tensor, V: cutlass.Constexpr = 1, T: cutlass.Constexpr = 128):
+        size = cute.size(src)
+        W = V * self.factor
+        scale_kernels.scale_kernel(src, dst, W, T).launch(grid=[(size + W * T - 1) // (W * T), 1, 1], block=[T, 1, 1])
+
+def test_two_objects():
+    src, dst = host.make_vector(1 << 16), host.make_vector(1 << 16)
+    for factor in (1, 2):
+        with contextlib.suppress(TypeError):  # CuTe 4.8 passes self to the kernel, too, which does not take it
+            Scaler(factor).scale(src, dst)
+    assert host.count_measured() == 2 * 2
+"""
+
+
+def test_a_method_is_uncacheable_and_tuned_for_each_object(suite: AdapterSuite) -> None:
+    (suite.folder / "test_method.py").write_text(METHOD)
+    report = suite.report("test_method.py", "--autotune-dump=method.textproto")
+
+    assert report["status"] == 0, report["output"]
+    assert counts_of(report) == {"uncacheable": 1}
+    [lookup] = report["lookups"]
+    assert lookup["reason"] == "it is a method, whose kernel depends on the attributes of self"
+
+
 LIBRARY = """
-import cutlass.cute as cute, scale_kernels
+import functools, cutlass.cute as cute, scale_kernels
 from cutlass.testing import tune
 
-tuned = cute.testing.autotune_jit({"T": [64, 128]}, iterations=1)(scale_kernels.scale)
+jit_function = scale_kernels.scale
+tuned = cute.testing.autotune_jit({"T": [64, 128]}, iterations=1)(jit_function)
+
+@functools.wraps(tuned)
+def wrapper(*args):
+    wrapper.count += 1
+    return tuned(*args)
+
+wrapper.count = 0
 """
 USER = """
 import host, library, cutlass.cute as cute, scale_kernels
@@ -111,7 +190,9 @@ def build(src, dst, T):
 
 def test_library():
     src, dst = host.make_vector(1 << 16), host.make_vector(1 << 16)
-    library.tuned(src, dst)
+    library.wrapper(src, dst)
+    assert library.wrapper.count == 1
+    assert scale_kernels.scale is library.jit_function
     library.tune(build, {"T": [64, 128]}, JitArguments(src, dst), iterations=1)
 """
 

@@ -1,7 +1,7 @@
-"""The names of CuTe DSL that the adapter uses; the signatures are those of nvidia-cutlass-dsl 4.8.
+"""The names of CuTe DSL that the adapter uses, with the signatures of nvidia-cutlass-dsl 4.8.
 
-Two are private: the function that both tuners of CuTe benchmark with, and the attributes in which ``autotune_jit``
-keeps its choices. CuTe's tuners change from version to version, so all are checked.
+Most of them are private: the benchmark, the method that compiles, and the attributes in which ``autotune_jit`` keeps
+its choices. Another version of CuTe may have other names, so each is checked before it is used.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import inspect
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from importlib import import_module
 from itertools import product
 from types import FunctionType, ModuleType
@@ -34,15 +35,15 @@ BENCHMARK_PARAMETERS = [
 ]
 DECORATE_PARAMETERS = ["self", "func"]
 COMPILE_PARAMETERS = ["self", "func", "args", "kwargs"]
-#: The attributes of a function under ``autotune_jit``.
+#: The attributes of a function under ``autotune_jit``; see :class:`AutotunedFunction`.
 _STATE = ("_original_func", "_autotune_params", "_autotune_update_params", "_best_kernel", "_best_config")
 
 
 class CuteLibrary:
-    """The modules of CuTe DSL, checked.
+    """The functions and classes of CuTe DSL that the adapter replaces or calls, after a check of their signatures.
 
     :param module: ``cutlass.cute.testing``.
-    :raises HookError: if this version of CuTe DSL has other functions than the known ones.
+    :raises HookError: if this version of CuTe DSL lacks a function, or the function has another signature.
     """
 
     def __init__(self, module: ModuleType) -> None:
@@ -53,14 +54,14 @@ class CuteLibrary:
         self.benchmark: Any = _check(self.testing, "_benchmark_for_autotune", BENCHMARK_PARAMETERS)
         self.decorator: Any = getattr(module, "autotune_jit", None)
         _check(self.decorator, "__call__", DECORATE_PARAMETERS)
-        # The package cutlass.cute, which has compile(), is still being imported: it imports its testing first.
+        # The hook runs while the package cutlass.cute imports its module testing. The package has no compile() yet.
         self._cute: Any = sys.modules["cutlass.cute"]
         self.compiler: Any = getattr(import_module("cutlass.base_dsl.compiler"), "CompileCallable", None)
         _check(self.compiler, "_compile", COMPILE_PARAMETERS)
 
-    def compile(self, function: FunctionType, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    def compile(self, jit_function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Compile a ``@cute.jit`` function for these arguments."""
-        return self._cute.compile(function, *args, **kwargs)
+        return self._cute.compile(jit_function, *args, **kwargs)
 
 
 def _check(owner: Any, name: str, parameters: Sequence[str]) -> Any:
@@ -68,125 +69,201 @@ def _check(owner: Any, name: str, parameters: Sequence[str]) -> Any:
 
 
 def list_configs(params_dict: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
-    """Return the configurations of a search, in the order in which CuTe tries them."""
+    """Return the configurations of a search, in the order in which CuTe tries them.
+
+    ``{"V": [1, 4], "T": [64]}`` gives ``[{"V": 1, "T": 64}, {"V": 4, "T": 64}]``.
+    """
     configs = []
     for values in product(*params_dict.values()):
         configs.append(dict(zip(params_dict, values, strict=True)))
     return configs
 
 
-def is_autotuned(value: object) -> bool:
-    """Whether this is a function that ``autotune_jit`` has decorated."""
-    return isinstance(value, FunctionType) and "_best_kernel" in vars(value) and hasattr(value, "__wrapped__")
+@dataclass(frozen=True)
+class Iterations:
+    """How often a benchmark launches each configuration.
+
+    :param warmup: the launches before the measurement.
+    :param timed: the launches that are measured.
+    """
+
+    warmup: int
+    timed: int
 
 
 @dataclass(frozen=True)
 class AutotunedFunction:
-    """A function under ``autotune_jit``, by the attributes in which CuTe keeps its choices.
+    """A function under ``autotune_jit``, with CuTe's private attributes under plain names.
 
-    :param launch: the function as CuTe's decorator returned it.
-    :raises HookError: if the attributes are not the known ones.
+    :param cute_function: the function that ``autotune_jit`` returned. It launches the remembered kernel, or searches.
+    :param iterations: how often the user of the decorator wants each configuration to be launched.
+    :raises HookError: if the function lacks an attribute.
     """
 
-    launch: Any
+    cute_function: Any
+    iterations: Iterations
 
     def __post_init__(self) -> None:
-        if not all(hasattr(self.launch, name) for name in _STATE):
+        if not all(hasattr(self.cute_function, name) for name in _STATE):
             raise HookError(f"autotune_jit of {LIBRARY} {find_version(LIBRARY)} keeps its choices elsewhere")
 
     @property
-    def function(self) -> Any:
-        """The ``@cute.jit`` function."""
-        return self.launch._original_func
+    def jit_function(self) -> Any:
+        """The ``@cute.jit`` function that the user decorated."""
+        return self.cute_function._original_func
 
     @property
     def configs(self) -> list[dict[str, Any]]:
         """The configurations, in the order in which CuTe tries them."""
-        return list_configs(self.launch._autotune_params)
+        return list_configs(self.cute_function._autotune_params)
 
     @property
     def key_names(self) -> list[str]:
-        """The names of the parameters of which CuTe tunes each value. CuTe adds names to this list."""
-        names: list[str] = self.launch._autotune_update_params
+        """CuTe's own list of parameters. CuTe tunes each value of these parameters by itself.
+
+        The list begins with the ``update_on_change`` of the decorator. CuTe and :meth:`add_compiled_in` add names.
+        """
+        names: list[str] = self.cute_function._autotune_update_params
         return names
 
     @property
     def kernels(self) -> dict[tuple[Any, ...], Any]:
-        """The compiled choices by the values of the key."""
-        kernels: dict[tuple[Any, ...], Any] = self.launch._best_kernel
+        """CuTe's memory: the compiled kernel of each key."""
+        kernels: dict[tuple[Any, ...], Any] = self.cute_function._best_kernel
         return kernels
 
     @property
     def chosen_configs(self) -> dict[tuple[Any, ...], dict[str, Any]]:
-        """The chosen configurations by the values of the key."""
-        configs: dict[tuple[Any, ...], dict[str, Any]] = self.launch._best_config
+        """CuTe's memory: the chosen configuration of each key."""
+        configs: dict[tuple[Any, ...], dict[str, Any]] = self.cute_function._best_config
         return configs
 
-    def add_constexpr_names(self, passed: Mapping[str, Any]) -> None:
-        """Add the Constexpr parameters that a caller passes to the names of the key.
+    @cached_property
+    def _signature(self) -> inspect.Signature:
+        return inspect.signature(self.jit_function)
 
-        CuTe adds these names after its first search, so that the second call has another key and tunes again.
+    @property
+    def is_method(self) -> bool:
+        """Whether the function is a method of a class. CuTe decides this by the name ``self``, too."""
+        return next(iter(self._signature.parameters), "") == "self"
 
-        :param passed: the caller's arguments by name.
+    def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the arguments of a call by name, without defaults.
+
+        :raises TypeError: if the function cannot be called with these arguments.
         """
-        parameters = inspect.signature(self.function).parameters
-        for name in passed:
-            is_in_key = name in self.key_names or name in self.launch._autotune_params
-            if not is_in_key and _is_constexpr(parameters[name].annotation):
+        return self._signature.bind_partial(*args, **kwargs).arguments
+
+    def add_compiled_in(self, arguments: Mapping[str, Any]) -> None:
+        """Add the parameters whose values CuTe compiles into the kernel to :attr:`key_names`.
+
+        CuTe does so, too, but only after its first search: its second call then has another key, and tunes again.
+
+        - A parameter that is tuned gets its value from the configuration, so it is left out.
+        - A parameter that is annotated as ``Constexpr`` is compiled in.
+        - A class, such as the dtype ``cutlass.Float16``, is compiled in.
+
+        :param arguments: the arguments of a call by name.
+        """
+        for name, value in arguments.items():
+            if name in self.key_names or name in self.cute_function._autotune_params:
+                continue
+            annotation = self._signature.parameters[name].annotation
+            if _is_constexpr(annotation) or isinstance(value, type):
                 self.key_names.append(name)
 
-    def compute_key(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
-        """Return the key under which CuTe remembers the choice for a call."""
-        names = list(inspect.signature(self.function).parameters)
-        key = []
-        for name in self.key_names:
-            if name in kwargs:
-                key.append(kwargs[name])
-            elif names.index(name) < len(args):
-                key.append(args[names.index(name)])
+    def compute_key(self, arguments: Mapping[str, Any]) -> tuple[Any, ...]:
+        """Return the key of CuTe's memory for a call: the values of :attr:`key_names`.
+
+        CuTe compiles another kernel if a parameter is None, for example one without a bias. The key then also has
+        ``"bias=None"``, whether the caller passed None or None is the default.
+
+        :param arguments: the arguments of the call by name.
+        """
+        key = [arguments[name] for name in self.key_names if name in arguments]
+        for name, parameter in self._signature.parameters.items():
+            if arguments.get(name, parameter.default) is None:
+                key.append(f"{name}=None")
         return tuple(key)
+
+    def forget_all(self) -> None:
+        """Empty CuTe's memory of this function."""
+        self.kernels.clear()
+        self.chosen_configs.clear()
 
 
 def _is_constexpr(annotation: Any) -> bool:
-    """Whether a parameter is annotated as ``cutlass.Constexpr`` or ``cutlass.Constexpr[int]``."""
+    """Whether a parameter is annotated as ``cutlass.Constexpr`` or ``cutlass.Constexpr[int]``.
+
+    The annotation may be text, because of ``from __future__ import annotations``.
+    """
     return "Constexpr" in str(annotation)
 
 
 @dataclass(frozen=True)
 class CompiledLaunch:
-    """A compiled kernel with the arguments of one launch. Constexpr arguments are compiled in, and left out."""
+    """A compiled kernel with the arguments of one launch.
+
+    The arguments that are compiled into the kernel are left out, because a compiled kernel does not take them.
+    """
 
     kernel: Any
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
 
     @classmethod
-    def of(cls, kernel: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> CompiledLaunch:
-        """Return the launch of a kernel that was compiled for these arguments."""
-        positional, named = list(args), dict(kwargs)
-        compiled_in = []
-        for argument in kernel.execution_args.get_constexpr_args():
-            if argument["argument_name"] in named:
-                del named[argument["argument_name"]]
-            elif argument["argument_index"] is not None:
-                compiled_in.append(argument["argument_index"])
-        for index in sorted(compiled_in, reverse=True):
-            if index < len(positional):
-                del positional[index]
-        return cls(kernel, tuple(positional), named)
+    def of_call(cls, kernel: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> CompiledLaunch:
+        """Return the launch that a call of the ``@cute.jit`` function asks for.
+
+        :param kernel: the kernel that CuTe compiled for these arguments.
+        """
+        remaining_args, remaining_kwargs = list(args), dict(kwargs)
+        compiled_in_indexes = []
+        for parameter in kernel.execution_args.get_constexpr_args():
+            name, index = parameter["argument_name"], parameter["argument_index"]
+            if name in remaining_kwargs:
+                del remaining_kwargs[name]
+            elif index is not None:
+                compiled_in_indexes.append(index)
+        # Delete from the end: each deletion changes the indexes behind it.
+        for index in sorted(compiled_in_indexes, reverse=True):
+            if index < len(remaining_args):  # else the parameter has its default, or its value from the configuration
+                del remaining_args[index]
+        return cls(kernel, tuple(remaining_args), remaining_kwargs)
 
     def run(self) -> Any:
         """Launch the kernel once."""
         return self.kernel(*self.args, **self.kwargs)
 
 
-def list_autotuned() -> list[tuple[ModuleType, str, FunctionType]]:
-    """Return the modules that hold a function under ``autotune_jit``, each with the name and the function."""
-    holders = []
+@dataclass(frozen=True)
+class FunctionName:
+    """A name of an imported module that is bound to a function under ``autotune_jit``."""
+
+    module: ModuleType
+    name: str
+    function: FunctionType
+
+
+def list_function_names() -> list[FunctionName]:
+    """Return all names of imported modules that are bound to a function under ``autotune_jit``."""
+    names = []
     for module in list(sys.modules.values()):
         if type(module) is not ModuleType:
-            continue  # a module that loads lazily would import its library
+            continue  # a module of another type may import its library when its names are read
         for name, value in list(vars(module).items()):
             if is_autotuned(value):
-                holders.append((module, name, value))
-    return holders
+                names.append(FunctionName(module, name, value))
+    return names
+
+
+def is_autotuned(value: object) -> bool:
+    """Whether this is a function that ``autotune_jit`` returned.
+
+    The ``@cute.jit`` function inside, and a function with ``functools.wraps`` around it, have the same attributes. But
+    only the function that CuTe returned wraps the ``@cute.jit`` function directly.
+    """
+    if not isinstance(value, FunctionType):
+        return False
+    jit_function = vars(value).get("_original_func")
+    return jit_function is not None and getattr(value, "__wrapped__", None) is jit_function

@@ -1,13 +1,18 @@
 """``autotune_jit``: the configuration with which CuTe compiles a ``@cute.jit`` function for some arguments.
 
-On a hit the one chosen configuration is compiled, and nothing is benchmarked. On a miss the search is ours, with CuTe's
-benchmark. CuTe's own search ends at the first configuration that does not compile.
+Each function that ``autotune_jit`` decorates is replaced by a function of :class:`JitFunctions`:
+
+- If CuTe's memory has a kernel for the arguments, the replacement launches this kernel.
+- Else it asks the session. On a hit it compiles the loaded configuration, and benchmarks nothing.
+- On a miss it compiles and benchmarks all configurations. CuTe's own search is not used, because it ends at the first
+  configuration that does not compile.
+
+In the last two cases the kernel then goes into CuTe's memory, for the later calls.
 """
 
 from __future__ import annotations
 
 import functools
-import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,48 +23,233 @@ from pytest_autotune.cache.model import Problem, UncacheableError, Value
 from pytest_autotune.cache.wording import describe_error
 from pytest_autotune.run.session import Session
 from pytest_autotune.run.tuning import Tuning
-from pytest_autotune.tuners.cute.internals import AutotunedFunction, CompiledLaunch, CuteLibrary, is_autotuned
-from pytest_autotune.tuners.cute.searching import NAME, CuteSearch, build_problem, was_measured
+from pytest_autotune.tuners.cute.internals import (
+    AutotunedFunction,
+    CompiledLaunch,
+    CuteLibrary,
+    Iterations,
+    is_autotuned,
+)
+from pytest_autotune.tuners.cute.searching import NAME, CuteSearch, build_problem
 from pytest_autotune.tuners.measuring.clocks import Runner
 from pytest_autotune.tuners.measuring.race import Contest
 from pytest_autotune.tuners.shared.arguments import is_tensor, list_argument_values, list_dtype_value
 from pytest_autotune.tuners.shared.candidates import does_not_compile
-from pytest_autotune.tuners.shared.configurations import ConfigurationQuestion, Configurations
+from pytest_autotune.tuners.shared.configurations import ConfigurationQuestion, Configurations, was_measured
 from pytest_autotune.tuners.shared.contests import build_contest
 from pytest_autotune.tuners.shared.patches import CallHook, CallInstead, CallResult, HookedCall, Patches
 from pytest_autotune.tuners.source.functions import python_function, qualified_name
 from pytest_autotune.tuners.source.libraries import list_versions
 from pytest_autotune.tuners.source.source_digest import read_source
 
+#: How often CuTe launches each configuration if the user of the decorator does not say.
+DEFAULT_ITERATIONS = Iterations(warmup=10, timed=100)
+
+
+class DecoratorHook(CallHook):
+    """Replaces each function that ``autotune_jit`` decorates in this run."""
+
+    def __init__(self, functions: JitFunctions) -> None:
+        self._functions = functions
+
+    def note(self, call: HookedCall, result: Any) -> CallResult | None:
+        """Return the replacement. None keeps the function that CuTe's decorator returned."""
+        if not is_autotuned(result):
+            return None  # a second autotune_jit on a function returns the replacement that the first has made
+        decorator = call.arguments["self"]
+        iterations = Iterations(decorator.warmup_iterations, decorator.iterations)
+        return CallResult(self._functions.make_asking(result, iterations))
+
+
+class JitFunctions:
+    """The replacements of this run, and CuTe's memory of their choices."""
+
+    def __init__(self, session: Session, library: CuteLibrary, patches: Patches) -> None:
+        self._library = library
+        self._ask_or_search = patches.wrap(search_by_cute, JitHook(session))
+        self._functions: list[AutotunedFunction] = []
+        #: False after the run. The modules of tests still hold the replacements then.
+        self._is_in_run = True
+
+    def make_asking(self, cute_function: FunctionType, iterations: Iterations) -> Callable[..., Any]:
+        """Return the replacement of a function that CuTe's decorator returned.
+
+        The replacement is a function, and no object with a ``__call__``, so that it can be a method of a class.
+        """
+        autotuned = AutotunedFunction(cute_function, iterations)
+        self._functions.append(autotuned)
+
+        @functools.wraps(cute_function)
+        def replacement(*args: Any, **kwargs: Any) -> Any:
+            return self._launch(autotuned, args, kwargs)
+
+        return replacement
+
+    def _launch(self, autotuned: AutotunedFunction, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Launch the kernel that CuTe remembers for this call, or find a choice first."""
+        if not self._is_in_run:
+            return autotuned.cute_function(*args, **kwargs)
+        try:
+            arguments = autotuned.bind(args, kwargs)
+        except TypeError:
+            # The call is wrong. CuTe raises the error that its user expects.
+            return autotuned.cute_function(*args, **kwargs)
+        kernel = autotuned.kernels.get(autotuned.compute_key(arguments))
+        if kernel is None:
+            return self._ask_or_search(JitCall(self._library, autotuned, args, kwargs, arguments))
+        return CompiledLaunch.of_call(kernel, args, kwargs).run()
+
+    def list_tuned_names(self) -> list[str]:
+        """Return the names of the functions that have a choice in CuTe's memory."""
+        names = []
+        for autotuned in self._functions:
+            function = python_function(autotuned.jit_function)
+            if autotuned.kernels and function is not None:
+                names.append(qualified_name(function))
+        return names
+
+    @contextmanager
+    def isolated(self) -> Iterator[None]:
+        """Empty CuTe's memory of all functions, and give it back afterwards."""
+        memories = [
+            _Memory(autotuned, dict(autotuned.kernels), dict(autotuned.chosen_configs)) for autotuned in self._functions
+        ]
+        self._forget_all()
+        try:
+            yield
+        finally:
+            # This includes the functions that were decorated inside the context: they have no memory from before.
+            self._forget_all()
+            for memory in memories:
+                memory.give_back()
+
+    def _forget_all(self) -> None:
+        for autotuned in self._functions:
+            autotuned.forget_all()
+
+    def end(self) -> None:
+        """End the run: each replacement now calls CuTe's function, which searches by itself."""
+        self._is_in_run = False
+
+
+@dataclass(frozen=True)
+class _Memory:
+    """CuTe's memory of one function, as it was at one time."""
+
+    autotuned: AutotunedFunction
+    kernels: Mapping[tuple[Any, ...], Any]
+    chosen_configs: Mapping[tuple[Any, ...], dict[str, Any]]
+
+    def give_back(self) -> None:
+        """Put the choices of that time into CuTe's memory."""
+        self.autotuned.kernels.update(self.kernels)
+        self.autotuned.chosen_configs.update(self.chosen_configs)
+
+
+def search_by_cute(jit_call: JitCall) -> Any:
+    """Have CuTe search and launch. :class:`JitHook` is asked before, and most often answers the call."""
+    return jit_call.autotuned.cute_function(*jit_call.args, **jit_call.kwargs)
+
+
+class JitHook(CallHook):
+    """Asks the session for the choice of a call that has no kernel in CuTe's memory, and searches if there is none."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def ask(self, call: HookedCall) -> CallInstead | None:
+        """Return the launch of the loaded choice or, after a search, of the fastest configuration.
+
+        None leaves the call to CuTe's own search: the session does not act on it, its problem has no stable form, or
+        every configuration failed. In the last case CuTe raises the error of the first configuration, as always.
+        """
+        jit_call: JitCall = call.arguments["jit_call"]
+        if self._session.is_paused or self._session.ignores(NAME, jit_call.kernel_name):
+            return None
+        try:
+            question = jit_call.build_question()
+        except UncacheableError as error:
+            self._session.report_uncacheable(build_problem(jit_call.kernel_name), str(error))
+            return None
+        question.note_large_source(self._session)
+        with self._session.tuning(question) as tuning:
+            compiled = self._compile_loaded(jit_call, question, tuning)
+            if compiled is None:
+                compiled = self._search(jit_call, question, tuning)
+        if compiled is None:
+            return None
+        jit_call.remember(compiled)
+        return CallInstead(compiled.launch.run)
+
+    def _compile_loaded(
+        self, jit_call: JitCall, question: ConfigurationQuestion, tuning: Tuning
+    ) -> CompiledConfig | None:
+        """Return the configuration of the first entry that compiles; None if the session offers no such entry."""
+        for entry in tuning.offered_entries():
+            assert entry.choice is not None
+            config = question.configurations.find(entry.choice)
+            try:
+                compiled = jit_call.compile(config)
+            except Exception as error:
+                tuning.reject(does_not_compile(describe_error(error)))
+                continue
+            if was_measured(self._session, tuning):
+                tuning.race(jit_call.build_contest)
+            elif self._session.picks_candidates:
+                # In a sweep, the next test shall ask again: the session reports the configuration of each test.
+                self._session.at_next_test(jit_call.forget)
+            return compiled
+        return None
+
+    def _search(self, jit_call: JitCall, question: ConfigurationQuestion, tuning: Tuning) -> CompiledConfig | None:
+        """Search, and record the result. Return the fastest configuration; None if every configuration failed."""
+        search = CuteSearch(question, tuning)
+        fastest = jit_call.find_fastest(search)
+        if fastest is None:
+            tuning.not_recorded(search.results.failure)
+            return None
+        search.results.record(tuning, fastest.config)
+        return fastest
+
+
+@dataclass(frozen=True)
+class CompiledConfig:
+    """A configuration that compiled, such as ``{"V": 4, "T": 128}``, and the launch of its kernel."""
+
+    config: dict[str, Any]
+    launch: CompiledLaunch
+
 
 @dataclass(frozen=True)
 class JitCall:
-    """One call of a function under ``autotune_jit`` that has no choice yet."""
+    """One call of a function under ``autotune_jit`` that has no kernel in CuTe's memory.
+
+    :param arguments: the arguments by name, without defaults. ``args`` and ``kwargs`` hold the same arguments.
+    """
 
     library: CuteLibrary
     autotuned: AutotunedFunction
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
+    arguments: Mapping[str, Any]
 
     @property
     def kernel_name(self) -> str:
-        """The name of the kernel in caches and reports."""
-        function = python_function(self.autotuned.function)
+        """The name of the kernel in caches and reports, such as ``lib.ops.scale``."""
+        function = python_function(self.autotuned.jit_function)
         assert function is not None
         return qualified_name(function)
-
-    @property
-    def passed(self) -> dict[str, Any]:
-        """The caller's arguments by name."""
-        return inspect.signature(self.autotuned.function).bind_partial(*self.args, **self.kwargs).arguments
 
     def build_question(self) -> ConfigurationQuestion:
         """Return the question for this call.
 
         :raises UncacheableError: if a part of the problem has no stable form.
         """
+        if self.autotuned.is_method:
+            raise UncacheableError("it is a method, whose kernel depends on the attributes of self")
+        self.autotuned.add_compiled_in(self.arguments)
         problem = build_problem(self.kernel_name)
-        source = read_source(self.autotuned.function, own_cells=True)
+        source = read_source(self.autotuned.jit_function, own_cells=True)
         return ConfigurationQuestion(
             Problem(NAME, problem.kernel, tuple(self._list_key()), problem.device),
             source,
@@ -68,218 +258,69 @@ class JitCall:
         )
 
     def _list_key(self) -> Iterator[Value]:
-        """Yield the values that CuTe tells calls apart by, and the dtypes of all tensors."""
-        for name, value in self.passed.items():
+        """Yield the values of the key: the arguments that CuTe tells calls apart by, and the dtypes of all tensors.
+
+        CuTe does not look at dtypes, but each dtype needs another kernel.
+        """
+        for name, value in self.arguments.items():
             if name in self.autotuned.key_names:
                 yield from list_argument_values(name, value)
             elif is_tensor(value):
                 yield list_dtype_value(name, value)
 
-    def compile(self, config: Mapping[str, Any]) -> CompiledLaunch:
-        """Compile a configuration."""
-        kernel = self.library.compile(self.autotuned.function, self.args, {**self.kwargs, **config})
-        return CompiledLaunch.of(kernel, self.args, self.kwargs)
+    def compile(self, config: dict[str, Any]) -> CompiledConfig:
+        """Compile a configuration for the arguments of this call."""
+        kernel = self.library.compile(self.autotuned.jit_function, self.args, {**self.kwargs, **config})
+        return CompiledConfig(config, CompiledLaunch.of_call(kernel, self.args, self.kwargs))
 
-    def adopt(self, config: dict[str, Any], kernel_call: CompiledLaunch) -> CallInstead:
-        """Put a compiled choice into CuTe's memory. Return the launch that the user's call asked for."""
-        key = self.autotuned.compute_key(self.args, self.kwargs)
-        self.autotuned.kernels[key] = kernel_call.kernel
-        self.autotuned.chosen_configs[key] = config
-        return CallInstead(kernel_call.run)
+    def find_fastest(self, search: CuteSearch) -> CompiledConfig | None:
+        """Compile and benchmark all configurations. Return the fastest; None if every configuration failed.
 
-    def forget(self) -> None:
-        """Take the choice out of CuTe's memory."""
-        key = self.autotuned.compute_key(self.args, self.kwargs)
-        self.autotuned.kernels.pop(key, None)
-        self.autotuned.chosen_configs.pop(key, None)
-
-    def search(self, search: CuteSearch, iterations: Iterations) -> CompiledLaunch | None:
-        """Compile and benchmark all configurations. Return the fastest; None if every configuration failed."""
-        fastest, least_us = None, float("inf")
-        with search.going_on():
+        ``BenchmarkHook`` notes the times in the results of the search.
+        """
+        fastest, fastest_us = None, float("inf")
+        with search.as_current():
             for config in self.autotuned.configs:
                 search.begin(config)
                 try:
-                    kernel_call = self.compile(config)
-                    time_us = iterations.benchmark(self.library, kernel_call)
+                    compiled = self.compile(config)
+                    time_us = self._benchmark(compiled.launch)
                 except Exception as error:
                     search.results.note_failure(config, error)
                     continue
-                if time_us < least_us:
-                    fastest, least_us = kernel_call, time_us
+                if time_us < fastest_us:
+                    fastest, fastest_us = compiled, time_us
         return fastest
 
-    def build_contest(self) -> Contest | str:
-        """Return the race of a loaded choice, or the reason why there is none."""
-        return build_contest(Configurations(self.autotuned.configs), self, None, flush_l2=True)
-
-    def build_runner(self, config: Mapping[str, Any]) -> Runner:
-        """Return a configuration for a race."""
-        return Runner(self.compile(config).run)
-
-
-@dataclass(frozen=True)
-class Iterations:
-    """How often the decorator's user wants each configuration to be launched."""
-
-    warmup: int
-    timed: int
-
-    def benchmark(self, library: CuteLibrary, kernel_call: CompiledLaunch) -> float:
-        """Return the time of a configuration in microseconds, by CuTe's own benchmark; infinite if it cannot run."""
-        time_us: float = library.testing._benchmark_for_autotune(
-            kernel_call.kernel,
-            *kernel_call.args,
-            warmup_iterations=self.warmup,
-            iterations=self.timed,
+    def _benchmark(self, launch: CompiledLaunch) -> float:
+        """Return the time of a launch in microseconds by CuTe's own benchmark; infinity if a launch fails."""
+        time_us: float = self.library.testing._benchmark_for_autotune(
+            launch.kernel,
+            *launch.args,
+            warmup_iterations=self.autotuned.iterations.warmup,
+            iterations=self.autotuned.iterations.timed,
             use_cold_l2=True,
             print_verbose=False,
-            **kernel_call.kwargs,
+            **launch.kwargs,
         )
         return time_us
 
+    def remember(self, compiled: CompiledConfig) -> None:
+        """Put a choice into CuTe's memory."""
+        key = self.autotuned.compute_key(self.arguments)
+        self.autotuned.kernels[key] = compiled.launch.kernel
+        self.autotuned.chosen_configs[key] = compiled.config
 
-class JitHook(CallHook):
-    """Asks for the choice of a call, and searches if there is none."""
+    def forget(self) -> None:
+        """Take the choice of this call out of CuTe's memory."""
+        key = self.autotuned.compute_key(self.arguments)
+        self.autotuned.kernels.pop(key, None)
+        self.autotuned.chosen_configs.pop(key, None)
 
-    def __init__(self, session: Session, iterations: Iterations) -> None:
-        self._session = session
-        self._iterations = iterations
+    def build_contest(self) -> Contest | str:
+        """Return the race of a loaded choice with the other configurations, or the reason why there is no race."""
+        return build_contest(Configurations(self.autotuned.configs), self, None, flush_l2=True)
 
-    def ask(self, call: HookedCall) -> CallInstead | None:
-        jit_call: JitCall = call.arguments["jit_call"]
-        if self._session.is_paused or self._session.ignores(NAME, jit_call.kernel_name):
-            return None
-        jit_call.autotuned.add_constexpr_names(jit_call.passed)
-        try:
-            question = jit_call.build_question()
-        except UncacheableError as error:
-            self._session.report_uncacheable(build_problem(jit_call.kernel_name), str(error))
-            return None
-        question.note_large_source(self._session)
-        with self._session.tuning(question) as tuning:
-            launch = self._take_entry(question, tuning, jit_call)
-            if launch is not None:
-                return launch
-            search = CuteSearch(question, tuning)
-            kernel_call = jit_call.search(search, self._iterations)
-            fastest = search.results.fastest
-            if kernel_call is None or fastest is None:
-                tuning.not_recorded(search.results.failure)
-                return None  # CuTe raises the error of the first configuration, as always
-            tuning.record(fastest, search.results.candidates)
-            return jit_call.adopt(question.configurations.find(fastest), kernel_call)
-
-    def _take_entry(self, question: ConfigurationQuestion, tuning: Tuning, jit_call: JitCall) -> CallInstead | None:
-        """Compile the choice of an entry and return its launch; None if no entry can be used."""
-        for entry in tuning.offered_entries():
-            assert entry.choice is not None
-            config = question.configurations.find(entry.choice)
-            try:
-                kernel_call = jit_call.compile(config)
-            except Exception as error:
-                tuning.reject(does_not_compile(describe_error(error)))
-                continue
-            if was_measured(self._session, tuning):
-                tuning.race(jit_call.build_contest)
-            elif self._session.picks_candidates:
-                # Each test asks again, so that the session knows the configuration that the test ran with.
-                self._session.at_next_test(jit_call.forget)
-            return jit_call.adopt(config, kernel_call)
-        return None
-
-
-class JitFunctions:
-    """The functions under ``autotune_jit`` that ask the session before CuTe searches."""
-
-    def __init__(self, session: Session, library: CuteLibrary, patches: Patches) -> None:
-        self._session = session
-        self._library = library
-        self._patches = patches
-        self._asking: list[AutotunedFunction] = []
-        #: False after the run: the modules of tests still hold the functions.
-        self._is_in_run = True
-
-    def make_ask(self, launch: FunctionType, iterations: Iterations) -> Callable[..., Any]:
-        """Return a function to call in place of one that CuTe's decorator returned."""
-        autotuned = AutotunedFunction(launch)
-        self._asking.append(autotuned)
-        search = self._patches.wrap(_SearchOfCute(launch).run, JitHook(self._session, iterations))
-
-        @functools.wraps(launch)
-        def launch_or_search(*args: Any, **kwargs: Any) -> Any:
-            if not self._is_in_run:
-                return launch(*args, **kwargs)
-            kernel = autotuned.kernels.get(autotuned.compute_key(args, kwargs))
-            if kernel is None:
-                return search(JitCall(self._library, autotuned, args, kwargs))
-            return CompiledLaunch.of(kernel, args, kwargs).run()
-
-        vars(launch_or_search)[_ASKS] = True
-        return launch_or_search
-
-    def list_names_with_choices(self) -> list[str]:
-        """Return the names of the functions that have a choice."""
-        names = []
-        for autotuned in self._asking:
-            function = python_function(autotuned.function)
-            if autotuned.kernels and function is not None:
-                names.append(qualified_name(function))
-        return names
-
-    @contextmanager
-    def forgotten(self) -> Iterator[None]:
-        """Empty the memory of all functions, and give it back afterwards."""
-        memories = []
-        for autotuned in self._asking:
-            memories += [autotuned.kernels, autotuned.chosen_configs]
-        kept = [dict(memory) for memory in memories]
-        for memory in memories:
-            memory.clear()
-        try:
-            yield
-        finally:
-            # A function that was decorated in the meantime has no memory from before.
-            for autotuned in self._asking:
-                autotuned.kernels.clear()
-                autotuned.chosen_configs.clear()
-            for memory, content in zip(memories, kept, strict=True):
-                memory.update(content)
-
-    def end(self) -> None:
-        """Let CuTe search by itself again."""
-        self._is_in_run = False
-
-
-#: Marks a function that asks already: a function may be decorated twice.
-_ASKS = "_pytest_autotune_asks"
-
-
-def asks(function: object) -> bool:
-    """Whether a function under ``autotune_jit`` asks the session already."""
-    return _ASKS in vars(function)
-
-
-class _SearchOfCute:
-    """CuTe's own search, for the calls that the session leaves to it."""
-
-    def __init__(self, launch: Callable[..., Any]) -> None:
-        self._launch = launch
-
-    def run(self, jit_call: JitCall) -> Any:
-        """Search and launch."""
-        return self._launch(*jit_call.args, **jit_call.kwargs)
-
-
-class DecoratorHook(CallHook):
-    """Has each function that ``autotune_jit`` decorates in this run ask before CuTe searches."""
-
-    def __init__(self, functions: JitFunctions) -> None:
-        self._functions = functions
-
-    def note(self, call: HookedCall, result: Any) -> CallResult | None:
-        if not is_autotuned(result) or asks(result):
-            return None
-        decorator = call.arguments["self"]
-        iterations = Iterations(decorator.warmup_iterations, decorator.iterations)
-        return CallResult(self._functions.make_ask(result, iterations))
+    def build_runner(self, config: dict[str, Any]) -> Runner:
+        """Return the runner that launches a configuration in a race."""
+        return Runner(self.compile(config).launch.run)

@@ -1,4 +1,9 @@
-"""``cutlass.testing.tune``: the configuration with which a function of the user builds the fastest kernel."""
+"""``cutlass.testing.tune``: the configuration with which a function of the user builds the fastest kernel.
+
+A call that hits returns the loaded configuration: nothing is compiled or benchmarked. A call that misses runs CuTe's
+own loop over all configurations. The adapter puts :class:`NotingBuilder` into the place of the user's function, and so
+sees the configurations that fail. :class:`~pytest_autotune.tuners.cute.searching.BenchmarkHook` sees the times.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +17,14 @@ from typing import Any
 from pytest_autotune.cache.model import Problem, UncacheableError, Value
 from pytest_autotune.cache.wording import describe_error
 from pytest_autotune.run.session import Session
+from pytest_autotune.run.tuning import Tuning
 from pytest_autotune.tuners.cute.internals import list_configs
-from pytest_autotune.tuners.cute.searching import NAME, CuteSearch, build_problem, was_measured
+from pytest_autotune.tuners.cute.searching import NAME, CuteSearch, build_problem
 from pytest_autotune.tuners.measuring.clocks import Runner
 from pytest_autotune.tuners.measuring.race import Contest
 from pytest_autotune.tuners.shared.arguments import list_argument_values
 from pytest_autotune.tuners.shared.candidates import does_not_compile
-from pytest_autotune.tuners.shared.configurations import ConfigurationQuestion, Configurations
+from pytest_autotune.tuners.shared.configurations import ConfigurationQuestion, Configurations, was_measured
 from pytest_autotune.tuners.shared.contests import build_contest
 from pytest_autotune.tuners.shared.patches import CallHook, CallInstead, CallResult, HookedCall
 from pytest_autotune.tuners.source.functions import closure_cells, python_function, qualified_name
@@ -26,34 +32,97 @@ from pytest_autotune.tuners.source.libraries import list_versions
 from pytest_autotune.tuners.source.source_digest import is_code, is_library_class, read_source
 
 
+class TuneHook(CallHook):
+    """Asks for the choice of each call of ``tune``, and records the results of the searches that take place."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def ask(self, call: HookedCall) -> CallResult | CallInstead | None:
+        """Return the loaded configuration. If there is none, let CuTe search with a :class:`NotingBuilder`.
+
+        None leaves the call to CuTe: the session does not act on it, or its problem has no stable form.
+        """
+        arguments = call.arguments
+        if not arguments["params_dict"] or self._session.is_paused:
+            return None
+        tune_call = TuneCall(
+            arguments["func"], arguments["params_dict"], arguments["kernel_arguments"], arguments["stream"]
+        )
+        if self._session.ignores(NAME, tune_call.kernel_name):
+            return None
+        try:
+            question = tune_call.build_question()
+        except UncacheableError as error:
+            self._session.report_uncacheable(build_problem(tune_call.kernel_name), str(error))
+            return None
+        question.note_large_source(self._session)
+        tuning = call.enter(self._session.tuning(question))
+        config = self._find_loaded_config(tune_call, question, tuning)
+        if config is not None:
+            return CallResult(config)
+        search = call.state = CuteSearch(question, tuning)
+        call.enter(search.as_current())
+        return call.with_arguments(func=NotingBuilder(tune_call, search))
+
+    def _find_loaded_config(
+        self, tune_call: TuneCall, question: ConfigurationQuestion, tuning: Tuning
+    ) -> dict[str, Any] | None:
+        """Return the configuration of the first entry that can be used; None if the session offers no such entry."""
+        for entry in tuning.offered_entries():
+            assert entry.choice is not None
+            config: dict[str, Any] = question.configurations.find(entry.choice)
+            if was_measured(self._session, tuning):
+                tuning.race(tune_call.build_contest)
+                return config
+            reason = tune_call.explain_unusable(config)
+            if not reason:
+                return config
+            tuning.reject(reason)
+        return None
+
+    def note(self, call: HookedCall, result: Mapping[str, Any]) -> None:
+        """Record the configuration that CuTe's search returned."""
+        if call.state is not None:
+            call.state.results.record(call.state.tuning, result)
+
+    def note_error(self, call: HookedCall, error: Exception) -> None:
+        """Note why each configuration failed, if the search ended without a time."""
+        search = call.state
+        if search is not None and search.results.fastest is None:
+            search.tuning.not_recorded(search.results.failure)
+
+
 @dataclass(frozen=True)
 class TuneCall:
-    """One call of ``cutlass.testing.tune``.
+    """The arguments of one call of ``cutlass.testing.tune``.
 
-    :param builder: the user's function. For a configuration it returns a function without arguments that launches the
-        kernel.
-    :param arguments: a ``JitArguments``: what the builder gets beside the configuration.
+    :param builder: the user's function. ``builder(x, y, V=4, T=128)`` returns a function without parameters, which
+        launches the kernel of this configuration.
+    :param params_dict: the values of each parameter that is tuned: ``{"V": [1, 4], "T": [64, 128]}``.
+    :param jit_arguments: CuTe's ``JitArguments``: the arguments of the builder that are not tuned.
+    :param stream: the CUDA stream of the launches; None for the default stream.
     """
 
     builder: Callable[..., Callable[[], object]]
     params_dict: Mapping[str, Any]
-    arguments: Any
+    jit_arguments: Any
     stream: Any
-
-    def find_function(self) -> FunctionType | None:
-        """Return the Python function of the builder; None if there is none."""
-        builder = self.builder
-        while isinstance(builder, partial):
-            builder = builder.func
-        return python_function(builder)
 
     @property
     def kernel_name(self) -> str:
-        """The name of the kernel in caches and reports."""
+        """The name of the kernel in caches and reports: that of the builder, ``lib.ops.build``."""
         function = self.find_function()
         if function is None:
             return type(self.builder).__qualname__
         return qualified_name(function)
+
+    def find_function(self) -> FunctionType | None:
+        """Return the Python function inside the builder; None if there is none, as in a function written in C."""
+        builder = self.builder
+        while isinstance(builder, partial):
+            builder = builder.func
+        return python_function(builder)
 
     def build_question(self) -> ConfigurationQuestion:
         """Return the question for this call.
@@ -73,33 +142,45 @@ class TuneCall:
         )
 
     def _list_key(self, function: FunctionType) -> Iterator[Value]:
-        """Yield the values of the key: the builder's arguments beside the configuration, then its closure."""
-        closure = [(f"closure.{name}", value) for name, value in closure_cells(function).items()]
-        for name, value in [*self._list_arguments(), *closure]:
-            # Skip the user's own code: the digest of the source covers it.
+        """Yield the values of the key: the arguments that are not tuned, then the values in the builder's closure."""
+        named_values = self._list_arguments()
+        for name, value in closure_cells(function).items():
+            named_values.append((f"closure.{name}", value))
+        for name, value in named_values:
+            # The digest of the source covers functions and the user's classes. A class of a library, such as the dtype
+            # cutlass.Float16, is data.
             if is_library_class(value) or not is_code(value):
                 yield from list_argument_values(name, value)
 
     def _list_arguments(self) -> list[tuple[str, Any]]:
-        """Return the builder's arguments beside the configuration, each with its name."""
-        bound = inspect.signature(self.builder).bind_partial(*self.arguments.args, **self.arguments.kwargs)
+        """Return the name and the value of each argument that is not tuned."""
+        jit_arguments = self.jit_arguments
+        bound = inspect.signature(self.builder).bind_partial(*jit_arguments.args, **jit_arguments.kwargs)
         bound.apply_defaults()
         arguments = []
         for name, value in bound.arguments.items():
             if name not in self.params_dict:
                 arguments.append((name, value))
         if isinstance(self.builder, partial):
-            # The signature of a partial does not show the positional arguments that the partial has bound.
+            # The signature of partial(build, x) has no parameter for x any more, so x is called "partial.0".
             for index, value in enumerate(self.builder.args):
                 arguments.append((f"partial.{index}", value))
         return arguments
 
     def build_kernel(self, config: Mapping[str, Any]) -> Callable[[], object]:
         """Return the function that launches the kernel of a configuration."""
-        return self.builder(*self.arguments.args, **{**self.arguments.kwargs, **config})
+        return self.builder(*self.jit_arguments.args, **{**self.jit_arguments.kwargs, **config})
+
+    def explain_unusable(self, config: Mapping[str, Any]) -> str:
+        """Return why the builder cannot build the kernel of a configuration; empty if the builder can."""
+        try:
+            self.build_kernel(config)
+        except Exception as error:
+            return does_not_compile(describe_error(error))
+        return ""
 
     def build_contest(self) -> Contest | str:
-        """Return the race of a loaded choice, or the reason why there is none."""
+        """Return the race of a loaded choice with the other configurations, or the reason why there is no race."""
         configurations = Configurations(list_configs(self.params_dict))
         return build_contest(configurations, self, self.stream, flush_l2=True)
 
@@ -107,76 +188,22 @@ class TuneCall:
         """Return the runner that launches a configuration in a race."""
         return Runner(self.build_kernel(config))
 
-    def explain_unusable(self, config: Mapping[str, Any]) -> str:
-        """Return why a configuration that was not tried for this problem cannot be used; empty if it can."""
-        try:
-            self.build_kernel(config)
-        except Exception as error:
-            return does_not_compile(describe_error(error))
-        return ""
-
 
 class NotingBuilder:
-    """Stands in for the user's function during a search, and notes the configurations that fail.
+    """The user's builder during a search: notes which configuration CuTe tries, and whether the builder fails.
 
-    CuTe's own loop goes on with the next configuration and does not report the failure.
+    CuTe's own loop catches the error of a builder, goes on with the next configuration, and reports nothing.
     """
 
-    def __init__(self, call: TuneCall, search: CuteSearch) -> None:
-        self._call = call
+    def __init__(self, tune_call: TuneCall, search: CuteSearch) -> None:
+        self._tune_call = tune_call
         self._search = search
 
     def __call__(self, *args: Any, **kwargs: Any) -> Callable[[], object]:
-        self._search.begin({name: kwargs[name] for name in self._call.params_dict})
+        config = {name: kwargs[name] for name in self._tune_call.params_dict}
+        self._search.begin(config)
         try:
-            return self._call.builder(*args, **kwargs)
+            return self._tune_call.builder(*args, **kwargs)
         except Exception as error:
-            self._search.results.note_failure(self._search.config, error)
+            self._search.results.note_failure(config, error)
             raise
-
-
-class TuneHook(CallHook):
-    """Asks for the choice of each call of ``tune``, and records the results of the searches that take place."""
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
-
-    def ask(self, call: HookedCall) -> CallResult | CallInstead | None:
-        """Return the first loaded choice that works. If there is none, let CuTe search."""
-        arguments = call.arguments
-        if not arguments["params_dict"] or self._session.is_paused:
-            return None
-        tune_call = TuneCall(
-            arguments["func"], arguments["params_dict"], arguments["kernel_arguments"], arguments["stream"]
-        )
-        if self._session.ignores(NAME, tune_call.kernel_name):
-            return None
-        try:
-            question = tune_call.build_question()
-        except UncacheableError as error:
-            self._session.report_uncacheable(build_problem(tune_call.kernel_name), str(error))
-            return None
-        question.note_large_source(self._session)
-        tuning = call.enter(self._session.tuning(question))
-        for entry in tuning.offered_entries():
-            assert entry.choice is not None
-            config = question.configurations.find(entry.choice)
-            if was_measured(self._session, tuning):
-                tuning.race(tune_call.build_contest)
-                return CallResult(config)
-            reason = tune_call.explain_unusable(config)
-            if not reason:
-                return CallResult(config)
-            tuning.reject(reason)
-        search = call.state = CuteSearch(question, tuning)
-        call.enter(search.going_on())
-        return call.with_arguments(func=NotingBuilder(tune_call, search))
-
-    def note(self, call: HookedCall, result: Mapping[str, Any]) -> None:
-        if call.state is not None:
-            call.state.results.record(call.state.tuning, result)
-
-    def note_error(self, call: HookedCall, error: Exception) -> None:
-        search = call.state
-        if search is not None and search.results.fastest is None:
-            search.tuning.not_recorded(search.results.failure)

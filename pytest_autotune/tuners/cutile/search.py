@@ -1,7 +1,8 @@
-"""One call of ``exhaustive_search``: the question that it asks, and the launches of its configurations."""
+"""One call of ``exhaustive_search``: its kernel, its key and fingerprint, and the launches of its configurations."""
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import FunctionType
@@ -10,7 +11,6 @@ from typing import Any
 from pytest_autotune import devices
 from pytest_autotune.cache.model import Problem, UncacheableError, Value
 from pytest_autotune.cache.structured import structured_value
-from pytest_autotune.tuners.cutile.internals import is_kernel, list_decorator_options, list_parameter_names
 from pytest_autotune.tuners.measuring.clocks import Runner
 from pytest_autotune.tuners.measuring.race import Contest
 from pytest_autotune.tuners.shared.arguments import list_argument_values
@@ -25,18 +25,19 @@ NAME = "cutile"
 
 @dataclass(frozen=True)
 class TileSearch:
-    """The arguments of one call of cuTile's ``exhaustive_search``, under cuTile's names.
+    """The arguments of one call of ``exhaustive_search``.
 
-    :param space: the configurations; any Python values, one for each candidate.
+    :param configs: the configurations, such as ``[{"T": 256}, {"T": 1024}]``. A configuration can be any Python value.
     :param stream: the CUDA stream of the launches.
-    :param grid_fn: returns the grid for a configuration.
-    :param kernel: the kernel, or a function that returns the kernel for a configuration.
-    :param args_fn: returns the kernel's arguments for a configuration.
-    :param hints_fn: returns the compiler hints for a configuration; None if there are none.
-    :param flush_l2: whether cuTile flushes the L2 cache before each measured launch.
+    :param grid_fn: a function that returns the grid for a configuration, such as ``(16, 1)``.
+    :param kernel: a ``@ct.kernel``, or a function that returns the ``@ct.kernel`` for a configuration.
+    :param args_fn: a function that returns the kernel's arguments for a configuration, such as ``(x, y, 256)``.
+    :param hints_fn: None, or a function that returns the compiler hints for a configuration, such as
+        ``{"occupancy": 4}``.
+    :param flush_l2: whether cuTile empties the L2 cache before each measured launch.
     """
 
-    space: Sequence[Any]
+    configs: Sequence[Any]
     stream: Any
     grid_fn: Callable[[Any], tuple[int, ...]]
     kernel: Any
@@ -44,62 +45,81 @@ class TileSearch:
     hints_fn: Callable[[Any], Mapping[str, Any]] | None
     flush_l2: bool
 
-    def find_function(self) -> FunctionType | None:
-        """Return the Python function of the kernel; None if there is none."""
-        return python_function(self.find_kernel(self.space[0]))
-
-    @property
-    def kernel_name(self) -> str:
-        """The name of the kernel in caches and reports."""
-        function = self.find_function()
-        if function is None:
-            return type(self.kernel).__qualname__
-        return qualified_name(function)
-
-    @property
-    def is_on_gpu(self) -> bool:
-        """Whether this process uses a GPU."""
-        return devices.current_gpu() is not None
-
-    @property
-    def problem(self) -> Problem:
-        """The problem without its key."""
-        return Problem(NAME, self.kernel_name, (), devices.current_gpu() or devices.cpu())
-
-    def find_kernel(self, config: object) -> Any:
-        """Return the kernel of a configuration, without its hints."""
-        if is_kernel(self.kernel):
-            return self.kernel
-        return self.kernel(config)
+    # The problem and the fingerprint.
 
     def build_question(self) -> ConfigurationQuestion:
         """Return the question for this search.
 
         :raises UncacheableError: if a part of the problem has no stable form.
         """
-        problem = Problem(NAME, self.kernel_name, tuple(self._list_key()), self.problem.device)
-        source = self._read_source()
+        function = self.find_function()
+        if function is None:
+            raise UncacheableError("the kernel has no Python function")
+        source = self._read_source(function)
         return ConfigurationQuestion(
-            problem,
+            Problem(NAME, self.kernel_name, tuple(self._list_key(function)), self.problem.device),
             source,
-            Configurations(self.space),
+            Configurations(self.configs),
             settings=self._list_settings(),
             versions=list_versions("cuda.tile", "torch", distributions=source.libraries),
         )
 
-    def _list_settings(self) -> Iterator[Value]:
-        """Yield the options of the kernel's decorator and of the search that differ from their defaults."""
-        options = list_decorator_options(self.find_kernel(self.space[0]))
-        if options:
-            yield structured_value("options", options)
-        if not self.flush_l2:
-            yield Value("flush_l2", False)
+    @property
+    def problem(self) -> Problem:
+        """The problem without its key."""
+        return Problem(NAME, self.kernel_name, (), devices.current_gpu() or devices.cpu())
 
-    def _read_source(self) -> DigestedSource:
-        """Return the source of the kernel, and of the functions that make its grid, arguments and hints."""
+    @property
+    def kernel_name(self) -> str:
+        """The name of the kernel in caches and reports, such as ``lib.ops.scale``."""
         function = self.find_function()
         if function is None:
-            raise UncacheableError("the kernel has no Python function")
+            return type(self.kernel).__qualname__
+        return qualified_name(function)
+
+    def find_function(self) -> FunctionType | None:
+        """Return the Python function of the kernel; None if there is none.
+
+        If configurations have different kernels, the kernel of the first configuration names the problem.
+        """
+        return python_function(self.find_kernel(self.configs[0]))
+
+    def find_kernel(self, config: object) -> Any:
+        """Return the ``@ct.kernel`` of a configuration. The hints of the configuration are not applied to it."""
+        if is_kernel(self.kernel):
+            return self.kernel
+        return self.kernel(config)
+
+    def _list_key(self, function: FunctionType) -> Iterator[Value]:
+        """Yield the values of the key: the kernel's arguments that no configuration changes.
+
+        The method compares the arguments of the first and the last configuration. A search space is mostly a product
+        of lists, and its ends differ in each parameter that is tuned. ``args_fn`` may copy tensors in each call. So the
+        method calls ``args_fn`` twice only, and compares encoded values, such as dtype and shape, and no objects.
+        """
+        first_arguments = self._make_arguments(self.configs)
+        last_arguments = self._make_arguments(list(reversed(self.configs)))
+        parameter_names = inspect.signature(function).parameters
+        # zip() ends with the shortest. If the numbers of arguments and parameters differ, cuTile refuses the launch.
+        for name, first, last in zip(parameter_names, first_arguments, last_arguments, strict=False):
+            values = list_argument_values(name, first)
+            if values == list_argument_values(name, last):
+                yield from values
+
+    def _make_arguments(self, configs: Sequence[Any]) -> tuple[Any, ...]:
+        """Return the kernel's arguments for the first configuration for which ``args_fn`` raises no error.
+
+        :raises UncacheableError: if there is no such configuration.
+        """
+        for config in configs:
+            try:
+                return tuple(self.args_fn(config))
+            except Exception:
+                continue  # the search of cuTile, too, goes on with the next configuration
+        raise UncacheableError("args_fn failed for every configuration")
+
+    def _read_source(self, function: FunctionType) -> DigestedSource:
+        """Return the source of the kernel, and of the functions that make its grid, arguments and hints."""
         # The values in the closure of the kernel are compiled into it, so they count.
         sources = [read_source(function, own_cells=True)]
         callbacks = [self.grid_fn, self.args_fn, self.hints_fn]
@@ -107,36 +127,32 @@ class TileSearch:
             callbacks.append(self.kernel)
         for callback in callbacks:
             if callback is not None:
-                # These functions are often lambdas of a test: their names and the values in their closures, such as the
-                # tensors of the test, do not count.
+                # Such a function is often a lambda in a test. Its name says nothing, and its closure holds values such
+                # as the tensors of the test. Neither counts.
                 sources.append(read_source(callback, named=False, carried=False))
         return combine_sources(sources)
 
-    def _list_key(self) -> Iterator[Value]:
-        """Yield the values of the key: the arguments that are the same for all configurations.
+    def _list_settings(self) -> Iterator[Value]:
+        """Yield the options of the kernel's decorator and of the search that differ from their defaults."""
+        options = list_decorator_options(self.find_kernel(self.configs[0]))
+        if options:
+            yield structured_value("options", options)
+        if not self.flush_l2:
+            yield Value("flush_l2", False)
 
-        An argument belongs to the key if its encoded values are equal for the first and the last configuration. The
-        objects cannot be compared, because ``args_fn`` may copy tensors.
-        """
-        function = self.find_function()
-        assert function is not None
-        first, last = self._list_arguments(self.space), self._list_arguments(self.space[::-1])
-        names = list_parameter_names(function)
-        for index, argument in enumerate(first):
-            if index >= len(names):
-                break  # cuTile refuses the launch
-            values = list_argument_values(names[index], argument)
-            if index < len(last) and values == list_argument_values(names[index], last[index]):
-                yield from values
+    # The launches.
 
-    def _list_arguments(self, configs: Sequence[Any]) -> tuple[Any, ...]:
-        """Return the kernel's arguments for the first configuration for which ``args_fn`` raises no error."""
-        for config in configs:
-            try:
-                return tuple(self.args_fn(config))
-            except Exception:
-                continue  # cuTile leaves such a configuration out
-        raise UncacheableError("args_fn failed for every configuration")
+    @property
+    def is_on_gpu(self) -> bool:
+        """Whether this process uses a GPU."""
+        return devices.current_gpu() is not None
+
+    @property
+    def lock_name(self) -> str:
+        """The name of the processor that the search locks: empty for the current GPU, ``cpu`` without a GPU."""
+        if self.is_on_gpu:
+            return ""
+        return "cpu"
 
     def build_launch(self, config: object) -> TileLaunch:
         """Return the launch of a configuration."""
@@ -146,8 +162,13 @@ class TileSearch:
         kernel = self.find_kernel(config).replace_hints(**hints)
         return TileLaunch(self, config, self.grid_fn(config), kernel)
 
-    def explain_unusable(self, config: object) -> Exception | None:
-        """Return the error of launching a configuration that no search has tried for this problem; None if it works."""
+    def find_launch_error(self, config: object) -> Exception | None:
+        """Launch a configuration once, and return the error; None if the launch works.
+
+        Without a GPU nothing can be launched, so every configuration is taken to work.
+        """
+        if not self.is_on_gpu:
+            return None
         try:
             launch = self.build_launch(config)
             launch.prepare()
@@ -157,8 +178,8 @@ class TileSearch:
         return None
 
     def build_contest(self) -> Contest | str:
-        """Return the race of a loaded choice, or the reason why there is none."""
-        return build_contest(Configurations(self.space), self, self.stream, flush_l2=self.flush_l2)
+        """Return the race of a loaded choice with the other configurations, or the reason why there is no race."""
+        return build_contest(Configurations(self.configs), self, self.stream, flush_l2=self.flush_l2)
 
     def build_runner(self, config: object) -> Runner:
         """Return the runner that launches a configuration in a race."""
@@ -168,9 +189,9 @@ class TileSearch:
 
 @dataclass
 class TileLaunch:
-    """One configuration, ready to be launched.
+    """The kernel and the grid of one configuration. The arguments are new for each launch, as in a search of cuTile.
 
-    :param arguments: of the next launch. ``args_fn`` makes new arguments for each launch, as in a search.
+    :param arguments: the arguments of the next launch, which :meth:`prepare` makes.
     """
 
     search: TileSearch
@@ -188,3 +209,24 @@ class TileLaunch:
         from cuda.tile import launch  # type: ignore[import-not-found]
 
         launch(self.search.stream, self.grid, self.kernel, self.arguments)
+
+
+def is_kernel(kernel: object) -> bool:
+    """Whether this is a ``@ct.kernel``, and not a function that returns the kernel of a configuration."""
+    return hasattr(kernel, "replace_hints")
+
+
+def list_decorator_options(kernel: object) -> dict[str, Any]:
+    """Return the options that a kernel's decorator sets: ``{"occupancy": 2}`` for ``@ct.kernel(occupancy=2)``.
+
+    The options stand in the private attribute ``_compiler_options`` of a kernel. An option can be a ``ByTarget``, which
+    has a number for each type of GPU. It is returned as text.
+    """
+    compiler_options: Any = getattr(kernel, "_compiler_options", None)
+    options: dict[str, Any] = {}
+    for name, value in sorted(getattr(compiler_options, "__dict__", {}).items()):
+        if isinstance(value, int):
+            options[name] = value
+        elif value is not None:
+            options[name] = str(value)
+    return options

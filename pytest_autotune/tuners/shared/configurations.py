@@ -207,3 +207,14 @@ class SearchResults:
 def _time_us(candidate: Candidate) -> float:
     assert candidate.time_us is not None
     return candidate.time_us
+
+
+def was_measured(session: Session, tuning: Tuning) -> bool:
+    """Whether the entry that the session offers was measured for this problem.
+
+    A search has then launched the choice, so the tuner uses it without a trial.
+    """
+    if session.picks_candidates:
+        return False  # a sweep offers every candidate, also one that does not compile
+    # A fallback, such as --autotune-on-miss=nearest, offers a choice of another problem.
+    return not tuning.lookup.fallback

@@ -10,10 +10,13 @@ from cutlass import Constexpr
 
 
 class ExecutionArgs:
-    def __init__(self, function: Any) -> None:
+    """The parameters that are compiled in: ``self``, those under ``Constexpr``, and those that are a class or None."""
+
+    def __init__(self, function: Any, arguments: dict[str, Any]) -> None:
         self.names = []
         for index, (name, parameter) in enumerate(inspect.signature(function, eval_str=True).parameters.items()):
-            if parameter.annotation is Constexpr:
+            value = arguments[name]
+            if name == "self" or parameter.annotation is Constexpr or value is None or isinstance(value, type):
                 self.names.append({"argument_index": index, "argument_name": name})
 
     def get_constexpr_args(self) -> list[dict[str, Any]]:
@@ -30,13 +33,14 @@ class Compiled:
     def __init__(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         bound = inspect.signature(function).bind_partial(*args, **kwargs)
         bound.apply_defaults()
-        self.execution_args = ExecutionArgs(function)
+        self.execution_args = ExecutionArgs(function, bound.arguments)
         compiled_in = [argument["argument_name"] for argument in self.execution_args.names]
         self.constants = {name: bound.arguments[name] for name in compiled_in}
         self.most = len(inspect.signature(function).parameters) - len(compiled_in)
         self.time_us = 1.0
         for value in self.constants.values():
-            self.time_us *= value
+            if isinstance(value, int):
+                self.time_us *= value
 
     def __call__(self, *args: Any, **kwargs: Any) -> None:
         if len(args) + len(kwargs) > self.most:
