@@ -141,6 +141,18 @@ def test_problems_that_the_files_cannot_hold_are_left_out(export: Export) -> Non
     assert export.load("chunk_fwd_kernel_h", 32) is None
 
 
+@pytest.mark.parametrize("option", ["--device=NVIDIA H200", "--kernel=fla.made"])
+def test_the_kernels_of_a_factory_are_left_out_of_a_selection(export: Export, option: str) -> None:
+    """Only an entry for another device shows that the kernel is of a factory."""
+    made = entry(64, *values(D=64), kernel="fla.made")
+    of_h100 = entry(64, *values(D=64), Value("closure.FN", "relu"), kernel="fla.made", device=H100)
+
+    status, _, error = export.write(made, of_h100, options=(option,))
+
+    assert status == 4
+    assert "no choice of a Triton kernel to write" in error
+
+
 def test_the_same_cache_gives_the_same_files(export: Export) -> None:
     entries = [entry(64, *values(D=64), versions="triton 3.10.0"), entry(32, *values(D=32), versions="triton 3.9.0")]
     export.write(*entries)

@@ -120,6 +120,7 @@ def test_a_generic_table_has_the_named_params_in_order(export: Export) -> None:
         (("--file={N}{topk}.json", "--row=M", "--values=SPLIT_K"), "its choice has no SPLIT_K (it has BLOCK_SIZE_M, "),
         (("--file={N}.json",), "takes --preset, or --file and --row"),
         (("--preset=vllm", "--kernel=other"), "no entry with a choice to write (is it the right cache, or glob?)"),
+        (("--preset=vllm", "--alias=A = B"), "--alias: is for --to=python (leave it out)"),
     ],
 )
 def test_an_entry_that_fits_no_table_is_refused_in_a_line(export: Export, options: tuple[str, ...], said: str) -> None:

@@ -62,6 +62,17 @@ every_store = pytest.mark.parametrize("name", [*(f"c{form.value.suffixes[0]}" fo
 # Reading
 
 
+@pytest.mark.parametrize(("name", "comment_lines"), [("c.textproto", 2), ("c.yaml", 2), ("c/", 2), ("c.json", 0)])
+def test_a_write_counts_the_comment_lines_that_it_loses(tmp_path, name, comment_lines):
+    path = f"{tmp_path}/{name}"
+    update(path, adding(entry("add")))
+    (file,) = tmp_path.rglob("c.*" if "." in name else "*.textproto")
+    if comment_lines:
+        file.write_text(f"# Mine.\n{file.read_text()}  # The last line.\n")
+    assert update(path, adding(entry("add", time_us=2.0))).lost_comment_lines == comment_lines
+    assert update(path, adding(entry("add", time_us=3.0))).lost_comment_lines == 0
+
+
 @every_store
 def test_a_written_cache_is_read_back(tmp_path, name):
     path = f"{tmp_path}/new/{name}"

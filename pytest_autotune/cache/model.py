@@ -226,7 +226,7 @@ class Candidate:
     :param id: the tuner's own stable name of the configuration; empty if it has none.
     :param time_us: in microseconds; None if the candidate was not measured.
     :param failed: why the candidate cannot be used; empty if it can.
-    :param label: readable words, never compared.
+    :param label: readable words about the candidate or its measurement.
     """
 
     id: str = ""
@@ -435,8 +435,11 @@ class Entry:
     """The result of a tuning: a problem, its fingerprint, and the choice.
 
     The result is ``choice``; if the tuner needs them, every candidate's time in ``candidates``; or the tuner's own
-    bytes in ``native``. ``label``, ``tuning_seconds`` (seconds) and ``versions`` are reported. Equality ignores
-    ``compiled``, ``digests`` and ``generation``.
+    bytes in ``native``. ``label``, ``tuning_seconds`` (seconds) and ``versions`` are reported.
+
+    Equality decides whether a merge replaces an entry, and whether ``diff`` shows a difference. It therefore compares
+    the reported fields, too: else a changed label would never reach a file. It ignores ``compiled``, ``digests`` and
+    ``generation``, because a merge itself computes these from both entries.
 
     :param compiled: the specializations that the choice was compiled for, as texts, sorted.
     :param digests: the parts of the fingerprint's digests, if they are known. A file has them once for all entries.

@@ -65,8 +65,8 @@ def command(
     fla: JSON that flash-linear-attention reads, a folder for each device and a file for each kernel.
     """
     cache = refuse_lossy(stores.read_cache(file))
-    if to == "fla" and aliases:
-        raise CacheError("--alias", "is for --to=python")
+    if to != "python" and aliases:
+        raise CacheError("--alias", "is for --to=python", "leave it out")
     if to == "table":
         layout = _choose_layout(preset, path, row, values)
         print_lines(_write_files(output, build_tables(cache, layout, kernels, devices), is_table))

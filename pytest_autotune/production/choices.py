@@ -132,7 +132,44 @@ def _matches(globs: Sequence[str], *names: str) -> bool:
     return any(fnmatchcase(name, glob) for name in names for glob in globs)
 
 
-def is_plain(entry: Entry) -> bool:
+@dataclass(frozen=True)
+class ExportableEntries:
+    """The entries of a cache that a user selected for an export, sorted by what an export can do with them.
+
+    :param other_count: the number of entries of other tuners.
+    :param triton_count: the number of entries of Triton's kernels.
+    :param plain: the entries of Triton's kernels whose values a launch shows, so that an export can hold them.
+    """
+
+    other_count: int
+    triton_count: int
+    plain: list[Entry]
+
+    @classmethod
+    def select(cls, cache: Cache, kernels: Sequence[str], devices: Sequence[str]) -> ExportableEntries:
+        """Select the entries of some kernels and devices.
+
+        The selection does not change which kernels are of factories: an entry that is not selected shows it, too.
+
+        :param kernels: globs; all kernels if there are none.
+        :param devices: globs; all devices if there are none.
+        """
+        factory_kernels = _list_factory_kernels(list_triton_entries(cache))
+        selected = select_entries(cache, kernels, devices)
+        triton_entries = [entry for entry in selected if entry.problem.tuner == "triton"]
+        plain = []
+        for entry in triton_entries:
+            if entry.problem.kernel not in factory_kernels and _is_plain(entry):
+                plain.append(entry)
+        return cls(len(selected) - len(triton_entries), len(triton_entries), plain)
+
+
+def list_triton_entries(cache: Cache) -> list[Entry]:
+    """Return the entries of Triton's kernels, for any kernel and device."""
+    return [entry for entry in cache.entries if entry.problem.tuner == "triton"]
+
+
+def _is_plain(entry: Entry) -> bool:
     """Whether a launch shows the values of an entry: no functions, tuples, enums, nor dtypes that are values."""
     values = list(entry.problem.key)
     if entry.choice is not None:
@@ -140,7 +177,7 @@ def is_plain(entry: Entry) -> bool:
     return all(value.type in ("", "int") or value.name.endswith(".dtype") for value in values)
 
 
-def list_factory_kernels(entries: Iterable[Entry]) -> set[str]:
+def _list_factory_kernels(entries: Iterable[Entry]) -> set[str]:
     """Return the kernels whose keys have values of their factory. A launch does not show these values."""
     kernels = set()
     for entry in entries:

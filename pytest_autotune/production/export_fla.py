@@ -20,11 +20,9 @@ from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.model import Cache, Entry
 from pytest_autotune.cache.wording import describe_count
 from pytest_autotune.production.choices import (
+    ExportableEntries,
     find_triton_version,
-    is_plain,
-    list_factory_kernels,
     select_choices,
-    select_entries,
     version_sort_key,
 )
 
@@ -98,16 +96,8 @@ def build_fla_files(cache: Cache, kernels: Sequence[str], devices: Sequence[str]
     :param devices: globs; all devices if there are none.
     :raises CacheError: if there is no choice to write.
     """
-    triton_entries = []
-    for entry in select_entries(cache, kernels, devices):
-        if entry.problem.tuner == "triton":
-            triton_entries.append(entry)
-    factory_kernels = list_factory_kernels(triton_entries)
-    plain_entries = []
-    for entry in triton_entries:
-        if entry.problem.kernel not in factory_kernels and is_plain(entry):
-            plain_entries.append(entry)
-    choices = select_choices(plain_entries)
+    exportable = ExportableEntries.select(cache, kernels, devices)
+    choices = select_choices(exportable.plain)
     files: dict[str, KernelFile] = {}
     written_count = 0
     for entry in choices.entries:
@@ -116,7 +106,7 @@ def build_fla_files(cache: Cache, kernels: Sequence[str], devices: Sequence[str]
     if not files:
         raise CacheError("--to=fla", "no choice of a Triton kernel to write", "is it the right cache, or glob?")
     parts = [f"{describe_count(written_count, 'choice')} in {describe_count(len(files), 'file')}"]
-    odd_count = len(triton_entries) - len(plain_entries) + len(choices.entries) - written_count
+    odd_count = exportable.triton_count - len(exportable.plain) + len(choices.entries) - written_count
     if odd_count:
         parts.append(f"{describe_count(odd_count, 'entry')} left out, whose values the files cannot hold")
     contested_count = len(choices.ambiguous) + sum(len(file.contested) for file in files.values())

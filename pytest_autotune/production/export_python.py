@@ -16,14 +16,13 @@ from pytest_autotune.cache.model import Cache, Device, Entry
 from pytest_autotune.cache.wording import describe_count, describe_duration, to_one_line
 from pytest_autotune.production.choices import (
     PICKER,
+    ExportableEntries,
     SelectedChoices,
     device_identity,
-    is_plain,
-    list_factory_kernels,
+    list_triton_entries,
     list_triton_versions,
     resolve_aliases,
     select_choices,
-    select_entries,
 )
 
 #: The line of the picker after which an export has its own data.
@@ -41,37 +40,6 @@ class ExportedModule:
     summary: str
 
 
-@dataclass(frozen=True)
-class ExportableEntries:
-    """The entries of a cache that a user selected for an export, sorted by what an export can do with them.
-
-    :param other_count: the number of entries of other tuners.
-    :param triton_count: the number of entries of Triton's kernels.
-    :param plain: the entries of Triton's kernels whose values a launch shows, so that an export can hold them.
-    """
-
-    other_count: int
-    triton_count: int
-    plain: list[Entry]
-
-    @classmethod
-    def select(
-        cls, cache: Cache, kernels: Sequence[str], devices: Sequence[str], all_triton_entries: Sequence[Entry]
-    ) -> ExportableEntries:
-        """Select the entries of some kernels and devices.
-
-        :param all_triton_entries: also the entries that are not selected. They too show which kernels are of factories.
-        """
-        selected = select_entries(cache, kernels, devices)
-        factory_kernels = list_factory_kernels(all_triton_entries)
-        triton_entries = [entry for entry in selected if entry.problem.tuner == "triton"]
-        plain = []
-        for entry in triton_entries:
-            if entry.problem.kernel not in factory_kernels and is_plain(entry):
-                plain.append(entry)
-        return cls(len(selected) - len(triton_entries), len(triton_entries), plain)
-
-
 def build_module(
     cache: Cache, command: str, kernels: Sequence[str], devices: Sequence[str], aliases: Mapping[str, str]
 ) -> ExportedModule:
@@ -83,15 +51,15 @@ def build_module(
     :param aliases: name of a device -> name of the device whose choices it takes.
     :raises CacheError: if there is no choice to write, or an alias makes no sense.
     """
-    all_triton_entries = [entry for entry in cache.entries if entry.problem.tuner == "triton"]
-    exportable = ExportableEntries.select(cache, kernels, devices, all_triton_entries)
+    exportable = ExportableEntries.select(cache, kernels, devices)
     choices = select_choices(exportable.plain)
     if not choices.entries:
         raise CacheError("--to=python", "no choice of a Triton kernel to write", "is it the right cache, or glob?")
     device_names = sorted({entry.problem.device.name for entry in choices.entries})
     _check_aliases(aliases, device_names)
     code = PICKER.read_text(encoding="utf-8").partition(_DATA)[0]
-    data = "".join(f"{line}\n" for line in _list_data_lines(choices.entries, all_triton_entries, command, aliases))
+    data_lines = _list_data_lines(choices.entries, list_triton_entries(cache), command, aliases)
+    data = "".join([f"{line}\n" for line in data_lines])
     return ExportedModule(f"{code}{_DATA}{data}", _describe_export(exportable, choices, device_names))
 
 

@@ -384,4 +384,7 @@ def describe_dump(result: RunResult) -> str:
     text = f"{describe_count(len(result.merged.cache.entries), 'entry')} written to {dump.path}"
     if result.merged.counts_text:
         text += f": {result.merged.counts_text}"
+    if dump.lost_comment_lines:
+        lines = describe_count(dump.lost_comment_lines, "comment line")
+        text += f"; {lines} of the old file left out, because a dump keeps no comments"
     return text

@@ -52,7 +52,14 @@ def dump_run(
     except CacheError as error:
         message = f"{source}: {error}; {_keep_for_next_run(folder, collected)}"
         return result.with_dump(DumpOutcome(path, error=message))
-    return result.with_dump(DumpOutcome(path, updated.written_to, updated.changed, remark=updated.beside))
+    dump = DumpOutcome(
+        path,
+        updated.written_to,
+        updated.changed,
+        remark=updated.beside,
+        lost_comment_lines=updated.lost_comment_lines,
+    )
+    return result.with_dump(dump)
 
 
 def dump_test_caches(

@@ -42,6 +42,7 @@ class DumpOutcome:
     :param is_changed: whether the bytes of the file changed.
     :param error: why the file could not be written.
     :param remark: why another path was written, and what to do with it.
+    :param lost_comment_lines: the number of comment lines that the file had before, and does not have now.
     """
 
     path: str
@@ -49,6 +50,7 @@ class DumpOutcome:
     is_changed: bool = False
     error: str = ""
     remark: str = ""
+    lost_comment_lines: int = 0
 
 
 @dataclass(frozen=True)

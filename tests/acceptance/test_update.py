@@ -28,6 +28,20 @@ def test_one_flag_writes_into_the_cache_that_is_loaded(outdated: Suite, section)
     assert section(outdated.run()) == ["3 hits"]
 
 
+def test_a_dump_says_that_it_keeps_no_comments(outdated: Suite, section) -> None:
+    """The plugin's own comments, in the file's header and beside choices, do not count."""
+    text = outdated.cache.read_text()
+    edited = text.replace("entries {", "# Reviewed: keep.\nentries {\n  # The usual size.", 1)
+    outdated.cache.write_text(edited)
+
+    written = section(outdated.load("--autotune-update"))[-1]
+
+    assert "2 comment lines of the old file left out, because a dump keeps no comments" in written
+    assert "#  " not in outdated.cache.read_text()
+    outdated.cache.write_text(outdated.cache.read_text().replace("lib.stale", "lib.other"))
+    assert "comment" not in section(outdated.load("--autotune-update"))[-1]
+
+
 def test_an_update_tunes_whatever_the_ini_file_says_of_misses(outdated: Suite, section) -> None:
     outdated.pytester.makeini(
         "[pytest]\nautotune_load = cache.textproto\nautotune_dump = other.textproto\nautotune_on_miss = error\n"

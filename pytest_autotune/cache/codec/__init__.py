@@ -55,6 +55,21 @@ def encode(cache: Cache, form: Format) -> bytes:
     return content.encode()
 
 
+def count_comment_lines(data: bytes, form: Format) -> int:
+    """Return the number of lines in a file that are comments of users. They are lost if the file is written again.
+
+    A comment behind other text in its line does not count, because the text format has such comments of its own.
+    """
+    if form not in (Format.TEXT, Format.YAML):
+        return 0
+    header_lines = text.HEADER.encode().splitlines()
+    count = 0
+    for line in data.splitlines():
+        if line.lstrip().startswith(b"#") and line not in header_lines:
+            count += 1
+    return count
+
+
 def decode(data: bytes, form: Format, place: str) -> Cache:
     """Return the cache that the bytes hold.
 

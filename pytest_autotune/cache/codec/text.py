@@ -17,7 +17,7 @@ from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.model import Cache, Entry, Problem
 from pytest_autotune.cache.wording import to_one_line
 
-_HEADER = "# proto-file: pytest_autotune/cache/autotune_cache.proto\n# proto-message: pytest_autotune.AutotuneCache\n"
+HEADER = "# proto-file: pytest_autotune/cache/autotune_cache.proto\n# proto-message: pytest_autotune.AutotuneCache\n"
 #: The comment that names a problem has at most so many characters.
 _MAX_COMMENT_LENGTH = 200
 
@@ -49,7 +49,7 @@ _BYTE_ESCAPES = _byte_escapes()
 def encode(entries: Sequence[Entry]) -> str:
     """Return a cache of these entries as text, in their order."""
     plain = to_mapping(entries)
-    lines = [_HEADER, f"format_version: {plain['format_version']}\n"]
+    lines = [HEADER, f"format_version: {plain['format_version']}\n"]
     for name in ("devices", "digests"):
         for message in plain.get(name, ()):
             lines.append(f"{_print_field(name, message)}\n")

@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from pytest_autotune.cache.codec import Format, decode, encode, find_format
+from pytest_autotune.cache.codec import Format, count_comment_lines, decode, encode, find_format
 from pytest_autotune.cache.codec.mapping import without_duplicates
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.host_time import HostTime
@@ -38,6 +38,18 @@ _MARKER_TEXT = b"A folder of autotuning choices, one file for each problem, kept
 _PROBLEM_FILE = re.compile(r"[0-9a-f]{32}\.textproto")
 #: The temporary file of a problem, which a killed process may leave.
 _TEMPORARY_FILE = re.compile(rf"\.{_PROBLEM_FILE.pattern}{re.escape(TEMPORARY)}")
+
+
+@dataclass(frozen=True)
+class _Written:
+    """The outcome of writing a cache.
+
+    :param is_changed: whether any byte changed.
+    :param lost_comment_lines: the number of comment lines that the replaced files had.
+    """
+
+    is_changed: bool
+    lost_comment_lines: int = 0
 
 
 class FileStore:
@@ -76,13 +88,15 @@ class FileStore:
             return Cache()
         return decode(data, form, self._place)
 
-    def _write(self, target: Path, cache: Cache) -> bool:
-        """Write a cache; return whether any byte changed."""
-        data = _encode_checked(cache, self._format, self._place)
-        if data == read_bytes(target, self._place, missing_ok=True):
-            return False
+    def _write(self, target: Path, cache: Cache) -> _Written:
+        """Write a cache."""
+        form = self._format
+        data = _encode_checked(cache, form, self._place)
+        old_data = read_bytes(target, self._place, missing_ok=True)
+        if data == old_data:
+            return _Written(is_changed=False)
         replace_file_bytes(target, data)
-        return True
+        return _Written(is_changed=True, lost_comment_lines=count_comment_lines(old_data, form))
 
     def _check_ours(self) -> None:
         """Refuse to replace something that is not a cache. A file that cannot be read is never replaced."""
@@ -114,7 +128,8 @@ class FileStore:
 
     def replace(self, cache: Cache) -> UpdateOutcome:
         """Replace the content. Only for a store whose lock is held."""
-        return UpdateOutcome(self._place, self._write(self._target, cache))
+        written = self._write(self._target, cache)
+        return UpdateOutcome(self._place, written.is_changed, lost_comment_lines=written.lost_comment_lines)
 
     def write_beside(self, cache: Cache) -> UpdateOutcome:
         """Write a cache to an unused path beside the store."""
@@ -276,16 +291,19 @@ class FolderStore(FileStore):
             event = "is a folder with other things in it, not a cache"
             raise CacheError(self._place, event, "name the cache in it, or a new folder")
 
-    def _write(self, target: Path, cache: Cache) -> bool:
+    def _write(self, target: Path, cache: Cache) -> _Written:
         if not (target / MARKER).exists():
             replace_file_bytes(target / MARKER, _MARKER_TEXT)
         data_by_name = self._encode_problems(cache)
         old_names = os.listdir(target)
         # All files are read before the first is written. So a file that cannot be read leaves the folder as it was.
         changed_names = []
+        lost_comment_lines = 0
         for name in sorted(data_by_name):
-            if read_bytes(target / name, name, missing_ok=True) != data_by_name[name]:
+            old_data = read_bytes(target / name, name, missing_ok=True)
+            if old_data != data_by_name[name]:
                 changed_names.append(name)
+                lost_comment_lines += count_comment_lines(old_data, Format.TEXT)
         old_problem_names = filter(_PROBLEM_FILE.fullmatch, old_names)
         unused_names = [name for name in old_problem_names if name not in data_by_name]
         temporary_names = list(filter(_TEMPORARY_FILE.fullmatch, old_names))
@@ -293,7 +311,7 @@ class FolderStore(FileStore):
             replace_file_bytes(target / name, data_by_name[name])
         for name in [*unused_names, *temporary_names]:
             (target / name).unlink(missing_ok=True)
-        return bool(changed_names or unused_names)
+        return _Written(bool(changed_names or unused_names), lost_comment_lines)
 
     def _encode_problems(self, cache: Cache) -> dict[str, bytes]:
         """Return the bytes of each problem's file by its name."""

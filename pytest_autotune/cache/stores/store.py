@@ -18,11 +18,13 @@ class UpdateOutcome:
     :param written_to: the store, as messages name it; or the file or folder that was written instead.
     :param changed: whether any byte was written.
     :param beside: why another file was written, and how to go on with it; empty if the store was written.
+    :param lost_comment_lines: the number of comment lines that the store's files had, and do not have now.
     """
 
     written_to: str
     changed: bool
     beside: str = ""
+    lost_comment_lines: int = 0
 
 
 class NotTakenError(CacheError):
