@@ -6,7 +6,6 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
@@ -295,6 +294,7 @@ class TestFunctionAdapter(AdapterConformance):
         "test_making_the_adapter_imports_no_library": "what it remembers stands with its adapter",
         "test_an_error_of_the_plugin_leaves_the_library_alone": "its user calls the plugin, which replaces nothing",
     }
+    _searches = 0
 
     def tune(self) -> object:
         from pytest_autotune import Measuring, tune
@@ -309,14 +309,10 @@ class TestFunctionAdapter(AdapterConformance):
         function.MEMORIES[-1].chosen.clear()
 
     def searches(self) -> int:
-        return _COUNTS.searches
-
-
-#: The searches of the clock below. The digest of the clock has class attributes but no attributes of other objects.
-_COUNTS = SimpleNamespace(searches=0)
+        return TestFunctionAdapter._searches
 
 
 def _as_told(call: Any) -> float:
     time_us = float(call())
-    _COUNTS.searches += time_us == 1
+    TestFunctionAdapter._searches += time_us == 1
     return time_us

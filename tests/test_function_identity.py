@@ -574,7 +574,7 @@ def test_compiled_options_of_numba_belong_to_the_source(looked_up: list[Lookup])
 
 def test_what_a_library_calls_an_object_by_is_no_source(looked_up: list[Lookup]) -> None:
     torch = pytest.importorskip("torch")
-    with pytest.raises(TypeError, match="source= takes functions, texts, paths and Python modules, not Identity"):
+    with pytest.raises(TypeError, match="source= takes functions, texts, paths and Python modules, not a Identity"):
         tune_once(lambda config: config, source=torch.nn.Identity())
 
     tune_once(torch.nn.Identity())

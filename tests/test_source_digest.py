@@ -8,6 +8,7 @@ import itertools
 import os
 import subprocess
 import sys
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -15,9 +16,16 @@ from types import ModuleType
 import pytest
 
 from pytest_autotune.cache.model import UncacheableError
-from pytest_autotune.tuners.function.identity import list_sources, read_source_argument, source_text
+from pytest_autotune.tuners.function.carried import carried_text
+from pytest_autotune.tuners.function.identity import list_sources, read_source_argument, source_text, stable_part
 from pytest_autotune.tuners.source.functions import closure_cells
-from pytest_autotune.tuners.source.source_digest import callable_text, source_digest, source_parts
+from pytest_autotune.tuners.source.source_digest import (
+    callable_text,
+    class_digest,
+    immutable_text,
+    source_digest,
+    source_parts,
+)
 from tests.conftest import REPOSITORY
 
 KERNEL = '''
@@ -304,9 +312,14 @@ def test_a_helper_under_a_decorator_or_with_a_global_is_read(load, used: str) ->
 
 
 def test_a_global_that_a_function_assigns_is_no_part_of_it(load) -> None:
+    """Its first value is, because an edit of the first value may change the results of the function."""
     text = "COUNT = 0\ndef kernel(x):\n    global COUNT\n    COUNT += 1\n    return x\n"
+    kernel = load(text).kernel
+    digest = source_digest(kernel)
+    kernel(1)
 
-    assert source_digest(load(text).kernel) == source_digest(load(text.replace("COUNT = 0", "COUNT = 5")).kernel)
+    assert source_digest(kernel) == digest
+    assert source_digest(load(text.replace("COUNT = 0", "COUNT = 5")).kernel) != digest
 
 
 def test_what_may_change_while_tests_run_is_no_part_of_a_digest(load) -> None:
@@ -700,22 +713,177 @@ def test_code_that_a_name_leads_to_in_another_way_is_read(load, used: str, old: 
     assert source_digest(load(source.replace(old, new)).kernel) != digest
 
 
-FAILING_OBJECT = """
+#: Objects whose code notes each call. A digest that looks at them calls none of it.
+OBJECTS_WITH_CODE = """
+import dataclasses
+import enum
+import traceback
+calls = []
+def note(*args, **kwargs):
+    calls.append((args[1:], traceback.format_stack()[-3:-1]))
+    raise RuntimeError("not bound yet")
 class Proxy:
-    def __getattr__(self, name):
-        raise RuntimeError("not bound yet")
-proxy = Proxy()
+    __getattr__ = note
+class Properties:
+    fn = py_func = _pyfunc = __wrapped__ = __name__ = __module__ = __func__ = property(note)
+    __class__ = property(note)
+    __call__ = note
+class Reader:
+    __getattribute__ = note
+class Meta(type):
+    __getattribute__ = __eq__ = __hash__ = __instancecheck__ = note
+class Made(metaclass=Meta):
+    def work(self):
+        return 1
+class Items(tuple):
+    __iter__ = __len__ = __getitem__ = __eq__ = __hash__ = __repr__ = note
+class Listed(list):
+    __iter__ = __len__ = __getitem__ = __repr__ = note
+class Text(str):
+    __str__ = __repr__ = __eq__ = __hash__ = __format__ = encode = note
+class Number(int):
+    __str__ = __repr__ = __int__ = __index__ = __eq__ = __hash__ = note
+class Real(float):
+    __str__ = __repr__ = __float__ = __eq__ = __hash__ = note
+class Data(bytes):
+    __repr__ = note
+class Color(enum.Enum):
+    RED = 1
+    __str__ = __repr__ = __hash__ = __eq__ = note
+    name = value = property(note)
+@dataclasses.dataclass(frozen=True, eq=False)
+class Sizes:
+    wide: int = 3
+    __getattr__ = __repr__ = note
+class Descriptor:
+    __get__ = note
+class Owner:
+    size = Descriptor()
+def __getattr__(name):
+    note()
+used = USED
 def kernel(x):
-    return proxy(x)
+    return used
+class Tool:
+    used = USED
+    def run(self, x):
+        return self.used, used
 """
 
 
-def test_an_object_that_raises_leaves_the_problem_uncacheable(load) -> None:
-    """Its error never fails the test."""
-    module = load(FAILING_OBJECT + "run = lambda x: proxy(x)\n")
-    for subject in (module.kernel, *list_sources(None, module.run)):
-        with pytest.raises(UncacheableError, match="no digest of its source: RuntimeError"):
+@pytest.mark.parametrize(
+    "used",
+    [
+        "Proxy()",
+        "Properties()",
+        "Reader()",
+        "Made",
+        "type.__call__(Made)",
+        "Items((1, 2))",
+        "(Items((1, 2)), Proxy())",
+        "Listed([1])",
+        "Text('a')",
+        "Number(1)",
+        "Real(1.5)",
+        "Data(b'a')",
+        "Color.RED",
+        "Sizes()",
+        "Owner",
+        "Owner()",
+    ],
+)
+def test_a_digest_runs_no_code_of_the_objects_that_it_looks_at(load, used: str) -> None:
+    """Their code may raise an error, or count its calls."""
+    module = load(OBJECTS_WITH_CODE.replace("USED", used))
+    module.calls.clear()
+    tool = module.Tool()
+    for subject in (module.kernel, tool.run, *list_sources(None, lambda x: module.kernel(x))):
+        assert read_source_argument(subject)
+    for subject in (module.used, partial(module.kernel, module.used)):
+        with suppress(UncacheableError, TypeError):
+            stable_part("x", subject)
+        with suppress(UncacheableError):
+            callable_text(subject)
+        with suppress(TypeError):
             read_source_argument(subject)
+        list_sources(None, subject)
+    assert not module.calls
+
+
+def test_an_error_while_a_digest_is_made_leaves_the_problem_uncacheable(load, monkeypatch) -> None:
+    """It never fails the test."""
+    module = load("class Tool:\n    def run(self, x):\n        return x\nlimit = 3\ndef kernel(x):\n    return limit\n")
+
+    def fail(*args: object) -> None:
+        raise RecursionError
+
+    monkeypatch.setattr("pytest_autotune.tuners.source.code_digests.unwrapped", fail)
+    monkeypatch.setattr("pytest_autotune.tuners.source.code_digests.read_class_text", fail)
+    monkeypatch.setattr("pytest_autotune.tuners.source.code_digests.class_mro", fail)
+    monkeypatch.setattr("pytest_autotune.tuners.function.carried.list_layers", fail)
+    attempts = [
+        lambda: read_source_argument(module.kernel),
+        lambda: read_source_argument(module.Tool().run),
+        lambda: class_digest(module.Tool),
+        lambda: immutable_text(module.limit),
+        lambda: stable_part("x", module.kernel),
+        lambda: callable_text(module.kernel),
+        lambda: carried_text(module.kernel),
+    ]
+    for attempt in attempts:
+        with pytest.raises(UncacheableError, match=r"no digest of .*: RecursionError"):
+            attempt()
+
+
+COUNTERS = """
+import state
+limit = 3
+count = 0
+class Tool:
+    count = 0
+    size = 4
+    def run(self, x):
+        type(self).count += 1
+        return self.size + Tool.count
+    @classmethod
+    def make(cls, x):
+        cls.count += 1
+        return cls.count
+def step():
+    global count
+    count += 1
+    Tool.count += 1
+    state.count += 1
+def kernel(x):
+    step()
+    return x + count + Tool.count + state.count + limit
+"""
+
+
+@pytest.mark.parametrize("used", ["kernel", "Tool", "Tool().run", "Tool.make"])
+def test_a_counter_that_the_source_changes_changes_no_digest(load, used: str) -> None:
+    """The digest has the first value of the counter, and later values of other names."""
+    load("count = 0\n", "state")
+
+    def digest_used(source: str, calls: int) -> str | None:
+        module = load(source)
+        subject = eval(used, vars(module))
+        if used == "Tool":
+            return class_digest(subject)
+        digests = {source_text(subject)}
+        for _ in range(calls):
+            subject(1)
+            digests.add(source_text(subject))
+        assert len(digests) == 1
+        return digests.pop()
+
+    digest = digest_used(COUNTERS, 0)
+    assert digest_used(COUNTERS, 2) == digest
+    if used != "kernel":
+        assert digest_used(COUNTERS.replace("    count = 0", "    count = 5"), 0) != digest
+    if used == "kernel":
+        assert digest_used(COUNTERS.replace("\ncount = 0", "\ncount = 5"), 0) != digest
+        assert digest_used(COUNTERS.replace("limit = 3", "limit = 5"), 0) != digest
 
 
 def test_a_modules_getattr_is_not_called(load) -> None:

@@ -104,17 +104,22 @@ def plain_value(name: str, value: object) -> Value:
         too: it does not equal itself, so no lookup would find it.
     """
     check_name(name)
-    if isinstance(value, str):
-        return Value(name, str(value))
-    if value is None or isinstance(value, bool):
+    # A subclass may have methods of the user, such as __str__, and a proxy's __class__ may be a property of the user.
+    # So the methods of Python's own classes are called.
+    cls = type(value)
+    if issubclass(cls, str):
+        return Value(name, str.__str__(value))
+    if value is None or value is True or value is False:
         return Value(name, value)
-    if isinstance(value, int):
-        number = int(value)
+    if issubclass(cls, int):
+        number = int.__int__(value)  # type: ignore[arg-type]
         if number in INT64:
             return Value(name, number)
         return Value(name, str(number), "int")
-    if isinstance(value, float) and value == value:
-        return Value(name, float(value))
+    if issubclass(cls, float):
+        float_value = float.__float__(value)  # type: ignore[arg-type]
+        if float_value == float_value:
+            return Value(name, float_value)
     raise UncacheableError(f"{name} is a {_type_name(value)}, which has no stable form")
 
 
@@ -162,10 +167,8 @@ def _escape_unencodable(text: str) -> str:
 
 
 def _type_name(value: object) -> str:
-    cls = value.__class__
-    if cls.__module__ == "builtins":
-        return cls.__qualname__
-    return f"{cls.__module__}.{cls.__qualname__}"
+    # The text is <class 'module.name'>. Unlike the attributes of a class, it needs no code of a user's metaclass.
+    return type.__repr__(type(value)).removeprefix("<class '").removesuffix("'>")
 
 
 @dataclass(frozen=True, slots=True)

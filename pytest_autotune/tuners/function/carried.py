@@ -19,24 +19,39 @@ from __future__ import annotations
 
 import ast
 import builtins
-import dataclasses
 import dis
 import enum
-import inspect
 import sys
 from collections.abc import Iterable, Iterator
 from functools import partial
-from types import CodeType, FunctionType, ModuleType
+from types import CodeType, FunctionType, MemberDescriptorType, MethodType, ModuleType
 from typing import Any
 
 from pytest_autotune.cache.model import UncacheableError
-from pytest_autotune.tuners.source.code_text import find_definition
+from pytest_autotune.tuners.source.attributes import (
+    MISSING,
+    class_attributes,
+    class_module,
+    class_mro,
+    class_name,
+    is_dataclass_instance,
+    is_frozen,
+    is_instance,
+    list_field_values,
+    list_items,
+    module_attributes,
+    own_attributes,
+    read_stored,
+)
+from pytest_autotune.tuners.source.code_text import NoDigestError, find_definition
 from pytest_autotune.tuners.source.functions import (
     closure_cells,
     is_library_code,
     list_layers,
     python_function,
     qualified_name,
+    read_attribute,
+    unwrap_attribute,
     unwrapped,
 )
 from pytest_autotune.tuners.source.source_digest import class_digest, immutable_text, source_digest
@@ -55,12 +70,18 @@ def carried_text(value: object) -> str:
 
     :param value: the function, or the object that its decorators made of it.
     :raises CarriedError: for a value without a stable form.
+    :raises NoDigestError: if reading the values fails.
     """
     function = python_function(value)
     name = ""
     if function is not None:
         name = qualified_name(function)
-    return _CarriedReader(name).describe_carried(value, "")
+    try:
+        return _CarriedReader(name).describe_carried(value, "")
+    except (CarriedError, UncacheableError):
+        raise
+    except Exception as error:  # it must not fail the user's test
+        raise NoDigestError(f"no digest of the values that {name} carries: {type(error).__name__}") from error
 
 
 class _CarriedReader:
@@ -78,6 +99,8 @@ class _CarriedReader:
         self._text_by_id: dict[int, str] = {}
         #: The objects of these ids. They stay alive, because Python gives the id of a dead object to a new object.
         self._read_objects: list[object] = []
+        #: The ids of the dataclasses' objects that are being read now.
+        self._open_objects: set[int] = set()
 
     def describe_carried(self, value: object, path: str) -> str:
         """Return a line for each value that a function, its decorators, or a class carries; empty for no values.
@@ -88,7 +111,7 @@ class _CarriedReader:
             return self._text_by_id[id(value)]
         self._read_objects.append(value)
         self._text_by_id[id(value)] = ""
-        if isinstance(value, type):
+        if is_instance(value, type):
             lines = self._describe_methods(value, path)
         else:
             lines = self._describe_layers(value, path)
@@ -102,9 +125,9 @@ class _CarriedReader:
 
     def _describe_methods(self, cls: type, path: str) -> Iterator[str]:
         """Yield a line for each method of a class that carries values."""
-        for name, member in sorted(vars(cls).items()):
-            function = getattr(member, "fget", None) or getattr(member, "__func__", member)
-            if not isinstance(function, FunctionType):
+        for name, member in sorted(class_attributes(cls).items()):
+            function = unwrap_attribute(member)
+            if type(function) is not FunctionType:
                 continue
             text = self.describe_carried(function, f"{path}{name}.")
             if text:
@@ -114,9 +137,9 @@ class _CarriedReader:
         """Yield a line for each value that a function or one of its decorators carries."""
         layers = list(list_layers(value))
         for layer in layers:
-            if isinstance(layer, FunctionType):
+            if type(layer) is FunctionType:
                 yield from self._describe_function(layer, path)
-            elif isinstance(layer, partial) or inspect.ismethod(layer):
+            elif is_instance(layer, (partial, MethodType)):
                 yield self._describe(layer, path)
             elif not is_library_code(type(layer)):
                 yield from self._describe_wrapper(layer, layers, path)
@@ -144,7 +167,7 @@ class _CarriedReader:
     def _is_in_source_digest(self, value: object, path: str) -> bool:
         """Whether the digest of the source fully describes a value: code of the suite that carries nothing."""
         code = python_function(value) or value
-        if not isinstance(code, (FunctionType, type)) or is_library_code(code):
+        if not is_instance(code, (FunctionType, type)) or is_library_code(code):
             return False
         return not self.describe_carried(value, path)
 
@@ -154,18 +177,18 @@ class _CarriedReader:
         :raises CarriedError: if the value has no stable form.
         """
         value = unwrapped(value)
-        if isinstance(value, ModuleType):
-            return f"module {value.__name__}"
-        if isinstance(value, partial):
+        if is_instance(value, ModuleType):
+            return f"module {module_attributes(value).get('__name__')}"
+        if is_instance(value, partial):
             return self._describe_partial(value, path)
-        if inspect.ismethod(value) and not _find_public_name(value):
+        if is_instance(value, MethodType) and not _find_public_name(value):
             function_text = self._describe(value.__func__, path)
             return f"{function_text} of {self._describe(value.__self__, f'{path}.__self__')}"
-        if isinstance(value, type) or python_function(value) is not None:
+        if is_instance(value, type) or python_function(value) is not None:
             return self._describe_code(value, path)
         text = _find_public_name(value) or self._describe_data(value, path)
         if not text:
-            raise self._build_error(path, f"a {type(value).__qualname__}, which has no stable form")
+            raise self._build_error(path, f"a {class_name(type(value))}, which has no stable form")
         return text
 
     def _describe_partial(self, value: partial[Any], path: str) -> str:
@@ -181,11 +204,11 @@ class _CarriedReader:
         A public function or class of a library is its public name alone.
         """
         code = python_function(value) or value
-        name = f"{code.__module__}.{code.__qualname__}"
+        name = f"{read_attribute(code, '__module__')}.{read_attribute(code, '__qualname__')}"
         if is_library_code(code):
             return _find_public_name(value) or f"{name}({self.describe_carried(value, f'{path}.')})"
         try:
-            if isinstance(code, type):
+            if is_instance(code, type):
                 digest = class_digest(code)
             else:
                 digest = source_digest(value, carried=False)
@@ -195,21 +218,32 @@ class _CarriedReader:
 
     def _describe_data(self, value: Any, path: str) -> str | None:
         """Return the text of data that cannot change: ``builtins.tuple(…)``; None for other data."""
-        cls: Any = type(value)
-        name = f"{cls.__module__}.{cls.__qualname__}"
-        if isinstance(value, enum.Enum):
-            return f"{name}.{value.name}={immutable_text(value.value)}"
-        if isinstance(value, tuple):
-            return f"{name}({', '.join(self._describe_items(value, path))})"
-        if isinstance(value, frozenset):
+        cls = type(value)
+        name = f"{class_module(cls)}.{class_name(cls)}"
+        if is_instance(value, enum.Enum):
+            return f"{name}.{read_stored(value, '_name_')}={immutable_text(read_stored(value, '_value_'))}"
+        if is_instance(value, tuple):
+            return f"{name}({', '.join(self._describe_items(list_items(value), path))})"
+        if is_instance(value, frozenset):
             # The order of a set differs between processes.
-            return f"{name}({', '.join(sorted(self._describe_items(value, path)))})"
-        if dataclasses.is_dataclass(value) and cls.__dataclass_params__.frozen:
-            parts = []
-            for field in dataclasses.fields(cls):
-                parts.append(self._describe(getattr(value, field.name), f"{path}.{field.name}"))
-            return f"{name}({', '.join(parts)})"
+            return f"{name}({', '.join(sorted(self._describe_items(frozenset.__iter__(value), path)))})"
+        if is_dataclass_instance(value) and is_frozen(cls):
+            return f"{name}({', '.join(self._describe_fields(value, path))})"
         return immutable_text(value)
+
+    def _describe_fields(self, value: object, path: str) -> list[str]:
+        """Return the text of each field of a frozen dataclass's object, which may contain the object itself."""
+        if id(value) in self._open_objects:
+            return ["recursive"]
+        self._open_objects.add(id(value))
+        texts = []
+        for name, field_value in list_field_values(value):
+            if field_value is MISSING:
+                texts.append("unset")
+            else:
+                texts.append(self._describe(field_value, f"{path}.{name}"))
+        self._open_objects.discard(id(value))
+        return texts
 
     def _describe_items(self, values: Iterable[object], path: str) -> list[str]:
         return [self._describe(value, path) for value in values]
@@ -222,15 +256,15 @@ class _CarriedReader:
 
 def _list_attributes(wrapper: object) -> Iterator[tuple[str, object]]:
     """Yield the names and values of an object's attributes, sorted by name, without ``__wrapped__`` and the like."""
-    names = set(getattr(wrapper, "__dict__", ()))
-    for cls in type(wrapper).__mro__:
-        slots = vars(cls).get("__slots__", ())
-        if isinstance(slots, str):  # __slots__ = "name" is a single slot
-            slots = [slots]
-        names.update(slots)
+    names = set(own_attributes(wrapper))
+    for cls in class_mro(type(wrapper)):
+        for name, attribute in class_attributes(cls).items():
+            if is_instance(attribute, MemberDescriptorType):
+                names.add(name)
     for name in sorted(names):
-        if not name.startswith("__") and hasattr(wrapper, name):
-            yield name, getattr(wrapper, name)
+        value = read_stored(wrapper, name, MISSING)
+        if not name.startswith("__") and value is not MISSING:
+            yield name, value
 
 
 def _list_assigned_names(code: CodeType) -> Iterator[str]:
@@ -313,7 +347,7 @@ def _is_written_out(expression: ast.expr, value: object, function: FunctionType)
 def _find_global(expression: ast.expr, function: FunctionType) -> object:
     """Return the value of a dotted name among the globals of a function; ``_NO_VALUE`` if there is none."""
     if isinstance(expression, ast.Attribute):
-        return getattr(_find_global(expression.value, function), expression.attr, _NO_VALUE)
+        return read_stored(_find_global(expression.value, function), expression.attr, _NO_VALUE)
     if isinstance(expression, ast.Name):
         builtin = getattr(builtins, expression.id, _NO_VALUE)
         return function.__globals__.get(expression.id, builtin)
@@ -322,16 +356,24 @@ def _find_global(expression: ast.expr, function: FunctionType) -> object:
 
 def _find_public_name(value: Any) -> str:
     """Return the name under which its module has a value, such as ``torch.relu``; empty if the module lacks it."""
-    module_name = getattr(value, "__module__", None)
-    if not isinstance(module_name, str):
+    module_name = read_attribute(value, "__module__")
+    if not is_instance(module_name, str):
         return ""
     # The __qualname__ of a C function may name a class that no module has. Its __name__ can still be found.
-    for name in (getattr(value, "__qualname__", None), getattr(value, "__name__", None)):
-        if not isinstance(name, str) or "<locals>" in name:
+    for name in (read_attribute(value, "__qualname__"), read_attribute(value, "__name__")):
+        if not is_instance(name, str) or "<locals>" in name:
             return ""
         named_value: object = sys.modules.get(module_name)
         for part in name.split("."):
-            named_value = getattr(named_value, part, None)
+            named_value = _find_member(named_value, part)
         if named_value is value:
             return f"{module_name}.{name}"
     return ""
+
+
+def _find_member(owner: object, name: str) -> object:
+    """Return the value that a module or class has under a name; None if it has none."""
+    member = read_stored(owner, name)
+    if is_instance(member, staticmethod):
+        return member.__func__
+    return member

@@ -17,17 +17,19 @@ from functools import partial
 from pathlib import Path
 from types import FunctionType, MethodType, ModuleType
 from typing import Any
-from weakref import WeakKeyDictionary
+from weakref import ref
 
 from pytest_autotune.cache.model import UncacheableError, Value
 from pytest_autotune.cache.structured import JSON_LIST, JSON_TUPLE
 from pytest_autotune.tuners.function.carried import carried_text
+from pytest_autotune.tuners.source.attributes import class_name, find_in_class, is_instance, list_items
 from pytest_autotune.tuners.source.code_text import (
     NoDigestError,
     check_module_not_edited,
     list_imports,
     read_function,
     syntax_text,
+    uncacheable_errors,
 )
 from pytest_autotune.tuners.source.functions import closure_cells, is_library_code, python_function, unwrapped
 from pytest_autotune.tuners.source.libraries import Libraries, is_library_callable, read_imported_modules
@@ -40,11 +42,49 @@ from pytest_autotune.tuners.source.source_digest import (
 )
 from pytest_autotune.tuners.source.values import list_used_values
 
-#: The source of each function that was read, which holds as long as its names stand for the same values. The keys are
-#: the class of a method, and then the function.
-_sources: WeakKeyDictionary[type, WeakKeyDictionary[object, DigestedSource]] = WeakKeyDictionary()
 #: Stands for the class of a function that is no method.
 _NO_CLASS = type(None)
+
+
+class _KeptSources:
+    """The source of each function that was read. It holds as long as its names stand for the same values.
+
+    The keys are ids, because a function's decorator, or a metaclass, may have a hash of the user.
+    """
+
+    def __init__(self) -> None:
+        self._sources: dict[tuple[int, int], DigestedSource] = {}
+        #: They tell when an id is free for another object.
+        self._references: dict[tuple[int, int], tuple[ref[object], ref[type]]] = {}
+
+    def find(self, kernel: object, cls: type) -> DigestedSource | None:
+        """Return the source of a function; None if it was not read.
+
+        :param cls: the class of the object that a method is called with; ``_NO_CLASS`` for a function.
+        """
+        return self._sources.get((id(kernel), id(cls)))
+
+    def keep(self, kernel: object, cls: type, source: DigestedSource) -> None:
+        """Keep the source of a function as long as the function and the class live."""
+        key = id(kernel), id(cls)
+        forget = partial(self._forget, key)
+        try:
+            self._references[key] = ref(kernel, forget), ref(cls, forget)
+        except TypeError:  # the kernel takes no weak references
+            return
+        self._sources[key] = source
+
+    def clear(self) -> None:
+        """Forget all sources, as a new process has none."""
+        self._sources.clear()
+        self._references.clear()
+
+    def _forget(self, key: tuple[int, int], _: object) -> None:
+        self._sources.pop(key, None)
+        self._references.pop(key, None)
+
+
+_sources = _KeptSources()
 
 
 def list_sources(source: object, *callbacks: object) -> tuple[object, ...]:
@@ -55,13 +95,14 @@ def list_sources(source: object, *callbacks: object) -> tuple[object, ...]:
 
     :param source: the argument ``source=``; None if the user did not pass it.
     """
-    if isinstance(source, (list, tuple)):
-        return tuple(source)
+    if is_instance(source, (list, tuple)):
+        return tuple(list_items(source))
     if source is not None:
         return (source,)
     sources: list[object] = []
     for callback in callbacks:
-        function = python_function(_kernel_of(callback))
+        with uncacheable_errors():
+            function = python_function(_kernel_of(callback))
         if function is None:
             continue
         called: tuple[object, ...] = ()
@@ -86,15 +127,15 @@ def _list_called_functions(function: FunctionType) -> tuple[object, ...]:
         return ()
     called: list[object] = []
     for _, value in list_used_values(function, names):
-        if isinstance(value, type) and not is_library_code(value):
+        if is_instance(value, type) and not is_library_code(value):
             # The lambda may call methods of the class, which the lambda does not name.
             return ()
-        if isinstance(value, (partial, MethodType)):
+        if is_instance(value, (partial, MethodType)):
             # The digest of the lambda follows the object of a method and the arguments of a partial.
             return ()
         inner_function = python_function(value)
         if inner_function is None:
-            if callable(value) and not isinstance(value, type) and not is_library_callable(value):
+            if callable(value) and not is_instance(value, type) and not is_library_callable(value):
                 # Such an object has no source of its own, for example a function under functools.singledispatch.
                 return ()
         elif not is_library_code(inner_function):
@@ -135,26 +176,25 @@ def read_source_argument(source: object) -> DigestedSource | None:
     :raises TypeError: if the argument has no source.
     :raises NoDigestError: if the source was edited after its import, or reading it fails.
     """
-    if isinstance(source, str):
-        return _build_text_source("text", source)
-    if isinstance(source, Path):
+    if is_instance(source, str):
+        return _build_text_source("text", str.__str__(source))
+    if is_instance(source, Path):
         # Line ends depend on the settings of a checkout.
         content = source.read_bytes().replace(b"\r\n", b"\n")
         return _build_text_source(source.name, content.decode("utf-8", "surrogateescape"))
-    kernel = _kernel_of(source)
-    if not isinstance(kernel, ModuleType) and python_function(kernel) is None:
-        raise TypeError(f"source= takes functions, texts, paths and Python modules, not {source!r}")
-    cls = _find_class_of_method(source)
-    try:
-        sources = _sources.setdefault(cls, WeakKeyDictionary())
-        kept_source = sources.get(kernel)
-    except TypeError:  # the kernel takes no weak references, or has no hash
-        return _read_or_none(kernel, cls)
+    with uncacheable_errors():
+        kernel = _kernel_of(source)
+        cls = _find_class_of_method(source)
+    if not is_instance(kernel, ModuleType) and python_function(kernel) is None:
+        # Not repr(): it may run code of the user.
+        kind = class_name(type(source))
+        raise TypeError(f"source= takes functions, texts, paths and Python modules, not a {kind}")
+    kept_source = _sources.find(kernel, cls)
     if kept_source is not None and kept_source.used_values is not None and kept_source.used_values.still_hold():
         return kept_source
     current_source = _read_or_none(kernel, cls)
     if current_source is not None:
-        sources[kernel] = current_source
+        _sources.keep(kernel, cls, current_source)
     return current_source
 
 
@@ -169,7 +209,7 @@ def _read_or_none(source: object, cls: type) -> DigestedSource | None:
     :param cls: the class of the object that a method is called with; ``_NO_CLASS`` for a function or module.
     """
     try:
-        if isinstance(source, ModuleType):
+        if is_instance(source, ModuleType):
             check_module_not_edited(source)
             return _read_module(source)
         if cls is not _NO_CLASS and python_function(source) is not None:
@@ -206,21 +246,21 @@ def _find_class_of_method(source: object) -> type:
     function for an object of a subclass.
     """
     source = _without_arguments(source)
-    if inspect.ismethod(source):
+    if is_instance(source, MethodType):
         owner: object = source.__self__
-        if isinstance(owner, type):  # the source is a class method
+        if is_instance(owner, type):  # the source is a class method
             return owner
         return type(owner)
     # For an object with a __call__ of the user, _kernel_of returns this __call__. For a decorated function, it returns
     # the function.
-    if callable(source) and _kernel_of(source) is type(source).__call__:
+    if callable(source) and _kernel_of(source) is find_in_class(type(source), "__call__"):
         return type(source)
     return _NO_CLASS
 
 
 def _without_arguments(source: object) -> object:
     """Return the function inside a ``partial``, or inside several."""
-    while isinstance(source, partial):
+    while is_instance(source, partial):
         source = source.func
     return source
 
@@ -228,12 +268,12 @@ def _without_arguments(source: object) -> object:
 def _kernel_of(source: object) -> object:
     """Return the function or kernel inside a ``partial``, a bound method or a callable object of the user."""
     source = _without_arguments(source)
-    if inspect.ismethod(source):
+    if is_instance(source, MethodType):
         source = source.__func__
     if python_function(source) is not None or not callable(source):
         call = source
     else:
-        call = type(source).__call__
+        call = find_in_class(type(source), "__call__")
     inner_function = python_function(call)
     if inner_function is None:
         # The object was not written in Python, such as a kernel of CuPy.
@@ -274,8 +314,8 @@ def stable_part(name: str, value: object) -> Value:
     :raises CarriedError: for a function that carries such a value.
     """
     inner = unwrapped(value)
-    if isinstance(inner, (tuple, list)) and not isinstance(inner, enum.Enum):
-        parts = [stable_part("", part).encoded[1:] for part in inner]
+    if is_instance(inner, (tuple, list)) and not is_instance(inner, enum.Enum):
+        parts = [stable_part("", part).encoded[1:] for part in list_items(inner)]
         return Value(name, repr(parts), "tuple")
     encoded = stable_value(name, value, carried=False)
     if encoded.type != "function":
@@ -308,11 +348,11 @@ def param_value(name: str, value: object) -> Value:
 
 def _find_container_type(value: object) -> type | None:
     """Return ``tuple`` or ``list`` for an instance of it; None for other values."""
-    if isinstance(value, enum.Enum):  # the class of an enum may also inherit from tuple
+    if is_instance(value, enum.Enum):  # the class of an enum may also inherit from tuple
         return None
-    if isinstance(value, tuple):
+    if is_instance(value, tuple):
         return tuple
-    if isinstance(value, list):
+    if is_instance(value, list):
         return list
     return None
 
@@ -326,7 +366,7 @@ def _plain_items(items: Any, container: type) -> list[object]:
     have the same JSON.
     """
     plain_items: list[object] = []
-    for item in items:
+    for item in list_items(items):
         inner = unwrapped(item)
         inner_container = _find_container_type(inner)
         if inner_container is not None:

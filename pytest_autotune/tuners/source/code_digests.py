@@ -6,19 +6,39 @@
 
 from __future__ import annotations
 
-import dataclasses
 import enum
 import hashlib
-import inspect
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
 from fractions import Fraction
 from functools import partial
-from types import BuiltinMethodType, FunctionType, MethodType, ModuleType
+from types import BuiltinMethodType, FunctionType, MappingProxyType, MethodType, ModuleType
 from typing import Any
 
 from pytest_autotune.cache.model import UncacheableError
-from pytest_autotune.tuners.source.code_text import FunctionText, literal_text, read_class_text, read_function
+from pytest_autotune.tuners.source.attributes import (
+    MISSING,
+    class_attributes,
+    class_bases,
+    class_mro,
+    class_name,
+    find_in_class,
+    find_owner,
+    is_dataclass_instance,
+    is_frozen,
+    is_instance,
+    list_field_values,
+    list_items,
+    read_stored,
+)
+from pytest_autotune.tuners.source.code_text import (
+    FunctionText,
+    literal_text,
+    read_class_assignments,
+    read_class_text,
+    read_function,
+    read_module_assignments,
+)
 from pytest_autotune.tuners.source.functions import (
     closure_cells,
     find_kept_source,
@@ -29,6 +49,7 @@ from pytest_autotune.tuners.source.functions import (
     list_layers,
     python_function,
     qualified_name,
+    read_attribute,
     unwrap_attribute,
     unwrapped,
 )
@@ -41,7 +62,10 @@ from pytest_autotune.tuners.source.libraries import (
     read_imported_modules,
 )
 from pytest_autotune.tuners.source.values import (
+    NOTHING_ASSIGNED,
+    AssignedNames,
     UsedValues,
+    find_scope,
     list_defaults,
     list_triton_items,
     list_used_values,
@@ -61,16 +85,27 @@ class CodeDigests:
 
     :param carried: whether plain values in closures and defaults count.
     :param root: the function or class that the digest is for; None for a value.
+    :param ignored: the names whose values are left out, because digested functions assign them.
     """
 
-    def __init__(self, carried: bool, root: FunctionType | type | None) -> None:
+    def __init__(
+        self, carried: bool, root: FunctionType | type | None, ignored: AssignedNames = NOTHING_ASSIGNED
+    ) -> None:
+        self._ignored = ignored
+        #: The names that the functions digested so far assign.
+        self.assigned = AssignedNames()
         self._carried = carried
-        self._digest_by_code: dict[object, str] = {}
+        #: The digest of each function and class, by the id of the object: a metaclass may have a hash of its own.
+        self._digest_by_id: dict[int, str] = {}
+        #: The objects of these ids. They stay alive, because Python gives the id of a dead object to a new object.
+        self._read_objects: list[object] = []
+        #: The ids of the objects that are being described now.
+        self._open_objects: set[int] = set()
         self.libraries = Libraries(root)
         #: The name of each function, class and constant, with a digest of it without the code that it uses.
         self.parts: dict[str, str] = {}
         #: The values that the digests so far were computed from.
-        self.used_values = UsedValues()
+        self.used_values = UsedValues(ignored)
 
     # Functions.
 
@@ -83,25 +118,27 @@ class CodeDigests:
         """
         function = python_function(value)
         assert function is not None
-        if function in self._digest_by_code:
-            return self._digest_by_code[function]
+        if id(function) in self._digest_by_id:
+            return self._digest_by_id[id(function)]
         # A function that calls itself finds this placeholder.
-        self._digest_by_code[function] = f"recursive {function.__qualname__}"
+        self._digest_by_id[id(function)] = f"recursive {function.__qualname__}"
+        self._read_objects.append(function)
         source = read_function(function, find_kept_source(value))
         self.used_values.add_function(value, function, source.names)
         lines = [source.text if named else source.nameless_text]
         lines += self._describe_used_values(function, source, own_cells)
         lines += self._describe_imports(function, source)
+        lines += self._describe_assigned(function, source)
         fixed_lines = [*self._describe_defaults(function, source.names), *list_compiled_options(value)]
         lines += fixed_lines
         self._note_part(function.__qualname__, "\n".join([lines[0], *fixed_lines]))
         for layer in list_layers(value):
-            if not inspect.isfunction(layer):
+            if type(layer) is not FunctionType:
                 layer_text = self._describe_unnamed_class(type(layer))
                 if layer_text is not None:
                     lines.append(layer_text)
-        self._digest_by_code[function] = digest("\n".join(lines))
-        return self._digest_by_code[function]
+        self._digest_by_id[id(function)] = digest("\n".join(lines))
+        return self._digest_by_id[id(function)]
 
     def _describe_used_values(self, function: FunctionType, source: FunctionText, own_cells: bool) -> list[str]:
         """Return a line for each value that a function uses by name.
@@ -112,7 +149,7 @@ class CodeDigests:
         ignored_names: Sequence[str] = free_names
         if own_cells and self._carried:
             ignored_names = ()
-        used_values = list_used_values(function, source.names)
+        used_values = list_used_values(function, source.names, self._ignored)
         # The code of a library's decorator names values of its library, which a new version may replace.
         is_of_decorator = bool(used_values) and self.libraries.has_file(function.__code__.co_filename)
         lines = []
@@ -126,7 +163,7 @@ class CodeDigests:
             if not is_of_decorator or not self._is_from_library(value):
                 text = self._describe(value, name)
             if text is None and name in free_names and not is_named_code:
-                kind = type(value).__qualname__
+                kind = class_name(type(value))
                 raise UncacheableError(f"{name} of {qualified_name(function)} is a {kind}, which has no stable form")
             if text is None:
                 text = self._describe_with_gaps(value)
@@ -147,6 +184,25 @@ class CodeDigests:
             self._note_part(module, module_text)
         return lines
 
+    def _describe_assigned(self, function: FunctionType, source: FunctionText) -> list[str]:
+        """Return a line for each global that a function assigns: the statements of the module that assign it.
+
+        They have its first value. The value itself is left out, because it may have changed since then.
+        """
+        self.assigned.add(function, source.assigned, source.assigned_in_class)
+        lines = []
+        for *owners, name in source.assigned:
+            scope = find_scope(function, owners)
+            if not is_instance(scope, dict) or not self._ignored.has_global(scope, name):
+                continue
+            filename = scope.get("__file__")
+            if is_instance(filename, str) and not self.libraries.has_file(filename):
+                text = read_module_assignments(filename, name)
+                if text:
+                    lines.append(f"assigned {name}: {digest(text)}")
+                    self._note_part(name, text)
+        return lines
+
     def _describe_defaults(self, function: FunctionType, names: tuple[tuple[str, ...], ...]) -> Iterator[str]:
         for name, value in list_defaults(function):
             if self._carried or is_code(value):
@@ -160,22 +216,26 @@ class CodeDigests:
         """
         lines = [self.digest_function(method)]
         # super() may reach the methods of the classes above, so each class that has a member counts.
-        seen: set[tuple[type, str]] = set()
-        for base in cls.__mro__:
+        seen: set[tuple[int, str]] = set()
+        for base in class_mro(cls):
             if not self.libraries.has_code(base):
                 self.used_values.add_class(base)
         pending = self._list_members(method)
         while pending:
             name = pending.pop(0)
-            for base in cls.__mro__:
+            for base in class_mro(cls):
                 attribute = _mangle(name, base)
-                if attribute not in vars(base) or (base, name) in seen or self.libraries.has_code(base):
+                if attribute not in class_attributes(base) or (id(base), name) in seen or self.libraries.has_code(base):
                     continue
-                seen.add((base, name))
-                member = unwrap_attribute(vars(base)[attribute])
-                text = self._describe_attribute(name, member)
+                seen.add((id(base), name))
+                member = unwrap_attribute(class_attributes(base)[attribute])
+                if self._ignored.has_attribute(base, attribute):
+                    # A method of the class changes the attribute. Its first value stands in the body of the class.
+                    text = read_class_assignments(base, name) or None
+                else:
+                    text = self._describe_attribute(name, member)
                 if text is not None:
-                    lines.append(f"{base.__qualname__}.{name}: {text}")
+                    lines.append(f"{class_name(base)}.{name}: {text}")
                 pending += self._list_members(member)
         if len(lines) == 1:
             return lines[0]
@@ -193,7 +253,7 @@ class CodeDigests:
                 continue
             seen.append(function)
             pending += closure_cells(function).values()
-            pending.append(getattr(function, "__wrapped__", None))
+            pending.append(vars(function).get("__wrapped__"))
             if not self._is_from_library(function) and not self.libraries.has_file(function.__code__.co_filename):
                 members += read_function(function, find_kept_source(value)).members
                 self.used_values.add_function(value, function, ())
@@ -203,34 +263,37 @@ class CodeDigests:
 
     def digest_class(self, cls: type) -> str:
         """Return the digest of a class: its text, its bases, its methods and the values of its attributes."""
-        if cls in self._digest_by_code:
-            return self._digest_by_code[cls]
-        self._digest_by_code[cls] = f"recursive {cls.__qualname__}"
+        if id(cls) in self._digest_by_id:
+            return self._digest_by_id[id(cls)]
+        name = class_name(cls)
+        self._digest_by_id[id(cls)] = f"recursive {name}"
+        self._read_objects.append(cls)
         self.used_values.add_class(cls)
         class_text = read_class_text(cls)
-        self._note_part(cls.__qualname__, class_text)
-        lines = [cls.__qualname__, class_text]
-        for base in cls.__bases__:
+        self._note_part(name, class_text)
+        lines = [name, class_text]
+        for base in class_bases(cls):
             base_text = self._describe_unnamed_class(base)
             if base_text is not None:
                 lines.append(base_text)
         metaclass_text = self._describe_unnamed_class(type(cls))
         if metaclass_text is not None:
             lines.append(f"metaclass: {metaclass_text}")
-        lines += self._describe_attributes(cls)
+        lines += self._describe_attributes(cls, class_text)
         lines += self._describe_field_defaults(cls, class_text)
-        self._digest_by_code[cls] = digest("\n".join(lines))
-        return self._digest_by_code[cls]
+        self._digest_by_id[id(cls)] = digest("\n".join(lines))
+        return self._digest_by_id[id(cls)]
 
-    def _describe_attributes(self, cls: type) -> Iterator[str]:
+    def _describe_attributes(self, cls: type, class_text: str) -> Iterator[str]:
         """Yield a line for each member of an enum, and for each other attribute of a class."""
         members: Mapping[str, object] = {}
         if issubclass(cls, enum.Enum):
-            members = cls.__members__
+            members = find_in_class(cls, "_member_map_")
         for name, member in members.items():
             yield f"{name}: {self.describe_constant(member)}"
-        for name, value in sorted(vars(cls).items()):
-            if name in members:
+        for name, value in sorted(class_attributes(cls).items()):
+            # The text of the class has the first value of an attribute that a digested function assigns.
+            if name in members or (class_text and self._ignored.has_attribute(cls, name)):
                 continue
             text = self._describe_attribute(name, unwrap_attribute(value))
             if text is not None:
@@ -238,12 +301,12 @@ class CodeDigests:
 
     def _describe_field_defaults(self, cls: type, class_text: str) -> Iterator[str]:
         """Yield a line for each default of a dataclass or named tuple that is not an attribute of the class."""
-        for name, field in sorted(vars(cls).get("__dataclass_fields__", {}).items()):
+        for name, field in sorted(class_attributes(cls).get("__dataclass_fields__", {}).items()):
             factory = python_function(field.default_factory)
             if factory is not None and not self._is_from_library(factory):
                 yield f"factory {name}: {self._describe_attribute(name, factory)}"
         # namedtuple() keeps the defaults only here. The text of a typing.NamedTuple may lack their values.
-        for name, value in sorted(vars(cls).get("_field_defaults", {}).items()):
+        for name, value in sorted(class_attributes(cls).get("_field_defaults", {}).items()):
             if literal_text(value) in class_text:
                 continue
             text = self._describe(value, "")
@@ -262,9 +325,11 @@ class CodeDigests:
             except UncacheableError:  # a decorator of the class made the function
                 return None
         # torch gives each class of autograd.Function a class of its own.
-        if is_special or (isinstance(value, type) and is_library_code(value)):
+        if is_special or (is_instance(value, type) and is_library_code(value)):
             return None
-        if hasattr(type(value), "__get__"):  # the class of a descriptor decides about the attribute's value
+        if (
+            find_owner(type(value), "__get__") is not None
+        ):  # the class of a descriptor decides about the attribute's value
             return self._describe_unnamed_class(type(value))
         return self._describe(value, name) or self._describe_with_gaps(value)
 
@@ -283,7 +348,7 @@ class CodeDigests:
 
         :param path: the name of the value in the source; empty if the source has no name for it.
         """
-        if isinstance(value, (MethodType, BuiltinMethodType)):
+        if is_instance(value, (MethodType, BuiltinMethodType)):
             text = self._describe_bound_method(value, path)
             if text is not None:
                 return text
@@ -292,11 +357,11 @@ class CodeDigests:
             if self.libraries.has_code(function):
                 return self._describe_library_function(value, function, path)
             return self.digest_function(value)
-        if isinstance(value, type):
+        if is_instance(value, type):
             if self.libraries.has_code(value):
                 return self.libraries.find_text(value, path)
             return self.digest_class(value)
-        if isinstance(value, partial):
+        if is_instance(value, partial):
             return self._describe_partial(value)
         text = self.describe_constant(value)
         if text is not None:
@@ -320,13 +385,15 @@ class CodeDigests:
     def _describe_bound_method(self, method: MethodType | BuiltinMethodType, path: str) -> str | None:
         """Return the text of a method that is bound to an object or a class; None for a function of a library."""
         owner = method.__self__
-        cls = owner if isinstance(owner, type) else type(owner)
-        if isinstance(owner, ModuleType) or self.libraries.has_code(cls):
+        cls = type(owner)
+        if is_instance(owner, type):
+            cls = owner
+        if is_instance(owner, ModuleType) or self.libraries.has_code(cls):
             return None
-        function: Any = getattr(method, "__func__", method)
+        function = read_stored(method, "__func__", method)
         if python_function(function) is None or self._is_from_library(function):
             # A library's method, such as apply() of torch.autograd.Function, may call any method of the user's class.
-            return f"{method.__name__} of {self.digest_class(cls)}"
+            return f"{read_attribute(method, '__name__')} of {self.digest_class(cls)}"
         return self.digest_method(function, cls)
 
     def _describe_library_function(self, value: object, function: FunctionType, path: str) -> str | None:
@@ -336,7 +403,7 @@ class CodeDigests:
         ``__wrapped__``.
         """
         name = self.libraries.find_text(value, path)
-        wrapped = getattr(function, "__wrapped__", None)
+        wrapped = vars(function).get("__wrapped__")
         if is_library_code(function) and wrapped is None:
             return name
         texts = []
@@ -345,8 +412,8 @@ class CodeDigests:
                 texts.append(self.digest_function(inner))
         if not texts and self._is_function_of_user(wrapped):
             texts.append(self.digest_function(wrapped))
-        registry = getattr(function, "registry", None)  # functools.singledispatch: class -> implementation
-        if isinstance(registry, Mapping):
+        registry = vars(function).get("registry")  # functools.singledispatch: class -> implementation
+        if is_instance(registry, MappingProxyType):
             self.used_values.add_other()
             for cls in sorted(registry, key=find_public_name):
                 if self._is_function_of_user(registry[cls]):
@@ -360,20 +427,20 @@ class CodeDigests:
 
     def _is_from_library(self, value: object) -> bool:
         code = python_function(value) or value
-        if isinstance(code, (FunctionType, type)):
+        if is_instance(code, (FunctionType, type)):
             return self.libraries.has_code(code)
-        return isinstance(value, LibraryName) or is_library_callable(value)
+        return is_instance(value, LibraryName) or is_library_callable(value)
 
     def _describe_with_gaps(self, value: object) -> str | None:
         """Return the text of a tuple with ``...`` for items that may change; None if all may, or it is no tuple."""
         value = unwrapped(value)
-        if not isinstance(value, tuple) or self.libraries.has_root:
+        if not is_instance(value, tuple) or self.libraries.has_root:
             return None
-        texts = [self._describe(item, "") or self._describe_with_gaps(item) for item in value]
+        texts = [self._describe(item, "") or self._describe_with_gaps(item) for item in list_items(value)]
         if not any(texts):
             return None
         items = ", ".join(text or "..." for text in texts)
-        return self._add_class(f"{type(value).__qualname__}({items})", value)
+        return self._add_class(f"{class_name(type(value))}({items})", value)
 
     def _add_class(self, text: str, value: object) -> str:
         """Return the text of a value, with the digest of its class if the class is the user's."""
@@ -397,23 +464,25 @@ class CodeDigests:
         :raises UncacheableError: for other values.
         """
         value = unwrapped(value)
-        kind = type(value).__qualname__
-        if isinstance(value, enum.Enum):
-            return f"{kind}.{value.name}={self.describe_constant(value.value)}"
-        if dataclasses.is_dataclass(value) and not isinstance(value, type) and _is_frozen(type(value)):
-            fields = [(field.name, getattr(value, field.name)) for field in dataclasses.fields(value)]
-            return f"{kind}({self._describe_items(fields)})"
-        if isinstance(value, tuple):
-            names = getattr(value, "_fields", None)
-            if isinstance(names, tuple):
-                return f"{kind}({self._describe_items(zip(map(str, names), value, strict=False))})"
-            return f"{kind}({', '.join(map(self._describe_constant, value))})"
-        if isinstance(value, frozenset):
+        kind = class_name(type(value))
+        if is_instance(value, enum.Enum):
+            return f"{kind}.{read_stored(value, '_name_')}={self.describe_constant(read_stored(value, '_value_'))}"
+        if is_dataclass_instance(value) and is_frozen(type(value)):
+            return f"{kind}({self._describe_fields(value)})"
+        if is_instance(value, tuple):
+            names = find_in_class(type(value), "_fields")
+            if is_instance(names, tuple):
+                return f"{kind}({self._describe_items(zip(map(str, names), list_items(value), strict=False))})"
+            return f"{kind}({', '.join(map(self._describe_constant, list_items(value)))})"
+        if is_instance(value, frozenset):
             # Functions are described in the order of their names: the description of one may need another's.
-            texts = [self._describe_constant(item) for item in sorted(value, key=_name_of_function)]
+            texts = [self._describe_constant(item) for item in sorted(frozenset.__iter__(value), key=_name_of_function)]
             return f"{kind}({', '.join(sorted(texts))})"
-        if isinstance(value, (bytes, complex, range)) or type(value) in (Decimal, Fraction):
+        if type(value) is range or type(value) is Decimal or type(value) is Fraction:
             return repr(value)
+        for cls in (bytes, complex):
+            if is_instance(value, cls):  # a subclass may have a __repr__ of the user
+                return cls.__repr__(value)
         triton_items = list_triton_items(value)
         if triton_items is not None:
             return f"{kind}({self._describe_items(triton_items)})"
@@ -425,6 +494,22 @@ class CodeDigests:
             return repr(("", "function", f"{qualified_name(function)}@{text}"))
         return repr(scalar_value("", value, dtype_apart=True).encoded)
 
+    def _describe_fields(self, value: object) -> str:
+        """Return the text of the fields of a frozen dataclass's object, which may contain the object itself."""
+        if id(value) in self._open_objects:
+            return "recursive"
+        self._open_objects.add(id(value))
+        try:
+            texts = []
+            for name, field_value in list_field_values(value):
+                text = "unset"
+                if field_value is not MISSING:
+                    text = self._describe_constant(field_value)
+                texts.append(f"{name}={text}")
+        finally:
+            self._open_objects.discard(id(value))
+        return ", ".join(texts)
+
     def _describe_items(self, items: Iterable[tuple[str, object]]) -> str:
         return ", ".join(f"{name}={self._describe_constant(value)}" for name, value in items)
 
@@ -433,15 +518,29 @@ class CodeDigests:
         self.parts[name] = digest(self.parts.get(name, "") + text)
 
 
+def list_passes(carried: bool, root: FunctionType | type) -> Iterator[CodeDigests]:
+    """Yield the objects that compute a digest again until all names are known that digested functions assign.
+
+    The digest of the last one counts. Functions that assign no global and no class attribute need a single pass.
+
+    :param carried: whether plain values in closures and defaults count.
+    :param root: the function or class that the digest is for.
+    """
+    ignored = AssignedNames()
+    while True:
+        digests = CodeDigests(carried, root, ignored)
+        yield digests
+        if ignored.has_all(digests.assigned):
+            return
+        digests.assigned.add_all(ignored)
+        ignored = digests.assigned
+
+
 def _mangle(name: str, cls: type) -> str:
     """Return the name under which a class has an attribute: Python mangles a private name such as ``__launch``."""
     if not name.startswith("__") or name.endswith("__"):
         return name
-    return f"_{cls.__name__.lstrip('_')}{name}"
-
-
-def _is_frozen(cls: Any) -> bool:
-    return bool(cls.__dataclass_params__.frozen)
+    return f"_{class_name(cls).rpartition('.')[2].lstrip('_')}{name}"
 
 
 def _name_of_function(value: object) -> str:

@@ -13,23 +13,35 @@ from __future__ import annotations
 import ast
 import inspect
 import io
+import linecache
 import os
 import tokenize
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from types import CodeType, FunctionType, ModuleType
-from typing import Any
+from typing import Any, TypeGuard
 from weakref import WeakKeyDictionary
 
 from pytest_autotune.cache.host_time import HostTime
 from pytest_autotune.cache.model import UncacheableError
+from pytest_autotune.tuners.source.attributes import (
+    class_attributes,
+    class_module,
+    class_name,
+    find_owner,
+    is_instance,
+    module_attributes,
+)
 from pytest_autotune.tuners.source.functions import qualified_name
 
 _LAYOUT_WORDS = {tokenize.INDENT: "<indent>", tokenize.DEDENT: "<dedent>", tokenize.NEWLINE: "<newline>"}
 _OMITTED_TOKENS = {tokenize.COMMENT, tokenize.NL, tokenize.ENCODING, tokenize.ENDMARKER}
 #: Fields that follow from other fields, or that describe how a statement is written.
 _OMITTED_FIELDS = {"ctx", "kind", "simple", "type_comment", "type_ignores"}
+#: Statements whose assignments are not those of the module or class around them.
+_SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 #: The errors of reading and parsing a source.
 _SOURCE_ERRORS = (OSError, TypeError, SyntaxError, IndexError, tokenize.TokenError)
 
@@ -145,6 +157,17 @@ class NoDigestError(UncacheableError):
     """No digest can be made, and a choice without the digest could be wrong: its problem is uncacheable."""
 
 
+@contextmanager
+def uncacheable_errors() -> Iterator[None]:
+    """Turn every error of a digest into a NoDigestError: such an error must not fail the user's test."""
+    try:
+        yield
+    except UncacheableError:
+        raise
+    except Exception as error:
+        raise NoDigestError(f"no digest of its source: {type(error).__name__}") from error
+
+
 @dataclass(frozen=True)
 class Import:
     """An import statement.
@@ -184,6 +207,9 @@ class FunctionText:
     :param names: the dotted names that do not begin with a variable of the function.
     :param members: the names that a method takes from its object or class: ``area`` for ``self.area``.
     :param imports: the import statements inside the function.
+    :param assigned: the names outside the function that it assigns: ``("COUNT",)`` after ``global COUNT``,
+        ``("state", "count")`` for ``state.count += 1``.
+    :param assigned_in_class: the attributes that it assigns of an unnamed class: ``count`` for ``cls.count += 1``.
     """
 
     code: CodeType
@@ -193,6 +219,8 @@ class FunctionText:
     names: tuple[tuple[str, ...], ...]
     members: tuple[str, ...]
     imports: tuple[Import, ...]
+    assigned: tuple[tuple[str, ...], ...]
+    assigned_in_class: tuple[str, ...]
 
 
 _function_texts: WeakKeyDictionary[FunctionType, FunctionText] = WeakKeyDictionary()
@@ -235,6 +263,8 @@ def _build_function_text(code: CodeType, kept_source: str, node: ast.AST) -> Fun
         tuple(_list_outer_names(code, node)),
         _list_members(node),
         list_imports(node),
+        tuple(_list_assigned(code, node)),
+        tuple(_list_assigned_in_class(node)),
     )
 
 
@@ -250,14 +280,25 @@ def find_definition(function: FunctionType) -> ast.AST:
 
 def read_class_text(cls: type) -> str:
     """Return the text of a class; empty if its source cannot be read."""
-    text = _class_texts.get(cls)
-    if text is None:
-        try:
-            text = syntax_text(_parse_first_statement(inspect.getsource(cls)))
-        except _SOURCE_ERRORS:
-            text = ""
+    # A metaclass of the user may have a hash of its own.
+    can_be_kept = find_owner(type(cls), "__hash__") is object
+    if can_be_kept and cls in _class_texts:
+        return _class_texts[cls]
+    try:
+        text = syntax_text(_parse_first_statement(_read_class_source(cls)))
+    except _SOURCE_ERRORS:
+        text = ""
+    if can_be_kept:
         _class_texts[cls] = text
     return text
+
+
+def _read_class_source(cls: type) -> str:
+    # inspect asks a class for attributes, so it gets a class of the same name without a metaclass of the user.
+    attributes = {"__module__": class_module(cls), "__qualname__": class_name(cls)}
+    if "__firstlineno__" in class_attributes(cls):  # since Python 3.13
+        attributes["__firstlineno__"] = class_attributes(cls)["__firstlineno__"]
+    return inspect.getsource(type(class_name(cls).rpartition(".")[2], (), attributes))
 
 
 def _parse_definition(function: FunctionType, kept_source: str) -> ast.AST:
@@ -316,14 +357,15 @@ def check_module_not_edited(module: ModuleType) -> None:
 
     :raises NoDigestError: if the file now has other code.
     """
-    values = list(vars(module).values())
+    attributes = module_attributes(module)
+    values = list(attributes.values())
     for value in list(values):
-        if isinstance(value, type) and value.__module__ == module.__name__:
-            values += vars(value).values()
-    filename = vars(module).get("__file__")
+        if is_instance(value, type) and class_module(value) == attributes.get("__name__"):
+            values += class_attributes(value).values()
+    filename = attributes.get("__file__")
     for value in values:
-        if isinstance(value, FunctionType) and value.__code__.co_filename == filename:
-            _check_not_edited(value.__code__, module.__name__)
+        if type(value) is FunctionType and value.__code__.co_filename == filename:
+            _check_not_edited(value.__code__, str(attributes.get("__name__")))
 
 
 @lru_cache(maxsize=8)
@@ -496,6 +538,69 @@ def _list_assigned_outer_names(node: ast.AST) -> set[str]:
         elif isinstance(part, ast.Name) and not isinstance(part.ctx, ast.Load):
             assigned.add(part.id)
     return declared & assigned
+
+
+def _list_assigned(code: CodeType, node: ast.AST) -> list[tuple[str, ...]]:
+    """Return the dotted names outside a function that the function assigns, sorted."""
+    variables = _list_variables(code, node)
+    names: set[tuple[str, ...]] = {(name,) for name in _list_assigned_outer_names(node) if name not in code.co_freevars}
+    for part in ast.walk(node):
+        if isinstance(part, ast.Attribute) and not isinstance(part.ctx, ast.Load):
+            name = _split_dotted_name(part)
+            if name and name[0] not in variables:
+                names.add(name)
+    return sorted(names)
+
+
+def _list_assigned_in_class(node: ast.AST) -> list[str]:
+    """Return the attributes that a function assigns of ``cls``, of ``type(…)`` or of ``….__class__``, sorted."""
+    names = set()
+    for part in ast.walk(node):
+        if isinstance(part, ast.Attribute) and not isinstance(part.ctx, ast.Load):
+            owner = _describe_owner(part.value)
+            if owner == "cls" or owner.startswith("type(") or owner.endswith(".__class__"):
+                names.add(part.attr)
+    return sorted(names)
+
+
+def read_module_assignments(filename: str, name: str) -> str:
+    """Return the text of the statements of a module that assign a name, outside of functions; empty if there are none.
+
+    :param filename: the file of the module.
+    """
+    try:
+        tree = _parse_module("".join(linecache.getlines(filename)))
+    except (SyntaxError, ValueError):
+        return ""
+    return _describe_assignments(tree, name)
+
+
+def read_class_assignments(cls: type, name: str) -> str:
+    """Return the text of the statements in the body of a class that assign an attribute; empty if there are none."""
+    try:
+        definition = _parse_first_statement(_read_class_source(cls))
+    except _SOURCE_ERRORS:
+        return ""
+    return _describe_assignments(definition, name)
+
+
+def _describe_assignments(tree: ast.AST, name: str) -> str:
+    """Return the text of each statement that assigns a name, in a module or class without its functions and classes."""
+    texts = []
+    pending = list(ast.iter_child_nodes(tree))
+    while pending:
+        node = pending.pop(0)
+        if isinstance(node, (ast.Assign, ast.AnnAssign, ast.AugAssign)):
+            targets = [part.id for part in ast.walk(node) if _is_stored_name(part)]
+            if name in targets:
+                texts.append(syntax_text(node))
+        elif isinstance(node, ast.stmt) and not isinstance(node, _SCOPES):
+            pending += ast.iter_child_nodes(node)
+    return "\n".join(texts)
+
+
+def _is_stored_name(node: ast.AST) -> TypeGuard[ast.Name]:
+    return isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
 
 
 def _list_parts_without_decorators(node: ast.AST) -> list[ast.AST]:

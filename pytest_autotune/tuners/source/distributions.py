@@ -17,6 +17,8 @@ from pathlib import Path
 from types import FunctionType, ModuleType
 from urllib.parse import unquote, urlsplit
 
+from pytest_autotune.tuners.source.attributes import class_module, is_instance, module_attributes
+
 _SITE_FOLDERS = frozenset({"site-packages", "dist-packages"})
 _DIST_INFO = ".dist-info"
 _UNKNOWN = "?"
@@ -57,7 +59,12 @@ def current_rootdir() -> Path | None:
 
 def find_file(module: ModuleType | None) -> str:
     """Return the file of a module; empty if it has none."""
-    return getattr(module, "__file__", None) or ""
+    if not is_instance(module, ModuleType):
+        return ""
+    filename = module_attributes(module).get("__file__")
+    if not is_instance(filename, str):
+        return ""
+    return filename
 
 
 def find_distribution(code: FunctionType | type | ModuleType) -> Distribution | None:
@@ -69,14 +76,16 @@ def find_distribution(code: FunctionType | type | ModuleType) -> Distribution | 
     - its distribution is editable, or was installed from the rootdir;
     - pip did not install it: no ``site-packages`` contains it, and no ``dist-info`` lists it.
     """
-    if isinstance(code, ModuleType):
+    if is_instance(code, ModuleType):
         return find_distribution_of_file(find_file(code))
-    if isinstance(code, FunctionType):
+    if type(code) is FunctionType:
         filename = code.__code__.co_filename
         # functools.wraps() gives a function of the user the module of a library's function. Code of exec() has no file.
         if not filename.startswith("<") and find_distribution_of_file(filename) is None:
             return None
-    return find_distribution_of_file(find_file(sys.modules.get(code.__module__ or "")))
+        return find_distribution_of_file(find_file(sys.modules.get(code.__module__ or "")))
+    assert is_instance(code, type)
+    return find_distribution_of_file(find_file(sys.modules.get(class_module(code))))
 
 
 def find_distribution_of_file(filename: str) -> Distribution | None:

@@ -8,13 +8,23 @@ from __future__ import annotations
 import sys
 import sysconfig
 import textwrap
-from collections.abc import Iterable, Iterator
-from dataclasses import is_dataclass
-from functools import cached_property, lru_cache, partialmethod
+from collections.abc import Iterator
+from functools import cached_property, lru_cache, partialmethod, singledispatchmethod
 from pathlib import Path
 from types import FunctionType, ModuleType, SimpleNamespace
 from typing import Any, Optional
 
+from pytest_autotune.tuners.source.attributes import (
+    MISSING,
+    class_attributes,
+    class_module,
+    class_name,
+    find_owner,
+    has_type,
+    is_instance,
+    module_attributes,
+    read_stored,
+)
 from pytest_autotune.tuners.source.distributions import find_distribution_of_file, find_file
 
 #: Digests leave out the functions of these packages: a version of a package is no version of the kernel.
@@ -22,7 +32,7 @@ _PACKAGES = {"triton", "torch", "numpy", "cupy", "numba", "pyopencl", "jax", "cu
 _PACKAGES |= {"jaxlib", "_pytest", "pytest_autotune"}
 #: A package with one of these names is the library itself, wherever it lies: a suite is tuned with it.
 _UNMISTAKABLE = ("triton", "torch", "jax", "jaxlib", "pytest_autotune")
-_SCALARS = frozenset({int, str, bool, float, type(None)})
+_SCALARS: frozenset[type] = frozenset({int, str, bool, float, type(None)})
 _STANDARD = tuple({str(Path(sysconfig.get_path(name)).resolve()) for name in ("stdlib", "platstdlib")})
 _INSTALLED = {"site-packages", "dist-packages"}
 #: The arguments of ``triton.jit`` that are compiled in.
@@ -51,7 +61,7 @@ def list_layers(value: object) -> Iterator[object]:
         if value is None:
             return
         yield value
-        if isinstance(value, FunctionType):
+        if type(value) is FunctionType:
             return
         value = _find_wrapped(value)
 
@@ -61,58 +71,95 @@ def _find_wrapped(value: object) -> object:
 
     Its attribute is ``fn`` in Triton, ``py_func`` in Numba, ``_pyfunc`` in cuTile and ``__wrapped__`` in functools.
     """
-    if type(value).__name__ == "tuple":  # Triton's tuple looks for a field of every name, and raises ValueError
-        return None
     if not _is_data(value):
         for name in ("fn", "py_func", "_pyfunc"):
-            inner = getattr(value, name, None)
+            inner = read_attribute(value, name)
             if inner is not None:
                 return inner
-    return getattr(value, "__wrapped__", None)
+    return read_attribute(value, "__wrapped__")
+
+
+def read_attribute(value: object, name: str) -> Any:
+    """Return an attribute of an object without running code of the user; None if there is none.
+
+    Only a property that a class of a library defines is called.
+    """
+    attribute = read_stored(value, name)
+    if attribute is not None:
+        return attribute
+    owner = find_owner(type(value), name)
+    if owner is None or not is_instance(class_attributes(owner)[name], property) or not is_library_code(owner):
+        return None
+    try:
+        return getattr(value, name)
+    except Exception:  # the library's property may call code of the user, which failed
+        return None
 
 
 def _is_data(value: object) -> bool:
     """Whether a value with an attribute ``fn`` is a record with a function in it, and no kernel."""
-    if isinstance(value, (tuple, SimpleNamespace)):
+    if is_instance(value, (tuple, SimpleNamespace)):
         return True
-    return is_dataclass(value) and not callable(value) and not hasattr(type(value), "__getitem__")
+    cls = type(value)
+    if find_owner(cls, "__dataclass_fields__") is None:
+        return False
+    return not callable(value) and find_owner(cls, "__getitem__") is None
 
 
 def python_function(value: object) -> FunctionType | None:
     """Return the Python function inside a kernel or helper and the wrappers around it; None if there is none."""
-    if isinstance(value, FunctionType):
+    if type(value) is FunctionType:
         return value
-    if type(value) in _SCALARS:  # most values are scalars, and wrap nothing
+    if has_type(value, _SCALARS):  # most values are scalars, and wrap nothing
         return None
     for layer in list_layers(value):
-        if isinstance(layer, FunctionType):
+        if type(layer) is FunctionType:
             return layer
     return None
 
 
 def unwrapped(value: Any) -> object:
     """Return the value inside a ``tl.constexpr`` or a scalar of numpy, and other values as they are."""
-    while type(value).__name__ == "constexpr" and hasattr(value, "value"):
-        value = value.value
+    while class_name(type(value)) == "constexpr":
+        inner = read_stored(value, "value", MISSING)
+        if inner is MISSING:
+            break
+        value = inner
     numpy: Any = sys.modules.get("numpy")
-    if numpy is not None and isinstance(value, numpy.generic):
-        return value.item()
+    if numpy is not None and is_instance(value, numpy.generic):
+        return numpy.generic.item(value)
     return value
 
 
 def is_code(value: object) -> bool:
     """Whether a value is a part of the program, whose source a digest holds, and not data."""
     # On Python 3.10, typing.Any is not a class.
-    return isinstance(value, (ModuleType, type, type(Optional))) or python_function(value) is not None
+    return is_instance(value, (ModuleType, type, type(Optional))) or python_function(value) is not None
 
 
-def unwrap_attribute(value: Any) -> object:
+def unwrap_attribute(value: object) -> object:
     """Return the function inside an attribute of a class: of a property, a class method and the like."""
-    if isinstance(value, property):
+    if is_instance(value, property):
         return value.fget
-    if isinstance(value, (cached_property, partialmethod)):
+    if is_instance(value, (cached_property, partialmethod, singledispatchmethod)):
         return value.func
-    return getattr(value, "__func__", value)
+    return read_stored(value, "__func__", value)
+
+
+def list_other_functions(value: object) -> dict[str, object]:
+    """Return the functions inside an attribute of a class besides the function of :func:`unwrap_attribute`.
+
+    A property may have a setter and a deleter, and a ``singledispatchmethod`` has a function for each class.
+    """
+    if is_instance(value, property):
+        accessors = {"setter": value.fset, "deleter": value.fdel}
+        return {name: accessor for name, accessor in accessors.items() if accessor is not None}
+    if is_instance(value, singledispatchmethod):
+        functions: dict[str, object] = {}
+        for cls, function in value.dispatcher.registry.items():
+            functions[f"{class_module(cls)}.{class_name(cls)}"] = function
+        return dict(sorted(functions.items()))
+    return {}
 
 
 def find_kept_source(kernel: object) -> str:
@@ -121,13 +168,15 @@ def find_kept_source(kernel: object) -> str:
     Triton reads the source when it makes the kernel. A library may give the kernel another source.
     """
     for layer in list_layers(kernel):
+        cls = type(layer)
         # A constexpr_function has a source, too, but no run(): Python runs it.
-        if hasattr(layer, "_unsafe_update_src") and hasattr(layer, "run"):
-            jit: Any = layer
-            lines = "".join(getattr(jit, "raw_src", ()))  # since Triton 3.5
-            if _is_source_of(lines, jit.src):
-                return lines
-            return str(jit.src)
+        if find_owner(cls, "_unsafe_update_src") is None or find_owner(cls, "run") is None:
+            continue
+        source = str(read_attribute(layer, "src"))
+        lines = "".join(read_attribute(layer, "raw_src") or ())  # since Triton 3.5
+        if _is_source_of(lines, source):
+            return lines
+        return source
     return ""
 
 
@@ -140,14 +189,15 @@ def _is_source_of(lines: str, source: str) -> bool:
 def list_compiled_options(kernel: object) -> Iterator[str]:
     """Yield the arguments of a kernel's decorators that are compiled in, as text, unless they are the defaults."""
     for layer in list_layers(kernel):
-        interpreted = getattr(getattr(layer, "rewriter", None), "kwargs", None)  # Triton's interpreter keeps them here
+        # Triton's interpreter keeps them in its rewriter.
+        interpreted = read_attribute(read_attribute(layer, "rewriter"), "kwargs")
         for name in _TRITON_OPTIONS:
             if isinstance(interpreted, dict):
                 value = interpreted.get(name)
             else:
-                value = getattr(layer, name, None)
+                value = read_attribute(layer, name)
             yield from _describe_option(name, value)
-        numba_options = getattr(layer, "targetoptions", None)
+        numba_options = read_attribute(layer, "targetoptions")
         if isinstance(numba_options, dict):
             if numba_options.get("opt") is False:
                 yield "opt=False"
@@ -157,11 +207,11 @@ def list_compiled_options(kernel: object) -> Iterator[str]:
 
 def _describe_option(name: str, value: Any) -> Iterator[str]:
     """Yield an option as text; nothing for a default."""
-    if isinstance(value, dict):
-        value = value.items()
-    if isinstance(value, Iterable) and not isinstance(value, str):
+    if is_instance(value, dict):
+        value = list(value.items())
+    if is_instance(value, (list, tuple, set, frozenset)):
         value = sorted(map(str, value))
-    if value and isinstance(value, (bool, str, int, list)):
+    if is_instance(value, (bool, str, int, list)) and value:
         yield f"{name}={value!r}"
 
 
@@ -171,7 +221,7 @@ def is_dsl_wrapper(function: FunctionType) -> bool:
     The values in the closure of the wrapper, such as ``executor_name``, are CuTe's own.
     """
     module = function.__globals__.get("__name__", "")
-    return str(module).startswith("cutlass.") and hasattr(function, "__wrapped__")
+    return type(module) is str and module.startswith("cutlass.") and "__wrapped__" in vars(function)
 
 
 def qualified_name(function: FunctionType) -> str:
@@ -198,11 +248,12 @@ def is_library_code(value: FunctionType | type | ModuleType) -> bool:
 
     A module of the suite does not, even if it is called ``queue.py`` or ``cuda.py``.
     """
-    if isinstance(value, FunctionType):
+    if type(value) is FunctionType:
         return is_library_module(value.__module__ or "", value.__code__.co_filename)
-    if isinstance(value, ModuleType):
-        return is_library_module(value.__name__, find_file(value))
-    module = value.__module__ or ""  # it is None for the classes that sympy makes of undefined functions
+    if is_instance(value, ModuleType):
+        return is_library_module(str(module_attributes(value).get("__name__", "")), find_file(value))
+    assert is_instance(value, type)
+    module = class_module(value)
     return is_library_module(module, find_file(sys.modules.get(module)))
 
 

@@ -13,7 +13,6 @@ alone does not say which of its functions an import leads to.
 from __future__ import annotations
 
 import ast
-import inspect
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -22,10 +21,11 @@ from functools import cached_property
 from importlib.machinery import ModuleSpec
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from types import FunctionType, ModuleType
+from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
 from pytest_autotune.cache.model import Versions
+from pytest_autotune.tuners.source.attributes import class_name, is_instance, module_attributes, read_stored
 from pytest_autotune.tuners.source.code_text import Import, check_module_not_edited, list_imports, syntax_text
 from pytest_autotune.tuners.source.distributions import Distribution, find_distribution, find_distribution_of_file
 from pytest_autotune.tuners.source.functions import (
@@ -33,6 +33,7 @@ from pytest_autotune.tuners.source.functions import (
     is_library_module,
     is_standard,
     python_function,
+    read_attribute,
     unwrapped,
 )
 
@@ -92,14 +93,14 @@ class Libraries:
 
         :param path: the name in the source; empty if the source has no name for the function or class.
         """
-        if isinstance(value, LibraryName):
+        if is_instance(value, LibraryName):
             return str(value)
         if self.has_root:
             # The whole digest is of one library, which may name its functions as it likes.
             return None
         code = python_function(value) or value
         public_name = find_public_name(code)
-        if isinstance(code, (FunctionType, type)) and not is_library_code(code):
+        if is_instance(code, (FunctionType, type)) and not is_library_code(code):
             # The distribution is no known package. An earlier rule digested the code of such distributions. A name in
             # place of the code tells two functions apart even where the source has the name, too.
             return public_name
@@ -111,10 +112,10 @@ class Libraries:
 def is_library_callable(value: object) -> bool:
     """Whether a value is a function of a library that is not written in Python: ``torch.relu``, ``numpy.exp``."""
     value = unwrapped(value)
-    if not callable(value) or inspect.ismethod(value) or not is_library_code(type(value)):
+    if not callable(value) or is_instance(value, MethodType) or not is_library_code(type(value)):
         return False
     # An annotation such as list[int] can be called, and is no function.
-    return not hasattr(value, "__origin__")
+    return read_attribute(value, "__origin__") is None
 
 
 def find_path(value: object, names: Iterable[tuple[str, ...]]) -> str:
@@ -134,10 +135,10 @@ def find_name_in_module(module: ModuleType, attribute: str, path: str) -> Librar
 
     :param path: the name in the source, such as ``lib.exp``.
     """
-    if attribute not in _IN_BOTH or not module.__name__.startswith("triton.language"):
+    if attribute not in _IN_BOTH or not _module_name(module).startswith("triton.language"):
         return None
     # The name is built without the function itself. The interpreter of Triton 3.4 leaves other functions in the module.
-    name = f"{_public_module(module.__name__)}.{attribute}"
+    name = f"{_public_module(_module_name(module))}.{attribute}"
     if _is_clear(path, None, name):
         return None
     return LibraryName(name)
@@ -145,20 +146,22 @@ def find_name_in_module(module: ModuleType, attribute: str, path: str) -> Librar
 
 def find_public_name(code: object) -> str:
     """Return a name of a function or class that stays in new versions of its library; empty if there is none."""
-    module, name = getattr(code, "__module__", None), getattr(code, "__name__", None)
-    if isinstance(name, str) and module is None:
+    module, name = read_attribute(code, "__module__"), read_attribute(code, "__name__")
+    if is_instance(name, str) and module is None:
         return _find_method_name(code, name)
     # In typing, the version of Python decides which names are classes. A digest must not depend on the version.
-    if not isinstance(module, str) or not isinstance(name, str) or module == "typing":
+    if not is_instance(module, str) or not is_instance(name, str) or module == "typing":
         return ""
-    if isinstance(code, (FunctionType, type)):
+    if type(code) is FunctionType:
         name = code.__qualname__
+    elif is_instance(code, type):
+        name = class_name(code)
     return f"{_public_module(module)}.{name}"
 
 
 def _find_method_name(method: object, name: str) -> str:
     """Return the public name of a method of a class that is not written in Python: ``str.upper``."""
-    owner = getattr(method, "__objclass__", None) or getattr(method, "__self__", None)
+    owner = read_attribute(method, "__objclass__") or read_attribute(method, "__self__")
     if owner is None:
         return ""
     owner_name = find_public_name(owner)
@@ -172,10 +175,11 @@ def find_shortest_name(cls: type) -> str:
 
     The module that defines a class, such as ``cutlass.base_dsl.typing``, may be another one in a new version.
     """
+    word = class_name(cls).rpartition(".")[2]
     name = ""
     for module in _list_modules(cls):
-        if vars(module).get(cls.__name__) is cls:
-            name = f"{module.__name__}.{cls.__name__}"
+        if module_attributes(module).get(word) is cls:
+            name = f"{_module_name(module)}.{word}"
     return name
 
 
@@ -214,7 +218,7 @@ def _is_clear(path: str, value: object, public_name: str) -> bool:
         # Python makes up the name "<lambda>". Nothing can have this name in a source.
         if ">" in public_name:
             return True
-        return any(vars(library).get(word) is value for library in _list_modules(value))
+        return any(module_attributes(library).get(word) is value for library in _list_modules(value))
     if word not in _IN_BOTH or module not in (_LANGUAGE, _LIBDEVICE):
         # Only a function that both of Triton's modules have can be taken for another function.
         return True
@@ -227,12 +231,16 @@ def _is_clear(path: str, value: object, public_name: str) -> bool:
     return module == meant_module
 
 
+def _module_name(module: ModuleType) -> str:
+    return str(module_attributes(module).get("__name__", ""))
+
+
 def _list_modules(value: object) -> Iterator[ModuleType]:
     """Yield the module of a function, and the packages that contain the module, from the inside to the outside."""
-    name = getattr(value, "__module__", None) or ""
-    while name:
+    name = read_attribute(value, "__module__")
+    while is_instance(name, str) and name:
         module = sys.modules.get(name)
-        if module is not None:
+        if is_instance(module, ModuleType):
             yield module
         name = name.rpartition(".")[0]
 
@@ -299,7 +307,7 @@ def read_imported_modules(imports: Sequence[Import], package: str, libraries: Li
         if tree is None:
             continue
         loaded = sys.modules.get(file.name)
-        if isinstance(loaded, ModuleType):
+        if is_instance(loaded, ModuleType):
             check_module_not_edited(loaded)
         texts[file.name] = syntax_text(tree)
         pending += _list_module_files(list_imports(tree), file.package)
@@ -322,9 +330,9 @@ def _find_module_file(module: str) -> _ModuleFile | None:
     if loaded is None:
         spec = _find_spec(module)
     else:
-        spec = getattr(loaded, "__spec__", None)
-    path = getattr(loaded, "__file__", None) or getattr(spec, "origin", None)
-    if not isinstance(path, str) or not path.endswith(".py"):
+        spec = read_stored(loaded, "__spec__")
+    path = read_stored(loaded, "__file__") or read_stored(spec, "origin")
+    if not is_instance(path, str) or not path.endswith(".py"):
         return None
     if Path(path).name == "__init__.py":
         return _ModuleFile(module, module, path)
@@ -356,7 +364,7 @@ def _find_search_path(package: str) -> list[str] | None:
     """Return the folders of a package's modules; None if there is no such package."""
     loaded = sys.modules.get(package)
     if loaded is not None:
-        return _list_if_any(getattr(loaded, "__path__", None))
+        return _list_if_any(read_stored(loaded, "__path__"))
     spec = _find_spec(package)
     if spec is not None and spec.origin is not None:
         return _list_if_any(spec.submodule_search_locations)

@@ -20,16 +20,24 @@ functions of a factory may differ in nothing else. docs/reference/source-digest.
 from __future__ import annotations
 
 import enum
-import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import Any
 
 from pytest_autotune.cache.model import UncacheableError, Value, plain_value
-from pytest_autotune.tuners.source.code_digests import CodeDigests
+from pytest_autotune.tuners.source.attributes import (
+    class_attributes,
+    class_module,
+    class_name,
+    has_type,
+    is_instance,
+    list_items,
+)
+from pytest_autotune.tuners.source.code_digests import CodeDigests, list_passes
 from pytest_autotune.tuners.source.code_digests import digest as digest
-from pytest_autotune.tuners.source.code_text import NoDigestError
+from pytest_autotune.tuners.source.code_text import uncacheable_errors
 from pytest_autotune.tuners.source.distributions import Distribution
 from pytest_autotune.tuners.source.functions import is_code as is_code
 from pytest_autotune.tuners.source.functions import python_function, qualified_name, unwrapped
@@ -40,12 +48,12 @@ from pytest_autotune.tuners.source.values import UsedValues, is_dtype_class, sca
 FORM = "digest.2"
 #: A kernel whose source has more parts gets a note.
 MOST_PARTS = 500
-_SCALARS = (int, str, bool, float, type(None))
+_SCALARS: frozenset[type] = frozenset({int, str, bool, float, type(None)})
 
 
 def is_library_class(value: object) -> bool:
     """Whether a value is a class of a library, such as a dtype of CuTe."""
-    return isinstance(value, type) and Libraries(None).has_code(value)
+    return is_instance(value, type) and Libraries(None).has_code(value)
 
 
 def source_digest(kernel: object, *, own_cells: bool = False, named: bool = True, carried: bool = True) -> str:
@@ -102,14 +110,10 @@ def read_source(kernel: object, *, own_cells: bool = False, named: bool = True, 
     """Return the source of a kernel; see :func:`source_digest` for the parameters and errors."""
     function = python_function(kernel)
     if function is None:
-        raise UncacheableError(f"no Python function is found in a {type(kernel).__qualname__}")
-    digests = CodeDigests(carried, function)
-    try:
-        text = digests.digest_function(kernel, own_cells, named)
-    except UncacheableError:
-        raise
-    except Exception as error:  # of an object that the kernel names: it must not fail the test
-        raise NoDigestError(f"no digest of its source: {type(error).__name__}") from error
+        raise UncacheableError(f"no Python function is found in a {class_name(type(kernel))}")
+    with uncacheable_errors():
+        for digests in list_passes(carried, function):
+            text = digests.digest_function(kernel, own_cells, named)
     return DigestedSource(text, digests.parts, frozenset(digests.libraries.left_out), digests.used_values)
 
 
@@ -131,19 +135,30 @@ def read_method_source(method: object, cls: type) -> DigestedSource:
     :param cls: the class of the object that the method is called with.
     :raises UncacheableError: if the source of a function cannot be read.
     """
-    digests = CodeDigests(False, python_function(method))
-    text = digests.digest_method(method, cls)
+    function = python_function(method)
+    if function is None:
+        raise UncacheableError(f"no Python function is found in a {class_name(type(method))}")
+    with uncacheable_errors():
+        for digests in list_passes(False, function):
+            text = digests.digest_method(method, cls)
     return DigestedSource(text, digests.parts, frozenset(digests.libraries.left_out), digests.used_values)
 
 
 def class_digest(cls: type) -> str:
-    """Return the digest of a class: its text, its methods with the code that they use, and its attributes' values."""
-    return CodeDigests(True, cls).digest_class(cls)
+    """Return the digest of a class: its text, its methods with the code that they use, and its attributes' values.
+
+    :raises UncacheableError: if no digest can be made.
+    """
+    with uncacheable_errors():
+        for digests in list_passes(True, cls):
+            text = digests.digest_class(cls)
+    return text
 
 
 def immutable_text(value: object) -> str | None:
     """Return the text of a value that cannot change, equal in every process; None for other values."""
-    return CodeDigests(True, None).describe_constant(value)
+    with uncacheable_errors():
+        return CodeDigests(True, None).describe_constant(value)
 
 
 def _immutable_text(value: object) -> str:
@@ -153,7 +168,7 @@ def _immutable_text(value: object) -> str:
     """
     text = immutable_text(value)
     if text is None:
-        raise UncacheableError(f"a {type(value).__qualname__} has no stable form")
+        raise UncacheableError(f"a {class_name(type(value))} has no stable form")
     return text
 
 
@@ -168,17 +183,22 @@ def stable_value(name: str, value: object, dtype_apart: bool = False, carried: b
     :param carried: whether values in the closures and defaults of functions count.
     :raises UncacheableError: for a value without a stable form, such as a tensor, and a name that UTF-8 cannot encode.
     """
-    if type(value) in _SCALARS:  # for speed: most values are scalars, and a space has hundreds of values
+    if has_type(value, _SCALARS):  # for speed: most values are scalars, and a space has hundreds of values
         return plain_value(name, value)
+    with uncacheable_errors():
+        return _encode_value(name, value, dtype_apart, carried)
+
+
+def _encode_value(name: str, value: object, dtype_apart: bool, carried: bool) -> Value:
     inner = unwrapped(value)
-    if isinstance(inner, (tuple, list)) and not isinstance(inner, enum.Enum):
-        parts = [stable_value("", part, dtype_apart, carried).encoded[1:] for part in inner]
+    if is_instance(inner, (tuple, list)) and not is_instance(inner, enum.Enum):
+        parts = [stable_value("", part, dtype_apart, carried).encoded[1:] for part in list_items(inner)]
         return Value(name, repr(parts), "tuple")
     function = python_function(inner)
     if function is not None:
         source = source_digest(inner, own_cells=True, carried=carried)
         return Value(name, f"{qualified_name(function)}@{source}", "function")
-    if isinstance(inner, type) and not is_dtype_class(inner):
+    if is_instance(inner, type) and not is_dtype_class(inner):
         return _class_value(name, inner)
     return scalar_value(name, value, dtype_apart)
 
@@ -189,10 +209,10 @@ def _class_value(name: str, cls: type) -> Value:
     :raises UncacheableError: for a class that has no public name in its library.
     """
     if not is_library_class(cls):
-        return Value(name, f"{cls.__module__}.{cls.__qualname__}@{class_digest(cls)}", "class")
+        return Value(name, f"{class_module(cls)}.{class_name(cls)}@{class_digest(cls)}", "class")
     public_name = find_shortest_name(cls)
     if not public_name:
-        raise UncacheableError(f"{name} is the class {cls.__qualname__}, which its library {cls.__module__} has not")
+        raise UncacheableError(f"{name} is the class {class_name(cls)}, which its library {class_module(cls)} has not")
     return Value(name, public_name, "class")
 
 
@@ -208,15 +228,20 @@ def callable_text(value: object, carried: bool = True) -> str:
     :param carried: whether the values in closures, the arguments of a ``partial``, and objects count.
     :raises UncacheableError: if a value has no stable form, or a source cannot be read.
     """
-    if isinstance(value, partial):
+    with uncacheable_errors():
+        return _describe_callable(value, carried)
+
+
+def _describe_callable(value: object, carried: bool) -> str:
+    if is_instance(value, partial):
         return _describe_partial(value, carried)
-    if inspect.ismethod(value):
+    if is_instance(value, MethodType):
         return _describe_method(value.__func__, value.__self__, carried)
-    if inspect.isbuiltin(value):
+    if is_instance(value, BuiltinFunctionType):
         return f"{value.__module__}.{value.__qualname__}"
-    call_method = vars(type(value)).get("__call__")
+    call_method = class_attributes(type(value)).get("__call__")
     # A decorator may be an object with a __call__, too. Then the function inside the decorator counts.
-    if python_function(value) is None and inspect.isfunction(call_method):
+    if python_function(value) is None and type(call_method) is FunctionType:
         return _describe_callable_object(value, call_method, carried)
     return str(stable_value("hook", value, carried=carried).value)
 
@@ -234,7 +259,7 @@ def _describe_method(function: object, owner: object, carried: bool) -> str:
     """Return the text of a method that is bound to an object or a class."""
     cls = owner
     owner_text = ""
-    if not isinstance(cls, type):
+    if not is_instance(cls, type):
         cls = type(owner)
         if carried:
             owner_text = _immutable_text(owner)

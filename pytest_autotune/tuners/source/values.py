@@ -18,9 +18,21 @@ from typing import Any
 from weakref import ref
 
 from pytest_autotune.cache.model import Value, plain_value
+from pytest_autotune.tuners.source.attributes import (
+    class_attributes,
+    class_bases,
+    class_module,
+    class_name,
+    find_owner,
+    has_type,
+    is_instance,
+    module_attributes,
+    read_stored,
+)
 from pytest_autotune.tuners.source.distributions import current_rootdir
 from pytest_autotune.tuners.source.functions import (
     closure_cells,
+    is_code,
     is_library_code,
     list_compiled_options,
     list_layers,
@@ -41,36 +53,119 @@ _DTYPE_CLASSES = ("numpy", "ml_dtypes")
 #: The dotted names in a function, each as its parts.
 Names = tuple[tuple[str, ...], ...]
 #: The types of texts that are made anew at each look.
-_TEXTS = (str, LibraryName)
+_TEXTS = frozenset({str, LibraryName})
 
 
-def list_used_values(function: FunctionType, names: Names) -> list[tuple[str, object]]:
+class AssignedNames:
+    """The globals and class attributes that digested functions assign, such as counters.
+
+    A digest leaves out the values of these names, because each call may change the value. The digest has the statements
+    that assign them.
+    """
+
+    def __init__(self) -> None:
+        #: The names, each with the id of its class, or of the ``__dict__`` of its module.
+        self._names: set[tuple[int, str]] = set()
+        #: The attributes of classes that only a running program knows, as in ``cls.count += 1``.
+        self._attributes: set[str] = set()
+
+    def add(self, function: FunctionType, names: Names, attributes: Sequence[str]) -> None:
+        """Add the names that a function assigns.
+
+        :param names: the dotted names; an attribute of a module or class, or a global.
+        :param attributes: the attributes of an unnamed class.
+        """
+        self._attributes.update(attributes)
+        for *owners, name in names:
+            scope = find_scope(function, owners)
+            if scope is not None:
+                self._names.add((id(scope), name))
+
+    def add_all(self, names: AssignedNames) -> None:
+        """Add the names of another set."""
+        self._names |= names._names
+        self._attributes |= names._attributes
+
+    def has_all(self, names: AssignedNames) -> bool:
+        """Whether this set has all names of another set."""
+        return names._names <= self._names and names._attributes <= self._attributes
+
+    def has_global(self, scope: Mapping[str, object], name: str) -> bool:
+        """Whether a global is among the names, and its value is no code.
+
+        :param scope: the ``__dict__`` of a module.
+        """
+        return (id(scope), name) in self._names and not is_code(scope.get(name))
+
+    def has_attribute(self, cls: type, name: str) -> bool:
+        """Whether an attribute of a class is among the names, and its value is no code."""
+        if name not in self._attributes and (id(cls), name) not in self._names:
+            return False
+        value = class_attributes(cls).get(name)
+        return not is_code(value) and find_owner(type(value), "__get__") is None
+
+
+def find_scope(function: FunctionType, owners: Sequence[str]) -> object:
+    """Return the class, or the ``__dict__`` of the module, that a dotted name in a function ends in; else None.
+
+    :param owners: the parts of the dotted name; none for the function's own module.
+    """
+    if not owners:
+        return function.__globals__
+    owner = closure_cells(function).get(owners[0], function.__globals__.get(owners[0]))
+    for attribute in owners[1:]:
+        if not is_instance(owner, ModuleType):
+            return None
+        owner = module_attributes(owner).get(attribute)
+    if is_instance(owner, ModuleType):
+        return module_attributes(owner)
+    if is_instance(owner, type):
+        return owner
+    return None
+
+
+#: No names.
+NOTHING_ASSIGNED = AssignedNames()
+
+
+def list_used_values(
+    function: FunctionType, names: Names, assigned: AssignedNames = NOTHING_ASSIGNED
+) -> list[tuple[str, object]]:
     """Return the values outside a function that it uses by these names, with the name of each, sorted.
 
     An attribute is followed as long as its owner is a module. Modules are left out.
+
+    :param assigned: the names that are left out.
     """
     scopes: tuple[Mapping[str, object], ...] = (closure_cells(function), function.__globals__)
     values: dict[str, object] = {}
     for name, *attributes in names:
         for scope in scopes:
             if name in scope:
-                path, value = _follow_attributes(name, scope[name], attributes)
-                if not isinstance(value, ModuleType):
+                path, value = _follow_attributes(name, scope[name], attributes, assigned)
+                if not is_instance(value, ModuleType) and not assigned.has_global(scope, name):
                     values[path] = value
                 break
     return [(path, values[path]) for path in sorted(values)]
 
 
-def _follow_attributes(path: str, value: object, attributes: Sequence[str]) -> tuple[str, object]:
-    """Follow attributes of modules; return the dotted name of the value that they lead to, and the value."""
+def _follow_attributes(
+    path: str, value: object, attributes: Sequence[str], assigned: AssignedNames
+) -> tuple[str, object]:
+    """Follow attributes of modules; return the dotted name of the value that they lead to, and the value.
+
+    If the attribute is among the assigned names, the value is its module.
+    """
     for attribute in attributes:
-        if not isinstance(value, ModuleType):
+        if not is_instance(value, ModuleType):
             break
         path += f".{attribute}"
         if is_library_code(value):
             return path, find_name_in_module(value, attribute, path) or value
+        if assigned.has_global(module_attributes(value), attribute):
+            break
         # Not getattr(): a module may have a __getattr__ that runs code of the user.
-        value = vars(value).get(attribute)
+        value = module_attributes(value).get(attribute)
     return path, value
 
 
@@ -94,7 +189,7 @@ class _Value:
     def __init__(self, value: object) -> None:
         self._reference: ref[object] | None = None
         self._value: object = None
-        if type(value) in _TEXTS:
+        if has_type(value, _TEXTS):
             self._value = value
             return
         try:
@@ -112,7 +207,7 @@ class _Value:
         """Whether a value is this value, or an equal text."""
         if self._reference is not None:
             return self._reference() is value
-        if type(value) in _TEXTS:
+        if has_type(value, _TEXTS):
             return value == self._value
         return value is self._value
 
@@ -127,25 +222,28 @@ class _FunctionState:
     kernel: _Value
     function: ref[FunctionType]
     names: Names
+    assigned: AssignedNames
     values: tuple[tuple[str, _Value], ...]
 
     @classmethod
-    def of(cls, kernel: object, function: FunctionType, names: Names) -> _FunctionState:
-        values = tuple((name, _Value(value)) for name, value in _list_values(kernel, function, names))
-        return cls(_Value(kernel), ref(function), names, values)
+    def of(cls, kernel: object, function: FunctionType, names: Names, assigned: AssignedNames) -> _FunctionState:
+        values = tuple((name, _Value(value)) for name, value in _list_values(kernel, function, names, assigned))
+        return cls(_Value(kernel), ref(function), names, assigned, values)
 
     def still_holds(self) -> bool:
         """Whether the function has the same code and values."""
         function = self.function()
         if function is None:
             return False
-        return _are_still(self.values, _list_values(self.kernel.get(), function, self.names))
+        return _are_still(self.values, _list_values(self.kernel.get(), function, self.names, self.assigned))
 
 
-def _list_values(kernel: object, function: FunctionType, names: Names) -> list[tuple[str, object]]:
+def _list_values(
+    kernel: object, function: FunctionType, names: Names, assigned: AssignedNames
+) -> list[tuple[str, object]]:
     """Return all values that the digest of a function may depend on, with a name of each."""
     values: list[tuple[str, object]] = [("code", function.__code__)]
-    values += list_used_values(function, names)
+    values += list_used_values(function, names, assigned)
     if function.__closure__:
         values += closure_cells(function).items()
     values += list_defaults(function)
@@ -161,20 +259,26 @@ class _ClassState:
     """The bases and attributes that a class had when its digest was computed."""
 
     cls: ref[type]
+    assigned: AssignedNames
     values: tuple[tuple[str, _Value], ...]
 
     @classmethod
-    def of(cls, subject: type) -> _ClassState:
-        return cls(ref(subject), tuple((name, _Value(value)) for name, value in _list_attributes(subject)))
+    def of(cls, subject: type, assigned: AssignedNames) -> _ClassState:
+        values = tuple((name, _Value(value)) for name, value in _list_attributes(subject, assigned))
+        return cls(ref(subject), assigned, values)
 
     def still_holds(self) -> bool:
         """Whether the class has the same bases and attributes."""
         subject = self.cls()
-        return subject is not None and _are_still(self.values, _list_attributes(subject))
+        return subject is not None and _are_still(self.values, _list_attributes(subject, self.assigned))
 
 
-def _list_attributes(cls: type) -> list[tuple[str, object]]:
-    return [*(("base", base) for base in cls.__bases__), *vars(cls).items()]
+def _list_attributes(cls: type, assigned: AssignedNames) -> list[tuple[str, object]]:
+    attributes: list[tuple[str, object]] = [("base", base) for base in class_bases(cls)]
+    for name, value in class_attributes(cls).items():
+        if not assigned.has_attribute(cls, name):
+            attributes.append((name, value))
+    return attributes
 
 
 def _are_still(kept: Sequence[tuple[str, _Value]], values: Sequence[tuple[str, object]]) -> bool:
@@ -187,9 +291,13 @@ def _are_still(kept: Sequence[tuple[str, _Value]], values: Sequence[tuple[str, o
 
 
 class UsedValues:
-    """The values that one digest was computed from."""
+    """The values that one digest was computed from.
 
-    def __init__(self) -> None:
+    :param assigned: the names whose values the digest leaves out.
+    """
+
+    def __init__(self, assigned: AssignedNames) -> None:
+        self._assigned = assigned
         self._rootdir: Path | None = current_rootdir()
         self._states: list[_FunctionState | _ClassState] = []
         self._can_be_compared = True
@@ -199,11 +307,11 @@ class UsedValues:
 
         :param kernel: the function, or the object that its decorators made of it.
         """
-        self._states.append(_FunctionState.of(kernel, function, names))
+        self._states.append(_FunctionState.of(kernel, function, names, self._assigned))
 
     def add_class(self, cls: type) -> None:
         """Keep the attributes that a class has now."""
-        self._states.append(_ClassState.of(cls))
+        self._states.append(_ClassState.of(cls, self._assigned))
 
     def add_other(self) -> None:
         """Note that the digest depends on something else, such as a file: it is computed anew at each lookup."""
@@ -233,14 +341,14 @@ def scalar_value(name: str, value: object, dtype_apart: bool = False) -> Value:
     dtype = _find_dtype_name(value, dtype_apart)
     if dtype is not None:
         return Value(name, dtype, "dtype")
-    if isinstance(value, enum.Enum):
-        return Value(name, f"{type(value).__qualname__}.{value.name}", "enum")
+    if is_instance(value, enum.Enum):
+        return Value(name, f"{class_name(type(value))}.{read_stored(value, '_name_')}", "enum")
     return plain_value(name, value)
 
 
 def is_dtype_class(value: type) -> bool:
     """Whether a class stands for a dtype, such as ``numpy.float32``."""
-    return value.__module__ in _DTYPE_CLASSES
+    return class_module(value) in _DTYPE_CLASSES
 
 
 def _find_dtype_name(value: object, apart: bool) -> str | None:
@@ -249,31 +357,31 @@ def _find_dtype_name(value: object, apart: bool) -> str | None:
     :param apart: whether the name begins with the dtype's library: ``torch.float16``. Triton's own dtypes have the
         short name ``fp16`` in any case.
     """
-    if isinstance(value, type):
+    if is_instance(value, type):
         if not is_dtype_class(value):
             return None
-        text, library = value.__name__, value.__module__
+        text, library = class_name(value), class_module(value)
     else:
         if not _is_dtype(value):
             return None
-        text, library = str(value).removeprefix("torch."), type(value).__module__
+        text, library = str(value).removeprefix("torch."), class_module(type(value))
     if apart and not library.startswith(("triton.", "pytest_autotune.")):
         return f"{library.split('.')[0]}.{text}"
     return _DTYPES.get(text, text)
 
 
 def _is_dtype(value: object) -> bool:
-    if isinstance(value, DtypeName):
+    if is_instance(value, DtypeName):
         return True
-    module, name = type(value).__module__, type(value).__name__
+    module, name = class_module(type(value)), class_name(type(value)).rpartition(".")[2]
     # numpy has a class for each of its dtypes, such as numpy.dtypes.Float32DType.
     return name == "dtype" or module == "numpy.dtypes" or (module, name) == ("cuda.tile", "DType")
 
 
 def list_triton_items(value: Any) -> list[tuple[str, object]] | None:
     """Return the attributes that a type or tuple of Triton has under all versions; None for other values."""
-    names = _TRITON_VALUES.get(type(value).__qualname__)
-    if names is None or type(value).__module__ != _TRITON_CORE:
+    names = _TRITON_VALUES.get(class_name(type(value)))
+    if names is None or class_module(type(value)) != _TRITON_CORE:
         return None
     items: list[tuple[str, object]] = []
     for name in names:

@@ -1,0 +1,160 @@
+"""Reads types and attributes as Python stores them, so that no code of the user runs.
+
+A digest looks at all objects that a kernel names. ``getattr()``, ``isinstance()`` and ``vars()`` may call code of these
+objects: a property, ``__getattr__``, the property ``__class__`` of a proxy, or a method of a metaclass. Such code could
+raise an error or change a counter of the test, so the functions here take its place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from types import FunctionType, GetSetDescriptorType, MemberDescriptorType, MethodType, ModuleType
+from typing import Any, TypeGuard, TypeVar, overload
+
+_T = TypeVar("_T")
+#: The kinds of attributes that the interpreter itself reads, such as a slot.
+_STORED = frozenset({MemberDescriptorType, GetSetDescriptorType})
+_TYPE: Mapping[str, Any] = type.__dict__
+_MODULE: Mapping[str, Any] = vars(ModuleType)
+#: The default of :func:`read_stored` if a caller must tell a missing attribute from None.
+MISSING = object()
+
+
+@overload
+def is_instance(value: object, classes: type[_T]) -> TypeGuard[_T]: ...
+@overload
+def is_instance(value: object, classes: tuple[type, ...]) -> TypeGuard[Any]: ...
+def is_instance(value: object, classes: type | tuple[type, ...]) -> bool:
+    """Whether the type of a value is one of these classes or a subclass. ``isinstance()`` asks ``__class__``, too."""
+    return issubclass(type(value), classes)
+
+
+def has_type(value: object, classes: frozenset[type]) -> bool:
+    """Whether the type of a value is exactly one of these classes, which have no metaclass."""
+    cls = type(value)
+    # A metaclass may have a hash of the user.
+    return type(cls) is type and cls in classes
+
+
+def class_attributes(cls: type) -> Mapping[str, Any]:
+    """Return the attributes that a class itself has, without those of its bases."""
+    attributes: Mapping[str, Any] = _TYPE["__dict__"].__get__(cls)
+    return attributes
+
+
+def class_mro(cls: type) -> tuple[type, ...]:
+    """Return a class and the classes that it inherits from, in the order of look-ups."""
+    mro: tuple[type, ...] = _TYPE["__mro__"].__get__(cls)
+    return mro
+
+
+def class_bases(cls: type) -> tuple[type, ...]:
+    """Return the direct bases of a class."""
+    bases: tuple[type, ...] = _TYPE["__bases__"].__get__(cls)
+    return bases
+
+
+def class_name(cls: type) -> str:
+    """Return the ``__qualname__`` of a class."""
+    return str(_TYPE["__qualname__"].__get__(cls))
+
+
+def class_module(cls: type) -> str:
+    """Return the name of a class's module; empty if it is no text, as for the classes of sympy's functions."""
+    try:
+        module = _TYPE["__module__"].__get__(cls)
+    except AttributeError:
+        return ""
+    if type(module) is not str:
+        return ""
+    return module
+
+
+def module_attributes(module: ModuleType) -> Mapping[str, Any]:
+    """Return the attributes that a module has."""
+    attributes: Mapping[str, Any] = _MODULE["__dict__"].__get__(module)
+    return attributes
+
+
+def find_owner(cls: type, name: str) -> type | None:
+    """Return the class from which a class has an attribute: itself or a base; None if there is none."""
+    for base in class_mro(cls):
+        if name in class_attributes(base):
+            return base
+    return None
+
+
+def find_in_class(cls: type, name: str, default: Any = None) -> Any:
+    """Return an attribute of a class as the class or a base stores it; the default if there is none."""
+    owner = find_owner(cls, name)
+    if owner is None:
+        return default
+    return class_attributes(owner)[name]
+
+
+def read_stored(value: object, name: str, default: Any = None) -> Any:
+    """Return an attribute as an object stores it; the default if there is none.
+
+    - A slot, and an attribute of an object that is not written in Python, is read by the interpreter.
+    - An attribute of the object itself comes before an attribute of its class.
+    - A bound method has the attributes of its function, too.
+    - Methods, properties and other descriptors are no stored attributes.
+    """
+    in_class = find_in_class(type(value), name, MISSING)
+    if has_type(in_class, _STORED):
+        try:
+            return in_class.__get__(value, type(value))
+        except AttributeError:  # a slot that is empty
+            return default
+    attributes = own_attributes(value)
+    if name in attributes:
+        return attributes[name]
+    if is_instance(value, type):
+        attribute = find_in_class(value, name, MISSING)
+        if attribute is not MISSING:
+            return attribute
+    if is_instance(value, MethodType):
+        return read_stored(value.__func__, name, default)
+    if in_class is MISSING or find_owner(type(in_class), "__get__") is not None:
+        return default
+    return in_class
+
+
+def own_attributes(value: object) -> Mapping[str, Any]:
+    """Return the attributes in the ``__dict__`` of an object; none if it has no ``__dict__``."""
+    if type(value) is FunctionType:
+        return vars(value)
+    attributes = find_in_class(type(value), "__dict__")
+    if not has_type(attributes, _STORED):
+        return {}
+    try:
+        own: Mapping[str, Any] = attributes.__get__(value, type(value))
+    except (AttributeError, TypeError):
+        return {}
+    return own
+
+
+def list_items(value: Sequence[object]) -> list[object]:
+    """Return the items of a tuple or list. A subclass may have an ``__iter__`` of the user."""
+    if is_instance(value, tuple):
+        return list(tuple.__getitem__(value, slice(None)))
+    items: Any = value
+    return list(list.__getitem__(items, slice(None)))
+
+
+def is_dataclass_instance(value: object) -> bool:
+    """Whether a value is an object of a dataclass, and no dataclass itself."""
+    return find_owner(type(value), "__dataclass_fields__") is not None
+
+
+def is_frozen(cls: type) -> bool:
+    """Whether a dataclass is frozen."""
+    return bool(find_in_class(cls, "__dataclass_params__").frozen)
+
+
+def list_field_values(value: object) -> list[tuple[str, object]]:
+    """Return the name and value of each field of a dataclass's object; ``MISSING`` for a field that is not set."""
+    # dataclasses.fields() reads the fields with getattr(), so it gets a class without a metaclass of the user.
+    stand_in = type("Fields", (), {"__dataclass_fields__": find_in_class(type(value), "__dataclass_fields__")})
+    return [(field.name, read_stored(value, field.name, MISSING)) for field in fields(stand_in)]
