@@ -4,9 +4,9 @@
 
 A mutant is the package with one small fault: a comparison or a condition that is turned around, a number that is off by
 one, a statement that is left out, a result that is None. The seed decides which mutants are drawn. The tests run in a
-copy of the repository: first the test files that name the faulty module, then all others that need no GPU (with
-``--near`` only the first). The first test that fails kills the mutant. It survives if all pass. With ``--baseline``
-all tests run without a fault first, and those that fail on this machine are left out.
+copy of the repository: first the test files that are likely to see the fault, each by itself, then all others that need
+no GPU (with ``--near`` only the first). The first test that fails kills the mutant. It survives if all pass. With
+``--baseline`` all tests run without a fault first, and those that fail on this machine are left out.
 
 A mutant that behaves as the package does is equivalent. A person has to judge that: :data:`EQUIVALENT` lists the
 judgements with their reasons. A mutant that is neither killed nor equivalent is a test that is missing.
@@ -36,9 +36,25 @@ ROOMS = ("cache", "run", "workers", "plugin", "report", "production")
 #: Code that a generator wrote.
 GENERATED = ("autotune_cache_pb2.py",)
 #: A mutant that hangs is killed after this time.
-TIMEOUT_S = 900
+TIMEOUT_S = 600
 #: Test files that take long and see nothing of these rooms that no other file sees.
 LEFT_OUT = ("test_release.py", "test_package.py", "test_xla_deviceless.py", "test_formats_fuzz.py")
+
+#: Test files that run the whole plugin, so that they are likely to see a fault of any room.
+WHOLE_RUNS = (
+    "test_dump_and_load.py",
+    "test_staleness.py",
+    "test_update.py",
+    "test_marker_and_fixture.py",
+    "test_unused.py",
+    "test_summary.py",
+    "test_reports.py",
+    "test_gate.py",
+    "test_workers.py",
+    "test_bad_input.py",
+)
+#: This many of the test files that name a module or a function run first.
+MOST_LIKELY = 12
 
 #: (module below the package, the mutated line) -> the reason why it behaves as the original does.
 EQUIVALENT: dict[tuple[str, str], str] = {}
@@ -181,20 +197,56 @@ def list_mutants() -> list[Mutant]:
     return mutants
 
 
-def list_test_files(path: str) -> list[list[str]]:
-    """Return the test files in two groups: those that name the module of a path, and all others."""
-    module = path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+def list_test_files(mutant: Mutant, function: str) -> tuple[list[str], list[str]]:
+    """Return the test files that are likely to see a fault, the likeliest first, and all others.
+
+    A test file is likely if its text has the name of the faulty function or of the module, or if its own name shares a
+    word with the module's. Among equals the smaller file comes first, because it is usually faster. The tests of whole
+    runs follow.
+    """
+    module = mutant.path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
     package, _, name = module.rpartition(".")
-    pattern = re.compile(rf"{re.escape(module)}\b|from {re.escape(package)} import .*\b{name}\b")
-    near, far = [], []
+    imports = re.compile(rf"{re.escape(module)}\b|from {re.escape(package)} import .*\b{name}\b")
+    words = set(name.split("_"))
     tests = REPOSITORY / "tests"
+    likely: list[tuple[int, int, str]] = []
+    files = []
     # Not the folders of test data and stand-ins, which have test files for inner runs.
     for file in [*sorted(tests.glob("test_*.py")), *sorted((tests / "acceptance").glob("test_*.py"))]:
         if file.name in LEFT_OUT:
             continue
-        group = near if pattern.search(file.read_text(encoding="utf-8")) else far
-        group.append(str(file.relative_to(REPOSITORY)))
-    return [group for group in (near, far) if group]
+        text = file.read_text(encoding="utf-8")
+        score = 0
+        is_special = function.startswith("__")
+        if not is_special and re.search(rf"\b{function}\b", text):
+            score += 4
+        if words & set(file.stem.split("_")):
+            score += 2
+        if imports.search(text):
+            score += 1
+        relative = str(file.relative_to(REPOSITORY))
+        files.append(relative)
+        if score:
+            likely.append((-score, len(text), relative))
+    first = [relative for _, _, relative in sorted(likely)][:MOST_LIKELY]
+    for file_name in WHOLE_RUNS:
+        relative = f"tests/acceptance/{file_name}"
+        if relative not in first:
+            first.append(relative)
+    return first, [relative for relative in files if relative not in first]
+
+
+def find_function(source: str, line: int) -> str:
+    """Return the name of the innermost function around a line, or of the class."""
+    name = "module"
+    for node in ast.walk(ast.parse(source)):
+        if not isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            continue
+        assert node.end_lineno is not None
+        # ast.walk visits an outer node before the nodes inside.
+        if node.lineno <= line <= node.end_lineno:
+            name = node.name
+    return name
 
 
 def list_failing_tests(folder: Path, jobs: int) -> list[str]:
@@ -213,9 +265,10 @@ def find_killer(mutant: Mutant, folder: Path, options: argparse.Namespace, desel
     target = folder / mutant.path
     source = target.read_text(encoding="utf-8")
     target.write_text(mutant.apply(source), encoding="utf-8")
-    groups = list_test_files(mutant.path)
-    if options.near:
-        groups = groups[:1]
+    likely, others = list_test_files(mutant, find_function(source, mutant.line))
+    groups = [[file] for file in likely]
+    if not options.near:
+        groups.append(others)
     try:
         for files in groups:
             command = [
@@ -266,7 +319,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--count", type=int, default=100)
     parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument("--near", action="store_true", help="run only the test files that name the faulty module")
+    parser.add_argument("--near", action="store_true", help="run only the test files that are likely to see a fault")
     parser.add_argument("--baseline", action="store_true", help="leave out the tests that fail without a fault")
     parser.add_argument("--only", help="PATH:LINE, to try the mutants of one line again")
     options = parser.parse_args()
