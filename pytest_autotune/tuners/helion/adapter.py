@@ -1,30 +1,49 @@
-"""The adapter for Helion 1.5.
+"""The adapter for Helion 1.5, which searches for the config of a ``@helion.kernel``.
 
-Each search of Helion is a ``BaseSearch``, and the adapter answers the call of its ``autotune``. Helion wraps a search
-that has no list of configs in a cache. ``AutotuneCacheBase.autotune`` runs several searches for
-``autotune_best_of_k``, so the adapter answers that call, too. A call of a kernel that has its config runs no code of
-the adapter.
+A config is a ``helion.Config(block_sizes=[32], num_warps=4)``. The first call of a kernel with arguments of some kind
+searches, and later calls run the kernel with the config that Helion remembers. They run no code of the adapter.
 
-Helion's own cache is off while the adapter is hooked. Else its configs would be neither recorded nor checked.
+The adapter replaces five kinds of functions:
+
+- ``BaseSearch.autotune`` runs one search. On a hit the adapter returns the loaded config, and Helion compiles it. On a
+  miss Helion searches, and the adapter records the result.
+- ``AutotuneCacheBase.autotune`` is called in place of it if Helion makes the configs itself. It may run several
+  searches (``autotune_best_of_k``), which together are one tuning of the adapter.
+- ``BaseSearch.benchmark_batch`` returns the results of several configs, which the adapter notes.
+- ``do_bench`` and ``interleaved_bench`` measure in this process. The adapter takes the GPU lock for them.
+- ``BenchmarkWorker.run`` measures in another process, for which this process waits. The adapter takes the GPU lock.
+
+Helion has a cache of its own. The adapter turns it off while it is hooked. Else a config of Helion's cache would be
+neither recorded nor checked.
 """
 
 from __future__ import annotations
 
+import math
 import os
+import weakref
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
+from pytest_autotune.cache.model import UncacheableError
+from pytest_autotune.cache.wording import describe_error
 from pytest_autotune.run.session import Session
-from pytest_autotune.tuners.helion.identity import NAME
-from pytest_autotune.tuners.helion.searching import AutotuneHook, BatchHook, MeasurementHook
+from pytest_autotune.run.tuning import Tuning
+from pytest_autotune.tuners.helion.search import NAME, ConfigContest, HelionSearch, SearchQuestion, build_question
 from pytest_autotune.tuners.protocol import HookError
-from pytest_autotune.tuners.shared.patches import Patches
+from pytest_autotune.tuners.shared.candidates import does_not_compile
+from pytest_autotune.tuners.shared.configurations import Configurations, SearchResults
+from pytest_autotune.tuners.shared.patches import CallHook, CallResult, HookedCall, Patches
 
 #: Helion's variable that turns its own cache off, for reading and for writing.
 _SKIP_CACHE = "HELION_SKIP_CACHE"
 _NEEDED = "1.5 is needed"
+#: The status that Helion gives a config that it measured, and a config whose code equals that of a measured config.
+_MEASURED = ("ok", "deduplicated")
 
 
 class Adapter:
@@ -38,50 +57,25 @@ class Adapter:
         self._autotune_hook: AutotuneHook | None = None
 
     def hook(self, module: ModuleType, session: Session) -> None:
+        # Find all modules first: a HookError must come before the first function is replaced.
         search_module = _find_submodule(module, "base_search")
         cache_module = _find_submodule(module, "base_cache")
         provider_module = _find_submodule(module, "benchmark_provider")
         worker_module = _find_submodule(module, "benchmark_worker")
         patches = Patches(session, NAME)
         self._exits.callback(patches.undo)
-        hook = AutotuneHook(session)
+        autotune_hook = AutotuneHook(session)
         for cls in (search_module.BaseSearch, cache_module.AutotuneCacheBase):
-            patches.replace(cls, "autotune", ["self", "skip_cache"], hook, needed=_NEEDED)
-        batch = ["self", "configs"]
-        patches.replace(search_module.BaseSearch, "benchmark_batch", batch, BatchHook(), and_others=True)
-        measurement = MeasurementHook()
-        for owner in (search_module, provider_module):
-            patches.replace(owner, "do_bench", ["fn"], measurement, and_others=True, needed=_NEEDED)
-        patches.replace(search_module, "interleaved_bench", ["fns"], measurement, and_others=True)
-        # A process of Helion's measures here, and this process waits for it.
-        patches.replace(worker_module.BenchmarkWorker, "run", ["self", "job", "timeout"], measurement)
+            patches.replace(cls, "autotune", ["self", "skip_cache"], autotune_hook, needed=_NEEDED)
+        patches.replace(search_module.BaseSearch, "benchmark_batch", ["self", "configs"], BatchHook(), and_others=True)
+        measurement_hook = MeasurementHook()
+        # Both modules have imported do_bench by its name.
+        for holder in (search_module, provider_module):
+            patches.replace(holder, "do_bench", ["fn"], measurement_hook, and_others=True, needed=_NEEDED)
+        patches.replace(search_module, "interleaved_bench", ["fns"], measurement_hook, and_others=True)
+        patches.replace(worker_module.BenchmarkWorker, "run", ["self", "job", "timeout"], measurement_hook)
         self._set_variable(_SKIP_CACHE, "1")
-        self._autotune_hook = hook
-
-    def unhook(self) -> None:
-        self._exits.close()
-        self._autotune_hook = None
-
-    @contextmanager
-    def isolated(self) -> Iterator[None]:
-        """Have every kernel forget its configs, and forget those of the meantime afterwards.
-
-        A kernel asks again after that. The session remembers its choices, so nothing is tuned a second time.
-        """
-        self._reset_kernels()
-        try:
-            yield
-        finally:
-            self._reset_kernels()
-
-    def untracked(self) -> list[str]:
-        """Return nothing: each search of Helion asks."""
-        return []
-
-    def _reset_kernels(self) -> None:
-        if self._autotune_hook is not None:
-            for kernel in list(self._autotune_hook.kernels):
-                kernel.reset()
+        self._autotune_hook = autotune_hook
 
     def _set_variable(self, name: str, value: str) -> None:
         """Set a variable of the environment until the adapter is unhooked."""
@@ -91,6 +85,32 @@ class Adapter:
         else:
             self._exits.callback(os.environ.__setitem__, name, before)
         os.environ[name] = value
+
+    def unhook(self) -> None:
+        self._exits.close()
+        self._autotune_hook = None
+
+    @contextmanager
+    def isolated(self) -> Iterator[None]:
+        """Have every kernel forget its configs, now and when the context ends.
+
+        A kernel then asks the session again. The session remembers the choices from before the context, so nothing is
+        tuned a second time.
+        """
+        self._reset_kernels()
+        try:
+            yield
+        finally:
+            self._reset_kernels()
+
+    def _reset_kernels(self) -> None:
+        if self._autotune_hook is not None:
+            for kernel in list(self._autotune_hook.kernels):
+                kernel.reset()
+
+    def untracked(self) -> list[str]:
+        """Return nothing: the adapter does not see searches that ended before the hook."""
+        return []
 
 
 def _find_submodule(package: ModuleType, name: str) -> Any:
@@ -102,3 +122,150 @@ def _find_submodule(package: ModuleType, name: str) -> Any:
     if module is None:
         raise HookError(f"{package.__name__} has no {name}; Helion {_NEEDED}")
     return module
+
+
+#: The search that runs in this thread; None if no search runs.
+_open_search: ContextVar[OpenSearch | None] = ContextVar("open_search", default=None)
+
+
+class AutotuneHook(CallHook):
+    """Asks for the choice of each search, and records the results of the searches that take place."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        #: The kernels whose searches asked the session.
+        self.kernels: weakref.WeakSet[Any] = weakref.WeakSet()
+
+    def ask(self, call: HookedCall) -> CallResult | None:
+        """Return the loaded config; None to let Helion search.
+
+        Before a search whose result is to be recorded, the method sets ``call.state``. It leaves the call alone if the
+        session does not act on the kernel, or if the problem has no stable form.
+        """
+        if _open_search.get() is not None:
+            # A search runs, and this call is a part of it: a trial of autotune_best_of_k, or the search in a cache.
+            return None
+        # ``self`` is a search, or a cache object with the search in ``autotuner``.
+        owner = call.arguments["self"]
+        search = HelionSearch(getattr(owner, "autotuner", owner))
+        if self._session.is_paused or self._session.ignores(NAME, search.kernel_name):
+            return None
+        try:
+            question = build_question(search)
+        except UncacheableError as error:
+            self._session.report_uncacheable(search.problem, str(error))
+            return None
+        question.note_large_source(self._session)
+        self._note_kernel(search.bound_kernel.kernel)
+        tuning = call.enter(self._session.tuning(question))
+        config = self._find_loaded_config(question, tuning)
+        if config is not None:
+            return CallResult(config)
+        call.state = OpenSearch(search, tuning, SearchResults(question.configurations or Configurations(())))
+        call.enter(call.state.as_current())
+        return None
+
+    def _note_kernel(self, kernel: Any) -> None:
+        """Note a kernel that asked. In a sweep, the next test shall ask again."""
+        self.kernels.add(kernel)
+        if self._session.picks_candidates:
+            self._session.at_next_test(kernel.reset)
+
+    def _find_loaded_config(self, question: SearchQuestion, tuning: Tuning) -> Any:
+        """Return the config of the first entry that compiles; None if the session offers no such entry."""
+        for entry in tuning.offered_entries():
+            config = question.find_config(entry.choice)
+            try:
+                # This costs nothing more: Helion keeps the compiled config, and uses it in the launch after the search.
+                question.search.bound_kernel.compile_config(config, allow_print=False)
+            except Exception as error:
+                tuning.reject(does_not_compile(describe_error(error)))
+                continue
+            tuning.race(ConfigContest(question.search, question.configurations).build)
+            return config
+        return None
+
+    def note(self, call: HookedCall, result: Any) -> None:
+        """Record the config that the search returned."""
+        if call.state is not None:
+            call.state.record(result)
+
+    def note_error(self, call: HookedCall, error: Exception) -> None:
+        """Note why each config failed, if the search ended without a time."""
+        search = call.state
+        if search is None:
+            return
+        if search.results.fastest is None and search.results.candidates:
+            search.tuning.not_recorded(search.results.failure, is_over=True)
+
+
+@dataclass(frozen=True)
+class OpenSearch:
+    """A search that takes place, because no cache has a choice that can be used.
+
+    :param search: the search that asked. Helion may run further searches inside it, whose results count as well.
+    :param tuning: the open tuning of the search, which records the results.
+    """
+
+    search: HelionSearch
+    tuning: Tuning
+    results: SearchResults
+
+    @contextmanager
+    def as_current(self) -> Iterator[None]:
+        """Have :class:`BatchHook` and :class:`MeasurementHook` work for this search."""
+        token = _open_search.set(self)
+        try:
+            yield
+        finally:
+            _open_search.reset(token)
+
+    @property
+    def lock_name(self) -> str:
+        """The name of the processor that a measurement locks: empty for the current GPU, ``cpu`` without a GPU."""
+        if self.search.is_on_gpu:
+            return ""
+        return "cpu"
+
+    def note(self, result: Any) -> None:
+        """Note Helion's ``BenchmarkResult`` of one config. Its ``perf`` is the time in milliseconds."""
+        if result.status in _MEASURED and math.isfinite(result.perf):
+            self.results.note_time(result.config, result.perf * 1000)
+            return
+        if self.results.has_time(result.config):
+            return  # the search measured the config before: keep this time
+        self.results.note_failure(result.config, f"Helion: {result.status.replace('_', ' ')}")
+
+    def record(self, config: Any) -> None:
+        """Record the config that Helion chose.
+
+        At its end a search may simplify its fastest config into a config that it has not measured. The simplified
+        config is then recorded with the best time of the search.
+        """
+        if not self.results.has_time(config):
+            self.results.note_time(config, self.search.base_search.best_perf_so_far * 1000)
+        self.results.record(self.tuning, config)
+
+
+class BatchHook(CallHook):
+    """Notes the results of ``BaseSearch.benchmark_batch``, which measures several configs."""
+
+    def note(self, call: HookedCall, result: Any) -> None:
+        open_search = _open_search.get()
+        if open_search is None:
+            return
+        for benchmark_result in result:
+            open_search.note(benchmark_result)
+
+
+class MeasurementHook(CallHook):
+    """Takes the GPU lock for a single measurement of a search.
+
+    Helion compiles between its measurements. If it held the lock for a whole search, other workers would wait for
+    minutes.
+    """
+
+    def ask(self, call: HookedCall) -> None:
+        open_search = _open_search.get()
+        if open_search is not None:
+            call.enter(open_search.tuning.measuring(open_search.lock_name))
