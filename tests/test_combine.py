@@ -6,7 +6,7 @@ from dataclasses import replace
 from itertools import permutations
 
 from pytest_autotune.cache.codec import Format, encode
-from pytest_autotune.cache.merge import CombinedCaches, combine_caches
+from pytest_autotune.cache.combine import CombinedCaches, combine_caches
 from pytest_autotune.cache.model import Cache, Candidate, Entry
 from tests.entries import A100, H200, entry
 

@@ -30,9 +30,9 @@ import pytest
 from pytest_autotune import cli
 from pytest_autotune.cache import stores
 from pytest_autotune.cache.codec import Format, encode
+from pytest_autotune.cache.combine import combine_caches
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.locations import Location
-from pytest_autotune.cache.merge import combine_caches
 from pytest_autotune.cache.model import Cache, Entry
 from pytest_autotune.cache.stores.segments import SegmentStore
 from tests import object_storage

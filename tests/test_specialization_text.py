@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from pytest_autotune.cache.codec import Format, decode, encode
-from pytest_autotune.cache.merge import combine_caches, merge_run
+from pytest_autotune.cache.combine import combine_caches
+from pytest_autotune.cache.merge import merge_run
 from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Value
 from pytest_autotune.cache.ties import MeasuredEntry
 from pytest_autotune.run.collected import collect

@@ -1,6 +1,7 @@
-"""Merges a cache with the measurements of a run, and caches of several origins with each other.
+"""Merges a cache with the measurements of a run.
 
-The functions are pure, and no result depends on the order of the entries or of the caches.
+The functions are pure, and no result depends on the order of the entries. :mod:`pytest_autotune.cache.combine` merges
+caches of several origins with each other.
 """
 
 from __future__ import annotations
@@ -91,18 +92,12 @@ def merge_run(
     """
     base_entries = {entry.identity: entry for entry in base.entries}
     ranked_by_identity = _rank_by_identity(measured)
-    merged = _merge_used(used, base_entries, rules)
-    for identity, ranked in ranked_by_identity.items():
-        used_entry = merged.get(identity)
-        if used_entry is not None and ranked[0].entry.is_failure:
-            # The used entry stays, because the cause of the failure may be transient.
-            continue
-        merged[identity] = _merge_measured(ranked, used_entry, base_entries.get(identity), rules)
-    for identity, entry in merged.items():
-        merged[identity] = _with_generation(entry, base_entries.get(identity))
+    run_entries = _merge_used(used, base_entries, rules)
+    run_entries.update(_merge_all_measured(ranked_by_identity, run_entries, base_entries, rules))
+    run_entries = _with_generations(run_entries, base_entries)
     retuned_problems = {identity.problem for identity in ranked_by_identity}
-    remaining = _select_remaining(base_entries, merged, retuned_problems, dropped, rules)
-    entries = sorted([*remaining, *merged.values()], key=attrgetter("sort_key"))
+    remaining = _select_remaining(base_entries, run_entries, retuned_problems, dropped, rules)
+    entries = sorted([*remaining, *run_entries.values()], key=attrgetter("sort_key"))
     cache = replace(base, entries=tuple(entries))
     best_measurements = {identity: ranked[0].entry for identity, ranked in ranked_by_identity.items()}
     return MergeResult(cache, compare_caches(base, cache), best_measurements)
@@ -141,6 +136,27 @@ def _merge_used(
         if merged_before is not None:
             same_identity.append(merged_before)
         merged[identity] = _with_specializations(kept, same_identity, old, rules)
+    return merged
+
+
+def _merge_all_measured(
+    ranked_by_identity: Mapping[Identity, Sequence[MeasuredEntry]],
+    used_entries: Mapping[Identity, Entry],
+    base_entries: Mapping[Identity, Entry],
+    rules: MergeRules,
+) -> dict[Identity, Entry]:
+    """Return the entry that the cache keeps for each measured identity, unless a used entry stays in its place.
+
+    :param ranked_by_identity: the measurements of each identity, the best first.
+    :param used_entries: the entries that the run used, as the cache keeps them.
+    """
+    merged: dict[Identity, Entry] = {}
+    for identity, ranked in ranked_by_identity.items():
+        used_entry = used_entries.get(identity)
+        if used_entry is not None and ranked[0].entry.is_failure:
+            # The used entry stays, because the cause of the failure may be transient.
+            continue
+        merged[identity] = _merge_measured(ranked, used_entry, base_entries.get(identity), rules)
     return merged
 
 
@@ -183,6 +199,16 @@ def _with_news(old: Entry, best: Entry, rules: MergeRules) -> Entry:
     if rules.keep_candidates and not old.candidates:
         kept = replace(kept, candidates=best.candidates)
     return kept
+
+
+def _with_generations(
+    run_entries: Mapping[Identity, Entry], base_entries: Mapping[Identity, Entry]
+) -> dict[Identity, Entry]:
+    """Return the entries of a run, each with a generation that lets it replace the cache's entry."""
+    entries = {}
+    for identity, entry in run_entries.items():
+        entries[identity] = _with_generation(entry, base_entries.get(identity))
+    return entries
 
 
 def _with_generation(entry: Entry, old: Entry | None) -> Entry:
@@ -268,117 +294,6 @@ def without_candidates(entry: Entry) -> Entry:
         # The times of the candidates are the result, or the reasons why each candidate failed.
         return entry
     return replace(entry, candidates=())
-
-
-@dataclass(frozen=True, slots=True)
-class CombinedCaches:
-    """Several caches as one cache.
-
-    :param conflicts: for each identity of which the caches have different entries, these entries. The first of them is
-        in the combined cache.
-    :param removed: the entries of the common ancestor that a cache removed, or replaced by an entry with another
-        fingerprint. They are not in the combined cache.
-    :param ambiguous: the entries of problems for which different caches have different fingerprints. All of them are in
-        the combined cache, because only a run can say which fingerprint the code has now.
-    """
-
-    cache: Cache
-    conflicts: tuple[Sequence[MeasuredEntry], ...] = ()
-    removed: tuple[Entry, ...] = ()
-    ambiguous: tuple[Entry, ...] = ()
-
-
-def combine_caches(caches_by_name: Mapping[str, Cache], ancestor: Cache | None = None) -> CombinedCaches:
-    """Combine all entries of all caches. If an identity has several entries, the entry that a run would keep stays.
-
-    Without an ancestor, nothing is removed. With an ancestor, each identity is treated in this way:
-
-    - All caches removed the ancestor's entry: it is removed.
-    - Some caches removed it, and the others did not change it: it is removed.
-    - Some caches changed it: the changed entries compete, even if other caches removed it.
-    - No cache removed or changed it: it stays.
-
-    The entries of the result are in no order.
-
-    :param caches_by_name: the caches by the names that messages use for them.
-    """
-    ancestor_entries: dict[Identity, Entry] = {}
-    if ancestor is not None:
-        ancestor_entries = {entry.identity: entry for entry in ancestor.entries}
-    entries_by_identity = _group_by_identity(caches_by_name)
-    removed = [entry for identity, entry in ancestor_entries.items() if identity not in entries_by_identity]
-    kept: list[Entry] = []
-    conflicts: list[Sequence[MeasuredEntry]] = []
-    for identity, entries_by_name in entries_by_identity.items():
-        ancestor_entry = ancestor_entries.get(identity)
-        rivals = _select_changed(entries_by_name, ancestor_entry)
-        if ancestor_entry is not None and not rivals:
-            if len(entries_by_name) < len(caches_by_name):
-                # A cache removed the entry, and no other cache changed it.
-                removed.append(ancestor_entry)
-                continue
-            # No cache removed or changed the entry.
-            rivals = [MeasuredEntry(entry, name) for name, entry in entries_by_name.items()]
-        ranked = rank_measurements(rivals)
-        best = ranked[0].entry
-        if any(measurement.entry != best for measurement in ranked):
-            conflicts.append(ranked)
-        kept.append(with_specializations_of(best, entries_by_name.values()))
-    by_sort_key = attrgetter("sort_key")
-    return CombinedCaches(
-        Cache(tuple(kept), _first_loss(caches_by_name.values())),
-        tuple(sorted(conflicts, key=lambda ranked: ranked[0].entry.sort_key)),
-        tuple(sorted(removed, key=by_sort_key)),
-        tuple(sorted(_find_ambiguous(kept, entries_by_identity), key=by_sort_key)),
-    )
-
-
-def _group_by_identity(caches_by_name: Mapping[str, Cache]) -> dict[Identity, dict[str, Entry]]:
-    """Return the entries of each identity, by the name of the cache that has the entry."""
-    entries_by_identity: defaultdict[Identity, dict[str, Entry]] = defaultdict(dict)
-    for name, cache in caches_by_name.items():
-        for entry in cache.entries:
-            entries_by_identity[entry.identity][name] = entry
-    return dict(entries_by_identity)
-
-
-def _select_changed(entries_by_name: Mapping[str, Entry], ancestor_entry: Entry | None) -> list[MeasuredEntry]:
-    """Return the entries of an identity that differ from the ancestor's entry; all of them if the ancestor has none."""
-    changed = []
-    for name, entry in entries_by_name.items():
-        if entry != ancestor_entry:
-            changed.append(MeasuredEntry(entry, name))
-    return changed
-
-
-def _first_loss(caches: Iterable[Cache]) -> tuple[str, ...]:
-    """Return the ``lossy`` error of the first cache that has such an error; empty if no cache has an error."""
-    for cache in caches:
-        if cache.lossy:
-            return cache.lossy
-    return ()
-
-
-def _find_ambiguous(kept: Iterable[Entry], entries_by_identity: Mapping[Identity, Mapping[str, Entry]]) -> list[Entry]:
-    """Return the entries of problems for which different caches have different fingerprints.
-
-    If all entries of a problem are in the same caches, they are not ambiguous. Such a cache has several fingerprints on
-    purpose: for kernels that a factory makes under one name, or for two lists of candidates.
-
-    :param entries_by_identity: the entries of each identity, by the name of the cache that has the entry.
-    """
-    kept_by_problem: defaultdict[Problem, list[Entry]] = defaultdict(list)
-    for entry in kept:
-        kept_by_problem[entry.problem].append(entry)
-    ambiguous: list[Entry] = []
-    for entries in kept_by_problem.values():
-        groups_of_caches = set()
-        for entry in entries:
-            cache_names = frozenset(entries_by_identity[entry.identity])
-            groups_of_caches.add(cache_names)
-        if len(groups_of_caches) > 1:
-            ambiguous += entries
-    return ambiguous
 
 
 def with_specializations_of(entry: Entry, same_identity: Iterable[Entry]) -> Entry:

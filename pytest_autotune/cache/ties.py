@@ -15,23 +15,24 @@ from typing import Protocol
 
 from pytest_autotune.cache.model import Candidate, Device, Entry
 
-#: Candidates within this share of the best candidate's time are as good.
+#: A candidate is as good as the best candidate if it is slower by at most this fraction of the best time.
 TIE = 0.01
-#: On a GPU, candidates within so many microseconds are as good, too. There, launches of a kernel of 5 us differ by
-#: 0.15 us (half their interquartile range on an H200, with the L2 cache flushed). The events tick every 0.03 us. Over
-#: 500 launches of each candidate, processes still differ by 0.02 us. With 0.1 us, two dumps of 94 problems with up to
-#: 64 candidates close to each other chose differently for 9 problems.
+#: On a GPU, a candidate is as good, too, if it is slower by at most so many microseconds. On an H200 with the L2 cache
+#: flushed, launches of a kernel of 5 us differ by 0.15 us (half their interquartile range). The events tick every
+#: 0.03 us. Over 500 launches of each candidate, processes still differ by 0.02 us. With 0.1 us, two dumps of 94
+#: problems with up to 64 candidates close to each other chose differently for 9 problems.
 TIE_US = 0.15
-#: A kept choice stays while it is within this share of the best time: two measurements on an idle GPU differ by it.
+#: A kept choice stays while it is slower by at most this fraction of the best time. Two measurements on an idle GPU
+#: differ by as much.
 NOISE = 0.03
-#: The same share for a CPU, because a CPU also runs other programs.
+#: The same fraction for a CPU. It is larger, because a CPU also runs other programs.
 NOISE_ON_CPU = 0.10
-#: The same share for an interpreter. Its times mean nothing: they depend on Python, and on the load of the host.
+#: The same fraction for an interpreter. Its times mean nothing: they depend on Python, and on the load of the host.
 NOISE_OF_INTERPRETER = 2.0
 
 
 def measurement_noise(device: Device) -> float:
-    """Return the share by which two measurements on a device may differ."""
+    """Return the fraction by which two measurements on a device may differ."""
     if device.arch == "interpreter":
         return NOISE_OF_INTERPRETER
     if device.name == "CPU":
@@ -40,7 +41,7 @@ def measurement_noise(device: Device) -> float:
 
 
 def tie_on_gpu(best_us: float) -> float:
-    """Return the share of the best time by which a candidate may be slower on a GPU and still be as good.
+    """Return the fraction of the best time by which a candidate may be slower on a GPU and still be as good.
 
     :param best_us: the best time, in microseconds.
     """
@@ -50,10 +51,10 @@ def tie_on_gpu(best_us: float) -> float:
 
 
 def kept_choice_tolerance(device: Device, best_us: float) -> float:
-    """Return the share of the best time by which a kept choice may be slower and still stay.
+    """Return the fraction of the best time by which a kept choice may be slower and still stay.
 
-    The share is larger than that of a tie. A choice that was tied when it was chosen, with half the noise in its
-    favour, is no worse now.
+    The fraction is larger than that of a tie. The choice may have won a tie when it was measured first, and half of
+    the noise may have helped it then. Such a choice is no worse now.
 
     :param best_us: the best time, in microseconds.
     """
@@ -67,7 +68,7 @@ class TimeErrors(Protocol):
     """The errors of measured times."""
 
     def error_between(self, number: int, best: int) -> float:
-        """Return the share of the best time by which the difference between two candidates may be wrong.
+        """Return the fraction of the best time by which the difference between two candidates may be wrong.
 
         :param number: the position of a candidate.
         :param best: the position of the best candidate.
@@ -94,10 +95,10 @@ def choose_candidate(
     """Return the position of the candidate to choose.
 
     :param times: the time of each candidate that may be chosen, by its position in the list; at least one.
-    :param noise: a share of the best time, from :func:`measurement_noise` or :func:`kept_choice_tolerance`.
+    :param noise: a fraction of the best time, from :func:`measurement_noise` or :func:`kept_choice_tolerance`.
     :param kept: the position of the choice that is kept already. It stays while it is within the noise.
     :param errors: the errors of the times. A difference within its error is a tie, up to the noise.
-    :param tie: a difference up to this share of the best time is a tie, too.
+    :param tie: a difference up to this fraction of the best time is a tie, too.
     """
     best = min(times, key=lambda number: (times[number], number))
     best_time = times[best]
@@ -107,7 +108,7 @@ def choose_candidate(
         tolerance = max(tie, min(errors.error_between(number, best), noise))
         if times[number] <= best_time * (1 + tolerance):
             return number
-    # Only if a time is no number.
+    # The loop returns the best candidate at the latest, unless its time is NaN.
     return best
 
 

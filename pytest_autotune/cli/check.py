@@ -32,7 +32,9 @@ def command(files: tuple[str, ...], fix: bool, exported: tuple[str, ...]) -> int
     needs no GPU, and runs no code of the caches and modules.
     """
     if exported and len(files) > 1:
-        raise CacheError("--exported", "which of the caches was it exported from?", "name that one alone")
+        raise CacheError(
+            "--exported", "a module is exported from one cache, and several are named", "name only its cache"
+        )
     bad_count = entry_count = 0
     for path in files:
         try:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -12,11 +14,14 @@ from pytest_autotune.cache.model import Cache, Device
 from pytest_autotune.cache.wording import describe_count
 from pytest_autotune.cli.output import PATH, print_lines, refuse_lossy, safe
 
+if TYPE_CHECKING:
+    from pytest_autotune.tuners.xla.files import XlaLayout
+
 _XLA = "xla"
 
 
 @click.command("convert", short_help="write a cache in another form, or between XLA's own files and caches")
-@click.argument("source", metavar="IN", type=PATH)
+@click.argument("path", metavar="IN", type=PATH)
 @click.argument("output", metavar="OUT", type=PATH)
 @click.option("--from", "from_", type=click.Choice([_XLA]), help="IN is a file that XLA wrote.")
 @click.option("--to", type=click.Choice([_XLA]), help="Write a file that XLA can load.")
@@ -31,7 +36,7 @@ _XLA = "xla"
     help='With --from=xla: what the entries were tuned on, as "NVIDIA H200,sm_90,132" (XLA does not write it down).',
 )
 def command(
-    source: str, output: str, from_: str | None, to: str | None, xla_format: str | None, device: str | None
+    path: str, output: str, from_: str | None, to: str | None, xla_format: str | None, device: str | None
 ) -> None:
     """Write the cache IN as OUT, in the form that the suffix of OUT stands for.
 
@@ -45,11 +50,11 @@ def command(
     if device is not None:
         xla_device = _parse_device(device)
     if from_:
-        cache = _decode_xla(stores.read_file(source), source, xla_device)
+        cache = _decode_xla(stores.read_file(path), path, xla_device)
     else:
-        cache = _read_cache(source)
+        cache = _read_cache(path)
     if to:
-        print_lines([safe(_write_xla(cache, source, output, xla_format))])
+        print_lines([safe(_write_xla(cache, path, output, xla_format))])
         return
     store = stores.open_store(output)
     store.check_writable()
@@ -123,40 +128,58 @@ def _decode_xla(data: bytes, path: str, device: Device | None = None) -> Cache:
     return entries.to_cache(files.read(data, path), device)
 
 
-def _write_xla(cache: Cache, source: str, output: str, format_name: str | None) -> str:
+def _write_xla(cache: Cache, path: str, output: str, format_name: str | None) -> str:
     """Write the entries of XLA in a cache as a file of XLA, and return what was written as a line.
 
-    :param source: the path of the cache, for messages.
+    :param path: of the cache, for messages.
     :param format_name: ``"new"`` or ``"legacy"``; None if the cache has entries of a single format.
     """
     from pytest_autotune.tuners.xla import entries, files
 
-    xla_entries = [entries.to_xla(entry) for entry in cache.entries if entry.problem.tuner == entries.NAME]
-    layouts = {entry.layout for entry in xla_entries}
-    if format_name:
-        layouts &= {files.XlaLayout(format_name)}
-    if not layouts:
-        words = ""
-        if format_name:
-            words = f" in its {format_name} format"
-        raise CacheError(source, f"holds no entries of XLA{words}")
-    if len(layouts) > 1:
-        raise CacheError(
-            source, "holds entries in both of XLA's formats", "add --xla-format=new or --xla-format=legacy"
-        )
-    (layout,) = layouts
-    written_entries = [entry for entry in xla_entries if entry.layout is layout]
+    all_entries = [entries.to_xla(entry) for entry in cache.entries if entry.problem.tuner == entries.NAME]
+    layout = _choose_xla_layout({entry.layout for entry in all_entries}, path, format_name)
+    xla_entries = [entry for entry in all_entries if entry.layout is layout]
     file = stores.OutputFile(output)
-    old_data = file.read()
-    if old_data.strip():
-        if not _is_xla_data(old_data, output):
-            raise CacheError(output, "holds something else than XLA's autotuning results", "name a new file")
-        # XLA's files do not name the device, so both sides are compared without it.
-        written_cache, old_cache = entries.to_cache(written_entries), _decode_xla(old_data, output)
-        _refuse_loss(written_cache, output, old_cache, "name another file, or remove this one")
-    file.replace(files.write(written_entries, layout, files.is_text(Path(output))))
-    line = f"{describe_count(len(written_entries), 'entry')} written to {output} in XLA's {layout.value} format"
-    left_out = len(cache.entries) - len(written_entries)
-    if left_out:
-        line += f"; {describe_count(left_out, 'other')} left out"
+    # XLA's files do not name the device, so both sides are compared without it.
+    _refuse_xla_loss(entries.to_cache(xla_entries), output, file.read())
+    file.replace(files.write(xla_entries, layout, files.is_text(Path(output))))
+    line = f"{describe_count(len(xla_entries), 'entry')} written to {output} in XLA's {layout.value} format"
+    left_out_count = len(cache.entries) - len(xla_entries)
+    if left_out_count:
+        line += f"; {describe_count(left_out_count, 'other')} left out"
     return line
+
+
+def _choose_xla_layout(layouts: Set[XlaLayout], path: str, format_name: str | None) -> XlaLayout:
+    """Return the format of XLA in which a cache is written.
+
+    :param layouts: the formats of the cache's entries.
+    :param path: of the cache, for messages.
+    :param format_name: the name of the wanted format; None for the only format of the entries.
+    :raises CacheError: if the cache has no entry in that format, or if no format is wanted and it has entries in both.
+    """
+    if format_name:
+        for layout in layouts:
+            if layout.value == format_name:
+                return layout
+        raise CacheError(path, f"holds no entries of XLA in its {format_name} format")
+    if not layouts:
+        raise CacheError(path, "holds no entries of XLA")
+    if len(layouts) > 1:
+        raise CacheError(path, "holds entries in both of XLA's formats", "add --xla-format=new or --xla-format=legacy")
+    (only_layout,) = layouts
+    return only_layout
+
+
+def _refuse_xla_loss(cache: Cache, output: str, old_data: bytes) -> None:
+    """Refuse to replace a file which is not XLA's, or which has results that the new file would lack.
+
+    :param cache: the results of the new file.
+    :param old_data: the bytes of the file now; empty if there is none.
+    :raises CacheError: for such a file.
+    """
+    if not old_data.strip():
+        return
+    if not _is_xla_data(old_data, output):
+        raise CacheError(output, "holds something else than XLA's autotuning results", "name a new file")
+    _refuse_loss(cache, output, _decode_xla(old_data, output), "name another file, or remove this one")

@@ -15,9 +15,9 @@ import click
 
 from pytest_autotune.cache import stores
 from pytest_autotune.cache.codec import Format, decode, encode, find_format
+from pytest_autotune.cache.combine import combine_caches
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.locations import Location
-from pytest_autotune.cache.merge import combine_caches
 from pytest_autotune.cache.model import Cache, Entry
 from pytest_autotune.cache.wording import describe_seconds
 from pytest_autotune.cli.merge import describe_combined
@@ -198,7 +198,7 @@ def _read_ancestor(file: str, cache_format: Format, path: str) -> Cache:
 @click.command("git-textconv", short_help="a line for each entry; git-setup has git diff show these")
 @click.argument("file")
 def textconv(file: str) -> None:
-    """Print a line for each entry of the cache FILE: the problem, its device, the choice, and all notes about it.
+    """Print a line for each entry of the cache FILE: the problem, its device, the choice, and the rest in short.
 
     If any line of the file changes, a line of the output changes, too.
     """
@@ -213,9 +213,9 @@ def _describe_entry(entry: Entry) -> str:
     details = [*map(str, entry.fingerprint), str(entry.versions), entry.label]
     if entry.tuning_seconds:
         details.append(f"{describe_seconds(entry.tuning_seconds)} of tuning")
-    # These fill many lines of the file, and are nothing to read.
-    bulk = (entry.candidates, entry.native, entry.compiled, entry.digests)
-    if any(bulk):
-        digest = hashlib.sha256(repr(bulk).encode()).hexdigest()
+    # These fields fill many lines of the file, so a digest stands for them.
+    long_fields = (entry.candidates, entry.native, entry.compiled, entry.digests)
+    if any(long_fields):
+        digest = hashlib.sha256(repr(long_fields).encode()).hexdigest()
         details.append(f"and more: {digest[:8]}")
     return f"{problem}: {describe_choice_and_time(entry)}; {safe(join_nonempty(', ', *details))}"

@@ -8,9 +8,9 @@ from pathlib import Path
 import click
 
 from pytest_autotune.cache import stores
+from pytest_autotune.cache.combine import CombinedCaches, combine_caches
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.locations import Location, is_url
-from pytest_autotune.cache.merge import CombinedCaches, combine_caches
 from pytest_autotune.cache.model import Cache, Entry
 from pytest_autotune.cache.ties import MeasuredEntry
 from pytest_autotune.cache.wording import describe_count

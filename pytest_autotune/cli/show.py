@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from difflib import get_close_matches
 from operator import attrgetter
 from typing import TypeAlias
@@ -41,26 +42,48 @@ _SUGGESTION_COUNT = 5
 def command(file: str, kernel: str | None, device: str | None, summary: bool) -> int:
     """Print the cache FILE as tables: a table for each kernel and device, with a row for each problem."""
     cache = with_warning(stores.read_cache(file))
-    kernel_entries = [entry for entry in cache.entries if matches(kernel, entry.problem.name)]
-    if cache.entries and not kernel_entries:
-        names = [entry.problem.name for entry in cache.entries]
-        print_lines([_describe_absence(kernel or "", names)], err=True)
+    selection = _select_entries(cache.entries, kernel, device)
+    if selection.absence:
+        print_lines([selection.absence], err=True)
         return FOUND
-    entries = []
-    for entry in kernel_entries:
-        if matches(device, entry.problem.device.id, entry.problem.device.name):
-            entries.append(entry)
-    if kernel_entries and not entries:
-        device_ids = [entry.problem.device.id for entry in kernel_entries]
-        print_lines([_describe_absence(device or "", device_ids)], err=True)
-        return FOUND
-    groups = _group_entries(entries)
+    groups = _group_entries(selection.entries)
     if summary:
         lines = _build_summary(groups)
     else:
         lines = _build_tables(groups)
     print_lines([*lines, "", _describe_totals(groups, len(cache.entries))])
     return OK
+
+
+@dataclass(frozen=True)
+class _Selection:
+    """The entries to show.
+
+    :param absence: a line for the kernel or device that no entry has; empty if there are entries to show.
+    """
+
+    entries: list[Entry]
+    absence: str = ""
+
+
+def _select_entries(entries: Sequence[Entry], kernel: str | None, device: str | None) -> _Selection:
+    """Select the entries of some kernels and devices. An empty cache has nothing to show, and that is no error.
+
+    :param kernel: a glob, or a part of a name; None for all kernels.
+    :param device: the same for devices.
+    """
+    kernel_entries = [entry for entry in entries if matches(kernel, entry.problem.name)]
+    if entries and not kernel_entries:
+        names = [entry.problem.name for entry in entries]
+        return _Selection([], _describe_absence(kernel or "", names))
+    selected = []
+    for entry in kernel_entries:
+        if matches(device, entry.problem.device.id, entry.problem.device.name):
+            selected.append(entry)
+    if kernel_entries and not selected:
+        device_ids = [entry.problem.device.id for entry in kernel_entries]
+        return _Selection([], _describe_absence(device or "", device_ids))
+    return _Selection(selected)
 
 
 def _group_entries(entries: Sequence[Entry]) -> _Groups:

@@ -262,7 +262,7 @@ class ShippedCache:
         return Picker(choices, device)
 
     def _add_ambiguous(self, entries: Iterable[Entry]) -> None:
-        """Note the problems that have several choices.
+        """Remember the problems that have several choices.
 
         :param entries: an entry of each problem.
         """

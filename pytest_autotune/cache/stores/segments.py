@@ -28,10 +28,11 @@ from operator import attrgetter
 from pathlib import Path
 
 from pytest_autotune.cache.codec import Format, decode, encode
+from pytest_autotune.cache.combine import combine_caches
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.host_time import HostTime
 from pytest_autotune.cache.locations import Location
-from pytest_autotune.cache.merge import combine_caches, next_generation
+from pytest_autotune.cache.merge import next_generation
 from pytest_autotune.cache.model import Cache, Entry
 from pytest_autotune.cache.stores.disk import MAX_BYTES
 from pytest_autotune.cache.stores.objects import describe_request_error, next_page, open_url, run, within_patience
