@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import subprocess
@@ -19,7 +18,10 @@ from pytest_autotune.cache.codec import Format
 from pytest_autotune.cache.digest_parts import digest_of_parts
 from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Scalar, Value, Versions
 from pytest_autotune.cache.stores.store import Store
-from pytest_autotune.report.json_report import build_entry_mapping, build_problem_mapping
+from pytest_autotune.report.json_report import to_json
+from pytest_autotune.run.collected import Collected
+from pytest_autotune.run.lookup import Lookup, Outcome, UsedEntry
+from pytest_autotune.run.result import RunResult
 from tests.reasons import describe_changed
 from tests.stores import update_store
 
@@ -461,17 +463,23 @@ def test_check_tells_which_entries_have_no_result(run: Run) -> None:
 
 
 def report(
-    path: str, asked: Sequence[Entry], unused: Sequence[Entry] = (), incomplete: str = "", not_passed: str = ""
+    path: str,
+    asked: Sequence[Entry],
+    unused: Sequence[Entry] = (),
+    incomplete: str = "",
+    not_passed: str = "",
+    disabled: Sequence[str] = (),
 ) -> None:
-    plain = {
-        "complete": not incomplete,
-        "incomplete_reason": incomplete,
-        "not_passed_reason": not_passed,
-        "only_skips": not_passed.endswith("was skipped"),
-        "lookups": [build_problem_mapping(entry.problem) for entry in asked],
-        "unused": [build_entry_mapping(entry) for entry in unused],
-    }
-    Path(path).write_text(json.dumps(plain))
+    """Write the report of a run that was a hit on some entries."""
+    collected = Collected(
+        lookups=tuple(Lookup(entry.identity, Outcome.HIT, result=UsedEntry(entry)) for entry in asked),
+        incomplete_reason=incomplete,
+        not_passed_reason=not_passed,
+        has_only_skips=not_passed.endswith("was skipped"),
+        versions={"triton": Versions.parse("triton 3.7.1")},
+        disabled_tests=tuple(disabled),
+    )
+    Path(path).write_text(to_json(RunResult(collected=collected, unused_entries=tuple(unused))))
 
 
 def test_prune_drops_what_is_unused_and_no_report_asked_for(run: Run) -> None:
@@ -498,6 +506,32 @@ def test_prune_keeps_entries_that_any_report_used(run: Run) -> None:
     assert run("prune", "a.textproto", "--unused-in=1.json", "--unused-in=2.json")[1][0] == "1 entry dropped, 2 kept"
     assert run("prune", "a.textproto", "--unused-in=1.json")[1][0] == "1 entry dropped, 1 kept"
     assert entries_of("a.textproto") == {entry(1)}
+
+
+def test_prune_tells_apart_values_that_look_alike(run: Run) -> None:
+    """In the words of a report, the text "fp16" and the dtype are equal, and so are devices with one id."""
+    text = entry(1)
+    text = replace(text, problem=replace(text.problem, key=(Value("M", 1), Value("a.dtype", "fp16"))))
+    other_device = entry(1, device=replace(H200, arch="sm90"))
+    assert other_device.problem.device.id == H200.id
+    write("a.textproto", entry(1), text, other_device, entry(2))
+    report("1.json", [entry(2)], [entry(1)])
+
+    assert run("prune", "a.textproto", "--unused-in=1.json")[1][0] == "1 entry dropped, 3 kept"
+    assert entries_of("a.textproto") == {text, other_device, entry(2)}
+
+
+def test_prune_keeps_all_entries_beside_a_bypassing_test(run: Run) -> None:
+    """A test with ``enabled=False`` asked for nothing, and may need an entry that another report calls unused."""
+    write("a.textproto", entry(1), entry(2))
+    report("1.json", [entry(1)], [entry(2)])
+    report("2.json", [entry(1)], disabled=["t::b"])
+
+    status, lines, _ = run("prune", "a.textproto", "--unused-in=1.json", "--unused-in=2.json", "--exit-code")
+
+    assert (status, lines[0]) == (0, "0 entries dropped, 2 kept")
+    assert lines[1] == "2.json: t::b bypasses the tuners by its marker, so it may need any entry"
+    assert entries_of("a.textproto") == {entry(1), entry(2)}
 
 
 def test_prune_keeps_entries_of_devices_without_a_report(run: Run) -> None:

@@ -35,6 +35,10 @@ from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.locations import Location
 from pytest_autotune.cache.model import Cache, Entry
 from pytest_autotune.cache.stores.segments import SegmentStore
+from pytest_autotune.report.json_report import to_json
+from pytest_autotune.run.collected import Collected
+from pytest_autotune.run.lookup import Lookup, Outcome, UsedEntry
+from pytest_autotune.run.result import RunResult
 from tests import object_storage
 from tests.conftest import DISTRIBUTIONS, Suite
 from tests.entries import A100, entry
@@ -363,11 +367,10 @@ def test_the_commands_take_urls(url: str, tmp_path: Path, capsys, proxy) -> None
     assert cli.main(["merge", url, "-o", str(tmp_path / "m.textproto")]) == 0
     assert (tmp_path / "m.textproto").read_bytes() == Path(file).read_bytes()
     add(url, entry(3))
-    report.write_text(
-        '{"complete": true, "not_passed_reason": "", "only_skips": false, "devices": [], "unused": [], '
-        '"lookups": [{"tuner": "triton", "kernel": "lib.add", '
-        f'"device": "{entry().problem.device.id}", "key": {{"M": 1}}}}]}}'
-    )
+    used = entry(1)
+    lookup = Lookup(used.identity, Outcome.HIT, result=UsedEntry(used))
+    collected = Collected(lookups=(lookup,), versions={"triton": used.versions})
+    report.write_text(to_json(RunResult(collected=collected)))
     assert cli.main(["prune", url, "--together", f"--unused-in={report}"]) == 0
     assert cli.main(["compact", url]) == 0
     assert held(url) == {entry(1)}

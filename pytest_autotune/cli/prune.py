@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
 
 import click
 
@@ -16,16 +15,17 @@ from pytest_autotune.cache.model import Cache, Entry
 from pytest_autotune.cache.stores.store import Store
 from pytest_autotune.cache.wording import describe_count
 from pytest_autotune.cli.output import FOUND, OK, PATH, describe_on_device, matches, print_lines, safe, with_warning
-from pytest_autotune.report.json_report import build_entry_mapping, build_problem_mapping
 from pytest_autotune.report.process_gate import list_folder_errors
-from pytest_autotune.report.process_reports import list_report_files, read_process_report, without_repeated
+from pytest_autotune.report.process_reports import (
+    join_processes,
+    list_report_files,
+    read_process_report,
+    without_repeated,
+)
 from pytest_autotune.run.ci_run import read_ci_run
-from pytest_autotune.run.collected import Collected
 from pytest_autotune.run.process_record import ProcessRecord, decode_record
-
-#: The identity of a problem or an entry in a report: tuner, kernel, device, key, fingerprint. Key and fingerprint are
-#: JSON. A problem has the fingerprint ``null``.
-_Reported: TypeAlias = "tuple[str, ...]"
+from pytest_autotune.run.settle import InitialCaches, build_usage, settle_lookups
+from pytest_autotune.run.unused import CacheUsage
 
 
 @click.command("prune", short_help="drop entries that no run asked for")
@@ -81,7 +81,7 @@ def command(
     store = stores.open_store(file)
     cache = with_warning(store.read())
     doubts = _list_doubts(reports, allow_skipped)
-    if together and doubts:
+    if doubts:
         print_lines([_describe_counts([], cache, dry_run), *doubts])
         return OK
     selection = UnusedSelection(reports, together, device)
@@ -156,35 +156,29 @@ def _list_folder_paths(folder: str, expect: int | None) -> list[str]:
 
 @dataclass(frozen=True)
 class ReportedUse:
-    """The use of a cache in one run, as the run's JSON report has it.
+    """The use of a cache in one run, by the run's JSON report.
 
     :param path: the path of the report.
-    :param requested: the problems that tests asked for.
-    :param unused: the entries that the report calls unused.
-    :param not_passed_reason: the first reason why a test did not pass; empty if all tests passed.
-    :param has_only_skips: whether all tests that did not pass were skipped, so that none failed.
-    :param record: the facts of the process about bypassed kernels.
+    :param usage: the problems that tests asked for, and the kernels that the run bypassed.
     """
 
     path: str
-    requested: Set[_Reported]
-    unused: Set[_Reported]
-    not_passed_reason: str
-    has_only_skips: bool
     record: ProcessRecord
+    usage: CacheUsage
 
     def describe_doubt(self, allow_skipped: bool) -> str:
         """Return why a test of this run may need an entry for which it did not ask; empty if no test may.
 
         A test that was skipped, or failed early, could have asked for any entry.
         """
+        collected = self.record.collected
         # With --allow-skipped, the user says that skipped tests need no entry.
-        if not self.not_passed_reason or (self.has_only_skips and allow_skipped):
-            if not self.record.disabled_reason:
+        if not collected.not_passed_reason or (collected.has_only_skips and allow_skipped):
+            if not collected.bypass_reason:
                 return ""
-            return f"{self.path}: {self.record.disabled_reason}, so it may need any entry"
-        doubt = f"{self.path}: {self.not_passed_reason}, so its tests may need any entry"
-        if self.has_only_skips:
+            return f"{self.path}: {collected.bypass_reason}, so it may need any entry"
+        doubt = f"{self.path}: {collected.not_passed_reason}, so its tests may need any entry"
+        if collected.has_only_skips:
             doubt += " (--allow-skipped drops entries all the same)"
         return doubt
 
@@ -192,21 +186,20 @@ class ReportedUse:
 class UnusedSelection:
     """Selects the entries of a cache that no report needs.
 
-    An entry is unused if a report calls it unused, and no other report asked for its problem.
+    An entry is unused if a report calls it unused, and no other report needs its problem.
 
-    :param together: whether the reports are parts of one run, such as shards. Then another entry is unused, too: its
-        problem is in no report, but some report has another problem of its kernel on its device.
+    :param together: whether the reports are parts of one run, such as shards. Then an entry is unused, too, if the
+        joint run would call it unused. Kernels that no test asked for stay: a report may be missing.
     :param device: selects only entries of devices with this name; None for all devices.
     """
 
     def __init__(self, reports: Sequence[ReportedUse], together: bool, device: str | None) -> None:
         self._reports = reports
         self._device = device
-        #: (tuner, kernel, device) of the requested problems, if the reports are parts of one run.
-        self._requested_kernels: set[tuple[str, ...]] = set()
+        #: The use in the joint run; None if each report is of a run of its own.
+        self._joint_usage: CacheUsage | None = None
         if together:
-            for report in reports:
-                self._requested_kernels.update(problem[:3] for problem in report.requested)
+            self._joint_usage = _compute_usage({report.path: report.record for report in reports})
 
     def select_unused(self, cache: Cache) -> list[Entry]:
         """Return the entries to drop."""
@@ -221,28 +214,27 @@ class UnusedSelection:
         device = entry.problem.device
         if not matches(self._device, device.id, device.name):
             return False
-        if any(report.record.bypasses(entry.problem) for report in self._reports):
-            # The tests of that run asked for no entry of the kernel, and may have called it.
-            return False
-        reported_entry = _to_reported(build_entry_mapping(entry))
-        reported_problem = _to_reported(build_problem_mapping(entry.problem))
+        if self._joint_usage is not None and self._joint_usage.is_unused(entry):
+            return True
         is_called_unused = False
         for report in self._reports:
-            if reported_entry in report.unused:
+            if entry.identity in report.record.unused:
                 is_called_unused = True
-            elif reported_problem in report.requested:
-                # The run of this report needs the entry. This is no rule for a report that calls the entry unused:
-                # there, a test asked for the same problem with other code.
+            elif report.usage.may_need(entry.problem):
+                # This is no rule for a report that calls the entry unused: in its run, a test asked for the same
+                # problem with other code.
                 return False
-        kernel_on_device = reported_entry[:3]
-        return is_called_unused or kernel_on_device in self._requested_kernels
+        return is_called_unused
 
 
-def _to_reported(row: Mapping[str, Any]) -> _Reported:
-    """Return the identity of a problem or an entry in a report."""
-    key = json.dumps(row.get("key"), sort_keys=True)
-    fingerprint = json.dumps(row.get("fingerprint"), sort_keys=True)
-    return str(row["tuner"]), str(row["kernel"]), str(row["device"]), key, fingerprint
+def _compute_usage(records: Mapping[str, ProcessRecord]) -> CacheUsage:
+    """Return the use of a cache by processes, without the kernels that no test asked for.
+
+    :param records: the records by the path of their report.
+    """
+    run = join_processes(records, InitialCaches())
+    run = replace(run, collected=replace(run.collected, imported_kernels=()))
+    return build_usage(run, settle_lookups(run))
 
 
 def _read_report(path: str, together: bool) -> ReportedUse:
@@ -252,20 +244,11 @@ def _read_report(path: str, together: bool) -> ReportedUse:
     :raises CacheError: if the file is no such report, or if its run was not complete.
     """
     try:
-        report = json.loads(stores.read_file(path))
-        requested = frozenset(map(_to_reported, report["lookups"]))
-        unused = frozenset(map(_to_reported, report["unused"]))
-        not_passed_reason = str(report["not_passed_reason"])
-        has_only_skips = bool(report["only_skips"])
-        record = ProcessRecord(Collected())
-        if "process" in report:
-            record = decode_record(report)
-        incomplete_reason = ""
-        if not report["complete"]:
-            incomplete_reason = str(report.get("incomplete_reason") or "it does not say why")
+        record = decode_record(json.loads(stores.read_file(path)))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise CacheError(path, "is no JSON report of a run", "write one with --autotune-report=REPORT.json") from None
+    incomplete_reason = record.collected.incomplete_reason
     if incomplete_reason and not together:
         event = f"of a run that was not complete ({incomplete_reason}), so nothing is known to be unused"
         raise CacheError(path, event, "with all shards' reports: --together")
-    return ReportedUse(path, requested, unused, not_passed_reason, has_only_skips, record)
+    return ReportedUse(path, record, _compute_usage({path: record}))

@@ -202,8 +202,9 @@ def _explain_unseen_errors(result: RunResult) -> str:
 
 
 def _judge_unused(result: RunResult) -> _Verdict:
-    if result.collected.incomplete_reason:
-        return _Verdict(skip_reason=f"unused autotune cache entries not judged: {result.collected.incomplete_reason}")
+    reason = result.collected.unasked_reason
+    if reason:
+        return _Verdict(skip_reason=f"unused autotune cache entries not judged: {reason}")
     if result.unused_entries:
         entries = _describe_entries_were(len(result.unused_entries))
         return _Verdict(f"{entries} loaded and not asked for (--autotune-fail-on-unused)")

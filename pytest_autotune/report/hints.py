@@ -64,7 +64,7 @@ def _needs_other_update(result: RunResult) -> bool:
     if _is_dumped(result):
         # This run has already written its entries.
         return False
-    if result.rename_counts and not result.collected.incomplete_reason:
+    if result.rename_counts and not result.collected.unasked_reason:
         # An update of a complete run gives the entries of renamed kernels their new names.
         return True
     has_only_empty_caches = bool(result.loaded) and not result.loaded_entry_count

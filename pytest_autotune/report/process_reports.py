@@ -13,7 +13,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from pytest_autotune.cache.errors import CacheError
-from pytest_autotune.cache.model import Entry
 from pytest_autotune.cache.wording import error_message
 from pytest_autotune.report.json_report import FORMAT_VERSION
 from pytest_autotune.run.ci_run import CiRun
@@ -134,25 +133,21 @@ def build_joint_result(reports: Sequence[ProcessReport], initial: InitialCaches,
     :param suite_error: why the processes may be only a part of the suite; empty if they ran the whole suite.
     """
     records = {report.path: report.record for report in reports if report.record is not None}
-    requests = [record.request for record in records.values()]
-    run = EndedRun(initial, _join_collected(records, suite_error), _join_requests(requests))
+    run = join_processes(records, initial, suite_error)
     settled = settle_lookups(run)
-    unused_entries = _without_bypassed(find_unused_entries(run, settled), records.values())
+    unused_entries = find_unused_entries(run, settled)
     kept = keep_entries(run, settled, unused_entries, initial.dump_cache)
     return build_result(run, settled, unused_entries, kept)
 
 
-def _without_bypassed(entries: Iterable[Entry], records: Iterable[ProcessRecord]) -> tuple[Entry, ...]:
-    """Return the entries of the kernels that every process acts on.
+def join_processes(records: Mapping[str, ProcessRecord], initial: InitialCaches, suite_error: str = "") -> EndedRun:
+    """Return the run of all processes as if it was the run of a single process.
 
-    A process asks for no entry of a kernel that it bypasses. Its tests may need the entry in a run without the bypass.
+    :param records: the records by the path of their report. The other parameters: see :func:`build_joint_result`.
     """
-    all_records = list(records)
-    kept = []
-    for entry in entries:
-        if not any(record.bypasses(entry.problem) for record in all_records):
-            kept.append(entry)
-    return tuple(kept)
+    requests = [record.request for record in records.values()]
+    bypasses = tuple(record.bypass for record in records.values())
+    return EndedRun(initial, _join_collected(records, suite_error), _join_requests(requests), bypasses)
 
 
 def _join_collected(records: Mapping[str, ProcessRecord], suite_error: str) -> Collected:
@@ -175,7 +170,7 @@ def _join_collected(records: Mapping[str, ProcessRecord], suite_error: str) -> C
             unhooked = ()
         # The reason of the first process that was not complete is kept.
         incomplete_reason = joined.incomplete_reason
-        process_reason = collected.not_passed_reason or record.disabled_reason
+        process_reason = collected.not_passed_reason or collected.bypass_reason
         if process_reason and not incomplete_reason:
             incomplete_reason = f"{path}: {process_reason}"
         joined = replace(

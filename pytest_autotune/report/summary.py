@@ -145,9 +145,12 @@ def list_notes(result: RunResult, verbosity: int) -> list[Line]:
         notes.append(Line(f"the cache took no part: {result.no_part_reason} (?optional)", color="yellow"))
     if verbosity >= 0:
         notes += _list_entry_notes(result)
-    reason = result.collected.incomplete_reason
+    reason = result.collected.unasked_reason
     if reason and result.request.plan.prunes:
-        notes.append(Line(f"nothing was pruned, the run was not complete: {reason}", color="yellow"))
+        event = "nothing was pruned"
+        if result.collected.incomplete_reason:
+            event = "nothing was pruned, the run was not complete"
+        notes.append(Line(f"{event}: {reason}", color="yellow"))
     elif reason and verbosity > 0 and (result.loaded or result.dump):
         notes.append(Line(f"unused entries not checked: {reason}"))
     if verbosity >= 0:
@@ -186,7 +189,7 @@ def _list_entry_notes(result: RunResult) -> list[Line]:
     for (tuned_version, version), hits in result.other_version_counts.items():
         notes.append(Line(f"{describe_count(hits, 'hit')}, tuned with {tuned_version}; this run has {version}{checks}"))
     advice = ""
-    if result.collected.incomplete_reason:
+    if result.collected.unasked_reason:
         advice = "; an update of a complete run renames the entries"
     for (old_name, new_name), hits in result.rename_counts.items():
         notes.append(Line(f"{describe_count(hits, 'hit')} of {new_name} moved from {old_name}{advice}"))

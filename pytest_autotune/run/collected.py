@@ -63,6 +63,21 @@ class Collected:
     ignored_test_files: tuple[str, ...] = ()
     deselected_count: int = 0
 
+    @property
+    def bypass_reason(self) -> str:
+        """Why calls of any kernel may have bypassed the tuners; empty if none did."""
+        if not self.disabled_tests:
+            return ""
+        return f"{self.disabled_tests[0]} bypasses the tuners by its marker"
+
+    @property
+    def unasked_reason(self) -> str:
+        """Why a test may need an entry that no test of the run asked for; empty if no test may.
+
+        The entries of such a run are not judged: no entry is called unused, and none is pruned or loses its old name.
+        """
+        return self.incomplete_reason or self.bypass_reason
+
 
 class _LastEvents:
     """The facts in the last events of all processes."""

@@ -35,7 +35,7 @@ def dump_run(
     :param folder: keeps the tunings for the next run if the store cannot be written.
     """
     path = str(store)
-    run = EndedRun(initial, collected, request)
+    run = EndedRun.of_one_process(initial, collected, request)
     settled = settle_lookups(run)
     unused_entries = find_unused_entries(run, settled)
     kept = keep_entries(run, settled, unused_entries, initial.dump_cache)

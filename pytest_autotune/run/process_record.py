@@ -12,12 +12,16 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pytest_autotune.cache.merge import without_candidates
-from pytest_autotune.cache.model import Entry, Problem, Versions, is_tuner_named, library_of
+from pytest_autotune.cache.model import Entry, Identity, Versions
 from pytest_autotune.run.collected import Collected
 from pytest_autotune.run.lookup import SPECIALIZATION, Lookup, Policy
 from pytest_autotune.run.request import RunRequest
 from pytest_autotune.run.result import RunResult
+from pytest_autotune.run.unused import Bypass
 from pytest_autotune.workers.events import Event
+
+#: The kind of the events that name the unused entries.
+_UNUSED = "unused"
 
 
 @dataclass(frozen=True)
@@ -29,6 +33,7 @@ class ProcessRecord:
     :param is_update: the process wrote the cache that it loaded.
     :param is_optional: all caches of the process are optional: the caches, their tuners and GPUs may be absent.
     :param modes: name of a mode -> the value of its option.
+    :param unused: the entries that the process itself calls unused.
     """
 
     collected: Collected
@@ -36,24 +41,12 @@ class ProcessRecord:
     is_update: bool = False
     is_optional: bool = False
     modes: Mapping[str, str] = field(default_factory=dict)
-
-    def bypasses(self, problem: Problem) -> bool:
-        """Whether this process asked for no problem of this kernel, although its tests may have called the kernel."""
-        policy, adapters = self.request.policy, self.request.adapters
-        if policy.tuners is not None and not is_tuner_named(problem.tuner, policy.tuners):
-            return True
-        if adapters is not None and problem.library not in adapters:
-            return True
-        if policy.ignores(problem.tuner, problem.kernel):
-            return True
-        return any(library_of(tuner) == problem.library for tuner, _ in self.collected.unhooked)
+    unused: frozenset[Identity] = frozenset()
 
     @property
-    def disabled_reason(self) -> str:
-        """Why calls of any kernel may have bypassed the tuners; empty if none did."""
-        if not self.collected.disabled_tests:
-            return ""
-        return f"{self.collected.disabled_tests[0]} bypasses the tuners by its marker"
+    def bypass(self) -> Bypass:
+        """The kernels that this process bypassed."""
+        return Bypass.build(self.request, self.collected)
 
 
 def encode_record(result: RunResult) -> dict[str, Any]:
@@ -71,6 +64,7 @@ def encode_record(result: RunResult) -> dict[str, Any]:
         "lookups": lookups,
         "mode_events": mode_events,
         "modes": {section.name: section.typed_value for section in result.sections},
+        "unused": [_encode_event(Event(_UNUSED, entry.identity)) for entry in result.unused_entries],
         "unhooked": [list(pair) for pair in collected.unhooked],
         "versions": {library: str(versions) for library, versions in collected.versions.items()},
         "imported_kernels": list(collected.imported_kernels),
@@ -135,6 +129,7 @@ def decode_record(report: Mapping[str, Any]) -> ProcessRecord:
         is_update=bool(record["is_update"]),
         is_optional=bool(record["is_optional"]),
         modes=dict(record["modes"]),
+        unused=_decode_identities(record["unused"]),
     )
 
 
@@ -146,6 +141,7 @@ def _decode_collected(report: Mapping[str, Any], record: Mapping[str, Any]) -> C
         crashed_workers=_read_texts(report["crashed"]),
         incomplete_reason=str(report["incomplete_reason"]),
         not_passed_reason=str(report["not_passed_reason"]),
+        has_only_skips=bool(report["only_skips"]),
         is_interrupted=bool(record["is_interrupted"]),
         test_counts={str(outcome): int(count) for outcome, count in report["tests"].items()},
         notes=_read_texts(report["notes"]),
@@ -171,6 +167,20 @@ def _decode_lookups(pairs: Sequence[Any]) -> tuple[Lookup, ...]:
             raise ValueError("an event of the record is no lookup")
         lookups.append(replace(lookup, process=str(process)))
     return tuple(lookups)
+
+
+def _decode_identities(events: Sequence[Any]) -> frozenset[Identity]:
+    """Return the identities of events.
+
+    :raises ValueError: if an event has no identity.
+    """
+    identities = set()
+    for plain in events:
+        identity = _decode_event(plain).identity
+        if identity is None:
+            raise ValueError("an event of the record has no identity")
+        identities.add(identity)
+    return frozenset(identities)
 
 
 def _decode_event(plain: Any) -> Event:

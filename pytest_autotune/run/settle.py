@@ -26,7 +26,7 @@ from pytest_autotune.run.lookup import SPECIALIZATION, Lookup, Outcome, Policy
 from pytest_autotune.run.request import RunRequest
 from pytest_autotune.run.result import RunResult
 from pytest_autotune.run.rows import build_rows
-from pytest_autotune.run.unused import CacheUsage
+from pytest_autotune.run.unused import Bypass, CacheUsage
 from pytest_autotune.workers.events import Event
 
 #: The process of a recovered measurement.
@@ -56,16 +56,26 @@ class InitialCaches:
 
 @dataclass(frozen=True)
 class EndedRun:
-    """A run when all its processes have ended."""
+    """A run when all its processes have ended.
+
+    :param bypasses: the kernels that the processes bypass; an item for each process.
+
+    """
 
     initial: InitialCaches
     collected: Collected
     request: RunRequest
+    bypasses: tuple[Bypass, ...]
+
+    @classmethod
+    def of_one_process(cls, initial: InitialCaches, collected: Collected, request: RunRequest) -> EndedRun:
+        """Return the run of one pytest process with its workers."""
+        return cls(initial, collected, request, (Bypass.build(request, collected),))
 
     @property
     def is_complete(self) -> bool:
-        """Whether every test ran and passed."""
-        return not self.collected.incomplete_reason
+        """Whether every test ran, passed, and asked for all entries that it needs."""
+        return not self.collected.unasked_reason
 
 
 @dataclass(frozen=True)
@@ -110,7 +120,7 @@ def settle(initial: InitialCaches, collected: Collected, dump_cache: Cache, requ
 
     :param dump_cache: the content of the dump path now. Another run may have written to it since the beginning.
     """
-    run = EndedRun(initial, collected, request)
+    run = EndedRun.of_one_process(initial, collected, request)
     settled = settle_lookups(run)
     unused_entries = find_unused_entries(run, settled)
     kept = keep_entries(run, settled, unused_entries, dump_cache)
@@ -237,9 +247,14 @@ def find_unused_entries(run: EndedRun, settled: SettledLookups) -> tuple[Entry, 
     if not run.is_complete or not run.request.plan.judges_unused:
         return ()
     entries = {entry.identity: entry for entry in (*run.initial.dump_cache.entries, *run.initial.file_entries)}
-    usage = CacheUsage.build(run.collected, run.request.policy, settled.lookups)
+    usage = build_usage(run, settled)
     unused = [entry for entry in entries.values() if usage.is_unused(entry)]
     return tuple(sorted(unused, key=attrgetter("sort_key")))
+
+
+def build_usage(run: EndedRun, settled: SettledLookups) -> CacheUsage:
+    """Return the facts of a run that decide which entries are unused."""
+    return CacheUsage.build(run.collected, run.bypasses, settled.lookups)
 
 
 @dataclass(frozen=True)

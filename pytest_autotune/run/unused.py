@@ -1,43 +1,77 @@
 """The rule for unused entries: which entries should a complete run have asked for? Pure.
 
-:func:`pytest_autotune.run.settle.find_unused_entries` applies the rule, and says which runs are complete enough for it.
+A run's own reports, the gate over many processes and ``pytest-autotune prune`` share the rule. It judges only runs
+without an :attr:`~pytest_autotune.run.collected.Collected.unasked_reason`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from pytest_autotune.cache.model import Device, Entry, Identity, Problem, library_of
+from pytest_autotune.cache.model import Device, Entry, Identity, Problem, is_tuner_named, library_of
 from pytest_autotune.run.collected import Collected
 from pytest_autotune.run.lookup import Lookup, Outcome, Policy
+from pytest_autotune.run.request import RunRequest
+
+
+@dataclass(frozen=True)
+class Bypass:
+    """The kernels that a process bypasses: it asks for no entry of them, although its tests may call them.
+
+    :param adapters: the tuners that have an adapter; None if nobody has listed them.
+    :param unhooked_libraries: the libraries of the tuners that could not be hooked.
+    """
+
+    policy: Policy
+    adapters: tuple[str, ...] | None
+    unhooked_libraries: frozenset[str]
+
+    @classmethod
+    def build(cls, request: RunRequest, collected: Collected) -> Bypass:
+        """Return the bypass of a process with these options and reports."""
+        libraries = frozenset(library_of(tuner) for tuner, _ in collected.unhooked)
+        return cls(request.policy, request.adapters, libraries)
+
+    def covers(self, problem: Problem) -> bool:
+        """Whether the process bypasses the kernel of a problem."""
+        named_tuners = self.policy.tuners
+        if named_tuners is not None and not is_tuner_named(problem.tuner, named_tuners):
+            # The user named other tuners.
+            return True
+        if self.adapters is not None and problem.library not in self.adapters:
+            return True
+        if problem.library in self.unhooked_libraries:
+            return True
+        return self.policy.ignores(problem.tuner, problem.kernel)
 
 
 @dataclass(frozen=True)
 class CacheUsage:
     """The facts of a complete run that decide whether an entry is unused.
 
+    The run is one process with its workers, or all processes of a CI run together.
+
+    :param bypasses: of all processes of the run.
     :param identities: the identities that lookups asked for, and the identities of the entries that they used.
     :param problems: the problems that lookups asked for.
     :param unserved_problems: the problems whose lookup had another outcome than a hit.
     :param devices: the devices of all lookups.
     :param asked_kernels: the kernels of all lookups, as ``tuner:kernel``.
-    :param bypassed_libraries: the libraries of the tuners that could not be hooked.
     """
 
     collected: Collected
-    policy: Policy
+    bypasses: tuple[Bypass, ...]
     identities: set[Identity] = field(default_factory=set)
     problems: set[Problem] = field(default_factory=set)
     unserved_problems: set[Problem] = field(default_factory=set)
     devices: set[Device] = field(default_factory=set)
     asked_kernels: set[str] = field(default_factory=set)
-    bypassed_libraries: set[str] = field(default_factory=set)
 
     @classmethod
-    def build(cls, collected: Collected, policy: Policy, lookups: Iterable[Lookup]) -> CacheUsage:
+    def build(cls, collected: Collected, bypasses: Sequence[Bypass], lookups: Iterable[Lookup]) -> CacheUsage:
         """Return the facts of a run with these lookups."""
-        usage = cls(collected, policy)
+        usage = cls(collected, tuple(bypasses))
         for lookup in lookups:
             usage.identities.add(lookup.identity)
             if lookup.entry is not None:
@@ -47,9 +81,11 @@ class CacheUsage:
                 usage.unserved_problems.add(lookup.problem)
             usage.devices.add(lookup.problem.device)
             usage.asked_kernels.add(lookup.problem.name)
-        for tuner, _ in collected.unhooked:
-            usage.bypassed_libraries.add(library_of(tuner))
         return usage
+
+    def may_need(self, problem: Problem) -> bool:
+        """Whether a test of the run asked for a problem, or may have called its kernel without asking."""
+        return problem in self.problems or self._is_bypassed(problem)
 
     def is_unused(self, entry: Entry) -> bool:
         """Whether this run should have asked for an entry and did not.
@@ -67,17 +103,14 @@ class CacheUsage:
         if problem.device not in self.devices:
             # Runs on the entry's device ask for the entry.
             return False
-        if problem.library in self.bypassed_libraries:
-            # Calls of a tuner that could not be hooked ask for nothing, and may need the entry.
+        if self._is_bypassed(problem):
+            # A process of the run asks for no entry of this kernel. Its tests may need the entry in another run.
             return False
         if not self._has_same_version(entry):
             # Runs with the entry's version of the library ask for the entry.
             return False
         if not self._has_loaded_kernel(problem):
             # The kernel belongs to code that this run did not import, for example to another suite.
-            return False
-        if self.policy.ignores(problem.tuner, problem.kernel):
-            # The user bypasses the kernel in this run, so no call of the kernel could ask.
             return False
         if entry.asked_by in self.asked_kernels:
             # Only candidates of another tuning launch the kernel. That tuning was a hit, so its candidates did not run.
@@ -86,6 +119,9 @@ class CacheUsage:
         # a run in another order may ask for this entry of the problem.
         may_be_pruned_so_again = entry.fingerprint.is_pruned and problem in self.problems
         return not may_be_pruned_so_again
+
+    def _is_bypassed(self, problem: Problem) -> bool:
+        return any(bypass.covers(problem) for bypass in self.bypasses)
 
     def _has_same_version(self, entry: Entry) -> bool:
         """Whether the run used the minor version of the library that the entry was tuned with."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from tests.conftest import Suite
@@ -50,6 +52,23 @@ def test_after(tune): assert op(tune) == "a"
 
     result.assert_outcomes(passed=4)
     assert section(result)[-1].startswith("1 hit")
+
+
+def test_a_bypassing_test_keeps_its_entries_from_being_unused(serial_suite: Suite, section) -> None:
+    """The test asks for no entry, so nobody knows which entries it needs without the marker."""
+    test = "def test_a(tune): op(tune, 1)\n{mark}\ndef test_b(tune): op(tune, 2)\n"
+    write(serial_suite, test.format(mark="")).dump()
+    before = serial_suite.cache.read_bytes()
+    write(serial_suite, test.format(mark="@off"))
+
+    result = serial_suite.load("-v", "--autotune-fail-on-unused", "--autotune-report=r.json")
+    pruned = serial_suite.load("--autotune-update=prune")
+
+    reason = "test_marked.py::test_b bypasses the tuners by its marker"
+    assert f"unused entries not checked: {reason}" in section(result)
+    assert json.loads((serial_suite.folder / "r.json").read_text())["unused"] == []
+    assert f"nothing was pruned: {reason}" in section(pruned)
+    assert serial_suite.cache.read_bytes() == before
 
 
 def test_the_hint_for_a_markers_cache_creates_and_updates_it(serial_suite: Suite, section) -> None:
