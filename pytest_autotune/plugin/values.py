@@ -377,8 +377,12 @@ def _refuse_beside(config: pytest.Config, reason: str, *names: str) -> None:
     :raises pytest.UsageError: for the first option that the command line sets to a value that is no default.
     """
     for name in names:
-        # An empty value undoes the ini file's value, and "tune" is the default of on_miss and on_stale.
-        if config.getoption(f"autotune_{name}") not in (None, "", [], "tune"):
+        value = config.getoption(f"autotune_{name}")
+        if name in ("on_miss", "on_stale") and value == "tune":
+            # This is the default. As a value of other options, "tune" is a path.
+            continue
+        # An empty value undoes the ini file's value.
+        if value not in (None, "", []):
             raise pytest.UsageError(f"--autotune-{name.replace('_', '-')}: {reason} (leave one of the two out)")
 
 

@@ -184,23 +184,41 @@ class Log:
         :raises TypeError: if the event cannot be encoded; see :meth:`Event.encode`.
         """
         line = event.encode()
+        self._renew_after_fork()
+        with self._mutex:
+            return self._append_line(line)
+
+    def close(self, last: Event) -> None:
+        """Write the last event. Events that threads append later are dropped, also for the next run.
+
+        :raises TypeError: if the event cannot be encoded. The log is then still open.
+        """
+        line = last.encode()
+        self._renew_after_fork()
+        with self._mutex:
+            self._append_line(line)
+            self._is_closed = True
+
+    def _renew_after_fork(self) -> None:
+        """In a forked child, begin a log of its own. A thread of the parent may hold the parent's mutex for ever."""
         if getpid() != self._owner:
-            # This is a forked child. A thread of the parent may hold the parent's mutex for ever.
             self._mutex = threading.Lock()
             self._owner = getpid()
             self.lines = []
-        with self._mutex:
-            if self._is_closed:
-                return False
-            self.lines.append(line)
-            if self.folder is None:
-                return False
-            try:
-                self._write(self.folder, line)
-            except OSError as error:
-                self.error = self.error or f"{error.strerror or error}"
-                return False
-            return True
+
+    def _append_line(self, line: str) -> bool:
+        """Write a line, unless the log is closed; return whether the line is in the file. Needs the mutex."""
+        if self._is_closed:
+            return False
+        self.lines.append(line)
+        if self.folder is None:
+            return False
+        try:
+            self._write(self.folder, line)
+        except OSError as error:
+            self.error = self.error or f"{error.strerror or error}"
+            return False
+        return True
 
     def _write(self, folder: Path, line: str) -> None:
         # The file is opened for each line: a test, or another run, may clear pytest's cache at any time.
@@ -209,11 +227,6 @@ class Log:
         with BufferedWriter(FileIO(folder / f"{self.name}{_SUFFIX}", "ab")) as file:
             # On a full disk, only a part of a line is written. The first line end separates the next line from it.
             file.write(f"\n{line}\n".encode())
-
-    def close(self, last: Event) -> None:
-        """Write the last event. Events that threads append later are dropped, also for the next run."""
-        self.append(last)
-        self._is_closed = True
 
 
 class LogReader:

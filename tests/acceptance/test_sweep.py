@@ -137,7 +137,8 @@ def test_a_sweep_ignores_loads_and_limits_of_the_ini_file(serial_suite: Suite) -
     serial_suite.pytester.makeini("[pytest]\nautotune_load = none.pb\nautotune_max_misses = 0\n")
 
     assert serial_suite.run("--autotune-sweep=1/2", "-k", "matmul").ret == 0
-    for option in ("--autotune-load=c.pb", "--autotune-dump=c.pb", "--autotune-max-misses=0"):
+    # "tune" is the default of other options, and a path here.
+    for option in ("--autotune-load=c.pb", "--autotune-dump=c.pb", "--autotune-dump=tune", "--autotune-max-misses=0"):
         result = serial_suite.run("--autotune-sweep=1", option)
         assert result.ret == 4
         result.stderr.fnmatch_lines([f"ERROR: {option.split('=')[0]}: a sweep loads and dumps nothing*"])
