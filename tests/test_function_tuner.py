@@ -31,7 +31,7 @@ from pytest_autotune.tuners import function
 from pytest_autotune.tuners.function.identity import multiple_of, power_of_two, source_text
 from pytest_autotune.tuners.function.plan import Optuna, Random, find_processor
 from pytest_autotune.tuners.function.space import InvalidConfiguration, TuningError, as_space, params_of, product
-from pytest_autotune.tuners.function.tuner import loss, tune
+from pytest_autotune.tuners.function.tuner import loss, tune, tuned
 from pytest_autotune.tuners.measuring.clocks import HostClock
 from pytest_autotune.tuners.measuring.options import Measuring
 from pytest_autotune.tuners.source.values import DtypeName
@@ -820,3 +820,32 @@ def test_candidates_compile_with_the_context_of_the_caller() -> None:
     tune("kernel", space=[1, 2, 3], run=lambda config, compiled: None, compile=lambda config: seen.append(mode.get()))
 
     assert seen == ["of the test"] * 3
+
+
+def test_spaces_of_a_plain_value_and_of_a_named_value_differ() -> None:
+    """The configurations 1 and {"config": 1} have the same params."""
+    plain, named = as_space([1, 2]), as_space([{"config": 1}, {"config": 2}])
+    assert plain.digest != named.digest
+    assert named.digest == product(config=[2, 1]).digest
+
+
+def test_a_tuned_method_follows_the_members_of_its_object() -> None:
+    sources = []
+
+    class Base:
+        @tuned(space=[1, 2])
+        def work(self, x: int, config: int) -> int:
+            return self.scale(x)
+
+        def scale(self, x: int) -> int:
+            return x * 2
+
+    class Derived(Base):
+        def scale(self, x: int) -> int:
+            return x * 3
+
+    for cls in (Base, Derived):
+        tuned_function = cls.work.__closure__[0].cell_contents  # type: ignore[attr-defined]
+        (source,) = tuned_function._list_sources((cls(), 1))
+        sources.append(source_text(source))
+    assert sources[0] != sources[1]

@@ -634,6 +634,11 @@ def test_the_digest_reads_imports_of_a_function(load, tmp_path, monkeypatch, bod
     assert source_digest(run) == before
     deep.write_text("import math\ndef work(c):\n    return c * 3\n")
     assert source_digest(run) != before
+    if "kernels_space" not in body:  # Python runs the package above a module, too
+        deep.write_text("import math\ndef work(c):\n    return c * 2\n")
+        assert source_digest(run) == before
+        (package / "__init__.py").write_text("from .deep import work\nLIMIT = 3\n")
+        assert source_digest(run) != before
 
 
 def test_a_module_as_source_includes_its_imports(load, tmp_path, monkeypatch) -> None:
@@ -686,6 +691,45 @@ def pick(x):
 @pick.register
 def _(x: int):
     return x * 6
+class Area:
+    factor = 2
+    @property
+    def size(self):
+        return 1
+    @size.setter
+    def size(self, value):
+        self.factor = value * 11
+    @size.deleter
+    def size(self):
+        self.factor = 12
+    def set(self, x):
+        self.size = x
+        del self.size
+    @functools.singledispatchmethod
+    def pick(self, x):
+        return x
+    @pick.register
+    def _(self, x: int):
+        return x * 13
+    def first(self, x):
+        return self.pick(x)
+class Config:
+    SIZE = 14
+class constexpr:
+    def __init__(self, value):
+        self.value = value
+CONFIG = constexpr(Config)
+class Holder:
+    _config_ = Config
+    __config__ = Config
+class Caller:
+    def __call__(self, x):
+        return x * 15
+    def run(self, x):
+        return self(x)
+setting = Area().set
+first = Area().first
+calling = Caller().run
 def kernel(x):
     return USED
 """
@@ -694,6 +738,15 @@ def kernel(x):
 @pytest.mark.parametrize(
     ("used", "old", "new"),
     [
+        ("Area()", "* 11", "* 110"),
+        ("Area()", "= 12", "= 120"),
+        ("Area()", "* 13", "* 130"),
+        ("setting(x)", "* 11", "* 110"),
+        ("setting(x)", "= 12", "= 120"),
+        ("first(x)", "* 13", "* 130"),
+        ("CONFIG", "= 14", "= 140"),
+        ("Holder._config_", "= 14", "= 140"),
+        ("calling(x)", "* 15", "* 150"),
         ("HALF", "(1, 2)", "(1, 20)"),
         ("TENTH", "0.1", "0.10"),
         ("Made()", "return 3", "return 30"),

@@ -85,7 +85,14 @@ class Space(ABC):
     @cached_property
     def digest(self) -> str:
         """A digest that is equal for spaces with the same configurations, in any order."""
-        return digest("\n".join(sorted(_text(configuration.params) for configuration in self)))
+        texts = []
+        for configuration in self:
+            text = _text(configuration.params)
+            # {"config": 1} and 1 have the same params, and are two configurations.
+            if len(configuration.params) == 1 and configuration.params[0].name == "config":
+                text += _describe_kind(configuration.config)
+            texts.append(text)
+        return digest("\n".join(sorted(texts)))
 
     @cached_property
     def only(self) -> Configuration | None:
@@ -276,6 +283,13 @@ def _list_parts(config: object) -> Mapping[Any, object]:
         named_values: Mapping[Any, object] = config._asdict()
         return named_values
     return {"config": config}
+
+
+def _describe_kind(config: object) -> str:
+    """Return ``" named"`` for a configuration with named parts, such as a mapping; empty for a plain value."""
+    if isinstance(config, Mapping) or dataclasses.is_dataclass(config) or hasattr(config, "_asdict"):
+        return " named"
+    return ""
 
 
 def _text(params: Iterable[Value]) -> str:

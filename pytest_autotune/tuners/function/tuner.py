@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial, wraps
 from pathlib import Path
+from types import MethodType
 from typing import Any
 
 from pytest_autotune.cache.digest_parts import digest_of_candidates, digest_of_parts
@@ -46,6 +47,7 @@ from pytest_autotune.tuners.measuring.clocks import Runner
 from pytest_autotune.tuners.measuring.options import Measuring, make_clock
 from pytest_autotune.tuners.measuring.race import CAPTURED, Contest
 from pytest_autotune.tuners.measuring.times import UnusableTimesError
+from pytest_autotune.tuners.source.attributes import find_in_class, read_stored
 from pytest_autotune.tuners.source.distributions import Distribution
 from pytest_autotune.tuners.source.libraries import find_version, list_versions
 from pytest_autotune.tuners.source.source_digest import FORM, DigestedSource, digest, stable_value
@@ -577,7 +579,7 @@ class _TunedFunction:
         if self.key is not None:
             key = self.key(*args, **kwargs)
         call = _Call(self.function, args, kwargs)
-        options = {**self.options, **self._bind_callbacks(args, kwargs), "source": self._list_sources()}
+        options = {**self.options, **self._bind_callbacks(args, kwargs), "source": self._list_sources(args)}
         config = tune(self.kernel, key=key, space=self.space, run=call.run, **options)
         return call.run(config)
 
@@ -589,15 +591,27 @@ class _TunedFunction:
                 callbacks[name] = _BoundCallback(self.options[name], args, kwargs)
         return callbacks
 
-    def _list_sources(self) -> object:
-        """Return the argument ``source=``. By default: the user's functions, which bound callbacks hide."""
+    def _list_sources(self, args: tuple[Any, ...]) -> object:
+        """Return the argument ``source=``. By default: the user's functions, which bound callbacks hide.
+
+        :param args: the arguments of a call.
+        """
         source: object = self.options.get("source")
         if source is not None:
             return source
         compile = self.options.get("compile")
         if compile is None:
-            return [self.function]
-        return [self.function, compile]
+            return [self._bind_method(args)]
+        return [self._bind_method(args), compile]
+
+    def _bind_method(self, args: tuple[Any, ...]) -> object:
+        """Return the function, bound to its object if it is a method: ``self.area()`` depends on the object's class."""
+        if not args:
+            return self.function
+        member = find_in_class(type(args[0]), read_stored(self.function, "__name__", ""))
+        if read_stored(member, "__wrapped__") is self.function:
+            return MethodType(self.function, args[0])
+        return self.function
 
 
 @dataclass(frozen=True)

@@ -47,6 +47,7 @@ from pytest_autotune.tuners.source.functions import (
     is_library_code,
     list_compiled_options,
     list_layers,
+    list_other_functions,
     python_function,
     qualified_name,
     read_attribute,
@@ -237,6 +238,10 @@ class CodeDigests:
                 if text is not None:
                     lines.append(f"{class_name(base)}.{name}: {text}")
                 pending += self._list_members(member)
+                for function in list_other_functions(class_attributes(base)[attribute]).values():
+                    pending += self._list_members(function)
+                for line in self._describe_other_functions(name, class_attributes(base)[attribute]):
+                    lines.append(f"{class_name(base)}.{line}")
         if len(lines) == 1:
             return lines[0]
         return digest("\n".join(lines))
@@ -298,6 +303,14 @@ class CodeDigests:
             text = self._describe_attribute(name, unwrap_attribute(value))
             if text is not None:
                 yield f"{name}: {text}"
+            yield from self._describe_other_functions(name, value)
+
+    def _describe_other_functions(self, name: str, attribute: object) -> Iterator[str]:
+        """Yield a line for a property's setter and deleter, and for each function of a ``singledispatchmethod``."""
+        for kind, function in list_other_functions(attribute).items():
+            text = self._describe_attribute(name, function)
+            if text is not None:
+                yield f"{name} {kind}: {text}"
 
     def _describe_field_defaults(self, cls: type, class_text: str) -> Iterator[str]:
         """Yield a line for each default of a dataclass or named tuple that is not an attribute of the class."""
@@ -324,6 +337,9 @@ class CodeDigests:
                 return self._describe(value, name)
             except UncacheableError:  # a decorator of the class made the function
                 return None
+        # A class of the user has an attribute such as _kernel_ = Kernel only if the user wrote it.
+        if is_special and is_instance(value, type):
+            return self._describe_unnamed_class(value)
         # torch gives each class of autograd.Function a class of its own.
         if is_special or (is_instance(value, type) and is_library_code(value)):
             return None
@@ -348,6 +364,9 @@ class CodeDigests:
 
         :param path: the name of the value in the source; empty if the source has no name for it.
         """
+        inner = unwrapped(value)
+        if is_instance(inner, type):  # such as tl.constexpr(Config)
+            value = inner
         if is_instance(value, (MethodType, BuiltinMethodType)):
             text = self._describe_bound_method(value, path)
             if text is not None:

@@ -34,7 +34,7 @@ from pytest_autotune.tuners.source.attributes import (
     is_instance,
     module_attributes,
 )
-from pytest_autotune.tuners.source.functions import qualified_name
+from pytest_autotune.tuners.source.functions import python_function, qualified_name
 
 _LAYOUT_WORDS = {tokenize.INDENT: "<indent>", tokenize.DEDENT: "<dedent>", tokenize.NEWLINE: "<newline>"}
 _OMITTED_TOKENS = {tokenize.COMMENT, tokenize.NL, tokenize.ENCODING, tokenize.ENDMARKER}
@@ -193,7 +193,13 @@ class Import:
             parents = package.split(".")
             base = ".".join(parents[: len(parents) - self.level + 1])
             module = f"{base}.{module}".strip(".")
-        return [module, *(f"{module}.{name}" for name in self.names)]
+        modules = [module, *(f"{module}.{name}" for name in self.names)]
+        # Python also runs the packages above a module. It has run those above the statement itself before.
+        parent = module.rpartition(".")[0]
+        while parent and not f"{package}.".startswith(f"{parent}."):
+            modules.append(parent)
+            parent = parent.rpartition(".")[0]
+        return modules
 
 
 @dataclass(frozen=True)
@@ -364,8 +370,9 @@ def check_module_not_edited(module: ModuleType) -> None:
             values += class_attributes(value).values()
     filename = attributes.get("__file__")
     for value in values:
-        if type(value) is FunctionType and value.__code__.co_filename == filename:
-            _check_not_edited(value.__code__, str(attributes.get("__name__")))
+        function = python_function(value)
+        if function is not None and function.__code__.co_filename == filename:
+            _check_not_edited(function.__code__, str(attributes.get("__name__")))
 
 
 @lru_cache(maxsize=8)
@@ -476,6 +483,8 @@ def _list_members(node: ast.AST) -> tuple[str, ...]:
     for part in ast.walk(node):
         if isinstance(part, ast.Attribute) and _describe_owner(part.value) in owners:
             members.add(part.attr)
+        elif isinstance(part, ast.Call) and _describe_owner(part.func) in owners:  # self(x)
+            members.add("__call__")
     return tuple(sorted(members))
 
 
