@@ -3,14 +3,20 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: example test test-gpu test-jax test-helion test-adapters lint workflows docs package proto clean
+.PHONY: example test test-nightly test-gpu test-jax test-helion test-adapters lint workflows docs package proto clean
 
 example: $(VENV)/ready
 	$(BIN)/python example_suite/walkthrough.py
 
 # By file: what the tests of a file share, such as a run with torch, is made once and nobody waits for it.
+# tests/conftest.py puts the long files first; xdist would begin with the files that have most tests.
 test: $(VENV)/ready
-	$(BIN)/python -m pytest -n 2 --dist=loadfile
+	$(BIN)/python -m pytest -n 2 --dist=loadfile --no-loadscope-reorder
+
+# The tests that `test` leaves out, and sixty times as many random cache files.
+test-nightly: $(VENV)/ready
+	$(BIN)/python -m pytest -m nightly
+	AUTOTUNE_FUZZ=60 $(BIN)/python -m pytest -n 2 tests/test_formats_fuzz.py
 
 # On a machine with an NVIDIA GPU.
 test-gpu: $(VENV)/ready

@@ -19,6 +19,9 @@ from tests import forked_workers
 
 # Each run in this process forgets what it was the first to import.
 forked_workers.import_all()
+forked_workers.read_entry_points_once()
+# Each run collects garbage, and these modules are none.
+gc.freeze()
 
 # The processes that tests start read bytecode of this package where there is some, and many an environment has
 # PYTHONDONTWRITEBYTECODE set: they would compile all of it each.
@@ -99,6 +102,9 @@ class Suite:
                 patch.delenv(name, raising=False)
             for name, value in environment.items():
                 patch.setenv(name, value)
+            # Import hooks of a run end with it.
+            patch.setattr("wrapt.importer._post_import_hooks", {})
+            patch.setattr("wrapt.importer._post_import_hooks_init", False)
             if _has_xdist():  # which gives its workers the path that there was when it was imported
                 patch.setattr("xdist.workermanage._sys_path", list(sys.path))
             # An editable install is imported by the outer run before this one could rewrite it.
@@ -157,6 +163,31 @@ def workers_are_forked() -> Iterator[None]:
         if _has_xdist():
             forked_workers.install(patch)
         yield
+
+
+#: The files that take longest, in the order in which workers begin them: a worker that began one last would end alone.
+LONG_FILES = [
+    "test_inductor",
+    "test_ci_recipes",
+    "test_crashes",
+    "test_export",
+    "test_segments",
+    "test_process_gate",
+    "test_own_errors",
+    "test_gate_without_load",
+    "test_gate",
+    "test_unused",
+    "test_readme",
+    "test_ranks",
+    "test_action",
+]
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the tests of :data:`LONG_FILES` first."""
+    places = {name: place for place, name in enumerate(LONG_FILES)}
+    items.sort(key=lambda item: places.get(item.path.stem, len(LONG_FILES)))
 
 
 def autotuners() -> list[Any]:

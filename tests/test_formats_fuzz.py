@@ -1,6 +1,6 @@
 """Any cache comes back from every format; any bytes come to a cache or to one line of error.
 
-``AUTOTUNE_FUZZ=20`` runs twenty times as many examples.
+``AUTOTUNE_FUZZ=60`` runs sixty times as many examples, as ``make test-nightly`` does.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ caches = st.lists(entries, max_size=4, unique_by=lambda entry: (entry.problem, e
 
 
 @pytest.mark.parametrize("format", Format, ids=lambda format: format.value.name)
-@examples(60)
+@examples(20)
 @given(cache=caches, order=st.randoms())
 def test_any_cache_is_read_back_and_its_order_changes_no_byte(format, cache, order):
     data = encode(cache, format)
@@ -91,7 +91,7 @@ def read_by_protobuf(written: str) -> Cache | None:
     return decode(message.SerializeToString() or b"\x08\x00", Format.BINARY, "cache")
 
 
-@examples(100)
+@examples(30)
 @given(cache=caches)
 def test_protobuf_and_our_reader_read_our_text_alike(cache):
     written = encode(cache, Format.TEXT).decode()
@@ -140,7 +140,7 @@ def decoded(data: bytes, format: Format) -> Cache | None:
 
 
 @pytest.mark.parametrize("format", Format, ids=lambda format: format.value.name)
-@examples(100)
+@examples(30)
 @given(data=st.data())
 def test_a_damaged_file_is_a_writable_cache_or_a_one_line_error(format, data):
     """No damage raises any error but a CacheError."""
@@ -171,7 +171,7 @@ def test_our_readers_accept_exactly_the_text_of_protobuf():
     """Our reader passes text with another layout on to protobuf's parser."""
     chance = random.Random(1)
     accepted = 0
-    for _ in range(5000 * MORE):
+    for _ in range(1600 * MORE):
         written = mutant(chance)
         try:
             theirs = read_by_protobuf(written)
@@ -187,11 +187,11 @@ def test_our_readers_accept_exactly_the_text_of_protobuf():
         elif not ours.lossy:  # of those, it takes none unless it is told to
             accepted += 1
             assert repr(ours) == repr(theirs), f"{refused}: {written}"
-    assert accepted > 100 * MORE
+    assert accepted > 30 * MORE
 
 
 @pytest.mark.parametrize("format", Format, ids=lambda format: format.value.name)
-@examples(100)
+@examples(30)
 @given(data=st.binary(max_size=200) | st.lists(tokens, max_size=30).map(lambda words: "".join(words).encode()))
 def test_any_bytes_are_a_cache_or_a_one_line_error(format, data):
     decoded(data, format)

@@ -21,7 +21,8 @@ TOY = Path(__file__).parent / "toy_tuner"
 def without(mode: str, folder: Path) -> None:
     """Copy the package without a mode: its file, and its row."""
     copy = folder / "pytest_autotune"
-    shutil.copytree(PACKAGE, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    # With its bytecode, which fits copies too: three processes would compile the package each.
+    shutil.copytree(PACKAGE, copy)
     (copy / "modes" / f"{mode}.py").unlink()
     registry = copy / "modes" / "__init__.py"
     text = registry.read_text(encoding="utf-8")
@@ -42,8 +43,9 @@ def test_without_a_mode_a_cache_is_dumped_and_loaded(mode: ModeRow, tmp_path: Pa
 
     def run(*args: str) -> subprocess.CompletedProcess[str]:
         path = os.pathsep.join([str(tmp_path), str(TOY)])
-        command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *args]
+        command = [sys.executable, "-m", "pytest", "-ppytest_autotune.plugin", "-pno:cacheprovider", *args]
         environment = {**os.environ, "PYTHONPATH": path, "TOY_LOG": str(tmp_path / "log")}
+        environment["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
         return subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
 
     assert "1 problem tuned" in run("--autotune-dump=cache.textproto").stdout

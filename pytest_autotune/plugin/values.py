@@ -533,11 +533,14 @@ def _read_tuner_names(value: str | Sequence[str] | None, option: Option) -> tupl
     names: list[str] = []
     for text in texts:
         names += text.replace(",", " ").split()
+    if not names:
+        # Most runs name no tuner. To list the tuners of other packages, Python reads a file of each installed package.
+        return None
     libraries = [*TUNERS, *(entry_point.name for entry_point in list_third_party_tuners())]
     for name in names:
         if library_of(name) not in libraries:
             raise ValueError(f"unknown tuner {name!r} (known: {', '.join(libraries)})")
-    return tuple(names) or None
+    return tuple(names)
 
 
 def _read_lines(value: Sequence[str] | None, option: Option) -> tuple[str, ...]:

@@ -34,6 +34,7 @@ def run(*command: str | Path, status: int = 0, **environment: str) -> str:
 
 
 @pytest.mark.index
+@pytest.mark.nightly
 def test_the_first_minute_runs_with_the_built_wheel(tmp_path: Path) -> None:
     """The wheel is built from the sdist. The first minute has an environment of its own and 120 seconds."""
     run(".ci/build", tmp_path / "dist")
