@@ -299,7 +299,7 @@ def test_merge_says_what_it_replaced_that_no_shard_has(run: Run) -> None:
 
     lines = run("merge", "1.pb", "-o", "out.textproto")[1]
 
-    message = "; 1 problem that it held gone: in no FILE (to keep such, name it as one)"
+    message = "; 1 problem of its old content gone, which no FILE has (to keep it, name OUT as a FILE, too)"
     assert lines == [f"1 entry of 1 cache written to out.textproto{message}"]
 
 

@@ -71,6 +71,7 @@ class Diff:
         return Counter(change.entry.problem.device for change in self.changes)
 
     def __str__(self) -> str:
+        """Return the changes of :attr:`device` by their kind, then the number of changes on each other device."""
         main_device = self.device
         kinds = Counter(change.kind for change in self.changes if change.entry.problem.device == main_device)
         parts = [kind.count(kinds[kind]) for kind in ChangeKind if kinds[kind]]
@@ -127,7 +128,7 @@ class _Comparison:
         return Diff(tuple(self._changes), self._unchanged_count)
 
     def _pair(self, likeness: _Likeness, kind: ChangeKind) -> None:
-        """Find an old entry for each added entry that is like an entry that was removed.
+        """Find an old entry for each added entry. Both are then a single change, and no longer added and removed.
 
         :param kind: the kind of the change if both entries have the same choice.
         """
@@ -143,10 +144,16 @@ class _Comparison:
             self._add_pair(old_entry, entry, kind)
         self._added = unpaired
 
-    def _add_pair(self, old: Entry, new: Entry, kind: ChangeKind) -> None:
+    def _add_pair(self, old: Entry, new: Entry, same_choice_kind: ChangeKind) -> None:
+        """Add the change of an old entry into a new entry.
+
+        :param same_choice_kind: the kind of the change if both have the same choice, and not only other versions.
+        """
         if replace(old, versions=new.versions) == new:
             kind = ChangeKind.VERSIONS
-        elif not _has_same_result(old, new):
+        elif _has_same_result(old, new):
+            kind = same_choice_kind
+        else:
             kind = ChangeKind.CHOICE
         self._changes.append(Change(kind, old, new))
 

@@ -12,7 +12,7 @@ from pytest_autotune.cache.model import Cache, Device, Entry, Fingerprint, Probl
 class EntryIndex:
     """The entries of some caches. Entries with the same key are in the order of precedence.
 
-    :param entries: in that order.
+    :param entries: the entries in the order of precedence.
     """
 
     def __init__(self, entries: Iterable[Entry]) -> None:

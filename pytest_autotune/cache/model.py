@@ -21,7 +21,8 @@ _BY_NAME = attrgetter("name")
 
 #: The name of a value of a fingerprint: the digest of the candidates that pruning left, if it left fewer.
 PRUNED = "pruned"
-#: The type of that value if pruning made candidates that are not in the list, and so were not measured with it.
+#: The type of that value if pruning made candidates that are not in the list. A measurement of the whole list then says
+#: nothing about them.
 NEW_CANDIDATES_TYPE = "digest.anew"
 
 
@@ -173,12 +174,12 @@ def _type_name(value: object) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """The type of processor that measurements hold for; not an index, not a host.
+    """A type of processor. A measurement holds for all processors of the type, so a device has no index and no host.
 
     :param name: the maker's name, ``"NVIDIA H200"``.
     :param arch: the architecture that kernels are compiled for, ``"sm_90"``.
-    :param multiprocessors: their number; of a CPU, the number of threads; 0 if the number means nothing. Slices of a
-        GPU differ in it.
+    :param multiprocessors: the number of multiprocessors, or of a CPU's threads; 0 if the device has no such number.
+        Slices of a GPU differ in this number.
     """
 
     name: str
@@ -205,7 +206,7 @@ class Device:
 
     @property
     def is_gpu(self) -> bool:
-        """Whether the device is no CPU, and not Triton's interpreter."""
+        """Whether the device is a GPU: neither a CPU nor Triton's interpreter."""
         return self.name.lower() != "cpu" and self.arch != "interpreter"
 
     @property
@@ -227,7 +228,7 @@ class Candidate:
     """One configuration that a tuner may choose.
 
     :param id: the tuner's own stable name of the configuration; empty if it has none.
-    :param time_us: in microseconds; None if the candidate was not measured.
+    :param time_us: the measured time in microseconds; None if the candidate was not measured.
     :param failed: why the candidate cannot be used; empty if it can.
     :param label: readable words about the candidate or its measurement.
     """
@@ -341,7 +342,10 @@ class Fingerprint(tuple[Value, ...]):
 
     @property
     def has_only_listed_candidates(self) -> bool:
-        """Whether all candidates are in the list. If the fastest of the list is among them, it is their fastest."""
+        """Whether all candidates that pruning left are in the list.
+
+        Then the fastest candidate of the list is also the fastest of the candidates that pruning left, if it is one.
+        """
         return all(value.type != NEW_CANDIDATES_TYPE for value in self if value.name == PRUNED)
 
     def without_pruning(self) -> Fingerprint:
@@ -448,7 +452,8 @@ class Entry:
     :param digests: the parts of the fingerprint's digests, if they are known. A file has them once for all entries.
     :param generation: how often the entry was replaced, or removed from a shared store. If several caches have the
         entry, the highest generation stays, whatever the times are.
-    :param asked_by: the tuning, as ``tuner:kernel``, that alone asked for the entry; empty if a test asked.
+    :param asked_by: the tuning, as ``tuner:kernel``, during which the entry was asked for; empty if a test itself
+        asked for the entry.
     """
 
     problem: Problem
@@ -483,8 +488,10 @@ class Entry:
     @property
     def is_failure(self) -> bool:
         """Whether the result is that no candidate can be used. Each candidate then says why."""
-        has_result = self.choice is not None or self.native or not self.candidates
-        return not has_result and all(candidate.failed for candidate in self.candidates)
+        if self.choice is not None or self.native:
+            return False
+        # An entry without any candidate has no result at all.
+        return bool(self.candidates) and all(candidate.failed for candidate in self.candidates)
 
     @property
     def sort_key(self) -> tuple[object, ...]:

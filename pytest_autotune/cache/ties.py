@@ -160,16 +160,19 @@ def keeps_entry(old: Entry, new: Entry, is_rejected: bool = False) -> bool:
         # The cause may pass. If both failed, the words may differ, because a test can draw them at random.
         return old.is_failure or not is_rejected
     if old.choice is None or new.choice is None:
+        # The times of all candidates, or the tuner's own bytes, are the result. No noise is allowed for these.
         return (old.choice, old.candidates, old.native) == (new.choice, new.candidates, new.native)
     best_us = find_best_time_us(new)
     if best_us == float("inf"):
         # A tuner that reports no times gives no reason to change the choice.
         return True
     times = _times_by_position(new.candidates)
-    kept = _find_position(old.choice, times, new.candidates)
-    if kept is None:
+    old_position = _find_position(old.choice, times, new.candidates)
+    if old_position is None:
+        # The old choice is no candidate any more, or it was not measured.
         return False
-    return choose_candidate(times, kept_choice_tolerance(new.problem.device, best_us), kept) == kept
+    tolerance = kept_choice_tolerance(new.problem.device, best_us)
+    return choose_candidate(times, tolerance, old_position) == old_position
 
 
 def _times_by_position(candidates: Sequence[Candidate]) -> dict[int, float]:

@@ -65,7 +65,7 @@ def command(files: tuple[str, ...], output: str, base: str | None) -> None:
     line = f"{counts} written to {safe(updated.written_to)}"
     if lost_count:
         problems = describe_count(lost_count, "problem")
-        line += f"; {problems} that it held gone: in no FILE (to keep such, name it as one)"
+        line += f"; {problems} of its old content gone, which no FILE has (to keep it, name OUT as a FILE, too)"
     print_lines([line, *describe_combined(combined, base is not None)])
 
 

@@ -41,7 +41,7 @@ _CPU_FLAGS = {"amx_tile": "amx", "avx512f": "avx512", "avx2": "avx2", "sve": "sv
 def current_gpu() -> Device | None:
     """Return the type of the GPU on which this thread launches kernels now; None if it cannot have launched any.
 
-    If torch has initialised a GPU, torch's current GPU is returned. Else the GPU of the thread's CUDA context is.
+    It is torch's current GPU if torch has initialised one, else the GPU of the thread's CUDA context.
     """
     cuda = torch_cuda()
     if cuda is not None:

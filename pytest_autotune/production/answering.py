@@ -144,6 +144,7 @@ def can_compile(call: Call, config: Any) -> bool:
     from pytest_autotune.tuners.triton.internals.autotuners import is_interpreted
 
     if is_interpreted(call.autotuner) or stream_is_capturing():
+        # The interpreter compiles nothing. While a stream is captured, no code can be loaded for a check.
         return True
     try:
         compile_and_load(call, config)

@@ -67,18 +67,20 @@ class _PlainBuilder:
         unknown_fields: Any = UnknownFieldSet(message)
         plain: Plain = {}
         for unknown_field in unknown_fields:
+            # The reader reports a field that it does not know by its name. Here, the number is all that is known.
             plain[str(unknown_field.field_number)] = None
         for descriptor, content in message.ListFields():
             field = MESSAGES[kind][descriptor.name]
-            if field.kind not in MESSAGES:
-                plain[descriptor.name] = list(content) if field.is_list else content
-            elif field.is_list:
+            if field.is_list:
                 plain[descriptor.name] = [self._build_item(item, field.kind) for item in content]
             else:
                 plain[descriptor.name] = self._build_item(content, field.kind)
         return plain
 
-    def _build_item(self, message: Any, kind: str) -> Plain:
+    def _build_item(self, message: Any, kind: str) -> Any:
+        """Return the plain mapping of a message; a scalar as it is."""
+        if kind not in MESSAGES:
+            return message
         if kind != "value":
             return self.build(message, kind)
         data = message.SerializeToString()

@@ -23,7 +23,8 @@ FORMAT_VERSION = 1
 #: The fields of a message by their names.
 Plain = dict[str, Any]
 
-#: A larger file is not read if it is laid out otherwise than we write it: protobuf's parser takes about 1 s per MiB.
+#: A larger file is read only if it is laid out as we write it. Other layouts need protobuf's parser, which takes about
+#: 1 s per MiB.
 MAX_FOREIGN_BYTES = 8 << 20
 
 
@@ -205,6 +206,7 @@ def _message_mapping(kind: str, message: object) -> Plain:
 
 
 def _field_value(field: Field, value: Any) -> Any:
+    """Return a field of the model as plain data: messages become mappings, and tuples become lists."""
     if field.kind == "value":
         return [_value_mapping(item) for item in value]
     if field.kind == "candidate" and field.is_list:
@@ -221,6 +223,7 @@ def _candidate_mapping(candidate: Candidate) -> Plain:
 
 
 def _value_mapping(value: Value) -> Plain:
+    """Return a value with its scalar in the field of the scalar's type: ``{"name": "M", "int": 64}``."""
     plain: Plain = {}
     if value.name:
         plain["name"] = value.name

@@ -127,7 +127,8 @@ def open_url(location: Location) -> OpenedUrl:
     config: Any = {}
     if not has_credentials:
         config = {"skip_signature": True}
-    # The library follows redirects, and sends the session's token along: never without TLS, at least.
+    # The library follows redirects, and sends the session's token along. No option prevents that. Without allow_http,
+    # it refuses at least a redirect to a host without TLS.
     client: Any = {"timeout": f"{_REQUEST_S}s", "connect_timeout": "2s", "allow_http": _allows_http(scheme)}
     wait = {"init_backoff": timedelta(milliseconds=100), "max_backoff": timedelta(seconds=1), "base": 2}
     retry: Any = {"max_retries": 5, "retry_timeout": timedelta(seconds=_RETRY_S), "backoff": wait}
@@ -174,6 +175,7 @@ def _allows_http(scheme: str) -> bool:
 def describe_request_error(error: BaseException) -> str:
     """Return an error of the library in short; its own text has pages of details."""
     text = str(error)
+    # The store has answered: the status and its code are short, and name no host.
     if status := re.search(r"status code: (\d{3}[ A-Za-z]*)", text):
         answer = f"the store answers {status[1].strip()}"
         if code := re.search(r"<Code>(\w+)</Code>", text):
@@ -183,6 +185,7 @@ def describe_request_error(error: BaseException) -> str:
     if address := re.search(r"Error performing \w+ \w+://([^/?#\s]*)", text):
         # Text before an @ may be a password.
         host = f" ({address[1].rpartition('@')[2]})"
+    # The store has not answered.
     if re.search(r"\bTimed ?[oO]ut|kind: Timeout", text):
         return f"no answer within {_REQUEST_S} s{host}"
     if cause := re.search(r'(?:message|error): "([^"]*)"', text):
