@@ -10,7 +10,7 @@ import pytest
 
 from pytest_autotune.cache.model import Device
 from pytest_autotune.devices import find_only_type
-from pytest_autotune.modes.compile_ahead import COMPILED, CompileAhead, cores
+from pytest_autotune.modes.compile_ahead import COMPILED, CompileAhead
 from pytest_autotune.tuners.triton.ahead import list_reached
 from pytest_autotune.workers.events import Event
 from tests.results import result
@@ -120,13 +120,3 @@ def test_what_several_processes_compiled_is_added_up() -> None:
     section = CompileAhead().build_section(result(mode_events=tuple(Event(COMPILED, data=one) for one in told)))
 
     assert section.data["compiled_ahead"] == {"kernels": 3, "seconds": 1.75, "failed": 1, "reason": "ValueError: no"}
-
-
-@pytest.mark.parametrize(
-    ("quota", "usable"), [("200000 100000", 2), ("max 100000", 8), ("50000 100000", 1), ("", 8), ("9900000 100000", 8)]
-)
-def test_a_container_has_the_cores_that_it_has_time_of(tmp_path: Path, quota: str, usable: int) -> None:
-    (tmp_path / "cpu.max").write_text(quota)
-
-    assert cores(8, tmp_path / "cpu.max") == usable
-    assert cores(8, tmp_path / "there-is-none") == 8

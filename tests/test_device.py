@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -141,3 +142,33 @@ def test_a_cpu_has_as_many_threads_as_its_tuner_uses() -> None:
 )
 def test_a_device_is_described_in_words(on: Device, told: str) -> None:
     assert str(on) == told
+
+
+@pytest.mark.parametrize(
+    ("quotas", "usable"),
+    [
+        ({"": "200000 100000"}, 2),
+        ({"": "max 100000"}, 8),
+        ({"": "50000 100000"}, 1),
+        ({"": "9900000 100000"}, 8),
+        ({"": "a damaged file"}, 8),
+        ({}, 8),
+        ({"slice/tests": "max 100000", "slice": "300000 100000"}, 3),
+        ({"slice/tests": "200000 100000", "slice": "300000 100000"}, 2),
+    ],
+)
+def test_usable_cores_respect_the_quotas_of_control_groups(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quotas: dict[str, str], usable: int
+) -> None:
+    """The process is in the group ``slice/tests``. Inside a container, the group's path may lead nowhere."""
+    monkeypatch.setattr("pytest_autotune.devices._count_threads", lambda: 8)
+    membership = tmp_path / "cgroup"
+    membership.write_text("12:cpu:/version1\n0::/slice/tests\n")
+    groups = tmp_path / "groups"
+    for group, quota in quotas.items():
+        (groups / group).mkdir(parents=True, exist_ok=True)
+        (groups / group / "cpu.max").write_text(quota)
+
+    assert device.count_usable_cores(groups, membership) == usable
+    if set(quotas) <= {""}:
+        assert device.count_usable_cores(groups, tmp_path / "missing") == usable

@@ -476,6 +476,13 @@ def test_without_optuna_the_search_says_what_to_install(monkeypatch: Any) -> Non
         tune("k", space=[1, 2], run=identity, strategy=Optuna(trials=1), measuring=AS_TOLD)
 
 
+@pytest.mark.parametrize("trials", [0, -1])
+@pytest.mark.parametrize("strategy", [Random, Optuna])
+def test_a_strategy_without_trials_is_refused(strategy: Any, trials: int) -> None:
+    with pytest.raises(ValueError, match=rf"{strategy.__name__}\(trials={trials}\): expected one or more"):
+        strategy(trials=trials)
+
+
 def test_an_unknown_strategy_is_refused() -> None:
     with pytest.raises(TypeError, match="strategy="):
         tune("k", space=[1, 2], run=identity, strategy="guess")

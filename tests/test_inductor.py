@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -29,7 +30,7 @@ from pytest_autotune.testing import AdapterConformance
 from pytest_autotune.tuners.inductor import Adapter as InductorAdapter
 from pytest_autotune.tuners.inductor import identity
 from pytest_autotune.tuners.inductor.benchmarks import Benchmarks
-from pytest_autotune.tuners.inductor.graph_shape import Paddings
+from pytest_autotune.tuners.inductor.graph_shape import PaddingDecision, Paddings
 from pytest_autotune.tuners.inductor.template_key import template_key
 from pytest_autotune.tuners.inductor.templates import TemplateDecision
 from pytest_autotune.tuners.shared.patches import Patches
@@ -452,7 +453,7 @@ def test_each_fusion_measurement_has_an_entry_with_a_time(gpu_runs: Runs) -> Non
     assert {row["label"] for row in rows} == {"whether to fuse"}
 
 
-@pytest.mark.skipif(device.cpu().multiprocessors < 2, reason="compiles in threads only with two cores or more")
+@pytest.mark.skipif(device.count_usable_cores() < 2, reason="compiles in threads only with two cores or more")
 def test_a_run_that_only_loads_compiles_in_threads(gpu_runs: Runs) -> None:
     assert gpu_runs.dump.facts_of("test_softmax")["threads"] == ["MainThread"]
     for test in ("test_softmax", "test_mlp", "test_user_kernel"):
@@ -704,6 +705,16 @@ def test_a_padding_key_has_measured_sizes_and_settings() -> None:
     assert key(Symbol(4)) != key(Symbol(512))
     module.torch.are_deterministic_algorithms_enabled = lambda: True
     assert key(4)[-1] == Value("settings", "deterministic algorithms", "settings")
+
+
+def test_a_decision_belongs_to_its_thread() -> None:
+    paddings = Paddings(Benchmarks())
+    decision = PaddingDecision(None, "aten.mm", MATRIX.device, "")  # type: ignore[arg-type]
+
+    with paddings.deciding(decision), ThreadPoolExecutor(1) as pool:
+        assert paddings.decision is decision
+        assert pool.submit(getattr, paddings, "decision").result() is None
+    assert paddings.decision is None
 
 
 def template(template_id: str, name: str, description: str = "") -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -86,6 +87,29 @@ def test_only_measurements_of_a_search_are_timed_here() -> None:
     assert outside == INDUCTORS_TIME_MS
     assert inside == pytest.approx(0.005, rel=0.01)
     assert len(inductor.benchmarked) == 1
+
+
+def test_each_thread_holds_the_device_for_its_own_search() -> None:
+    """A search in another thread begins and ends while a search of this thread measures."""
+    inductor = Inductor()
+    part, _ = hooked(inductor, Gpu())
+    outer, inner = a_tuning(), a_tuning()
+    times_ms: list[float] = []
+
+    def search_in_thread() -> None:
+        times_ms.append(inductor.benchmarker.benchmark(lambda: 5.0, rep=40))
+        with part.searching(inner), part.hold_device():
+            times_ms.append(inner.holders)
+
+    with part.searching(outer):
+        thread = threading.Thread(target=search_in_thread)
+        thread.start()
+        thread.join()
+        with part.hold_device():
+            assert (outer.holders, inner.holders) == (1, 0)
+
+    # The thread had no search at first, so Inductor's own benchmark measured.
+    assert times_ms == [INDUCTORS_TIME_MS, 1]
 
 
 @pytest.mark.parametrize(

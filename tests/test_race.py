@@ -285,7 +285,8 @@ def test_a_race_ends_when_a_failure_breaks_the_device() -> None:
         Race(gpu, expected=(MemoryError,)).probe([*runners([1.0]), Runner(breaking)])
 
     assert lost.value.number == 1
-    assert "illegal memory access" in str(lost.value.__cause__)
+    assert str(lost.value.candidate_error) == "fault"
+    assert "illegal memory access" in str(lost.value.kernel_error)
 
 
 def test_nothing_is_chosen_where_all_fail() -> None:

@@ -57,6 +57,8 @@ class AbsentGpu:
         self.times_us: dict[int, float] = {}
         #: Errors that a launch raises, by block size, and at which launch of it.
         self.fails: dict[int, tuple[int, BaseException]] = {}
+        #: The error that the device raises after it has failed.
+        self.device_error: Exception | None = None
         self.launched: list[int] = []
         #: What happened on the device, in order.
         self.seen: list[str] = []
@@ -135,7 +137,12 @@ class AbsentGpu:
             gpu.seen.append("busy")
             gpu.now_us += cycles / 1980
 
-        return SimpleNamespace(Event=Event, _sleep=sleep, synchronize=lambda: gpu.seen.append("wait"))
+        def synchronize() -> None:
+            gpu.seen.append("wait")
+            if gpu.device_error is not None:
+                raise gpu.device_error
+
+        return SimpleNamespace(Event=Event, _sleep=sleep, synchronize=synchronize)
 
 
 @pytest.fixture
@@ -587,6 +594,26 @@ def test_device_errors_and_ctrl_c_reach_the_test(run, absent_gpu, error) -> None
     with pytest.raises(type(error)):
         hooked_kernel([16, 32])[(1,)](torch.zeros(128), torch.zeros(128), 3)
 
+    assert not [lookup for lookup in lookups if lookup.is_tuned]
+
+
+def test_a_lost_device_raises_its_error_in_the_test(run, absent_gpu) -> None:
+    """A candidate fails, and the device no longer works afterwards. The test gets the device's error."""
+    absent_gpu.fails = {32: (2, triton.runtime.errors.OutOfResources(9, 1, "registers"))}
+    kernel = hooked_kernel([16, 32])
+    device_error = RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    def break_device(arguments: Any, exception: Any) -> None:
+        if exception is not None:
+            absent_gpu.device_error = device_error
+
+    kernel.post_hook = break_device
+    lookups = run(is_dumping=True)
+
+    with pytest.raises(RuntimeError, match="an illegal memory access") as caught:
+        kernel[(1,)](torch.zeros(128), torch.zeros(128), 3)
+
+    assert caught.value is device_error
     assert not [lookup for lookup in lookups if lookup.is_tuned]
 
 

@@ -176,6 +176,32 @@ def cpu(threads: int = 0) -> Device:
     return Device("CPU", _find_cpu_arch(), threads or _count_threads())
 
 
+def count_usable_cores(cgroups: Path = Path("/sys/fs/cgroup"), membership: Path = Path("/proc/self/cgroup")) -> int:
+    """Return the number of cores whose time this process may use.
+
+    A container can often run on all cores of a machine, but gets only a part of their time. The file ``cpu.max`` of a
+    control group (version 2) has this quota: ``200000 100000`` allows 200 ms in each 100 ms, which is two cores.
+    The quotas of all groups around the process's own group count, too. The result is at least 1.
+
+    :param cgroups: the folder of control groups. Inside a container, it is usually the folder of the container's group.
+    :param membership: the file that names the process's own group: ``0::/system.slice/tests.service``.
+    """
+    cores = _count_threads()
+    group = cgroups
+    with suppress(OSError, ValueError):
+        for line in membership.read_text(encoding="utf-8").splitlines():
+            if line.startswith("0::/"):
+                group = cgroups / line.removeprefix("0::/")
+    while True:
+        # A group without a quota has `max` in the place of a time, and the outermost group has no file.
+        with suppress(OSError, ValueError, ZeroDivisionError):
+            time_us, period_us = (group / "cpu.max").read_text(encoding="ascii").split()
+            cores = min(cores, int(time_us) // int(period_us))
+        if group == cgroups:
+            return max(cores, 1)
+        group = group.parent
+
+
 def _count_threads() -> int:
     """Return the number of threads of this process that may run at once."""
     if hasattr(os, "sched_getaffinity"):

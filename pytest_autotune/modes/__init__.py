@@ -183,8 +183,8 @@ MODES = (
                 "compile_ahead",
                 "word",
                 "on: threads compile the loaded choices of Triton's kernels before tests ask for them, where each "
-                "process has more than one core; always: whatever else runs on the machine",
-                "on|off|always",
+                "process has more than one core",
+                "on|off",
                 "on",
                 only="ini",
             ),

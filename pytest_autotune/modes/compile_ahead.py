@@ -7,7 +7,6 @@ compilation failed, the test compiles the kernel itself.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
 from pathlib import Path
 
 from pytest_autotune import devices
@@ -27,16 +26,12 @@ MOST_THREADS = 8
 
 
 class CompileAhead(Mode):
-    """The compilations of one process.
-
-    :param always: compile even if the other processes of the run need all cores.
-    """
+    """The compilations of one process."""
 
     name = "compile_ahead"
     needs_loaded = True
 
-    def __init__(self, *, always: bool = False) -> None:
-        self._always = always
+    def __init__(self) -> None:
         self._pool: CompilePool | None = None
         self._seconds: list[float] = []
         self._failures: list[str] = []
@@ -46,9 +41,7 @@ class CompileAhead(Mode):
     ) -> None:
         """Begin the compilations in threads, unless every core is needed for tests."""
         # One core of each process is for its tests.
-        spare_cores = cores(devices.cpu().multiprocessors) // processes - 1
-        if self._always:
-            spare_cores = max(spare_cores, 1)
+        spare_cores = devices.count_usable_cores() // processes - 1
         if reporter.index is None or folder is None:
             # No choice is loaded, or there is no place for the locks that keep a test from compiling the same kernel.
             return
@@ -109,19 +102,4 @@ def make(compile_ahead: str) -> CompileAhead | None:
     """Make the mode from its option."""
     if compile_ahead == "off":
         return None
-    return CompileAhead(always=compile_ahead == "always")
-
-
-def cores(affinity: int, quota: Path = Path("/sys/fs/cgroup/cpu.max")) -> int:
-    """Return the number of cores that this process may use.
-
-    A container may run on all cores of a machine and get only a part of their time. For example, the quota
-    ``200000 100000`` allows 200 ms in each 100 ms, which is two cores.
-
-    :param affinity: the number of cores that the process may run on.
-    :param quota: the file with the container's quota: its time and the period, in microseconds.
-    """
-    with suppress(OSError, ValueError, ZeroDivisionError):
-        time_us, period_us = quota.read_text(encoding="ascii").split()
-        return max(min(affinity, int(time_us) // int(period_us)), 1)
-    return affinity
+    return CompileAhead()

@@ -145,7 +145,7 @@ class TestProcess:
 
     def __init__(self, config: pytest.Config, options: Options, context: WorkerContext) -> None:
         self._context = context
-        share = max(devices.cpu().multiprocessors // context.workers, 1)
+        share = max(devices.count_usable_cores() // context.workers, 1)
         policy = replace(options.policy, compile_threads=share)
         self.session = Session(
             policy,

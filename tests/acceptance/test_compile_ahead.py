@@ -198,8 +198,7 @@ def suite(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Suite:
     monkeypatch.delenv("PYTEST_ADDOPTS", raising=False)
     monkeypatch.setattr("pytest_autotune.devices.current_gpu", lambda: None)
     monkeypatch.setattr("pytest_autotune.devices.find_only_type", lambda known: Device("cuda", "sm_90"))
-    monkeypatch.setattr("pytest_autotune.devices.cpu", lambda: Device("CPU", "avx2", 3))
-    monkeypatch.setattr("pytest_autotune.modes.compile_ahead.cores", lambda cores: cores)
+    monkeypatch.setattr("pytest_autotune.devices.count_usable_cores", lambda: 3)
     return Suite(pytester)
 
 
@@ -335,14 +334,15 @@ def test_it_can_be_turned_off(suite: Suite, monkeypatch: pytest.MonkeyPatch, off
 
 
 def test_workers_compile_ahead_only_with_spare_cores(suite: Suite, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With autotune_compile_ahead=always a worker compiles ahead on a single core, too."""
-    monkeypatch.setattr("pytest_autotune.modes.compile_ahead.cores", lambda _: 1)
+    """The only core of a process is for its tests, and a second core compiles."""
+    monkeypatch.setattr("pytest_autotune.devices.count_usable_cores", lambda: 1)
     suite.dump()
     suite.wants(0)
 
     assert suite.run("--autotune-load=cache.textproto")["compiled_ahead"]["kernels"] == 0
     suite.wants(5)
-    report = suite.run("--autotune-load=cache.textproto", "-oautotune_compile_ahead=always")
+    monkeypatch.setattr("pytest_autotune.devices.count_usable_cores", lambda: 2)
+    report = suite.run("--autotune-load=cache.textproto")
     assert report["compiled_ahead"]["kernels"] == 5
 
 

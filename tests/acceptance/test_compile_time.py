@@ -178,7 +178,7 @@ def compiled_ahead(request):
 @pytest.fixture
 def suite(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> CompiledSuite:
     monkeypatch.setattr("pytest_autotune.devices.find_only_type", lambda known: Device("cuda", "sm_90"))
-    monkeypatch.setattr("pytest_autotune.devices.cpu", lambda: Device("CPU", "avx2", 3))
+    monkeypatch.setattr("pytest_autotune.devices.count_usable_cores", lambda: 3)
     suite = CompiledSuite(pytester)
     suite.write(conftest=CONFTEST, lib=LIBRARY, test_lib=TESTS)
     return suite
@@ -189,7 +189,7 @@ def test_a_load_compiles_as_the_tests_do(suite: CompiledSuite) -> None:
     suite.plain().assert_outcomes(passed=8)
     suite.dump().assert_outcomes(passed=8)
 
-    suite.load("-oautotune_compile_ahead=always").assert_outcomes(passed=8)
+    suite.load().assert_outcomes(passed=8)
 
     ahead = suite.report["compiled_ahead"]
     assert (ahead["kernels"], ahead["failed"]) == (1, 0)

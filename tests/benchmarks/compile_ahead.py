@@ -151,7 +151,7 @@ class _Benchmark:
         report = suite.place / "report.json"
         report.unlink(missing_ok=True)
         options = [f"--autotune-load={suite.cache}", f"--autotune-report={report}", f"-n{run.workers}"]
-        options.append(f"-oautotune_compile_ahead={'off' if arm == 'off' else self._options.on}")
+        options.append(f"-oautotune_compile_ahead={'off' if arm == 'off' else 'on'}")
         self.say(f"{suite.title}, {run.title}, {arm} ...")
         done = self.pytest(suite, *options, "-v", compiled=compiled, cores=run.cores)
         if done is None:
@@ -205,7 +205,6 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--runs", default="0,4,0@2,2@2")
     parser.add_argument("--dump-workers", default="4")
-    parser.add_argument("--on", default="on", choices=("on", "always"))
     parser.add_argument("--cache", action="append", default=[])
     parser.add_argument("--as-it-is", action="store_true")
     options = parser.parse_args()

@@ -59,17 +59,16 @@ def pytest_unconfigure(config):
 """
 ONE_AT_A_TIME = """
 from filelock import FileLock
-from pytest_autotune.tuners.xla.compilations import XlaCompileWatcher
+from pytest_autotune.tuners.xla.compilations import CompilationHook
 
-watch = XlaCompileWatcher.watch
+ask = CompilationHook.ask
 
-def watch_alone(self, compile, *args):
-    def compile_alone():
-        with FileLock("one_at_a_time.lock", poll_interval=0.02):
-            return compile()
-    return watch(self, compile_alone, *args)
+def ask_alone(self, call):
+    # The call's contexts end after the compilation.
+    call.enter(FileLock("one_at_a_time.lock", poll_interval=0.02))
+    ask(self, call)
 
-XlaCompileWatcher.watch = watch_alone
+CompilationHook.ask = ask_alone
 """
 DUMPS = ["dump", "dump, once more", "dump, -n 4", "dump, -n 4, one compilation at a time"]
 REPEATS = int(sys.argv[1]) if len(sys.argv) > 1 else 3

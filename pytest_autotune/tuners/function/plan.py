@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -59,6 +58,10 @@ class Random:
 
     trials: int = 100
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.trials < 1:
+            raise ValueError(f"Random(trials={self.trials}): expected one or more")
 
     def search(self, space: Space, batch_size: int, benchmark: Benchmark) -> None:
         """Measure configurations, each at most once.
@@ -252,7 +255,7 @@ class Plan:
             return self.compile_threads
         session = MEMORIES[-1].session
         if session is None:
-            return os.cpu_count() or 1
+            return devices.count_usable_cores()
         return session.policy.compile_threads
 
     @property

@@ -384,11 +384,12 @@ class Bench:
         """Raise the kernel's own errors, and a TuningError that names the candidate if the device no longer works."""
         try:
             yield
-        except LaunchError as error:
-            error.raise_kernel_error()
         except DeviceLostError as lost:
             configuration = self._trials[self._raced_positions[lost.number]].configuration
-            raise _build_lost_device_error(configuration, lost.error, lost.__cause__ or lost) from lost.error
+            error = _build_lost_device_error(configuration, lost.candidate_error, lost.kernel_error)
+            raise error from lost.candidate_error
+        except LaunchError as launch_error:
+            launch_error.raise_kernel_error()
 
     def _take_results(self, positions: Sequence[int], results: Sequence[CandidateResult]) -> None:
         """Put the results of the race into the trials at these positions."""

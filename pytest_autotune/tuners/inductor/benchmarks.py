@@ -9,6 +9,7 @@ is.
 from __future__ import annotations
 
 import inspect
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from types import ModuleType
@@ -37,6 +38,16 @@ def make_flushing_clock() -> Clock:
     return torch_clock(flush_l2=True)
 
 
+class _ThreadSearches(threading.local):
+    """The searches of one thread, which end in this thread. Two threads may launch compiled functions at once."""
+
+    def __init__(self) -> None:
+        #: The searches that measure now. Each began inside the search before it.
+        self.searches: list[Tuning] = []
+        #: The clock of these searches, made for the first measurement.
+        self.clock: Clock | None = None
+
+
 class Benchmarks:
     """The part of the adapter that times Inductor's measurements on a GPU."""
 
@@ -47,9 +58,7 @@ class Benchmarks:
         self.make_clock = make_clock
         #: Inductor's module ``benchmarking``; None until it is hooked.
         self._module: Any = None
-        self._clock: Clock | None = None
-        #: The searches that measure now. Each began inside the search before it.
-        self._searches: list[Tuning] = []
+        self._thread = _ThreadSearches()
 
     def hook(self, module: ModuleType, session: Session, patches: Patches) -> None:
         self._module = module
@@ -68,23 +77,23 @@ class Benchmarks:
     @contextmanager
     def searching(self, tuning: Tuning) -> Iterator[None]:
         """Time a search that also compiles. Such a search holds the device only inside :meth:`hold_device`."""
-        self._searches.append(tuning)
+        self._thread.searches.append(tuning)
         try:
             yield
         finally:
-            self._searches.pop()
-            if not self._searches:
-                self._clock = None  # frees the buffer that flushes the cache
+            self._thread.searches.pop()
+            if not self._thread.searches:
+                self._thread.clock = None  # frees the buffer that flushes the cache
 
     def hold_device(self) -> AbstractContextManager[None]:
         """Hold the device for a measurement of the search that began last."""
-        return self._searches[-1].measuring()
+        return self._thread.searches[-1].measuring()
 
     @property
     def is_used(self) -> bool:
         """Whether Inductor's next measurement would be timed by this part."""
         module = self._module
-        if not self._searches or module is None:
+        if not self._thread.searches or module is None:
             return False
         for name in ("benchmark", "benchmark_gpu"):
             function = getattr(type(module.benchmarker), name, None)
@@ -99,7 +108,7 @@ class Benchmarks:
 
         :param arguments: the arguments of Inductor's benchmark that differ from their defaults.
         """
-        if not self._searches or not arguments.keys() <= _KNOWN_ARGUMENTS:
+        if not self._thread.searches or not arguments.keys() <= _KNOWN_ARGUMENTS:
             return None
         if arguments.get("device_type") not in (None, "cuda"):
             return None
@@ -121,7 +130,7 @@ class Benchmarks:
         """
         if not self.is_used or len(launchers) < 2 or autotuner.device_props.type != "cuda":
             return {}
-        search = self._searches[-1]
+        search = self._thread.searches[-1]
         with self.hold_device():
             try:
                 race = Race(self._find_clock(), progress=search.report_race)
@@ -139,9 +148,9 @@ class Benchmarks:
         return times_ms
 
     def _find_clock(self) -> Clock:
-        if self._clock is None:
-            self._clock = self.make_clock()
-        return self._clock
+        if self._thread.clock is None:
+            self._thread.clock = self.make_clock()
+        return self._thread.clock
 
 
 class BenchmarkGpuHook(CallHook):

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import tempfile
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -205,6 +206,14 @@ class PaddingDecision:
     tuning: Tuning | None = None
 
 
+class _ThreadDecisions(threading.local):
+    """The decisions of one thread. Each decision ends in the thread in which it began."""
+
+    def __init__(self) -> None:
+        #: The decisions that Inductor makes now. Each began inside the decision before it.
+        self.decisions: list[PaddingDecision] = []
+
+
 class Paddings:
     """The part of the adapter for the padding of matrix products.
 
@@ -217,8 +226,7 @@ class Paddings:
 
     def __init__(self, benchmarks: Benchmarks) -> None:
         self.benchmarks = benchmarks
-        #: The decisions that Inductor makes now. Each began inside the decision before it.
-        self.decisions: list[PaddingDecision] = []
+        self._thread = _ThreadDecisions()
         #: Times of products without padding. Inductor measures such a time once for several decisions.
         self.unpadded_times_ms: dict[str, float] = {}
 
@@ -232,11 +240,18 @@ class Paddings:
     @contextmanager
     def deciding(self, decision: PaddingDecision) -> Iterator[None]:
         """Answer the questions to Inductor's cache, for a decision that Inductor makes inside."""
-        self.decisions.append(decision)
+        self._thread.decisions.append(decision)
         try:
             yield
         finally:
-            self.decisions.pop()
+            self._thread.decisions.pop()
+
+    @property
+    def decision(self) -> PaddingDecision | None:
+        """The decision of this thread. None: Inductor makes no decision now, or a decision without the plugin."""
+        if not self._thread.decisions:
+            return None
+        return self._thread.decisions[-1]
 
 
 class PaddingHook(CallHook):
@@ -269,11 +284,11 @@ class FindDecisionHook(CallHook):
 
     def ask(self, call: HookedCall) -> CallResult | None:
         """Return the entry's decision. The result None has Inductor measure."""
-        if not self._paddings.decisions:
+        decision = self._paddings.decision
+        if decision is None:
             return None
         if self._module.torch._inductor.config.deterministic:  # Inductor then decides without a measurement
             return CallResult(None)
-        decision = self._paddings.decisions[-1]
         problem = self._build_problem(decision, call.arguments["key"])
         question = PaddingQuestion(problem, label="whether to pad", versions=versions())
         tuning = decision.call.enter(self._session.tuning(question))
@@ -301,13 +316,13 @@ class RecordDecisionHook(CallHook):
 
     def ask(self, call: HookedCall) -> CallResult | None:
         """Record the decision if Inductor has measured."""
-        if not self._paddings.decisions:
+        decision = self._paddings.decision
+        if decision is None:
             return None
-        tuning = self._paddings.decisions[-1].tuning
-        if tuning is not None:
+        if decision.tuning is not None:
             # The entry has no choice, so a dump always keeps the last measurement, as it keeps the last times. The
             # decision shapes the rest of the graph.
-            tuning.record(None, [Candidate(params=(Value("pad", bool(call.arguments["value"])),))])
+            decision.tuning.record(None, [Candidate(params=(Value("pad", bool(call.arguments["value"])),))])
         return CallResult(None)
 
 
@@ -319,7 +334,7 @@ class FindTimeHook(CallHook):
 
     def ask(self, call: HookedCall) -> CallResult | None:
         """Return the time of the product without padding, if this run has measured it."""
-        if not self._paddings.decisions:
+        if self._paddings.decision is None:
             return None
         return CallResult(self._paddings.unpadded_times_ms.get(call.arguments["key"]))
 
@@ -332,7 +347,7 @@ class NoteTimeHook(CallHook):
 
     def ask(self, call: HookedCall) -> CallResult | None:
         """Note the time of the product without padding."""
-        if not self._paddings.decisions:
+        if self._paddings.decision is None:
             return None
         self._paddings.unpadded_times_ms[call.arguments["key"]] = call.arguments["value"]
         return CallResult(None)

@@ -27,13 +27,20 @@ SHORTEST_BUSY_US = 20.0
 BUSY_MARGIN = 1.3
 
 
-class DeviceLostError(Exception):
-    """The device no longer works after the candidate of this number failed; every later one would, too."""
+class DeviceLostError(LaunchError):
+    """The device no longer works after a candidate failed, so every later candidate would fail, too.
 
-    def __init__(self, number: int, error: BaseException) -> None:
-        super().__init__(f"the device no longer works after candidate {number}: {error}")
+    The test gets the device's error, as it would from the next launch.
+
+    :param number: the number of the candidate that failed.
+    :param candidate_error: the error of this candidate.
+    :param device_error: the error that the device raises since then.
+    """
+
+    def __init__(self, number: int, candidate_error: BaseException, device_error: Exception) -> None:
+        super().__init__(device_error)
         self.number = number
-        self.error = error
+        self.candidate_error = candidate_error
 
 
 @dataclass(frozen=True)
@@ -289,7 +296,7 @@ class Launching:
         try:
             self._clock.synchronise()
         except Exception as device_error:
-            raise DeviceLostError(racer.number, error) from device_error
+            raise DeviceLostError(racer.number, error, device_error) from device_error
 
 
 def _are_enough(in_time: Sequence[RacerLaunch], launches: Sequence[RacerLaunch]) -> bool:

@@ -294,12 +294,14 @@ class Choices(CallHook):
     def _forget_before_the_next_test(self, call: Call) -> None:
         """Have Triton forget a choice before the next test, if the next test must ask again. There are two such cases:
 
-        - A pruner looks at arguments outside the key. It may exclude the choice of this test in the next test, but
-          Triton's memory would give the choice to the next test.
+        - The kernel has a pruner, which may look at arguments outside the key. Triton calls the pruner only if its
+          memory has no choice for the key. With this choice in the memory, the next test would launch a config that
+          the pruner may exclude.
         - In a sweep, each test gets a choice of its own, and the sweep must know the choice.
         """
         autotuner = call.autotuner
-        # A performance model may leave other candidates each time, without this choice: each test would tune again.
+        # A performance model also sees all arguments of a launch, and keeps the candidates with the best estimates. In
+        # the next test they may lack this choice. If Triton forgot the choice, each such test would tune again.
         is_pruned = find_pruner(autotuner) is not None and autotuner.perf_model is None
         if is_pruned or self._session.picks_candidates:
             self._session.at_next_test(_RememberedChoice(autotuner.cache, call.tuning_key).forget)

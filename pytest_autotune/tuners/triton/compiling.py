@@ -143,7 +143,7 @@ def load_ahead(call: Call, configs: Sequence[Any]) -> dict[Any, Hashable]:
     :returns: the code of each candidate that was loaded, see :func:`find_launched_code`.
     """
     codes: dict[Any, Hashable] = {}
-    # CUDA does not allow to load code while the stream captures a graph.
+    # While a stream captures a graph, CUDA refuses cuModuleLoadData, with which Triton loads a kernel.
     if stream_is_capturing():
         return codes
     for config in configs:

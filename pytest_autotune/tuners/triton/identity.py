@@ -87,8 +87,8 @@ class Call:
     def adopt(self, config: Any, times_ms: Mapping[Any, float], seconds: float = 0.0) -> None:
         """Leave the autotuner in the state that Triton's benchmark would leave if it had chosen this config.
 
-        Like Triton's benchmark, the method ends with the autotuner's ``pre_hook``, which resets the tensors that the
-        launches of candidates have changed.
+        Like Triton's benchmark, the method calls the autotuner's ``pre_hook`` with ``reset_only=True``. The hook then
+        resets the tensors that the launches of candidates have changed.
 
         :param times_ms: the time of each config in milliseconds.
         :param seconds: the duration of the benchmark.
@@ -103,7 +103,8 @@ class Call:
                 raise LaunchError(error) from error
         self.autotuner.configs_timings = {timed: [time_ms] * 3 for timed, time_ms in times_ms.items()}
         self.autotuner.bench_time = seconds
-        # This line is the last: another thread that finds the choice may read the times, too.
+        # Triton's `run` looks into `cache` without a lock. From here on, a launch in another thread has the choice, and
+        # code after that launch may read the times. The times are therefore set first.
         self.autotuner.cache[self.tuning_key] = config
 
 
