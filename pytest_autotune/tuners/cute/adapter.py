@@ -71,12 +71,9 @@ class Adapter:
         self._untracked = functions.list_tuned_names()
 
     def _rebind_decorated(self, functions: JitFunctions) -> None:
-        """Have the functions ask the session that a module has decorated before now.
-
-        An example is a module of kernels that a conftest.py imported.
-        """
+        """Replace the functions that were decorated before the hook, such as those that a conftest.py imported."""
         for function_name in list_function_names():
-            # CuTe keeps the iterations of such a function where nobody can read them.
+            # CuTe has put the iterations of this function into a closure. The defaults are used in their place.
             replacement = functions.make_asking(function_name.function, DEFAULT_ITERATIONS)
             self._rebound.append(function_name)
             setattr(function_name.module, function_name.name, replacement)

@@ -51,10 +51,11 @@ class CuteLibrary:
         if self.testing is None:
             raise HookError(f"{LIBRARY} {find_version(LIBRARY)} has no cutlass.testing")
         self.tune: Any = _check(self.testing, "tune", TUNE_PARAMETERS)
-        self.benchmark: Any = _check(self.testing, "_benchmark_for_autotune", BENCHMARK_PARAMETERS)
+        _check(self.testing, "_benchmark_for_autotune", BENCHMARK_PARAMETERS)
         self.decorator: Any = getattr(module, "autotune_jit", None)
         _check(self.decorator, "__call__", DECORATE_PARAMETERS)
-        # The hook runs while the package cutlass.cute imports its module testing. The package has no compile() yet.
+        # The hook runs while the package cutlass.cute imports its module testing. The package has no compile() yet, so
+        # the method compile() below looks for it later.
         self._cute: Any = sys.modules["cutlass.cute"]
         self.compiler: Any = getattr(import_module("cutlass.base_dsl.compiler"), "CompileCallable", None)
         _check(self.compiler, "_compile", COMPILE_PARAMETERS)

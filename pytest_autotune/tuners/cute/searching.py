@@ -93,7 +93,7 @@ def find_lock_name() -> str:
 
 
 def _find_launch_error(call: HookedCall) -> Exception | str:
-    """Return the error of a kernel that CuTe could not benchmark."""
+    """Launch a kernel that CuTe could not benchmark once more, and return the error."""
     launch = call.arguments["callable"]
     try:
         launch(*call.arguments["args"], **call.arguments["kwargs"])

@@ -7,8 +7,8 @@ The adapter replaces five kinds of functions:
 
 - ``BaseSearch.autotune`` runs one search. On a hit the adapter returns the loaded config, and Helion compiles it. On a
   miss Helion searches, and the adapter records the result.
-- ``AutotuneCacheBase.autotune`` is called in place of it if Helion makes the configs itself. It may run several
-  searches (``autotune_best_of_k``), which together are one tuning of the adapter.
+- ``AutotuneCacheBase.autotune`` belongs to a cache object that Helion puts around a search that makes its configs. With
+  ``autotune_best_of_k=3`` this method runs three searches. The adapter records them as a single search.
 - ``BaseSearch.benchmark_batch`` returns the results of several configs, which the adapter notes.
 - ``do_bench`` and ``interleaved_bench`` measure in this process. The adapter takes the GPU lock for them.
 - ``BenchmarkWorker.run`` measures in another process, for which this process waits. The adapter takes the GPU lock.
@@ -42,7 +42,8 @@ from pytest_autotune.tuners.shared.patches import CallHook, CallResult, HookedCa
 #: Helion's variable that turns its own cache off, for reading and for writing.
 _SKIP_CACHE = "HELION_SKIP_CACHE"
 _NEEDED = "1.5 is needed"
-#: The status that Helion gives a config that it measured, and a config whose code equals that of a measured config.
+#: Helion's status of a config that has a time. A config is ``deduplicated`` if its code equals the code of another
+#: config, whose time it then has.
 _MEASURED = ("ok", "deduplicated")
 
 
@@ -196,6 +197,7 @@ class AutotuneHook(CallHook):
         if search is None:
             return
         if search.results.fastest is None and search.results.candidates:
+            # is_over: the search of an update would end with the same error, so the problem does not count as a miss.
             search.tuning.not_recorded(search.results.failure, is_over=True)
 
 

@@ -77,7 +77,7 @@ class HelionSearch:
 
     @property
     def bound_kernel(self) -> Any:
-        """Helion's ``BoundKernel``: the kernel for arguments of one kind. It compiles configs."""
+        """Helion's ``BoundKernel``: the kernel for tensors of one dtype and shape. It compiles configs."""
         return self.base_search.kernel
 
     @property
@@ -168,7 +168,8 @@ class SearchQuestion(Question):
 
     :param source: the source of the kernel with its helper functions.
     :param space_digest: the digest of the list of configs, or of the configs that the kernel can have.
-    :param settings: the digest of the settings that matter. Its parts are texts such as ``dot_precision=tf32``.
+    :param settings: the digest of the settings that change the code or the search. Its parts are texts such as
+        ``dot_precision=tf32``.
     :param configurations: the configs of a finite search; None for any other search.
     """
 
@@ -271,7 +272,7 @@ def compute_key(search: HelionSearch) -> tuple[Value, ...]:
     args = search.base_search.args
     parts = kernel.specialization_key(args)
     values = []
-    first_argument = 0
+    first_argument = 0  # the index of x in the example
     if getattr(kernel, "cute_structural_policy", None) is not None:
         values.append(param_value("policy", _to_plain(parts[0])))
         first_argument = 1
