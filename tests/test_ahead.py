@@ -96,7 +96,7 @@ def test_kernels_are_reached_by_name_in_the_order_of_the_tests() -> None:
     assert kernels() == []
 
 
-def test_an_object_that_answers_for_another_one_is_asked_nothing() -> None:
+def test_a_proxy_object_is_not_read() -> None:
     class Proxy:
         def __getattribute__(self, name: str) -> Any:
             pytest.fail(f"asked for {name}")

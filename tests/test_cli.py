@@ -133,7 +133,7 @@ def test_show_names_the_winner_of_a_template_and_not_its_digest(run: Run) -> Non
     assert "digest" not in "\n".join(lines)
 
 
-def test_show_tells_entries_of_one_problem_apart(run: Run) -> None:
+def test_show_distinguishes_entries_of_one_problem(run: Run) -> None:
     write("a.textproto", entry(source="1"), entry(source="2", block=64))
 
     assert [line.split() for line in run("show", "a.textproto")[1][2:4]] == [
@@ -150,7 +150,7 @@ def test_show_has_a_row_for_each_kernel_in_a_summary(run: Run) -> None:
     assert rows[3] == " | triton:lib.add | nvidia-h200-sm90-132 | 2 | 3 s"
 
 
-def test_show_says_what_there_is_where_what_was_asked_for_is_not(run: Run) -> None:
+def test_show_lists_what_exists_if_nothing_matches(run: Run) -> None:
     write("a.textproto", entry(1), entry(2))
 
     assert run("show", "a.textproto", "--kernel=matmul")[0] == 1
@@ -211,7 +211,7 @@ def test_diff_names_the_functions_whose_source_changed(run: Run) -> None:
     assert "(relu)" in "\n".join(run("diff", "old.textproto", "new.textproto")[1])
 
 
-def test_diff_ends_with_status_1_only_where_asked(run: Run) -> None:
+def test_diff_exits_with_1_only_with_its_option(run: Run) -> None:
     write("old.textproto", entry())
     write("new.textproto", entry(block=64))
 
@@ -274,7 +274,7 @@ def test_merge_writes_entries_of_all_shards_and_devices(run: Run) -> None:
     assert entries_of("out.yaml") == {entry(1), entry(1, device=A100), entry(2), entry(3)}
 
 
-def test_merge_says_which_fingerprints_of_one_problem_both_stay(run: Run) -> None:
+def test_merge_names_fingerprints_of_a_problem_that_both_stay(run: Run) -> None:
     write("1.textproto", entry(source="old"), entry(1))
     write("2.textproto.new", entry(source="new"), entry(1))
 
@@ -293,7 +293,7 @@ def test_merge_says_which_fingerprints_of_one_problem_both_stay(run: Run) -> Non
     assert lines[-1] == "  (a run with --autotune-update=prune drops those of code that is gone)"
 
 
-def test_merge_says_what_it_replaced_that_no_shard_has(run: Run) -> None:
+def test_merge_names_replaced_entries_that_no_shard_has(run: Run) -> None:
     write("1.pb", entry(1, source="new"))
     write("out.textproto", entry(1), entry(1, device=A100))
 
@@ -433,7 +433,7 @@ def test_a_merge_keeps_what_a_dump_writes_meanwhile(run: Run, monkeypatch: pytes
     assert entries_of("a.textproto") == {entry(1), entry(2), entry(3)}
 
 
-def test_check_tells_what_cannot_be_read_with_line_and_column(run: Run) -> None:
+def test_check_names_line_and_column_of_unreadable_text(run: Run) -> None:
     write("a.textproto", entry())
     text = Path("a.textproto").read_text()
     Path("a.textproto").write_text(text.replace("  kernel:", "  kernell:"))
@@ -449,7 +449,7 @@ def test_check_tells_what_cannot_be_read_with_line_and_column(run: Run) -> None:
     assert lines[3].startswith("gone.pb: no such file")
 
 
-def test_check_tells_which_entries_have_no_result(run: Run) -> None:
+def test_check_names_entries_without_a_result(run: Run) -> None:
     write("a.textproto", entry(1), replace(entry(2), choice=None))
 
     status, lines, _ = run("check", "a.textproto")
@@ -482,7 +482,7 @@ def report(
     Path(path).write_text(to_json(RunResult(collected=collected, unused_entries=tuple(unused))))
 
 
-def test_prune_drops_what_is_unused_and_no_report_asked_for(run: Run) -> None:
+def test_prune_drops_entries_that_no_report_looked_up(run: Run) -> None:
     write("a.textproto", entry(1), entry(2), entry(3), entry(True))
     report("1.json", [entry(3)], [entry(1), entry(2)])
     report("2.json", [entry(2), entry(3)], [entry(1)])
@@ -508,7 +508,7 @@ def test_prune_keeps_entries_that_any_report_used(run: Run) -> None:
     assert entries_of("a.textproto") == {entry(1)}
 
 
-def test_prune_tells_apart_values_that_look_alike(run: Run) -> None:
+def test_prune_distinguishes_values_that_look_alike(run: Run) -> None:
     """In the words of a report, the text "fp16" and the dtype are equal, and so are devices with one id."""
     text = entry(1)
     text = replace(text, problem=replace(text.problem, key=(Value("M", 1), Value("a.dtype", "fp16"))))

@@ -29,7 +29,7 @@ def test_all_entries_of_all_caches_are_there() -> None:
     assert entries_of(combine_caches(shards)) == {entry(m, device=device) for m in range(5) for device in (H200, A100)}
 
 
-def test_of_several_choices_the_fastest_stays_and_all_are_told() -> None:
+def test_the_fastest_choice_stays_and_all_are_listed() -> None:
     slow, fast = entry(block=32, time_us=11.0), entry(block=64, time_us=10.0)
 
     combined = of_two(cache(slow), cache(fast))
@@ -58,7 +58,7 @@ def test_what_one_side_changed_is_changed_even_to_a_slower_time() -> None:
         assert (entries_of(combined), combined.conflicts) == ({slower}, ())
 
 
-def test_what_one_side_removed_is_removed_and_told() -> None:
+def test_an_entry_that_one_side_removed_is_removed_and_listed() -> None:
     combined = of_two(cache(entry(1)), cache(entry(1), entry(2)), ancestor=cache(entry(1), entry(2)))
 
     assert (entries_of(combined), combined.removed) == ({entry(1)}, (entry(2),))

@@ -333,7 +333,7 @@ def test_a_module_that_computes_its_attributes(monkeypatch: pytest.MonkeyPatch) 
     assert CompileTime.of(reads_computed) == IN_ITS_THREAD
 
 
-def test_a_value_is_asked_for_nothing() -> None:
+def test_no_method_of_a_value_is_called() -> None:
     class Proxy:
         def __getattribute__(self, name: str) -> Any:
             pytest.fail(f"asked for {name}")

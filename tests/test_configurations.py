@@ -93,7 +93,7 @@ def test_results_keep_the_words_of_each_failed_configuration() -> None:
     assert results.fastest == timed
 
 
-def test_a_search_in_which_all_failed_says_why_for_all() -> None:
+def test_a_search_in_which_all_failed_lists_each_reason() -> None:
     results = SearchResults(Configurations([{"x": 1}, {"x": 2}, {"x": 3}]))
     results.note_failure({"x": 1}, "Return code 5")
     results.note_failure({"x": 2}, ValueError("too large"))

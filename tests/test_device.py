@@ -68,7 +68,7 @@ def test_rocm_is_its_architecture_without_feature_suffixes(torch) -> None:
     assert device.current_gpu() == Device("AMD Instinct MI300X", "gfx942", 304)
 
 
-def test_a_gpu_that_nobody_has_used_yet_is_not_asked_for(torch) -> None:
+def test_an_unused_gpu_is_not_initialized(torch) -> None:
     torch(Cuda(nvidia(), initialized=False))
 
     assert device.current_gpu() is None

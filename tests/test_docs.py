@@ -115,7 +115,7 @@ def test_the_reference_names_each_option_and_ini_value() -> None:
     assert len(flags) == 13
 
 
-def test_how_to_measure_and_compile_is_told_with_its_defaults() -> None:
+def test_docs_list_measuring_options_with_their_defaults() -> None:
     page = read(ROOT / "docs/hand-written-tuners.md")
     told = {}
     for fields, defaults, *_ in [row for row in rows_below(page, "Measuring") if len(row) == 3 and row[0] != "field"]:

@@ -271,7 +271,7 @@ def test_a_worker_finds_only_the_tunings_of_different_workers(run: Callable[...,
     assert mine.find(lookup("own").identity.digest) is None
 
 
-def test_the_answer_of_another_claim_is_found_and_is_no_tuning(run: Callable[..., RunFolder]) -> None:
+def test_the_answer_of_another_claim_is_not_a_tuning(run: Callable[..., RunFolder]) -> None:
     folder, raced = run(), Event("raced", lookup().identity, claim="verify-1")
     folder.log("gw1").append(raced)
 

@@ -58,7 +58,7 @@ def test_texts_with_commas_in_them_stand_apart() -> None:
     assert "4 misses, inputs = (1, 2), (f32[1, 2], f32[2]), (f32[3, 2], f32[2]), f32[5]; " in row
 
 
-def test_nearest_entries_that_differ_are_told_as_that() -> None:
+def test_nearest_entries_that_differ_are_reported() -> None:
     assert describe_findings(*build_misses(entries=[{"n": 100}, {"n": 900}], n=[101, 102, 901, 902])) == [
         "MISS toy:relu: 4 misses, n = 101, 102, 901, 902; the nearest differ in n"
     ]
@@ -87,7 +87,7 @@ def test_unused_entries_of_a_kernel_are_joined_by_reason() -> None:
     ]
 
 
-def test_a_row_of_a_kernel_says_of_how_many_tests_it_is() -> None:
+def test_a_row_of_a_kernel_counts_its_tests() -> None:
     rows = [replace(row, tests=(f"t::{number // 2}",)) for number, row in enumerate(build_misses(n=[1, 2, 3, 4]))]
 
     (found,) = list_findings(result(rows=tuple(rows)))
@@ -95,7 +95,7 @@ def test_a_row_of_a_kernel_says_of_how_many_tests_it_is() -> None:
     assert (found.test, found.other_test_count, found.problem_count) == ("t::0", 1, 4)
 
 
-def test_what_a_test_draws_anew_in_each_run_says_so() -> None:
+def test_a_problem_drawn_anew_in_each_run_is_marked() -> None:
     rows = tuple(replace(row, tests=("t::test",)) for row in build_misses(n=[1, 2, 3, 4]))
     fields = {"hypothesis_tests": ("t::test",)}
 

@@ -54,7 +54,7 @@ def test_no_folder_of_locks_is_made_in_a_home(base: Path, monkeypatch: pytest.Mo
     assert list(base.iterdir()) == []
 
 
-def test_where_all_places_are_in_the_home_one_line_says_so(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_line_warns_if_all_folders_are_in_the_home(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(base.parent))
     monkeypatch.setattr(os, "access", lambda place, mode: place == base)
 

@@ -246,13 +246,13 @@ def fastest_is(best: Any, **options: Any) -> Any:
     return tune_once(lambda config: now.__setitem__(slice(None), [config]), measuring=Measuring(clock=clock), **options)
 
 
-def test_functions_of_one_factory_are_told_apart_as_key_values() -> None:
+def test_functions_of_one_factory_differ_as_key_values() -> None:
     assert fastest_is(2, key={"act": scaled_by(1)}, source="") == 2
     assert fastest_is(4, key={"act": scaled_by(2)}, source="") == 4
     assert fastest_is(1, key={"act": scaled_by(2)}, source="") == 4, "the same function, made again"
 
 
-def test_functions_of_one_factory_are_told_apart_as_candidates() -> None:
+def test_functions_of_one_factory_differ_as_candidates() -> None:
     slow, fast = scaled_by(1), scaled_by(2)
 
     assert fastest_is(fast, space=[slow, fast, other], source="") is fast
@@ -353,7 +353,7 @@ def local() -> list[Any]:
 
 
 @pytest.mark.parametrize("function", [distance, Runner.run, squared, *local(), lambda x: x, lambda x, scale=SCALE: x])
-def test_what_a_function_that_is_made_once_is_known_by_stays(function: Any) -> None:
+def test_a_function_that_is_made_once_keeps_its_identity(function: Any) -> None:
     """Committed entries have it."""
     assert stable_part("act", function) == stable_value("act", function, carried=False)
 

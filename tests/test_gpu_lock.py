@@ -81,7 +81,9 @@ def test_a_second_thread_waits_while_the_first_waits(lock: Locks, path: Path, in
 
 
 @pytest.mark.parametrize("leaves_first", ["the first", "the second"])
-def test_the_lock_is_held_until_the_last_thread_leaves(lock: Locks, path: Path, in_thread, leaves_first: str) -> None:
+def test_the_lock_is_released_when_the_last_thread_leaves(
+    lock: Locks, path: Path, in_thread, leaves_first: str
+) -> None:
     may_leave = {name: threading.Event() for name in ("the first", "the second")}
     inside: list[str] = []
 

@@ -76,14 +76,14 @@ def test_the_verdict_is_there_without_the_script() -> None:
     assert "<noscript><p>1 hit, 1 miss, 1 stale; 3 tuned in 4.5s." in page
 
 
-def test_a_run_that_asked_for_nothing_has_not_passed() -> None:
+def test_a_run_without_lookups_has_not_passed() -> None:
     assert (
         '<p id="verdict" class="unjudged">no lookups: no autotuned kernel was called; 3 entries loaded for nothing</p>'
         in (to_html(result(loaded=(("c.textproto", 3),))))
     )
 
 
-def test_a_dump_says_what_it_has_tuned() -> None:
+def test_the_report_of_a_dump_lists_tuned_problems() -> None:
     dump = DumpOutcome("c.textproto", "c.textproto", is_changed=True)
     dumped = replace(summary(3), loaded=(), gate=Gate(skip_reason="not judged: nothing was loaded"), dump=dump)
     dumped = replace(dumped, rows=tuple(replace(row, outcome=None) for row in dumped.rows), merged=MergeResult(Cache()))
@@ -92,7 +92,7 @@ def test_a_dump_says_what_it_has_tuned() -> None:
     )
 
 
-def test_it_says_when_and_where_and_by_which_command_it_ran() -> None:
+def test_the_report_shows_time_place_and_command_of_the_run() -> None:
     data = build_page_data(replace(summary(), run_facts=(("Commit", "5f2c"), ("Command", "pytest --autotune-load=c"))))
     assert data["facts"][:2] == [["Commit", "5f2c"], ["Command", "pytest --autotune-load=c"]]
 

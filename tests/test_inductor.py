@@ -733,7 +733,7 @@ def template_entry(*candidates: Candidate) -> Entry:
     return Entry(Problem("inductor.template", "mm", (), H200), candidates=candidates)
 
 
-def test_times_are_found_by_id_or_else_by_label() -> None:
+def test_times_are_looked_up_by_id_or_else_by_label() -> None:
     same, renamed, new = template("a-1", "mm_1"), template("b-2", "mm_2", "BLOCK=2"), template("c-3", "mm_3", "BLOCK=3")
     decision = TemplateDecision([same, renamed, new])
     entry = template_entry(

@@ -132,7 +132,7 @@ def test_the_kernels_own_distribution_is_followed(machine: Machine) -> None:
 
 
 @pytest.mark.parametrize("old_kind", [False, True], ids=["without a file", "with a file of each"])
-def test_distributions_of_one_namespace_are_told_apart(machine: Machine, old_kind: bool) -> None:
+def test_distributions_of_one_namespace_differ(machine: Machine, old_kind: bool) -> None:
     init = {"lib_space____init__": ""} if old_kind else {}
     kernel = KERNEL.replace("lib_helpers", "lib_space.helpers")
     machine.install(SITE, "space_helpers-1", **init, lib_space__helpers=HELPER)
@@ -251,7 +251,9 @@ PAIRS += [("int", "len")]
         ("int", "len"),
     ],
 )
-def test_a_name_for_another_function_of_a_library_is_told(machine: Machine, used: str, pair: tuple[str, str]) -> None:
+def test_a_name_for_another_function_of_a_library_is_digested(
+    machine: Machine, used: str, pair: tuple[str, str]
+) -> None:
     machine.install(SITE, "lib_helpers-1", lib_helpers=HELPERS)
     digests = set()
     for number, chosen in enumerate(pair):
@@ -270,7 +272,7 @@ def test_a_name_that_says_its_function_adds_nothing(machine: Machine, used: str)
 
 
 @pytest.mark.parametrize("used", ["helper(x)", "lib_helpers.helper(x)", "Thing"])
-def test_a_name_of_another_distribution_is_always_told(machine: Machine, used: str) -> None:
+def test_a_name_of_another_distribution_is_always_digested(machine: Machine, used: str) -> None:
     machine.install(SITE, "lib_helpers-1", lib_helpers=HELPERS)
     machine.write("project", lib_kernels=NAMED.format(imported="sqrt", chosen="math.floor", used=used))
 

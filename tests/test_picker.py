@@ -125,7 +125,7 @@ def imported(path: Path) -> Any:
     return module
 
 
-def test_a_known_problem_is_left_its_tuned_candidate(export: Export) -> None:
+def test_a_recorded_problem_keeps_its_tuned_candidate(export: Export) -> None:
     exported = export(entry(64, 32), entry(128, 64), entry(64, 128, dtype="fp32"), entry(64, 16, kernel="lib.other"))
 
     assert exported.pick(64) == ([32], [])
@@ -272,7 +272,7 @@ def test_another_triton_and_an_edited_module_warn_once(export: Export) -> None:
     assert told[0].startswith("lib.add: no choice can be picked (ValueError(")
 
 
-def test_without_a_known_gpu_triton_tunes_and_says_why(export: Export, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_recorded_gpu_triton_tunes_with_a_reason(export: Export, monkeypatch: pytest.MonkeyPatch) -> None:
     left, told = export(entry(64, 32), on=A100).pick(64)
     assert left == [16, 32, 64, 128]
     assert "no choice is known for ('NVIDIA A100', 'sm_80', 108, '3.7.1'), so Triton tunes" in told[0]

@@ -97,7 +97,7 @@ def test_annotations_escape_text_for_github() -> None:
     )
 
 
-def test_of_a_test_whose_worker_died_the_file_is_told() -> None:
+def test_a_test_whose_worker_died_is_reported_by_its_file() -> None:
     (line,) = ci_log.list_annotations(replace(missed(1), test_places={}))
     assert line.startswith("::warning file=test_a.py,title=")
 
@@ -170,7 +170,7 @@ def test_a_long_table_is_cut_and_what_is_left_out_is_counted() -> None:
     assert "2 more are in the JSON report." in text
 
 
-def test_time_is_told_by_kernel_and_by_the_test_that_searched() -> None:
+def test_time_is_reported_by_kernel_and_by_searching_test() -> None:
     summary = result(
         rows=(
             row(None, "lib.a", "t::one", 1.0, M=1),

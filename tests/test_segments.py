@@ -179,7 +179,7 @@ def test_only_a_prune_removes_the_entries_of_other_runs(serial_suite: Suite, url
     assert len(held(url)) == 3, "what was removed is tuned and kept again"
 
 
-def test_a_choice_that_is_found_slower_is_replaced_for_all(serial_suite: Suite, url: str) -> None:
+def test_a_slower_choice_is_replaced_for_all(serial_suite: Suite, url: str) -> None:
     suite = serial_suite.write(test_a="def test(tune): print('chosen', tune('k', times={'a': 10.0, 'b': 20.0}))")
     suite.run(f"--autotune-dump={url}")
     (before,) = held(url)

@@ -198,7 +198,7 @@ def test_a_stale_problem_is_compared_with_the_most_similar_entry() -> None:
     assert "(kernel, square)" in lookups[0].reason
 
 
-def test_threads_that_ask_at_once_are_all_served_and_told_of() -> None:
+def test_simultaneous_lookups_of_threads_are_all_recorded() -> None:
     session, lookups = a_session()
     barrier = threading.Barrier(8)
 
@@ -351,7 +351,7 @@ def test_the_first_of_several_old_names_with_one_choice_serves() -> None:
     assert lookup.reason == "moved from old"
 
 
-def test_a_kernel_that_this_process_has_asked_for_has_not_moved() -> None:
+def test_a_kernel_that_this_process_looked_up_has_not_moved() -> None:
     session, lookups = a_session((an_entry("old"),))
     tune(session, problem("old"))
 
@@ -361,7 +361,7 @@ def test_a_kernel_that_this_process_has_asked_for_has_not_moved() -> None:
     assert [lookup.outcome for lookup in lookups] == [Outcome.HIT, Outcome.MISS]
 
 
-def test_a_kernel_that_another_process_asked_for_has_not_moved() -> None:
+def test_a_kernel_that_another_process_looked_up_has_not_moved() -> None:
     (moved,) = after_a_move(an_entry("old"))
     old = Lookup(Identity(problem("old"), moved.fingerprint), Outcome.HIT, result=UsedEntry(an_entry("old")))
 

@@ -130,7 +130,7 @@ def test_the_same_ending_in_whatever_order_processes_reported() -> None:
     assert all(one == endings[0] for one in endings)
 
 
-def test_a_pruned_entry_of_an_asked_problem_is_not_unused() -> None:
+def test_a_pruned_entry_of_a_looked_up_problem_is_not_unused() -> None:
     def of(pruned: str, key: int) -> Entry:
         made = entry(problem(M=key))
         return replace(made, fingerprint=(Value("pruned", pruned), *made.fingerprint))

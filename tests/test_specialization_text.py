@@ -178,7 +178,7 @@ def build_event(used_entry: Entry, text: str) -> Event:
     return Event(SPECIALIZATION, data={"entry": used_entry.identity.digest, "text": text})
 
 
-def test_what_any_worker_met_is_said_in_any_order() -> None:
+def test_specializations_of_workers_are_dumped_in_any_order() -> None:
     a, b = entry("a"), entry("b", 64, "old")
     cache = Cache((a, b))
 

@@ -27,7 +27,7 @@ def shown(summary: RunResult, verbosity: int = 0) -> list[str]:
 
 
 @pytest.mark.parametrize("verbosity", [0, 1, 2])
-def test_a_dump_run_says_nothing_of_hits(verbosity: int) -> None:
+def test_a_dump_run_does_not_mention_hits(verbosity: int) -> None:
     rows = (row(None, searches=(("", 0.0),)), row(Outcome.UNCACHEABLE, "lib.list", "M is a list"))
 
     merged = merge_run(Cache(), used=[Entry(hit_row.problem) for hit_row in rows])

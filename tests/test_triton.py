@@ -344,7 +344,7 @@ def test_an_error_of_the_users_hook_at_a_hit_is_the_users(session) -> None:
     assert call(kernel) == 64
 
 
-def test_an_autotuner_that_replaces_run_is_told_as_untracked(session) -> None:
+def test_an_autotuner_that_replaces_run_is_untracked(session) -> None:
     class OwnRun(autotuner_module.Autotuner):
         def run(self, *args: Any, **kwargs: Any) -> Any:
             self.best_config = self.cache["mine"] = self.configs[0]
@@ -476,7 +476,7 @@ def test_heuristics_made_before_the_hook_are_in_the_key(session) -> None:
         ((1, 2), None),
     ],
 )
-def test_every_kind_of_key_value_is_recorded_and_found_again(session, value: Any, encoded: Any) -> None:
+def test_every_kind_of_key_value_is_recorded_and_hit(session, value: Any, encoded: Any) -> None:
     def kernel(bench: Any) -> Any:
         @triton.autotune(configs=configs(), key=["n", "flag"], do_bench=bench)
         @triton.jit

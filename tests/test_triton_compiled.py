@@ -375,7 +375,7 @@ def threads(request: pytest.FixtureRequest) -> int:
     return 1 if request.param == "one after the other" else 2
 
 
-def test_candidates_are_compiled_before_the_gpu_is_held(run, monkeypatch, threads, tmp_path) -> None:
+def test_candidates_are_compiled_before_the_gpu_is_locked(run, monkeypatch, threads, tmp_path) -> None:
     held: list[bool] = []
     compiled = tmp_path / "compiled"
     measuring = Locks.measuring

@@ -212,7 +212,7 @@ def test_numbers_in_a_closure_are_compiled_in_as_they_are(have_own_choices, valu
     assert have_own_choices(*map(make, values), *tensors())
 
 
-def test_named_tuples_of_two_classes_in_a_closure_are_told_apart(have_own_choices) -> None:
+def test_named_tuples_of_two_classes_in_a_closure_differ(have_own_choices) -> None:
     def make(names: str) -> Make:
         sizes = namedtuple("sizes", names)(2, 3)
 
@@ -371,7 +371,7 @@ def test_candidates_that_differ_only_in_their_hook_differ(session, best: int) ->
     assert kernel.best_config is kernel.configs[best]
 
 
-def test_candidates_that_nothing_tells_apart_are_uncacheable(session) -> None:  # noqa: F811
+def test_indistinguishable_candidates_are_uncacheable(session) -> None:  # noqa: F811
     def hook(thing: Any) -> Any:
         return lambda arguments: arguments.update(thing=thing)
 

@@ -209,7 +209,7 @@ def test_max_drift_fails_if_time_ends_before_any_race() -> None:
     assert section.gate.failure == f"not one of 1 choice was raced: {TIME_OVER} (raise autotune_verify_seconds)"
 
 
-def test_a_hit_that_its_tuner_does_not_have_raced_is_told() -> None:
+def test_a_hit_that_its_tuner_cannot_race_is_reported() -> None:
     entry = Entry(PROBLEMS[0], (), candidate(0))
 
     section = Verify(Share(), 1.0).build_section(

@@ -157,7 +157,7 @@ def test_a_legacy_log_reads_as_empty_and_a_torn_one_is_an_error() -> None:
         ("no HLO at all", ""),
     ],
 )
-def test_hlo_text_is_told_by_its_ops_and_shapes(text: str, summary: str) -> None:
+def test_hlo_text_is_described_by_its_ops_and_shapes(text: str, summary: str) -> None:
     assert entries.describe_hlo(text) == summary
 
 
@@ -181,7 +181,7 @@ def convert(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[...,
     return convert
 
 
-def test_convert_tells_what_it_wrote_and_what_it_left_out(
+def test_convert_reports_written_and_skipped_entries(
     convert: Callable[..., tuple[int, str, str]], tmp_path: Path
 ) -> None:
     ours = [entries.to_entry(entry, H200) for entry in (new_entry(), *legacy_entries())]

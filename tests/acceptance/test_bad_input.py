@@ -300,7 +300,7 @@ def test_help_works_with_a_broken_ini(bad: Suite, flag: str) -> None:
     assert bad.run(flag).ret == 0
 
 
-def test_help_tells_of_every_option_and_ini_value(serial_suite: Suite) -> None:
+def test_help_lists_every_option_and_ini_value(serial_suite: Suite) -> None:
     output = " ".join(serial_suite.run("--help").stdout.str().split())
 
     for name in "load", "dump", "on-miss", "on-stale", "max-misses", "report", "tuners":
@@ -346,7 +346,7 @@ def test_paths_are_relative_to_ini_file_or_invocation_folder(
     assert (below / "new.textproto").exists()
 
 
-def test_a_missing_ini_path_is_told_as_it_can_be_typed_here(bad: Suite, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_ini_path_is_shown_as_it_can_be_typed(bad: Suite, monkeypatch: pytest.MonkeyPatch) -> None:
     bad.pytester.makeini("[pytest]\nautotune_load = caches/none.pb\n")
     below = bad.folder / "below"
     below.mkdir()
@@ -432,7 +432,7 @@ def test_a_marker_that_makes_no_sense_is_an_error_of_that_test(suite: Suite, giv
     assert result.outlines.count(message) == 1
 
 
-def test_a_misspelt_field_is_said_even_with_q(serial_suite: Suite, section) -> None:
+def test_a_misspelt_field_is_reported_even_with_q(serial_suite: Suite, section) -> None:
     serial_suite.write().run("--autotune-dump=cache.textproto")
     serial_suite.cache.write_text(serial_suite.cache.read_text().replace("fingerprint {", "fingreprint {"))
 

@@ -133,7 +133,7 @@ def test_the_case_is_skipped_if_nothing_is_judged(serial_outdated: Suite) -> Non
     assert skipped.get("message") == "autotune cache misses not judged: nothing was loaded"
 
 
-def test_a_run_that_x_ends_is_judged_by_what_it_asked_for(outdated: Suite) -> None:
+def test_a_run_that_x_ends_is_judged_by_its_lookups(outdated: Suite) -> None:
     later = "".join(f"def test_{number}(): pass\n" for number in range(9))
     test = f"def test_stale(tune):\n    tune('lib.op', M=2, source='two')\n    assert False\n{later}"
     result = outdated.write(**{"tests/test_op": test}).load(GATE, "-x", "--junitxml=junit.xml")

@@ -40,7 +40,7 @@ def verdict(result: pytest.RunResult) -> list[str]:
         ("60.0 %", None),
     ],
 )
-def test_the_comparison_is_exact_and_told_as_it_was_made(outdated: Suite, limit: str, message: str | None) -> None:
+def test_the_comparison_is_exact_and_shown_as_it_was_made(outdated: Suite, limit: str, message: str | None) -> None:
     result = outdated.load(f"--autotune-max-misses={limit}")
 
     assert result.ret == (1 if message else 0)
@@ -148,7 +148,7 @@ def test_the_verdict_is_the_same_however_tests_are_distributed(suite: Suite) -> 
     result.stdout.fnmatch_lines(["8 hits, 8 misses, 4 stale; 12 tuned*"])
 
 
-def test_a_part_of_the_suite_is_judged_by_what_it_asked_for(outdated: Suite) -> None:
+def test_a_part_of_the_suite_is_judged_by_its_lookups(outdated: Suite) -> None:
     assert outdated.load("--autotune-max-misses=0", "-k", "test_op and 0").ret == 1
     assert outdated.load("--autotune-max-misses=0", "test_op.py::test_op[3]").ret == 0
 
@@ -161,7 +161,7 @@ def test_a_part_of_the_suite_is_judged_by_what_it_asked_for(outdated: Suite) -> 
         (["--autotune-load=cache.textproto", "--autotune-dump=./cache.textproto"], "this run updates the cache*"),
     ],
 )
-def test_a_run_that_is_not_judged_says_so_in_one_line(outdated: Suite, section, options: list[str], why: str) -> None:
+def test_a_run_that_is_not_judged_has_one_line(outdated: Suite, section, options: list[str], why: str) -> None:
     result = outdated.run("-oautotune_max_misses=0", *options, "-q")
 
     assert result.ret == 0
@@ -287,7 +287,7 @@ def test_an_error_of_an_adapter_fails_the_gate(suite: Suite) -> None:
     result.stdout.fnmatch_lines(["toy: error in *", "!*requested tuner could not be hooked: toy*"])
 
 
-def test_a_tuner_that_nobody_asked_for_may_be_bypassed(serial_suite: Suite, section) -> None:
+def test_a_tuner_without_lookups_may_be_bypassed(serial_suite: Suite, section) -> None:
     serial_suite.write().dump()
     (serial_suite.folder / "elder.py").write_text(ELDER)
     (serial_suite.folder / "elder-1.dist-info").mkdir()

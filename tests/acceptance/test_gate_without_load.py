@@ -74,7 +74,7 @@ def test_a_fixture_that_loads_nothing_does_not_turn_the_gate_off(serial_suite: S
     assert serial_suite.run("--autotune-max-misses=0").ret == pytest.ExitCode.USAGE_ERROR
 
 
-def test_a_gate_fails_where_no_loaded_entry_was_asked_for(serial_suite: Suite, section) -> None:
+def test_a_gate_fails_if_no_loaded_entry_was_looked_up(serial_suite: Suite, section) -> None:
     serial_suite.write().dump()
     for test in serial_suite.folder.glob("test_*.py"):
         test.write_text("def test_nothing(): pass\n")
@@ -129,7 +129,7 @@ def test_cpu(n): pass
 """
 
 
-def test_a_gate_that_nobody_asked_shows_no_tick(suite: Suite, section) -> None:
+def test_a_gate_without_lookups_shows_no_tick(suite: Suite, section) -> None:
     suite.write().serial.dump()
     (suite.folder / "test_cpu.py").write_text(NO_KERNEL)
     reports = [f"--autotune-report=r.{kind}" for kind in ("json", "html", "md")]
@@ -255,7 +255,7 @@ def test_a_gate_fails_if_loaded_entries_have_no_adapter(serial_suite: Suite, gat
     assert serial_suite.load(*both, *ignoring, "--autotune-tuners=toy", gate).ret == 0
 
 
-def test_a_gate_says_how_much_of_what_is_loaded_is_ignored(serial_suite: Suite) -> None:
+def test_a_gate_counts_the_loaded_entries_that_are_ignored(serial_suite: Suite) -> None:
     serial_suite.write().dump()
     serial_suite.pytester.makeini("[pytest]\nautotune_ignore = toy:lib.m*\n")
     (serial_suite.folder / "test_lib.py").write_text("def test_matmul(tune): tune('lib.matmul', M=16, N=8)\n")
@@ -266,7 +266,7 @@ def test_a_gate_says_how_much_of_what_is_loaded_is_ignored(serial_suite: Suite) 
     result.stdout.fnmatch_lines([f"!* {message} !*"])
 
 
-def test_a_gate_says_that_a_marker_leaves_all_tests_out(serial_suite: Suite) -> None:
+def test_a_gate_reports_a_marker_that_excludes_all_tests(serial_suite: Suite) -> None:
     serial_suite.write().dump()
     mark = "import pytest\npytestmark = pytest.mark.autotune_cache(enabled=False)\n"
     test = f"{mark}def test_matmul(tune): tune('lib.matmul', M=16, N=8)\n"
@@ -278,7 +278,7 @@ def test_a_gate_says_that_a_marker_leaves_all_tests_out(serial_suite: Suite) -> 
     result.stdout.fnmatch_lines([f"!* {message} !*"])
 
 
-def test_a_gate_fails_where_only_a_cache_of_a_test_was_asked(serial_suite: Suite, section) -> None:
+def test_a_gate_fails_if_only_the_cache_of_a_test_was_used(serial_suite: Suite, section) -> None:
     serial_suite.write().dump()
     skip_all(serial_suite)
     of_test = "format_version: 1\n"

@@ -391,7 +391,7 @@ def test_new(tune): assert op(tune, 2) == "a"
     assert 'text: "b"' in suite.cache.read_text()
 
 
-def test_the_fixture_that_is_asked_for_too_late_says_how_to_ask(serial_suite: Suite) -> None:
+def test_a_fixture_requested_too_late_explains_the_remedy(serial_suite: Suite) -> None:
     serial_suite.write(test_late="def test_late(request): request.getfixturevalue('autotune_cache')")
 
     result = serial_suite.run()

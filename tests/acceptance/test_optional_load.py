@@ -21,7 +21,7 @@ def without_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("gate", GATES)
-def test_an_absent_cache_is_told_and_fails_no_gate(suite: Suite, section, gate: str) -> None:
+def test_an_absent_cache_is_reported_and_fails_no_gate(suite: Suite, section, gate: str) -> None:
     result = suite.write().run(OPTIONAL, gate)
 
     assert result.ret == 0

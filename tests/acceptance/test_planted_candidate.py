@@ -64,9 +64,7 @@ def test_a_sweep_names_a_planted_wrong_candidate(serial_suite: Suite, monkeypatc
 
 @pytest.mark.gpu
 @pytest.mark.usefixtures("gpu")
-def test_a_planted_wrong_candidate_is_found_and_named_on_the_gpu(
-    serial_suite: Suite, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_planted_wrong_candidate_is_named_on_the_gpu(serial_suite: Suite, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRITON_CACHE_DIR", str(serial_suite.folder / "compiled"))
     monkeypatch.setattr(serial_suite.pytester, "_method", "subprocess")
     planted_wrong_candidate_is_found(serial_suite)

@@ -197,7 +197,7 @@ def test_a_problem_with_two_outcomes_has_the_worst(gate: Gate) -> None:
     assert any(line.startswith("STALE ") and "lib.a (M=0)" in line for line in gate.lines)
 
 
-def test_unused_are_entries_that_no_process_asked_for(gate: Gate) -> None:
+def test_entries_that_no_process_looked_up_are_unused(gate: Gate) -> None:
     (gate.suite.folder / "test_a.py").write_text(OPS.format(name="a", count=1))
     gate.run_parts()
 

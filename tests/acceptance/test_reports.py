@@ -120,7 +120,7 @@ def test_the_json_report_has_lookups_and_the_gate(changed: Suite) -> None:
     assert report["dump"] is None
 
 
-def test_a_run_that_only_reports_tells_what_was_tuned(suite: Suite) -> None:
+def test_a_run_that_only_reports_lists_what_was_tuned(suite: Suite) -> None:
     report = suite.write().report()
 
     assert report["counts"]["tuned"] == len(suite.tunings) == 4

@@ -110,7 +110,7 @@ STALE = ask("M=1, times={'a': 5.0, 'b': 1.0}, source='two'").replace("in 'abc'",
 
 
 @pytest.mark.parametrize(("on_stale", "chosen"), [("tune", "b"), ("use", "a"), (None, "b")])
-def test_on_stale_decides_who_chooses_and_not_what_the_gate_says(
+def test_on_stale_changes_the_choice_and_not_the_verdict(
     suite: Suite, section, on_stale: str | None, chosen: str
 ) -> None:
     suite.write(test_op=ask("M=1")).serial.dump()
@@ -233,7 +233,7 @@ AS_SHOWN = "New GPU (toy, 4 multiprocessors) = Old GPU (toy, 4 multiprocessors)"
 
 
 @pytest.mark.parametrize("alias", ["New GPU = Old GPU", AS_SHOWN])
-def test_a_device_alias_uses_the_others_entries_and_says_so(suite: Suite, section, alias: str) -> None:
+def test_a_device_alias_uses_and_reports_the_others_entries(suite: Suite, section, alias: str) -> None:
     suite.write().serial.dump(TOY_DEVICE="Old GPU")
     suite.pytester.makeini(f"[pytest]\nautotune_device_alias =\n    {alias}\n")
 

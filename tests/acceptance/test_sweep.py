@@ -96,7 +96,7 @@ def test_a_failed_test_names_its_problems_of_a_sweep(serial_suite: Suite) -> Non
     assert text.count("rerun: ") == 2
 
 
-def test_what_does_not_compile_is_told_and_the_next_one_runs(serial_suite: Suite, section: Any) -> None:
+def test_a_candidate_that_does_not_compile_is_skipped(serial_suite: Suite, section: Any) -> None:
     serial_suite.write(
         test_lib="""
         import pytest
@@ -115,7 +115,7 @@ def test_what_does_not_compile_is_told_and_the_next_one_runs(serial_suite: Suite
     assert sum(line.startswith("REFUSED toy:lib.k") for line in lines) == len(refused)
 
 
-def test_more_candidates_than_sweeps_are_told(serial_suite: Suite, section: Any) -> None:
+def test_more_candidates_than_sweeps_are_reported(serial_suite: Suite, section: Any) -> None:
     serial_suite.write(
         test_lib="""
         def test(tune):

@@ -106,7 +106,7 @@ def test_a_search_that_ends_with_an_error_is_no_miss(serial_suite: Suite, sectio
     ]
 
 
-def test_it_is_told_beside_an_entry_of_the_same_problem(serial_suite: Suite, section) -> None:
+def test_it_is_reported_beside_an_entry_of_the_same_problem(serial_suite: Suite, section) -> None:
     both = RAISES.format(m=1).replace('"lib.bad"', "\"lib.op\", M=1, source='other'")
 
     dumped = serial_suite.write(test_lib=both).dump()

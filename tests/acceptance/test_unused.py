@@ -27,7 +27,7 @@ def unused(lines: list[str]) -> list[str]:
     return [line for line in lines if line.startswith("UNUSED")]
 
 
-def test_a_complete_run_names_the_entries_that_nobody_asked_for(suite: Suite, section) -> None:
+def test_a_complete_run_names_the_unused_entries(suite: Suite, section) -> None:
     lines = section(shrunk(suite).load())
 
     assert unused(lines) == ["UNUSED toy:lib.op (M=2): not requested by any test"]
@@ -102,7 +102,7 @@ def test_an_entry_of_a_kernel_that_is_ignored_is_not_unused(serial_suite: Suite,
     assert unused(section(serial_suite.load("-o", "autotune_ignore=toy:library.*"))) == []
 
 
-def test_a_stale_entry_is_told_as_stale_and_not_as_unused(serial_suite: Suite, section) -> None:
+def test_a_stale_entry_is_stale_and_not_unused(serial_suite: Suite, section) -> None:
     serial_suite.write(test_op=OPS.format(ms="1")).serial.dump()
     serial_suite.write(test_op=OPS.format(ms="1").replace("M=m", "M=m, source='two'"))
 
@@ -197,7 +197,7 @@ def test_workers_tell_why_a_run_was_incomplete(serial_suite: Suite, kind: str) -
     assert entries(serial_suite) == 3
 
 
-def test_an_incomplete_load_says_so_only_with_v(serial_suite: Suite, section) -> None:
+def test_an_incomplete_load_is_mentioned_only_with_v(serial_suite: Suite, section) -> None:
     args, reason = incomplete(serial_suite, "-k")
 
     assert section(serial_suite.load(*args)) == ["1 hit"]

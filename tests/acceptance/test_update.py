@@ -156,7 +156,7 @@ def test_fail_on_unused_can_be_set_in_the_ini_file(shrunk: Suite) -> None:
         ),
     ],
 )
-def test_what_cannot_be_judged_passes_and_says_so(shrunk: Suite, section, args: list[str], why: str) -> None:
+def test_an_unjudged_check_passes_with_a_line(shrunk: Suite, section, args: list[str], why: str) -> None:
     result = shrunk.load("-oautotune_fail_on_unused=true", *args)
 
     assert result.ret == 0

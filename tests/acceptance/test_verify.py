@@ -23,7 +23,7 @@ NOW = {"TOY_TIMES": "a=10.0 b=9.0 x=3.0 y=2.0"}
 ROW = "SLOWER test_lib.py::test_matmul[{m}] - toy:lib.matmul (M={m}, N=8): the choice takes 1.11 x (config=b), "
 
 
-def test_a_choice_that_is_slower_now_is_told_with_both_times(serial_suite: Suite, section: Any) -> None:
+def test_a_choice_that_is_slower_now_shows_both_times(serial_suite: Suite, section: Any) -> None:
     serial_suite.write(test_lib=SUITE).dump()
 
     result = serial_suite.load("--autotune-verify", **NOW)

@@ -70,7 +70,7 @@ def test_an_xla_entry_has_device_versions_label_and_time(serial: Suite) -> None:
     assert tanh.candidates == ()
 
 
-def test_all_candidates_times_are_kept_where_that_is_asked_for(serial: Suite) -> None:
+def test_times_of_all_candidates_are_kept_with_the_option(serial: Suite) -> None:
     serial.dump("-oautotune_keep_candidates=true")
 
     entry = next(entry for entry in stores.read_cache(serial.cache).entries if entry.candidates)
@@ -133,7 +133,7 @@ def test_a_stale_legacy_entry_names_cudnn_and_xlas_entry_version(
     assert all(line.endswith(": cuDNN 9.10.0 -> 9.19.0, XLA's entry version 50 -> 52") for line in stale)
 
 
-def test_a_cache_of_xlas_other_format_is_told_as_that(
+def test_a_cache_of_xlas_other_format_is_reported(
     serial: Suite, section: Callable[[pytest.RunResult], list[str]]
 ) -> None:
     serial.dump(TOY_XLA_LAYOUT="legacy")
@@ -230,21 +230,21 @@ def test_jax_distributed_leaves_xla_alone_with_the_reason(serial: Suite) -> None
     assert "UNTRACKED xla:JAX programs (under jax.distributed XLA itself shares its tuning" in result.stdout.str()
 
 
-def test_on_the_cpu_it_is_said_that_xla_tunes_nothing_there(serial: Suite) -> None:
+def test_a_line_reports_that_xla_tunes_nothing_on_the_cpu(serial: Suite) -> None:
     result = serial.dump(TOY_JAX_PLATFORM="cpu")
 
     result.assert_outcomes(passed=3)
     result.stdout.fnmatch_lines(["xla: JAX runs on the CPU here, where XLA tunes nothing; it tunes on GPUs"])
 
 
-def test_jaxs_own_cache_of_programs_is_off_and_that_is_said(serial: Suite) -> None:
+def test_a_line_reports_that_jaxs_program_cache_is_off(serial: Suite) -> None:
     result = serial.dump(TOY_JAX_CACHE_DIR="jax-cache")
 
     assert len(serial.tunings) == 4
     assert "xla: JAX's persistent compilation cache is off in this run" in result.stdout.str()
 
 
-def test_jax_that_was_used_by_a_conftest_is_told_with_what_to_do(serial: Suite) -> None:
+def test_jax_used_by_a_conftest_is_reported_with_a_remedy(serial: Suite) -> None:
     conftest = serial.folder / "conftest.py"
     conftest.write_text(conftest.read_text() + "\nimport jax\njax.compile('early')\n")
 
