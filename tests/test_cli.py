@@ -18,6 +18,7 @@ from pytest_autotune.cache.codec import Format
 from pytest_autotune.cache.digest_parts import digest_of_parts
 from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Scalar, Value, Versions
 from pytest_autotune.cache.stores.store import Store
+from pytest_autotune.cli.output import find_first_difference
 from pytest_autotune.report.json_report import to_json
 from pytest_autotune.run.collected import Collected
 from pytest_autotune.run.lookup import Lookup, Outcome, UsedEntry
@@ -713,3 +714,10 @@ def test_convert_replaces_no_cache_that_has_other_fingerprints(run: Run) -> None
     assert status == 4
     assert "holds 1 entry that the other cache lacks" in message
     assert entries_of("b.textproto") == {entry(1, source="old"), entry(1, source="new", block=64)}
+
+
+@pytest.mark.parametrize(
+    ("text", "other", "number"), [("a\nb", "a\nc", 2), ("a", "a\nb", 2), ("a\nb\n", "a\n", 2), ("", "a", 1)]
+)
+def test_the_first_difference_may_follow_the_end_of_a_text(text: str, other: str, number: int) -> None:
+    assert find_first_difference(text, other) == find_first_difference(other, text) == number

@@ -120,6 +120,13 @@ def test_a_run_writes_at_most_ten_annotations() -> None:
     assert "32 more tests ask for what is no hit" in lines[-1]
 
 
+def test_ten_failures_leave_no_room_for_findings() -> None:
+    failures = tuple(f"failure {number}" for number in range(10))
+    lines = ci_log.list_annotations(replace(missed(3, gate=FAILED), errors=failures))
+
+    assert len(lines) == 10
+
+
 def test_findings_without_a_test_are_annotated_without_place() -> None:
     """A lookup outside of tests and an untracked kernel have no file and line. Unused entries have no annotation."""
     unused = Entry(Problem("toy", "lib.old", (), GPU))
@@ -157,10 +164,22 @@ def test_markdown_has_verdict_misses_changes_and_times() -> None:
 
 def test_markdown_encloses_foreign_text_in_code_spans() -> None:
     """Pipes, backticks, HTML and line breaks cannot leave the cell or the code span."""
-    assert markdown.format_code("a|b") == r"`a\|b`"
+    assert markdown.format_cell("a|b") == r"`a\|b`"
+    assert markdown.format_cell("a``b`") == "``` a``b` ```"
     assert markdown.format_code("a``b`") == "``` a``b` ```"
     assert markdown.format_code("<img src=x>@user\n# title") == "`<img src=x>@user # title`"
     assert markdown.format_code(" ") == ""
+
+
+def test_markdown_escapes_bars_in_tables_only() -> None:
+    """GitHub shows a backslash in a code span that is in no table."""
+    summary = replace(missed(1, gate=FAILED), rows=(row(Outcome.MISS, test="test_a.py::test_x[a|b]"),))
+    summary = replace(summary, request=replace(summary.request, update_arguments="--autotune-load='a|b'"))
+
+    text = markdown.to_markdown(summary)
+
+    assert "`Re-run with --autotune-load='a|b' to update the cache.`" in text
+    assert r"| `test_a.py::test_x[a\|b]` |" in text
 
 
 def test_a_long_table_is_cut_and_what_is_left_out_is_counted() -> None:

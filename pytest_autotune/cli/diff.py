@@ -17,7 +17,7 @@ from pytest_autotune.cache.diff import Change, ChangeKind, Diff, compare_caches
 from pytest_autotune.cache.model import Cache, Device
 from pytest_autotune.cache.wording import describe_count
 from pytest_autotune.cli.output import FOUND, OK, PATH, compare_keys, format_table, print_lines, safe, with_warning
-from pytest_autotune.report.markdown import format_code
+from pytest_autotune.report.markdown import format_cell, format_code
 from pytest_autotune.report.naming import describe_change, join_with_arrow
 
 #: The largest number of characters in a row of a Markdown table, without the backticks of its code spans.
@@ -150,5 +150,5 @@ def _build_row(change: Change, problem: str) -> str:
     time = safe(time, _MAX_TIME_LENGTH)
     kind = change.kind.value
     problem_length = _MAX_ROW_LENGTH - _BETWEEN_CELLS - len(kind) - len(choice) - len(time)
-    cells = map(format_code, (kind, safe(problem, problem_length), choice, time))
+    cells = map(format_cell, (kind, safe(problem, problem_length), choice, time))
     return f"| {' | '.join(cells)} |"

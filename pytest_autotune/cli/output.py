@@ -126,12 +126,15 @@ def describe_choice_and_time(entry: Entry) -> str:
 
 
 def find_first_difference(text: str, other: str) -> int:
-    """Return the number, from 1, of the first line in which two texts differ."""
-    pairs = zip(text.split("\n"), other.split("\n"), strict=False)
-    for number, (line, other_line) in enumerate(pairs, 1):
+    """Return the number, from 1, of the first line in which two different texts differ.
+
+    If one text has all lines of the other, this is the number of its first further line.
+    """
+    lines, other_lines = text.split("\n"), other.split("\n")
+    for number, (line, other_line) in enumerate(zip(lines, other_lines, strict=False), 1):
         if line != other_line:
             return number
-    return 1
+    return min(len(lines), len(other_lines)) + 1
 
 
 def with_warning(cache: Cache) -> Cache:

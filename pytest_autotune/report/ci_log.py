@@ -101,9 +101,13 @@ def _annotate(level: str, located_findings: Sequence[_LocatedFinding], room: int
     for located in located_findings:
         findings_by_location[located.location].append(located.finding)
     locations = sorted(findings_by_location, key=lambda location: (location.path, location.line))
+    if room <= 0:
+        # GitHub would hide any further annotation.
+        return []
     shown_count = len(locations)
     if shown_count > room:
-        shown_count = max(room - 1, 0)
+        # The last annotation is for the count.
+        shown_count = room - 1
     annotations = []
     for location in locations[:shown_count]:
         annotations.append(_format_annotation(level, location, findings_by_location[location]))

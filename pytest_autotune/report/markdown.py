@@ -27,7 +27,7 @@ _TITLES = dict.fromkeys(MISS_WORDS, "Not covered") | {
 }
 #: The largest number of rows in a table.
 _MAX_ROWS = 100
-#: The largest number of characters in a cell.
+#: The largest number of characters in a cell, and in a line of counts.
 _MAX_CELL_LENGTH = 300
 #: The largest number of characters in a line outside tables, such as a command to type.
 _MAX_LINE_LENGTH = 2000
@@ -41,8 +41,15 @@ def to_markdown(result: RunResult) -> str:
     return "\n".join(lines) + "\n"
 
 
-def format_code(text: str, max_length: int = _MAX_CELL_LENGTH) -> str:
-    """Return text as a code span that may stand in a table; empty for blank text."""
+def format_cell(text: str) -> str:
+    """Return text as a code span for a cell of a table; empty for blank text."""
+    # In a table, a bar ends a cell even inside a code span, and a backslash in front of the bar is not shown. Outside
+    # of tables the backslash would be shown.
+    return format_code(text, _MAX_CELL_LENGTH).replace("|", r"\|")
+
+
+def format_code(text: str, max_length: int = _MAX_LINE_LENGTH) -> str:
+    """Return text as a code span outside of tables; empty for blank text."""
     text = to_one_line(text, max_length)
     if not text.strip():
         return ""
@@ -51,21 +58,20 @@ def format_code(text: str, max_length: int = _MAX_CELL_LENGTH) -> str:
     padding = ""
     if text.startswith("`") or text.endswith("`"):
         padding = " "
-    # A bar ends a cell even inside a code span. A backslash in front of the bar is not shown in a table.
-    return f"{fence}{padding}{text}{padding}{fence}".replace("|", r"\|")
+    return f"{fence}{padding}{text}{padding}{fence}"
 
 
 def _list_head_lines(result: RunResult) -> Iterator[str]:
     """Yield the verdict, the hints, the counts and the facts."""
     verdict = build_verdict(result)
-    yield f"\n{_SIGNS[verdict.state]} **{format_code(verdict.reason, _MAX_LINE_LENGTH)}**"
+    yield f"\n{_SIGNS[verdict.state]} **{format_code(verdict.reason)}**"
     for hint in list_hints(result):
-        yield f"\n{format_code(hint, _MAX_LINE_LENGTH)}"
+        yield f"\n{format_code(hint)}"
     for line in list_count_lines(result):
         if line.text != verdict.reason:
-            yield f"\n{format_code(line.text)}"
+            yield f"\n{format_code(line.text, _MAX_CELL_LENGTH)}"
     for title, text in list_facts(result):
-        yield f"\n{title}: {format_code(text, _MAX_LINE_LENGTH)}"
+        yield f"\n{title}: {format_code(text)}"
 
 
 @dataclass(frozen=True)
@@ -129,25 +135,25 @@ def _list_tables(result: RunResult) -> list[_Table]:
     tables.append(_Table(title, ["", "problem", "choice", "time"], change_rows))
     tables.append(_build_cost_table("Time of tuning by kernel", list_kernel_costs(result)))
     tables.append(_build_cost_table("Time of tuning by test", list_test_costs(result)))
-    note_rows = [_Row([format_code(note.text)]) for note in list_notes(result, verbosity=1)]
+    note_rows = [_Row([format_cell(note.text)]) for note in list_notes(result, verbosity=1)]
     tables.append(_Table("Notes", [""], note_rows))
     return tables
 
 
 def _build_finding_row(finding: Finding) -> _Row:
-    test = format_code(finding.test)
+    test = format_cell(finding.test)
     if finding.other_test_count:
         test += f" and {describe_count(finding.other_test_count, 'more test')}"
-    return _Row([finding.word, test, format_code(finding.problem), format_code(finding.text)], finding.problem_count)
+    return _Row([finding.word, test, format_cell(finding.problem), format_cell(finding.text)], finding.problem_count)
 
 
 def _build_change_row(change: Change) -> _Row:
     choice, time = describe_change(change)
-    return _Row([change.kind.value, format_code(describe_problem(change.entry.problem)), format_code(choice), time])
+    return _Row([change.kind.value, format_cell(describe_problem(change.entry.problem)), format_cell(choice), time])
 
 
 def _build_cost_table(title: str, costs: Sequence[Cost]) -> _Table:
     rows = []
     for cost in costs:
-        rows.append(_Row([format_code(cost.name), str(cost.problems), describe_seconds(cost.seconds)]))
+        rows.append(_Row([format_cell(cost.name), str(cost.problems), describe_seconds(cost.seconds)]))
     return _Table(title, ["", "problems", "time"], rows)
