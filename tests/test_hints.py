@@ -85,11 +85,12 @@ def test_uncacheable_and_untracked_kernels_have_a_hint() -> None:
     summary = result(LOADED, rows=uncacheable, untracked=("toy:k1 (lib.Mine)", "toy:k8 (lib.Mine)"))
 
     assert list(list_hints(summary)) == [
-        "No update covers what is uncacheable or untracked: mend what its row names, or set autotune_ignore (ini) "
-        "for toy:k0, toy:k1, toy:k2 and 1 other kernel."
+        "No update covers uncacheable or untracked problems: mend the cause that each row names, or set "
+        "autotune_ignore (ini) for toy:k0, toy:k1, toy:k2 and 1 other kernel."
     ]
     assert list(list_hints(result(LOADED, untracked=("toy:k8 (lib.Mine)",)))) == [
-        "No update covers what is untracked: mend what its row names, or set autotune_ignore (ini) for toy:k8."
+        "No update covers untracked problems: mend the cause that each row names, or set autotune_ignore (ini) for "
+        "toy:k8."
     ]
     assert list(list_hints(result(rows=uncacheable, dump=DumpOutcome("c.pb", "c.pb")))) == [], (
         "a dump that loads nothing"
@@ -100,7 +101,7 @@ def test_a_tuner_that_cannot_be_hooked_has_a_hint() -> None:
     """If the gate fails, the hint says how to upgrade, report or ignore the tuner."""
     failed = result(LOADED, unhooked=(("toy", "other arguments"),), gate=Gate("0", "could not be hooked: toy"))
 
-    without = "autotune_ignore (ini) for toy:* goes on without."
+    without = "or set autotune_ignore (ini) for toy:* to go on without."
     assert list(list_hints(failed)) == [
         f"Upgrade pytest-autotune or its adapter, or report why toy was bypassed; {without}"
     ]
@@ -113,7 +114,8 @@ def test_a_missing_adapter_has_a_hint() -> None:
         LOADED, devices_by_tuner={"gone": frozenset([GPU])}, request=RunRequest(adapters=()), gate=Gate("0", "gone")
     )
 
-    assert list(list_hints(gone)) == ["Install the adapter of gone; autotune_ignore (ini) for gone:* goes on without."]
+    (hint,) = list_hints(gone)
+    assert hint == "Install the adapter of gone; or set autotune_ignore (ini) for gone:* to go on without."
 
 
 def test_problems_drawn_by_hypothesis_have_their_own_hint() -> None:

@@ -117,7 +117,7 @@ def test_a_run_writes_at_most_ten_annotations() -> None:
     lines = ci_log.list_annotations(missed(40, gate=FAILED))
 
     assert len(lines) == 10
-    assert "32 more tests ask for what is no hit" in lines[-1]
+    assert "32 more tests have findings of the autotune cache (pytest -v lists all)" in lines[-1]
 
 
 def test_ten_failures_leave_no_room_for_findings() -> None:
@@ -134,7 +134,7 @@ def test_findings_without_a_test_are_annotated_without_place() -> None:
 
     assert ci_log.list_annotations(summary) == [
         f"::warning title=autotune cache%3A miss%2C untracked::MISS toy:lib.op (M=1): {REASON}"
-        "%0AUNTRACKED lib.hidden: tuned behind pytest-autotune's back; neither loaded nor dumped",
+        "%0AUNTRACKED lib.hidden: tuned without asking pytest-autotune, so neither loaded nor dumped",
     ]
 
 

@@ -43,7 +43,7 @@ class Sweep(Mode):
     ran_with: dict[Identity, Entry] = field(default_factory=dict, compare=False)
 
     name = "sweep"
-    without_caches = "a sweep loads and dumps nothing"
+    error_with_caches = "a sweep loads and dumps nothing"
     picks_candidates = True
 
     def __str__(self) -> str:

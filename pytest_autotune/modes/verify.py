@@ -137,7 +137,7 @@ class Verify(Mode):
     """
 
     name = "verify"
-    without_loaded = "there is no choice to race"
+    error_without_loaded = "there is no choice to race"
 
     def __init__(self, share: Share, seconds: float, limit: Limit | None = None) -> None:
         self._share = share

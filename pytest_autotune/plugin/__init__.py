@@ -150,5 +150,8 @@ def autotune_cache(request: pytest.FixtureRequest) -> CacheFixture:
     from pytest_autotune.plugin.worker import CacheFixture
 
     if _process not in request.config.stash:
-        pytest.fail("autotune_cache was asked for after the run began: name it as an argument", pytrace=False)
+        pytest.fail(
+            "autotune_cache: the fixture was requested after the run began (name it as an argument of the test)",
+            pytrace=False,
+        )
     return CacheFixture(request.config.stash[_process], request.node)

@@ -309,8 +309,8 @@ def _find_unloaded_mode(config: pytest.Config, options: Options) -> str:
     if _is_empty_load_typed(config):
         return ""
     for mode in options.modes:
-        if mode.without_loaded:
-            return f"--autotune-{mode.name}: nothing is loaded, so {mode.without_loaded} ({_INI_LOAD_REMEDY})"
+        if mode.error_without_loaded:
+            return f"--autotune-{mode.name}: nothing is loaded, so {mode.error_without_loaded} ({_INI_LOAD_REMEDY})"
     return ""
 
 

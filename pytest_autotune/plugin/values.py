@@ -211,24 +211,34 @@ def read_options(config: pytest.Config) -> Options:
 
     :raises pytest.UsageError: for a value that makes no sense or contradicts another option, in one line.
     """
+    options = _read_values(config)
+    _refuse_gpus_without_workers(config, options)
+    cacheless_mode = _find_cacheless_mode(options)
+    if cacheless_mode is not None:
+        _refuse_caches(config, options, cacheless_mode)
+        return _with_only_mode(options, cacheless_mode)
+    # The command line of a worker differs from the command line that the user typed. The controller has read the
+    # user's command line before it started the worker.
+    if not hasattr(config, "workerinput"):
+        _refuse_unjudged_gate(config, options)
+    if options.update:
+        _refuse_options_of_update(config, options)
+        return _with_update(options)
+    return options
+
+
+def _read_values(config: pytest.Config) -> Options:
+    """Return the options with the values of the command line and the ini file.
+
+    :raises pytest.UsageError: for a value that makes no sense.
+    """
     values = {option.name: _read_option(config, option) for option in OPTIONS}
     modes = _read_modes(config, values)
     for row in MODES:
         for option in row.options:
             # The mode holds the value.
             del values[option.name]
-    options = Options(**values, modes=modes)
-    _refuse_gpus_without_workers(config, options)
-    for mode in modes:
-        if mode.without_caches:
-            return _with_only_mode(config, options, mode)
-    # The command line of a worker differs from the command line that the user typed. The controller has read the
-    # user's command line before it started the worker.
-    if not hasattr(config, "workerinput"):
-        _refuse_unjudged_gate(config, options)
-    if options.update:
-        return _with_update(config, options)
-    return options
+    return Options(**values, modes=modes)
 
 
 def _read_modes(config: pytest.Config, values: Mapping[str, Any]) -> tuple[Mode, ...]:
@@ -263,15 +273,20 @@ def _refuse_gpus_without_workers(config: pytest.Config, options: Options) -> Non
         )
 
 
-def _with_update(config: pytest.Config, options: Options) -> Options:
-    """Return the options of an update: it tunes all problems that are no hits, and writes the last loaded cache.
+def _refuse_options_of_update(config: pytest.Config, options: Options) -> None:
+    """Refuse an option of the command line that an update decides.
 
-    If no cache is loaded for all tests, the update writes the caches that tests load for themselves.
-
-    :raises pytest.UsageError: if the command line sets an option that an update decides.
+    :raises pytest.UsageError: for the first such option.
     """
     reason = f"{options.update_flag} always tunes, and always writes the loaded cache"
     _refuse_beside(config, reason, *_DECIDED_BY_UPDATE)
+
+
+def _with_update(options: Options) -> Options:
+    """Return the options of an update: it tunes all problems that are no hits, and writes the last loaded cache.
+
+    If no cache is loaded for all tests, the update writes the caches that tests load for themselves.
+    """
     dump = None
     if options.load:
         dump = options.load[-1]
@@ -343,22 +358,36 @@ def _is_spread_gpus_typed(config: pytest.Config) -> bool:
     return any(override.startswith("autotune_spread_gpus=") for override in overrides)
 
 
-def _with_only_mode(config: pytest.Config, options: Options, mode: Mode) -> Options:
-    """Return the options of a run with a mode such as ``sweep``, which uses no caches.
+def _find_cacheless_mode(options: Options) -> Mode | None:
+    """Return the mode that uses no caches, such as ``sweep``; None if the user asked for no such mode."""
+    for mode in options.modes:
+        if mode.error_with_caches:
+            return mode
+    return None
+
+
+def _refuse_caches(config: pytest.Config, options: Options, cacheless_mode: Mode) -> None:
+    """Refuse a cache, a gate, or a mode that needs a loaded cache, beside a mode that uses no caches.
+
+    :raises pytest.UsageError: for the first such option of the command line.
+    """
+    modes_with_caches = [mode.name for mode in options.modes if mode.error_without_loaded]
+    names = ["load", "dump", "update", *_GATES, *modes_with_caches]
+    _refuse_beside(config, cacheless_mode.error_with_caches, *names)
+
+
+def _with_only_mode(options: Options, cacheless_mode: Mode) -> Options:
+    """Return the options of a run with a mode that uses no caches.
 
     The caches and gates of the ini file are left out, so that users need no other ini file for such a run.
-
-    :raises pytest.UsageError: if the command line asks for a cache, a gate, or another mode that needs a cache.
     """
-    modes_that_load = [loading_mode.name for loading_mode in options.modes if loading_mode.without_loaded]
-    _refuse_beside(config, mode.without_caches, "load", "dump", "update", *_GATES, *modes_that_load)
     return replace(
         options,
         load=(),
         dump=None,
         max_misses=None,
         fail_on_unused=False,
-        modes=(mode,),
+        modes=(cacheless_mode,),
         on_miss="tune",
         on_stale="tune",
     )

@@ -443,25 +443,44 @@ def _is_enabled(item: pytest.Item) -> bool:
     return True
 
 
-def _list_marker_caches(item: pytest.Item) -> Iterator[str]:
-    """Yield the caches that a test's markers name. The cache of the nearest marker is last, so it takes precedence.
+def _list_marker_caches(item: pytest.Item) -> list[str]:
+    """Return the paths of the caches that a test's markers load.
 
-    A marker with other arguments fails the test.
+    Markers can stand at the test, at its class and at its module. The path of the marker that is nearest to the test is
+    last: the cache that is loaded last takes precedence. A marker with other arguments fails the test.
     """
+    paths: list[str] = []
+    # Pytest lists the nearest marker first.
     for mark in reversed(list(item.iter_markers(MARKER))):
         load = mark.kwargs.get("load", [])
-        paths = load if isinstance(load, (list, tuple)) else [load]
-        has_known_arguments = not mark.args and mark.kwargs.keys() <= {"load", "enabled"}
-        has_paths = all(isinstance(path, (str, Path)) for path in paths)
-        if not (has_known_arguments and has_paths and isinstance(mark.kwargs.get("enabled", True), bool)):
-            arguments = [repr(argument) for argument in mark.args]
-            arguments += [f"{name}={value!r}" for name, value in mark.kwargs.items()]
-            pytest.fail(
-                f"marker {MARKER}: expected load=PATH, or several, or enabled=False, not {', '.join(arguments)}",
-                pytrace=False,
-            )
-        for path in paths:
-            yield str(path)
+        if not isinstance(load, (list, tuple)):
+            load = [load]
+        if not _has_marker_arguments(mark, load):
+            _refuse_marker(mark)
+        paths += map(str, load)
+    return paths
+
+
+def _has_marker_arguments(mark: pytest.Mark, load: Sequence[object]) -> bool:
+    """Whether a marker has arguments such as ``load="a.pb"``, ``load=["a.pb", "b.pb"]`` and ``enabled=False``.
+
+    :param load: the argument of this name, as a list.
+    """
+    if mark.args or not mark.kwargs.keys() <= {"load", "enabled"}:
+        return False
+    if not isinstance(mark.kwargs.get("enabled", True), bool):
+        return False
+    return all(isinstance(path, (str, Path)) for path in load)
+
+
+def _refuse_marker(mark: pytest.Mark) -> NoReturn:
+    """Fail the test with one line that has the arguments of its marker."""
+    arguments = [repr(argument) for argument in mark.args]
+    arguments += [f"{name}={value!r}" for name, value in mark.kwargs.items()]
+    pytest.fail(
+        f"marker {MARKER}: expected load=PATH, load=[PATH, PATH] or enabled=False, not {', '.join(arguments)}",
+        pytrace=False,
+    )
 
 
 def _build_rerun_command(item: pytest.Item, options: Options, flag: str) -> str:

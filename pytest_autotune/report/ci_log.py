@@ -113,8 +113,8 @@ def _annotate(level: str, located_findings: Sequence[_LocatedFinding], room: int
         annotations.append(_format_annotation(level, location, findings_by_location[location]))
     hidden_count = len(locations) - shown_count
     if hidden_count:
-        tests = describe_count(hidden_count, "more test asks", "more tests ask")
-        line = f"{tests} for what is no hit; the section of the log names all with -v"
+        tests = describe_count(hidden_count, "more test has", "more tests have")
+        line = f"{tests} findings of the autotune cache (pytest -v lists all)"
         annotations.append(_format_command(level, [line]))
     return annotations
 

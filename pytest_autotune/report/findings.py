@@ -47,7 +47,7 @@ def list_findings(result: RunResult, *, is_grouped: bool = True) -> list[Finding
     unused_rows = _list_unused_rows(result)
     findings += _list_row_findings("UNUSED", unused_rows, is_grouped=is_grouped, is_failure=fails_for_unused)
     findings += result.findings
-    text = "tuned behind pytest-autotune's back; neither loaded nor dumped"
+    text = "tuned without asking pytest-autotune, so neither loaded nor dumped"
     for kernel in result.collected.untracked:
         findings.append(Finding("UNTRACKED", kernel, text, is_failure=has_failed_gate))
     return findings
@@ -108,7 +108,7 @@ def _build_no_entries_finding(result: RunResult, tuner: str, rows: Sequence[Prob
     text = f"no entries for {rows[0].problem.device}"
     entry_devices = sorted(map(str, result.devices_by_tuner.get(tuner, ())))
     if entry_devices:
-        text += f"; those for {', '.join(entry_devices)} do not hold here"
+        text += f"; the entries for {', '.join(entry_devices)} do not hold here"
     return Finding(word, f"{len(rows)} problems of {tuner}", text, is_failure=is_failure, problem_count=len(rows))
 
 

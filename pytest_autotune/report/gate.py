@@ -178,7 +178,7 @@ def _explain_skipped_run(result: RunResult) -> str:
         return ""
     if not counts.get("skipped") and not counts.get("xfailed"):
         return ""
-    return f"no test asked for a tuned kernel, and none passed ({describe_test_counts(counts)})"
+    return f"no test asked for a tuned kernel, and none passed ({describe_test_counts(counts)}; -rsx shows why)"
 
 
 def _explain_unseen_errors(result: RunResult) -> str:
@@ -193,12 +193,12 @@ def _explain_unseen_errors(result: RunResult) -> str:
     refused_rows = [row for row in result.rows if result.request.policy.is_error(row.outcome)]
     if not refused_rows:
         return ""
-    problems_are = describe_count(
+    problems = describe_count(
         len(refused_rows),
         "problem of the autotune cache is an error",
         "problems of the autotune cache are errors",
     )
-    return f"{problems_are}, and no test failed"
+    return f"{problems}, and no test failed (did a child process of a test ask?)"
 
 
 def _judge_unused(result: RunResult) -> _Verdict:
@@ -214,7 +214,7 @@ def _judge_unused(result: RunResult) -> _Verdict:
 def _explain_no_outcomes(result: RunResult) -> str:
     """Return why a run has no problem that is a hit or a miss."""
     if result.rows:
-        return "nothing came of what the tests asked for"
+        return "no lookup of the tests had a result"
     return f"no test asked for a tuned kernel ({describe_test_counts(result.collected.test_counts)})"
 
 

@@ -111,17 +111,17 @@ def _list_adapter_hints(result: RunResult) -> list[str]:
     unhooked = sorted(set(map(library_of, result.unhooked_tuners)))
     if unhooked:
         advice = f"Upgrade pytest-autotune or its adapter, or report why {' and '.join(unhooked)} was bypassed"
-        hints.append(f"{advice}; {_describe_going_without(unhooked)}")
+        hints.append(f"{advice}; {_advise_to_ignore(unhooked)}")
     without_adapter = result.tuners_without_adapter
     if without_adapter:
         advice = f"Install the adapter of {' and '.join(without_adapter)}"
-        hints.append(f"{advice}; {_describe_going_without(without_adapter)}")
+        hints.append(f"{advice}; {_advise_to_ignore(without_adapter)}")
     return hints
 
 
-def _describe_going_without(tuners: Iterable[str]) -> str:
+def _advise_to_ignore(tuners: Iterable[str]) -> str:
     globs = ", ".join(f"{tuner}:*" for tuner in tuners)
-    return f"autotune_ignore (ini) for {globs} goes on without."
+    return f"or set autotune_ignore (ini) for {globs} to go on without."
 
 
 def _list_bypass_hints(result: RunResult) -> list[str]:
@@ -147,6 +147,6 @@ def _list_bypass_hints(result: RunResult) -> list[str]:
     if untracked:
         words.append("untracked")
     if unrecorded:
-        words.append("not recorded")
+        words.append("unrecorded")
     ignore = f"set autotune_ignore (ini) for {describe_kernels(kernels)}"
-    return [f"No update covers what is {' or '.join(words)}: mend what its row names, or {ignore}."]
+    return [f"No update covers {' or '.join(words)} problems: mend the cause that each row names, or {ignore}."]

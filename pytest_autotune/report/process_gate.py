@@ -67,7 +67,7 @@ def judge_processes(reports: Sequence[ProcessReport], initial: InitialCaches, re
     """
     suite_error = ""
     if request.expected_count is None:
-        suite_error = "only a number of expected reports tells that no process is missing"
+        suite_error = "a process may be missing (add --expect=N, the number of processes)"
     usable_reports = []
     for report in reports:
         if report.record is not None and not report.no_part_reason:
@@ -168,7 +168,7 @@ def list_report_errors(reports: Sequence[ProcessReport], request: GateRequest) -
         return errors
     for judged in request.caches:
         if not any(map(judged.is_loaded_as, loaded)):
-            errors.append(f"{judged.path}: no process loaded these bytes")
+            errors.append(f"{judged.path}: no process loaded these bytes (use one commit for all jobs)")
     return errors
 
 
@@ -182,7 +182,7 @@ def list_folder_errors(reports: Sequence[ProcessReport], expected_count: int | N
     if not reports:
         errors.append("there is no report (give --autotune-report=FOLDER/ to each process)")
     if reports and expected_count is not None and len(reports) != expected_count:
-        difference = "more processes ran than are known"
+        difference = "more processes ran than --expect says"
         if len(reports) < expected_count:
             difference = "a process wrote none"
         counts = describe_count(len(reports), "report is there", "reports are there")
@@ -192,7 +192,8 @@ def list_folder_errors(reports: Sequence[ProcessReport], expected_count: int | N
         if report.error:
             errors.append(f"{report.path}: {report.error}")
         elif report.ci_run.id != run_id:
-            errors.append(f"{report.path}: is of {_describe_run(report.ci_run.id)}, not of {_describe_run(run_id)}")
+            runs = f"is of {_describe_run(report.ci_run.id)}, not of {_describe_run(run_id)}"
+            errors.append(f"{report.path}: {runs} (remove old reports)")
         elif report.record is not None and report.record.collected.is_interrupted:
             errors.append(f"{report.path}: the run was interrupted")
     return errors
@@ -216,9 +217,9 @@ def _find_cache_error(report: ProcessReport, caches: Sequence[JudgedCache]) -> s
     if report.no_part_reason or report.record is None:
         return ""
     if report.record.is_update:
-        return "the process updated the cache that it loaded, so its misses say nothing"
+        return "the process updated the cache that it loaded, so its misses say nothing (run it without the update)"
     if not report.loaded:
-        return "the process loaded no cache"
+        return "the process loaded no cache (add --autotune-load=PATH to its command)"
     for loaded in report.loaded:
         if not any(judged.is_loaded_as(loaded) for judged in caches):
             return f"the process loaded {loaded.path} with other bytes than the judged caches have"

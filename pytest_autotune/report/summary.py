@@ -196,9 +196,9 @@ def _list_entry_notes(result: RunResult) -> list[Line]:
     for device, entry_device in result.alias_counts:
         notes.append(Line(f"{device} used entries of {entry_device} (autotune_device_alias)"))
     if result.left_out_entries and result.dump is not None:
-        entries = describe_count(len(result.left_out_entries), "loaded entry is", "loaded entries are")
+        entries = describe_count(len(result.left_out_entries), "loaded entry", "loaded entries")
         devices = _describe_devices_left_out(result)
-        notes.append(Line(f"{entries} not in {result.dump.path}, which no test asked for ({devices})"))
+        notes.append(Line(f"{entries} that no test asked for stayed out of {result.dump.path} ({devices})"))
     return notes
 
 

@@ -47,10 +47,10 @@ class Mode:
 
     #: The name of the mode's module and of its flag.
     name = ""
-    #: Why the mode cannot be combined with loaded or dumped caches, in words; empty if it can.
-    without_caches = ""
-    #: The reason, in words, why the mode does nothing in a run without a loaded cache; empty if it needs none.
-    without_loaded = ""
+    #: The reason, in words, why it is an error to load or dump a cache in this mode; empty if it is no error.
+    error_with_caches = ""
+    #: The reason, in words, why it is an error to load no cache in this mode; empty if it is no error.
+    error_without_loaded = ""
     #: The mode does nothing in a run that loads no cache for all tests.
     needs_loaded = False
     #: The mode gives candidates in place of searches, so every test must ask for every problem again.

@@ -428,7 +428,7 @@ def test_a_marker_that_makes_no_sense_is_an_error_of_that_test(suite: Suite, giv
     result = suite.run()
 
     result.assert_outcomes(errors=1)
-    message = f"marker autotune_cache: expected load=PATH, or several, or enabled=False, not {given}"
+    message = f"marker autotune_cache: expected load=PATH, load=[PATH, PATH] or enabled=False, not {given}"
     assert result.outlines.count(message) == 1
 
 

@@ -397,5 +397,7 @@ def test_a_fixture_requested_too_late_explains_the_remedy(serial_suite: Suite) -
     result = serial_suite.run()
 
     result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["autotune_cache was asked for after the run began: name it as an argument"])
+    result.stdout.fnmatch_lines(
+        ["autotune_cache: the fixture was requested after the run began (name it as an argument of the test)"]
+    )
     serial_suite.run("--autotune-dump=cache.textproto").assert_outcomes(passed=1)

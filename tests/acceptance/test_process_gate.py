@@ -251,10 +251,10 @@ def test_a_report_of_another_run_is_red(gate: Gate, monkeypatch: pytest.MonkeyPa
 
     assert gate.judge("--expect=3") == 1
     name = gate.report_of("test_c.py").name
-    assert f"FAILED: reports/{name}: is of run yesterday, not of run today" in gate.lines
+    assert f"FAILED: reports/{name}: is of run yesterday, not of run today (remove old reports)" in gate.lines
     monkeypatch.setenv("AUTOTUNE_RUN_ID", "tomorrow")
     assert gate.judge("--expect=3") == 1
-    assert len([line for line in gate.lines if line.endswith("not of run tomorrow")]) == 3
+    assert len([line for line in gate.lines if line.endswith("not of run tomorrow (remove old reports)")]) == 3
 
 
 def test_a_report_of_other_bytes_is_red(gate: Gate) -> None:
@@ -278,7 +278,7 @@ def test_several_caches_may_be_loaded_by_different_processes(gate: Gate) -> None
     assert gate.judge("--expect=4", "--fail-on-unused", caches=("cache.textproto", "other.textproto")) == 0
     gate.report_of("test_d.py").unlink()
     assert gate.judge("--expect=3", caches=("cache.textproto", "other.textproto")) == 1
-    assert "FAILED: other.textproto: no process loaded these bytes" in gate.lines
+    assert "FAILED: other.textproto: no process loaded these bytes (use one commit for all jobs)" in gate.lines
 
 
 def test_a_repeated_process_replaces_its_earlier_attempt(gate: Gate) -> None:

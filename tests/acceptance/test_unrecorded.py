@@ -102,7 +102,8 @@ def test_a_search_that_ends_with_an_error_is_no_miss(serial_suite: Suite, sectio
     assert section(result)[0].startswith("UNRECORDED test_lib.py::test_bad - toy:lib.bad: ")
     assert section(result)[1:] == [
         "1 hit; 1 not recorded",
-        "No update covers what is not recorded: mend what its row names, or set autotune_ignore (ini) for toy:lib.bad.",
+        "No update covers unrecorded problems: mend the cause that each row names, or set autotune_ignore (ini) for "
+        "toy:lib.bad.",
     ]
 
 
@@ -123,7 +124,7 @@ def test_an_update_is_named_for_the_other_misses(serial_suite: Suite, section) -
     hints = section(serial_suite.load("-k", "op or bad"))[-2:]
 
     assert hints[0].startswith("Re-run with --autotune-load=cache.textproto --autotune-update to update the cache")
-    assert hints[1].startswith("No update covers what is not recorded")
+    assert hints[1].startswith("No update covers unrecorded problems")
 
 
 def test_what_is_tuned_at_the_second_try_is_tuned(serial_suite: Suite) -> None:
