@@ -302,7 +302,9 @@ class Controller:
             if result.gate.is_usage_error:
                 session.exitstatus = pytest.ExitCode.USAGE_ERROR
         # -x has set a text, too, and it must not hide the failure of a gate.
-        reasons = [str(session.shouldfail)] if session.shouldfail else []
+        reasons = []
+        if session.shouldfail:
+            reasons.append(str(session.shouldfail))
         reasons += [to_one_line(failure) for failure in result.failures]
         session.shouldfail = "; ".join(reasons)
 
@@ -435,7 +437,7 @@ def _prepare_run(config: pytest.Config, options: Options, shared: SharedFolder) 
     folder = _make_log_folder(config, options, shared)
     loaded = _load_caches(options, reader, dump_cache, folder)
     index = None
-    # With on_miss=first a run without caches has an index, too: every lookup is a miss.
+    # With on_miss=first, a run without caches has an empty index: every lookup is a miss.
     if loaded or (options.on_miss == "first" and dump is None):
         index = EntryIndex.from_caches([cache for _, cache in loaded])
     return Preparation(InitialCaches(tuple(loaded), dump_cache, index), folder, store)
@@ -446,7 +448,10 @@ def _make_log_folder(config: pytest.Config, options: Options, shared: SharedFold
 
     Runs with one rootdir and one dump path find the logs of each other.
     """
-    dump_path = options.update if options.dump is None else options.dump.location.resolved
+    # An update without a dump path writes the caches that tests load.
+    dump_path = options.update
+    if options.dump is not None:
+        dump_path = options.dump.location.resolved
     parents: list[Path] = []
     cache_folder = find_cache_folder(config)
     if cache_folder is not None:
@@ -514,7 +519,7 @@ def _add_recovered_tunings(cache: Cache, folder: RunFolder) -> Cache:
 
 
 class CacheReader:
-    """Reads the caches of a run; several stores at URLs at once, because each that is down takes seconds to fail."""
+    """Reads the caches of a run. It reads several URLs at the same time: a store that is down takes seconds to fail."""
 
     def __init__(self, options: Options, dump_store: Store | None) -> None:
         reads: dict[Location, Callable[[], Cache]] = {}
@@ -536,7 +541,9 @@ class CacheReader:
         :raises CacheError: if it cannot be read.
         """
         future = self._futures.get(location)
-        return stores.read_cache(location) if future is None else future.result()
+        if future is None:
+            return stores.read_cache(location)
+        return future.result()
 
     def read_dump(self, location: Location, store: Store) -> Cache:
         """Return the content of the dump path.
@@ -544,7 +551,9 @@ class CacheReader:
         :raises CacheError: if it cannot be read or written.
         """
         future = self._futures.get(location)
-        return store.check_writable() if future is None else future.result()
+        if future is None:
+            return store.check_writable()
+        return future.result()
 
 
 @contextmanager

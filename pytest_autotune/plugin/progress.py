@@ -118,7 +118,9 @@ class ProcessProgress:
 
     def show(self, stage: Stage | None) -> None:
         """Show a tuning, or that none is open any more."""
-        self._stages[:] = [] if stage is None else [stage]
+        self._stages.clear()
+        if stage is not None:
+            self._stages.append(stage)
         if self._line is None:
             return
         if stage is None:
@@ -139,7 +141,9 @@ class ProgressFile:
         # A forked child of a test must not replace the stage of its parent.
         if os.getpid() != self._process_id:
             return
-        text = "" if stage is None else json.dumps(asdict(stage))
+        text = ""
+        if stage is not None:
+            text = json.dumps(asdict(stage))
         with suppress(OSError):
             self._path.write_text(text)
 

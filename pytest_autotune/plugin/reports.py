@@ -63,7 +63,9 @@ def _find_report_error(report: CacheArgument, caches: Sequence[CacheArgument]) -
         path = Path(report.location.resolved)
         if report.location.is_folder_path:
             path.mkdir(parents=True, exist_ok=True)
-            return "" if os.access(path, os.W_OK) else "is read-only"
+            if not os.access(path, os.W_OK):
+                return "is read-only (name another folder)"
+            return ""
         path.parent.mkdir(parents=True, exist_ok=True)
         return describe_obstacle(path, FILES[suffix].beginning)
     except CacheError as error:
@@ -192,22 +194,28 @@ def add_to_junit(result: RunResult, config: pytest.Config) -> None:
         return
     for name, count in result.counts.items():
         log.add_global_property(f"autotune_{name}", count)
-    gates = [gate for gate in (result.gate, *result.gates_of_modes) if gate.limit or gate.fail_on_unused]
-    skip_reasons = [gate.skip_reason for gate in gates if gate.skip_reason]
+    report = _build_gate_report(result)
+    if report is not None:
+        # Only JUnit's plugin gets these reports, so pytest does not count a test.
+        log.pytest_runtest_logreport(report)
+        log.pytest_runtest_logreport(_build_junit_report("passed", None, "teardown"))
+
+
+def _build_gate_report(result: RunResult) -> pytest.TestReport | None:
+    """Return the report of the test case for the gates; None if the run has no gate and no failure."""
     if result.failures:
         failure = _JunitFailure("\n".join(line.word + line.text for line in render_section(result, 1)))
         failure.reprcrash = SimpleNamespace(message=to_one_line("; ".join(result.failures)))
-        report = _build_junit_report("failed", failure, "call")
-    elif skip_reasons:
+        return _build_junit_report("failed", failure, "call")
+    gates = [gate for gate in (result.gate, *result.gates_of_modes) if gate.limit or gate.fail_on_unused]
+    if not gates:
+        return None
+    skip_reasons = [gate.skip_reason for gate in gates if gate.skip_reason]
+    if skip_reasons:
+        # Pytest's form of a skip: path, line, reason.
         skip = (_JUNIT_CLASS, 0, to_one_line("; ".join(skip_reasons)))
-        report = _build_junit_report("skipped", skip, "call")
-    elif gates:
-        report = _build_junit_report("passed", None, "call")
-    else:
-        return
-    # Only JUnit's plugin gets these reports, so pytest does not count a test.
-    log.pytest_runtest_logreport(report)
-    log.pytest_runtest_logreport(_build_junit_report("passed", None, "teardown"))
+        return _build_junit_report("skipped", skip, "call")
+    return _build_junit_report("passed", None, "call")
 
 
 def _find_junit_plugin(config: pytest.Config) -> Any:
@@ -236,9 +244,15 @@ def show_section(lines: Sequence[Line], terminalreporter: pytest.TerminalReporte
         return
     terminalreporter.write_sep("=", "autotune cache")
     for line in lines:
-        markup = {line.color: True} if line.color else {}
-        terminalreporter.write(line.word or line.text, **markup)
-        terminalreporter.write_line(line.text if line.word else "")
+        markup = {}
+        if line.color:
+            markup[line.color] = True
+        if line.word:
+            # Only the word has the color.
+            terminalreporter.write(line.word, **markup)
+            terminalreporter.write_line(line.text)
+        else:
+            terminalreporter.write_line(line.text, **markup)
 
 
 def add_step_summary(result: RunResult) -> RunResult:
@@ -267,6 +281,9 @@ def locate_tests(locations: Mapping[str, tuple[str, int | None, str]], root: Pat
     folder = root.relative_to(checkout) if root.is_relative_to(checkout) else Path()
     places = {}
     for test, (path, line, _) in sorted(locations.items()):
-        line_from_1 = 0 if line is None else line + 1
+        # Line 0 says that the line is not known.
+        line_from_1 = 0
+        if line is not None:
+            line_from_1 = line + 1
         places[test] = SourceLocation(posixpath.normpath((folder / path).as_posix()), line_from_1)
     return places

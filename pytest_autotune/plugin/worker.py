@@ -97,9 +97,11 @@ def build_worker_context(workerinput: Mapping[str, Any], options: Options) -> Wo
     task = Task(**workerinput.get(INPUT_KEY, {}))
     worker = workerinput["workerid"]
     shared = find_shared_folder()
-    folder = shared.run_folder(task.run_id) if task.run_id else None
+    folder = None
+    if task.run_id:
+        folder = shared.run_folder(task.run_id)
     is_on_controller_host = task.host == socket.gethostname()
-    # If the controller cannot read the log's folder, the other workers of this machine still can.
+    # The controller of another host cannot read the log, but the other workers of this machine can.
     log_folder = folder
     if is_on_controller_host and task.run_folder:
         log_folder = Path(task.run_folder)
@@ -209,14 +211,15 @@ class TestProcess:
         log_error = self._context.log.error
         if log_error:
             self.session.note(f"the log of this run cannot be written, so a kill would lose tunings: {log_error}")
-        index = self._context.index
-        loaded_kernels = index.list_kernels() if index is not None else ()
+        imported_kernels: list[str] = []
+        if self._context.index is not None:
+            imported_kernels = list(filter(_is_module_imported, self._context.index.list_kernels()))
         return {
             "notes": [*self.session.notes, *self._context.coordination.notes],
             "untracked": sorted(untracked),
             "unhooked": self.session.unhooked_tuners,
             "versions": {tuner: str(versions) for tuner, versions in self.session.versions.items()},
-            "imported_kernels": [kernel for kernel in loaded_kernels if _is_module_imported(kernel)],
+            "imported_kernels": imported_kernels,
             "unavailable": self._list_unavailable(),
             "hypothesis_tests": sorted(self._hypothesis_tests),
             "disabled_tests": sorted(self._disabled_tests),
@@ -232,10 +235,11 @@ class TestProcess:
             return []
         reasons = []
         for library in sorted({library_of(tuner) for tuner in index.list_tuners()}):
-            package = ""
-            if library in TUNERS:
-                package = TUNERS[library].library_module.partition(".")[0]
-            if package and not _is_installed(package):
+            if library not in TUNERS:
+                # A tuner of another package: only its adapter knows the library.
+                continue
+            package = TUNERS[library].library_module.partition(".")[0]
+            if not _is_installed(package):
                 reasons.append(f"{package} is not installed")
         if any(entry.problem.device.is_gpu for entry in index) and not devices.has_visible_gpu():
             reasons.append("no GPU is visible")
@@ -329,7 +333,11 @@ class TestProcess:
         is_dump_path = dump is not None and argument.is_same_as(dump)
         if self._options.writes and not (cache.entries or is_dump_path or argument.location.url):
             self._missing_caches.add(argument.typed)
-        self.session.add_cache(EntryIndex.from_caches([cache]), "" if is_dump_path else argument.typed)
+        # Missing entries belong into this cache. If it is the dump path, the dump of the run writes them.
+        name = argument.typed
+        if is_dump_path:
+            name = ""
+        self.session.add_cache(EntryIndex.from_caches([cache]), name)
         self.hooks.install()
 
     @pytest.hookimpl(wrapper=True)

@@ -17,6 +17,7 @@ from pytest_autotune.run.result import DumpOutcome, Finding, RunResult
 
 #: The number of findings with the same word that are shown without ``-v``.
 _MAX_SHOWN = 10
+#: The line of a run in which no kernel asked for its choice.
 NO_LOOKUPS = "no lookups: no autotuned kernel was called"
 #: The words for counts whose name is no word for a user.
 _COUNT_WORDS = {"failed": "cannot be tuned", "unrecorded": "not recorded", "fallback": "used a fallback"}
@@ -104,7 +105,9 @@ def _list_finding_lines(findings: Sequence[Finding], verbosity: int) -> list[Lin
         if verbosity <= 0:
             shown_count = _MAX_SHOWN
         for finding in word_findings[:shown_count]:
-            color = "red" if finding.is_failure else "yellow"
+            color = "yellow"
+            if finding.is_failure:
+                color = "red"
             lines.append(Line(f" {finding}", word, color))
         hidden_count = count_problems(word_findings[shown_count:])
         if hidden_count:
@@ -135,7 +138,10 @@ def _list_lines_after_counts(result: RunResult) -> list[Line]:
 
 
 def list_notes(result: RunResult, verbosity: int) -> list[Line]:
-    """Return the notes that pytest's verbosity asks for: 0 by default, negative for ``-q``, positive for ``-v``."""
+    """Return the notes of a run: lines about workers, versions, renamed kernels and pruning, above the counts.
+
+    :param verbosity: pytest's verbosity: 0 by default, negative for ``-q``, positive for ``-v``.
+    """
     notes = _list_crashes(result)
     if result.recovered_count:
         tunings = describe_count(result.recovered_count, "tuning")
@@ -217,7 +223,7 @@ def list_count_lines(result: RunResult, *, has_counts: bool = True) -> list[Line
 
     :param has_counts: False leaves the counts out.
     """
-    mode_lines = _list_mode_lines(result)
+    mode_lines = _list_lines_for_counts(result)
     if mode_lines is not None:
         return mode_lines
     counts = color = ""
@@ -238,7 +244,7 @@ def join_count_lines(result: RunResult) -> str:
     return "; ".join(line.text for line in list_count_lines(result))
 
 
-def _list_mode_lines(result: RunResult) -> list[Line] | None:
+def _list_lines_for_counts(result: RunResult) -> list[Line] | None:
     """Return the lines of the modes that replace the counts; None if no mode does."""
     sections = [section for section in result.sections if section.stands_for_counts]
     if not sections:
