@@ -143,6 +143,11 @@ class AutotunedFunction:
     def _signature(self) -> inspect.Signature:
         return inspect.signature(self.jit_function)
 
+    @cached_property
+    def _constexpr_names(self) -> frozenset[str]:
+        parameters = self._signature.parameters.values()
+        return frozenset(parameter.name for parameter in parameters if _is_constexpr(parameter.annotation))
+
     @property
     def is_method(self) -> bool:
         """Whether the function is a method of a class. CuTe decides this by the name ``self``, too."""
@@ -169,8 +174,7 @@ class AutotunedFunction:
         for name, value in arguments.items():
             if name in self.key_names or name in self.cute_function._autotune_params:
                 continue
-            annotation = self._signature.parameters[name].annotation
-            if _is_constexpr(annotation) or isinstance(value, type):
+            if name in self._constexpr_names or isinstance(value, type):
                 self.key_names.append(name)
 
     def compute_key(self, arguments: Mapping[str, Any]) -> tuple[Any, ...]:

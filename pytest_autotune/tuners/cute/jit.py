@@ -94,6 +94,8 @@ class JitFunctions:
         except TypeError:
             # The call is wrong. CuTe raises the error that its user expects.
             return autotuned.cute_function(*args, **kwargs)
+        # This comes before the key: a call that passes a Constexpr must not launch the kernel of a call without it.
+        autotuned.add_compiled_in(arguments)
         kernel = autotuned.kernels.get(autotuned.compute_key(arguments))
         if kernel is None:
             return self._ask_or_search(JitCall(self._library, autotuned, args, kwargs, arguments))
@@ -251,7 +253,6 @@ class JitCall:
         """
         if self.autotuned.is_method:
             raise UncacheableError("it is a method, whose kernel depends on the attributes of self")
-        self.autotuned.add_compiled_in(self.arguments)
         problem = build_problem(self.kernel_name)
         source = read_source(self.autotuned.jit_function, own_cells=True)
         return ConfigurationQuestion(
