@@ -1,4 +1,4 @@
-"""What the benchmark scripts share: where they ran, and tables."""
+"""Print the machine, print tables, and time pytest runs, for all benchmark scripts."""
 
 from __future__ import annotations
 
@@ -16,26 +16,34 @@ REPOSITORY = Path(__file__).parent.parent.parent
 
 
 def machine(*packages: str) -> str:
-    """One line that says what the figures were measured on."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        cpu = next(line.split(":")[1].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
-        cpu = platform.machine()
-    try:
-        gpu = subprocess.run(
-            ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"], capture_output=True, text=True, check=True
-        ).stdout.splitlines()
-    except (OSError, subprocess.CalledProcessError):
-        gpu = []
+    """Return one line with the processor, the GPUs, and the versions of Python, pytest and these packages."""
+    gpus = "".join(f", {name}" for name in _list_gpus())
     versions = [f"Python {platform.python_version()}"]
     for package in ("pytest", *packages):
         try:
             versions.append(f"{package} {importlib.metadata.version(package)}")
         except importlib.metadata.PackageNotFoundError:
             versions.append(f"no {package}")
-    devices = "".join(f", {name}" for name in gpu)
-    return f"{cpu}, {len(os.sched_getaffinity(0))} cores{devices}; {', '.join(versions)}"
+    return f"{_find_cpu_name()}, {len(os.sched_getaffinity(0))} cores{gpus}; {', '.join(versions)}"
+
+
+def _find_cpu_name() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.machine()
+    for line in lines:
+        if line.startswith("model name"):
+            return line.split(":")[1].strip()
+    return platform.machine()
+
+
+def _list_gpus() -> list[str]:
+    command = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+    except (OSError, subprocess.CalledProcessError):
+        return []
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
@@ -47,13 +55,14 @@ def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
 
 
 def median(values: Sequence[float]) -> float:
+    """Return the median of the values."""
     return statistics.median(values)
 
 
 def pytest_seconds(folder: Path, *args: str, **environment: str) -> tuple[float, str]:
-    """The wall time of a pytest run as a process of its own, and what it printed.
+    """Run pytest in a new process. Return its wall time in seconds, and its output.
 
-    :raises SystemExit: when the run did not pass; a figure of a failed run means nothing.
+    :raises SystemExit: if the run failed; its time means nothing.
     """
     started = time.perf_counter()
     done = subprocess.run(

@@ -1,7 +1,10 @@
-"""Damaged files of every format: ``python tests/benchmarks/fuzz_files.py --files 100000 [--seed N]``.
+"""Read damaged cache files of every format, and check that no damage causes a traceback.
 
-Each comes to a cache that can be written again, or to one line of error; anything else is printed with the seed and
-number that make it again, and the exit status is 1.
+    python tests/benchmarks/fuzz_files.py [--files 10000] [--seed 1]
+
+The script damages a small cache file in one to four places, and reads it. The result must be a cache that can be
+written again, or one line of error. For any other result, the script prints the seed and the number that reproduce the
+file, and exits with status 1. The last line has the count of files by format, and the slowest file in milliseconds.
 """
 
 from __future__ import annotations
@@ -40,52 +43,58 @@ PIECES = b""" " ' \\ { } < > [ ] # : , ; - 0 1e999 nan true 99999999999999999999
 PIECES += [b"\n", b"\r\n", b" ", b"\t"]
 
 
-def damaged(data: bytes, chance: random.Random) -> bytes:
-    """The data with one to four places cut out, doubled, moved, overwritten or with something put in."""
+def damage(data: bytes, chance: random.Random) -> bytes:
+    """Return the data with one to four damaged places: bytes are removed, doubled, moved, overwritten or inserted."""
     for _ in range(chance.randint(1, 4)):
         start = chance.randrange(len(data) + 1)
         stop = min(len(data), start + chance.choice([0, 1, 1, 2, 8, 64]))
         piece = chance.choice([b"", chance.choice(PIECES), chance.randbytes(2), data[start:stop] * 2])
-        other = chance.randrange(len(data) + 1)
-        piece = data[other : other + 40] if chance.random() < 0.1 else piece
+        copy_start = chance.randrange(len(data) + 1)
+        if chance.random() < 0.1:
+            piece = data[copy_start : copy_start + 40]
         data = data[:start] + piece + data[stop:]
     return data
 
 
-def problem(data: bytes, format: Format) -> str:
-    """What is wrong with how this file is read; empty where nothing is."""
+def find_defect(data: bytes, format: Format) -> str:
+    """Return the defect of reading this file; empty if the result is a cache or a line of error."""
     try:
         encode(decode(data, format, "cache"), format)
     except CacheError as error:
         line = str(error)
-        return "" if line.startswith("cache") and line.isprintable() and len(line) < 1000 else f"the line {line!r}"
+        if line.startswith("cache") and line.isprintable() and len(line) < 1000:
+            return ""
+        return f"the line {line!r}"
     except Exception as error:
         return f"{type(error).__name__}: {error}"
     return ""
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--files", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
-    found: Counter[str] = Counter()
-    slowest = 0.0
-    whole = {format: encode(CACHE, format) for format in Format}
+    counts: Counter[str] = Counter()
+    defect_count = 0
+    slowest_s = 0.0
+    undamaged = {format: encode(CACHE, format) for format in Format}
     for number in range(options.files):
         chance = random.Random(f"{options.seed}/{number}")
         format = list(Format)[number % len(Format)]
-        data = damaged(whole[format], chance)
+        data = damage(undamaged[format], chance)
         started = time.perf_counter()
-        wrong = problem(data, format)
-        slowest = max(slowest, time.perf_counter() - started)
-        found[format.value.name] += 1
-        if wrong:
-            found["wrong"] += 1
-            print(f"--seed {options.seed}, file {number}, {format.value.name}: {wrong}")
-    counts = ", ".join(f"{count} {name}" for name, count in found.items())
-    print(f"{options.files} damaged files ({counts}); the slowest took {slowest * 1e3:.0f} ms; {found['wrong']} wrong")
-    return 1 if found["wrong"] else 0
+        defect = find_defect(data, format)
+        slowest_s = max(slowest_s, time.perf_counter() - started)
+        counts[format.value.name] += 1
+        if defect:
+            defect_count += 1
+            print(f"--seed {options.seed}, file {number}, {format.value.name}: {defect}")
+    by_format = ", ".join(f"{count} {name}" for name, count in counts.items())
+    print(
+        f"{options.files} damaged files ({by_format}); the slowest took {slowest_s * 1e3:.0f} ms; {defect_count} wrong"
+    )
+    return 1 if defect_count else 0
 
 
 if __name__ == "__main__":

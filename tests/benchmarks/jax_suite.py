@@ -1,16 +1,20 @@
-"""A JAX suite on a GPU: plain, dump and load, by one process and by four.
+"""Measure a JAX suite on a GPU: plain, dump and load, with one process and with four workers.
 
     python tests/benchmarks/jax_suite.py [REPEATS]
 
-"compiling" is what JAX spent in XLA (its own event ``backend_compile_duration``), tuning and this plugin's work
-included, summed over the processes: where one compilation waits for another, the waiting too.
+The script runs the suite in each way REPEATS times (default 3), and prints medians in seconds. "wall" is the whole
+pytest process. "compiling" is the time of XLA, by JAX's own event ``backend_compile_duration``, summed over all
+processes. It includes tuning, the plugin's work, and the time that a compilation waits for another one.
+
+The second table compares the choices of the dumps with those of the first dump. A choice is "slower than the best" by
+the times that the two serial dumps measured together. One of the dumps with four workers compiles one program at a
+time: its choices show how much parallel compilations disturb the measurements.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import re
 import statistics
 import sys
 import tempfile
@@ -48,14 +52,17 @@ def test_convolution(channels):
 CONFTEST = """
 import os, jax
 
-spent = []
-jax.monitoring.register_event_duration_secs_listener(
-    lambda event, seconds, **_: spent.append(seconds) if event.endswith("backend_compile_duration") else None
-)
+compile_times_s = []
+
+def note_compilation(event, seconds, **metadata):
+    if event.endswith("backend_compile_duration"):
+        compile_times_s.append(seconds)
+
+jax.monitoring.register_event_duration_secs_listener(note_compilation)
 
 def pytest_unconfigure(config):
-    with open(os.environ["SPENT"], "a") as file:
-        file.write(f"{sum(spent)}\\n")
+    with open(os.environ["COMPILE_TIMES"], "a") as file:
+        file.write(f"{sum(compile_times_s)}\\n")
 """
 ONE_AT_A_TIME = """
 from filelock import FileLock
@@ -92,84 +99,120 @@ def main() -> None:
             "load, -n 4": ["-n4", "--autotune-load=serial.textproto", "--autotune-max-misses=0"],
         }
         rows = []
-        compiling: dict[str, float] = {}
+        compiling_s: dict[str, float] = {}
         for run, options in runs.items():
-            walls, spents, told = [], [], ""
+            timings = []
             for _ in range(REPEATS):
-                for option in options:
-                    if option.startswith("--autotune-dump="):
-                        (folder / option.partition("=")[2]).unlink(missing_ok=True)
-                wall, spent, told = measured(folder, run, options)
-                walls.append(wall)
-                spents.append(spent)
-            compiling[run] = median(spents)
-            rows.append((run, f"{median(walls):.1f} s", f"{median(spents):.2f} s", told, REPEATS))
+                remove_dump(folder, options)
+                timings.append(run_suite(folder, run, options))
+            wall_s = median([timing.wall_s for timing in timings])
+            compiling_s[run] = median([timing.compiling_s for timing in timings])
+            rows.append((run, f"{wall_s:.1f} s", f"{compiling_s[run]:.2f} s", timings[-1].counts, REPEATS))
             print(rows[-1], file=sys.stderr, flush=True)
         table(("run", "wall", "compiling", "problems", "runs"), rows)
-        print(f"\ncompiling, plain / load: {compiling['plain'] / compiling['load']:.2f}")
-        compare(folder)
+        print(f"\ncompiling, plain / load: {compiling_s['plain'] / compiling_s['load']:.2f}")
+        compare_choices(folder)
 
 
-def measured(folder: Path, run: str, options: list[str]) -> tuple[float, float, str]:
-    """Wall seconds, seconds in XLA, and the counts of one run."""
-    spent, report = folder / "spent.txt", report_of(folder, run)
-    spent.unlink(missing_ok=True)
+def remove_dump(folder: Path, options: list[str]) -> None:
+    """Remove the file that a run with these options dumps, so that the run tunes everything again."""
+    for option in options:
+        if option.startswith("--autotune-dump="):
+            (folder / option.partition("=")[2]).unlink(missing_ok=True)
+
+
+@dataclass(frozen=True)
+class Timing:
+    """The times of one run.
+
+    :param counts: words for the counts of its report; empty for a run without the plugin.
+    """
+
+    wall_s: float
+    compiling_s: float
+    counts: str
+
+
+def run_suite(folder: Path, run: str, options: list[str]) -> Timing:
+    """Run the suite once, and leave its JSON report."""
+    times_file, report = folder / "compile_times.txt", report_path(folder, run)
+    times_file.unlink(missing_ok=True)
     report.unlink(missing_ok=True)
     if "-pno:autotune" not in options:
         options = [*options, f"--autotune-report={report}"]
-    path = os.pathsep.join([".", os.environ.get("PYTHONPATH", "")])
-    wall, _ = pytest_seconds(
-        folder, "-q", *options, SPENT=str(spent), PYTHONPATH=path, XLA_PYTHON_CLIENT_PREALLOCATE="false"
-    )
-    seconds = sum(map(float, re.findall(r"\S+", spent.read_text())))
+    environment = {
+        "COMPILE_TIMES": str(times_file),
+        "PYTHONPATH": os.pathsep.join([".", os.environ.get("PYTHONPATH", "")]),
+        "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
+    }
+    wall_s, _ = pytest_seconds(folder, "-q", *options, **environment)
+    # Each process has written a line.
+    compiling_s = sum(float(line) for line in times_file.read_text().split())
     if not report.exists():
-        return wall, seconds, ""
+        return Timing(wall_s, compiling_s, "")
     counts = json.loads(report.read_text())["counts"]
-    return wall, seconds, f"{counts['hit']} hits, {counts['tuned']} tuned"
+    return Timing(wall_s, compiling_s, f"{counts['hit']} hits, {counts['tuned']} tuned")
 
 
-def compare(folder: Path) -> None:
-    """How the dumps differ from one of one process, by the times that two of those measured."""
-    serial, again = problems(folder, "dump"), problems(folder, "dump, once more")
+def compare_choices(folder: Path) -> None:
+    """Print how the choices of each dump differ from those of the first one."""
+    serial, repeated = read_tunings(folder, "dump"), read_tunings(folder, "dump, once more")
     rows = []
     for run in DUMPS:
-        other = problems(folder, run)
-        differing = sum(serial[key].choice != found.choice for key, found in other.items() if key in serial)
-        slower = [share_lost(serial[key], again[key], found.choice) for key, found in other.items()]
-        known = [share for share in slower if share is not None]
-        told = [f"{statistics.mean(known):.1%}", f"{max(known):.1%}"] if known else ["", ""]
-        rows.append((run, len(other), serial.keys() == other.keys(), differing, *told, len(known)))
+        tunings = read_tunings(folder, run)
+        differing_count = 0
+        slowdowns = []
+        for problem, tuning in tunings.items():
+            if problem in serial and serial[problem].choice != tuning.choice:
+                differing_count += 1
+            slowdown = compute_slowdown(serial[problem], repeated[problem], tuning.choice)
+            if slowdown is not None:
+                slowdowns.append(slowdown)
+        worst = ["", ""]
+        if slowdowns:
+            worst = [f"{statistics.mean(slowdowns):.1%}", f"{max(slowdowns):.1%}"]
+        rows.append((run, len(tunings), serial.keys() == tunings.keys(), differing_count, *worst, len(slowdowns)))
     print()
     head = ("run", "problems", "the same ones", "other choices", "slower than the best, mean", "most", "of")
     table(head, rows)
 
 
 @dataclass(frozen=True)
-class Tuned:
-    """What a dump chose for a problem, and the microseconds of each candidate, by its params."""
+class TunedProblem:
+    """The choice of a dump for one problem, and the microseconds of each candidate by its params."""
 
     choice: str
     times_us: dict[str, float]
 
 
-def problems(folder: Path, run: str) -> dict[str, Tuned]:
-    """What a run tuned, by the problem, from its report."""
-    found = {}
-    for row in json.loads(report_of(folder, run).read_text())["lookups"]:
-        times = {str(one["params"]): one["time_us"] for one in row["candidates"] if one.get("time_us")}
-        found[str((row["kernel"], row["key"]))] = Tuned(str(row["choice"]["params"]), times)
-    return found
+def read_tunings(folder: Path, run: str) -> dict[str, TunedProblem]:
+    """Return the problems that a run tuned, from its report."""
+    tunings = {}
+    for row in json.loads(report_path(folder, run).read_text())["lookups"]:
+        times_us = {}
+        for candidate in row["candidates"]:
+            if candidate.get("time_us"):
+                times_us[str(candidate["params"])] = candidate["time_us"]
+        tunings[str((row["kernel"], row["key"]))] = TunedProblem(str(row["choice"]["params"]), times_us)
+    return tunings
 
 
-def share_lost(one: Tuned, another: Tuned, choice: str) -> float | None:
-    """How much longer a choice takes than the best candidate; None where either dump has no time of it."""
-    both = {
-        params: time + another.times_us[params] for params, time in one.times_us.items() if params in another.times_us
-    }
-    return both[choice] / min(both.values()) - 1 if choice in both else None
+def compute_slowdown(first: TunedProblem, second: TunedProblem, choice: str) -> float | None:
+    """Return by which share a choice is slower than the best candidate, by the times of two dumps together.
+
+    :returns: None if one of the dumps has no time of the choice.
+    """
+    sums_us = {}
+    for params, time_us in first.times_us.items():
+        if params in second.times_us:
+            sums_us[params] = time_us + second.times_us[params]
+    if choice not in sums_us:
+        return None
+    return sums_us[choice] / min(sums_us.values()) - 1
 
 
-def report_of(folder: Path, run: str) -> Path:
+def report_path(folder: Path, run: str) -> Path:
+    """Return the path of a run's JSON report."""
     return folder / f"{run.replace(' ', '')}.json"
 
 

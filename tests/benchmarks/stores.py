@@ -23,7 +23,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from cache_files import some_entries
+from cache_files import build_entries
 from common import machine
 
 from pytest_autotune.cache import stores
@@ -51,7 +51,7 @@ def add(to: SegmentStore, entries: Iterable[Entry]) -> None:
 
 
 def reading(proxy: object_storage.Proxy, folder: Path) -> None:
-    entries = some_entries(10_000)
+    entries = build_entries(10_000)
     for number in range(SEGMENTS):
         add(store("many", folder / "writer"), entries[number::SEGMENTS])
     files = {suffix: str(folder / f"cache.{suffix}") for suffix in ("pb", "textproto")}

@@ -1,6 +1,10 @@
-"""What the plugin adds to 2,000 tests that tune nothing, with two workers.
+"""Measure the time that the plugin adds to 2,000 tests that tune nothing, with two xdist workers.
 
-python tests/benchmarks/traffic.py
+    python tests/benchmarks/traffic.py
+
+Each of seven rounds runs the suite three times: without the plugin, with a load and a dump, and again without the
+plugin. The table has medians in seconds. Its last row compares the two runs without the plugin: an added time below
+this difference means nothing.
 """
 
 from __future__ import annotations
@@ -20,16 +24,16 @@ def main() -> None:
         folder = Path(name)
         (folder / "test_many.py").write_text(SUITE)
         (folder / "empty.textproto").write_text("format_version: 1\n")
-        common = ["-q", "-pxdist", "-n2"]
-        autoload = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+        options = ["-q", "-pxdist", "-n2"]
+        environment = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
         plugin = ["-ppytest_autotune.plugin", "--autotune-load=empty.textproto", "--autotune-dump=out.textproto"]
-        without, again, with_plugin = [], [], []
+        without, repeated, with_plugin = [], [], []
         for _ in range(PAIRS):
-            without.append(pytest_seconds(folder, *common, **autoload)[0])
-            with_plugin.append(pytest_seconds(folder, *common, *plugin, **autoload)[0])
-            again.append(pytest_seconds(folder, *common, **autoload)[0])
-    added = [one - other for one, other in zip(with_plugin, without, strict=True)]
-    noise = [one - other for one, other in zip(again, without, strict=True)]
+            without.append(pytest_seconds(folder, *options, **environment)[0])
+            with_plugin.append(pytest_seconds(folder, *options, *plugin, **environment)[0])
+            repeated.append(pytest_seconds(folder, *options, **environment)[0])
+    added = [seconds - base for seconds, base in zip(with_plugin, without, strict=True)]
+    noise = [seconds - base for seconds, base in zip(repeated, without, strict=True)]
     table(
         ("2,000 tests, -n 2", "seconds"),
         [
