@@ -1,8 +1,10 @@
-"""Helion's kernels on a GPU: a dump, a load, a race of the loaded choices, and a load after an edit of a helper.
+"""Run a suite of three Helion kernels on a GPU through all steps of a cache.
 
     python tests/benchmarks/helion_gpu.py
 
-It needs Helion, a GPU, and no network. It prints the summary of each run, and the entries of the cache.
+The script runs a dump, a load, a verification (a race of the loaded choices), a dump with two workers, and a load after
+an edit of a helper function, which must fail. It prints the exit status, the seconds and the last 25 lines of each run,
+and the cache of the first dump. It needs Helion and a GPU, and judges nothing: the reader compares the summaries.
 """
 
 from __future__ import annotations

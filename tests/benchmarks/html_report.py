@@ -1,10 +1,11 @@
-"""How large the HTML report of a large suite is, what it takes to write, and when a browser shows it.
+"""Measure the HTML report of a large suite: its size, the time to write it, and the time until a browser shows it.
 
     python tests/benchmarks/html_report.py [--problems 5000] [--keep report.html]
 
-The browser is Chromium; without it, only the size and the time to write are measured. `usable` is the time from the
-start of loading until the page is built and can be filtered, `filtered` that from a key press until the table shows
-what is left. Medians of five.
+The script writes the report of a random run five times, then opens it five times in a new headless Chromium. The table
+has the size in megabytes and medians in seconds. "usable" is the time from the start of loading until the user can
+filter the table. "filtered" is the time from a key press until the table shows only the matching rows. Without a
+browser, the last two columns are missing.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ KERNELS = ["matmul", "matmul_fp8", "softmax", "layer_norm_fwd", "layer_norm_bwd"
            "dropout", "gelu", "adamw", "conv1d", "ssm_scan"]  # fmt: skip
 CANDIDATES = 20
 TIMES = 5
-#: What the page is told to do, and what it then notes of it.
+#: A script that filters the page, and writes the time that this took into an attribute of the page.
 _FILTERING = """<script>
 const input = document.getElementById("filter"), began = performance.now();
 input.value = "matmul 4096"; input.dispatchEvent(new Event("input"));
@@ -46,35 +47,38 @@ document.documentElement.dataset.filtered = (performance.now() - began).toFixed(
 </script>"""
 
 
-def summary(problems: int, seed: int = 0) -> RunResult:
-    """A summary of that many problems of twenty kernels, each with twenty candidates: what a large dump comes to.
+def build_result(problem_count: int, seed: int = 0) -> RunResult:
+    """Return the result of a run with problems of twenty kernels, each with twenty candidates.
 
-    A quarter is no hit, as after a change of some kernels; all have been tuned.
+    A quarter of the problems has no hit, as after a change of some kernels. All problems have been tuned.
     """
     chance = random.Random(seed)
-    rows = tuple(_row(number, chance) for number in range(problems))
-    stale = [row for row in rows if row.outcome is Outcome.STALE]
-    missed = sum(row.outcome in NOT_COVERED for row in rows)
-    changes = tuple(_change(row) for row in stale if row.choice)
-    seen = sorted({row.tests[0] for row in rows})
+    rows = tuple(_build_row(number, chance) for number in range(problem_count))
+    changes = []
+    for row in rows:
+        if row.outcome is Outcome.STALE and row.choice:
+            changes.append(_build_change(row))
+    missed_count = sum(row.outcome in NOT_COVERED for row in rows)
+    tests = sorted({row.tests[0] for row in rows})
     return RunResult(
-        loaded=(("tests/autotune.textproto", problems * 9 // 10),),
+        loaded=(("tests/autotune.textproto", problem_count * 9 // 10),),
         rows=rows,
-        merged=MergeResult(Cache(), changes=Diff(changes, problems - len(changes))),
-        gate=Gate("0", f"maximum allowed autotune cache misses exceeded: {missed} > 0"),
+        merged=MergeResult(Cache(), changes=Diff(tuple(changes), problem_count - len(changes))),
+        gate=Gate("0", f"maximum allowed autotune cache misses exceeded: {missed_count} > 0"),
         request=RunRequest(update_arguments="--autotune-load=tests/autotune.textproto --autotune-update"),
-        test_places={test: SourceLocation(test.partition("::")[0], number) for number, test in enumerate(seen)},
+        test_places={test: SourceLocation(test.partition("::")[0], number) for number, test in enumerate(tests)},
     )
 
 
-def _row(number: int, chance: random.Random) -> ProblemRow:
+def _build_row(number: int, chance: random.Random) -> ProblemRow:
     kernel = KERNELS[number * 7 % len(KERNELS)]
     sizes = {name: 2 ** chance.randint(6, 14) for name in "MNK"}
     key = [Value(name, size) for name, size in sizes.items()]
     key += [Value("batch", number), *(Value(f"{name}_ptr.dtype", "bf16", "dtype") for name in "abc")]
     problem = Problem("triton", f"kernels.ops.{kernel}_kernel", tuple(key), GPU)
-    candidates = tuple(_candidates(chance, sizes["M"] * sizes["N"] / 2e5 + 4))
-    choice = min((one for one in candidates if one.time_us), key=lambda one: one.time_us or 0)
+    candidates = tuple(_list_candidates(chance, sizes["M"] * sizes["N"] / 2e5 + 4))
+    timed = [candidate for candidate in candidates if candidate.time_us]
+    choice = min(timed, key=lambda candidate: candidate.time_us or 0)
     outcome = chance.choices(list(Outcome), [75, 12, 2, 10, 1])[0]
     reason = {Outcome.MISS: f"no entry; the nearest has batch {number - 1} instead of {number}",
               Outcome.STALE: describe_changed("source"), Outcome.HIT: "", Outcome.UNCACHEABLE: "key x is a Tensor",
@@ -88,7 +92,7 @@ def _row(number: int, chance: random.Random) -> ProblemRow:
     )  # fmt: skip
 
 
-def _candidates(chance: random.Random, best_us: float) -> Iterator[Candidate]:
+def _list_candidates(chance: random.Random, best_us: float) -> Iterator[Candidate]:
     for number in range(CANDIDATES):
         size = {"BLOCK_M": 32 << number % 3, "BLOCK_N": 32 << number // 3 % 3, "num_warps": 4 << number // 9 % 2}
         params = tuple(Value(name, value) for name, value in {**size, "num_ctas": 1, "num_stages": 3}.items())
@@ -100,46 +104,50 @@ def _candidates(chance: random.Random, best_us: float) -> Iterator[Candidate]:
         yield Candidate(params=params, time_us=time_us, label=label)
 
 
-def _change(row: ProblemRow) -> Change:
+def _build_change(row: ProblemRow) -> Change:
     assert row.choice is not None
     old = row.candidates[0]
     kind = ChangeKind.CODE if old.is_same_configuration(row.choice) else ChangeKind.CHOICE
     return Change(kind, Entry(row.problem, choice=old), Entry(row.problem, choice=row.choice))
 
 
-def in_browser(browser: str, page: Path) -> dict[str, float]:
-    """Milliseconds that the page notes of itself, in a browser that starts afresh."""
+def open_page(browser: str, page: Path) -> dict[str, float]:
+    """Open a page in a new browser, and return the milliseconds that the page wrote into its attributes."""
     with tempfile.TemporaryDirectory() as profile:
         arguments = ["--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={profile}", "--dump-dom"]
         done = subprocess.run([browser, *arguments, page.as_uri()], capture_output=True, text=True, check=True)
-    noted = dict(re.findall(r'data-(ready|filtered)="([\d.]+)"', done.stdout[:2000]))
-    return {name: float(value) for name, value in noted.items()}
+    attributes = re.findall(r'data-(ready|filtered)="([\d.]+)"', done.stdout[:2000])
+    return {name: float(milliseconds) for name, milliseconds in attributes}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--problems", type=int, default=5000)
-    parser.add_argument("--keep", type=Path, help="where to leave the report, to look at it")
-    wanted = parser.parse_args()
+    parser.add_argument("--keep", type=Path, help="the file in which to keep the report")
+    options = parser.parse_args()
     browser = shutil.which("chromium") or shutil.which("google-chrome")
-    shown = summary(wanted.problems)
-    took = []
+    result = build_result(options.problems)
+    times_s = []
     for _ in range(TIMES):
         started = time.perf_counter()
-        text = to_html(shown)
-        took.append(time.perf_counter() - started)
-    if wanted.keep:
-        wanted.keep.write_text(text, encoding="utf-8")
-    row = [f"{wanted.problems:,}", f"{len(text.encode()) / 1e6:.2f} MB", f"{median(took):.2f} s"]
+        text = to_html(result)
+        times_s.append(time.perf_counter() - started)
+    if options.keep:
+        options.keep.write_text(text, encoding="utf-8")
+    row = [f"{options.problems:,}", f"{len(text.encode()) / 1e6:.2f} MB", f"{median(times_s):.2f} s"]
+    head = ["problems", "size", "written in"]
     if browser:
         with tempfile.TemporaryDirectory() as folder:
             page = Path(folder) / "report.html"
-            # The page runs its own script alone: the policy goes, so that it can be told to filter.
+            # The page's security policy allows only its own script; without the policy, ours runs, too.
             page.write_text(re.sub(r"<meta http-equiv[^>]*>", "", text).replace("</body>", f"{_FILTERING}</body>"))
-            noted = [in_browser(browser, page) for _ in range(TIMES)]
-        row += [f"{median([one[name] for one in noted]) / 1000:.2f} s" for name in ("ready", "filtered")]
+            openings = [open_page(browser, page) for _ in range(TIMES)]
+        for name in ("ready", "filtered"):
+            milliseconds = median([opening[name] for opening in openings])
+            row.append(f"{milliseconds / 1000:.2f} s")
+        head += ["usable", "filtered"]
     print(machine("pytest-autotune"))
-    table(["problems", "size", "written in", *(["usable", "filtered"] if browser else [])], [row])
+    table(head, [row])
 
 
 if __name__ == "__main__":
