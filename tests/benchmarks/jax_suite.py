@@ -70,12 +70,12 @@ from pytest_autotune.tuners.xla.compilations import CompilationHook
 
 ask = CompilationHook.ask
 
-def ask_alone(self, call):
-    # The call's contexts end after the compilation.
+def ask_with_lock(self, call):
+    # The lock is released after the compilation.
     call.enter(FileLock("one_at_a_time.lock", poll_interval=0.02))
-    ask(self, call)
+    return ask(self, call)
 
-CompilationHook.ask = ask_alone
+CompilationHook.ask = ask_with_lock
 """
 DUMPS = ["dump", "dump, once more", "dump, -n 4", "dump, -n 4, one compilation at a time"]
 REPEATS = int(sys.argv[1]) if len(sys.argv) > 1 else 3
