@@ -1,4 +1,7 @@
-"""A suite that is struck by a fault in the midst, and what is left of its tunings."""
+"""Strike a running suite with a fault, and count the tunings that survive.
+
+``tests/acceptance/test_crashes.py`` and ``tests/benchmarks/crash_matrix.py`` use this module.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,7 @@ import os, pathlib, signal, subprocess, sys, time
 import pytest
 
 FAULT, PLACE = os.environ.get("FAULT"), os.environ.get("PLACE")
-# Fault -> the signal, and who gets it: this process, the one that was started, or all of them.
+# Fault -> the signal, and its receiver: this process, the pytest process of the run, or all processes of the run.
 SIGNALS = {
     "kill": ("SIGKILL", "this"),
     "another run": ("SIGKILL", "this"),
@@ -57,7 +60,7 @@ def run_another_two_days_later():
 def fail_at(place):
     if place == PLACE and not os.path.exists("failed-once"):
         open("failed-once", "w").close()
-        started = os.getpgrp()  # the process that was started
+        run = os.getpgrp()  # the pytest process of the run: a worker is in its process group
         if "DISK" in os.environ:
             fill_the_disk()
         if FAULT == "another run":
@@ -68,11 +71,11 @@ def fail_at(place):
         if FAULT == "exit":
             os._exit(3)
         if FAULT == "interrupt twice":
-            os.kill(started, signal.SIGINT)
+            os.kill(run, signal.SIGINT)
             time.sleep(0.2)
         if FAULT in SIGNALS:
-            name, whom = SIGNALS[FAULT]
-            os.kill({"this": os.getpid(), "run": started, "all": -started}[whom], getattr(signal, name))
+            name, receiver = SIGNALS[FAULT]
+            os.kill({"this": os.getpid(), "run": run, "all": -run}[receiver], getattr(signal, name))
             time.sleep(1)
         if FAULT == "error":
             raise RuntimeError("a device-side assert was triggered")
@@ -113,15 +116,15 @@ PLACES = ["set-up", "call", "tuning", "tear-down"]
 
 @dataclass(frozen=True)
 class Fault:
-    """What strikes a run, and what it finds around it.
+    """A fault that strikes a run, with the surroundings of the run.
 
-    :param name: what the suite does, as its variable FAULT says it.
+    :param name: the fault as the suite's environment variable FAULT names it.
     :param args: further arguments of pytest.
-    :param shared: shell commands that put something in the place of ``$SHARED``, where processes of this user meet;
-        the run has a /dev/shm of its own then.
-    :param disk: a folder of the suite's that is a small disk; it is full when the fault strikes.
+    :param shared: shell commands that put something in the place of ``$SHARED``, the folder that the processes of this
+        user share. The run then has a /dev/shm of its own.
+    :param disk: a folder of the suite that is a small disk. The disk is full when the fault strikes.
     :param planted: before the next run, another user puts a link and a journal beside those of this run.
-    :param owner: a process that is stopped holds the GPU.
+    :param owner: a stopped process has the lock of the GPU.
     """
 
     label: str
@@ -133,9 +136,11 @@ class Fault:
     owner: bool = False
 
     @property
-    def needs(self) -> str:
-        """What this process lacks to bring it about; empty where nothing is lacking."""
-        return "" if may_mount() or not (self.shared or self.disk) else "needs the right to mount a small file system"
+    def missing_right(self) -> str:
+        """The right that this process lacks to cause the fault, in words; empty if it can cause the fault."""
+        if (self.shared or self.disk) and not may_mount():
+            return "needs the right to mount a small file system"
+        return ""
 
 
 _TIMEOUT = ("-ppytest_timeout", "--timeout=1")
@@ -171,32 +176,32 @@ FAULTS = [
 
 
 @dataclass(frozen=True)
-class Left:
-    """What is left of a run's tunings, in numbers.
+class StrikeResult:
+    """The number of a run's tunings that survived a fault.
 
-    :param finished: tunings that had finished.
-    :param written: those of them in the file when the run was over.
-    :param recovered: those of them in the file after the next run.
-    :param given_up: those of which the summary said that they are lost.
-    :param foreign: whether what others had put there is as it was, and nothing of theirs in the file.
+    :param finished: the tunings that had finished when the fault struck.
+    :param written: the finished tunings that were in the file at the end of the run.
+    :param recovered: the finished tunings that were in the file after the next run.
+    :param reported_lost: the number of tunings that the summary reported as lost.
+    :param is_foreign_unchanged: the files of other users are unchanged, and the file has none of their entries.
     """
 
     finished: int
     written: int
     recovered: int
-    given_up: int = 0
-    foreign: bool = True
+    reported_lost: int = 0
+    is_foreign_unchanged: bool = True
 
     @property
     def lost(self) -> int:
-        """Tunings that had finished, are gone, and were not said to be."""
-        return max(self.finished - self.recovered - self.given_up, 0)
+        """The number of finished tunings that are lost, but that the summary did not report as lost."""
+        return max(self.finished - self.recovered - self.reported_lost, 0)
 
 
-def strike(fault: Fault, place: str, workers: int) -> Left:
-    """Run the suite until the fault strikes it, and the next run where something is missing in the file.
+def strike(fault: Fault, place: str, workers: int) -> StrikeResult:
+    """Run the suite until the fault strikes. If tunings are missing in the file, run a second suite to recover them.
 
-    :param workers: how many workers of xdist; 0 for none, without xdist.
+    :param workers: the number of xdist workers; 0 for a run without xdist.
     """
     with tempfile.TemporaryDirectory() as name, _small_disk(fault, Path(name)) as disk, _owner(fault) as gpu:
         folder = Path(name)
@@ -205,7 +210,7 @@ def strike(fault: Fault, place: str, workers: int) -> Left:
         (folder / "conftest.py").write_text(TOY_TUNER)
         suite.write_text(textwrap.dedent(CRASHING))
         distribution = ["-pxdist", f"-n{workers}"] if workers else []
-        # Only workers are started again.
+        # A serial run knows no option about restarting workers.
         args = fault.args if workers else [arg for arg in fault.args if "worker" not in arg]
         environment = {"FAULT": fault.name, "PLACE": place, "TOY_GPU": gpu, **disk}
         output = _run(folder, dump, fault, [*distribution, *args], environment)
@@ -213,19 +218,22 @@ def strike(fault: Fault, place: str, workers: int) -> Left:
         finished = set((folder / "finished").read_text().split())
         written = recovered = finished & _kernels(dump)
         (folder / (fault.disk or ".") / "ballast").unlink(missing_ok=True)
-        foreign = _plant(folder) if fault.planted else {}
+        foreign_files = _plant(folder) if fault.planted else {}
         if written != finished or fault.planted:
             suite.write_text("def test_nothing(): pass")
             _run(folder, dump, fault, [], {})
             recovered = finished & _kernels(dump)
-        is_foreign_left = all(path.exists() and path.read_bytes() == data for path, data in foreign.items())
-        is_foreign_left = is_foreign_left and "lib.planted" not in _kernels(dump)
-        return Left(len(finished), len(written), len(recovered), _given_up(output, len(finished)), is_foreign_left)
+        is_foreign_unchanged = "lib.planted" not in _kernels(dump)
+        for path, data in foreign_files.items():
+            if not path.exists() or path.read_bytes() != data:
+                is_foreign_unchanged = False
+        reported_lost = _find_reported_lost(output)
+        return StrikeResult(len(finished), len(written), len(recovered), reported_lost, is_foreign_unchanged)
 
 
 def _run(folder: Path, dump: Path, fault: Fault, args: Sequence[str], environment: dict[str, str]) -> str:
-    """What a dump run prints; it is over when none of its processes lives."""
-    own = {
+    """Run a dump, wait until all its processes have ended, and return the output."""
+    variables = {
         "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
         "PYTEST_ADDOPTS": "",
         "TOY_LOG": str(folder / "log"),
@@ -236,18 +244,20 @@ def _run(folder: Path, dump: Path, fault: Fault, args: Sequence[str], environmen
     if fault.shared:
         shell = f'set -e; mount -t tmpfs -o mode=1777 tmpfs /dev/shm; {fault.shared}; exec "$@"'
         command = ["unshare", "--mount", "sh", "-c", shell, "sh", *command]
-    with tempfile.TemporaryFile() as output:  # not on the suite's disk
+    # The output is outside the suite's disk, which may be full.
+    with tempfile.TemporaryFile() as output:
         process = subprocess.Popen(
             command,
             cwd=folder,
-            env={**os.environ, **own, **environment},
+            env={**os.environ, **variables, **environment},
             stdout=output,
             stderr=subprocess.DEVNULL,
             start_new_session=True,
         )
         process.wait(300)
         give_up_at = time.monotonic() + 60
-        with suppress(ProcessLookupError):  # its workers may outlive it for a moment
+        # Workers may live a moment longer than pytest.
+        with suppress(ProcessLookupError):
             while time.monotonic() < give_up_at:
                 os.killpg(process.pid, 0)
                 time.sleep(0.02)
@@ -259,15 +269,15 @@ def _kernels(dump: Path) -> set[str]:
     return set(re.findall(r'kernel: "([^"]*)"', dump.read_text())) if dump.exists() else set()
 
 
-def _given_up(output: str, finished: int) -> int:
-    """Of how many tunings a run said that they are lost."""
-    found = re.search(r"(\d+) of \d+ tunings are lost", output)
-    return int(found[1]) if found else 0
+def _find_reported_lost(output: str) -> int:
+    """Return the number of tunings that a run's summary reports as lost."""
+    match = re.search(r"(\d+) of \d+ tunings are lost", output)
+    return int(match[1]) if match else 0
 
 
 @cache
 def may_mount() -> bool:
-    """Whether this process may mount small file systems, and have its children see others than it does."""
+    """Whether this process may mount a small file system that only its children see."""
     command = ["unshare", "--mount", "mount", "-t", "tmpfs", "tmpfs", "/dev/shm"]
     try:
         return os.geteuid() == 0 and subprocess.run(command, capture_output=True).returncode == 0
@@ -277,7 +287,7 @@ def may_mount() -> bool:
 
 @contextmanager
 def _small_disk(fault: Fault, folder: Path) -> Iterator[dict[str, str]]:
-    """Let a folder be a disk of its own for as long as the suite is; what the suite has to know of it."""
+    """Mount a small disk at the fault's folder, if the fault has one. Yield environment variables for the suite."""
     if not fault.disk:
         yield {}
         return
@@ -292,7 +302,7 @@ def _small_disk(fault: Fault, folder: Path) -> Iterator[dict[str, str]]:
 
 @contextmanager
 def _owner(fault: Fault) -> Iterator[str]:
-    """The name of a GPU of the suite's own; a process that is stopped holds it where the fault says so."""
+    """Yield the name of a GPU that no other suite uses. If the fault asks for it, a stopped process has its lock."""
     gpu = f"crash-{uuid.uuid4().hex}"
     lock = find_shared_folder().path / f"gpu-{hashlib.sha256(gpu.encode()).hexdigest()[:16]}.lock"
     try:
@@ -303,7 +313,8 @@ def _owner(fault: Fault) -> Iterator[str]:
             [sys.executable, "-c", OWNER, str(lock)], cwd=REPOSITORY, stdout=subprocess.PIPE
         ) as owner:
             assert owner.stdout is not None
-            owner.stdout.readline()  # it holds the lock
+            # The process prints a line when it has the lock.
+            owner.stdout.readline()
             try:
                 yield gpu
             finally:
@@ -323,7 +334,10 @@ os.kill(os.getpid(), signal.SIGSTOP)
 
 
 def _plant(folder: Path) -> dict[Path, bytes]:
-    """Put a link to foreign files, and a journal of another user, beside what a run has left: path -> content."""
+    """Put a link to files of another user, and a journal of another user, beside the journals of a run.
+
+    :returns: the content of each file that must not change, by its path.
+    """
     precious = folder / "precious"
     precious.mkdir()
     planted = [precious / name for name in ("module.py", "gw0-1.jsonl", "lock")]

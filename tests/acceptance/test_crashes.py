@@ -213,7 +213,7 @@ def test_no_fault_loses_a_tuning_that_had_finished() -> None:
     pytest.importorskip("xdist")
     pytest.importorskip("pytest_timeout")
     places = {label: PLACES[number % len(PLACES)] for number, label in enumerate(_SHORT)}
-    faults = [fault for fault in FAULTS if fault.label in _SHORT and not fault.needs]
+    faults = [fault for fault in FAULTS if fault.label in _SHORT and not fault.missing_right]
     if pytest.version_tuple < (
         9,
         2,
@@ -221,11 +221,15 @@ def test_no_fault_loses_a_tuning_that_had_finished() -> None:
         faults = [fault for fault in faults if fault.disk != "."]
 
     with ThreadPoolExecutor(4) as pool:
-        left = list(pool.map(lambda fault: strike(fault, places[fault.label], _SHORT[fault.label]), faults))
+        futures = [pool.submit(strike, fault, places[fault.label], _SHORT[fault.label]) for fault in faults]
 
     assert len(faults) > 10
-    found = {fault.label: one for fault, one in zip(faults, left, strict=True)}
-    assert {label: one for label, one in found.items() if not one.finished or one.lost or not one.foreign} == {}
+    bad_results = {}
+    for fault, future in zip(faults, futures, strict=True):
+        result = future.result()
+        if not result.finished or result.lost or not result.is_foreign_unchanged:
+            bad_results[fault.label] = result
+    assert bad_results == {}
 
 
 TUNING_FOR_LONG = """

@@ -1,16 +1,20 @@
-"""Any suite, unmodified: what a dump and a load with workers take beside a plain serial run.
+"""Measure a dump and a load with workers, and a plain serial run, of any unmodified suite.
 
     python tests/benchmarks/public_suite.py [OPTION...] FOLDER PYTEST_ARGUMENT...
     python tests/benchmarks/public_suite.py --logs=/tmp/mamba ../mamba tests/ops/triton/test_ssd.py
 
-The suite is collected once, so that no run is the first to read its files from the disk. Then a dump with workers, a
-plain serial run without the plugin and a load of the dump's file with workers, each with empty caches of Triton, of
-Inductor and of FlagGems. Last come workers that run no test at all, without the plugin: what starting them takes, with
-the suite's imports in the controller and then in them, which nothing that is done to a test makes shorter. The last two
-are left out where no time is left for them. Where the time ends before the plain run does, what it took by then is a
-bound, and the ratios say so. Tests that fail are counted and nothing else is made of them; the ids of those that fail
-in one run and not in another are printed. Candidates and kernels compiled are counted, too; of the plain run only the
-kernels are known.
+The runs, each a new process with empty compile caches of Triton, Inductor and FlagGems:
+
+1. A collection, so that no later run is the first to read the suite's files from the disk.
+2. A dump with workers. It may take 40 % of the time.
+3. A plain run without the plugin, serial unless ``--plain-workers`` says otherwise.
+4. A load of the dumped file with workers.
+5. Workers without the plugin that run no test: the time to start them and to import the suite.
+
+The script leaves out the runs 4 and 5 if less than 20 s are left. If the time ends during the plain run, its time is a
+lower bound, and ">" and "<" mark the bound and the ratios. "of plain" is the wall time divided by that of the plain
+run. Failing tests do not stop the script: it prints the ids that fail in only one of plain and another run. The number
+of kernels is that of compiled files; a plain run tells no candidates.
 """
 
 from __future__ import annotations
@@ -31,16 +35,22 @@ from typing import Any
 
 from common import machine, table
 
-#: Of the seconds given: what the dump may take at most.
+#: The share of the time that the dump may take at most.
 SHARE = 0.4
-#: With fewer seconds left, there is no load, and no run of no test.
+#: With fewer seconds left, the load and the run without a test are left out.
 LOAD_S = 20.0
 OPTIONS = ("-q", "-rfE", "--tb=short", "-p", "no:cacheprovider")
 
 
 @dataclass(frozen=True)
 class Run:
-    """One pytest process: how long it took, and what it told."""
+    """The result of one pytest process.
+
+    :param stopped: the run took too long and was interrupted.
+    :param code: the exit status.
+    :param kernels: the number of compiled kernels in its compile caches.
+    :param report: the JSON report; empty for a run without the plugin.
+    """
 
     name: str
     seconds: float
@@ -52,42 +62,61 @@ class Run:
 
     @property
     def tests(self) -> str:
-        """The counts of pytest's last line, ``24 passed, 1 failed``."""
+        """The counts in pytest's last line: ``24 passed, 1 failed``."""
         lines = [line for line in self.output.splitlines() if re.search(r"\d+ (passed|failed|skipped|error)", line)]
-        found = re.findall(r"\d+ (?:passed|failed|skipped|errors?)", lines[-1]) if lines else []
-        return ", ".join(found) or f"ended with {self.code}"
+        counts = re.findall(r"\d+ (?:passed|failed|skipped|errors?)", lines[-1]) if lines else []
+        return ", ".join(counts) or f"ended with {self.code}"
 
     @property
     def failed(self) -> set[str]:
+        """The ids of the failing tests."""
         return set(re.findall(r"^(?:FAILED|ERROR) (\S+)", self.output, re.MULTILINE))
 
     @property
     def wall(self) -> str:
+        """The wall time in words; ``> 200.0 s`` for an interrupted run."""
         return f"> {self.seconds:.1f} s" if self.stopped else f"{self.seconds:.1f} s"
 
     def row(self, plain: Run | None) -> tuple[object, ...]:
-        counts, rows = self.report.get("counts", {}), self.report.get("lookups", [])
-        candidates = sum(len(row["candidates"]) for row in rows if row["tuned"])
+        """Return the row of the table.
+
+        :param plain: the plain run, to which the wall time is compared; None if it has not run yet.
+        """
+        return (self.name, self.wall, self._ratio_to(plain), self.tests, *self._describe_report())
+
+    def _ratio_to(self, plain: Run | None) -> str:
+        if plain is None or self is plain or self.stopped:
+            return ""
+        bound = "< " if plain.stopped else ""
+        return f"{bound}{self.seconds / plain.seconds:.2f}"
+
+    def _describe_report(self) -> tuple[object, ...]:
+        """Return the cells for problems, candidates, kernels and the tunings."""
+        if not self.report:
+            return "", "", self.kernels, ""
+        counts = self.report["counts"]
         outcomes = [f"{counts[name]} {name}" for name in ("hit", "miss", "stale", "mismatch") if counts.get(name)]
-        spent = f"{self.report['tuning_seconds']:.1f} s" if self.report else ""
-        problems = f"{counts['tuned']} tuned" if counts else ""
-        ratio = "" if plain is None or self is plain or self.stopped else f"{self.seconds / plain.seconds:.2f}"
-        bound = "< " if ratio and plain is not None and plain.stopped else ""
-        told = ", ".join([*outcomes, problems]) if counts else ""
-        return self.name, self.wall, bound + ratio, self.tests, told, candidates or "", self.kernels, spent
+        candidate_count = 0
+        for row in self.report["lookups"]:
+            if row["tuned"]:
+                candidate_count += len(row["candidates"])
+        problems = ", ".join([*outcomes, f"{counts['tuned']} tuned"])
+        return problems, candidate_count or "", self.kernels, f"{self.report['tuning_seconds']:.1f} s"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(usage=__doc__, allow_abbrev=False)
-    parser.add_argument("-n", "--workers", default="4", help="of the dump and the load")
-    parser.add_argument("--plain-workers", default="0", help="of the plain run; 0 is serial")
-    parser.add_argument("--seconds", type=float, default=570.0, help="for everything together")
-    parser.add_argument("--logs", type=Path, help="a folder for what the runs print, the report and the cache")
+    parser.add_argument("-n", "--workers", default="4", help="the number of workers of the dump and the load")
+    parser.add_argument("--plain-workers", default="0", help="the number of workers of the plain run; 0 is serial")
+    parser.add_argument("--seconds", type=float, default=570.0, help="the time for all runs together")
+    parser.add_argument(
+        "--logs", type=Path, help="a folder for the output and the report of each run, and for the cache"
+    )
     parser.add_argument("folder", type=Path)
     parser.add_argument("args", nargs=argparse.REMAINDER)
     options = parser.parse_args()
     until = time.monotonic() + options.seconds
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended from outside"))  # a run that goes on is ended, too
+    signal.signal(signal.SIGTERM, _exit_after_sigterm)
     print(machine("torch", "triton", "pytest-xdist"), flush=True)
     with tempfile.TemporaryDirectory() as name:
         logs = options.logs or Path(name) / "logs"
@@ -117,7 +146,12 @@ def main() -> None:
 
 @dataclass(frozen=True)
 class Suite:
-    """A suite, where its runs keep their compile caches, and where they leave what they print."""
+    """A suite.
+
+    :param args: pytest's arguments for the suite.
+    :param place: the folder for the compile caches of its runs.
+    :param logs: the folder for the output of its runs.
+    """
 
     folder: Path
     args: list[str]
@@ -125,9 +159,9 @@ class Suite:
     logs: Path
 
     def run(self, name: str, options: list[str], seconds: float) -> Run:
-        """One run; it is interrupted after so many seconds.
+        """Run pytest on the suite, and interrupt the run after this many seconds.
 
-        :raises SystemExit: when the tests could not even be collected.
+        :raises SystemExit: if the collection fails.
         """
         title = re.sub(r"\W+", "-", name)
         report, log, compiled = self.logs / f"{title}.json", self.logs / f"{title}.log", self.place / title
@@ -138,7 +172,8 @@ class Suite:
             **os.environ,
             "TRITON_CACHE_DIR": str(compiled / "triton"),
             "TORCHINDUCTOR_CACHE_DIR": str(compiled / "inductor"),
-            "FLAGGEMS_CACHE_DIR": str(compiled / "flaggems"),  # its database of choices would answer a plain run
+            # FlagGems has a database of choices, from which it would answer the plain run.
+            "FLAGGEMS_CACHE_DIR": str(compiled / "flaggems"),
         }
         command = [sys.executable, "-m", "pytest", *OPTIONS, *self.args, *options]
         began = time.perf_counter()
@@ -171,8 +206,13 @@ class Suite:
         return run
 
 
+def _exit_after_sigterm(*arguments: object) -> None:
+    """Exit with an exception, so that the pytest run ends, too."""
+    sys.exit("ended from outside")
+
+
 def _stop(process: subprocess.Popen[bytes]) -> int:
-    """Interrupt a run that this script has started, and end it if that does not."""
+    """Interrupt a run, and kill it if it does not end within 15 s. Return its exit status."""
     process.send_signal(signal.SIGINT)
     try:
         return process.wait(15)
@@ -182,7 +222,7 @@ def _stop(process: subprocess.Popen[bytes]) -> int:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """End what is left of a run, its workers included: nothing of it may go on beside what is measured next."""
+    """Kill the processes of a run that still live, workers included. They would disturb the next measurement."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
 
