@@ -1,21 +1,23 @@
-"""A load with an empty compile cache, with and without compiling ahead, and with a full one.
+"""Measure a load with an empty compile cache, with and without compiling ahead, and with a full compile cache.
 
     python tests/benchmarks/compile_ahead.py [--seconds=N] [--runs=0,4,0@2,2@2] NAME=FOLDER[:ARGUMENT,...]
     python tests/benchmarks/compile_ahead.py --seconds=600 --cache=liger=liger.textproto \\
         liger=../Liger-Kernel:test/transformers/test_dyt.py,test/transformers/test_fused_moe.py
 
-``--runs`` has the number of workers (0: serial) and, after ``@``, to how many cores the run is restricted. For each
-suite: a dump, which also adds to the cache what its choices are compiled for; then, for each of the runs, a load
-without compiling ahead (`off`), one with it (`on`), and one with what that one has compiled (`full`). In every other
-round `on` comes before `off`. Every arm has a compile cache of its own, of Triton and of Inductor, and every load is a
-process of its own. ``--cache=NAME=FILE`` spares a suite the dump: the file is loaded, and a copy of it dumped, unless
-``--as-it-is`` says that it knows what its choices were compiled for. Before the first arm the
-libraries are read and the suite is collected once, so that no arm pays for files that nobody has read yet: on a
-fresh machine that may be more than what compiling ahead gains.
+Each item of ``--runs`` is the number of workers (0: serial) and, after ``@``, the number of cores for the run.
 
-A line says what is about to run, one what it took: the process, pytest alone, and what was compiled ahead. After
-``--seconds`` nothing is begun any more, what runs is ended, and the table, which comes last, has what there is: of
-several rounds the best.
+1. The script reads the libraries once and collects each suite once. On a fresh machine the first read of these files
+   may take longer than compiling ahead saves.
+2. For each suite, a dump writes the choices and the specializations that they are compiled for. With
+   ``--cache=NAME=FILE`` the dump begins with this file. ``--as-it-is`` leaves the dump out; the file must then have the
+   specializations.
+3. For each item of ``--runs``, three loads, each a new process: without compiling ahead (`off`), with it (`on`), and
+   with the compile cache that `on` has filled (`full`). `off` and `on` begin with empty compile caches of Triton and
+   Inductor. In every second round `on` comes before `off`.
+
+The script prints a line before and after each run. The second has the seconds of the process and of pytest, and the
+report of compiling ahead. After ``--seconds`` the script ends the current run and begins no other. The last table has
+the lowest times of all rounds.
 """
 
 from __future__ import annotations
@@ -46,12 +48,12 @@ ARMS = ("off", "on", "full")
 
 @dataclass
 class _Run:
-    """One way to run a suite, and what its arms took."""
+    """One way to run a suite, with the seconds of its arms and the report of compiling ahead."""
 
     workers: int
     cores: int
     seconds: dict[str, list[float]] = field(default_factory=lambda: {arm: [] for arm in ARMS})
-    told: dict[str, Any] = field(default_factory=dict)
+    ahead_report: dict[str, Any] = field(default_factory=dict)
     tests: str = ""
 
     @property
@@ -64,7 +66,7 @@ class _Suite:
         self.title, _, rest = text.partition("=")
         folder, _, arguments = rest.partition(":")
         self.folder = Path(folder)
-        self.args = [one for one in arguments.split(",") if one]
+        self.args = [argument for argument in arguments.split(",") if argument]
         self.place = place / self.title
         self.cache = self.place / "cache.textproto"
         self.added = ""
@@ -80,9 +82,9 @@ class _Benchmark:
         print(f"[{time.monotonic() - self._started:6.1f} s] {text}", flush=True)
 
     def pytest(self, suite: _Suite, *args: str, compiled: Path, cores: int = 0) -> tuple[float, str] | None:
-        """The wall time of a run, and what it printed; None where it failed or there was no time for it."""
-        left = self._over_at - time.monotonic()
-        if left <= 0:
+        """Run pytest, and return its wall time and output; None if it failed or ran out of time."""
+        remaining_s = self._over_at - time.monotonic()
+        if remaining_s <= 0:
             return None
         environment = {"TRITON_CACHE_DIR": str(compiled / "triton"), "TORCHINDUCTOR_CACHE_DIR": str(compiled / "ind")}
         command = [sys.executable, "-m", "pytest", "-q", *suite.args, *args]
@@ -100,7 +102,7 @@ class _Benchmark:
                 start_new_session=True,
             )
             try:
-                process.wait(timeout=left)
+                process.wait(timeout=remaining_s)
             except subprocess.TimeoutExpired:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
@@ -115,7 +117,7 @@ class _Benchmark:
         return seconds, text
 
     def read_libraries(self) -> None:
-        """Read what the tests load, at most for a minute."""
+        """Read the files of the libraries that the tests load, for a minute at most."""
         give_up_at = min(time.monotonic() + 60, self._over_at)
         started, read = time.monotonic(), 0
         for name in ("torch", "triton", "nvidia"):
@@ -128,14 +130,14 @@ class _Benchmark:
         self.say(f"read {read / 1e9:.1f} GB of libraries in {time.monotonic() - started:.1f} s")
 
     def make_cache(self, suite: _Suite) -> bool:
-        """Have a cache that says what its choices were compiled for."""
+        """Write a cache with the specializations of its choices, and return whether this worked."""
         suite.place.mkdir()
-        given = dict(one.split("=", 1) for one in self._options.cache).get(suite.title)
-        if given:
-            shutil.copy(given, suite.cache)
-        if not given or not self._options.as_it_is:
-            self.say(f"{suite.title}: dump{' of what was loaded' * bool(given)} ...")
-            load = [f"--autotune-load={suite.cache}"] if given else []
+        loaded_file = dict(option.split("=", 1) for option in self._options.cache).get(suite.title)
+        if loaded_file:
+            shutil.copy(loaded_file, suite.cache)
+        if not loaded_file or not self._options.as_it_is:
+            self.say(f"{suite.title}: dump{' of what was loaded' * bool(loaded_file)} ...")
+            load = [f"--autotune-load={suite.cache}"] if loaded_file else []
             options = [f"-n{self._options.dump_workers}"]
             if not self.pytest(suite, *load, f"--autotune-dump={suite.cache}", *options, compiled=suite.place / "dump"):
                 return False
@@ -158,17 +160,17 @@ class _Benchmark:
             return
         seconds, output = done
         mapping = json.loads(report.read_text())
-        ahead = mapping.get("compiled_ahead", {})  # none where it is off
+        ahead = mapping.get("compiled_ahead", {})  # absent without compiling ahead
         run.seconds[arm].append(seconds)
         if arm == "on":
-            run.told = ahead
+            run.ahead_report = ahead
         ended = next((line for line in reversed(output.splitlines()) if " passed" in line), "")
         run.tests = ended.strip("= ").split(" in ")[0] or run.tests
         of_pytest = re.search(r" in ([\d.]+)s", ended)
         counts = {name: number for name, number in mapping["counts"].items() if number}
         self.say(
             f"{suite.title}, {run.title}, {arm}: {seconds:.1f} s, pytest alone {of_pytest[1] if of_pytest else '?'} s; "
-            f"{counts}; {_told(ahead)}{''.join(f'; {note}' for note in mapping['notes'])}"
+            f"{counts}; {_describe_ahead(ahead)}{''.join(f'; {note}' for note in mapping['notes'])}"
         )
 
     def measure(self, suite: _Suite, run: _Run) -> None:
@@ -178,8 +180,8 @@ class _Benchmark:
                 self.arm(suite, run, arm, suite.place / name)
 
 
-def _told(ahead: Mapping[str, Any]) -> str:
-    """All that a report says of what was compiled ahead."""
+def _describe_ahead(ahead: Mapping[str, Any]) -> str:
+    """Return the fields of a report about compiling ahead, in words."""
     return ", ".join(f"{name.replace('_', ' ')} {json.dumps(value)}" for name, value in ahead.items() if value)
 
 
@@ -193,7 +195,7 @@ def _row(suite: _Suite, run: _Run) -> tuple[str, ...]:
         *("" if best[arm] is None else f"{best[arm]:.1f} s" for arm in ARMS),
         f"{on / full:.2f}" if on and full else "",
         f"{on / off:.2f}" if on and off else "",
-        _told(run.told),
+        _describe_ahead(run.ahead_report),
         suite.added,
     )
 
@@ -217,8 +219,8 @@ def main() -> None:
             suite = _Suite(text, Path(name))
             if not benchmark.make_cache(suite):
                 continue
-            for one in options.runs.split(","):
-                workers, _, cores = one.partition("@")
+            for item in options.runs.split(","):
+                workers, _, cores = item.partition("@")
                 run = _Run(int(workers), int(cores or 0))
                 benchmark.measure(suite, run)
                 rows.append(_row(suite, run))

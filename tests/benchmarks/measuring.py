@@ -1,14 +1,19 @@
-"""How long candidates are measured, and how good the choice is: Triton alone, the version before, and the race.
+"""Measure how long a tuning holds the GPU, and how good its choice is, for three ways to measure.
 
     python tests/benchmarks/measuring.py SECONDS FOLDER:PYTEST_ARGUMENTS...
     python tests/benchmarks/measuring.py 600 ../mamba:tests/ops/triton/test_ssd.py example_suite:tests
 
-Runs suites unmodified on a GPU. First all candidates are compiled, by many processes; not where MEASURING_COMPILED is
-a folder in which Triton has cached them already. Then in two fresh processes, one after the other, each problem that a
-suite meets is measured by the race and every fourth one in the other ways, in turn, on the same compiled candidates; in
-the second, every third one by Triton.
-The truth is a measurement of ten times the race's: up to 400 launches of each candidate in turn, the GPU kept busy.
-Loss: the truth of the choice over the truth of the best. SECONDS bound the whole; what was not reached is left out.
+The ways: "plain" is Triton's own benchmark, "before" is an earlier search of this plugin, "race" is today's.
+
+1. Many processes compile all candidates of the unmodified suites. This step is left out if the environment variable
+   MEASURING_COMPILED names a folder in which Triton has cached them.
+2. A new process races each problem. It measures every fourth problem in the other ways, too, in random order, on the
+   same compiled candidates. Then it measures the reference: up to 400 launches of each candidate in turn, on a busy
+   GPU, about ten times as many as the race has.
+3. Another process races each problem again, and measures every third problem by "plain".
+
+The loss of a choice is its reference time over that of the best candidate, minus 1. "Two processes chose differently"
+compares the choices of steps 2 and 3. The script ends after SECONDS; problems that it did not reach are left out.
 """
 
 from __future__ import annotations
@@ -30,11 +35,11 @@ from typing import Any
 
 from common import REPOSITORY, machine, table
 
-#: Of the time: for compiling, and for the first of the two processes.
+#: The share of the time for compiling, and the share of the rest for the first of the two processes.
 COMPILING, FIRST = 0.4, 0.75
 ARMS = ("plain", "before", "race")
-#: For the truth of one problem, a little more where candidates are many.
-TRUTH_US = 1e6
+#: The time for the reference of one problem, in microseconds. Problems with many candidates take a little more.
+REFERENCE_US = 1e6
 
 
 def main() -> None:
@@ -47,20 +52,22 @@ def main() -> None:
             del shares["compile"]
         for part, share in shares.items():
             for number, suite in enumerate(suites):
-                last = number == len(suites) - 1
+                is_last = number == len(suites) - 1
                 until = began + seconds * share
-                # No suite takes the time of those after it.
-                mine = until if last else time.time() + (until - time.time()) * 2 / (len(suites) - number + 1)
-                _run(suite, part, mine, Path(name))
+                # A suite leaves time for the suites after it.
+                suite_until = until
+                if not is_last:
+                    suite_until = time.time() + (until - time.time()) * 2 / (len(suites) - number + 1)
+                _run(suite, part, suite_until, Path(name))
                 print(f"{part} {suite}: {time.time() - began:.0f} s", flush=True)
-        found = {part: _read(Path(name) / f"{part}.jsonl") for part in ("first", "second")}
+        records = {part: _read(Path(name) / f"{part}.jsonl") for part in ("first", "second")}
     if out := os.environ.get("OUT"):
-        (Path(out) / "measuring.json").write_text(json.dumps(found))
-    _tell(found["first"], found["second"])
+        (Path(out) / "measuring.json").write_text(json.dumps(records))
+    _print_tables(records["first"], records["second"])
 
 
 def _run(suite: str, part: str, until: float, folder: Path) -> None:
-    where, _, arguments = suite.partition(":")
+    folder_name, _, arguments = suite.partition(":")
     environment = {
         **os.environ,
         "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), str(REPOSITORY), os.environ.get("PYTHONPATH", "")]),
@@ -74,7 +81,7 @@ def _run(suite: str, part: str, until: float, folder: Path) -> None:
     try:
         done = subprocess.run(
             command,
-            cwd=where,
+            cwd=folder_name,
             env=environment,
             capture_output=True,
             text=True,
@@ -86,24 +93,32 @@ def _run(suite: str, part: str, until: float, folder: Path) -> None:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for line in path.read_text().splitlines() if path.exists() else []:
+    """Return the records of a process: for each problem the first one."""
+    records: dict[str, Any] = {}
+    if not path.exists():
+        return records
+    for line in path.read_text().splitlines():
         record = json.loads(line)
-        found.setdefault(record["problem"], record)
-    return found
+        records.setdefault(record["problem"], record)
+    return records
 
 
-def _tell(first: dict[str, Any], second: dict[str, Any]) -> None:
-    problems = {name: one for name, one in first.items() if one["truth"]}
+def _print_tables(first: dict[str, Any], second: dict[str, Any]) -> None:
+    """Print the noise of the reference, and a row for each way."""
+    problems = {name: record for name, record in first.items() if record["truth"]}
     if not problems:
         print("no problem was measured")
         return
-    candidates = [len(one["truth"]) for one in problems.values()]
-    noise = sorted(one["noise"] for one in problems.values())
-    print(f"{len(problems)} problems, {sum(candidates)} candidates; the halves of the truth differ by", end=" ")
+    candidate_count = sum(len(record["truth"]) for record in problems.values())
+    noise = sorted(record["noise"] for record in problems.values())
+    print(f"{len(problems)} problems, {candidate_count} candidates; the halves of the truth differ by", end=" ")
     print(f"{statistics.median(noise):.2%} (median), {noise[int(len(noise) * 0.95)]:.2%} (95th percentile)")
-    rows = [_row(arm, arm, problems, second) for arm in ARMS if any(arm in one["arms"] for one in problems.values())]
-    if compared := {name: one for name, one in problems.items() if "plain" in one["arms"]}:
+    rows = []
+    for arm in ARMS:
+        if any(arm in record["arms"] for record in problems.values()):
+            rows.append(_row(arm, arm, problems, second))
+    compared = {name: record for name, record in problems.items() if "plain" in record["arms"]}
+    if compared:
         rows.append(_row("race, the problems of plain", "race", compared, second))
     head = (
         "measured by",
@@ -119,31 +134,32 @@ def _tell(first: dict[str, Any], second: dict[str, Any]) -> None:
 
 
 def _row(title: str, arm: str, problems: dict[str, Any], second: dict[str, Any]) -> tuple[object, ...]:
-    losses, held, differ = [], [], []
-    for name, one in problems.items():
-        if arm not in one["arms"]:
+    losses, gpu_s, differences = [], [], []
+    for name, record in problems.items():
+        if arm not in record["arms"]:
             continue
-        truth, choice = one["truth"], one["arms"][arm]["choice"]
-        losses.append(truth[choice] / min(truth) - 1)
-        held.append(one["arms"][arm]["held_s"])
-        if other := second.get(name, {}).get("arms", {}).get(arm):
-            differ.append(other["choice"] != choice)
-            losses.append(truth[other["choice"]] / min(truth) - 1)
+        reference, choice = record["truth"], record["arms"][arm]["choice"]
+        losses.append(reference[choice] / min(reference) - 1)
+        gpu_s.append(record["arms"][arm]["held_s"])
+        second_arm = second.get(name, {}).get("arms", {}).get(arm)
+        if second_arm:
+            differences.append(second_arm["choice"] != choice)
+            losses.append(reference[second_arm["choice"]] / min(reference) - 1)
     losses.sort()
     return (
         title,
-        len(held),
-        f"{sum(held):.1f} s",
-        f"{statistics.median(held):.3f} s",
+        len(gpu_s),
+        f"{sum(gpu_s):.1f} s",
+        f"{statistics.median(gpu_s):.3f} s",
         f"{statistics.mean(losses):.2%}",
         f"{losses[int(len(losses) * 0.95)]:.1%}",
         f"{losses[-1]:.1%}",
         f"{sum(loss > 0.02 for loss in losses)} of {len(losses)}",
-        f"{sum(differ)} of {len(differ)}" if differ else "",
+        f"{sum(differences)} of {len(differences)}" if differences else "",
     )
 
 
-# What follows runs inside pytest, as a plugin.
+# The functions below run inside pytest, which loads this module as a plugin.
 
 
 def pytest_configure() -> None:
@@ -166,13 +182,13 @@ def _probe(part: str, autotuner: Any, tuning_key: Any, configs: list[Any], bench
     from pytest_autotune.tuners.triton.tuning import find_clocks
 
     call = Call.of(autotuner, tuning_key, bench_fn)
-    left_s = float(os.environ["MEASURING_UNTIL"]) - time.time()
+    remaining_s = float(os.environ["MEASURING_UNTIL"]) - time.time()
     problem = f"{autotuner.base_fn.__qualname__} {tuning_key}"
     cores = 2 if part == "compile" else len(os.sched_getaffinity(0))
     run: Any = SimpleNamespace(policy=SimpleNamespace(compile_threads=cores))
-    own = find_clocks(autotuner) is None
+    has_own_benchmark = find_clocks(autotuner) is None
     chosen = None
-    if len(configs) > 1 and left_s > 0 and not own:
+    if len(configs) > 1 and remaining_s > 0 and not has_own_benchmark:
         compile_candidates(call, configs, run)
         codes = load_ahead(call, configs)
         if part != "compile":
@@ -231,7 +247,10 @@ def _plain(call: Any, configs: list[Any]) -> dict[str, Any]:
 
 
 def _before(call: Any, configs: list[Any]) -> dict[str, Any]:
-    """A short look at all, those within 25 % in full, up to eight, and those within 5 % once more."""
+    """Choose as an earlier search of this plugin did.
+
+    It benchmarks all candidates shortly, the best eight within 25 % in full, and those within 5 % once more.
+    """
     times = {number: _bench(call, config, warmup=3, rep=10) for number, config in enumerate(configs)}
     best = min(times.values())
     leaders = sorted((n for n in times if times[n] <= best * 1.25), key=lambda n: times[n])[:8]
@@ -240,8 +259,7 @@ def _before(call: Any, configs: list[Any]) -> dict[str, Any]:
     leaders = [n for n in leaders if times[n] <= best * 1.05]
     if len(leaders) > 1:
         times.update({n: min(times[n], _bench(call, configs[n])) for n in leaders})
-    found = _best(times)
-    return {**found, "choice": min(leaders, key=lambda n: times[n])}
+    return {**_best(times), "choice": min(leaders, key=lambda n: times[n])}
 
 
 def _race(call: Any, configs: list[Any], codes: dict[Any, Any]) -> dict[str, Any]:
@@ -264,7 +282,11 @@ def _race(call: Any, configs: list[Any], codes: dict[Any, Any]) -> dict[str, Any
 
 
 def _truth(call: Any, runners: list[Any]) -> dict[str, Any]:
-    """The mean of the middle half of many launches of each in turn; a rough time of those far from the best."""
+    """Return the reference: for each candidate near the best, the mean of the middle half of many launches in turn.
+
+    Candidates far from the best have the lowest time of three launches. "noise" is the largest share by which two
+    halves of a candidate's launches differ.
+    """
     from pytest_autotune.tuners.measuring.times import interquartile_mean
     from pytest_autotune.tuners.triton.tuning import find_clocks
 
@@ -293,12 +315,12 @@ def _truth(call: Any, runners: list[Any]) -> dict[str, Any]:
 
     rounds(list(times), 3, 0.0)
     busy_us = min(2000.0, max(50.0, sorted(prepared)[int(len(prepared) * 0.8)] * 2))
-    rough = {number: min(found) for number, found in times.items() if found}
-    for found in times.values():
-        found.clear()
+    rough = {number: min(samples) for number, samples in times.items() if samples}
+    for samples in times.values():
+        samples.clear()
     close = [number for number in rough if rough[number] <= max(min(rough.values()) * 1.5, min(rough.values()) + 100)]
     each_us = sum(rough[number] + busy_us + 100 for number in close)
-    count = max(20, min(400, int(TRUTH_US / each_us)))
+    count = max(20, min(400, int(REFERENCE_US / each_us)))
     rounds(close, count, busy_us)
     # Candidates of the same code take the same time.
     pooled: dict[Any, list[float]] = {}
@@ -306,11 +328,12 @@ def _truth(call: Any, runners: list[Any]) -> dict[str, Any]:
         pooled.setdefault(runners[number].code or number, []).extend(times.get(number, []))
     times = {number: pooled[runners[number].code or number] for number in close if number in times}
     means = {number: interquartile_mean(times[number])[0] for number in close if times.get(number)}
-    halves = [
-        abs(interquartile_mean(own[::2])[0] / interquartile_mean(own[1::2])[0] - 1)
-        for own in (times[number] for number in means)
-        if len(own) > 3
-    ]
+    halves = []
+    for number in means:
+        samples = times[number]
+        if len(samples) > 3:
+            first_half_us, second_half_us = interquartile_mean(samples[::2])[0], interquartile_mean(samples[1::2])[0]
+            halves.append(abs(first_half_us / second_half_us - 1))
     truth = [means.get(number, rough.get(number, 1e9)) for number in range(len(runners))]
     return {"truth": truth, "noise": max(halves, default=0.0)}
 

@@ -1,18 +1,19 @@
-"""torch.compile under max-autotune: plain, dump, load, each in a fresh process with empty compile caches of its own.
+"""Measure torch.compile under max-autotune: a dump, a load and a plain run, each a new process with empty caches.
 
     python tests/benchmarks/torch_compile.py [gpu] [quick] [cpu] [cpu-isa]
 
-``gpu``: two blocks of a transformer with what is done to their result, in 240 s. ``quick``: half of one, in 120 s.
-``cpu``: ten products of batches, C++ templates or ATen, one thread, nothing else to compile. ``cpu-isa``: the same
-without Inductor's own trial compilations for each vector instruction set, by its setting ``TORCHINDUCTOR_VEC_ISA_OK``.
-Seconds are from the first call of the compiled function to its result; what is counted as a measurement is a call of
-Inductor's benchmarker.
+- ``gpu``: two blocks of a transformer with reductions of their result, in 240 s. ``quick``: half a block, in 120 s.
+- ``cpu``: ten batched matrix products by C++ templates or ATen, in one thread. ``cpu-isa``: the same, but Inductor
+  compiles no trial programs for the vector instruction sets (``TORCHINDUCTOR_VEC_ISA_OK``).
 
-It is told when the steps of compiling began, and what the main thread did, by a sampler of its stack. On a GPU the load
-compiles some of its kernels again, in threads and in forked children, with empty caches; and it is told how good the
-choices are: a fourth run, which loads those of the dump, compiles for each kernel what plain and dump chose and the
-three that each found fastest, and launches them in turn, up to 400 times each. Loss: the time of a choice over the best
-of these. Of templates, what the two found fastest is measured again in turn, by Inductor's own benchmark.
+Times are seconds from the first call of the compiled function to its result. A "measurement" is a call of Inductor's
+benchmarker. The script prints the steps of compiling with their begin, and the phases of the main thread, from samples
+of its stack (``inductor_facts.py`` notes both).
+
+On a GPU there are two further parts. The load compiles some of its kernels again in threads and in forked children,
+with empty caches. A fourth run compares the choices of plain and dump. For each kernel it compiles both choices and the
+three fastest configs of each run, and launches them in turn, up to 400 times each. For templates, Inductor's benchmark
+measures both choices in turn. The loss of a choice is its time over the best of these times, minus 1.
 """
 
 from __future__ import annotations
@@ -34,9 +35,9 @@ from typing import Any
 
 from common import REPOSITORY, machine, table
 
-#: Seconds that a case may take; the parts that come last are left out.
+#: The seconds that a case may take. If they do not suffice, the last parts are left out.
 LIMITS_S = {"gpu": 235.0, "quick": 115.0, "cpu": 1200.0, "cpu-isa": 1200.0}
-#: What the comparison of choices takes at least, with the start of its process.
+#: The least time for the comparison of choices, with the start of its process.
 COMPARING_S = 20.0
 HEAD = (
     "from inductor_facts import first_result\nimport torch\nDEVICE = 'cuda' if torch.cuda.is_available() else 'cpu'\n"
@@ -102,11 +103,12 @@ def test_products():
 
 CASES = {"gpu": GPU, "quick": QUICK, "cpu": CPU, "cpu-isa": CPU}
 DUMP, LOAD = "--autotune-dump=cache.textproto", "--autotune-load=cache.textproto"
-#: In the order in which they run: what is left out for lack of time comes last.
+#: The runs in their order. A lack of time leaves out the last.
 RUNS = {"dump": [DUMP], "load": [LOAD, "--autotune-max-misses=0"], "plain": ["-pno:autotune"]}
 
 
 def measure(case: str) -> None:
+    """Make all runs of a case, and print their tables."""
     ends = time.time() + LIMITS_S[case]
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -114,10 +116,13 @@ def measure(case: str) -> None:
         facts: dict[str, Any] = {}
         for run, options in RUNS.items():
             children = {"CHILDREN": "1"} if run == "load" and not case.startswith("cpu") else {}
-            found = _run(case, run, folder, options, ends, **children)
-            if found is not None:
-                facts[run] = found
-                print(f"{run}: {found['seconds']:.1f} s to the first result, {found['wall']:.1f} s", flush=True)
+            noted_facts = _run(case, run, folder, options, ends, **children)
+            if noted_facts is not None:
+                facts[run] = noted_facts
+                print(
+                    f"{run}: {noted_facts['seconds']:.1f} s to the first result, {noted_facts['wall']:.1f} s",
+                    flush=True,
+                )
         if case in ("gpu", "quick") and {"plain", "dump"} <= facts.keys():
             known = {arm: {name: facts[arm][name] for name in ("chosen", "templates")} for arm in ("plain", "dump")}
             (folder / "known.json").write_text(json.dumps(known))
@@ -129,9 +134,14 @@ def measure(case: str) -> None:
         if out := os.environ.get("OUT"):
             (Path(out) / f"torch_compile_{case}.json").write_text(json.dumps(facts, indent=1))
         compared = facts.pop("compared", None)
-        for told in (_tell_events, _tell_phases, partial(_tell_quality, compared), partial(_tell, case, folder)):
+        for print_part in (
+            _print_events,
+            _print_phases,
+            partial(_print_losses, compared),
+            partial(_print_runs, case, folder),
+        ):
             try:
-                told(facts)
+                print_part(facts)
             except Exception:
                 traceback.print_exc()
 
@@ -139,9 +149,9 @@ def measure(case: str) -> None:
 def _run(
     case: str, run: str, folder: Path, options: list[str], ends: float, **environment: str
 ) -> dict[str, Any] | None:
-    """One run of pytest with empty caches of its own, and what it noted; None where it has not come to its end."""
+    """Run pytest with empty caches, and return the facts that the run noted; None if it failed or ran out of time."""
     caches = "load" if run == "compared" else run
-    own = {
+    variables = {
         "TORCHINDUCTOR_CACHE_DIR": str(folder / f"inductor-{caches}"),
         "TRITON_CACHE_DIR": str(folder / f"triton-{caches}"),
         "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), str(REPOSITORY), os.environ.get("PYTHONPATH", "")]),
@@ -149,9 +159,9 @@ def _run(
         **environment,
     }
     if case.startswith("cpu"):
-        own["OMP_NUM_THREADS"] = "1"
+        variables["OMP_NUM_THREADS"] = "1"
     if case == "cpu-isa":
-        own["TORCHINDUCTOR_VEC_ISA_OK"] = "1"
+        variables["TORCHINDUCTOR_VEC_ISA_OK"] = "1"
     registered = any(entry.name == "autotune" for entry in importlib.metadata.entry_points(group="pytest11"))
     plugin = [] if registered or run == "plain" else ["-ppytest_autotune.plugin"]
     command = [sys.executable, "-m", "pytest", "-q", "-s", *plugin, *options]
@@ -159,7 +169,7 @@ def _run(
     log = folder / f"{run}.log"
     with log.open("w") as output:
         process = subprocess.Popen(
-            command, cwd=folder, env={**os.environ, **own}, stdout=output, stderr=output, start_new_session=True
+            command, cwd=folder, env={**os.environ, **variables}, stdout=output, stderr=output, start_new_session=True
         )
         try:
             status = process.wait(timeout=max(ends - began, 1.0))
@@ -176,20 +186,20 @@ def _run(
             return None
     if out := os.environ.get("OUT"):
         shutil.copy(log, Path(out) / f"torch_compile_{case}_{run}.log")
-    found: dict[str, Any] = json.loads(noted.read_text())
-    for note in found["notes"]:
+    noted_facts: dict[str, Any] = json.loads(noted.read_text())
+    for note in noted_facts["notes"]:
         print(f"{run}: {note}")
-    return {**found, "wall": wall - found.get("after", 0.0)}
+    return {**noted_facts, "wall": wall - noted_facts.get("after", 0.0)}
 
 
-def _tell_events(facts: dict[str, Any]) -> None:
-    """When what began, and what compiling took."""
-    for arm, found in facts.items():
-        if not found.get("events"):
+def _print_events(facts: dict[str, Any]) -> None:
+    """Print when the steps of compiling began, and how long they took."""
+    for arm, noted_facts in facts.items():
+        if not noted_facts.get("events"):
             continue
         print(f"\n{arm}, by seconds since the first call (what is in another thread with a +):\n")
         ends: list[float] = []
-        for began, took, is_main, text in found["events"]:
+        for began, took, is_main, text in noted_facts["events"]:
             if is_main:
                 while ends and began >= ends[-1] - 0.005:
                     ends.pop()
@@ -198,19 +208,19 @@ def _tell_events(facts: dict[str, Any]) -> None:
             else:
                 shown = "+ "
             print(f"{began:7.2f} {took:6.2f}  {shown}{text}")
-        print(f"busy cores, second by second: {' '.join(map(str, found['busy']))}")
-        for where, (number, wall_s, own_s) in found["compilations"].items():
-            print(f"{number} compilations {where}, or from the cache: {wall_s:.1f} s, of which {own_s:.1f} s ran")
-        print("of them:", ", ".join(f"{stage} {seconds:.1f} s" for stage, seconds in found["stages"].items()))
-        print("kernels in compile workers, seconds each:", *found["in_workers"])
-        if "children" in found:
-            print("forking, and compiling again (seconds, seconds that this process ran):", found["children"])
+        print(f"busy cores, second by second: {' '.join(map(str, noted_facts['busy']))}")
+        for where, (number, wall_s, thread_s) in noted_facts["compilations"].items():
+            print(f"{number} compilations {where}, or from the cache: {wall_s:.1f} s, of which {thread_s:.1f} s ran")
+        print("of them:", ", ".join(f"{stage} {seconds:.1f} s" for stage, seconds in noted_facts["stages"].items()))
+        print("kernels in compile workers, seconds each:", *noted_facts["in_workers"])
+        if "children" in noted_facts:
+            print("forking, and compiling again (seconds, seconds that this process ran):", noted_facts["children"])
 
 
-def _tell_phases(facts: dict[str, Any]) -> None:
-    """Where the time to the first result went."""
+def _print_phases(facts: dict[str, Any]) -> None:
+    """Print the phases of the time to the first result."""
     print("\nSeconds of the main thread until the first result, by a sampler:\n")
-    phases = sorted({phase for found in facts.values() for phase in found["phases"]})
+    phases = sorted({phase for noted_facts in facts.values() for phase in noted_facts["phases"]})
     arms = [arm for arm in ("plain", "dump", "load") if arm in facts]
     rows = [[phase, *(f"{facts[arm]['phases'].get(phase, 0.0):.1f}" for arm in arms)] for phase in phases]
     rows.sort(key=lambda row: -float(row[1 + arms.index("dump")] if "dump" in arms else row[1]))
@@ -232,8 +242,8 @@ def _tell_phases(facts: dict[str, Any]) -> None:
         print(f"\n{arm}, innermost: {places}")
 
 
-def _tell_quality(compared: dict[str, Any] | None, facts: dict[str, Any]) -> None:
-    """How good the choices are."""
+def _print_losses(compared: dict[str, Any] | None, facts: dict[str, Any]) -> None:
+    """Print the losses of the choices of plain and dump."""
     if compared is None:
         return
     kernels, products = compared.get("compared", {}), compared.get("compared_templates", {})
@@ -243,63 +253,78 @@ def _tell_quality(compared: dict[str, Any] | None, facts: dict[str, Any]) -> Non
     print(f", compared {len(kernels)}; decisions among templates compared {len(products)}\n")
     rows: list[list[object]] = []
     losses: dict[tuple[str, str], list[float]] = defaultdict(list)
-    for name, one in [*kernels.items(), *products.items()]:
+    for name, comparison in [*kernels.items(), *products.items()]:
         kind = "kernels" if name in kernels else "templates"
-        times = {str(key): time_us for key, time_us in one["times_us"].items()}
-        if not times or any(str(number) not in times for number in one["chose"].values()):
+        times = {str(key): time_us for key, time_us in comparison["times_us"].items()}
+        if not times or any(str(number) not in times for number in comparison["chose"].values()):
             continue
         best = min(times.values())
-        lost = {arm: times[str(number)] / best - 1 for arm, number in one["chose"].items()}
+        lost = {arm: times[str(number)] / best - 1 for arm, number in comparison["chose"].items()}
         for arm, loss in lost.items():
             losses[kind, arm].append(loss)
         if max(lost.values()) > 0.01:
-            params = [one["params"][one["chose"][arm]] if "params" in one else {} for arm in ("plain", "dump")]
-            shown = [" ".join(f"{key}={value}" for key, value in own.items()) for own in params]
-            told = [f"{lost[arm]:.1%} {text}" for arm, text in zip(("plain", "dump"), shown, strict=True)]
-            rows.append([name[:60], f"{best:.2f} us", *told, f"{one.get('halves', 0.0):.2%}"])
+            params = [
+                comparison["params"][comparison["chose"][arm]] if "params" in comparison else {}
+                for arm in ("plain", "dump")
+            ]
+            cells = []
+            for arm, arm_params in zip(("plain", "dump"), params, strict=True):
+                words = " ".join(f"{key}={value}" for key, value in arm_params.items())
+                cells.append(f"{lost[arm]:.1%} {words}")
+            rows.append([name[:60], f"{best:.2f} us", *cells, f"{comparison.get('halves', 0.0):.2%}"])
     table(["over 1 % slower than the best", "best", "plain", "dump", "halves differ"], rows)
     rows = []
-    for (kind, arm), found in sorted(losses.items()):
-        found.sort()
-        most = [f"{sum(found) / len(found):.2%}", f"{found[int(len(found) * 0.95)]:.1%}", f"{found[-1]:.1%}"]
-        rows.append([kind, arm, len(found), *most, sum(loss > 0.02 for loss in found)])
+    for (kind, arm), values in sorted(losses.items()):
+        values.sort()
+        figures = [f"{sum(values) / len(values):.2%}", f"{values[int(len(values) * 0.95)]:.1%}", f"{values[-1]:.1%}"]
+        rows.append([kind, arm, len(values), *figures, sum(loss > 0.02 for loss in values)])
     print()
     table(["choices of", "run", "problems", "loss: mean", "95th percentile", "most", "over 2 %"], rows)
 
 
-def _tell(case: str, folder: Path, facts: dict[str, Any]) -> None:
+def _print_runs(case: str, folder: Path, facts: dict[str, Any]) -> None:
+    """Print the table with a row for each run."""
     print(f"\n{case}: {facts.get('dump', {}).get('kernels')}\n")
     rows = []
     for run in ("plain", "dump", "load"):
-        found = facts.get(run)
-        if found is None:
+        noted_facts = facts.get(run)
+        if noted_facts is None:
             rows.append([run, "did not end"])
             continue
         plain = facts.get("plain")
-        speed = f"{plain['seconds'] / found['seconds']:.1f}" if plain else ""
-        share = f"{found['wall'] / plain['wall']:.2f}" if plain else ""
-        code = _word("dump" in facts and found["codes"] == facts["dump"]["codes"])
-        same = _word(_same(folder / f"{run}.pt", folder / "dump.pt"))
-        call = f"{found['call_us']:.0f} us" if "call_us" in found else ""
-        if "device_us" in found:
-            call += f" (GPU {found['device_us']:.0f}, host {found['host_us']:.0f})"
-        row = [run, f"{found['seconds']:.1f} s", speed, f"{found['wall']:.1f} s", share, found["measured"], code, same]
+        speed = f"{plain['seconds'] / noted_facts['seconds']:.1f}" if plain else ""
+        share = f"{noted_facts['wall'] / plain['wall']:.2f}" if plain else ""
+        code = _word("dump" in facts and noted_facts["codes"] == facts["dump"]["codes"])
+        same = _word(_has_same_tensors(folder / f"{run}.pt", folder / "dump.pt"))
+        call = f"{noted_facts['call_us']:.0f} us" if "call_us" in noted_facts else ""
+        if "device_us" in noted_facts:
+            call += f" (GPU {noted_facts['device_us']:.0f}, host {noted_facts['host_us']:.0f})"
+        row = [
+            run,
+            f"{noted_facts['seconds']:.1f} s",
+            speed,
+            f"{noted_facts['wall']:.1f} s",
+            share,
+            noted_facts["measured"],
+            code,
+            same,
+        ]
         rows.append([*row, call])
     head = ["run", "to first result", "times faster", "pytest", "of plain", "measurements", "code as dump"]
     table([*head, "result as dump", "a call later"], rows)
 
 
-def _same(one: Path, other: Path) -> bool:
+def _has_same_tensors(first_path: Path, second_path: Path) -> bool:
     import torch
 
-    if not one.exists() or not other.exists():
+    if not first_path.exists() or not second_path.exists():
         return False
-    first, second = torch.load(one), torch.load(other)
+    first, second = torch.load(first_path), torch.load(second_path)
     return len(first) == len(second) and all(map(torch.equal, first, second))
 
 
-def _word(yes: bool) -> str:
-    return "equal" if yes else "differs"
+def _word(is_equal: bool) -> str:
+    return "equal" if is_equal else "differs"
 
 
 if __name__ == "__main__":
