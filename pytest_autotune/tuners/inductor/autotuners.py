@@ -29,7 +29,7 @@ _REDUCTIONS = ("REDUCTION", "PERSISTENT_REDUCTION", "SPLIT_SCAN")
 class CandidateList:
     """The candidates of one kernel, as its autotuner had them before anything was chosen.
 
-    :param configs: the configurations, of which there is one at least.
+    :param configs: the configurations; never empty.
     :param compile_results: the candidates that a compile worker compiled; empty if no worker did.
     """
 

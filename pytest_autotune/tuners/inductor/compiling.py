@@ -36,7 +36,7 @@ from pytest_autotune.tuners.shared.patches import Patches
 # The names of Inductor's jobs that children can do.
 _COMPILE_JOB = "_worker_compile_triton"
 _READY_JOB = "_get_ready"
-#: A child that takes longer for a kernel hangs. The operating system ends it after so many seconds.
+#: The seconds that a child may take for a kernel. If it takes longer, it hangs, and the operating system ends it.
 HANGS_S = 300.0
 
 
@@ -359,6 +359,7 @@ def prepare_inductor() -> None:
     codecache = import_module("torch._inductor.codecache")
     utils: Any = import_module("torch._inductor.compile_worker.utils")
     utils._IN_TOPLEVEL_PROCESS = False
-    codecache.PyCodeCache.cache_clear()  # the test process uses the modules that it has loaded
+    # This clears only the copy of a child. The test process keeps the modules that it has loaded.
+    codecache.PyCodeCache.cache_clear()
     heuristics.triton_helpers.set_driver_to_gpu = _keep_driver
     codecache.torch_key()  # takes a while, and is the same in all children

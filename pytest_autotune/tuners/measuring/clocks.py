@@ -353,7 +353,7 @@ def cupy_clock(flush_l2: bool) -> EventClock:
 
 
 def as_large_as_fits(allocate: Callable[[int], Any], out_of_memory: type[Exception]) -> Any:
-    """Return the largest buffer to flush the cache with that the memory has room for; None if none fits.
+    """Return a buffer that flushes the cache: the largest of ``FLUSHED_BYTES`` that fits; None if none of them fits.
 
     :param allocate: returns a buffer of so many bytes.
     :param out_of_memory: the error that ``allocate`` raises if the memory is full.

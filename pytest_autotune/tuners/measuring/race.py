@@ -35,7 +35,7 @@ from pytest_autotune.tuners.measuring.times import (
     Comparison,
     Round,
     Score,
-    disagree,
+    find_disturbed_rounds,
     list_times_us,
     scores,
 )
@@ -56,7 +56,7 @@ DECIDING = 20
 HOPELESS = 20.0
 #: Such a candidate is launched only once if its first probe took longer than a host stalls.
 STALL_US = 10_000.0
-#: Candidates within this share of the fastest candidate in the probes may win.
+#: A candidate may win if its fastest probe is slower than the fastest probe of all candidates by at most this share.
 MAY_WIN = 0.5
 #: A race runs disturbed stages again this often.
 REPEATS = 4
@@ -390,25 +390,33 @@ class Race:
         self._progress(len(racers), len(self._racers))
         while True:
             times = self._launching.time_rounds(racers, launches)
-            disturbed_part = self._find_disturbed_part(times, racers)
-            if not times.is_host_late and not disturbed_part:
+            disturbed_rounds = self._find_disturbed_rounds(times, racers)
+            if not times.is_host_late and not disturbed_rounds:
                 break
             if not self._repeats_left:
                 self.disturbed = True
                 break
             self._repeats_left -= 1
-            if disturbed_part == "old":
+            if disturbed_rounds == "earlier":
+                # The earlier rounds are dropped, and the repetition is compared with this stage.
                 self._rounds = times.rounds
         self._rounds += times.rounds
         for racer in _running(racers):
             racer.timed_us = list_times_us(self._rounds, racer.number)
 
-    def _find_disturbed_part(self, times: RoundTimes, racers: Sequence[Racer]) -> str:
-        """Return the disturbed part of the race: ``"old"``, ``"new"``, or ``""`` for neither."""
+    def _find_disturbed_rounds(self, times: RoundTimes, racers: Sequence[Racer]) -> str:
+        """Return which rounds were disturbed: ``"earlier"``, ``"latest"``, or an empty text for none.
+
+        :param times: the times of the latest stage.
+        """
         running = _running(racers)
-        if times.is_host_late or not running:
+        # The stage is run again in any case, because its times include waiting for the host.
+        if times.is_host_late:
             return ""
-        return disagree(self._rounds, times.rounds, _list_numbers(running))
+        # Every candidate has failed, so no times can be compared.
+        if not running:
+            return ""
+        return find_disturbed_rounds(self._rounds, times.rounds, _list_numbers(running))
 
     def _tie(self, racers: Sequence[Racer]) -> float:
         """Return the share of the best time by which a candidate may be slower and is still as good."""

@@ -200,9 +200,9 @@ def _shares_of_level(rounds: Sequence[Round], usual_us: dict[int, float]) -> dic
 
 @dataclass(frozen=True)
 class _Shift:
-    """The difference between two parts of a race for one candidate.
+    """The difference between the earlier rounds and the latest rounds of a race, for one candidate.
 
-    :param slower: the share of the old median by which the new median is longer.
+    :param slower: the share of the earlier median by which the latest median is longer.
     :param error: the standard error of ``slower``.
     """
 
@@ -210,10 +210,14 @@ class _Shift:
     error: float
 
 
-def disagree(before: Sequence[Round], after: Sequence[Round], numbers: Sequence[int]) -> str:
-    """Return the disturbed part of a race, which is the slower part: ``"old"``, ``"new"``, or ``""`` for neither.
+def find_disturbed_rounds(before: Sequence[Round], after: Sequence[Round], numbers: Sequence[int]) -> str:
+    """Return which rounds of a race were disturbed: ``"earlier"``, ``"latest"``, or an empty text for none.
 
-    The parts disagree if all candidates became slower or faster, or if some candidates changed more than others.
+    Rounds disagree if all candidates became slower or faster, or if some candidates changed more than others. A
+    disturbance only makes launches slower, so the slower rounds are the disturbed ones.
+
+    :param before: the rounds of the earlier stages.
+    :param after: the rounds of the latest stage.
     """
     shifts = []
     for number in numbers:
@@ -226,12 +230,12 @@ def disagree(before: Sequence[Round], after: Sequence[Round], numbers: Sequence[
     if abs(statistics.median(slower)) <= tolerated and max(slower) - min(slower) <= 2 * tolerated:
         return ""
     if sum(slower) > 0:
-        return "new"
-    return "old"
+        return "latest"
+    return "earlier"
 
 
 def _find_shift(old_us: Sequence[float], new_us: Sequence[float]) -> _Shift | None:
-    """Compare the times of a candidate in two parts of a race; None if there are too few times."""
+    """Compare a candidate's times in earlier and in the latest rounds; None if either has fewer than three."""
     if len(old_us) < 3 or len(new_us) < 3:
         return None
     old, new = measurement(old_us), measurement(new_us)
