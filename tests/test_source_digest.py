@@ -727,6 +727,17 @@ class Caller:
         return x * 15
     def run(self, x):
         return self(x)
+class Decorated:
+    def __init__(self, function):
+        self._function = function
+    @property
+    def fn(self):
+        return self._function
+    def __call__(self, x):
+        return self._function(x) * 16
+@Decorated
+def decorated(x):
+    return x * 17
 setting = Area().set
 first = Area().first
 calling = Caller().run
@@ -747,6 +758,8 @@ def kernel(x):
         ("CONFIG", "= 14", "= 140"),
         ("Holder._config_", "= 14", "= 140"),
         ("calling(x)", "* 15", "* 150"),
+        ("decorated(x)", "* 16", "* 160"),
+        ("decorated(x)", "* 17", "* 170"),
         ("HALF", "(1, 2)", "(1, 20)"),
         ("TENTH", "0.1", "0.10"),
         ("Made()", "return 3", "return 30"),
@@ -946,16 +959,18 @@ def test_a_modules_getattr_is_not_called(load) -> None:
     assert source_digest(module.kernel)
 
 
+@pytest.mark.parametrize("edit", [("x + 1", "x + 2"), ("LIMIT = 3", "LIMIT = 4")])
 @pytest.mark.parametrize("source", ["kernel", "module"])
-def test_an_imported_module_that_was_edited_has_no_digest(load, source: str) -> None:
+def test_an_imported_module_that_was_edited_has_no_digest(load, source: str, edit: tuple[str, str]) -> None:
     """The file has new text, and the process runs the old code."""
-    edited = load("def work(x):\n    return x + 1\n", "edited_work")
+    lines = "import functools\nLIMIT = 3\n@functools.lru_cache\ndef work(x):\n    return x + 1\n"
+    edited = load(lines, "edited_work")
     module = load("def kernel(x):\n    from edited_work import work\n    return work(x)\n")
     subject = module.kernel if source == "kernel" else edited
     assert read_source_argument(subject)
 
     path = Path(str(edited.__file__))
-    path.write_text("def work(x):\n    return x + 2\n")
+    path.write_text(lines.replace(*edit))
     os.utime(path, (2**32, 2**32))
     with pytest.raises(UncacheableError, match="edited since it was imported"):
         read_source_argument(subject)

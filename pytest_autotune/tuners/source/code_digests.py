@@ -29,6 +29,7 @@ from pytest_autotune.tuners.source.attributes import (
     is_instance,
     list_field_values,
     list_items,
+    own_attributes,
     read_stored,
 )
 from pytest_autotune.tuners.source.code_text import (
@@ -167,7 +168,7 @@ class CodeDigests:
                 kind = class_name(type(value))
                 raise UncacheableError(f"{name} of {qualified_name(function)} is a {kind}, which has no stable form")
             if text is None:
-                text = self._describe_with_gaps(value)
+                text = self._describe_with_gaps(value) or self._describe_callable_object(value)
             if text is None:
                 continue
             lines.append(f"{name}: {text}")
@@ -440,6 +441,20 @@ class CodeDigests:
         if not texts:
             return name
         return f"{name}({', '.join(texts)})"
+
+    def _describe_callable_object(self, value: object) -> str | None:
+        """Return the class of a callable object of the user, and the functions that the object stores; else None.
+
+        Such an object may be a decorator whose function a digest finds under no usual name.
+        """
+        if not self._is_function_of_user(find_in_class(type(value), "__call__")):
+            return None
+        texts = [f"object of {self._describe_unnamed_class(type(value))}"]
+        for name, attribute in sorted(own_attributes(value).items()):
+            if self._is_function_of_user(attribute):
+                self.used_values.add_other()
+                texts.append(f"{name}={self._describe(attribute, name)}")
+        return ", ".join(texts)
 
     def _is_function_of_user(self, value: object) -> bool:
         return python_function(value) is not None and not self._is_from_library(value)

@@ -16,10 +16,12 @@ import io
 import linecache
 import os
 import tokenize
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
 from typing import Any, TypeGuard
 from weakref import WeakKeyDictionary
@@ -31,6 +33,7 @@ from pytest_autotune.tuners.source.attributes import (
     class_module,
     class_name,
     find_owner,
+    has_type,
     is_instance,
     module_attributes,
 )
@@ -40,6 +43,8 @@ _LAYOUT_WORDS = {tokenize.INDENT: "<indent>", tokenize.DEDENT: "<dedent>", token
 _OMITTED_TOKENS = {tokenize.COMMENT, tokenize.NL, tokenize.ENCODING, tokenize.ENDMARKER}
 #: Fields that follow from other fields, or that describe how a statement is written.
 _OMITTED_FIELDS = {"ctx", "kind", "simple", "type_comment", "type_ignores"}
+#: The types of the constants of a module that are compared with its file.
+_CONSTANTS: frozenset[type] = frozenset({int, str, bool, float, bytes, type(None)})
 #: Statements whose assignments are not those of the module or class around them.
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 #: The errors of reading and parsing a source.
@@ -359,7 +364,7 @@ def _check_not_edited(code: CodeType, name: str) -> None:
 
 
 def check_module_not_edited(module: ModuleType) -> None:
-    """Check that no function or method of a module was edited in its file after the import.
+    """Check that no function, method or constant of a module was edited in its file after the import.
 
     :raises NoDigestError: if the file now has other code.
     """
@@ -373,6 +378,36 @@ def check_module_not_edited(module: ModuleType) -> None:
         function = python_function(value)
         if function is not None and function.__code__.co_filename == filename:
             _check_not_edited(function.__code__, str(attributes.get("__name__")))
+    if is_instance(filename, str):
+        _check_constants_not_edited(attributes, filename)
+
+
+def _check_constants_not_edited(attributes: Mapping[str, object], filename: str) -> None:
+    """Check that each constant of a module has the value that its file has now.
+
+    :param attributes: the attributes of the module.
+    :raises NoDigestError: if a constant has another value. Names that the module assigns several times do not count.
+    """
+    try:
+        if os.stat(filename).st_mtime <= _STARTED_S:
+            return
+        tree = ast.parse(Path(filename).read_bytes())
+    except (OSError, SyntaxError, ValueError):
+        return
+    names = Counter(node.id for node in ast.walk(tree) if _is_stored_name(node))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Global):
+            names.update(node.names)
+    for statement in tree.body:
+        if not isinstance(statement, ast.Assign) or not isinstance(statement.value, ast.Constant):
+            continue
+        for target in statement.targets:
+            if not isinstance(target, ast.Name) or names[target.id] > 1:
+                continue
+            value = attributes.get(target.id)
+            if not has_type(value, _CONSTANTS) or literal_text(value) != syntax_text(statement.value):
+                name = attributes.get("__name__")
+                raise NoDigestError(f"the source of {name} was edited since it was imported: {target.id}")
 
 
 @lru_cache(maxsize=8)
