@@ -68,6 +68,7 @@ def read_entry_points_once() -> None:
         return known[key]
 
     metadata.Distribution.entry_points = property(entry_points)  # type: ignore[assignment,method-assign]
+    metadata.entry_points()  # now, so that a process that is forked later has them
 
 
 def install(patch: pytest.MonkeyPatch) -> None:
