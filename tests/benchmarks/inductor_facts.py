@@ -1,7 +1,8 @@
-"""What a run of torch_compile.py notes of itself, inside the process that compiles: see there.
+"""Note facts about compiling with Inductor, inside the process that compiles, for ``torch_compile.py``.
 
-``first_result`` calls the compiled function and writes what it took to the file that the variable RESULT names. What
-cannot be noted is left out, and said on the run's output.
+The import wraps functions of Inductor, Triton and this plugin. ``first_result`` then calls the compiled function, and
+writes the facts as JSON to the file that the environment variable RESULT names. If a fact cannot be noted, the script
+leaves the fact out and adds the error to the "notes" of the file.
 """
 
 from __future__ import annotations
@@ -29,9 +30,10 @@ import torch._inductor.select_algorithm as select_algorithm
 from torch._inductor import graph
 from torch._inductor.runtime import benchmarking, triton_heuristics
 
-#: How often the thread that samples looks, in seconds.
+#: The seconds between two samples of the stacks.
 EVERY_S = 0.02
-#: What the main thread does, by the innermost function on its stack that is known: part of a path, function, phase.
+#: The phases of the main thread: part of a path, name of a function (empty: any), phase. The innermost function on the
+#: stack that fits a row names the phase.
 PHASES = (
     ("pytest_autotune/workers/", "", "waiting for other processes"),
     ("pytest_autotune/tuners/measuring/", "", "race and clock"),
@@ -62,21 +64,21 @@ seconds: defaultdict[str, float] = defaultdict(float)
 calls: Counter[str] = Counter()
 measured: list[int] = []
 codes: list[str] = []
-#: Inductor's autotuners that were run, with what they were called with last.
+#: Inductor's autotuners that were run, with the arguments of their last call.
 autotuners: dict[int, tuple[Any, tuple[Any, ...], dict[str, Any]]] = {}
 templates: dict[str, dict[str, float]] = {}
-#: When something began, for how many seconds it went on, whether in the main thread, and what it was.
+#: The begin of an event, its seconds, whether it ran in the main thread, and its text.
 events: list[tuple[float, float, bool, str]] = []
-#: Seconds of a compilation, seconds of them that its thread ran, and whether that was the main thread.
+#: The wall seconds of a compilation, the processor seconds of its thread, and whether this is the main thread.
 compilations: list[tuple[float, float, bool]] = []
-#: Seconds of Triton's compiler in this process.
+#: The seconds of the stages of Triton's compiler in this process.
 stages: defaultdict[str, float] = defaultdict(float)
 _inside: list[int] = []
 _main = threading.get_ident()
 
 
 def _tries(where: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Note an error instead of raising it."""
+    """Return a decorator that notes an error instead of raising it."""
 
     def make(function: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(function)
@@ -179,7 +181,7 @@ def _time() -> None:
 def _noted(
     owner: Any, name: str, label: str, about: Callable[[Any], str] = lambda args: "", least_s: float = 0.05
 ) -> None:
-    """Note when a function was called, and for how long."""
+    """Note the begin and the duration of each call of a function."""
     inside = vars(owner).get(name)
     original = getattr(owner, name)
     is_bound = isinstance(inside, staticmethod | classmethod)
@@ -207,7 +209,7 @@ def _note_event(began: float, label: str, about: Callable[[], str] = str, least_
 
 @_tries("noting when")
 def _when() -> None:
-    """When the steps of compiling began, and how long they took."""
+    """Note when the steps of compiling begin, and how long they take."""
     async_compile = import_module("torch._inductor.async_compile")
     compiler: Any = async_compile.AsyncCompile
     owner: Any = triton_heuristics.CachingAutotuner
@@ -258,7 +260,7 @@ def _when() -> None:
 
 @_tries("compilations")
 def _note_compilations() -> None:
-    """What compiling in this process took: by the clock, and of it in each thread that did it."""
+    """Note the wall time and the thread time of each compilation in this process."""
     triton = import_module("triton")
     compile = triton.compile
 
@@ -309,16 +311,16 @@ def _watch() -> None:
     def kept(self: Any, choices: Any, op: str, inputs: str, benchmark: Any, *args: Any, **kwargs: Any) -> Any:
         if benchmark is not None and "KNOWN" in os.environ:
             _compare_templates(choices, f"{op} {inputs}", benchmark)
-        found = lookup(self, choices, op, inputs, benchmark, *args, **kwargs)
-        if found:
-            templates[f"{op} {inputs}"] = {str(one.hash_key()): float(ms) for one, ms in found.items()}
-        return found
+        times_ms = lookup(self, choices, op, inputs, benchmark, *args, **kwargs)
+        if times_ms:
+            templates[f"{op} {inputs}"] = {str(choice.hash_key()): float(ms) for choice, ms in times_ms.items()}
+        return times_ms
 
     selector.lookup = kept
 
 
 def _busy_s() -> float:
-    """Seconds that the cores of this machine have worked."""
+    """Return the seconds for which the cores of this machine have worked, all together."""
     try:
         with open("/proc/stat") as file:
             ticks = list(map(int, file.readline().split()[1:9]))
@@ -328,14 +330,14 @@ def _busy_s() -> float:
 
 
 class _Sampler(threading.Thread):
-    """Looks at all stacks now and then."""
+    """Samples the stacks of all threads."""
 
     def __init__(self) -> None:
         super().__init__(name="sampler", daemon=True)
         self.ended = threading.Event()
         self.seconds: defaultdict[str, float] = defaultdict(float)
         self.places: Counter[str] = Counter()
-        #: Cores of this machine that were busy, second by second.
+        #: The number of busy cores of this machine, second by second.
         self.busy: list[float] = []
         self._known: dict[Any, str] = {}
 
@@ -383,7 +385,7 @@ class _Sampler(threading.Thread):
 
 
 def first_result(compiled: Callable[..., Any], *args: Any) -> None:
-    """Call it, and write down what that took."""
+    """Call the compiled function for the first time, and write the facts about this call."""
     sampler = _Sampler()
     sampler.start()
     started = time.perf_counter()
@@ -453,7 +455,7 @@ def _note_inductors_times() -> None:
 
 @_tries("timing calls")
 def _time_calls(compiled: Callable[..., Any], args: tuple[Any, ...]) -> None:
-    """What a call takes from then on: by CUDA events, 50 of them."""
+    """Note the time of a later call: the median of 50, by CUDA events."""
     if not torch.cuda.is_available():
         return
     times_ms = []
@@ -466,7 +468,7 @@ def _time_calls(compiled: Callable[..., Any], args: tuple[Any, ...]) -> None:
         torch.cuda.synchronize()
         times_ms.append(start.elapsed_time(end))
     facts["call_us"] = statistics.median(times_ms[10:]) * 1000
-    # What the GPU does in a call, launched while it was busy, and what the host does: the larger is what a call takes.
+    # A call takes the larger of two times: that of the GPU, measured while the GPU was busy, and that of the host.
     device_ms, host_us = [], []
     for _ in range(20):
         make = torch.cuda.Event
@@ -484,7 +486,7 @@ def _time_calls(compiled: Callable[..., Any], args: tuple[Any, ...]) -> None:
 
 @_tries("compiling in children")
 def _try_children() -> None:
-    """What it takes to fork this process, and to compile in threads and in children of it, with empty caches."""
+    """Note the time to fork this process, and to compile in its threads and in its children, with empty caches."""
     began = time.perf_counter()
     for _ in range(5):
         if (child := os.fork()) == 0:
@@ -513,9 +515,9 @@ def _try_children() -> None:
         }.items():
             if arm != "from the children's cache":
                 os.environ["TRITON_CACHE_DIR"] = f"{folder} {arm}"
-            began, own = time.perf_counter(), time.process_time()
+            began, began_cpu = time.perf_counter(), time.process_time()
             compile()
-            found[arm] = [round(time.perf_counter() - began, 2), round(time.process_time() - own, 2)]
+            found[arm] = [round(time.perf_counter() - began, 2), round(time.process_time() - began_cpu, 2)]
             _write()
     finally:
         os.environ["TRITON_CACHE_DIR"] = folder
@@ -534,7 +536,7 @@ def _in_threads(kernels: Sequence[tuple[Any, Any]]) -> None:
 
 
 def _in_children(kernels: Sequence[tuple[Any, Any]], found: dict[str, Any]) -> None:
-    """Each in a child of its own, which has no GPU: CUDA cannot be used after a fork."""
+    """Compile each kernel in a child process. A child uses no GPU, because CUDA cannot be used after a fork."""
     children = {}
     for number, one in enumerate(kernels):
         if (child := os.fork()) == 0:
@@ -569,7 +571,7 @@ def _params(config: Any) -> dict[str, Any]:
 
 
 def _kernel(autotuner: Any) -> str:
-    """What a kernel is called in every run: its name without numbers and the digest of its code."""
+    """Return a name that a kernel has in every run: its name without numbers, and the digest of its code."""
     from pytest_autotune.tuners.inductor.identity import kernel_key, kernel_name
 
     return f"{kernel_name(autotuner)} {kernel_key(autotuner, '')[0].value}"
@@ -588,7 +590,7 @@ def _note_choices() -> None:
         }
 
 
-# What follows compares the choices of two runs in a third one, which has loaded those of the second.
+# The functions below compare the choices of two runs in a third run, which has loaded the choices of the second.
 
 
 def _compare() -> None:
@@ -611,13 +613,14 @@ def _compare_kernel(autotuner: Any, args: tuple[Any, ...], kwargs: dict[str, Any
     from pytest_autotune.tuners.shared.compile_pool import CompilePool
 
     name = _kernel(autotuner)
-    found = {arm: one["chosen"][name] for arm, one in known.items() if name in one["chosen"]}
-    if len(found) < 2:
+    arms = {arm: run["chosen"][name] for arm, run in known.items() if name in run["chosen"]}
+    if len(arms) < 2:
         return
-    wanted = [one["choice"] for one in found.values()]
-    for one in found.values():  # and what else may be the best
-        wanted += [params for params, _ in sorted(one["known"], key=lambda entry: entry[1])[:3]]
-    wanted = [one for number, one in enumerate(wanted) if one not in wanted[:number]]
+    candidates = [chosen["choice"] for chosen in arms.values()]
+    # The three fastest configs of each run may be better than its choice.
+    for chosen in arms.values():
+        candidates += [params for params, _ in sorted(chosen["known"], key=lambda entry: entry[1])[:3]]
+    wanted = [params for number, params in enumerate(candidates) if params not in candidates[:number]]
     if autotuner.fn.fn is None:
         autotuner.fn = autotuner._reload_kernel().fn
     with CompilePool(8) as pool:
@@ -630,12 +633,13 @@ def _compare_kernel(autotuner: Any, args: tuple[Any, ...], kwargs: dict[str, Any
         except Exception as error:
             facts["notes"].append(f"{name} {wanted[number]}: {type(error).__name__}")
     clock = torch_clock(flush_l2=True)
-    times = {numbers[at]: one for at, one in _truth(clock, build_runners(autotuner, launchers, args, kwargs)).items()}
+    measured_times = _truth(clock, build_runners(autotuner, launchers, args, kwargs))
+    times = {numbers[index]: time_and_noise for index, time_and_noise in measured_times.items()}
     facts["compared"][name] = {
-        "chose": {arm: wanted.index(one["choice"]) for arm, one in found.items()},
+        "chose": {arm: wanted.index(chosen["choice"]) for arm, chosen in arms.items()},
         "params": wanted,
-        "times_us": {number: one[0] for number, one in times.items()},
-        "halves": max(one[1] for one in times.values()),
+        "times_us": {number: time_us for number, (time_us, _) in times.items()},
+        "halves": max(noise for _, noise in times.values()),
     }
 
 
@@ -648,7 +652,10 @@ def _made(autotuner: Any, params: Mapping[str, Any]) -> Any:
 
 
 def _truth(clock: Any, runners: Sequence[Any], rounds: int = 400) -> dict[int, tuple[float, float]]:
-    """Time launches in turn: the mean of the middle half in microseconds, and by which share two halves differ."""
+    """Launch candidates in turn. Return their times and their noise.
+
+    The time is the mean of the middle half, in microseconds. The noise is the share by which two halves differ.
+    """
     from pytest_autotune.tuners.measuring.times import interquartile_mean
 
     shuffle = random.Random(1).shuffle
@@ -673,23 +680,23 @@ def _truth(clock: Any, runners: Sequence[Any], rounds: int = 400) -> dict[int, t
     began = time.perf_counter()
     while min(map(len, times.values())) < rounds and time.perf_counter() - began < 3.0:
         turns(20, busy_us, True)
-    found = {}
-    for number, own in times.items():
-        if len(own) >= 8:
-            (first, _), (second, _) = interquartile_mean(own[::2]), interquartile_mean(own[1::2])
-            found[number] = interquartile_mean(own)[0], abs(first / second - 1)
-    return found
+    results = {}
+    for number, samples in times.items():
+        if len(samples) >= 8:
+            (first, _), (second, _) = interquartile_mean(samples[::2]), interquartile_mean(samples[1::2])
+            results[number] = interquartile_mean(samples)[0], abs(first / second - 1)
+    return results
 
 
 @_tries("a decision among templates")
 def _compare_templates(choices: Sequence[Any], problem: str, benchmark: Callable[..., Any]) -> None:
-    """Measure those again that two runs found to be the fastest, in turn, by Inductor's own benchmark."""
+    """Measure the fastest templates of two runs again, in turn, by Inductor's own benchmark."""
     with open(os.environ["KNOWN"]) as file:
         known = json.load(file)
-    by_id = {str(one.hash_key()): one for one in choices}
+    by_id = {str(choice.hash_key()): choice for choice in choices}
     best = {}
-    for arm, one in known.items():
-        times = {id: ms for id, ms in one["templates"].get(problem, {}).items() if id in by_id and ms > 0}
+    for arm, run in known.items():
+        times = {id: ms for id, ms in run["templates"].get(problem, {}).items() if id in by_id and ms > 0}
         if times:
             best[arm] = min(times, key=lambda id: times[id])
     if len(best) < 2:
@@ -700,7 +707,7 @@ def _compare_templates(choices: Sequence[Any], problem: str, benchmark: Callable
         for _ in range(7):
             for id in ids:
                 times_us[id] += [ms * 1000 for ms in benchmark([by_id[id]]).values()]
-    medians = {id: statistics.median(own) if own else 1.0 for id, own in times_us.items()}
+    medians = {id: statistics.median(samples) if samples else 1.0 for id, samples in times_us.items()}
     facts.setdefault("compared_templates", {})[problem] = {"chose": best, "times_us": medians}
 
 
