@@ -1,11 +1,9 @@
-"""torch.compile for an NVIDIA H200 that is not there; import it first in a process of its own.
+"""Run torch.compile for an absent NVIDIA H200. A new process imports this module before it uses torch.
 
-Inductor's own lowering, template selection and fusion decisions run, and Triton
-compiles its kernels to machine code for sm_90. Stood in for are the properties of
-the device, launches, and what a clock would say: a time depends on the
-configuration that was launched, and on nothing else. The fastest ``XBLOCK`` is 16,
-which is in no list of candidates. ``measurements`` has a line for each measurement.
-Configurations with the text of the variable ``DOES_NOT_FIT`` need more than the device has.
+Inductor lowers graphs, selects templates and decides about fusions, and Triton compiles the kernels to machine code for
+sm_90. This module replaces the properties of the device, the launches and the times. A time depends only on the config
+that was launched. The fastest ``XBLOCK`` is 16, which is in no list of candidates. ``measurements`` has a line for each
+measurement. Configs that contain the text of the environment variable ``DOES_NOT_FIT`` need too much shared memory.
 """
 
 from __future__ import annotations
@@ -56,11 +54,11 @@ PROPERTIES = SimpleNamespace(
     is_integrated=0,
     **FOR_COMPILER,
 )
-#: What was measured, one line each.
+#: A line for each measurement.
 measurements: list[str] = []
-#: How many candidates were compiled in this process.
+#: A line for each candidate that was compiled in this process.
 compilations: list[str] = []
-#: The threads that compiled them.
+#: The names of the threads that compiled the candidates.
 compiling_threads: list[str] = []
 _launched: Any = None
 _modules: list[Any] = []
@@ -171,7 +169,7 @@ def _pretend() -> None:
 
 
 def compile_nothing() -> None:
-    """Leave Triton's compiler out, for what is about Inductor's decisions alone."""
+    """Replace Triton's compiler by a function that does nothing, for tests of Inductor's decisions."""
 
     def compile_config(self: Any, cfg: Any) -> Any:
         result: Any = object.__new__(triton_heuristics.TritonCompileResult)
@@ -205,7 +203,7 @@ def _measure_templates(
 
 
 def compiled(function: Any, *shapes: tuple[int, ...], device: str = "cuda:0", dtype: Any = None, **kwargs: Any) -> Any:
-    """The module that Inductor makes of a function of tensors with these shapes."""
+    """Return the module that Inductor generates for a function of tensors with these shapes."""
     _modules.clear()
     torch._dynamo.reset()
     with FakeTensorMode():
@@ -219,7 +217,7 @@ def compiled(function: Any, *shapes: tuple[int, ...], device: str = "cuda:0", dt
 
 
 def launch(module: Any) -> dict[str, str]:
-    """Call every kernel of a module once; returns the configuration of each."""
+    """Call every kernel of a module once, and return the config of each kernel by its name."""
     chosen = {}
     for name, kernel in vars(module).items():
         if isinstance(kernel, triton_heuristics.CachingAutotuner):
@@ -230,24 +228,25 @@ def launch(module: Any) -> dict[str, str]:
 
 
 def code(module: Any) -> str:
-    """The output code of a module without paths and comments."""
+    """Return the generated code of a module, without paths and comments."""
     with open(module.__file__) as file:
         text = file.read()
     return re.sub(r"#.*", "", re.sub(r"/\S+\.py", "", text))
 
 
 class _Worker:
-    """Does a compile worker's job here, and hands its result over as if from another process."""
+    """A stand-in for a compile worker. It works in this process, and pickles its result as a worker does."""
 
     def submit(self, job: Any, *args: Any) -> Any:
         result = pickle.dumps(job(*args))
-        PyCodeCache.cache_clear()  # what a worker has loaded is in another process
+        # A real worker loads the modules into another process.
+        PyCodeCache.cache_clear()
         return SimpleNamespace(result=lambda: pickle.loads(result))
 
 
 @contextmanager
 def compile_worker() -> Iterator[None]:
-    """Have kernels compiled as by a pool of compile workers."""
+    """Let Inductor compile kernels in a pool of stand-ins for compile workers."""
     pool = async_compile.AsyncCompile.process_pool
     uses = async_compile.AsyncCompile.use_process_pool
     async_compile.AsyncCompile.process_pool = staticmethod(_Worker)  # type: ignore[assignment]

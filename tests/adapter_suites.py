@@ -1,7 +1,7 @@
-"""Suites for the adapters of CuTe DSL and cuTile, run in processes of their own.
+"""Suites for the adapters of CuTe DSL and cuTile. Each run is a new process.
 
 They run over stand-ins with the real signatures (tests/toy_cutlass, tests/toy_cutile). With ``REAL_LIBRARIES=1``, as in
-``make test-adapters``, they run over the installed wheels, which compile for an H200 without having any GPU.
+``make test-adapters``, they run over the installed wheels, which compile for an H200 on a machine without a GPU.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Suites whose kernels are really compiled, for a GPU that is not there, and run by a real pytest."""
+"""Suites that a real pytest runs, and whose kernels Triton compiles for an absent GPU."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ triton.compiler.compiler.max_shared_mem = lambda device: 100_000
 
 
 def pytest_unconfigure():
-    for function in gc.get_referrers(triton.JITFunction):  # since 3.9 a kernel that goes asks the driver to unload it
+    # Since Triton 3.9, the destructor of a kernel asks the driver to unload the kernel.
+    for function in gc.get_referrers(triton.JITFunction):
         if type(function) is triton.JITFunction:
             function.device_caches.clear()
     vars(driver).update(state)
@@ -36,7 +37,7 @@ def pytest_unconfigure():
 
 
 class CompiledSuite:
-    """A suite in a folder of its own, and what its last run reported."""
+    """A suite in a folder, with the report of its last run."""
 
     def __init__(self, pytester: pytest.Pytester) -> None:
         self.pytester = pytester
@@ -58,15 +59,16 @@ class CompiledSuite:
             patch.delenv("TRITON_INTERPRET", raising=False)
             patch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
             patch.setenv("TRITON_CACHE_DIR", str(self.folder / "triton"))
-            # A test before this one may have made torch hold a real GPU.
+            # An earlier test may have initialised a real GPU in torch.
             patch.setattr("pytest_autotune.devices.current_gpu", lambda: None)
             result = self.pytester.runpytest("-Wignore", *plugin, *options)
-        for autotuner in autotuners():  # the next run would find what this one has chosen
+        # The next run would find the choices of this run in memory.
+        for autotuner in autotuners():
             autotuner.cache.clear()
         return result
 
     def plain(self) -> pytest.RunResult:
-        """Run as if the plugin was not installed."""
+        """Run without the plugin."""
         return self.run("-pno:autotune")
 
     def dump(self, *options: str) -> pytest.RunResult:

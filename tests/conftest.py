@@ -1,4 +1,4 @@
-"""What the tests share: a suite with a toy tuner, run by a real pytest, with and without xdist."""
+"""Fixtures for all tests: a suite with a toy tuner, which a real pytest runs with and without xdist."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ import pytest
 import pytest_autotune
 from tests import forked_workers
 
-# Each run in this process forgets what it was the first to import.
+# Each run in this process removes the modules that it was the first to import. Imported here, they stay.
 forked_workers.import_all()
 forked_workers.read_entry_points_once()
 # Each run collects garbage, and these modules are none.
 gc.freeze()
 
-# The processes that tests start read bytecode of this package where there is some, and many an environment has
-# PYTHONDONTWRITEBYTECODE set: they would compile all of it each.
+# Many environments set PYTHONDONTWRITEBYTECODE. Without bytecode, each process that tests start would compile the
+# whole package.
 TOY_FOLDER = Path(__file__).parent / "toy_tuner"
 if "PYTEST_XDIST_WORKER" not in os.environ:
     for _folder in (pytest_autotune.__path__[0], TOY_FOLDER):
         compileall.compile_dir(_folder, quiet=2)
 
-# A run that a script starts in the background ignores Ctrl-C, and so would every run that the tests start.
+# A process that a script starts in the background ignores Ctrl-C, and all runs that the tests start would inherit this.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -69,7 +69,7 @@ def test_softmax(tune):
 
 
 class Suite:
-    """A small suite in a folder of its own, and what its runs leave behind."""
+    """A small suite in a folder, with the files of its runs."""
 
     def __init__(self, pytester: pytest.Pytester, distribution: list[str]) -> None:
         self.pytester = pytester
@@ -80,7 +80,7 @@ class Suite:
 
     @property
     def serial(self) -> Suite:
-        """The same suite, without xdist: faster, for what comes before the run that a test is about."""
+        """The same suite without xdist. It is faster, for the runs that prepare the tested run."""
         return Suite(self.pytester, [])
 
     def write(self, **files: str) -> Suite:
@@ -90,13 +90,13 @@ class Suite:
         return self
 
     def run(self, *args: str, **environment: str) -> pytest.RunResult:
-        """Run pytest on the suite, and count its tunings afresh."""
+        """Run pytest on the suite. The log of tunings begins anew."""
         self.log.unlink(missing_ok=True)
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("TOY_LOG", str(self.log))
-            # What else is installed for the tests would make every process of theirs start slowly.
+            # Other installed plugins would slow down the start of every process.
             patch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
-            # A process inside another one's test writes no report into a folder.
+            # With this variable, the plugin would take the run for a part of a test, and write no report into a folder.
             patch.delenv("PYTEST_CURRENT_TEST", raising=False)
             for name in ("GITHUB_ACTIONS", "GITHUB_STEP_SUMMARY", "GITHUB_WORKSPACE", "GITLAB_CI", "CI_PROJECT_DIR"):
                 patch.delenv(name, raising=False)
@@ -105,7 +105,8 @@ class Suite:
             # Import hooks of a run end with it.
             patch.setattr("wrapt.importer._post_import_hooks", {})
             patch.setattr("wrapt.importer._post_import_hooks_init", False)
-            if _has_xdist():  # which gives its workers the path that there was when it was imported
+            # xdist gives its workers the path of the time when xdist was imported.
+            if _has_xdist():
                 patch.setattr("xdist.workermanage._sys_path", list(sys.path))
             # An editable install is imported by the outer run before this one could rewrite it.
             quiet = "-Wignore:Module already imported:pytest.PytestAssertRewriteWarning"
@@ -129,7 +130,7 @@ class Suite:
 
     @property
     def tunings(self) -> list[str]:
-        """What the last run really tuned, one line per search."""
+        """The tunings of the last run, a line for each search."""
         return sorted(self.log.read_text().splitlines()) if self.log.exists() else []
 
 
@@ -142,13 +143,13 @@ def _has_xdist() -> bool:
 
 
 DISTRIBUTIONS = {"serial": [], "n2": ["-pxdist", "-n2"]} if _has_xdist() else {"serial": []}
-#: With xdist and without its workers, which is as good as serial; what every user does is tried with that, too.
+#: `-n0` loads xdist but starts no workers, so it must behave as a serial run.
 ALL_DISTRIBUTIONS = {**DISTRIBUTIONS, "n0": ["-pxdist", "-n0"]} if _has_xdist() else DISTRIBUTIONS
 
 
 @pytest.fixture(params=list(DISTRIBUTIONS))
 def suite(request: pytest.FixtureRequest, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Suite:
-    """A suite that a test runs without xdist's workers and with two; :data:`everywhere` asks for more."""
+    """A suite, once for a serial run and once for two xdist workers; :data:`everywhere` adds `-n0`."""
     monkeypatch.delenv("PYTEST_ADDOPTS", raising=False)
     return Suite(pytester, ALL_DISTRIBUTIONS[request.param])
 
@@ -158,7 +159,7 @@ everywhere = pytest.mark.parametrize("suite", list(ALL_DISTRIBUTIONS), indirect=
 
 @pytest.fixture(scope="session", autouse=True)
 def workers_are_forked() -> Iterator[None]:
-    """Let the workers of suites begin with what they would import."""
+    """Fork the xdist workers of suites from a process that has imported their modules."""
     with pytest.MonkeyPatch.context() as patch:
         if _has_xdist():
             forked_workers.install(patch)
@@ -191,20 +192,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def autotuners() -> list[Any]:
-    """Triton's autotuners, of whatever class, that are in memory."""
+    """Return all autotuners of Triton that are in memory, also those of derived classes."""
     module: Any = sys.modules.get("triton.runtime.autotuner")
     if module is None:
         return []
     kinds = [module.Autotuner]
     for kind in kinds:
         kinds += kind.__subclasses__()
-    # Each object refers to its class; a search for these is four times as fast as a look at every object there is.
+    # Each object refers to its class. This search is four times as fast as a loop over all objects.
     return [found for found in gc.get_referrers(*kinds) if type(found) in kinds]
 
 
 @pytest.fixture(scope="module", autouse=True)
 def nothing_tuned_is_left() -> Iterator[None]:
-    """Kernels of suites that were run in this process stay in memory; a run of the next file would report them."""
+    """Clear the choices of kernels after each test file. The next file's runs would report them."""
     yield
     for found in autotuners():
         if isinstance(vars(found).get("cache"), dict):
@@ -213,14 +214,14 @@ def nothing_tuned_is_left() -> Iterator[None]:
 
 @pytest.fixture
 def serial_suite(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Suite:
-    """A suite for what does not depend on how tests are distributed."""
+    """A suite for tests that do not depend on xdist."""
     monkeypatch.delenv("PYTEST_ADDOPTS", raising=False)
     return Suite(pytester, [])
 
 
 @pytest.fixture
 def section() -> Callable[[pytest.RunResult], list[str]]:
-    """The lines of the section ``autotune cache`` of a run's output."""
+    """A function that returns the lines of the section ``autotune cache`` of a run's output."""
 
     def lines(result: pytest.RunResult) -> list[str]:
         found: list[str] = []
@@ -237,7 +238,7 @@ def section() -> Callable[[pytest.RunResult], list[str]]:
 
 @pytest.fixture
 def forget_choices() -> Iterator[None]:
-    """Leave no autotuner with choices behind, which a later run in this process would be told of."""
+    """Clear the choices of all autotuners after the test. A later run in this process would report them."""
     yield
     for found in autotuners():
         found.cache = {}
@@ -245,7 +246,7 @@ def forget_choices() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def gpu() -> None:
-    """Skip where there is no GPU to tune on."""
+    """Skip the test without a GPU."""
     torch = pytest.importorskip("torch")
     if not torch.cuda.is_available():
         pytest.skip("needs a GPU that torch can use")

@@ -1,4 +1,4 @@
-"""Entries of Triton's tuner for tests of caches that meet."""
+"""Entries of Triton's tuner for tests that merge or compare caches."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ A100 = Device("NVIDIA A100", "sm_80", 108)
 
 
 def entry(m: Scalar = 64, block: int = 32, time_us: float = 10.0, source: str = "s", device: Device = H200) -> Entry:
-    """A choice of ``block`` for the problem ``M=m``."""
+    """Return an entry that chooses ``block`` for the problem ``M=m``."""
     return Entry(
         Problem("triton", "lib.add", (Value("M", m),), device),
         (Value("source", source, "digest"),),

@@ -1,7 +1,7 @@
-"""Runs of pytest that begin with torch and Inductor imported, which takes a process five seconds of a core.
+"""Run pytest in processes that already have torch and Inductor. Their import takes five seconds of a core.
 
-One process imports them and forks for each run. What a test does that is about the order of imports, or about what
-torch reads of the environment as it is imported, or on a GPU, it does in a process of its own.
+One process imports them, and forks for each run. A test starts a new interpreter if it is about the order of imports,
+about environment variables that torch reads during its import, or uses a GPU.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def run_pytest(folder: Path, args: Sequence[str], environment: Mapping[str, str]
 
 
 def _compile_once() -> None:
-    """Have Inductor import what it does for its first graph; patterns, which depend on the device, are left to it."""
+    """Let Inductor import its modules for a first graph. Its patterns depend on the device, so they are not built."""
     import pytest
     import torch._dynamo.testing
     import torch._inductor.compile_fx
@@ -85,7 +85,8 @@ def _serve() -> None:
 
     forked_workers.import_all()
     _compile_once()
-    gc.freeze()  # pytest looks for garbage as it ends, and what is imported is none
+    # pytest collects garbage at its end. Imported modules are no garbage, so the collector may skip them.
+    gc.freeze()
     for line in sys.stdin:
         folder, args, environment = json.loads(line)
         child = os.fork()

@@ -1,8 +1,8 @@
-"""Workers of xdist for runs in the tests' own process, forked where pytest and this package are imported already.
+"""Fork xdist workers from a process that has imported pytest and this package.
 
-A worker in a new interpreter takes half a second of a core to import them, and there are hundreds of workers.
-These are processes of their own as well, with xdist's own protocol on pipes. Runs in a process of their own, and those
-whose workers have a ``python=``, start new interpreters as they do for users.
+A worker in a new interpreter needs half a second of a core for these imports, and the tests start hundreds of workers.
+A forked worker is a process, too, and speaks xdist's protocol on pipes. Only runs inside the tests' process use forked
+workers. A run in a new process, or with ``python=`` for its workers, starts new interpreters as users' runs do.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from _pytest.config import builtin_plugins
 
 
 def import_all() -> None:
-    """Import what runs would import anew each, or even rewrite the assertions of."""
+    """Import the modules that each run would import again, some with rewritten assertions."""
     # wrapt imports asyncio; protobuf's extension module crashes where it is imported anew, and yaml's errors become
     # other classes. Suite.run gives each run its own import hooks in wrapt.
     names = ["asyncio", "email.parser", "filelock", "google.protobuf.text_format", "secrets", "wrapt", "yaml"]

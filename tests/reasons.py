@@ -1,4 +1,4 @@
-"""The words of reasons, for tests that are not about words: only tests/test_digest_parts.py asserts them."""
+"""Reasons for tests that do not assert their words. Only tests/test_digest_parts.py asserts the words."""
 
 from __future__ import annotations
 

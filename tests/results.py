@@ -1,4 +1,4 @@
-"""Results of runs for tests of what is made of them: each field by its name, wherever in a result it stands."""
+"""Results of runs, for tests of reports. A test names a field, at whatever depth of the result the field is."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _OF = {kind: {field.name for field in fields(kind)} for kind in (Policy, RunRequ
 
 
 def result(base: RunResult = NOTHING, **given: Any) -> RunResult:
-    """A result with other fields, also those of what the user asked for and of what processes have reported."""
+    """Return a result with changed fields, also those of its request, its policy and its collected events."""
 
     def those_of(kind: type) -> dict[str, Any]:
         own = {name for name in given if name in _OF[kind]}
@@ -31,6 +31,6 @@ def result(base: RunResult = NOTHING, **given: Any) -> RunResult:
 
 
 def tuned(row: ProblemRow, choice: Candidate | None = None, seconds: float = 1.0, test: str = "") -> ProblemRow:
-    """A row of a problem that was searched."""
+    """Return the row of a problem that was tuned."""
     entry = Entry(row.problem, choice=choice or Candidate(), tuning_seconds=seconds)
     return replace(row, entry=entry, searches=((test, seconds),))

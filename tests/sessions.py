@@ -1,4 +1,4 @@
-"""Sessions for tests of tuners, and their modes; a test is skipped where there is no such mode."""
+"""Sessions for tests of tuners, with their modes. A test is skipped if its mode is not installed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pytest_autotune.run.session import Session
 from pytest_autotune.workers.coordinator import Coordinator
 from pytest_autotune.workers.locks import Locks
 
-#: How long one tuning waits.
+#: The seconds for which a lookup waits for the tuning of another worker.
 TIMEOUT_S = 1.0
 
 
@@ -35,7 +35,7 @@ def a_session(
 
 
 class AnyChoice(Question):
-    """Asks for a problem of which every choice is on offer.
+    """A question to which every entry of the problem is an answer.
 
     :param digests: the parts of the fingerprint's digests.
     """
@@ -52,7 +52,7 @@ class AnyChoice(Question):
 
 
 class CountingHelper:
-    """Helps the worker that has a claim, and counts how often."""
+    """A helper of the worker that has a claim. It counts the calls."""
 
     def __init__(self) -> None:
         self.help_count = 0
@@ -62,7 +62,7 @@ class CountingHelper:
 
 
 def verifying(share: str = "all", seconds: float = 100.0) -> Any:
-    """Loaded choices are raced; ``verdicts`` of it are those that it has written down, in their order."""
+    """Return a mode that races the loaded choices. Its ``verdicts`` are the recorded verdicts, in their order."""
     verify = pytest.importorskip("pytest_autotune.modes.verify")
 
     class Noting(verify.Verify):  # type: ignore[misc, name-defined]
@@ -84,5 +84,5 @@ def verifying(share: str = "all", seconds: float = 100.0) -> Any:
 
 
 def sweeping(part: int, parts: int) -> Any:
-    """One of several sweeps."""
+    """Return the mode of one part of a sweep."""
     return pytest.importorskip("pytest_autotune.modes.sweep").Sweep(part=part, parts=parts)

@@ -1,4 +1,4 @@
-"""Updates of stores, for tests."""
+"""Update stores, for tests."""
 
 from __future__ import annotations
 
