@@ -19,10 +19,11 @@ from triton.runtime import autotuner as autotuner_module
 from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.model import Cache, Entry
 from pytest_autotune.run.collected import Collected, collect
+from pytest_autotune.run.finish import finish_run
 from pytest_autotune.run.lookup import Policy
 from pytest_autotune.run.request import FileDump, RunRequest
 from pytest_autotune.run.session import Session
-from pytest_autotune.run.settle import InitialCaches, settle
+from pytest_autotune.run.settle import EndedRun, InitialCaches, settle_run
 from pytest_autotune.tuners.triton.adapter import Adapter
 from pytest_autotune.workers.coordinator import Coordinator
 from pytest_autotune.workers.events import Log, decode_events
@@ -82,7 +83,8 @@ def call(n: int = 64, offset: int = 0, **options: Any) -> Callable[[Any], object
 def compiled(found: Collected, held: Sequence[Entry] = ()) -> dict[str, tuple[str, ...]]:
     """What a dump holds, by the key."""
     cache = Cache(tuple(held))
-    merged = settle(InitialCaches((("x", cache),), cache), found, cache, RunRequest(FileDump())).merged
+    run = EndedRun.of_one_process(InitialCaches((("x", cache),), cache), found, RunRequest(FileDump()))
+    merged = finish_run(settle_run(run), cache).merged
     return {str(one.problem.key[0]): one.compiled for one in merged.cache.entries}
 
 
@@ -112,7 +114,8 @@ def test_a_load_that_meets_a_new_specialization_adds_it(process: Process) -> Non
     first = process([call()])
     again = process([call(64, 1)], entries_of(first))
 
-    known = settle(InitialCaches(), first, Cache(), RunRequest()).merged.cache.entries
+    first_run = EndedRun.of_one_process(InitialCaches(), first, RunRequest())
+    known = finish_run(settle_run(first_run), Cache()).merged.cache.entries
     assert len(known[0].compiled) == 1
     assert len(compiled(again, held=known)["n=64"]) == 2
 

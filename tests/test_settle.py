@@ -14,11 +14,12 @@ from pytest_autotune.report import json_report
 from pytest_autotune.report.gate import Limit, judge
 from pytest_autotune.report.summary import render_section
 from pytest_autotune.run.collected import Collected
+from pytest_autotune.run.finish import finish_run
 from pytest_autotune.run.lookup import SPECIALIZATION, Lookup, Outcome, TunedEntry, UsedEntry
 from pytest_autotune.run.request import UPDATE_ALL, UPDATE_PRUNE, FileDump, NoDump, RunRequest
 from pytest_autotune.run.result import DumpOutcome, RunResult
 from pytest_autotune.run.rows import ProblemRow
-from pytest_autotune.run.settle import InitialCaches, settle
+from pytest_autotune.run.settle import EndedRun, InitialCaches, settle_run
 from pytest_autotune.workers.events import Event
 from tests.results import result
 
@@ -66,8 +67,13 @@ def collected(*lookups: tuple[str, Lookup] | Lookup, **more: Any) -> Collected:
 
 
 def finished(began: InitialCaches, found: Collected, **request: Any) -> RunResult:
-    settled = settle(began, found, began.dump_cache, RunRequest(**request))
-    return settled.with_dump(DUMP) if settled.request.plan.writes else settled
+    result = finish_at(began, found, began.dump_cache, RunRequest(**request))
+    return result.with_dump(DUMP) if result.request.plan.writes else result
+
+
+def finish_at(began: InitialCaches, found: Collected, dump_cache: Cache, request: RunRequest) -> RunResult:
+    """Return the result of a run that finds this content in the dump path."""
+    return finish_run(settle_run(EndedRun.of_one_process(began, found, request)), dump_cache)
 
 
 def test_a_failed_search_counts_as_none_if_the_choice_is_kept() -> None:
@@ -145,7 +151,7 @@ def test_a_pruned_entry_of_a_looked_up_problem_is_not_unused() -> None:
 def test_what_another_run_wrote_meanwhile_stays() -> None:
     mine, theirs = entry(problem(M=1), a=1.0), entry(problem(M=2))
 
-    summary = settle(beginning(), collected(searched(mine)), Cache((theirs,)), RunRequest(FileDump(UPDATE_PRUNE)))
+    summary = finish_at(beginning(), collected(searched(mine)), Cache((theirs,)), RunRequest(FileDump(UPDATE_PRUNE)))
 
     assert {one.problem for one in summary.merged.cache.entries} == {mine.problem, theirs.problem}
     assert summary.merged.counts_text == "1 added, 1 unchanged"

@@ -14,9 +14,10 @@ from pytest_autotune.cache.merge import merge_run
 from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Value
 from pytest_autotune.cache.ties import MeasuredEntry
 from pytest_autotune.run.collected import collect
+from pytest_autotune.run.finish import finish_run
 from pytest_autotune.run.lookup import SPECIALIZATION, Lookup, Outcome, UsedEntry
 from pytest_autotune.run.request import UPDATE_ALL, UPDATE_PRUNE, FileDump, RunRequest
-from pytest_autotune.run.settle import InitialCaches, settle
+from pytest_autotune.run.settle import EndedRun, InitialCaches, settle_run
 from pytest_autotune.tuners.triton.specialization_text import (
     LONGEST,
     NoText,
@@ -170,7 +171,8 @@ def dumped(cache: Cache, lookups: list[Entry], *workers: list[Event], prune: boo
     collected = collect([*(("gw0", build_lookup(used_entry).to_event()) for used_entry in lookups), *events])
     loaded = (("x", cache),)
     plan = FileDump(UPDATE_PRUNE if prune else UPDATE_ALL)
-    merged = settle(InitialCaches(loaded, cache), collected, cache, RunRequest(plan)).merged
+    run = EndedRun.of_one_process(InitialCaches(loaded, cache), collected, RunRequest(plan))
+    merged = finish_run(settle_run(run), cache).merged
     return [used_entry.compiled for used_entry in merged.cache.entries]
 
 

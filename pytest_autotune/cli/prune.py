@@ -24,7 +24,7 @@ from pytest_autotune.report.process_reports import (
 )
 from pytest_autotune.run.ci_run import read_ci_run
 from pytest_autotune.run.process_record import ProcessRecord, decode_record
-from pytest_autotune.run.settle import InitialCaches, build_usage, settle_lookups
+from pytest_autotune.run.settle import InitialCaches, settle_run
 from pytest_autotune.run.unused import CacheUsage
 
 
@@ -235,7 +235,7 @@ def _compute_usage(records: Mapping[str, ProcessRecord]) -> CacheUsage:
     """
     run = join_processes(records, InitialCaches())
     run = replace(run, collected=replace(run.collected, imported_kernels=()))
-    return build_usage(run, settle_lookups(run))
+    return settle_run(run).usage
 
 
 def _read_report(path: str, together: bool) -> ReportedUse:

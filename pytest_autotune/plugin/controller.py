@@ -41,10 +41,11 @@ from pytest_autotune.report.gate import explain_no_part, judge
 from pytest_autotune.report.summary import describe_dump, render_section
 from pytest_autotune.run.collected import ALONE, Collected, collect
 from pytest_autotune.run.dumping import dump_run, dump_test_caches
+from pytest_autotune.run.finish import collect_measurements, finish_run
 from pytest_autotune.run.reporter import Progress
-from pytest_autotune.run.request import UPDATE_ALL, NoDump, RunRequest, plan_dump
+from pytest_autotune.run.request import UPDATE_ALL, DumpPlan, NoDump, RunRequest, plan_dump
 from pytest_autotune.run.result import RunResult
-from pytest_autotune.run.settle import InitialCaches, collect_measurements, settle
+from pytest_autotune.run.settle import EndedRun, InitialCaches, settle_run
 from pytest_autotune.tuners import TUNERS, list_third_party_tuners
 from pytest_autotune.workers.coordinator import Coordinator
 from pytest_autotune.workers.events import RunFolder
@@ -279,11 +280,12 @@ class Controller:
         if self._process is not None:
             self._log_lines |= self._process.end()
         result = self._build_result(self._collect(session, exitstatus))
+        ci_run = reports.find_ci_run(self._config)
         result = replace(
             result,
-            run_facts=reports.list_run_facts(self._config),
+            run_facts=reports.list_run_facts(ci_run.command),
             loaded_digests=self._loaded_digests,
-            ci_run=reports.find_ci_run(self._config),
+            ci_run=ci_run,
         )
         is_written = not result.errors
         result = self._folder_reports.end(reports.write_reports(self._options.report, result))
@@ -346,7 +348,8 @@ class Controller:
         dump_notes = [note for note in map(describe_dump, test_dumps) if note]
         collected = replace(collected, notes=(*dump_notes, *collected.notes))
         if options.dump is None or self._store is None:
-            result = settle(self._initial, collected, Cache(), request)
+            run = EndedRun.of_one_process(self._initial, collected, request)
+            result = finish_run(settle_run(run), Cache())
         else:
             result = dump_run(self._store, options.dump.source, self._initial, collected, request, self._folder)
         errors = list(result.errors)
@@ -373,7 +376,7 @@ class Controller:
         argument = path_argument(name, self._config.invocation_params.dir, MARKER, self._config)
         return stores.open_store(argument.location)
 
-    def _plan_dump(self) -> NoDump:
+    def _plan_dump(self) -> DumpPlan:
         """Return the plan for the dump of this run."""
         options = self._options
         scope = options.update or UPDATE_ALL

@@ -144,8 +144,11 @@ def write_reports(reports: Sequence[CacheArgument], result: RunResult) -> RunRes
     return result
 
 
-def list_run_facts(config: pytest.Config) -> tuple[tuple[str, str], ...]:
-    """Return date, commit, job and command of this run as (word, text), for reports. No cache file holds them."""
+def list_run_facts(command: str) -> tuple[tuple[str, str], ...]:
+    """Return date, commit, job and command of this run as (word, text), for reports. No cache file holds them.
+
+    :param command: the command of the run, as the user typed it.
+    """
     now = time.time()
     # The variable is set for reproducible builds.
     with suppress(ValueError):
@@ -157,7 +160,7 @@ def list_run_facts(config: pytest.Config) -> tuple[tuple[str, str], ...]:
     job = _find_job_url()
     if job:
         facts.append(("Job", job))
-    facts.append(("Command", find_ci_run(config).command))
+    facts.append(("Command", command))
     return tuple(facts)
 
 

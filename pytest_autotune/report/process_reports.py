@@ -17,18 +17,12 @@ from pytest_autotune.cache.wording import error_message
 from pytest_autotune.report.json_report import FORMAT_VERSION
 from pytest_autotune.run.ci_run import CiRun
 from pytest_autotune.run.collected import Collected
+from pytest_autotune.run.finish import finish_run
 from pytest_autotune.run.lookup import Lookup, Policy
 from pytest_autotune.run.process_record import ProcessRecord, decode_record
 from pytest_autotune.run.request import RunRequest
 from pytest_autotune.run.result import RunResult
-from pytest_autotune.run.settle import (
-    EndedRun,
-    InitialCaches,
-    build_result,
-    find_unused_entries,
-    keep_entries,
-    settle_lookups,
-)
+from pytest_autotune.run.settle import EndedRun, InitialCaches, settle_run
 
 
 @dataclass(frozen=True)
@@ -134,10 +128,7 @@ def build_joint_result(reports: Sequence[ProcessReport], initial: InitialCaches,
     """
     records = {report.path: report.record for report in reports if report.record is not None}
     run = join_processes(records, initial, suite_error)
-    settled = settle_lookups(run)
-    unused_entries = find_unused_entries(run, settled)
-    kept = keep_entries(run, settled, unused_entries, initial.dump_cache)
-    return build_result(run, settled, unused_entries, kept)
+    return finish_run(settle_run(run), initial.dump_cache)
 
 
 def join_processes(records: Mapping[str, ProcessRecord], initial: InitialCaches, suite_error: str = "") -> EndedRun:

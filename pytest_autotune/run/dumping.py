@@ -1,4 +1,7 @@
-"""Writing the dump path, and the caches of single tests, at the end of a run."""
+"""Writing the dump path, and the caches of single tests: step 3 of the end of a run.
+
+:mod:`pytest_autotune.run.settle` describes all steps.
+"""
 
 from __future__ import annotations
 
@@ -9,17 +12,11 @@ from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.model import Identity
 from pytest_autotune.cache.stores.store import Store
 from pytest_autotune.run.collected import Collected
+from pytest_autotune.run.finish import finish_run
 from pytest_autotune.run.lookup import TUNED
 from pytest_autotune.run.request import UPDATE_ALL, UPDATE_NEW, RunRequest, plan_dump
 from pytest_autotune.run.result import DumpOutcome, RunResult
-from pytest_autotune.run.settle import (
-    EndedRun,
-    InitialCaches,
-    build_result,
-    find_unused_entries,
-    keep_entries,
-    settle_lookups,
-)
+from pytest_autotune.run.settle import EndedRun, InitialCaches, settle_run
 from pytest_autotune.workers.events import RunFolder
 
 
@@ -28,27 +25,24 @@ def dump_run(
 ) -> RunResult:
     """Write the entries of a run into a store, and return the result.
 
-    A run without any entry makes no file, unless a test loads a cache that is missing. If another run has changed the
-    store since this run began, the merge is repeated with the store's present content.
+    A run without any entry makes no file, unless a test loads a cache that is missing. The merge takes the content that
+    the store has under its lock.
 
     :param source: the option or marker that named the store.
     :param folder: keeps the tunings for the next run if the store cannot be written.
     """
     path = str(store)
-    run = EndedRun.of_one_process(initial, collected, request)
-    settled = settle_lookups(run)
-    unused_entries = find_unused_entries(run, settled)
-    kept = keep_entries(run, settled, unused_entries, initial.dump_cache)
-    result = build_result(run, settled, unused_entries, kept)
-    has_entries = bool(initial.dump_cache.entries or kept.merged.cache.entries)
+    settled = settle_run(EndedRun.of_one_process(initial, collected, request))
+    result = finish_run(settled, initial.dump_cache)
+    has_entries = bool(initial.dump_cache.entries or result.merged.cache.entries)
     if not has_entries and path not in collected.missing_caches:
         return result.with_dump(DumpOutcome(path))
     try:
         with store.open_for_update(removing=request.plan.prunes) as opened:
             if opened.cache != initial.dump_cache:
-                kept = keep_entries(run, settled, unused_entries, opened.cache)
-                result = build_result(run, settled, unused_entries, kept)
-            updated = opened.write(kept.merged.cache)
+                # Another run has changed the store since this run began.
+                result = finish_run(settled, opened.cache)
+            updated = opened.write(result.merged.cache)
     except CacheError as error:
         message = f"{source}: {error}; {_keep_for_next_run(folder, collected)}"
         return result.with_dump(DumpOutcome(path, error=message))
@@ -65,18 +59,24 @@ def dump_run(
 def dump_test_caches(
     open_store: Callable[[str], Store], source: str, collected: Collected, request: RunRequest, folder: RunFolder
 ) -> list[RunResult]:
-    """Write the caches that single tests load for themselves, and return a result for each.
+    """Write the caches that single tests load with the marker, and return a result for each.
 
-    Any run that dumps creates the missing caches. An update also writes missing and stale entries into existing caches.
-    If a test loads several caches, its tunings belong into the last cache: the others may belong to other tests.
+    - Any run that dumps creates the missing caches.
+    - An update also writes missing and stale entries into existing caches.
+    - If a test loads several caches, its tunings belong into the last cache. The others may belong to other tests.
 
     :param open_store: opens a cache by its name in lookups.
     :param source: the marker that named the caches.
     """
+    plan = request.plan
     names = set(collected.missing_caches)
     for lookup in collected.lookups:
         if lookup.test_cache:
             names.add(lookup.test_cache)
+    # An entry that no test of a test's own cache asked for is never removed.
+    scope = UPDATE_ALL
+    if plan.only_adds:
+        scope = UPDATE_NEW
     results = []
     for name in sorted(names):
         store = open_store(name)
@@ -85,14 +85,11 @@ def dump_test_caches(
         if not collected_for_cache.lookups and name not in collected.missing_caches:
             # The tests of this cache neither tuned nor used an entry for it.
             continue
-        if old_identities and not request.plan.is_update:
+        if old_identities and not plan.is_update:
             # A dump into another path leaves an existing cache as it is.
             continue
-        scope = UPDATE_ALL
-        if request.plan.only_adds:
-            scope = UPDATE_NEW
-        plan = plan_dump(str(store), scope, keeps_candidates=request.plan.keeps_candidates)
-        cache_request = replace(request, plan=plan)
+        plan_of_cache = plan_dump(str(store), scope, keeps_candidates=plan.keeps_candidates)
+        cache_request = replace(request, plan=plan_of_cache)
         results.append(dump_run(store, source, InitialCaches(), collected_for_cache, cache_request, folder))
     return results
 
@@ -108,8 +105,8 @@ def _read_identities(store: Store) -> set[Identity]:
 def _select_reports_of_cache(collected: Collected, name: str, old_identities: set[Identity]) -> Collected:
     """Return the reports of a run with only the lookups whose entries belong into a test's own cache.
 
-    The lookups are those of tests that load this cache last. A hit on an entry of another loaded cache is left out,
-    unless this cache is empty.
+    These are lookups of tests that load this cache last. If the cache has entries, a hit belongs into the cache only if
+    it used an entry of this cache. An empty cache receives every entry that its tests used.
 
     :param name: the cache, as lookups name it.
     :param old_identities: the identities of the entries that the cache has.
@@ -118,8 +115,9 @@ def _select_reports_of_cache(collected: Collected, name: str, old_identities: se
     for lookup in collected.lookups:
         if lookup.test_cache != name:
             continue
-        has_entry_of_cache = lookup.entry is not None and lookup.entry.identity in old_identities
-        if not old_identities or lookup.is_searched or has_entry_of_cache:
+        used_entry_of_cache = lookup.entry is not None and lookup.entry.identity in old_identities
+        if not old_identities or lookup.is_searched or used_entry_of_cache:
+            # For the dump of this cache, the cache is the dump path and no test's own cache.
             lookups.append(replace(lookup, test_cache=""))
     recovered_lookups = []
     for lookup in collected.recovered_lookups:
@@ -133,7 +131,7 @@ def _keep_for_next_run(folder: RunFolder, collected: Collected) -> str:
 
     Most tunings are in the log already. This function writes the tunings whose log a test has removed.
 
-    :returns: the number of lost tunings, in words.
+    :returns: whether tunings are kept or lost, in words for the end of an error message.
     """
     tuned_entries = {lookup.entry for lookup in collected.lookups if lookup.is_searched}
     if not tuned_entries:

@@ -1,12 +1,10 @@
-"""The user's wishes for the end of a run, with the plan of its dump.
-
-The plan decides which lookups belong into the cache, and which entries of the cache may change.
-"""
+"""The user's wishes for the end of a run, with the plan of its dump."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from pytest_autotune.cache.locations import is_url
@@ -20,8 +18,11 @@ UPDATE_ALL, UPDATE_NEW, UPDATE_PRUNE = "all", "new", "prune"
 
 
 @dataclass(frozen=True)
-class NoDump:
-    """The run writes no cache. Its reports show what a dump into the loaded caches would do.
+class DumpPlan(ABC):
+    """The rules of a dump: the lookups and entries that belong into the cache, and the entries that may change.
+
+    There are three kinds: :class:`NoDump`, :class:`FileDump` and :class:`SharedDump`. The methods with a body have the
+    rules of the first two kinds.
 
     :param scope: the value of ``--autotune-update``; ``"all"`` without that option.
     :param is_update: the cache that is written was loaded, too.
@@ -33,9 +34,9 @@ class NoDump:
     keeps_candidates: bool = False
 
     @property
+    @abstractmethod
     def writes(self) -> bool:
         """Whether the run writes a cache."""
-        return False
 
     @property
     def only_adds(self) -> bool:
@@ -56,30 +57,29 @@ class NoDump:
         """Whether the entry of a renamed kernel loses its old name."""
         return is_complete
 
+    @abstractmethod
     def build_base(self, loaded: Iterable[Cache], dump_cache: Cache) -> Cache:
         """Return the cache to merge the run's entries into.
 
         :param loaded: the loaded caches.
         :param dump_cache: the content of the dump path.
         """
-        entries: list[Entry] = []
-        for cache in loaded:
-            entries += cache.entries
-        return Cache(tuple(entries))
 
+    @abstractmethod
     def select_lookups(
-        self, lookups: Iterable[Lookup], loaded: Collection[Identity], dump_cache: Cache
+        self, lookups: Iterable[Lookup], file_identities: Collection[Identity], dump_cache: Cache
     ) -> list[Lookup]:
         """Return the lookups whose entries belong into the cache.
 
-        :param loaded: the entries of the loaded files and of the dump path.
+        :param file_identities: of the entries in the loaded files and in the dump path.
         :param dump_cache: the content of the dump path.
         """
-        return list(lookups)
 
     def select_used(self, used: Sequence[Entry], dump_cache: Cache, recovered: Iterable[Lookup]) -> list[Entry]:
         """Return the used entries that belong into the cache.
 
+        :param used: the entries that this run used without measuring them.
+        :param dump_cache: the content of the dump path.
         :param recovered: the lookups of killed runs with this dump path.
         """
         return list(used)
@@ -99,9 +99,29 @@ class NoDump:
         )
 
 
-@dataclass(frozen=True)
-class FileDump(NoDump):
-    """The run writes a file or a folder. See :class:`NoDump` for the parameters."""
+class NoDump(DumpPlan):
+    """The run writes no cache. Its reports show the changes that a dump into the loaded caches would make."""
+
+    @property
+    def writes(self) -> bool:
+        return False
+
+    def build_base(self, loaded: Iterable[Cache], dump_cache: Cache) -> Cache:
+        """Return the entries of all loaded caches as the cache to merge into; see :class:`DumpPlan`."""
+        entries: list[Entry] = []
+        for cache in loaded:
+            entries += cache.entries
+        return Cache(tuple(entries))
+
+    def select_lookups(
+        self, lookups: Iterable[Lookup], file_identities: Collection[Identity], dump_cache: Cache
+    ) -> list[Lookup]:
+        """Return all lookups: reports show every change; see :class:`DumpPlan`."""
+        return list(lookups)
+
+
+class FileDump(DumpPlan):
+    """The run writes a file or a folder, which belongs to this suite alone."""
 
     @property
     def writes(self) -> bool:
@@ -111,41 +131,52 @@ class FileDump(NoDump):
         return dump_cache
 
     def select_lookups(
-        self, lookups: Iterable[Lookup], loaded: Collection[Identity], dump_cache: Cache
+        self, lookups: Iterable[Lookup], file_identities: Collection[Identity], dump_cache: Cache
     ) -> list[Lookup]:
-        """Return the lookups whose entries belong into the cache; see :class:`NoDump`.
+        """Return the lookups whose entries belong into the cache; see :class:`DumpPlan`.
 
-        A lookup of a test with a cache of its own is left out if no search took place and a file of the run has such an
-        entry, too. An update leaves out all lookups of such tests, because it writes them into the tests' caches.
+        Three kinds of lookups are left out:
+
+        - with ``--autotune-update=new``, all lookups of problems that the dump path has;
+        - in an update, all lookups of tests that load a cache for themselves: the update writes them into that cache;
+        - in another dump, the lookups of such tests that used an entry, if a file of the run has an entry for them.
         """
-        protected: set[Problem] = set()
+        protected_problems: set[Problem] = set()
         if self.only_adds:
-            protected = {entry.problem for entry in dump_cache.entries}
+            protected_problems = {entry.problem for entry in dump_cache.entries}
         selected = []
         for lookup in lookups:
-            if lookup.problem in protected:
+            if lookup.problem in protected_problems:
                 continue
-            has_other_choice = lookup.identity in loaded and not lookup.is_searched
-            if lookup.test_cache and (self.is_update or has_other_choice):
+            if lookup.test_cache and self.is_update:
+                continue
+            if lookup.test_cache and lookup.identity in file_identities and not lookup.is_searched:
+                # The choice of the test's own cache must not replace the choice of the file.
                 continue
             selected.append(lookup)
         return selected
 
 
-@dataclass(frozen=True)
 class SharedDump(FileDump):
-    """The run adds to a store at a URL, which other runs use as well. See :class:`NoDump` for the parameters."""
+    """The run adds to a store at a URL. It writes the same lookups as into a file, but other runs use the store, too.
+
+    Entries of the store may therefore belong to other runs: they stay, unless the user prunes.
+    """
 
     @property
     def judges_unused(self) -> bool:
-        """Whether a complete run knows which entries are unused: other runs may use them, unless the user prunes."""
+        """Whether unused entries are judged: only if the user prunes. Other runs may use them otherwise."""
         return self.prunes
 
     def removes_old_names(self, is_complete: bool) -> bool:
+        """Never remove an old name: a run of older code may still use it."""
         return False
 
     def select_used(self, used: Sequence[Entry], dump_cache: Cache, recovered: Iterable[Lookup]) -> list[Entry]:
-        """Return the used entries that the store itself has. Entries of loaded files belong to these files."""
+        """Return the used entries that the store has; see :class:`DumpPlan`. The others belong to loaded files.
+
+        The entries of killed runs count as entries of the store, because this dump adds them to the store.
+        """
         entries_in_store = {entry.identity: entry for entry in dump_cache.entries}
         for lookup in recovered:
             if lookup.entry is not None:
@@ -157,16 +188,12 @@ class SharedDump(FileDump):
         return selected
 
     def build_rules(self, is_complete: bool) -> MergeRules:
-        return MergeRules(
-            keep_candidates=self.keeps_candidates,
-            keep_pruned=not is_complete,
-            keep_other_fingerprints=True,
-            replace_specializations=self.prunes and is_complete,
-        )
+        """Return the rules of the merge. Entries with other fingerprints stay: runs of other code use them."""
+        return replace(super().build_rules(is_complete), keep_other_fingerprints=True)
 
 
-def plan_dump(path: str, scope: str = UPDATE_ALL, is_update: bool = False, keeps_candidates: bool = False) -> NoDump:
-    """Return the plan for a dump into this path or URL. See :class:`NoDump` for the other parameters."""
+def plan_dump(path: str, scope: str = UPDATE_ALL, is_update: bool = False, keeps_candidates: bool = False) -> DumpPlan:
+    """Return the plan for a dump into this path or URL. See :class:`DumpPlan` for the other parameters."""
     if is_url(path):
         return SharedDump(scope, is_update, keeps_candidates)
     return FileDump(scope, is_update, keeps_candidates)
@@ -186,13 +213,13 @@ class RunRequest:
     :param plan: which cache the run writes, and how.
     :param update_arguments: the options that bring the cache up to date, as a user would type them; empty if no
         options do.
-    :param modes: of the run.
+    :param modes: the modes of the run, which may replace entries of the dump.
     :param tuners_named_by: the option that names the tuners to act on, as the user wrote it.
     :param adapters: the tuners that have an adapter; None if nobody has listed them.
     :param version_checks: the ways to check whether choices are still good under other versions, in words.
     """
 
-    plan: NoDump = field(default_factory=NoDump)
+    plan: DumpPlan = field(default_factory=NoDump)
     update_arguments: str = ""
     policy: Policy = field(default_factory=Policy)
     modes: tuple[EntryReplacer, ...] = ()

@@ -1,0 +1,280 @@
+"""The result of a settled run: the entries that the dump path keeps, and the data that all reports show. Pure.
+
+This module is step 2 of the end of a run. :mod:`pytest_autotune.run.settle` describes all steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence, Set
+from dataclasses import dataclass, replace
+from operator import attrgetter
+
+from pytest_autotune.cache.index import EntryIndex
+from pytest_autotune.cache.merge import MergeResult, merge_run
+from pytest_autotune.cache.model import Cache, Device, Entry, Identity, Problem
+from pytest_autotune.cache.ties import MeasuredEntry
+from pytest_autotune.run.lookup import Lookup, Outcome, Policy
+from pytest_autotune.run.result import RunResult
+from pytest_autotune.run.rows import build_rows
+from pytest_autotune.run.settle import InitialCaches, SettledRun
+
+#: The process of a measurement that was recovered from a killed run.
+INTERRUPTED_RUN = "an earlier run"
+
+
+@dataclass(frozen=True)
+class KeptEntries:
+    """The content of the dump path after the run.
+
+    :param merged: the content, and its changes.
+    :param dropped: the entries that the run removes: unused entries, and renamed entries under their old names.
+    :param recovered_count: the number of tunings of killed runs that belong into the dump path.
+    """
+
+    merged: MergeResult
+    dropped: frozenset[Identity] = frozenset()
+    recovered_count: int = 0
+
+
+@dataclass(frozen=True)
+class Rename:
+    """A lookup that used an entry under another name of its kernel.
+
+    :param old_entry: the entry, as the cache still holds it.
+    """
+
+    old_entry: Entry
+    lookup: Lookup
+
+
+def finish_run(settled: SettledRun, dump_cache: Cache) -> RunResult:
+    """Return the result of a run, as if its dump was written. :meth:`RunResult.with_dump` corrects a failed dump.
+
+    :param dump_cache: the content of the dump path now. Another run may have written to it since this run began.
+    """
+    return _build_result(settled, _keep_entries(settled, dump_cache))
+
+
+@dataclass(frozen=True)
+class _SelectedLookups:
+    """The lookups whose entries belong into the dump path.
+
+    :param current: the lookups of this run.
+    :param recovered: the tunings of killed runs with this dump path.
+    """
+
+    current: list[Lookup]
+    recovered: list[Lookup]
+
+    def collect_measurements(self) -> list[MeasuredEntry]:
+        """Return the measurements of all these lookups. The recovered measurements name their process."""
+        lookups = list(self.current)
+        for lookup in self.recovered:
+            lookups.append(replace(lookup, process=INTERRUPTED_RUN))
+        return collect_measurements(lookups)
+
+
+def _keep_entries(settled: SettledRun, dump_cache: Cache) -> KeptEntries:
+    """Merge the entries of a run into the content of the dump path.
+
+    The plan of the dump decides which lookups and entries take part. The merge receives four sets of entries:
+
+    - the base, whose entries stay unless the run changes them;
+    - the measurements of this run and of killed runs;
+    - the entries that the run used and that the merge must therefore keep, with renamed entries under their new names;
+    - the entries to drop.
+
+    :param dump_cache: the content of the dump path now.
+    """
+    run, plan = settled.run, settled.run.request.plan
+    base = plan.build_base([cache for _, cache in run.initial.loaded], dump_cache)
+    selected = _select_lookups(settled, dump_cache)
+    used = _list_used_entries(selected.current, base)
+    used = plan.select_used(used, dump_cache, run.collected.recovered_lookups)
+    dropped: set[Identity] = set()
+    if plan.prunes:
+        dropped.update(entry.identity for entry in settled.unused_entries)
+    if not plan.only_adds:
+        renames = find_renames(settled.lookups, plan.removes_old_names(run.is_complete))
+        dropped.update(_list_old_names(renames))
+        used = _rename_entries(used, renames, dropped)
+    if plan.writes:
+        used += _list_entries_of_modes(settled, selected.current)
+    merged = merge_run(base, selected.collect_measurements(), used, dropped, plan.build_rules(run.is_complete))
+    return KeptEntries(merged, frozenset(dropped), len(selected.recovered))
+
+
+def _select_lookups(settled: SettledRun, dump_cache: Cache) -> _SelectedLookups:
+    """Return the lookups whose entries belong into the dump path."""
+    run, plan = settled.run, settled.run.request.plan
+    file_identities = {entry.identity for entry in (*run.initial.file_entries, *dump_cache.entries)}
+    return _SelectedLookups(
+        plan.select_lookups(settled.lookups, file_identities, dump_cache),
+        plan.select_lookups(settled.recovered, file_identities, dump_cache),
+    )
+
+
+def _list_used_entries(lookups: Sequence[Lookup], base: Cache) -> list[Entry]:
+    """Return the entries that a merge must keep although this run did not measure them.
+
+    These are the entries of hits, and the entries whose new search recorded nothing.
+
+    :param base: the cache that the run's entries are merged into.
+    """
+    entries = _list_unreplaced(lookups, base)
+    for lookup in lookups:
+        if lookup.entry is not None and lookup.outcome is Outcome.HIT and not lookup.is_searched:
+            entries.append(lookup.entry)
+    return entries
+
+
+def _list_unreplaced(lookups: Iterable[Lookup], base: Cache) -> list[Entry]:
+    """Return the entries of a cache that this run asked for, and for which no lookup of this run has an entry.
+
+    Such an entry was searched again, and the search recorded nothing. The search may succeed in the next run, so the
+    merge must keep the entry. Without this list, the merge would remove the entry if this run recorded an entry of the
+    same problem with another fingerprint.
+    """
+    asked = set()
+    answered = set()
+    for lookup in lookups:
+        asked.add(lookup.identity)
+        if lookup.entry is not None:
+            answered.add(lookup.identity)
+    unanswered = asked - answered
+    return [entry for entry in base.entries if entry.identity in unanswered]
+
+
+def _list_entries_of_modes(settled: SettledRun, lookups: Sequence[Lookup]) -> list[Entry]:
+    """Return the entries with which modes replace used entries, such as faster choices of a verification.
+
+    :param lookups: the lookups of this run whose entries belong into the dump path.
+    """
+    collected, request = settled.run.collected, settled.run.request
+    entries = []
+    for mode in request.modes:
+        for entry in mode.list_replacing_entries(collected.mode_events, lookups):
+            entries.append(request.plan.with_kept_candidates(entry))
+    return entries
+
+
+def find_renames(lookups: Iterable[Lookup], removes_old_names: bool) -> list[Rename]:
+    """Return the lookups whose entry belongs under the present name of their kernel.
+
+    A lookup that is a hit used the entry of a renamed kernel, which moves to the new name. A lookup that is no hit used
+    the entry of a kernel that still exists: the lookup's kernel gets a copy of the entry under its name.
+
+    :param removes_old_names: no test uses an old name any more.
+    """
+    renames = []
+    for lookup in lookups:
+        old_entry = lookup.renamed_from_entry
+        if old_entry is None:
+            continue
+        if lookup.outcome is Outcome.HIT and not removes_old_names:
+            # A test that did not run may still use the old name.
+            continue
+        renames.append(Rename(old_entry, lookup))
+    return renames
+
+
+def _list_old_names(renames: Iterable[Rename]) -> list[Identity]:
+    """Return the entries that are removed under their old name.
+
+    A lookup that is no hit used the entry of a kernel that still exists. That kernel keeps its entry.
+    """
+    return [rename.old_entry.identity for rename in renames if rename.lookup.outcome is Outcome.HIT]
+
+
+def _rename_entries(used: Sequence[Entry], renames: Iterable[Rename], dropped: Set[Identity]) -> list[Entry]:
+    """Return the used entries, with renamed entries under their new names and without the dropped entries."""
+    entries = list(used)
+    for rename in renames:
+        entries.append(replace(rename.old_entry, problem=rename.lookup.problem))
+    return [entry for entry in entries if entry.identity not in dropped]
+
+
+def collect_measurements(lookups: Iterable[Lookup]) -> list[MeasuredEntry]:
+    """Return the measurements of a run, each once.
+
+    Several workers report an entry that they share. The report of the worker that searched counts. If that worker died
+    before it could report, the first report of another worker counts.
+    """
+    measurements: dict[tuple[Entry, bool], MeasuredEntry] = {}
+    for lookup in lookups:
+        if lookup.entry is None or not lookup.is_searched:
+            continue
+        search = lookup.entry, lookup.has_rejected_entry
+        # The process of a tuned lookup has searched; that of any other lookup has only shared the result.
+        if lookup.is_tuned or search not in measurements:
+            measurements[search] = MeasuredEntry(
+                lookup.entry, lookup.process, lookup.is_disturbed, lookup.has_rejected_entry
+            )
+    return list(measurements.values())
+
+
+def _build_result(settled: SettledRun, kept: KeptEntries) -> RunResult:
+    """Return the result of a run, as if its dump was written."""
+    run, policy = settled.run, settled.run.request.policy
+    index = run.initial.index or EntryIndex(())
+    left_out_entries: tuple[Entry, ...] = ()
+    if run.request.plan.writes:
+        left_out_entries = _list_left_out_entries(run.initial, kept, settled.problems)
+    return RunResult(
+        build_rows(settled.lookups, index, policy, kept.merged),
+        run.collected,
+        run.request,
+        kept.merged,
+        loaded=tuple((path, len(cache.entries)) for path, cache in run.initial.loaded),
+        devices_by_tuner=_list_devices_by_tuner(index, policy),
+        unused_entries=settled.unused_entries,
+        test_cache_problems=_list_test_cache_problems(settled.lookups, index),
+        left_out_entries=left_out_entries,
+        recovered_count=kept.recovered_count,
+    )
+
+
+def _list_devices_by_tuner(index: EntryIndex, policy: Policy) -> dict[str, frozenset[Device]]:
+    """Return tuner -> the devices that its loaded entries are for, without the tuners that the user ignores."""
+    devices_by_tuner = {}
+    for tuner in sorted(index.list_tuners()):
+        if not policy.ignores(tuner, "*"):
+            devices_by_tuner[tuner] = index.list_devices(tuner)
+    return devices_by_tuner
+
+
+def _list_test_cache_problems(lookups: Iterable[Lookup], index: EntryIndex) -> frozenset[Problem]:
+    """Return the problems that only the caches of single tests could cover.
+
+    :param index: the caches that are loaded for all tests.
+    """
+    problems = set()
+    for lookup in lookups:
+        if not lookup.test_cache:
+            continue
+        # The entry of a renamed kernel has the kernel's old name.
+        cached_problem = lookup.problem
+        if lookup.renamed_from_entry is not None:
+            cached_problem = lookup.renamed_from_entry.problem
+        if not index.list_same_key(cached_problem):
+            problems.add(lookup.problem)
+    return frozenset(problems)
+
+
+def _list_left_out_entries(
+    initial: InitialCaches, kept: KeptEntries, asked_problems: Set[Problem]
+) -> tuple[Entry, ...]:
+    """Return the loaded entries of problems that no test asked for and that the dump path does not hold.
+
+    A run that loads one file and dumps into another leaves such entries out, which surprises users.
+    """
+    written_problems = {entry.problem for entry in kept.merged.cache.entries}
+    loaded_entries = {entry.identity: entry for entry in initial.file_entries}
+    left_out = []
+    for identity, entry in loaded_entries.items():
+        if identity in kept.dropped:
+            # The run removes the entry on purpose.
+            continue
+        if entry.problem not in written_problems and entry.problem not in asked_problems:
+            left_out.append(entry)
+    return tuple(sorted(left_out, key=attrgetter("sort_key")))
