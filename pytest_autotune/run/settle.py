@@ -215,8 +215,8 @@ def _without_false_rename(lookup: Lookup, problems: Set[Problem]) -> Lookup:
     """Return a lookup as a miss if it used the entry of a kernel that still exists.
 
     The lookup used that entry because nothing had asked for the entry's kernel yet, so its own kernel looked renamed.
-    If a test asks for the entry's kernel later, both kernels exist, and each needs an entry. The choice was good all the
-    same: source, candidates, key and device of both kernels are equal.
+    If a test asks for the entry's kernel later, both kernels exist, and each needs an entry. The choice was good in any
+    case: source, candidates, key and device of both kernels are equal.
 
     :param problems: the problems that this run asked for.
     """
