@@ -281,7 +281,7 @@ def test_a_hook_changes_arguments_and_sees_errors(library: Any) -> None:
     session, _ = a_session()
     hook = NotesErrors()
     patches = Patches(session, "toy")
-    patches.replace(library, "fastest", ["kernel"], hook, and_others=True)
+    patches.replace(library, "fastest", ["kernel"], hook, allow_more_parameters=True)
 
     with pytest.raises(ValueError, match="empty") as raised:
         library.fastest(abs)

@@ -198,8 +198,8 @@ def test_kernels_of_other_packages_are_bypassed(library: Library) -> None:
 
 
 #: The dependencies of this package that only tests need.
-NOT_NEEDED = ["pytest", "_pytest", "pluggy", "click", "filelock", "yaml", "google.protobuf"]
-HIDE = f"import sys\nsys.modules.update(dict.fromkeys({NOT_NEEDED}))"
+NOT_ADVICE = ["pytest", "_pytest", "pluggy", "click", "filelock", "yaml", "google.protobuf"]
+HIDE = f"import sys\nsys.modules.update(dict.fromkeys({NOT_ADVICE}))"
 
 
 def test_a_shipped_cache_answers_without_pytest_installed(library: Library) -> None:
@@ -223,7 +223,7 @@ def test_a_triton_kernel_is_answered_without_pytest_installed(library: Library) 
 
 def test_ranks_compare_one_line_and_imports_stay_small(library: Library) -> None:
     shipped = library.ships(entry(64, 4))
-    heavy = {*NOT_NEEDED, "torch", "numpy"}
+    heavy = {*NOT_ADVICE, "torch", "numpy"}
 
     (found, line), _ = shipped.run(f"[mylib.scale(64) and sorted({heavy} & set(sys.modules)), str(mylib.loaded)]")
 

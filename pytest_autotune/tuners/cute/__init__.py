@@ -1,1 +1,1 @@
-"""``cute``: the configuration that the two tuners of CuTe DSL choose, ``cutlass.testing.tune`` and ``autotune_jit``."""
+"""The tuner ``cute``: caches the choices of ``cutlass.testing.tune`` and ``cute.testing.autotune_jit`` of CuTe DSL."""

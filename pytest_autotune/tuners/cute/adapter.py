@@ -64,17 +64,19 @@ class Adapter:
         patches.replace(library.testing, "_benchmark_for_autotune", BENCHMARK_PARAMETERS, BenchmarkHook())
         patches.replace(library.decorator, "__call__", DECORATE_PARAMETERS, DecoratorHook(functions))
         tune_hook = TuneHook(session)
-        # A module that ran "from cutlass.testing import tune" before now has its own name for the function.
+        # A module that was imported earlier may contain "from cutlass.testing import tune". This statement gave the
+        # module a name of its own for the function, so the function is replaced under each of these names.
         for holder, name in list_holders(library.tune):
             patches.replace(holder, name, TUNE_PARAMETERS, tune_hook)
         self._rebind_decorated(functions)
+        # A function that has a choice already was tuned before the hook, so the session did not see its search.
         self._untracked = functions.list_tuned_names()
 
     def _rebind_decorated(self, functions: JitFunctions) -> None:
         """Replace the functions that were decorated before the hook, such as those that a conftest.py imported."""
         for function_name in list_function_names():
             # CuTe has put the iterations of this function into a closure. The defaults are used in their place.
-            replacement = functions.make_asking(function_name.function, DEFAULT_ITERATIONS)
+            replacement = functions.make_replacement(function_name.function, DEFAULT_ITERATIONS)
             self._rebound.append(function_name)
             setattr(function_name.module, function_name.name, replacement)
 

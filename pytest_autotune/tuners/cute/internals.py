@@ -255,7 +255,7 @@ def list_function_names() -> list[FunctionName]:
     names = []
     for module in list(sys.modules.values()):
         if type(module) is not ModuleType:
-            continue  # a module of another type may import its library when its names are read
+            continue  # a lazy module, for example: reading its names may import a whole library
         for name, value in list(vars(module).items()):
             if is_autotuned(value):
                 names.append(FunctionName(module, name, value))

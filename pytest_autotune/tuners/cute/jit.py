@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from types import FunctionType
 from typing import Any
 
-from pytest_autotune.cache.model import Problem, UncacheableError, Value
+from pytest_autotune.cache.model import UncacheableError, Value
 from pytest_autotune.cache.wording import describe_error
 from pytest_autotune.run.session import Session
 from pytest_autotune.run.tuning import Tuning
@@ -35,7 +35,11 @@ from pytest_autotune.tuners.measuring.clocks import Runner
 from pytest_autotune.tuners.measuring.race import Contest
 from pytest_autotune.tuners.shared.arguments import is_tensor, list_argument_values, list_dtype_value
 from pytest_autotune.tuners.shared.candidates import does_not_compile
-from pytest_autotune.tuners.shared.configurations import ConfigurationQuestion, Configurations, was_measured
+from pytest_autotune.tuners.shared.configurations import (
+    ConfigurationQuestion,
+    Configurations,
+    was_measured_for_this_problem,
+)
 from pytest_autotune.tuners.shared.contests import build_contest
 from pytest_autotune.tuners.shared.patches import CallHook, CallInstead, CallResult, HookedCall, Patches
 from pytest_autotune.tuners.source.functions import python_function, qualified_name
@@ -58,7 +62,7 @@ class DecoratorHook(CallHook):
             return None  # a second autotune_jit on a function returns the replacement that the first has made
         decorator = call.arguments["self"]
         iterations = Iterations(decorator.warmup_iterations, decorator.iterations)
-        return CallResult(self._functions.make_asking(result, iterations))
+        return CallResult(self._functions.make_replacement(result, iterations))
 
 
 class JitFunctions:
@@ -71,7 +75,7 @@ class JitFunctions:
         #: False after the run. The modules of tests still hold the replacements then.
         self._is_in_run = True
 
-    def make_asking(self, cute_function: FunctionType, iterations: Iterations) -> Callable[..., Any]:
+    def make_replacement(self, cute_function: FunctionType, iterations: Iterations) -> Callable[..., Any]:
         """Return the replacement of a function that CuTe's decorator returned.
 
         The replacement is a function, and no object with a ``__call__``, so that it can be a method of a class.
@@ -94,7 +98,8 @@ class JitFunctions:
         except TypeError:
             # The call is wrong. CuTe raises the error that its user expects.
             return autotuned.cute_function(*args, **kwargs)
-        # This comes before the key: a call that passes a Constexpr must not launch the kernel of a call without it.
+        # Add the call's Constexpr arguments to the names in the key before the key is computed. Otherwise two calls
+        # that differ only in a Constexpr would share a key, and the second call would launch the first call's kernel.
         autotuned.add_compiled_in(arguments)
         kernel = autotuned.kernels.get(autotuned.compute_key(arguments))
         if kernel is None:
@@ -188,14 +193,15 @@ class JitHook(CallHook):
     ) -> CompiledConfig | None:
         """Return the configuration of the first entry that compiles; None if the session offers no such entry."""
         for entry in tuning.offered_entries():
-            assert entry.choice is not None
+            assert entry.choice is not None  # the session offers only entries with a choice
             config = question.configurations.find(entry.choice)
             try:
                 compiled = jit_call.compile(config)
             except Exception as error:
                 tuning.reject(does_not_compile(describe_error(error)))
                 continue
-            if was_measured(self._session, tuning):
+            if was_measured_for_this_problem(self._session, tuning):
+                # With --autotune-verify, the choice races the other configurations of this problem.
                 tuning.race(jit_call.build_contest)
             elif self._session.picks_candidates:
                 # In a sweep, the next test shall ask again: the session reports the configuration of each test.
@@ -211,7 +217,7 @@ class JitHook(CallHook):
             tuning.not_recorded(search.results.failure)
             return None
         if not search.results.has_time(fastest.config):
-            # BenchmarkHook failed, which is a line of the summary. The kernel works all the same.
+            # BenchmarkHook failed, and the summary has a line about its error. The kernel itself works.
             tuning.not_recorded("its time was not noted")
             return fastest
         search.results.record(tuning, fastest.config)
@@ -228,7 +234,7 @@ class CompiledConfig:
 
 @dataclass(frozen=True)
 class JitCall:
-    """One call of a function under ``autotune_jit`` that has no kernel in CuTe's memory.
+    """One call for which CuTe's memory has no kernel. The called function is under ``autotune_jit``.
 
     :param arguments: the arguments by name, without defaults. ``args`` and ``kwargs`` hold the same arguments.
     """
@@ -253,10 +259,11 @@ class JitCall:
         """
         if self.autotuned.is_method:
             raise UncacheableError("it is a method, whose kernel depends on the attributes of self")
-        problem = build_problem(self.kernel_name)
+        problem = build_problem(self.kernel_name, tuple(self._list_key()))
+        # CuTe compiles the values in the function's closure into the kernel, so they count.
         source = read_source(self.autotuned.jit_function, own_cells=True)
         return ConfigurationQuestion(
-            Problem(NAME, problem.kernel, tuple(self._list_key()), problem.device),
+            problem,
             source,
             Configurations(self.autotuned.configs),
             versions=list_versions("cutlass", "torch", distributions=source.libraries),

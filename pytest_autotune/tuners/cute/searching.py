@@ -10,7 +10,7 @@ from contextvars import ContextVar
 from typing import Any
 
 from pytest_autotune import devices
-from pytest_autotune.cache.model import Problem
+from pytest_autotune.cache.model import Problem, Value
 from pytest_autotune.run.tuning import Tuning
 from pytest_autotune.tuners.shared.configurations import ConfigurationQuestion, SearchResults
 from pytest_autotune.tuners.shared.patches import CallHook, HookedCall
@@ -18,15 +18,15 @@ from pytest_autotune.tuners.shared.patches import CallHook, HookedCall
 NAME = "cute"
 
 
-def build_problem(kernel_name: str) -> Problem:
-    """Return the problem of a kernel on the current device, without its key."""
-    return Problem(NAME, kernel_name, (), devices.current_gpu() or devices.cpu())
+def build_problem(kernel_name: str, key: tuple[Value, ...] = ()) -> Problem:
+    """Return the problem of a kernel on the current device. A problem without a key is only named in reports."""
+    return Problem(NAME, kernel_name, key, devices.current_gpu() or devices.cpu())
 
 
 class CuteSearch:
     """A search that takes place, because no cache has a choice that can be used.
 
-    :param tuning: the open tuning of the search, which records the results.
+    :param tuning: the session's record of this search.
     """
 
     def __init__(self, question: ConfigurationQuestion, tuning: Tuning) -> None:
@@ -106,7 +106,7 @@ class CompileHook(CallHook):
     """Lets one thread of this process compile at a time.
 
     ``cute.compile`` is not safe in threads: nvidia-cutlass-dsl 4.8.1 aborted the process when 4 threads compiled 8
-    kernels. ``autotune_cache.tune(compile=…)`` compiles in threads, and a user's own pool may do so.
+    kernels. Several threads compile if the user calls ``autotune_cache.tune(compile=…)``, or has a thread pool.
     """
 
     #: A lock that a thread can take again, because a compilation may start another compilation.

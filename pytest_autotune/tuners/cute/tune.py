@@ -14,7 +14,7 @@ from functools import partial
 from types import FunctionType
 from typing import Any
 
-from pytest_autotune.cache.model import Problem, UncacheableError, Value
+from pytest_autotune.cache.model import UncacheableError, Value
 from pytest_autotune.cache.wording import describe_error
 from pytest_autotune.run.session import Session
 from pytest_autotune.run.tuning import Tuning
@@ -24,7 +24,11 @@ from pytest_autotune.tuners.measuring.clocks import Runner
 from pytest_autotune.tuners.measuring.race import Contest
 from pytest_autotune.tuners.shared.arguments import list_argument_values
 from pytest_autotune.tuners.shared.candidates import does_not_compile
-from pytest_autotune.tuners.shared.configurations import ConfigurationQuestion, Configurations, was_measured
+from pytest_autotune.tuners.shared.configurations import (
+    ConfigurationQuestion,
+    Configurations,
+    was_measured_for_this_problem,
+)
 from pytest_autotune.tuners.shared.contests import build_contest
 from pytest_autotune.tuners.shared.patches import CallHook, CallInstead, CallResult, HookedCall
 from pytest_autotune.tuners.source.functions import closure_cells, python_function, qualified_name
@@ -72,7 +76,7 @@ class TuneHook(CallHook):
         for entry in tuning.offered_entries():
             assert entry.choice is not None
             config: dict[str, Any] = question.configurations.find(entry.choice)
-            if was_measured(self._session, tuning):
+            if was_measured_for_this_problem(self._session, tuning):
                 tuning.race(tune_call.build_contest)
                 return config
             reason = tune_call.explain_unusable(config)
@@ -132,10 +136,10 @@ class TuneCall:
         function = self.find_function()
         if function is None:
             raise UncacheableError(f"{self.kernel_name} is no Python function")
-        problem = build_problem(self.kernel_name)
+        problem = build_problem(self.kernel_name, tuple(self._list_key(function)))
         source = read_source(function)
         return ConfigurationQuestion(
-            Problem(NAME, problem.kernel, tuple(self._list_key(function)), problem.device),
+            problem,
             source,
             Configurations(list_configs(self.params_dict)),
             versions=list_versions("cutlass", "torch", distributions=source.libraries),

@@ -27,7 +27,11 @@ from pytest_autotune.tuners.cutile.search import NAME, TileSearch
 from pytest_autotune.tuners.protocol import HookError
 from pytest_autotune.tuners.shared.arguments import list_holders
 from pytest_autotune.tuners.shared.candidates import does_not_compile
-from pytest_autotune.tuners.shared.configurations import ConfigurationQuestion, SearchResults, was_measured
+from pytest_autotune.tuners.shared.configurations import (
+    ConfigurationQuestion,
+    SearchResults,
+    was_measured_for_this_problem,
+)
 from pytest_autotune.tuners.shared.patches import (
     CallHook,
     CallResult,
@@ -124,7 +128,7 @@ def _check_fields(module: ModuleType, name: str, fields: list[str]) -> Any:
 class OpenTileSearch:
     """A search of cuTile that takes place, because no cache has a choice that can be used.
 
-    :param tuning: the open tuning, which records the results.
+    :param tuning: the session's record of this search.
     """
 
     tuning: Tuning
@@ -177,12 +181,15 @@ class SearchHook(CallHook):
     def _find_loaded_result(self, search: TileSearch, question: ConfigurationQuestion, tuning: Tuning) -> object | None:
         """Return the ``TuningResult`` of the first entry that can be used; None if the session offers no such entry."""
         for entry in tuning.offered_entries():
-            assert entry.choice is not None
+            assert entry.choice is not None  # the session offers only entries with a choice
             config = question.configurations.find(entry.choice)
+            # A TuningResult needs a time. Zero stands for the time of a choice whose time nobody measured.
             result = self._library.build_result(config, entry.choice.time_us or 0.0)
-            if was_measured(self._session, tuning):
+            if was_measured_for_this_problem(self._session, tuning):
+                # The search that wrote the entry has launched the choice for this problem, so it needs no trial.
                 tuning.race(search.build_contest)
                 return result
+            # The choice comes from another problem, so try whether it can be launched for this problem.
             error = search.find_launch_error(config)
             if error is None:
                 return result

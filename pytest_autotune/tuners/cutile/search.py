@@ -94,8 +94,8 @@ class TileSearch:
         """Yield the values of the key: the kernel's arguments that no configuration changes.
 
         The method compares the arguments of the first and the last configuration. A search space is mostly a product
-        of lists, and its ends differ in each parameter that is tuned. ``args_fn`` may copy tensors in each call. So the
-        method calls ``args_fn`` twice only, and compares encoded values, such as dtype and shape, and no objects.
+        of lists, and its ends differ in each parameter that is tuned. The method calls ``args_fn`` as rarely as
+        possible, because each call may copy tensors. It compares encoded values, such as dtype and shape, not objects.
         """
         first_arguments = self._make_arguments(self.configs)
         last_arguments = self._make_arguments(list(reversed(self.configs)))
@@ -120,15 +120,16 @@ class TileSearch:
 
     def _read_source(self, function: FunctionType) -> DigestedSource:
         """Return the source of the kernel, and of the functions that make its grid, arguments and hints."""
-        # The values in the closure of the kernel are compiled into it, so they count.
+        # cuTile compiles the values in the kernel's closure into the kernel, so they count.
         sources = [read_source(function, own_cells=True)]
         callbacks = [self.grid_fn, self.args_fn, self.hints_fn]
         if not is_kernel(self.kernel):
+            # The user passed a function that returns the kernel of a configuration. Its source counts, too.
             callbacks.append(self.kernel)
         for callback in callbacks:
             if callback is not None:
-                # Such a function is often a lambda in a test. Its name says nothing, and its closure holds values such
-                # as the tensors of the test. Neither counts.
+                # A callback is often a lambda in a test. named=False leaves out its name, which says nothing.
+                # carried=False leaves out the values in its closure, such as the tensors of the test.
                 sources.append(read_source(callback, named=False, carried=False))
         return combine_sources(sources)
 

@@ -41,7 +41,7 @@ from pytest_autotune.tuners.shared.patches import CallHook, CallResult, HookedCa
 
 #: Helion's variable that turns its own cache off, for reading and for writing.
 _SKIP_CACHE = "HELION_SKIP_CACHE"
-_NEEDED = "1.5 is needed"
+_ADVICE = "1.5 is needed"
 #: Helion's status of a config that has a time. A config is ``deduplicated`` if its code equals the code of another
 #: config, whose time it then has.
 _MEASURED = ("ok", "deduplicated")
@@ -66,14 +66,17 @@ class Adapter:
         patches = Patches(session, NAME)
         self._exits.callback(patches.undo)
         autotune_hook = AutotuneHook(session)
+        # A cache object of Helion runs a search inside its own autotune(). AutotuneHook answers the outer call only.
         for cls in (search_module.BaseSearch, cache_module.AutotuneCacheBase):
-            patches.replace(cls, "autotune", ["self", "skip_cache"], autotune_hook, needed=_NEEDED)
-        patches.replace(search_module.BaseSearch, "benchmark_batch", ["self", "configs"], BatchHook(), and_others=True)
+            patches.replace(cls, "autotune", ["self", "skip_cache"], autotune_hook, advice=_ADVICE)
+        patches.replace(
+            search_module.BaseSearch, "benchmark_batch", ["self", "configs"], BatchHook(), allow_more_parameters=True
+        )
         measurement_hook = MeasurementHook()
         # Both modules have imported do_bench by its name.
         for holder in (search_module, provider_module):
-            patches.replace(holder, "do_bench", ["fn"], measurement_hook, and_others=True, needed=_NEEDED)
-        patches.replace(search_module, "interleaved_bench", ["fns"], measurement_hook, and_others=True)
+            patches.replace(holder, "do_bench", ["fn"], measurement_hook, allow_more_parameters=True, advice=_ADVICE)
+        patches.replace(search_module, "interleaved_bench", ["fns"], measurement_hook, allow_more_parameters=True)
         patches.replace(worker_module.BenchmarkWorker, "run", ["self", "job", "timeout"], measurement_hook)
         self._set_variable(_SKIP_CACHE, "1")
         self._autotune_hook = autotune_hook
@@ -121,7 +124,7 @@ def _find_submodule(package: ModuleType, name: str) -> Any:
     """
     module = getattr(package, name, None)
     if module is None:
-        raise HookError(f"{package.__name__} has no {name}; Helion {_NEEDED}")
+        raise HookError(f"{package.__name__} has no {name}; Helion {_ADVICE}")
     return module
 
 
@@ -175,6 +178,7 @@ class AutotuneHook(CallHook):
     def _find_loaded_config(self, question: SearchQuestion, tuning: Tuning) -> Any:
         """Return the config of the first entry that compiles; None if the session offers no such entry."""
         for entry in tuning.offered_entries():
+            # Not None, because the session asked SearchQuestion.offers() before it offered the entry.
             config = question.find_config(entry.choice)
             try:
                 # This costs nothing more: Helion keeps the compiled config, and uses it in the launch after the search.
@@ -206,7 +210,7 @@ class OpenSearch:
     """A search that takes place, because no cache has a choice that can be used.
 
     :param search: the search that asked. Helion may run further searches inside it, whose results count as well.
-    :param tuning: the open tuning of the search, which records the results.
+    :param tuning: the session's record of this search.
     """
 
     search: HelionSearch

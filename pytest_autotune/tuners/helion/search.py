@@ -35,8 +35,6 @@ from pytest_autotune.tuners.source.source_digest import (
 )
 
 NAME = "helion"
-#: The reason why ``autotune_multi()``, and a search for a kernel of another language, are uncacheable.
-_NO_KERNEL = "a search for a kernel that is not Helion's, or for several argument sets, has no key"
 #: The classes of finite searches. ``RandomSearch`` is derived from ``FiniteSearch``, but makes its list itself. So the
 #: name of the class decides, and not ``isinstance``.
 _FINITE_SEARCHES = ("FiniteSearch", "CachedFiniteSearch")
@@ -146,8 +144,10 @@ def build_question(search: HelionSearch) -> SearchQuestion:
     :raises UncacheableError: if a part of the problem has no stable form.
     """
     function = search.find_function()
-    if function is None or search.has_argument_sets:
-        raise UncacheableError(_NO_KERNEL)
+    if function is None:
+        raise UncacheableError("the search is not for a kernel of Helion, so it has no key")
+    if search.has_argument_sets:
+        raise UncacheableError("autotune_multi() searches for several sets of arguments, which have no common key")
     if function.__name__ == "<lambda>":
         raise UncacheableError("a lambda has no name")
     problem = Problem(NAME, search.kernel_name, compute_key(search), search.find_device())
@@ -155,8 +155,11 @@ def build_question(search: HelionSearch) -> SearchQuestion:
     settings = _digest_settings(search)
     configs = search.list_configs()
     if configs:
+        # A finite search: its list of configs is the search space.
         configurations = Configurations(configs)
         return SearchQuestion(search, problem, source, configurations.digest, settings, configurations)
+    # Any other search makes its own configs. Helion computes a digest of the configs that the kernel can have. This
+    # digest also depends on the files with advanced controls of the compiler (acf).
     spec = search.base_search.config_spec
     controls = search.base_search.settings.autotune_search_acf or None
     space_digest = digest(spec.cache_fingerprint_hash(advanced_controls_files=controls))
@@ -187,7 +190,7 @@ class SearchQuestion(Question):
             Value("search", space_digest, "digest"),
             Value("settings", settings.id, "digest"),
         ]
-        # A kernel always uses Helion. Its version stands first.
+        # Each kernel imports Helion. Helion is named first below, so leave it out here: it must not be listed twice.
         libraries = [library for library in source.libraries if library.name != "helion"]
         versions = list_versions("helion", "triton", "torch", distributions=libraries)
         super().__init__(problem, fingerprint, versions=versions, may_be_renamed=True)
@@ -223,8 +226,8 @@ class SearchQuestion(Question):
             return None  # the adapter writes params and no id, so somebody else has written this entry
         try:
             config = sys.modules["helion"].Config.from_dict(decode_params(choice.params))
-            # For a config that the kernel cannot have, normalize() raises an error of some class. It changes its
-            # argument, so it gets values of its own.
+            # For a config that the kernel cannot have, normalize() raises an error of some class. normalize() changes
+            # its argument, so decode the params a second time.
             self.search.base_search.config_spec.normalize(decode_params(choice.params))
         except Exception:
             return None
@@ -249,7 +252,7 @@ class SearchQuestion(Question):
 
 
 def compute_key(search: HelionSearch) -> tuple[Value, ...]:
-    """Return the named values that Helion tells problems apart by.
+    """Return the named values by which Helion distinguishes problems.
 
     They are ``Kernel.specialization_key()``, under the names of the arguments. For ``add(x, factor)`` on the CPU, with
     one vector and one float, that method returns::

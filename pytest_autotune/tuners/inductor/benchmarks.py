@@ -64,7 +64,9 @@ class Benchmarks:
         self._module = module
         try:
             owner = module.InductorBenchmarker
-            patches.replace(owner, "benchmark_gpu", ["self", "_callable"], BenchmarkGpuHook(self), and_others=True)
+            patches.replace(
+                owner, "benchmark_gpu", ["self", "_callable"], BenchmarkGpuHook(self), allow_more_parameters=True
+            )
         except (AttributeError, HookError):
             session.note("inductor: this torch has a benchmark that pytest-autotune does not know; torch measures")
 

@@ -61,10 +61,10 @@ class Fusions:
         names = KernelNameHook(module)
         times = FusionHook(session, self._benchmarks, module, names)
         parameters = ["self", "mod", "n_spills_threshold", "node_names"]
-        patches.replace(scheduling, "benchmark_codegened_module", parameters, times, and_others=True)
+        patches.replace(scheduling, "benchmark_codegened_module", parameters, times, allow_more_parameters=True)
         owner = find_definer(scheduling, "generate_kernel_code_from_nodes")
         parameters = ["self", "nodes", "benchmark_kernel", "hint_override"]
-        patches.replace(owner, "generate_kernel_code_from_nodes", parameters, names, and_others=True)
+        patches.replace(owner, "generate_kernel_code_from_nodes", parameters, names, allow_more_parameters=True)
 
 
 class KernelNameHook(CallHook):

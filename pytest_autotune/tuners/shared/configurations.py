@@ -209,7 +209,7 @@ def _time_us(candidate: Candidate) -> float:
     return candidate.time_us
 
 
-def was_measured(session: Session, tuning: Tuning) -> bool:
+def was_measured_for_this_problem(session: Session, tuning: Tuning) -> bool:
     """Whether the entry that the session offers was measured for this problem.
 
     A search has then launched the choice, so the tuner uses it without a trial.

@@ -123,18 +123,20 @@ class Patches:
         parameters: Sequence[str],
         hook: CallHook,
         *,
-        and_others: bool = False,
-        needed: str = "another version is needed",
+        allow_more_parameters: bool = False,
+        advice: str = "another version is needed",
     ) -> None:
         """Have a hook asked about each call of a function, until :meth:`undo`.
 
         :param owner: the module or the class that has the function.
         :param parameters: the names of the function's parameters, in order.
-        :param and_others: whether later versions may have more parameters after these.
-        :param needed: the version to install, for the message.
+        :param allow_more_parameters: whether later versions may have more parameters after these.
+        :param advice: the version to install, for the message.
         :raises HookError: if the owner has no such function, or it has other parameters.
         """
-        original = self.keep_original(owner, name, parameters, and_others=and_others, needed=needed)
+        original = self.keep_original(
+            owner, name, parameters, allow_more_parameters=allow_more_parameters, advice=advice
+        )
         setattr(owner, name, self.wrap(original, hook))
 
     def wrap(self, original: Callable[..., Any], hook: CallHook) -> Callable[..., Any]:
@@ -158,8 +160,8 @@ class Patches:
         name: str,
         parameters: Sequence[str],
         *,
-        and_others: bool = False,
-        needed: str = "another version is needed",
+        allow_more_parameters: bool = False,
+        advice: str = "another version is needed",
     ) -> Any:
         """Return a function, or a class, that the adapter replaces itself. :meth:`undo` puts it back.
 
@@ -168,7 +170,12 @@ class Patches:
         where = f"{owner.__name__.rpartition('.')[2]}.{name}"
         library = getattr(owner, "__module__", owner.__name__).partition(".")[0]
         original = check_signature(
-            vars(owner).get(name), where, library, parameters, and_others=and_others, needed=needed
+            vars(owner).get(name),
+            where,
+            library,
+            parameters,
+            allow_more_parameters=allow_more_parameters,
+            advice=advice,
         )
         self._originals.append((owner, name, original))
         return original
@@ -309,21 +316,21 @@ def check_signature(
     library: str,
     parameters: Sequence[str],
     *,
-    and_others: bool = False,
-    needed: str = "another version is needed",
+    allow_more_parameters: bool = False,
+    advice: str = "another version is needed",
 ) -> Callable[..., Any]:
     """Return a function of a library after a check of its parameters.
 
     :param name: the name of the function, for messages.
     :param parameters: the names of the parameters, in order.
-    :param and_others: whether later versions may have more parameters after these.
-    :param needed: the version to install, for the message if there is no function.
+    :param allow_more_parameters: whether later versions may have more parameters after these.
+    :param advice: the version to install, for the message if there is no function.
     :raises HookError: if there is no function, or it has other parameters.
     """
     if function is None:
-        raise HookError(f"{library} {find_version(library)} has no {name}; {needed}")
+        raise HookError(f"{library} {find_version(library)} has no {name}; {advice}")
     names = list(inspect.signature(function).parameters)
-    if and_others:
+    if allow_more_parameters:
         names = names[: len(parameters)]
     if names != list(parameters):
         raise HookError(f"{name} of {library} {find_version(library)} has another signature")

@@ -17,7 +17,7 @@ from pytest_autotune.tuners.source.functions import closure_cells, list_layers
 AUTOTUNER_MODULE = "triton.runtime.autotuner"
 DISK_CACHE, PRUNE = "check_disk_cache", "prune_configs"
 _DISK_CACHE_PARAMETERS = ["self", "tuning_key", "configs", "bench_fn"]
-_NEEDED = "triton >= 3.4 is needed"
+_ADVICE = "triton >= 3.4 is needed"
 _JIT_FUNCTION = ("triton.runtime.jit", "JITFunction")
 _BENCH_PARAMETERS = ["self", "args", "config", "meta"]
 _BENCHMARK_NEEDS = ("get_device_interface", "get_empty_cache_for_benchmark", "clear_cache")
@@ -32,7 +32,7 @@ def keep_disk_cache(autotuner_class: Any, patches: Patches) -> Any:
 
     :raises HookError: if Triton has no such method, or calls it in another way.
     """
-    return patches.keep_original(autotuner_class, DISK_CACHE, _DISK_CACHE_PARAMETERS, needed=_NEEDED)
+    return patches.keep_original(autotuner_class, DISK_CACHE, _DISK_CACHE_PARAMETERS, advice=_ADVICE)
 
 
 def hook_pruning(autotuner_class: Any, patches: Patches, hook: CallHook) -> None:
@@ -42,7 +42,7 @@ def hook_pruning(autotuner_class: Any, patches: Patches, hook: CallHook) -> None
 
     :raises HookError: if Triton has no such method, or calls it in another way.
     """
-    patches.replace(autotuner_class, PRUNE, ["self", "kwargs"], hook, needed=_NEEDED)
+    patches.replace(autotuner_class, PRUNE, ["self", "kwargs"], hook, advice=_ADVICE)
 
 
 def was_tuned(autotuner: Any, autotuner_class: Any) -> bool:
@@ -343,7 +343,7 @@ def explain_no_race(autotuner_class: Any) -> str:
         return ""
     try:
         check_signature(
-            bench, "Autotuner._bench", "triton", _BENCH_PARAMETERS, needed="pytest-autotune may have to be upgraded"
+            bench, "Autotuner._bench", "triton", _BENCH_PARAMETERS, advice="pytest-autotune may have to be upgraded"
         )
     except HookError as error:
         return str(error)

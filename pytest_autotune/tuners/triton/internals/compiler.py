@@ -144,7 +144,11 @@ def find_compile_function(compiler: ModuleType) -> Callable[..., Any]:
     :raises HookError: if Triton has no such function, or it has other parameters.
     """
     return check_signature(
-        getattr(compiler, "compile", None), "triton.compiler.compile", "triton", _COMPILE_PARAMETERS, and_others=True
+        getattr(compiler, "compile", None),
+        "triton.compiler.compile",
+        "triton",
+        _COMPILE_PARAMETERS,
+        allow_more_parameters=True,
     )
 
 
