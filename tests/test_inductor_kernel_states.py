@@ -13,6 +13,7 @@ from pytest_autotune.run.session import Session
 from pytest_autotune.tuners.inductor.autotuners import params_of, read_candidates
 from pytest_autotune.tuners.inductor.benchmarks import Benchmarks
 from pytest_autotune.tuners.inductor.generated_kernel import (
+    CompiledBy,
     CompileThreads,
     GeneratedKernel,
     KernelQuestion,
@@ -94,7 +95,7 @@ def compile_kernel(autotuner: CachingAutotuner, session: Session) -> GeneratedKe
     assert candidates is not None
     kernel = GeneratedKernel(tools, autotuner, precompilation, KernelQuestion(PROBLEM, candidates, "fp32"))
     autotuner.kernel = kernel
-    if not kernel.compile_choice():
+    if kernel.compile_choice() is CompiledBy.INDUCTOR:
         kernel.begin_compiling_all()
         precompilation.run(autotuner)
         kernel.end_compiling_all()
@@ -185,7 +186,7 @@ def test_a_thread_compiles_the_choice_for_the_first_launch(monkeypatch: pytest.M
     autotuner = CachingAutotuner(TIMES_MS)
 
     kernel = compile_kernel(autotuner, session)
-    assert kernel.state is KernelState.COMPILING
+    assert kernel.state is KernelState.COMPILING_IN_THREAD
     assert not autotuner.launchers
     assert autotuner.run(1, stream=0) == "launched"
 

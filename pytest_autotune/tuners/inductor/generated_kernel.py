@@ -1,8 +1,10 @@
-"""One Triton kernel that Inductor generated, on its way to its choice.
+"""One Triton kernel that Inductor generated, from its compilation to its choice.
 
-Inductor calls ``precompile`` of the kernel's autotuner to compile the kernel, and ``run`` to launch it, perhaps never.
-Inductor tunes inside the first launch. :class:`GeneratedKernel` stands in for both calls until the kernel has its
-choice. Later launches run none of our code. :mod:`.kernels` hooks Inductor and makes the objects of this class.
+Inductor calls two methods of the kernel's autotuner: ``precompile`` to compile the kernel, and ``run`` to launch it. A
+compiled kernel may never be launched. Inductor tunes inside the first launch. :class:`GeneratedKernel` acts in both
+calls until the kernel has its choice. Later launches run no code of the plugin.
+
+:mod:`.kernels` hooks Inductor and makes the objects of this class. :mod:`.autotuners` knows Inductor's private lists.
 """
 
 from __future__ import annotations
@@ -39,16 +41,33 @@ TUNER = "inductor.config"
 
 
 class KernelState(Enum):
-    """The state of a generated kernel."""
+    """The state of a generated kernel.
 
-    #: Inductor compiles the kernel, in this thread or in a thread of ours.
+    A kernel that is loaded from a cache goes ``COMPILING`` -> ``CHOSEN``, or ``COMPILING`` -> ``COMPILING_IN_THREAD``
+    -> ``CHOSEN``. A kernel that Inductor tunes goes ``COMPILING`` -> ``WAITING`` -> ``SEARCHING`` -> ``CHOSEN``.
+    """
+
+    #: The plugin or Inductor compiles the kernel in the calling thread.
     COMPILING = "compiling"
+    #: A thread of the plugin compiles the kernel. The next launch waits for this thread and loads the kernel.
+    COMPILING_IN_THREAD = "compiling in a thread"
     #: All candidates are compiled. The next launch asks the session for the choice.
     WAITING = "waiting"
-    #: A launch has begun in which Inductor measures the candidates. If it fails, the kernel waits again.
+    #: Inductor measures the candidates in a launch. If the launch fails, the kernel is ``WAITING`` again.
     SEARCHING = "searching"
     #: The choice is loaded, or Inductor has nothing to choose.
     CHOSEN = "chosen"
+
+
+class CompiledBy(Enum):
+    """The code that compiles a kernel when Inductor calls ``precompile``."""
+
+    #: The plugin has compiled and loaded the choice.
+    PLUGIN = "plugin"
+    #: A thread of the plugin compiles the choice. It compiles all candidates if Inductor has nothing to choose.
+    THREAD = "thread"
+    #: Inductor has to compile all candidates.
+    INDUCTOR = "inductor"
 
 
 class KernelQuestion(Question):
@@ -59,15 +78,18 @@ class KernelQuestion(Question):
         self.candidate_list = candidates
 
     def offers(self, entry: Entry) -> bool:
-        """Whether a search that begins with the candidates of the list can reach the entry's choice.
+        """Whether Inductor's search could still choose the entry's choice.
 
-        A coordinate descent leaves the list, but its choice sets the same values.
+        The search begins with the candidates of the list. A coordinate descent then changes values, such as XBLOCK, and
+        so leaves the list. It never removes a value. The choice must therefore set each value that a candidate sets.
         """
+        # The entry says that every candidate failed.
         if entry.choice is None:
             return False
-        names = {value.name for value in entry.choice.params}
+        choice_names = {value.name for value in entry.choice.params}
         for config in self.candidate_list.configs:
-            if names >= {value.name for value in params_of(config)}:
+            config_names = {value.name for value in params_of(config)}
+            if config_names <= choice_names:
                 return True
         return False
 
@@ -78,12 +100,13 @@ class KernelQuestion(Question):
 
 @dataclass(frozen=True)
 class Precompilation:
-    """Inductor's call of ``precompile``. The plugin has postponed the call, and makes it later itself.
+    """Inductor's call of ``precompile``, which the plugin stopped and can make itself.
 
-    The object does not keep the autotuner alive.
+    The methods take the autotuner as an argument, because a stored reference would keep the autotuner alive.
 
     :param original: Inductor's own method.
-    :param reload_kernel: an argument of the method, as ``static_triton_bundle_key``.
+    :param reload_kernel: the method's argument of this name.
+    :param static_triton_bundle_key: the method's argument of this name.
     """
 
     original: Any
@@ -96,14 +119,15 @@ class Precompilation:
 
     def compile_only(self, autotuner: Any) -> None:
         """Compile the autotuner's candidates and load none of them, as Inductor does in a compile worker."""
-        self.original(autotuner, True)
+        self.original(autotuner, True)  # warm_cache_only
 
 
 class CompileThreads:
-    """The threads that compile kernels in a run that only loads.
+    """The threads that compile kernels in a run that loads a cache and does not dump.
 
-    Without its pool of processes, Inductor compiles the many kernels of a graph one after the other. The processes take
-    longer to start than the few candidates of a run that only loads take to compile.
+    Such a run compiles only one candidate of each kernel. Inductor's compile processes take longer to start than these
+    few candidates take to compile, so the adapter switches the processes off. Inductor itself would then compile the
+    kernels of a graph one after the other.
 
     :param heuristics: Inductor's module ``triton_heuristics``.
     """
@@ -116,12 +140,17 @@ class CompileThreads:
     def are_allowed(self) -> bool:
         """Whether a kernel that is compiled now may be compiled in a thread."""
         policy = self._session.policy
-        if not self._session.indexes or policy.is_dumping or policy.compile_threads <= 1:
+        # The run compiles all candidates, in Inductor's processes or in forked children.
+        if not self._session.indexes or policy.is_dumping:
+            return False
+        # A single thread would compile no sooner than the calling thread.
+        if policy.compile_threads <= 1:
             return False
         config = self._heuristics.torch._inductor.config
+        # The user decided how Inductor compiles: by the variable, or by a setting other than the adapter's value 1.
         if "TORCHINDUCTOR_COMPILE_THREADS" in os.environ or config.compile_threads != 1:
-            return False  # the user decides how kernels are compiled
-        # A graph that is cached, or called from C++, needs its kernels at once.
+            return False
+        # A graph that is cached, or called from C++, needs its compiled kernels before the first launch.
         return not config.fx_graph_cache and not config.cpp_wrapper
 
     def submit(self, precompilation: Precompilation, autotuner: Any) -> futures.Future[None]:
@@ -134,10 +163,10 @@ class CompileThreads:
 
 @dataclass(frozen=True)
 class KernelTools:
-    """The objects of a run that all its generated kernels use.
+    """The objects that all generated kernels of a run share.
 
     :param benchmarks: times the measurements of a search.
-    :param threads: may compile choices.
+    :param threads: compile choices, if the run allows threads.
     :param patches: replace the ``run`` of an autotuner.
     """
 
@@ -147,7 +176,8 @@ class KernelTools:
     patches: Patches
 
     def acts_on(self, autotuner: Any) -> bool:
-        """Whether the session wants to be asked about a kernel."""
+        """Whether the plugin acts on a kernel, so that the session is asked for its choice."""
+        # Inductor made a placeholder only to measure it for a decision about fusion. `graph_shape` acts on it.
         if self.session.is_paused or is_placeholder(autotuner):
             return False
         return not self.session.ignores(TUNER, kernel_name(autotuner))
@@ -156,8 +186,8 @@ class KernelTools:
 class GeneratedKernel:
     """A Triton kernel that Inductor generated.
 
-    The kernel begins in the state ``COMPILING``, and ends in the state ``CHOSEN``. It does not keep its autotuner
-    alive: Inductor's module of the graph does.
+    The kernel begins in the state ``COMPILING``, and ends in the state ``CHOSEN``. The object holds only a weak
+    reference to its autotuner. Inductor's module of the graph keeps the autotuner alive.
 
     :param question: asks for the kernel's choice; None if Inductor has nothing to choose.
     """
@@ -170,91 +200,113 @@ class GeneratedKernel:
         self._autotuner_reference = weakref.ref(autotuner)
         self._precompilation = precompilation
         self._question = question
-        self._compilation: futures.Future[None] | None = None
-        self._has_only_choice = False
-        self._is_raced = False
-        self._began_s = 0.0
-        self._compiled_s = 0.0
+        #: The job of the thread that compiles the kernel, or has compiled it; None if no thread was asked.
+        self._thread_job: futures.Future[None] | None = None
+        #: Whether the autotuner's lists hold only the choice. If the choice fails, the candidates are put back.
+        self._lists_only_choice = False
+        #: Whether a mode races the loaded choice with all candidates in the first launch.
+        self._must_race = False
+        #: The time at which Inductor began to compile all candidates, and the duration. Both are in seconds.
+        self._compiling_began_s = 0.0
+        self._compiling_took_s = 0.0
+        #: The times that this search measured, in milliseconds.
         self._times_ms: dict[Params, float] = {}
+        #: The times that the race measured, by launcher. Inductor has not asked for these times yet.
         self._raced_ms: dict[Any, float] = {}
 
     @property
     def _autotuner(self) -> Any:
-        """The kernel's autotuner, which lives while Inductor calls it."""
+        """The kernel's autotuner, which is alive while Inductor calls one of its methods."""
         return self._autotuner_reference()
 
-    def _own_question(self) -> KernelQuestion:
-        """Return the question of a kernel in which Inductor has something to choose."""
+    def _require_question(self) -> KernelQuestion:
+        """Return the question. Only a kernel in which Inductor has something to choose has a question."""
         assert self._question is not None
         return self._question
 
     # Compiling.
 
-    def compile_choice(self) -> bool:
-        """Compile only the choice, or begin to compile it in a thread.
+    def compile_choice(self) -> CompiledBy:
+        """Compile only the choice, or say that Inductor has to compile all candidates.
 
-        :returns: False if there is no choice that can be compiled. Inductor then has to compile all candidates.
+        Inductor calls ``precompile``, and this method acts first. The first launch after a thread's compilation calls
+        the method again.
         """
+        # Inductor has nothing to choose. A thread can then compile everything that the autotuner lists.
         if self._question is None:
-            return self._begin_thread()  # Inductor has nothing to choose, and the thread compiles everything
+            if self._begin_thread():
+                return CompiledBy.THREAD
+            return CompiledBy.INDUCTOR
+        # A mode such as --autotune-verify may race the choice, and a race needs all candidates.
         if self._tools.session.may_race(self._question.problem):
-            self._is_raced = True  # the first launch races the choice with all candidates
-            return False
+            self._must_race = True
+            return CompiledBy.INDUCTOR
+        # Inductor compiles a single candidate in any case. It may add a second one, and the first launch then asks.
         if len(self._question.candidate_list.configs) == 1 and not autotuners.descends(self._autotuner):
-            return False
+            return CompiledBy.INDUCTOR
         with self._ask() as tuning:
             for entry in tuning.offered_entries():
                 assert entry.choice is not None
                 try:
-                    self._compile_only(entry.choice)
-                    return True
+                    return self._compile_only(entry.choice)
                 except Exception as error:
                     tuning.reject(does_not_compile(describe_error(error)))
-            tuning.postpone()  # the first launch asks again, if there is one
-        return False
+            # No entry can be used. The first launch asks again, and Inductor then searches.
+            tuning.postpone()
+        return CompiledBy.INDUCTOR
 
-    def _compile_only(self, choice: Candidate) -> None:
-        """Compile a choice, or begin to compile it in a thread.
+    def _compile_only(self, choice: Candidate) -> CompiledBy:
+        """Compile and load a choice, or have a thread compile it.
 
         :raises Exception: if the choice does not compile.
         """
-        self._has_only_choice = True
-        autotuners.keep_only_choice(self._autotuner, self._own_question().candidate_list, choice)
+        self._lists_only_choice = True
+        autotuners.keep_only_choice(self._autotuner, self._require_question().candidate_list, choice)
         if self._begin_thread():
-            return
+            return CompiledBy.THREAD
         self._precompilation.run(self._autotuner)
         autotuners.keep_launcher(self._autotuner, choice)
         self.finish()
+        return CompiledBy.PLUGIN
 
     def _begin_thread(self) -> bool:
-        """Compile in a thread what the autotuner holds, if a thread may.
+        """Have a thread compile the candidates that the autotuner lists. The first launch waits for the thread.
 
-        :returns: whether a thread compiles. The first launch waits for it and loads the kernel.
+        :returns: whether a thread compiles.
         """
-        # After the thread has ended, the first launch compiles the rest itself.
-        has_ended = self._compilation is not None
-        if has_ended or self._autotuner.compile_results or not self._tools.threads.are_allowed():
+        # The first launch has waited for a thread, and now needs the compiled kernel at once.
+        if self._thread_job is not None:
             return False
-        self._compilation = self._tools.threads.submit(self._precompilation, self._autotuner)
+        # Inductor handed over compiled candidates, so only the loading remains.
+        if self._autotuner.compile_results:
+            return False
+        if not self._tools.threads.are_allowed():
+            return False
+        self._thread_job = self._tools.threads.submit(self._precompilation, self._autotuner)
+        self.state = KernelState.COMPILING_IN_THREAD
         self._replace_launch()
         return True
 
     def begin_compiling_all(self) -> None:
-        """Give the autotuner all its candidates, before Inductor compiles and loads them."""
-        if self._has_only_choice:
-            self._has_only_choice = False
-            autotuners.restore_candidates(self._autotuner, self._own_question().candidate_list)
-        self._began_s = HostTime.perf_counter()
+        """Put all candidates back into the autotuner's lists, before Inductor compiles and loads them."""
+        if self._lists_only_choice:
+            self._lists_only_choice = False
+            autotuners.restore_candidates(self._autotuner, self._require_question().candidate_list)
+        self._compiling_began_s = HostTime.perf_counter()
 
     def end_compiling_all(self) -> None:
-        """Have the kernel wait for its first launch, if there is something to choose."""
-        self._compiled_s = HostTime.perf_counter() - self._began_s
+        """Note that Inductor has compiled all candidates. The first launch asks for the choice, if there is a choice.
+
+        Inductor has something to choose if several candidates are loaded, or if it varies a single candidate in a
+        coordinate descent. A mode that races a single candidate also needs the first launch.
+        """
+        self._compiling_took_s = HostTime.perf_counter() - self._compiling_began_s
         autotuner = self._autotuner
-        has_rivals = self._is_raced or len(autotuner.launchers) > 1 or autotuners.descends(autotuner)
+        has_rivals = self._must_race or len(autotuner.launchers) > 1 or autotuners.descends(autotuner)
         if self._question is None or not has_rivals:
             self.finish()
         else:
-            self._wait()
+            self._wait_for_launch()
 
     def compile_all_and_launch(self, *args: Any, **kwargs: Any) -> Any:
         """Compile and load all candidates, as Inductor does, and launch the kernel.
@@ -265,13 +317,13 @@ class GeneratedKernel:
         self.end_compiling_all()
         return self._autotuner.run(*args, **kwargs)
 
-    def _wait(self) -> None:
+    def _wait_for_launch(self) -> None:
         """Have the next launch ask for the choice."""
         self.state = KernelState.WAITING
         self._replace_launch()
 
     def finish(self) -> None:
-        """Leave the kernel to its autotuner, and free the candidates."""
+        """End the plugin's part in this kernel, and free the list of candidates."""
         self.state = KernelState.CHOSEN
         self._question = None
 
@@ -286,27 +338,45 @@ class GeneratedKernel:
         """Load the choice before the autotuner launches the kernel, or have Inductor search in this launch.
 
         :param call: the launch.
+        :returns: another call to make in place of the launch; None if the autotuner launches the kernel now.
         """
         autotuner = self._autotuner
+        # From here on, the autotuner has Inductor's own `run` again.
         vars(autotuner).pop("run", None)
-        if self.state is KernelState.COMPILING and self._compilation is not None:
-            # If the thread has failed, so does the compilation in this thread, which handles the error.
-            futures.wait([self._compilation])
-            if not self.compile_choice():
-                self.begin_compiling_all()
-                launch = call.with_arguments()
-                return CallInstead(self.compile_all_and_launch, launch.args, launch.kwargs)
+        if self.state is KernelState.COMPILING_IN_THREAD and self._load_from_thread() is CompiledBy.INDUCTOR:
+            self.begin_compiling_all()
+            launch = call.with_arguments()
+            # The guard of the plugin must not catch errors of this compilation, so the compilation is a call instead.
+            return CallInstead(self.compile_all_and_launch, launch.args, launch.kwargs)
+        # The thread's choice is loaded, or an error of the plugin has ended its part.
         if self.state is not KernelState.WAITING:
             return None
-        is_settled = autotuners.is_chosen_by_inductor(autotuner) and not self._is_raced
-        if is_settled or not self._tools.acts_on(autotuner):
+        # Inductor has the result of a coordinate descent, and no mode wants to race it.
+        if autotuners.is_chosen_by_inductor(autotuner) and not self._must_race:
+            self.finish()
+            return None
+        # A test may have paused the plugin after the compilation.
+        if not self._tools.acts_on(autotuner):
             self.finish()
             return None
         self._choose(call)
         return None
 
+    def _load_from_thread(self) -> CompiledBy:
+        """Wait for the thread that compiles the kernel, and load the result in the launching thread.
+
+        If the compilation failed in the thread, it fails here again, and is handled here.
+        """
+        assert self._thread_job is not None
+        futures.wait([self._thread_job])
+        self.state = KernelState.COMPILING
+        return self.compile_choice()
+
     def _choose(self, call: HookedCall) -> None:
-        """Load the choice. If there is none, begin a search that ends with the launch."""
+        """Load the choice. If there is none, begin a search that ends with the launch.
+
+        :param call: the launch. A search enters two contexts, which end after Inductor has measured and launched.
+        """
         call.enter(self._until_chosen())
         with ExitStack() as exits:
             tuning = exits.enter_context(self._ask())
@@ -321,25 +391,26 @@ class GeneratedKernel:
 
     @contextmanager
     def _until_chosen(self) -> Iterator[None]:
-        """Let the kernel wait again, if an error, a skipped test or Ctrl-C ends the search."""
+        """Have the next launch ask again, if an error, a skipped test or Ctrl-C ends the search."""
         try:
             yield
         finally:
             if self.state is not KernelState.CHOSEN:
-                self._wait()
+                self._wait_for_launch()
 
     def _load_choice(self, tuning: Tuning, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         """Load the choice beside the candidates, let a mode race it, and keep only the choice.
 
-        :returns: False if there is no choice that can be loaded.
+        :param args: the arguments of the launch; ``kwargs`` as well.
+        :returns: whether a choice is loaded. Otherwise Inductor has to search.
         """
         autotuner = self._autotuner
         for entry in tuning.offered_entries():
             choice = entry.choice
             assert choice is not None
             try:
-                autotuners.add_launcher(autotuner, self._own_question().candidate_list, choice)
-                race = KernelRace(autotuner, choice, args, kwargs, self._tools.benchmarks, self._compiled_s)
+                autotuners.add_launcher(autotuner, self._require_question().candidate_list, choice)
+                race = KernelRace(autotuner, choice, args, kwargs, self._tools.benchmarks, self._compiling_took_s)
                 tuning.race(race.build)
                 autotuners.keep_launcher(autotuner, choice)
                 return True
@@ -348,33 +419,39 @@ class GeneratedKernel:
         return False
 
     def _ask(self) -> AbstractContextManager[Tuning]:
-        """Ask the session for the choice."""
+        """Return the context of the session's answer: the tuning offers entries, or records a search."""
         session = self._tools.session
         if session.picks_candidates:
             session.at_next_test(forget_compiled)  # the next test gets another candidate
-        return session.tuning(self._own_question())
+        return session.tuning(self._require_question())
 
     # Searching.
 
     def end_search(self, tuning: Tuning) -> None:
         """Record the choice of a search that Inductor made in a launch."""
-        # Inductor measures nothing if one launcher was left.
+        # Inductor measures nothing if only a single candidate could be loaded.
         if self._times_ms:
             self._record(tuning)
         self.finish()
 
     def _record(self, tuning: Tuning) -> None:
+        """Record the choice and the times of all measured candidates.
+
+        Inductor keeps only the launcher of its choice. If the choice has no finite time, every candidate failed.
+        """
         params = params_of(self._autotuner.launchers[0].config)
         time_ms = self._times_ms.get(params, math.inf)
         if not math.isfinite(time_ms):
             tuning.not_recorded(EVERY_CANDIDATE_FAILED)
             return
-        candidates = [build_candidate(*measurement) for measurement in self._times_ms.items()]
+        candidates = []
+        for candidate_params, candidate_ms in self._times_ms.items():
+            candidates.append(build_candidate(candidate_params, candidate_ms))
         tuning.record(build_candidate(params, time_ms), candidates)
 
     @contextmanager
     def racing(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[None]:
-        """Race the candidates of the list. Inductor asks for their times inside.
+        """Race the candidates of the list. Inside the context, Inductor asks for their times, one after the other.
 
         :param args: the arguments of the launch; ``kwargs`` as well.
         """
@@ -383,10 +460,14 @@ class GeneratedKernel:
         try:
             yield
         finally:
-            self._raced_ms = {}  # Inductor measures other candidates afterwards
+            # A coordinate descent may follow. Inductor measures its candidates itself.
+            self._raced_ms = {}
 
     def take_raced_time(self, launcher: Any) -> float | None:
-        """Return the time of a launcher in the race, in milliseconds; None if the launcher did not race."""
+        """Return the time of a launcher in the race, in milliseconds; None if the launcher did not race.
+
+        The time is removed, so that a second question about the same launcher leads to a new measurement.
+        """
         return self._raced_ms.pop(launcher, None)
 
     def note_time(self, launcher: Any, time_ms: float) -> None:
@@ -395,7 +476,7 @@ class GeneratedKernel:
 
 
 class LaunchHook(CallHook):
-    """Stands in for the ``run`` of an autotuner until its kernel has its choice."""
+    """Acts before the first launch of a kernel, which is a call of its autotuner's ``run``."""
 
     def __init__(self, kernel: GeneratedKernel) -> None:
         self._kernel = kernel
@@ -416,7 +497,7 @@ class LaunchHook(CallHook):
 
 @dataclass(frozen=True)
 class KernelRace:
-    """The race of a loaded choice, whose launcher is loaded beside all candidates.
+    """A race between a loaded choice and the candidates that Inductor would measure. All of them are loaded.
 
     :param args: the kernel's arguments in its first launch; ``kwargs`` as well.
     :param compiled_s: the seconds that the compilation of the candidates took.
@@ -446,7 +527,10 @@ class KernelRace:
         return dict(zip(candidates, runners, strict=True))
 
     def _list_launchers(self) -> dict[Params, Any]:
-        """Return the launchers that race: the choice, then the candidates that Inductor measures."""
+        """Return the launchers that race, by params: the choice, then the candidates that Inductor measures.
+
+        The choice may also be among these candidates. Both have the same params then, and race once.
+        """
         launchers = autotuners.select_measurable(self.autotuner, self.autotuner.launchers)
         choice = autotuners.find_launcher(self.autotuner, self.choice)
         return {params_of(launcher.config): launcher for launcher in (choice, *launchers)}

@@ -18,6 +18,7 @@ from pytest_autotune.tuners.inductor import autotuners
 from pytest_autotune.tuners.inductor.benchmarks import Benchmarks
 from pytest_autotune.tuners.inductor.generated_kernel import (
     TUNER,
+    CompiledBy,
     CompileThreads,
     GeneratedKernel,
     KernelQuestion,
@@ -82,7 +83,7 @@ class PrecompileHook(CallHook):
         precompilation = Precompilation(call.original, reload_kernel, call.arguments["static_triton_bundle_key"])
         kernel = GeneratedKernel(self._tools, autotuner, precompilation, question)
         self._kernels[autotuner] = kernel
-        if kernel.compile_choice():
+        if kernel.compile_choice() is not CompiledBy.INDUCTOR:
             return CallResult(None)
         kernel.begin_compiling_all()
         call.state = kernel
