@@ -10,7 +10,8 @@ import pytest
 
 from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Identity, Problem, Value
-from pytest_autotune.modes.verify import TIME_OVER, Share, Verdict, Verify, list_verdicts, parse
+from pytest_autotune.modes.verify import TIME_OVER, Share, Verify, build_verdict_event, list_verdicts, parse
+from pytest_autotune.modes.verify_race import Verdict
 from pytest_autotune.report.gate import Limit
 from pytest_autotune.run.lookup import Lookup, Outcome, Policy
 from pytest_autotune.run.rows import ProblemRow
@@ -199,7 +200,7 @@ def test_max_drift_fails_if_time_ends_before_any_race() -> None:
     rows = tuple(ProblemRow(problem, Outcome.HIT) for problem in PROBLEMS[:2])
     lookups = [Lookup(Identity(row.problem, ())) for row in rows]
     verdicts = (Verdict("it cannot be launched"), Verdict(TIME_OVER))
-    events = tuple(verdict.event(lookup) for verdict, lookup in zip(verdicts, lookups, strict=True))
+    events = tuple(build_verdict_event(verdict, lookup) for verdict, lookup in zip(verdicts, lookups, strict=True))
 
     section = Verify(Share(), 1.0, Limit.parse("0")).build_section(
         result(loaded=(("c", 2),), rows=rows, mode_events=events)

@@ -1,8 +1,8 @@
-"""The modes: what a run can do besides loading and dumping. Each is a module here and a row of :data:`MODES`.
+"""The modes, which a run can have besides loading and dumping. Each mode is a module here and a row of :data:`MODES`.
 
-The module has a subclass of :class:`pytest_autotune.run.mode.Mode`, with all that the mode does, and the functions that
-:class:`ModeRow` calls. It is imported if a run asks for the mode. Without the module and the row the mode is gone, and
-all else works as before.
+The module has a subclass of :class:`pytest_autotune.run.mode.Mode`, with everything that the mode does, and the
+functions that :class:`ModeRow` calls. The module is imported if a run asks for the mode. If a developer deletes the
+module and the row, the mode is gone, and everything else works as before.
 """
 
 from __future__ import annotations

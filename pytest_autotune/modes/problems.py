@@ -1,7 +1,8 @@
 """The mode ``--autotune-problems``: which problems of production does no test ask for?
 
-``pytest_autotune.use(…, report=PATH)`` wrote the problems of production into files. A problem is covered if a test of
-this run asks for its kernel with its key, on any device.
+``pytest_autotune.use(…, report=PATH)`` wrote the problems of production into files, one JSON object for each line:
+``{"tuner": "triton", "kernel": "lib.matmul", "key": {"M": 4096}}``. A problem is covered if a test of this run asks for
+its kernel with its key, on any device.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class ProblemReports:
     torn_lines: list[str] = field(default_factory=list)
 
     def add_file(self, path: str, typed_path: str) -> None:
-        """Add the problems of a file.
+        """Add the problems of a file. A line that is no JSON is torn, and is left out.
 
         :param typed_path: the path as the user typed it, for messages.
         :raises CacheError: if the file holds anything else, or nothing but torn lines.
@@ -68,6 +69,7 @@ class ProblemReports:
             self.counts[_decode_problem(values, place)] += 1
             problem_count += 1
         if torn_lines and not problem_count:
+            # The user named a file of another kind.
             raise CacheError(torn_lines[0], _NO_PROBLEM)
         self.torn_lines += torn_lines
 
@@ -89,7 +91,7 @@ def _decode_problem(values: Any, place: str) -> ProductionProblem:
 
 
 def _to_hashable(value: Any) -> Any:
-    """Return a value of JSON as Python had it. JSON writes a tuple as a list."""
+    """Return a value of JSON as Python had it: JSON writes the tuple ``(16, 32)`` as the list ``[16, 32]``."""
     if isinstance(value, list):
         return tuple(map(_to_hashable, value))
     return value
@@ -99,6 +101,7 @@ class ProblemsOfTests:
     """The problems of a run, and the first test of each."""
 
     def __init__(self, result: RunResult) -> None:
+        #: (tuner, kernel) -> key -> node id of the first test that asks for the key; empty for a lookup outside tests.
         self._tests_by_kernel: dict[tuple[str, str], dict[frozenset[tuple[str, Any]], str]] = {}
         # If two tests are equally near, the test whose problem comes first in a file is named, as in runs.
         for row in sorted(result.rows, key=lambda row: row.problem.sort_key):
@@ -124,11 +127,12 @@ class ProblemsOfTests:
         problem_text = to_one_line(str(problem))
         test_by_key = self._tests_by_kernel.get((problem.tuner, problem.kernel), {})
         if not test_by_key:
+            # No test asks for the kernel at all, so there is no nearest problem.
             return Finding("UNCOVERED", problem_text, f"{text}, nor is this kernel with another key")
         key = dict(problem.key)
         nearest_key = min(test_by_key, key=lambda tested_key: distance(key, dict(tested_key)))
         differing_values = [f"{name}={value}" for name, value in sorted(nearest_key - problem.key)]
-        # If the nearest key has no other values, it only lacks some.
+        # Without a differing value, the nearest key has only a part of the problem's values.
         nearest = ", ".join(differing_values) or "no more"
         return Finding("UNCOVERED", problem_text, f"{text}; the nearest has {nearest}", test_by_key[nearest_key])
 
@@ -143,9 +147,11 @@ class Problems(Mode):
 
     def __init__(self, files: Sequence[tuple[str, str]]) -> None:
         self._files = files
+        #: The values of the option, as the user types them.
+        self._typed_value = " ".join(typed_path for _, typed_path in files)
 
     def __str__(self) -> str:
-        return " ".join(typed_path for _, typed_path in self._files)
+        return self._typed_value
 
     def build_section(self, result: RunResult) -> Section:
         reports = ProblemReports()
@@ -153,20 +159,23 @@ class Problems(Mode):
             for path, typed_path in self._files:
                 reports.add_file(path, typed_path)
         except CacheError as error:
-            return Section(self.name, str(self), gate=Gate(str(self), f"--autotune-problems: {error}"))
+            # A file that cannot be read fails the run.
+            gate = Gate(self._typed_value, f"--autotune-problems: {error}")
+            return Section(self.name, self._typed_value, gate=gate)
         tested = ProblemsOfTests(result)
         uncovered = [problem for problem in reports.counts if not tested.has(problem)]
+        # The problem that production asked for most often comes first.
         uncovered.sort(key=lambda problem: (-reports.counts[problem], str(problem)))
         findings = [tested.build_finding(problem, reports.counts[problem]) for problem in uncovered]
         lines = _list_lines(reports, len(findings), result.collected.incomplete_reason)
-        data = []
+        json_rows = []
         for finding in findings:
-            data.append({"problem": finding.problem, "nearest_test": finding.test, "reason": finding.text})
-        return Section(self.name, str(self), lines, tuple(findings), data={"uncovered": data})
+            json_rows.append({"problem": finding.problem, "nearest_test": finding.test, "reason": finding.text})
+        return Section(self.name, self._typed_value, lines, tuple(findings), data={"uncovered": json_rows})
 
 
 def _list_lines(reports: ProblemReports, uncovered_count: int, incomplete_reason: str) -> tuple[str, ...]:
-    """Return the lines of the summary.
+    """Return the lines of the summary: the numbers, and the place of the first torn line.
 
     :param incomplete_reason: why the run was not complete; empty if it was complete.
     """

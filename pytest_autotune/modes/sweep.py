@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from operator import itemgetter
 
 from pytest_autotune.cache.model import Candidate, Entry, Identity, Problem
 from pytest_autotune.cache.wording import describe_count, to_one_line
@@ -32,9 +33,9 @@ class Sweep(Mode):
 
     :param seed: as the user typed it; empty for a part of a series.
     :param part: the number of the sweep in its series, from 1; 0 outside a series.
-    :param parts: the number of sweeps in the series; 0 outside a series. The series runs every candidate of a problem
-        that has at most so many candidates.
-    :param ran_with: the candidates that the current test ran with, as entries.
+    :param parts: the number of sweeps in the series; 0 outside a series. A series of 5 sweeps runs every candidate of a
+        problem that has up to 5 candidates.
+    :param ran_with: the entries of the candidates that the current test ran with.
     """
 
     seed: str = ""
@@ -46,10 +47,15 @@ class Sweep(Mode):
     error_with_caches = "a sweep loads and dumps nothing"
     picks_candidates = True
 
-    def __str__(self) -> str:
+    @property
+    def typed_value(self) -> str:
+        """The value of ``--autotune-sweep`` as the user types it: a seed such as ``7``, or a part such as ``2/5``."""
         if self.parts:
             return f"{self.part}/{self.parts}"
         return self.seed
+
+    def __str__(self) -> str:
+        return self.typed_value
 
     def ordered(self, problem: Problem, candidates: Iterable[Candidate]) -> list[Candidate]:
         """Return the candidates in the order in which a problem tries them in this sweep.
@@ -57,13 +63,15 @@ class Sweep(Mode):
         A digest of seed, problem and candidate decides the order. The order in which the tuner lists the candidates
         has no influence. The sweeps of a series rotate the same order, so that each begins with another candidate.
         """
-        candidate_by_encoding = {_encoded(candidate): candidate for candidate in candidates}
         prefix = repr((self.seed, problem.digest)).encode()
-        ranked = sorted(candidate_by_encoding, key=lambda encoding: hashlib.sha256(prefix + encoding).digest())
+        candidate_by_digest = {}
+        for candidate in candidates:
+            candidate_by_digest[hashlib.sha256(prefix + _encode(candidate)).digest()] = candidate
+        ranked = [candidate for _, candidate in sorted(candidate_by_digest.items(), key=itemgetter(0))]
         if not ranked:
             return []
         first = self._find_first_position(len(ranked))
-        return [candidate_by_encoding[encoding] for encoding in ranked[first:] + ranked[:first]]
+        return ranked[first:] + ranked[:first]
 
     def _find_first_position(self, candidate_count: int) -> int:
         """Return the position of the candidate that this sweep begins with; 0 outside a series.
@@ -77,7 +85,10 @@ class Sweep(Mode):
         return (self.part - 1) * spread // self.parts % candidate_count
 
     def build_source(self, question: Question, reporter: Reporter) -> Source | None:
-        """Return the source of the problem's candidates, in the order of this sweep."""
+        """Return the source of the problem's candidates, in the order of this sweep.
+
+        If the tuner does not know its candidates before its search, or fails to list them, the source has none.
+        """
         problem = question.problem
         candidates: Sequence[Candidate] = ()
         with reporter.guard(problem.tuner, "candidates()"):
@@ -106,24 +117,27 @@ class Sweep(Mode):
     def build_section(self, result: RunResult) -> Section:
         """Return the section about the candidates that ran. It replaces the counts of hits and misses."""
         entries = _list_swept_entries(result)
-        labels = {row.problem: row.label for row in result.rows}
-        rows = _list_rows(result, entries)
-        data = []
+        sweep_rows = _list_rows(result, entries)
+        label_by_problem = {row.problem: row.label for row in result.rows}
         findings = []
-        for row in rows:
-            data.append(row.build_mapping())
-            findings.append(row.build_finding(describe_problem(row.problem, labels[row.problem])))
+        row_mappings = []
+        for sweep_row in sweep_rows:
+            problem_text = describe_problem(sweep_row.problem, label_by_problem[sweep_row.problem])
+            findings.append(sweep_row.build_finding(problem_text))
+            row_mappings.append(sweep_row.build_mapping())
+        # In the JSON report, "seed" is also the part of a series.
+        json_data = {"seed": self.typed_value, "rows": row_mappings}
         return Section(
             self.name,
-            str(self),
-            self._list_lines(entries, rows),
+            self.typed_value,
+            self._list_lines(entries, sweep_rows),
             tuple(findings),
             stands_for_counts=True,
-            data={"modes": {self.name: {"seed": str(self), "rows": data}}},
+            data={"modes": {self.name: json_data}},
         )
 
     def _list_lines(self, entries: Sequence[Entry], rows: Sequence[SweepRow]) -> tuple[str, ...]:
-        """Return the lines of the summary.
+        """Return the lines of the summary. In a series, a line says how many more sweeps run all candidates.
 
         :param entries: the entries of the candidates that problems ran with.
         :param rows: the candidates of failed tests, and the candidates that problems could not use.
@@ -131,12 +145,17 @@ class Sweep(Mode):
         candidate_counts = {entry.problem: len(entry.candidates) for entry in entries}
         if not candidate_counts:
             return (NO_LOOKUPS,)
-        line = f"{describe_count(len(candidate_counts), 'problem')} ran with candidates of --autotune-sweep={self}"
+        problems = describe_count(len(candidate_counts), "problem")
+        line = f"{problems} ran with candidates of --autotune-sweep={self.typed_value}"
         failed_problems = {row.problem for row in rows if row.failed_test}
         if failed_problems:
             line += f"; {len(failed_problems)} of them in tests that failed"
+        if not self.parts:
+            # A sweep with a seed runs a random candidate of each problem, however many there are.
+            return (line,)
         large_counts = [count for count in candidate_counts.values() if count > self.parts]
-        if not self.parts or not large_counts:
+        if not large_counts:
+            # The series runs every candidate.
             return (line,)
         large_problems = describe_count(len(large_counts), "problem has", "problems have")
         limit = f"{large_problems} more than {self.parts} candidates, {max(large_counts)} at most"
@@ -181,7 +200,9 @@ def _list_swept_entries(result: RunResult) -> list[Entry]:
 
 
 def _list_rows(result: RunResult, entries: Sequence[Entry]) -> list[SweepRow]:
-    """Return the rows of a sweep: the rows of failed tests first, and then by the order of the problems.
+    """Return the rows of a sweep: the candidates that problems could not use, and the candidates of failed tests.
+
+    The rows of failed tests come first. Otherwise the rows have the order of the problems in the result.
 
     :param entries: the entries of the candidates that problems ran with.
     """
@@ -193,6 +214,7 @@ def _list_rows(result: RunResult, entries: Sequence[Entry]) -> list[SweepRow]:
                 rows.add(SweepRow(entry.problem, candidate))
     for event in result.collected.mode_events:
         if event.kind != FAILED_WITH or event.entry is None or event.entry.choice is None:
+            # A failed test that ran with the tuner's own choice did not run with a candidate of the sweep.
             continue
         if event.entry.problem in order:
             rows.add(SweepRow(event.entry.problem, event.entry.choice, event.test))
@@ -201,21 +223,25 @@ def _list_rows(result: RunResult, entries: Sequence[Entry]) -> list[SweepRow]:
 
 @dataclass(frozen=True)
 class SweptCandidates:
-    """The source of the candidates of a sweep: the first, and after each rejection the next."""
+    """The source of the candidates of a sweep: it offers the first candidate, and after each rejection the next.
+
+    :param ordered: the candidates in the order of the sweep.
+    """
 
     ordered: Sequence[Candidate]
 
     def ask(self, question: Question, rejections: Sequence[Rejection]) -> Answer | None:
         """Return the next candidate; see :class:`pytest_autotune.run.sources.Source`."""
         own_rejections = select_rejections(rejections, self)
-        number = len(own_rejections)
-        if number == len(self.ordered):
+        # The tuner has rejected as many candidates from the front of the order.
+        next_position = len(own_rejections)
+        if next_position == len(self.ordered):
             return None
         candidates = list(self.ordered)
         for position, rejection in enumerate(own_rejections):
             # The report lists the rejected candidates with their reasons.
             candidates[position] = replace(candidates[position], failed=rejection.reason)
-        entry = Entry(question.problem, question.fingerprint, self.ordered[number], tuple(candidates))
+        entry = Entry(question.problem, question.fingerprint, self.ordered[next_position], tuple(candidates))
         return Answer(result=UsedEntry(entry))
 
 
@@ -237,5 +263,6 @@ def make(sweep: Sweep) -> Sweep:
     return sweep
 
 
-def _encoded(candidate: Candidate) -> bytes:
+def _encode(candidate: Candidate) -> bytes:
+    """Return the bytes that tell a candidate from all other candidates of its problem, without its time."""
     return repr((candidate.id, [value.encoded for value in candidate.params])).encode()

@@ -1,8 +1,7 @@
-"""Verify: loaded choices are raced against the other candidates. Is each choice still the fastest?
+"""Verify: is each loaded choice still the fastest? The mode races loaded choices and judges the verdicts.
 
-A race is a tuning in which the choice wins ties. Another candidate beats the choice only if it also wins a second race
-against the choice alone: by :data:`SLOWER_THRESHOLD`, and by more than three standard errors. Only times of one race
-are compared with each other. A race never uses the times in a cache file, which may come from another machine.
+:mod:`pytest_autotune.modes.verify_race` has the race itself. A process that runs tests races a choice in its first
+lookup, and writes the verdict as an event. The process that ends the run reads the verdicts of all processes.
 """
 
 from __future__ import annotations
@@ -13,12 +12,11 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from pytest_autotune.cache.diff import find_winner
 from pytest_autotune.cache.host_time import HostTime
-from pytest_autotune.cache.model import Candidate, Entry, Identity, Problem
-from pytest_autotune.cache.ties import measurement_noise
-from pytest_autotune.cache.wording import describe_count, describe_duration, describe_error, round_significant
+from pytest_autotune.cache.model import Entry, Identity, Problem
+from pytest_autotune.cache.wording import describe_count, describe_error, round_significant
 from pytest_autotune.modes import parse_part
+from pytest_autotune.modes.verify_race import Verdict, find_verdict
 from pytest_autotune.report.findings import build_finding
 from pytest_autotune.report.gate import Limit, explain_empty_run, explain_unreachable_entries
 from pytest_autotune.run.lookup import Lookup, Outcome
@@ -26,16 +24,11 @@ from pytest_autotune.run.mode import Mode
 from pytest_autotune.run.reporter import Reporter
 from pytest_autotune.run.result import Gate, ProblemRemark, RunResult, Section
 from pytest_autotune.run.tuning import Tuning
-from pytest_autotune.tuners.measuring.clocks import Clock, Runner
-from pytest_autotune.tuners.measuring.launching import CandidateResult as Launched
-from pytest_autotune.tuners.measuring.race import Contest, Limits, Race, RaceOutcome, TunerRace
-from pytest_autotune.tuners.shared.candidates import LaunchError, rounded_us
+from pytest_autotune.tuners.measuring.race import Contest, TunerRace
 from pytest_autotune.workers.coordinator import Claim
 from pytest_autotune.workers.events import Event
 from pytest_autotune.workers.locks import in_distributed_run
 
-#: A choice counts as slower if its time exceeds the time of another candidate by this share of that candidate's time.
-SLOWER_THRESHOLD = 0.05
 ALL = "all"
 #: The kinds of events: a loaded choice was raced, or was not.
 RACED = "raced"
@@ -43,13 +36,10 @@ NOT_RACED = "not raced"
 #: Reasons for not racing a choice.
 CANNOT_RACE = "its tuner cannot race it"
 TIME_OVER = "the time for it was over"
-DISTURBED = "something else may have run on the device"
-#: The most time of one race. Long kernels differ less from launch to launch.
-LIMITS = Limits(each_us=50_000.0, all_us=300_000.0)
 
 
 class Share(NamedTuple):
-    """One of several parts of all problems, such as ``2/7``. Only the problems of the part are raced in this run.
+    """One of several parts of all problems, such as ``2/7``. This run races only choices of problems in the part.
 
     :param part: the number of the part, from 1 to ``parts``.
     :param parts: the number of parts. They have about the same number of problems.
@@ -66,66 +56,6 @@ class Share(NamedTuple):
     def has_turn(self, problem: Problem) -> bool:
         """Whether a problem belongs to this part. The problem's digest alone decides, so the part is stable."""
         return int(problem.digest, 16) % self.parts == self.part - 1
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """The result for a loaded choice of this run's part of the problems.
-
-    :param not_raced: why the choice was not raced; empty if it was raced.
-    :param raced: the number of candidates that raced, the choice included.
-    :param slower: the extra time of the choice, as a share of the faster candidate's time; 0 if no candidate is faster.
-    :param choice_us: the time of the choice, in microseconds; 0 if no candidate is faster.
-    :param faster_us: the time of the faster candidate, in microseconds; 0 if no candidate is faster.
-    :param error_us: two standard errors of the difference between these times, in microseconds.
-    :param seconds: the whole time, with compiling and waiting.
-    :param device_seconds: the time in which the race held the device.
-    :param entry: replaces the loaded entry in a dump; None if no candidate is faster.
-    """
-
-    not_raced: str = ""
-    raced: int = 0
-    slower: float = 0.0
-    choice_us: float = 0.0
-    faster_us: float = 0.0
-    error_us: float = 0.0
-    seconds: float = 0.0
-    device_seconds: float = 0.0
-    entry: Entry | None = None
-
-    def event(self, lookup: Lookup) -> Event:
-        """Return the verdict as an event of the log."""
-        kind, claim = RACED, _claim_name(lookup)
-        if self.not_raced:
-            kind, claim = NOT_RACED, ""
-        data = {name: value for name, value in self.data.items() if value}
-        return Event(kind, lookup.identity, self.entry, lookup.test, data, claim)
-
-    @property
-    def data(self) -> dict[str, Any]:
-        """All fields but the entry."""
-        return {name: value for name, value in vars(self).items() if name != "entry"}
-
-    @property
-    def is_slower(self) -> bool:
-        """Whether another candidate beat the choice in both races."""
-        return self.entry is not None
-
-    @property
-    def faster(self) -> str:
-        """The faster candidate, in words; empty if there is none."""
-        if self.entry is None:
-            return ""
-        return str(find_winner(self.entry) or "")
-
-    def __str__(self) -> str:
-        if self.not_raced:
-            return f"not verified: {self.not_raced}"
-        if not self.is_slower:
-            return "as fast as any"
-        error = describe_duration(round_significant(self.error_us, 2))
-        times = f"{describe_duration(self.choice_us)} -> {describe_duration(self.faster_us)}, +-{error}"
-        return f"the choice takes {1 + self.slower:.2f} x ({self.faster}), {times}"
 
 
 class Verify(Mode):
@@ -147,13 +77,13 @@ class Verify(Mode):
     def __str__(self) -> str:
         return str(self._share)
 
-    # In a process that runs tests.
+    # Methods for a process that runs tests.
 
     @property
     def _refusal(self) -> str:
         """Why no race may begin now; empty if a race may begin."""
-        # Ranks that race a kernel with a collective operation would wait for each other.
         if in_distributed_run():
+            # All ranks must launch a kernel with a collective operation, and they do not race the same choices.
             return "one of several ranks"
         if self._remaining_s <= 0:
             return TIME_OVER
@@ -167,7 +97,8 @@ class Verify(Mode):
     def race(self, reporter: Reporter, tuning: Tuning, contest: Callable[[], Any]) -> None:
         """Race the loaded choice of a tuning, and report the verdict as an event.
 
-        A choice is raced once in a run: the first worker that gets the claim races it.
+        A choice is raced once in a run: the first worker that gets the claim races it. A race does not begin if the
+        tuner has no race for the choice, or if :attr:`_refusal` has a reason.
         """
         lookup = tuning.lookup
         try:
@@ -176,11 +107,11 @@ class Verify(Mode):
             built_contest = describe_error(error)
         if isinstance(built_contest, str):
             # The tuner has no race for this choice, and says why.
-            reporter.append_event(Verdict(built_contest).event(lookup))
+            reporter.append_event(build_verdict_event(Verdict(built_contest), lookup))
             return
         refusal = self._refusal
         if refusal:
-            reporter.append_event(Verdict(refusal).event(lookup))
+            reporter.append_event(build_verdict_event(Verdict(refusal), lookup))
             return
         claiming = reporter.coordinator.claim(_claim_name(lookup), None)
         with reporter.guarded(lookup.problem.tuner, claiming, Claim()) as claim:
@@ -188,31 +119,35 @@ class Verify(Mode):
                 # Another worker races the choice, or has raced it.
                 return
             started = HostTime.perf_counter()
-            verdict = _find_verdict(tuning, built_contest)
+            verdict = find_verdict(tuning, built_contest)
             seconds = HostTime.perf_counter() - started
             self._remaining_s -= seconds
             if isinstance(built_contest, Contest):
+                # The tuner spent this time before the race, for example on compiling candidates.
                 seconds += built_contest.spent_s
             # The event is written while the claim is held, so that a waiting worker finds it.
-            reporter.append_event(replace(verdict, seconds=round_significant(seconds)).event(lookup))
+            verdict = replace(verdict, seconds=round_significant(seconds))
+            reporter.append_event(build_verdict_event(verdict, lookup))
 
-    # In the process that ends the run.
+    # Methods for the process that ends the run.
 
     def list_replacing_entries(self, events: Sequence[Event], lookups: Sequence[Lookup]) -> Iterable[Entry]:
-        """Return the entries of faster candidates, one entry for each problem.
+        """Return the entries of faster candidates, one entry for each identity.
 
-        Workers on two machines may have raced the same choice. The race with the largest difference counts.
+        Workers on two machines may have raced the same choice: see :func:`_rank_race`.
         """
         asked = {(lookup.identity, lookup.test) for lookup in lookups}
-        reported = list(list_verdicts(events))
-        # The entries make the order equal in each run if two differences are equal.
-        reported.sort(key=lambda report: (report.verdict.slower, repr(report.verdict.entry)))
         entries: dict[Identity, Entry] = {}
-        for report in reported:
+        for report in sorted(list_verdicts(events), key=_rank_race):
             entry = report.verdict.entry
-            # The race of a choice that a single test's own cache gave belongs into that cache.
-            if entry is not None and (report.event.identity, report.event.test) in asked:
-                entries[entry.identity] = entry
+            if entry is None:
+                # No candidate is faster than the choice.
+                continue
+            if (report.event.identity, report.event.test) not in asked:
+                # The choice came from the own cache of a test, and its race belongs into that cache.
+                continue
+            # A later report replaces an earlier one.
+            entries[entry.identity] = entry
         return list(entries.values())
 
     def build_section(self, result: RunResult) -> Section:
@@ -269,13 +204,14 @@ class Verify(Mode):
         return lines
 
     def _find_verdicts(self, result: RunResult) -> dict[Problem, Verdict]:
-        """Return the verdict on each problem of this run's part that used a loaded choice."""
-        reported = list(list_verdicts(result.collected.mode_events))
-        # Workers on two machines may race the same choice. The race with the largest difference counts: it comes last.
-        reported.sort(key=_verdict_sort_key)
+        """Return the verdict on each problem of this run's part that used a loaded choice.
+
+        Workers on two machines may have raced the same choice: see :func:`_rank_race`.
+        """
         verdicts = {}
-        for report in reported:
+        for report in sorted(list_verdicts(result.collected.mode_events), key=_rank_race):
             if report.event.identity is not None:
+                # A later report replaces an earlier one.
                 verdicts[report.event.identity.problem] = report.verdict
         for row in result.rows:
             is_used = row.outcome is Outcome.HIT and row.entry is not None and not row.entry.is_failure
@@ -287,12 +223,13 @@ class Verify(Mode):
     def _judge(self, result: RunResult, slower_count: int, tally: Tally) -> Gate:
         """Return the verdict on the limit of slower choices (``--autotune-max-drift``).
 
-        The limit fails the run if too many choices are slower. It also fails the run if it could not judge what it
-        should: a gate that judged nothing must not pass. If nothing was loaded, or no choice of this part was used,
-        the gate is skipped.
+        The gate fails if too many choices are slower. It also fails if it could not judge the choices that it should
+        judge, because a gate that judged nothing must not pass. The gate is skipped if nothing was loaded, or if no
+        choice of this part was used.
         """
         limit = self._limit
         if limit is None or result.gate.is_usage_error:
+            # The user set no limit, or the options of the run are wrong and the run fails for this reason.
             return Gate()
         excess = limit.describe_excess(slower_count, tally.raced)
         if excess:
@@ -376,6 +313,15 @@ def make(verify: Share, max_drift: Limit | None, verify_seconds: float) -> Verif
     return Verify(verify, verify_seconds, max_drift)
 
 
+def build_verdict_event(verdict: Verdict, lookup: Lookup) -> Event:
+    """Return a verdict as an event of the log. Only a race answers the claim, so another worker may still race."""
+    kind, claim = RACED, _claim_name(lookup)
+    if verdict.not_raced:
+        kind, claim = NOT_RACED, ""
+    data = {name: value for name, value in verdict.data.items() if value}
+    return Event(kind, lookup.identity, verdict.entry, lookup.test, data, claim)
+
+
 def _claim_name(lookup: Lookup) -> str:
     """Return the name under which workers claim a race. Its prefix keeps it apart from the claim of a tuning."""
     return f"verify-{lookup.identity.digest}"
@@ -396,176 +342,24 @@ def list_verdicts(events: Iterable[Event]) -> Iterator[ReportedVerdict]:
                 yield ReportedVerdict(event, Verdict(**event.data, entry=event.entry))
 
 
-def _verdict_sort_key(report: ReportedVerdict) -> tuple[float, bool, float]:
-    """Return a key that sorts the verdicts on one problem: the verdict that counts comes last."""
+def _rank_race(report: ReportedVerdict) -> tuple[float, bool, float, str]:
+    """Return a key that sorts the reports about one choice: the race that counts comes last.
+
+    The race with the largest difference counts, and any race counts more than a reason for not racing. The other values
+    make the order the same in each run if two differences are equal.
+    """
     verdict = report.verdict
-    return verdict.slower, not verdict.not_raced, verdict.seconds
+    return verdict.slower, not verdict.not_raced, verdict.seconds, repr(verdict.entry)
 
 
 def _build_remark(verdict: Verdict | None) -> ProblemRemark:
+    """Return the words about one problem for reports.
+
+    :param verdict: None if the problem used no loaded choice, or is not in this run's part.
+    """
     if verdict is None:
         return ProblemRemark("", {"verdict": None})
     word = ""
     if verdict.is_slower:
         word = "slower"
     return ProblemRemark(str(verdict), {"verdict": {**verdict.data, "faster": verdict.faster}}, word)
-
-
-# A race.
-
-
-def _find_verdict(tuning: Tuning, contest: Contest | TunerRace) -> Verdict:
-    """Race a choice, and return the verdict.
-
-    An error of a candidate becomes a verdict and is not raised: the test itself launches only the choice.
-    """
-    # On a CPU, equal candidates can differ by more than the threshold.
-    threshold = max(SLOWER_THRESHOLD, measurement_noise(tuning.lookup.problem.device))
-    try:
-        if isinstance(contest, Contest):
-            with contest.context():
-                outcome = _race_contest(contest, tuning, threshold)
-        else:
-            outcome = contest(threshold)
-    except LaunchError as error:
-        return Verdict(describe_error(error.kernel_error))
-    except Exception as error:
-        return Verdict(describe_error(error))
-    if isinstance(outcome, str):
-        return Verdict(outcome)
-    return _build_verdict(outcome, tuning.is_disturbed)
-
-
-def _build_verdict(outcome: RaceOutcome, is_disturbed: bool) -> Verdict:
-    """Return the verdict of a race.
-
-    :param is_disturbed: the tuning was disturbed while it waited for the device. The race does not know of that.
-    """
-    verdict = Verdict(raced=outcome.candidate_count, device_seconds=round_significant(outcome.measured_s))
-    if outcome.disturbed or is_disturbed:
-        return replace(verdict, not_raced=DISTURBED)
-    difference = outcome.slower
-    if difference is None:
-        return verdict
-    return replace(
-        verdict,
-        slower=round_significant(difference.slower),
-        choice_us=rounded_us(outcome.best_us * (1 + difference.slower)),
-        faster_us=rounded_us(outcome.best_us),
-        error_us=round_significant(2 * difference.error * outcome.best_us, 2),
-        entry=outcome.entry,
-    )
-
-
-def _race_contest(contest: Contest, tuning: Tuning, threshold: float) -> RaceOutcome | str:
-    """Race the choice of a tuning, and return the outcome; or the reason for not racing it, in words.
-
-    :param threshold: the share of its own time that a candidate must save to beat the choice.
-    """
-    entry = tuning.entry
-    assert entry is not None
-    choice = entry.choice
-    assert choice is not None
-    ordered = _list_choice_first(contest.candidates, choice)
-    if len(ordered) < 2 or not ordered[0].is_same_configuration(choice):
-        return "there is nothing to race it against"
-    runner_by_candidate = contest.ready(ordered)
-    racing = [candidate for candidate in ordered if candidate in runner_by_candidate]
-    if ordered[0] not in racing:
-        return "it cannot be launched"
-    if len(racing) < 2:
-        return "no other candidate can be launched"
-    runners = [runner_by_candidate[candidate] for candidate in racing]
-    with tuning.measuring(contest.processor):
-        started = HostTime.perf_counter()
-        challenge = race_choice(contest.make_clock(), runners, threshold, contest.expected)
-        outcome = replace(challenge.outcome, measured_s=HostTime.perf_counter() - started)
-    if challenge.winner is None:
-        return outcome
-    return replace(outcome, entry=_build_faster_entry(entry, tuning, racing, challenge))
-
-
-def _list_choice_first(candidates: Iterable[Candidate], choice: Candidate) -> list[Candidate]:
-    """Return the distinct candidates, with the choice in front if it is a candidate. A race wants the choice first."""
-    ordered = list(dict.fromkeys(candidates))
-    ordered.sort(key=lambda candidate: not candidate.is_same_configuration(choice))
-    return ordered
-
-
-def _build_faster_entry(
-    loaded_entry: Entry, tuning: Tuning, candidates: Sequence[Candidate], challenge: Challenge
-) -> Entry:
-    """Return the entry that replaces a loaded entry whose choice lost the race.
-
-    :param candidates: the candidates that raced, in the order of the challenge's results.
-    """
-    assert challenge.winner is not None
-    timed_candidates = []
-    for candidate, result in zip(candidates, challenge.results, strict=True):
-        timed_candidates.append(_with_time(candidate, result))
-    faster_choice = replace(candidates[challenge.winner], time_us=rounded_us(challenge.outcome.best_us))
-    timed_candidates[challenge.winner] = faster_choice
-    # The loaded entry may have an old name of the kernel, or a fingerprint without pruning.
-    identity = tuning.lookup.identity
-    return replace(
-        loaded_entry,
-        problem=identity.problem,
-        fingerprint=identity.fingerprint,
-        choice=faster_choice,
-        candidates=tuple(timed_candidates),
-        # The loaded specializations belong to the slower choice.
-        compiled=(),
-        versions=tuning.versions,
-    )
-
-
-def _with_time(candidate: Candidate, result: Launched) -> Candidate:
-    if result.measured is not None:
-        return replace(candidate, time_us=rounded_us(result.time_us))
-    if result.failed is not None:
-        return replace(candidate, failed=describe_error(result.failed))
-    return replace(candidate, failed="failed")
-
-
-@dataclass(frozen=True)
-class Challenge:
-    """The result of racing a choice against all other candidates, and then against the fastest of them alone.
-
-    :param winner: the index of the candidate that beat the choice in both races; None if no candidate did.
-    :param results: the results of all candidates in the first race.
-    :param outcome: the outcome of both races.
-    """
-
-    winner: int | None
-    results: Sequence[Launched]
-    outcome: RaceOutcome
-
-
-def race_choice(
-    clock: Clock, runners: Sequence[Runner], threshold: float, expected: tuple[type[BaseException], ...]
-) -> Challenge:
-    """Race a choice against other candidates, and once more against the candidate that beats it.
-
-    The fastest of many candidates was partly lucky in the first race. The second race, with new measurements, tells
-    whether it is really faster than the choice.
-
-    :param runners: the runners of the candidates, that of the choice first.
-    :param threshold: the share of its own time that a candidate must save to beat the choice.
-    :param expected: the errors with which a candidate may fail without ending the race.
-    """
-    race = Race(clock, LIMITS, expected, worth=threshold)
-    race.probe(runners)
-    results = race.finish()
-    choice_error = results[0].failed
-    if choice_error is not None:
-        raise choice_error
-    if race.choice == 0:
-        return Challenge(None, results, RaceOutcome(len(runners), race.disturbed))
-    second_race = Race(clock, LIMITS, expected, seed=1, worth=threshold)
-    second_race.probe([runners[0], runners[race.choice]])
-    _, challenger_result = second_race.finish()
-    outcome = RaceOutcome(len(runners), race.disturbed or second_race.disturbed)
-    difference = second_race.compare(0, 1)
-    if difference is None or not difference.is_slower(threshold):
-        return Challenge(None, results, outcome)
-    return Challenge(race.choice, results, replace(outcome, slower=difference, best_us=challenger_result.time_us))
