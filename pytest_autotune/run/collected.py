@@ -27,7 +27,7 @@ class Collected:
     :param crashed_workers: the workers that sent no last event.
     :param incomplete_reason: the first reason why the run was not complete; empty if it was complete.
     :param not_passed_reason: the first reason why a test that was selected did not pass; empty if all passed.
-    :param has_only_skips: that reason is a skipped test or an ignored test file; no test failed.
+    :param has_only_skips: ``not_passed_reason`` is a skipped test or an ignored test file; no test failed.
     :param is_only_skipped: ``incomplete_reason`` is a skipped test, in a run of the whole suite.
     :param test_counts: outcome of tests, in pytest's words -> their number.
     :param untracked: the kernels that were tuned without asking the session.
@@ -72,7 +72,7 @@ class Collected:
 
     @property
     def unasked_reason(self) -> str:
-        """Why a test may need an entry that no test of the run asked for; empty if no test may.
+        """Why a test may need an entry that no test of the run asked for; empty if the run asked for every entry.
 
         The entries of such a run are not judged: no entry is called unused, and none is pruned or loses its old name.
         """
@@ -110,11 +110,31 @@ class _LastEvents:
             self.unhooked.add((tuner, str(reason)))
         for library, text in event.data["versions"].items():
             self.versions[library] = Versions.parse(text)
+        # Every worker collects the whole suite and deselects the same tests.
         self.deselected_count = max(self.deselected_count, event.data["deselected"])
+
+    def to_collected(self) -> Collected:
+        """Return the reports of a run with these facts, and without lookups."""
+        texts = self.texts
+        return Collected(
+            notes=tuple(texts["notes"]),
+            untracked=tuple(texts["untracked"]),
+            unhooked=tuple(sorted(self.unhooked)),
+            versions=self.versions,
+            imported_kernels=tuple(texts["imported_kernels"]),
+            unavailable=tuple(texts["unavailable"]),
+            hypothesis_tests=tuple(texts["hypothesis_tests"]),
+            disabled_tests=tuple(texts["disabled_tests"]),
+            missing_caches=tuple(texts["missing_caches"]),
+            ignored_test_files=tuple(texts["ignored_test_files"]),
+            deselected_count=self.deselected_count,
+        )
 
 
 def collect(events: Iterable[tuple[str, Event]], recovered: Iterable[tuple[str, Event]] = ()) -> Collected:
-    """Return the reports that are in the events of a run. Events of damaged files are left out.
+    """Return the reports that are in the events of a run. An event that is damaged or not understood is left out.
+
+    Three kinds of events are told apart: the last event of a process, lookups, and events of modes.
 
     :param events: (name of the process, event).
     :param recovered: the same, of killed runs with the same dump path.
@@ -122,6 +142,7 @@ def collect(events: Iterable[tuple[str, Event]], recovered: Iterable[tuple[str, 
     lookups: list[Lookup] = []
     mode_events: list[Event] = []
     last_events = _LastEvents()
+    # The order of the processes is the same in each run. The events of a process keep their order.
     for process, event in sorted(events, key=itemgetter(0)):
         with suppress(ValueError, TypeError, KeyError, AttributeError):
             if event.kind == END:
@@ -130,29 +151,25 @@ def collect(events: Iterable[tuple[str, Event]], recovered: Iterable[tuple[str, 
             lookup = Lookup.from_event(event)
             if lookup is None:
                 mode_events.append(event)
-            else:
-                if process != ALONE:
-                    lookup = replace(lookup, process=process)
-                lookups.append(lookup)
-    recovered_lookups = []
-    if recovered:
-        for lookup in collect(recovered).lookups:
-            if lookup.is_tuned:  # no process of this run measured it
-                recovered_lookups.append(replace(lookup, process=""))
-    texts = last_events.texts
-    return Collected(
+                continue
+            if process != ALONE:
+                lookup = replace(lookup, process=process)
+            lookups.append(lookup)
+    return replace(
+        last_events.to_collected(),
         lookups=tuple(lookups),
-        recovered_lookups=tuple(recovered_lookups),
+        recovered_lookups=_collect_recovered(recovered),
         mode_events=tuple(mode_events),
-        notes=tuple(texts["notes"]),
-        untracked=tuple(texts["untracked"]),
-        unhooked=tuple(sorted(last_events.unhooked)),
-        versions=last_events.versions,
-        imported_kernels=tuple(texts["imported_kernels"]),
-        unavailable=tuple(texts["unavailable"]),
-        hypothesis_tests=tuple(texts["hypothesis_tests"]),
-        disabled_tests=tuple(texts["disabled_tests"]),
-        missing_caches=tuple(texts["missing_caches"]),
-        ignored_test_files=tuple(texts["ignored_test_files"]),
-        deselected_count=last_events.deselected_count,
     )
+
+
+def _collect_recovered(events: Iterable[tuple[str, Event]]) -> tuple[Lookup, ...]:
+    """Return the tunings in the events of killed runs, without their other lookups."""
+    if not events:
+        return ()
+    recovered_lookups = []
+    for lookup in collect(events).lookups:
+        if lookup.is_tuned:
+            # No process of this run made the measurement.
+            recovered_lookups.append(replace(lookup, process=""))
+    return tuple(recovered_lookups)

@@ -34,11 +34,11 @@ class Question(ABC):
     An adapter makes a question for each lookup. It says in :meth:`offers` which choices its tuner can use, and
     overrides each other method that its tuner has an answer for.
 
-    :param fingerprint: the values that must be equal for an entry to be trusted; empty if the key says it all.
+    :param fingerprint: the values that must be equal for an entry to be trusted; empty if an equal key is enough.
     :param label: words about the call that are known only sometimes, for reports; never compared.
     :param versions: of the libraries that matter to the tuner, its own first.
-    :param may_be_renamed: the kernel is named by where its code stands. An entry with the same source, under a name
-        that no test asks for, then belongs to the kernel.
+    :param may_be_renamed: the kernel's name is the name of its function, which a user may change. An entry with the
+        same source, under a name that no test asks for, then belongs to the kernel.
     """
 
     def __init__(
@@ -66,17 +66,17 @@ class Question(ABC):
         """Whether the choice of an entry is among the candidates now."""
 
     def candidates(self) -> Sequence[Candidate]:
-        """Return all candidates without times, in the tuner's own order; empty if they are not known.
+        """Return all candidates without times, in the tuner's own order; empty if the tuner does not know them yet.
 
-        The session asks for them in a sweep, and if a candidate or a near entry's choice replaces a tuning. If they
-        are not known, the tuner searches.
+        The session asks for the candidates in a sweep, and if a candidate or a near entry's choice replaces a tuning.
+        If the tuner does not know them before its search, it searches.
         """
         return ()
 
     def digests(self) -> Iterable[Digest]:
         """Return the parts that the digests of the fingerprint are made of.
 
-        The session asks for them if the problem is stale, to name what changed, and when a tuning is recorded.
+        The session asks for the parts when a tuning is recorded, and to name the changed parts of a stale problem.
         """
         return ()
 
@@ -86,9 +86,9 @@ class Question(ABC):
 
 
 class Outcome(str, Enum):
-    """The outcome of a lookup, as reports spell it.
+    """The outcome of a lookup, as reports spell it. The members are in order, from the best to the worst.
 
-    If the lookups of one problem have several outcomes, the outcome that stands last here counts.
+    If the lookups of one problem have several outcomes, the worst outcome counts.
     """
 
     HIT = "hit"
@@ -113,7 +113,7 @@ class NoResult:
 
 @dataclass(frozen=True)
 class UsedEntry:
-    """The tuner used an entry of a loaded cache; or left the call alone, as an entry that is a failure says."""
+    """The tuner used an entry of a loaded cache. For an entry that says that every candidate failed, it used none."""
 
     entry: Entry
 
@@ -198,7 +198,10 @@ class Lookup:
     changed: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
-        """Return the lookup as a user reads it, when a test asserts on misses or when the lookup is an error."""
+        """Return the lookup as a user reads it in the message of a failed test.
+
+        Example: ``MISS triton:lib.add (n=64): no entry``.
+        """
         outcome = "ASKED"
         if self.outcome is not None:
             outcome = self.outcome.value.upper()
@@ -279,7 +282,10 @@ class Lookup:
         return replace(self, result=replace(self.result, entry=entry))
 
     def to_event(self) -> Event:
-        """Return the lookup as an event of the log."""
+        """Return the lookup as an event of the log.
+
+        Only a recorded search answers the claim of its problem, because other workers wait for its entry.
+        """
         data: dict[str, Any] = {"result": _RESULT_NAMES[type(self.result)]}
         if self.outcome is not None:
             data["outcome"] = self.outcome.value
@@ -336,23 +342,28 @@ _EVENT_FIELDS = (
 
 
 def _read_result(event: Event, data: dict[str, Any]) -> LookupResult:
-    """Take the result of a lookup out of an event's data.
+    """Return the result of a lookup, and remove its fields from an event's data.
+
+    The other fields of the data belong to the lookup itself.
 
     :raises ValueError: if the data and the entry do not belong together.
     """
     name = data.pop("result")
-    is_disturbed, has_failed = bool(data.pop("is_disturbed", False)), bool(data.pop("has_failed", False))
-    fallback, unrecorded_reason = data.pop("fallback", ""), data.pop("unrecorded_reason", "")
+    is_disturbed = bool(data.pop("is_disturbed", False))
+    has_failed = bool(data.pop("has_failed", False))
+    fallback_kind = data.pop("fallback", "")
+    unrecorded_reason = data.pop("unrecorded_reason", "")
     if name == "not recorded":
         return NotRecorded(unrecorded_reason)
     if name == "none":
         return NoResult()
+    # All other results have an entry. Exactly the events of the kind TUNED have the result of a search.
     if event.entry is None or (name == "tuned") is not (event.kind == TUNED):
         raise ValueError(f"not a lookup: a {event.kind} event with the result {name}")
     if name == "used":
         return UsedEntry(event.entry)
     if name == "fallback":
-        return UsedFallback(event.entry, fallback)
+        return UsedFallback(event.entry, fallback_kind)
     if name == "tuned":
         return TunedEntry(event.entry, is_disturbed, has_failed)
     if name == "shared":
@@ -391,7 +402,12 @@ class Policy:
         return entry_device == device or entry_device.name == self.device_aliases.get(device.name)
 
     def ignores(self, tuner: str, kernel: str) -> bool:
-        """Whether a glob names this kernel; ``*`` is every kernel of a tuner."""
+        """Whether a glob of ``autotune_ignore`` matches a kernel.
+
+        A glob names the tuner or its library: ``inductor.config:lib.*`` or ``inductor:lib.*``.
+
+        :param kernel: ``"*"`` asks whether all kernels of the tuner are ignored.
+        """
         names = (f"{tuner}:{kernel}", f"{library_of(tuner)}:{kernel}")
         for glob in self.ignore:
             if any(fnmatchcase(name, glob) for name in names):

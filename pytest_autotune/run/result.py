@@ -1,6 +1,6 @@
 """The result of a run as data, which every renderer shows. Pure.
 
-:mod:`pytest_autotune.run.settle` builds it, and :mod:`pytest_autotune.report` renders and judges it.
+:mod:`pytest_autotune.run.finish` builds it, and :mod:`pytest_autotune.report` renders and judges it.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Gate:
     :param failure: why the run fails; empty if it passes.
     :param skip_reason: why nothing was judged; empty if something was.
     :param is_usage_error: the options of the run are wrong, and not its problems.
-    :param fail_on_unused: unused entries fail the run, too.
+    :param fail_on_unused: the user wants unused entries to fail the run, too.
     """
 
     limit: str = ""
@@ -194,12 +194,13 @@ class RunResult:
     def with_dump(self, dump: DumpOutcome) -> RunResult:
         """Return the result of a run whose dump has this outcome.
 
-        This result was computed as if the dump was written. If no file was written, the facts about changes are reset.
+        This result was computed as if the dump was written. If no file was written, no entry changed: the result loses
+        its changes, its recovered tunings and its entries that the dump left out.
         """
         if dump.written_to:
             unused_entries = self.unused_entries
             if self.request.plan.prunes:
-                # The dump has removed them.
+                # The dump has removed the unused entries.
                 unused_entries = ()
             return replace(self, dump=dump, unused_entries=unused_entries)
         errors = self.errors
@@ -245,7 +246,7 @@ class RunResult:
 
     @property
     def hypothesis_rows(self) -> tuple[ProblemRow, ...]:
-        """The rows that an update would cover in vain, because Hypothesis draws another problem in each run."""
+        """The rows that an update would cover in vain, because Hypothesis draws other arguments in each run."""
         rows = []
         for row in self.rows_to_update:
             if row.tests and row.tests[0] in self.collected.hypothesis_tests:
@@ -275,12 +276,15 @@ class RunResult:
         """Whether lookups could be hits: the run, or a test for itself, loaded a cache."""
         if self.loaded:
             return True
-        # Without a cache, a lookup has no outcome; "uncacheable" is the only outcome that needs no cache.
+        # A test may load a cache for itself. A lookup without any cache has no outcome, unless it is uncacheable.
         return any(row.outcome not in (None, Outcome.UNCACHEABLE) for row in self.rows)
 
     @property
     def rows_to_update(self) -> tuple[ProblemRow, ...]:
-        """The rows that a later run with an update would cover, and that the dump of this run does not cover yet."""
+        """The rows that a later run with an update would cover, and that the dump of this run does not cover yet.
+
+        Left out are hits, problems whose search recorded nothing, and problems whose entry this run has dumped.
+        """
         is_dumped = self.dump is not None and not self.dump.error
         rows = []
         for row in self.rows:
@@ -289,9 +293,10 @@ class RunResult:
             if row.unrecorded:
                 # The search of an update would record nothing, either.
                 continue
-            # A dump that only adds entries leaves a stale entry as it is.
+            # A dump with --autotune-update=new leaves a stale entry as it is.
             stays_stale = self.request.plan.only_adds and row.outcome is Outcome.STALE
             if is_dumped and row.is_kept and not stays_stale:
+                # The dump of this run has the entry.
                 continue
             rows.append(row)
         return tuple(rows)
@@ -371,18 +376,23 @@ class RunResult:
         """
         versions = []
         for row in self.rows:
-            tuned_with, running = row.versions, self.collected.versions.get(row.problem.library)
-            if row.outcome is not Outcome.HIT or not tuned_with or not running:
+            if row.outcome is not Outcome.HIT:
                 continue
-            if tuned_with.tuner_minor_version != running.tuner_minor_version:
-                versions.append((tuned_with.tuner_version, running.tuner_version))
+            versions_of_tuning = row.versions
+            versions_of_run = self.collected.versions.get(row.problem.library)
+            if not versions_of_tuning or not versions_of_run:
+                # Nothing is known about one of the versions.
+                continue
+            if versions_of_tuning.tuner_minor_version != versions_of_run.tuner_minor_version:
+                versions.append((versions_of_tuning.tuner_version, versions_of_run.tuner_version))
         return _count_pairs(versions)
 
     @property
     def rows_without_entries(self) -> dict[tuple[str, Device], tuple[ProblemRow, ...]]:
         """(tuner, device) -> its rows, for the devices for which the loaded caches have no entry of the tuner.
 
-        A device that uses the entries of an alias is left out. Some of its rows are then hits or stale.
+        A device that uses the entries of another device, its alias, is left out. A row of such a device is a hit or
+        stale, while all rows of a device without entries are misses or mismatches.
         """
         if not self.loaded:
             return {}

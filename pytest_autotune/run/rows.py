@@ -33,7 +33,7 @@ class ProblemRow:
     :param tests: node ids of the tests that asked first in their process, or with another fingerprint. The test with
         the worst outcome comes first.
     :param searches: (node id of the test, seconds) of each search that recorded an entry.
-    :param failed: the search that counts recorded that no candidate can be used.
+    :param failed: the search that counts recorded that every candidate failed.
     :param unrecorded: why a search recorded nothing; empty if it recorded an entry, or if no search took place.
     :param nearest: for a miss, the differing parts of the key, as name and the nearest entry's value.
     :param entry: the entry that the cache keeps after a merge. A merge may keep an earlier entry after a search.
@@ -130,7 +130,7 @@ class ProblemRow:
 def build_rows(
     lookups: Iterable[Lookup], index: EntryIndex, policy: Policy, merged: MergeResult
 ) -> tuple[ProblemRow, ...]:
-    """Return a row for each problem; its outcome is the worst outcome in any process.
+    """Return a row for each problem, sorted by problem. The row has the worst outcome of the problem's lookups.
 
     :param index: the loaded caches. A row of a problem without an entry names the nearest entry of its kernel.
     :param merged: the cache after the run. If it has an entry for a problem, the row shows that entry's choice.
@@ -141,14 +141,16 @@ def build_rows(
     entries_after_run = {entry.identity: entry for entry in merged.cache.entries}
     rows = []
     for problem, problem_lookups in lookups_by_problem.items():
-        ranked = sorted(problem_lookups, key=_rank_outcome, reverse=True)
-        entry = _find_entry(ranked)
+        worst_first = sorted(problem_lookups, key=_rank_outcome, reverse=True)
+        entry = _find_entry(worst_first)
         kept_entry, best_measurement = entry, entry
         if entry is not None:
+            # The merge may keep an earlier entry, or the entry of another process.
             kept_entry = entries_after_run.get(entry.identity, entry)
             best_measurement = merged.best_measurements.get(entry.identity, entry)
-        row = _build_row(ranked, kept_entry, best_measurement)
+        row = _build_row(worst_first, kept_entry, best_measurement)
         if row.reason == NO_ENTRY:
+            # The search for the nearest entry takes time, so lookups leave it to this function.
             miss = explain_miss([index], problem, policy)
             row = replace(row, reason=miss.text, nearest=miss.differences)
         rows.append(_with_consequence(row))
@@ -165,7 +167,7 @@ def _rank_outcome(lookup: Lookup) -> tuple[float, str]:
     """Return a key that sorts the lookups of one problem; the worst outcome has the highest key.
 
     Lookups without an outcome come from a run that loads nothing, or from a search that an error ended. The reason
-    makes the order equal in each run.
+    makes the order the same in each run if the outcomes are equal.
     """
     if lookup.outcome is not None:
         # Outcome lists its members from the best to the worst.
@@ -176,42 +178,44 @@ def _rank_outcome(lookup: Lookup) -> tuple[float, str]:
     return -1.0, lookup.reason
 
 
-def _find_entry(ranked: Sequence[Lookup]) -> Entry | None:
+def _find_entry(worst_first: Sequence[Lookup]) -> Entry | None:
     """Return the entry of the first search or, without any search, the first entry that was used; else None."""
-    for lookup in ranked:
+    for lookup in worst_first:
         if lookup.is_searched:
             return lookup.entry
-    for lookup in ranked:
+    for lookup in worst_first:
         if lookup.entry is not None:
             return lookup.entry
     return None
 
 
-def _build_row(ranked: Sequence[Lookup], kept_entry: Entry | None, best_measurement: Entry | None) -> ProblemRow:
+def _build_row(worst_first: Sequence[Lookup], kept_entry: Entry | None, best_measurement: Entry | None) -> ProblemRow:
     """Return the row of a problem.
 
-    :param ranked: the lookups of the problem, the lookup with the worst outcome first.
+    :param worst_first: the lookups of the problem, the lookup with the worst outcome first.
     :param kept_entry: the entry that the cache keeps.
     :param best_measurement: the entry of the measurement that counts. A merge may keep an earlier entry all the same.
     """
-    worst = ranked[0]
+    worst = worst_first[0]
+    # Several lookups can be of the same test; dict.fromkeys keeps the order.
+    tests = tuple(dict.fromkeys(lookup.test for lookup in worst_first if lookup.test))
     row = ProblemRow(
         worst.problem,
         worst.outcome,
         worst.reason,
         label=worst.label,
-        tests=tuple(dict.fromkeys(lookup.test for lookup in ranked if lookup.test)),
+        tests=tests,
         entry=kept_entry,
-        unrecorded=_find_unrecorded_reason(ranked),
+        unrecorded=_find_unrecorded_reason(worst_first),
     )
     if not row.label and kept_entry is not None:
         row = replace(row, label=kept_entry.label)
     if worst.outcome is Outcome.STALE:
         row = replace(row, changed=worst.changed)
-    searches = [lookup for lookup in ranked if lookup.is_searched]
+    searches = [lookup for lookup in worst_first if lookup.is_searched]
     if not searches:
-        # After a search, the searched choice is the choice of the problem, and no choice stands in for a tuning.
-        row = replace(row, fallback=_find_first(lookup.fallback for lookup in ranked))
+        # With a search, the problem is tuned, even if another process used a fallback.
+        row = replace(row, fallback=_find_first(lookup.fallback for lookup in worst_first))
     return _with_measurements(row, searches, best_measurement)
 
 
@@ -240,29 +244,34 @@ def _find_first(texts: Iterable[str]) -> str:
     return ""
 
 
-def _find_unrecorded_reason(ranked: Sequence[Lookup]) -> str:
-    """Return why a fingerprint of the problem was searched and has no entry; empty if every fingerprint has an entry.
+def _find_unrecorded_reason(worst_first: Sequence[Lookup]) -> str:
+    """Return why a search of the problem recorded nothing; empty if no such search matters.
 
-    A problem can have several fingerprints, for example if two kernels of a factory share a name.
+    A problem can have several fingerprints, for example if two kernels of a factory share a name. The search of a
+    fingerprint does not matter if another lookup has an entry for the same fingerprint: the entry of a search or, if no
+    search of the problem recorded an entry, an entry that was used.
     """
-    has_search = any(lookup.is_searched for lookup in ranked)
+    has_search = any(lookup.is_searched for lookup in worst_first)
     recorded_fingerprints = set()
-    for lookup in ranked:
-        # If a search of the problem recorded an entry, entries that were only used do not count.
-        is_recorded = lookup.is_searched or (not has_search and lookup.entry is not None)
-        if is_recorded:
+    for lookup in worst_first:
+        if lookup.is_searched or (not has_search and lookup.entry is not None):
             recorded_fingerprints.add(lookup.fingerprint)
-    return _find_first(lookup.unrecorded_reason for lookup in ranked if lookup.fingerprint not in recorded_fingerprints)
+    for lookup in worst_first:
+        if lookup.unrecorded_reason and lookup.fingerprint not in recorded_fingerprints:
+            return lookup.unrecorded_reason
+    return ""
 
 
 def _list_searches(searches: Sequence[Lookup]) -> tuple[tuple[str, float], ...]:
-    """Return (test, seconds) of each search, sorted.
+    """Return (node id of the test, seconds) of each search, sorted.
 
     Several workers report an entry that they share. The report of the worker that searched counts. If that worker died
     before it could report, the report of another worker counts.
+
+    :param searches: the lookups with an entry from a search in this run.
     """
     lookup_by_entry: dict[Entry, Lookup] = {}
-    # The lookup of the worker that searched comes last, and so replaces the others.
+    # The lookup of the worker that searched comes last, and replaces the lookups of other workers.
     for lookup in sorted(searches, key=lambda search: (search.is_tuned, search.test)):
         if lookup.entry is not None:
             lookup_by_entry[lookup.entry] = lookup

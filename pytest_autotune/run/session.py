@@ -25,6 +25,9 @@ _innermost_tuning: ContextVar[Tuning | None] = ContextVar("innermost_tuning", de
 class Session(Reporter):
     """Answers the questions of the tuners in one process, and reports each lookup.
 
+    The session is a :class:`Reporter`, because adapters ask and report through one object. Modes and sources only
+    report, so they receive the session as a Reporter and cannot ask.
+
     An adapter opens a :meth:`tuning` for each question. The lookup is reported once: when the tuning records an entry,
     or when it ends. An error of pytest-autotune is a line of the summary, and the tuner goes on by itself.
 
@@ -103,9 +106,9 @@ class Session(Reporter):
     def tuning(self, question: Question) -> Iterator[Tuning]:
         """Ask for the choice of a problem.
 
-        The tuner uses ``Tuning.entry`` while there is one, and rejects an entry that it cannot use. If no entry is
-        left, the tuner tunes as it would without the plugin and records its choice. When the context ends, every claim
-        is released.
+        The tuner uses ``Tuning.entry``, or rejects an entry that it cannot use and gets the next one. If no entry is
+        left, the tuner tunes as it would without the plugin and records its choice. When the context ends, the lookup
+        is reported and every claim is released.
         """
         problem = question.problem
         self.versions.setdefault(problem.library, question.versions)
@@ -128,7 +131,7 @@ class Session(Reporter):
                 _innermost_tuning.set(tuning)
                 yield tuning
             except BaseException as error:
-                # If the outcome is an error, the session itself has ended the tuning.
+                # If the policy calls the outcome an error, the session itself has raised the error.
                 if not self.policy.is_error(tuning.lookup.outcome):
                     tuning.not_recorded(describe_error(error), is_over=True)
                 raise
@@ -159,9 +162,12 @@ class Session(Reporter):
         return sources
 
     def _close(self, tuning: Tuning) -> None:
-        self.progress.end(tuning.lookup.problem)
+        """Remember the entry of a tuning that has ended, and report the lookup."""
         lookup = tuning.lookup
-        entry = lookup.entry if lookup.is_tuned else tuning.entry
+        self.progress.end(lookup.problem)
+        entry = tuning.entry
+        if lookup.is_tuned:
+            entry = lookup.entry
         if entry is not None:
             self._remembered[lookup.identity] = entry
             for mode in self._modes:
@@ -172,9 +178,11 @@ class Session(Reporter):
     def may_race(self, problem: Problem) -> bool:
         """Whether a hit on a problem without a fingerprint would be raced now. A tuner asks this before its lookup."""
         if Identity(problem, Fingerprint()) in self._remembered:
+            # Only the first lookup of a problem is raced.
             return False
         if not any(mode.has_turn(problem, now=True) for mode in self._modes):
             return False
+        # Only a loaded entry can be a hit.
         for index in self.indexes:
             for entry in index.list_same_key(problem):
                 if entry.problem == problem:

@@ -110,7 +110,10 @@ def select_rejections(rejections: Sequence[Rejection], source: Source) -> list[R
 
 @dataclass(frozen=True)
 class RememberedEntry:
-    """The source of the entry that this process used or recorded before."""
+    """The source of the entry that this process used or recorded before.
+
+    :param entry: None if this process has not asked for the problem before.
+    """
 
     entry: Entry | None
 
@@ -143,23 +146,28 @@ class LoadedCaches:
     def ask(self, question: Question, rejections: Sequence[Rejection]) -> Answer | None:
         """Return the outcome, with the entry of a hit; see :class:`Source`.
 
-        The entries of the problem itself are judged first, then the entry of a kernel that was renamed, then the
-        entries for other devices. After a rejection the problem is stale.
+        The first rule that applies decides:
+
+        1. The tuner has rejected an entry of this source: stale.
+        2. An entry has the problem's kernel, key and device: a hit or stale, by the fingerprint and the candidates.
+        3. An entry of the same code has another kernel name, which no test asks for: a hit, "moved from".
+        4. An entry has the kernel and the key, but another device: a mismatch.
+        5. Otherwise: a miss.
         """
         own_rejections = select_rejections(rejections, self)
         if own_rejections:
             rejection = own_rejections[-1]
-            is_same = rejection.entry.identity == question.identity
-            return Answer(Outcome.STALE, rejection.reason, has_rejected_entry=is_same)
+            is_entry_of_question = rejection.entry.identity == question.identity
+            return Answer(Outcome.STALE, rejection.reason, has_rejected_entry=is_entry_of_question)
         entries: list[Entry] = []
         for index in self.indexes:
             entries += index.list_same_key(question.problem)
         device_entries = self._select_entries_of_device(question, entries)
         if device_entries:
             return self._judge_entries(question, device_entries)
-        renamed = self._find_renamed_entry(question)
-        if renamed is not None:
-            return Answer(Outcome.HIT, f"moved from {renamed.problem.kernel}", UsedEntry(renamed))
+        renamed_entry = self._find_renamed_entry(question)
+        if renamed_entry is not None:
+            return Answer(Outcome.HIT, f"moved from {renamed_entry.problem.kernel}", UsedEntry(renamed_entry))
         if entries:
             devices = ", ".join(sorted({str(entry.problem.device) for entry in entries}))
             return Answer(Outcome.MISMATCH, f"tuned on {devices}, running on {question.problem.device}")
@@ -180,40 +188,43 @@ class LoadedCaches:
         """
         hit = _find_hit(question, entries)
         if hit is not None:
-            # If the entry says that every candidate failed, no later source is asked, and the tuner fails as always.
+            # An entry can say that every candidate failed. Then no later source is asked, and the tuner fails as it
+            # would without the plugin.
             return Answer(Outcome.HIT, result=UsedEntry(hit), is_final=hit.is_failure)
         for entry in entries:
             if entry.fingerprint == question.fingerprint:
+                # The code is the same, so only the choice itself can be the reason.
                 return Answer(Outcome.STALE, f"{_describe_choice(entry)} is no longer a candidate")
         return self._describe_stale(question, entries)
 
     def _describe_stale(self, question: Question, entries: Sequence[Entry]) -> Answer:
         """Return a stale answer that says how the nearest entry differs.
 
-        The answer has that entry if the user wants to use stale entries. Kernels that one factory makes share a name,
-        so a problem can have several entries. The nearest entry differs in the fewest parts.
+        Kernels that one factory makes share a name, so a problem can have several entries. The nearest entry is the
+        entry that differs in the fewest parts, among the entries whose choice is still a candidate. If there is no such
+        entry, all entries are compared. With ``--autotune-on-stale=use``, the answer offers the nearest entry.
         """
         digests = self.reporter.list_digests(question)
         ranked = _sort_by_differences(entries, question.fingerprint, digests)
-        usable = _find_usable_entry(question, ranked)
-        nearest = usable or ranked[0]
+        usable_entry = _find_usable_entry(question, ranked)
+        nearest = usable_entry or ranked[0]
         reason = _explain_change(nearest, question.fingerprint, digests)
-        if usable is None and not nearest.is_failure:
+        if usable_entry is None and not nearest.is_failure:
             reason += f", and {_describe_choice(nearest)} is no longer a candidate"
         changed = tuple(list_changed_names(nearest.fingerprint, question.fingerprint))
-        if usable is not None and self.policy.on_stale == "use":
-            return Answer(Outcome.STALE, reason, UsedFallback(usable, "stale"), changed=changed)
+        if usable_entry is not None and self.policy.on_stale == "use":
+            return Answer(Outcome.STALE, reason, UsedFallback(usable_entry, "stale"), changed=changed)
         return Answer(Outcome.STALE, reason, changed=changed)
 
     def _find_renamed_entry(self, question: Question) -> Entry | None:
         """Return the entry that this kernel has under its old name; None if there is none.
 
-        A kernel was renamed if the cache has an entry with the same key, source and candidates under another name, and
-        no test has asked for that name. If several such kernels have different choices, nobody knows which of them is
-        this kernel.
+        A kernel was renamed if the cache has an entry with the same key, device and fingerprint under another name, and
+        no test has asked for that name.
         """
         has_source = any(value.name == "source" for value in question.fingerprint)
         if not question.may_be_renamed or not has_source:
+            # Without a digest of the source, unlike kernels could have equal fingerprints.
             return None
         entries = []
         for kernel in self._list_other_names(question):
@@ -225,6 +236,7 @@ class LoadedCaches:
         first_choice = entries[0].choice
         for entry in entries:
             if entry.choice is None or first_choice is None or not entry.choice.is_same_configuration(first_choice):
+                # Several kernels have the same source and different choices, so any of them may be this kernel.
                 return None
         return entries[0]
 
@@ -238,6 +250,7 @@ class LoadedCaches:
         return sorted(name for name in names if (tuner, name) not in self.asked_kernels)
 
     def _find_entry_of_kernel(self, question: Question, kernel: str) -> Entry | None:
+        """Return the entry that answers the question under another name of its kernel; None if there is none."""
         identity = Identity(replace(question.problem, kernel=kernel), question.fingerprint)
         for index in self.indexes:
             for entry in index.list_same_key(identity.problem):
@@ -246,9 +259,10 @@ class LoadedCaches:
         return None
 
     def _describe_miss(self, question: Question) -> str:
-        """Return why there is no entry. An error, and the miss of a test's own cache, also name the nearest entry.
+        """Return why there is no entry, in words.
 
-        For other misses the controller names the nearest entry when it builds the rows.
+        Only an error, and the miss of a test with a cache of its own, name the nearest entry here: the search for it
+        takes time. For all other misses the controller names the nearest entry when it builds the rows.
         """
         if not self.has_test_cache and self.policy.on_miss != "error":
             return NO_ENTRY
@@ -256,15 +270,20 @@ class LoadedCaches:
 
 
 def _find_hit(question: Question, entries: Sequence[Entry]) -> Entry | None:
-    """Return the entry that fits the question's fingerprint, also if only its pruning differs; None if none fits."""
+    """Return the entry that is a hit for the question; None if there is none.
+
+    The entry has the question's fingerprint, or the question's fingerprint without pruning. Its choice is a candidate.
+    An entry that says that every candidate failed has no choice, and is a hit as well.
+    """
     fingerprint = question.fingerprint
     for entry in entries:
         if entry.fingerprint == fingerprint and (entry.is_failure or question.offers(entry)):
             return entry
     if not fingerprint.has_only_listed_candidates:
+        # Pruning has made candidates that an entry without pruning does not know.
         return None
     # Pruning left a part of the candidates. The choice of an entry without pruning is the fastest of all candidates. If
-    # the part contains that choice, it is the fastest candidate of the part, too.
+    # the part contains that choice, the choice is the fastest candidate of the part, too.
     unpruned_fingerprint = fingerprint.without_pruning()
     for entry in entries:
         if entry.fingerprint == unpruned_fingerprint and not entry.is_failure and question.offers(entry):
@@ -273,7 +292,11 @@ def _find_hit(question: Question, entries: Sequence[Entry]) -> Entry | None:
 
 
 def _sort_by_differences(entries: Iterable[Entry], fingerprint: Fingerprint, digests: Iterable[Digest]) -> list[Entry]:
-    """Return entries of a problem, the entry whose fingerprint differs in the fewest parts first."""
+    """Return the entries of a problem by the number of parts in which their fingerprints differ, the fewest first.
+
+    :param fingerprint: the fingerprint to compare with.
+    :param digests: the parts of this fingerprint's digests.
+    """
     wanted_parts = _list_parts(fingerprint, digests)
 
     def count_differences(entry: Entry) -> int:
@@ -301,9 +324,10 @@ def _explain_change(entry: Entry, fingerprint: Fingerprint, digests: Iterable[Di
 
 
 def _list_parts(fingerprint: Iterable[Value], digests: Iterable[Digest]) -> set[Value | str]:
-    """Return the values of a fingerprint and the parts of its digests, each part also without its own digest.
+    """Return the values of a fingerprint and the parts of its digests, for counting differences.
 
-    A part is a name and a digest, such as ``lib.add 5f2a``. Two versions of a function then still share ``lib.add``.
+    A part is a name and a digest, such as ``lib.add 5f2a``. The result has ``lib.add 5f2a`` and ``lib.add``. A changed
+    function then counts as less different than a function that the other fingerprint does not have.
     """
     parts: set[Value | str] = set(fingerprint)
     for digest in digests:
@@ -357,6 +381,7 @@ class Fallback:
 
 
 def _build_fallback(question: Question, choice: Candidate, kind: str) -> UsedFallback:
+    """Return a choice as the question's entry. See :class:`UsedFallback` for the kinds."""
     # The choice loses its time, which was measured for another problem.
     entry = Entry(question.problem, question.fingerprint, replace(choice, time_us=None))
     return UsedFallback(entry, kind)
@@ -381,25 +406,34 @@ class OtherWorker:
         if select_rejections(rejections, self):
             return None
         claim = self._claim(question)
-        shared = None
+        shared_lookup = None
         if claim.result is not None:
-            shared = Lookup.from_event(claim.result)
-        if shared is None or shared.entry is None or shared.entry.is_failure or not question.offers(shared.entry):
-            # After a time-out the other worker may go on while this worker measures.
-            return Answer(is_disturbed=claim.has_timed_out)
+            shared_lookup = Lookup.from_event(claim.result)
+        # After a time-out, the other worker may go on measuring while this worker measures.
+        without_entry = Answer(is_disturbed=claim.has_timed_out)
+        if shared_lookup is None or shared_lookup.entry is None:
+            # No other worker has tuned the problem, so this worker tunes it.
+            return without_entry
+        if shared_lookup.entry.is_failure or not question.offers(shared_lookup.entry):
+            # No candidate worked for the other worker, or this process has other candidates. This worker tries itself.
+            return without_entry
         # This worker reports the outcome of the other worker, so the count is right even if the other worker dies.
         return Answer(
-            shared.outcome,
-            shared.reason,
-            SharedEntry(shared.entry, shared.is_disturbed),
-            shared.label,
-            shared.has_rejected_entry,
-            changed=shared.changed,
+            shared_lookup.outcome,
+            shared_lookup.reason,
+            SharedEntry(shared_lookup.entry, shared_lookup.is_disturbed),
+            shared_lookup.label,
+            shared_lookup.has_rejected_entry,
+            changed=shared_lookup.changed,
         )
 
     def _claim(self, question: Question) -> Claim:
-        is_nested = bool(self._reporter.progress.open_tunings)
+        """Claim the problem, or wait for the worker that has the claim and meanwhile help it to compile."""
+        helper: Question | None = question
+        if self._reporter.progress.open_tunings:
+            # Inside a tuning, this worker may have a claim for which the other worker waits. Without a helper, this
+            # worker does not wait.
+            helper = None
         self._reporter.progress.begin(question.problem, WAITING_FOR_WORKER)
-        # Inside a tuning, this worker may have a claim that the other worker waits for, so it waits for no worker.
-        claiming = self._reporter.coordinator.claim(question.identity.digest, None if is_nested else question)
+        claiming = self._reporter.coordinator.claim(question.identity.digest, helper)
         return self._claims.enter_context(self._reporter.guarded(question.problem.tuner, claiming, Claim()))

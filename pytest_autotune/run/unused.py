@@ -1,7 +1,7 @@
 """The rule for unused entries: which entries should a complete run have asked for? Pure.
 
-A run's own reports, the gate over many processes and ``pytest-autotune prune`` share the rule. It judges only runs
-without an :attr:`~pytest_autotune.run.collected.Collected.unasked_reason`.
+A run's own reports, the gate over many processes and ``pytest-autotune prune`` share the rule. The rule judges only
+runs without an :attr:`~pytest_autotune.run.collected.Collected.unasked_reason`.
 """
 
 from __future__ import annotations
@@ -37,12 +37,15 @@ class Bypass:
         """Whether the process bypasses the kernel of a problem."""
         named_tuners = self.policy.tuners
         if named_tuners is not None and not is_tuner_named(problem.tuner, named_tuners):
-            # The user named other tuners.
+            # The user named other tuners with --autotune-tuners.
             return True
         if self.adapters is not None and problem.library not in self.adapters:
+            # The package with the tuner's adapter is not installed.
             return True
         if problem.library in self.unhooked_libraries:
+            # The adapter does not fit the installed version of the library.
             return True
+        # The user ignores the kernel with autotune_ignore.
         return self.policy.ignores(problem.tuner, problem.kernel)
 
 
@@ -110,15 +113,16 @@ class CacheUsage:
             # Runs with the entry's version of the library ask for the entry.
             return False
         if not self._has_loaded_kernel(problem):
-            # The kernel belongs to code that this run did not import, for example to another suite.
+            # The kernel belongs to code that this run did not import, for example to code of another suite.
             return False
         if entry.asked_by in self.asked_kernels:
-            # Only candidates of another tuning launch the kernel. That tuning was a hit, so its candidates did not run.
+            # Only candidates of another tuning launch the kernel. The other tuning was a hit, so its candidates did not
+            # run.
             return False
-        # Pruning may leave other candidates after other tests. The fingerprint names the candidates that were left, so
-        # a run in another order may ask for this entry of the problem.
-        may_be_pruned_so_again = entry.fingerprint.is_pruned and problem in self.problems
-        return not may_be_pruned_so_again
+        # Pruning can leave other candidates if the tests run in another order. The fingerprint names the candidates
+        # that were left, so a run in another order asks for another entry of the same problem: perhaps for this entry.
+        may_be_needed_in_other_order = entry.fingerprint.is_pruned and problem in self.problems
+        return not may_be_needed_in_other_order
 
     def _is_bypassed(self, problem: Problem) -> bool:
         return any(bypass.covers(problem) for bypass in self.bypasses)

@@ -18,10 +18,10 @@ from pytest_autotune.workers.locks import Locks, RunMembership, in_distributed_r
 
 @dataclass(frozen=True)
 class Claim:
-    """The answer to a worker that wants to make something once in the run, such as a tuning.
+    """The answer to a worker that claims some work, such as a tuning, which takes place once in the run.
 
     :param result: the event with which another worker has answered the same claim; None if there is none.
-    :param is_claimed: this worker has the claim. No other worker makes the thing now, or has made it.
+    :param is_claimed: this worker has the claim. No other worker does the work now, or has done it.
     :param has_timed_out: another worker has the claim and did not end in time.
     """
 
@@ -40,14 +40,19 @@ class Helper(Protocol):
 class Coordinator:
     """Coordinates this process with the other workers of its run, and with the user's other processes.
 
-    A tuning takes three steps. First the worker takes a :meth:`claim`. If another worker has answered the claim
-    already, the tuning is over. Else the worker compiles each candidate (:meth:`compiling`), and then measures all
-    candidates (:meth:`measuring`). It writes its event before it releases the claim, so that a waiting worker finds the
-    event.
+    A tuning takes three steps:
 
-    A worker that holds the GPU lock or a claim, or is inside a tuning, waits for no claim: two workers could wait for
-    each other for ever. All waits of a tuning share one time-out. After the time-out, the worker tunes by itself. The
-    ranks of a distributed job take no claims and no locks.
+    1. The worker takes a :meth:`claim`. If another worker has already answered the claim, the tuning is over.
+    2. The worker compiles each candidate (:meth:`compiling`).
+    3. The worker measures all candidates (:meth:`measuring`), and writes the event with the result. It releases the
+       claim after this, so that a waiting worker finds the event.
+
+    Further rules:
+
+    - A worker that holds the GPU lock or a claim, or is inside a tuning, waits for no claim. Two such workers could
+      wait for each other for ever.
+    - All waits of a tuning share one time-out. After the time-out, the worker tunes by itself.
+    - The ranks of a distributed job take no claims and no locks.
 
     Attributes: ``notes``, lines for the summary; ``budget``, the time-out of a tuning.
 
@@ -80,18 +85,27 @@ class Coordinator:
         :param helper: helps the worker that has the claim, before this worker waits for it; None to wait for no worker.
         """
         with self.budget.limit_waits(), ExitStack() as exits:
-            # A kernel with a collective needs all ranks, so no rank may wait for a tuning or skip it.
-            if self._others is None or self._folder is None or in_distributed_run() or not self._join():
+            if self._others is None or self._folder is None:
+                # There are no other workers.
+                yield Claim()
+                return
+            if in_distributed_run():
+                # A kernel with a collective operation needs all ranks, so no rank may wait for a tuning or skip it.
+                yield Claim()
+                return
+            if not self._join():
+                # The folder cannot be used, so this process cannot see the claims of other workers.
                 yield Claim()
                 return
             if self._locks.is_holding_gpu:
+                # The worker that has the claim may need the GPU, so this worker must not wait for it.
                 helper = None
             yield self._take_claim(name, self._folder, self._others, helper, exits)
 
     def _take_claim(
         self, name: str, folder: Path, others: OtherWorkers, helper: Helper | None, exits: ExitStack
     ) -> Claim:
-        """Take a claim until ``exits`` is closed, unless another worker has answered it.
+        """Take a claim, unless another worker has answered it. The claim is released when ``exits`` is closed.
 
         :param helper: helps the worker that has the claim; None to wait for no worker.
         """
@@ -101,9 +115,10 @@ class Coordinator:
         path = folder / f"{name}.lock"
         lock = self._locks.acquire(path, wait=False)
         if lock is None and helper is not None:
+            # Another worker has the claim. This worker helps it, and then waits until the claim is answered or free.
             helper.help()
             lock = self._locks.acquire(path, unless=lambda: others.find(name) is not None)
-        # The worker that had the claim writes its event before it releases the claim.
+        # Another worker may have written its event and released the claim since the first look.
         result = others.find(name)
         if lock is None:
             has_waited_in_vain = helper is not None and result is None
@@ -115,7 +130,7 @@ class Coordinator:
         return Claim(result, is_claimed=result is None)
 
     def _join(self) -> bool:
-        """Enter the folder of the run, once; return whether this process can share tunings with other workers."""
+        """Enter the folder of the run at the first call; return whether this process can share tunings with workers."""
         if self._membership is None and self._folder is not None:
             try:
                 self._membership = RunMembership(self._folder)

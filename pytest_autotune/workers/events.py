@@ -78,7 +78,7 @@ class Event:
         if self.entry is not None:
             fields["entry"] = _encode_entry(self.entry)
         if _has_identity(self.entry, self.identity):
-            # The encoded entry says which problem was looked up.
+            # The encoded entry has the identity, so the line does not repeat it.
             del fields["identity"]
         elif self.identity is not None:
             fields["identity"] = _encode_entry(Entry(*self.identity))
@@ -274,7 +274,11 @@ class OtherWorkers:
         self._line_by_claim: dict[str, bytes] = {}
 
     def find(self, claim: str) -> Event | None:
-        """Return the event of the first worker that answered a claim; None if no worker has answered it."""
+        """Return the event of the first worker that answered a claim; None if no worker has answered it.
+
+        A line with a claim begins ``{"claim":"NAME"``. Only the line of the wanted claim is decoded, because waiting
+        workers call this method many times a second.
+        """
         for log_name, line in self._reader.read_new_lines():
             if _process_of_log(log_name) == self._process or not line.startswith(_CLAIM):
                 continue
@@ -300,8 +304,11 @@ class RunFolder:
     """
 
     def __init__(self, bases: Iterable[Path], purpose: str = "") -> None:
+        #: The folder of this run; None if no folder can be made.
         self.path: Path | None = None
+        #: The folders of this run and of killed runs, with their locks.
         self._locked_folders: list[tuple[LogReader, FileLock]] = []
+        #: The events that processes handed over and that are in no file.
         self._unwritten: list[ProcessEvent] = []
         name = hashlib.sha256(purpose.encode()).hexdigest()[:16]
         for base in bases:
@@ -329,9 +336,10 @@ class RunFolder:
                 self.path = path
 
     def _take_abandoned_folders(self, runs: Path) -> None:
+        """Lock the folders of runs that were killed, or that could not write their dump."""
         for path in sorted(runs.iterdir()):
-            # If a living run has locked the folder, or the folder was removed, an error is raised: the next folder is
-            # tried.
+            # If a living run has locked the folder, or the folder was just removed, an error is raised. The loop then
+            # goes on with the next folder.
             with suppress(OSError):
                 status = path.lstat()
                 is_own_folder = stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid()
@@ -339,6 +347,10 @@ class RunFolder:
                     self._lock_folder(path)
 
     def _lock_folder(self, path: Path) -> None:
+        """Take the lock of a folder, and keep it until :meth:`close`.
+
+        :raises OSError: if another run holds the lock.
+        """
         from filelock import FileLock
 
         lock = FileLock(path / _LOCK, timeout=0, thread_local=False)
@@ -354,9 +366,9 @@ class RunFolder:
     ) -> tuple[list[ProcessEvent], int]:
         """Return the events of this run's processes, and the number of damaged lines.
 
-        A process that has ended has handed over all its lines, so its file is not needed. The file of a process that
-        was killed has the lines of that process. The method also remembers the lines that were handed over but are in
-        no file; :meth:`keep` writes them.
+        The lines of a process that has ended come from the process itself, because a test may have removed its file.
+        The lines of a process that was killed come from its file. The method also remembers the lines that were handed
+        over but are in no file; :meth:`keep` writes them.
 
         :param lines_by_log: name of a log -> all lines that its process handed over.
         """
@@ -391,13 +403,13 @@ class RunFolder:
         return decode_events(lines)
 
     def close(self, *, written: bool) -> None:
-        """Release the folders.
+        """Release the folders, and remove the folders that have no logs any more.
 
         :param written: the events are in a cache now, or are not wanted. Their files are removed, unless a worker that
             outlives its controller has appended to them.
         """
         for reader, lock in self._locked_folders:
-            # Lines that this run has not collected are kept for the next run.
+            # The next run needs the lines that this run has not collected.
             logs_with_new_lines = {log_name for log_name, _ in reader.read_new_lines()}
             with suppress(OSError):
                 if written:

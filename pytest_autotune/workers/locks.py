@@ -1,8 +1,8 @@
 """Locks between the pytest processes of one user on one machine: their folder, and the time that a process waits.
 
 The operating system releases a lock when its holder dies, so a killed process leaves no other process waiting. The
-folder of locks is private to the user; otherwise it is not used. The plugin removes only folders of runs in it. A
-folder that is old may still be in use, but a folder whose lock nobody holds is abandoned.
+folder of locks is used only if it is private to the user. In this folder, the plugin removes only the folders of runs.
+The age of such a folder does not tell whether a run still uses it. A folder whose lock nobody holds is abandoned.
 """
 
 from __future__ import annotations
@@ -54,7 +54,8 @@ class SharedFolder:
 def find_shared_folder() -> SharedFolder:
     """Return the folder for locks, and make it if needed.
 
-    It lies in memory or on a local disk, never in a home folder: locks on network file systems hang or lie.
+    The folder lies in memory or on a local disk, and never in a home folder. A home folder may lie on a network file
+    system, where a lock can hang, or can be given to two processes at once.
     """
     parent = _find_parent_folder()
     if parent is None:
@@ -124,7 +125,9 @@ def remove_run_folders(shared: SharedFolder) -> None:
     """Remove the folders of runs that have no living process."""
     if shared.path is None:
         return
+    # The id of a run has 32 hexadecimal digits.
     for folder in shared.path.glob("run-" + 32 * "[0-9a-f]"):
+        # An error means that a process of the run holds the lock, or that the folder is gone.
         with suppress(OSError):
             descriptor = os.open(folder, _FOLDER)
             try:
@@ -231,6 +234,7 @@ class Locks:
         self._folder = (shared or find_shared_folder()).path
         self._may_wait = True
         self._forget()
+        # The hook cannot be removed, so it must not keep this object alive.
         reference = weakref.WeakMethod(self._begin_child)
 
         def begin_child() -> None:
@@ -241,6 +245,7 @@ class Locks:
         os.register_at_fork(after_in_child=begin_child)
 
     def _forget(self) -> None:
+        """Begin with no open tuning and no processor, as a new process does."""
         self.budget.forget()
         self._processors: dict[str, _Processor] = {}
 
@@ -250,19 +255,25 @@ class Locks:
         A child that was forked inside a tuning waits for no lock: its parent may hold the lock and wait for the child.
         """
         if self.budget.is_used or self.is_holding_gpu:
+            # The parent was inside a tuning or a measurement.
             self._may_wait = False
         self._forget()
 
     @contextmanager
     def _waiting(self) -> Iterator[float]:
-        """Yield how long this thread may wait, in seconds."""
+        """Yield how long this thread may wait, in seconds; 0 in a process that may wait for no lock."""
         with self.budget.waiting() as remaining_s:
-            yield remaining_s if self._may_wait else 0.0
+            if not self._may_wait:
+                remaining_s = 0.0
+            yield remaining_s
 
     def acquire(self, path: Path, unless: Callable[[], bool] | None = None, *, wait: bool = True) -> FileLock | None:
-        """Take a lock; None if that took too long, or if the lock is no longer needed.
+        """Take a lock, and return it; None if the wait took too long, or if the lock is no longer needed.
+
+        An error of the file system also gives None, and a line in the summary.
 
         :param unless: returns whether the lock is no longer needed; called while the thread waits.
+        :param wait: False gives None at once if another process or thread holds the lock.
         """
         # filelock closes its descriptor in forked children. A child that outlives a killed parent therefore does not
         # keep the lock, and a child that releases it does not take it from its parent.
@@ -270,7 +281,7 @@ class Locks:
 
         lock = FileLock(path, thread_local=False, poll_interval=POLL_S)
         try:
-            path.parent.lstat()  # filelock would make a missing folder, and not a private one
+            path.parent.lstat()  # filelock would create a missing folder, which other users could enter
             with self._waiting() as remaining_s:
                 lock.acquire(remaining_s if wait else 0, cancel_check=unless)
         except Timeout:
@@ -292,18 +303,22 @@ class Locks:
     def measuring(self, name: str = "") -> Iterator[bool]:
         """Take a processor among the pytest processes of this user; yields False if that took too long.
 
-        The lock belongs to the process and not to a thread: autograd launches kernels from its own threads while the
-        thread that waits for them may hold the lock. The first thread that enters waits for the lock file, and threads
-        that enter meanwhile wait for the first thread. The last thread that leaves releases the file. If the first
-        thread has waited too long, all measurements inside go on without the lock.
+        The lock belongs to the process and not to a thread. Autograd launches kernels from its own threads, and the
+        thread that waits for autograd may hold the lock.
+
+        - The first thread that enters waits for the lock file. Threads that enter meanwhile wait for the first thread.
+        - The last thread that leaves releases the file.
+        - If the first thread waited too long, all measurements that overlap with its own go on without the lock.
 
         :param name: the name of the processor, such as ``"cpu"``; empty for the current GPU.
         """
         name = name or self._uuid()
         if not name or in_distributed_run():
+            # There is no GPU to lock, or all ranks must measure at the same time.
             yield True
             return
-        if self._folder is None:  # the run has reported this when it began
+        if self._folder is None:
+            # The run has reported the missing folder when it began.
             yield False
             return
         processor = self._processors.setdefault(name, _Processor())
@@ -318,7 +333,7 @@ class Locks:
                 self._leave(processor)
 
     def _enter(self, processor: _Processor, folder: Path, name: str) -> bool:
-        """Begin a measurement on a processor; return False if another thread waited too long for the lock file.
+        """Begin a measurement on a processor; return False if this thread waited too long for another thread.
 
         The thread that holds ``mutex`` waits for the lock file. All other threads wait for ``mutex``, and for no longer
         than their tuning may wait.
@@ -329,6 +344,7 @@ class Locks:
             return False
         try:
             if not processor.measurement_count:
+                # This thread is the first.
                 digest = hashlib.sha256(name.encode()).hexdigest()[:16]
                 processor.lock = self.acquire(folder / f"gpu-{digest}.lock")
             processor.measurement_count += 1
@@ -341,6 +357,7 @@ class Locks:
         with processor.mutex:
             processor.measurement_count -= 1
             if not processor.measurement_count and processor.lock is not None:
+                # This thread is the last.
                 processor.lock.release()
                 processor.lock = None
 

@@ -1,8 +1,9 @@
-"""The ranks of one distributed job load equal caches. Ranks that launch different kernels can wait for each other.
+"""A check that all ranks of one distributed job load equal caches.
 
-Each rank is a pytest process. ``torchrun`` keeps a store for the ranks that it starts, in which the ranks compare their
-caches. Ranks that another launcher starts are not compared: until a test initializes torch.distributed, nothing is
-known about them.
+If ranks launch different kernels, a kernel with a collective operation can wait for ever. Each rank is a pytest
+process. ``torchrun`` keeps a key-value store for the ranks that it starts. Rank 0 puts its caches or their digests into this
+store, and the other ranks read them. Ranks that another launcher starts are not compared: until a test initializes
+torch.distributed, the plugin cannot reach the other ranks.
 """
 
 from __future__ import annotations
@@ -22,40 +23,53 @@ _TIMEOUT = timedelta(seconds=120)
 
 
 class Ranks:
-    """This rank, and the store in which it meets the other ranks.
+    """This rank, and the key-value store of the job.
 
-    :param meeting_place: torch's store that all ranks see.
+    :param rank: the number of this rank, from 0.
+    :param store: torch's store, which all ranks of the job share.
     """
 
-    def __init__(self, rank: int, meeting_place: Any) -> None:
+    def __init__(self, rank: int, store: Any) -> None:
         self._rank = rank
-        self._store = meeting_place
+        self._store = store
 
     @classmethod
     def of_this_job(cls) -> Ranks | None:
-        """Return this rank of a job that torchrun started; None if the job has only this rank."""
+        """Return this rank of a job that torchrun started; None if the job has only this rank.
+
+        The environment variables are those that torchrun sets for each rank.
+        """
         environment = os.environ
-        if environment.get("WORLD_SIZE", "1") == "1":
+        world_size = environment.get("WORLD_SIZE", "1")
+        if world_size == "1":
             return None
         import torch.distributed
 
         distributed: Any = torch.distributed
         address, port = environment["MASTER_ADDR"], int(environment["MASTER_PORT"])
-        job_store = distributed.TCPStore(address, port, int(environment["WORLD_SIZE"]), False, _TIMEOUT)
+        is_server = False  # torchrun itself serves the store
+        job_store = distributed.TCPStore(address, port, int(world_size), is_server, _TIMEOUT)
         # After a restart of the job, the store still has the values of the earlier attempt.
         attempt = environment.get("TORCHELASTIC_RESTART_COUNT", "0")
         return cls(int(environment["RANK"]), distributed.PrefixStore(f"pytest-autotune/{attempt}", job_store))
 
     def _receive(self, name: str) -> bytes:
-        """Return the data that rank 0 has put into the store."""
+        """Return the data that rank 0 has put into the store under a name.
+
+        :raises CacheError: if no data came within the time-out.
+        """
         try:
             return bytes(self._store.get(name))
         except Exception as error:  # torch raises several classes for a time-out
             raise CacheError(f"rank {self._rank}", f"nothing came from rank 0: {error}") from None
 
     def read(self, place: str, read: Callable[[], Cache]) -> Cache:
-        """Return a cache as rank 0 has read it. Other jobs may write to the cache at the same time.
+        """Return a cache as rank 0 has read it.
 
+        If each rank read the cache itself, two ranks could see different content, because another job may write to the
+        cache meanwhile.
+
+        :param place: the path or URL of the cache.
         :param read: reads the cache; only rank 0 calls it.
         :raises CacheError: if rank 0 cannot read the cache.
         """
@@ -67,8 +81,9 @@ class Ranks:
         return decode(data, Format.BINARY, place)
 
     def check_same(self, caches: Iterable[tuple[str, Cache]]) -> None:
-        """Check that this rank has loaded the same caches as rank 0.
+        """Check that this rank has loaded the same caches as rank 0. Rank 0 only publishes the digests of its caches.
 
+        :param caches: (path or URL, content).
         :raises CacheError: for the first cache that differs.
         """
         for number, (place, cache) in enumerate(caches):
