@@ -36,6 +36,7 @@ def dump_run(
     result = finish_run(settled, initial.dump_cache)
     has_entries = bool(initial.dump_cache.entries or result.merged.cache.entries)
     if not has_entries and path not in collected.missing_caches:
+        # No test loads this cache, so nobody needs an empty file.
         return result.with_dump(DumpOutcome(path))
     try:
         with store.open_for_update(removing=request.plan.prunes) as opened:

@@ -57,6 +57,13 @@ class KeyDifference:
 def explain_miss(indexes: Sequence[EntryIndex], problem: Problem, policy: Policy) -> MissReason:
     """Return why a problem has no entry: how the nearest entry of its kernel differs.
 
+    Examples of the text, for the cases in the order of the code:
+
+    - ``no entry``: the kernel has no entry for the problem's device.
+    - ``no entry with these key names; the entries of this kernel have M, N``: no key can be compared.
+    - ``no entry; new or changed code``: the keys differ only in the digest of the code.
+    - ``no entry; the nearest has M 64 instead of 100``.
+
     The function compares all entries of the kernel, which takes time. It is called only for a row of the summary, and
     for a lookup that fails a test.
     """
@@ -66,7 +73,7 @@ def explain_miss(indexes: Sequence[EntryIndex], problem: Problem, policy: Policy
             usable_entries.append(entry)
     if not usable_entries:
         return MissReason()
-    # A policy without aliases sorts the entries of the device itself before the entries of its alias.
+    # Policy() has no aliases, so the entries of the device itself come before the entries of its alias.
     nearest_entry = next(list_nearest_entries(usable_entries, problem, Policy()), None)
     if nearest_entry is None:
         names = ", ".join(value.name for value in usable_entries[0].problem.key) or "no names"
@@ -74,10 +81,10 @@ def explain_miss(indexes: Sequence[EntryIndex], problem: Problem, policy: Policy
     differences = _compare_keys(nearest_entry, problem)
     text = ", ".join(map(str, differences))
     if text == "other code":
-        # The keys differ only in the digest of the code.
         return MissReason("no entry; new or changed code")
     text = f"no entry; the nearest has {text}"
     if any(difference.is_digest for difference in differences):
+        # The value of a digest tells a reader nothing.
         return MissReason(text)
     values = tuple((difference.name, _to_text(difference.entry_value)) for difference in differences)
     return MissReason(text, values)
@@ -126,7 +133,8 @@ class _RankedEntry:
 def list_nearest_entries(entries: Iterable[Entry], problem: Problem, policy: Policy) -> Iterator[Entry]:
     """Yield the entries whose keys can be compared with a problem's key, the nearest first.
 
-    A key may have parts that the other key lacks, because some tuners name only the settings that are not the default.
+    Two keys can be compared if one key has all parts of the other key. It may have further parts, because some tuners
+    name only the settings that are not the default.
     Entries that the problem's device may use come before all others. Entries that are equally near come in the order of
     a file, as in production.
     """
@@ -135,6 +143,7 @@ def list_nearest_entries(entries: Iterable[Entry], problem: Problem, policy: Pol
     for entry in entries:
         entry_key = _cached_launch_key(entry.problem.key)
         if not (entry_key.keys() <= wanted_key.keys() or wanted_key.keys() <= entry_key.keys()):
+            # Each key has a part that the other key lacks.
             continue
         is_for_other_device = not policy.may_use_entries_of(problem.device, entry.problem.device)
         ranked.append(_RankedEntry((is_for_other_device, *distance(wanted_key, entry_key)), entry))

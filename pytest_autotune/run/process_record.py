@@ -50,7 +50,10 @@ class ProcessRecord:
 
 
 def encode_record(result: RunResult) -> dict[str, Any]:
-    """Return the record of a process as values of JSON. The rest of the JSON report has the facts that users read."""
+    """Return the record of a process as values of JSON, for :func:`decode_record`.
+
+    The record leaves out the facts that the JSON report holds for users: :func:`decode_record` reads them there.
+    """
     collected, request = result.collected, result.request
     lookups = []
     for lookup in collected.lookups:
@@ -80,6 +83,7 @@ def encode_record(result: RunResult) -> dict[str, Any]:
 
 
 def _encode_policy(policy: Policy) -> dict[str, Any]:
+    """Return the parts of a policy that the gate needs, as fields of the record."""
     return {
         "on_miss": policy.on_miss,
         "on_stale": policy.on_stale,
@@ -192,4 +196,6 @@ def _read_texts(plain: Sequence[Any]) -> tuple[str, ...]:
 
 
 def _read_optional_texts(plain: Sequence[Any] | None) -> tuple[str, ...] | None:
-    return None if plain is None else _read_texts(plain)
+    if plain is None:
+        return None
+    return _read_texts(plain)

@@ -79,7 +79,10 @@ class Progress:
         return sorted(stage.kernel for stage in self._stages.values())
 
     def begin(self, problem: Problem, activity: str = "") -> None:
-        """Begin a search, or the wait for the search of another process. Call :meth:`end` after it."""
+        """Begin a search, or the wait for the search of another process. Call :meth:`end` when the tuning is over.
+
+        :param activity: see :class:`Stage`.
+        """
         stage = self._stages.get(problem) or Stage(problem.name, self._clock())
         self._stages[problem] = replace(stage, activity=activity)
         self._show_innermost()
@@ -99,9 +102,12 @@ class Progress:
             self._show_innermost()
 
     def _show_innermost(self) -> None:
-        if self._display is not None:
-            # Without an open tuning, only the None is in the list.
-            self._display.show([None, *self._stages.values()][-1])
+        if self._display is None:
+            return
+        innermost_stage = None
+        if self._stages:
+            innermost_stage = list(self._stages.values())[-1]
+        self._display.show(innermost_stage)
 
 
 class Reporter:
@@ -239,7 +245,7 @@ class Reporter:
             self.refuse_errors(lookup)
 
     def report_lookup(self, lookup: Lookup) -> None:
-        """Append a lookup to the log."""
+        """Append a lookup to the log, and count it if this works."""
         try:
             self._log.append(lookup.to_event())
         except Exception as error:

@@ -69,8 +69,8 @@ class Tuning:
         #: The lookup without the entry that is offered now.
         self._lookup_without_offer = lookup
         self._started = 0.0
-        #: Seconds of waiting, and of tunings inside this tuning.
-        self._other_s = 0.0
+        #: Seconds that do not count as tuning: of waiting, and of tunings inside this tuning.
+        self._uncounted_s = 0.0
         self._is_reported = False
         self._has_failed = False
 
@@ -92,7 +92,7 @@ class Tuning:
             self._reporter.refuse_errors(self.lookup)
         if self.entry is None:
             self._reporter.progress.begin_search(self.lookup.problem)
-        self._started, self._other_s = HostTime.perf_counter(), 0.0
+        self._started, self._uncounted_s = HostTime.perf_counter(), 0.0
 
     def _ask_next_source(self) -> None:
         """Ask the first source that may still have an answer, and drop it unless it offers an entry."""
@@ -104,7 +104,9 @@ class Tuning:
         self.is_disturbed |= answer.is_disturbed
         self.entry, self.is_remembered = answer.entry, answer.is_remembered
         if answer.entry is not None:
+            # The source stays: if the tuner rejects the entry, the source may offer another entry.
             return
+        # The source has said the outcome, such as a miss. Later sources may still offer an entry.
         self._lookup_without_offer = self.lookup
         self._sources.pop(0)
         if answer.is_final:
@@ -141,7 +143,10 @@ class Tuning:
         :param contest: builds the tuner's ``Contest`` or its own race (:mod:`pytest_autotune.tuners.measuring.race`),
             or returns the reason why it has no race; called only if a mode wants a race.
         """
-        if self.lookup.outcome is not Outcome.HIT or self.is_remembered or self.lookup.is_shared:
+        if self.lookup.outcome is not Outcome.HIT:
+            return
+        if self.is_remembered or self.lookup.is_shared:
+            # The choice was raced in an earlier lookup, or this run has just tuned it.
             return
         for racer in self._racers:
             if racer.has_turn(self.lookup.problem):
@@ -150,7 +155,10 @@ class Tuning:
 
     @property
     def is_expected_to_fail(self) -> bool:
-        """Whether a loaded entry says that every candidate failed. The tuner then searches, and fails as always."""
+        """Whether a loaded entry says that every candidate failed.
+
+        The tuner then searches, and the call fails as it would without the plugin.
+        """
         return self.entry is None and self.lookup.outcome is Outcome.HIT and not self.lookup.is_tuned
 
     @contextmanager
@@ -159,12 +167,14 @@ class Tuning:
 
         :param processor: its name; empty for the current GPU.
         """
-        asked_s, progress, problem = HostTime.perf_counter(), self._reporter.progress, self.lookup.problem
+        progress, problem = self._reporter.progress, self.lookup.problem
+        wait_started = HostTime.perf_counter()
         progress.update(problem, WAITING_FOR_GPU)
-        with self._reporter.measuring(processor) as is_undisturbed:
+        with self._reporter.measuring(processor) as has_device:
             progress.update(problem, "")
-            self._other_s += HostTime.perf_counter() - asked_s
-            if not is_undisturbed:
+            self._uncounted_s += HostTime.perf_counter() - wait_started
+            if not has_device:
+                # The wait took too long, so this measurement may overlap with another process's.
                 self.mark_disturbed()
             yield
 
@@ -188,15 +198,18 @@ class Tuning:
     ) -> Entry:
         """Record the choice of a search that really took place.
 
+        If a loaded entry said that every candidate fails, there are two cases: the search failed as well, and nothing
+        is recorded; or a candidate works, and the problem is stale.
+
         :param candidates: every candidate with its time in microseconds, or why it failed.
-        :returns: the new entry.
-        :raises BaseException: from the session's ``refuse``, if a stale problem is an error: an entry said that every
-            candidate fails, and one works.
+        :returns: the new entry or, if both say that every candidate fails, the loaded entry.
+        :raises BaseException: from the session's ``refuse``, if a stale problem is an error.
         """
         was_expected_to_fail = self.is_expected_to_fail
         seconds = HostTime.perf_counter() - self._started
         if self._outer is not None:
-            self._outer._other_s += seconds
+            # The outer tuning does not count these seconds again.
+            self._outer._uncounted_s += seconds
         entry = Entry(
             self.lookup.problem,
             self.lookup.fingerprint,
@@ -204,7 +217,7 @@ class Tuning:
             tuple(candidates),
             native,
             label or self.lookup.label,
-            round_significant(seconds - self._other_s),
+            round_significant(seconds - self._uncounted_s),
             self.versions,
             digests=self._reporter.list_digests(self._question),
         )
@@ -255,8 +268,11 @@ class Tuning:
         :returns: the new entry.
         """
         self._has_failed = True
-        distinct = sorted({stable_reason(reason) for reason in reasons} - {""}) or ["failed"]
-        return self.record(None, [Candidate(failed=reason) for reason in distinct[:MAX_REASONS]])
+        distinct_reasons = {stable_reason(reason) for reason in reasons}
+        distinct_reasons.discard("")
+        # The entry is the same in each run, so the reasons are sorted.
+        kept_reasons = sorted(distinct_reasons)[:MAX_REASONS] or ["failed"]
+        return self.record(None, [Candidate(failed=reason) for reason in kept_reasons])
 
 
 #: An entry without a choice keeps at most so many different reasons of failed candidates.

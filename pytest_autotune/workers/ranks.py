@@ -1,8 +1,8 @@
 """A check that all ranks of one distributed job load equal caches.
 
 If ranks launch different kernels, a kernel with a collective operation can wait for ever. Each rank is a pytest
-process. ``torchrun`` keeps a key-value store for the ranks that it starts. Rank 0 puts its caches or their digests into this
-store, and the other ranks read them. Ranks that another launcher starts are not compared: until a test initializes
+process. ``torchrun`` keeps a key-value store for the ranks that it starts. Rank 0 puts its caches or their digests into
+this store, and the other ranks read them. Ranks that another launcher starts are not compared: until a test initializes
 torch.distributed, the plugin cannot reach the other ranks.
 """
 
