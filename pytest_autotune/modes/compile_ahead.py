@@ -95,7 +95,7 @@ class CompileAhead(Mode):
         if kernel_count:
             notes = (f"{describe_count(kernel_count, 'kernel')} compiled ahead in {seconds:.1f}s",)
         data = {"kernels": kernel_count, "seconds": round(seconds, 3), "failed": failed_count, "reason": reason}
-        return Section(self.name, str(self), notes=notes, data={"compiled_ahead": data})
+        return Section(self.name, self.typed_value, notes=notes, data={"compiled_ahead": data})
 
 
 def make(compile_ahead: str) -> CompileAhead | None:

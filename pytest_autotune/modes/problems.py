@@ -147,11 +147,11 @@ class Problems(Mode):
 
     def __init__(self, files: Sequence[tuple[str, str]]) -> None:
         self._files = files
-        #: The values of the option, as the user types them.
-        self._typed_value = " ".join(typed_path for _, typed_path in files)
 
-    def __str__(self) -> str:
-        return self._typed_value
+    @property
+    def typed_value(self) -> str:
+        """The paths of the files, as the user types them."""
+        return " ".join(typed_path for _, typed_path in self._files)
 
     def build_section(self, result: RunResult) -> Section:
         reports = ProblemReports()
@@ -160,8 +160,8 @@ class Problems(Mode):
                 reports.add_file(path, typed_path)
         except CacheError as error:
             # A file that cannot be read fails the run.
-            gate = Gate(self._typed_value, f"--autotune-problems: {error}")
-            return Section(self.name, self._typed_value, gate=gate)
+            gate = Gate(self.typed_value, f"--autotune-problems: {error}")
+            return Section(self.name, self.typed_value, gate=gate)
         tested = ProblemsOfTests(result)
         uncovered = [problem for problem in reports.counts if not tested.has(problem)]
         # The problem that production asked for most often comes first.
@@ -171,7 +171,7 @@ class Problems(Mode):
         json_rows = []
         for finding in findings:
             json_rows.append({"problem": finding.problem, "nearest_test": finding.test, "reason": finding.text})
-        return Section(self.name, self._typed_value, lines, tuple(findings), data={"uncovered": json_rows})
+        return Section(self.name, self.typed_value, lines, tuple(findings), data={"uncovered": json_rows})
 
 
 def _list_lines(reports: ProblemReports, uncovered_count: int, incomplete_reason: str) -> tuple[str, ...]:

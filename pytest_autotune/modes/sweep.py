@@ -54,9 +54,6 @@ class Sweep(Mode):
             return f"{self.part}/{self.parts}"
         return self.seed
 
-    def __str__(self) -> str:
-        return self.typed_value
-
     def ordered(self, problem: Problem, candidates: Iterable[Candidate]) -> list[Candidate]:
         """Return the candidates in the order in which a problem tries them in this sweep.
 

@@ -74,7 +74,9 @@ class Verify(Mode):
         self._limit = limit
         self._remaining_s = seconds
 
-    def __str__(self) -> str:
+    @property
+    def typed_value(self) -> str:
+        """The value of ``--autotune-verify`` as the user types it: ``all``, or a part such as ``2/7``."""
         return str(self._share)
 
     # Methods for a process that runs tests.
@@ -163,7 +165,7 @@ class Verify(Mode):
         remarks = {row.problem: _build_remark(verdicts.get(row.problem)) for row in result.rows}
         return Section(
             self.name,
-            str(self),
+            self.typed_value,
             tuple(self._list_lines(result, len(slower_rows), tally)),
             tuple(findings),
             problem_remarks=remarks,
@@ -177,7 +179,7 @@ class Verify(Mode):
         for reason, count in sorted(tally.not_raced.items()):
             not_raced.append({"tuner": reason.tuner, "reason": reason.reason, "problems": count})
         return {
-            "share": str(self),
+            "share": self.typed_value,
             "raced": tally.raced,
             "slower": slower_count,
             "not_raced": not_raced,
@@ -189,8 +191,8 @@ class Verify(Mode):
     def _list_lines(self, result: RunResult, slower_count: int, tally: Tally) -> list[str]:
         """Return the lines of the summary."""
         if not result.is_judged:
-            return [f"verify {self}: nothing was loaded, so there was no choice to race"]
-        line = f"verify {self}: {describe_count(tally.raced, 'choice')} raced"
+            return [f"verify {self.typed_value}: nothing was loaded, so there was no choice to race"]
+        line = f"verify {self.typed_value}: {describe_count(tally.raced, 'choice')} raced"
         if tally.seconds >= 0.1:
             line += f" in {tally.seconds:.1f}s"
         if slower_count:

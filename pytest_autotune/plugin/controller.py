@@ -173,7 +173,7 @@ class Controller:
         if self._options.on_miss in ("first", "nearest") and (self._options.load or self._options.dump is None):
             # A run that dumps and loads nothing tunes, whatever the option says.
             parts.append(f"on miss {self._options.on_miss}")
-        parts += [f"{mode.name} {mode}" for mode in self._options.modes if str(mode)]
+        parts += [f"{mode.name} {mode.typed_value}" for mode in self._options.modes if mode.typed_value]
         if not parts:
             return []
         return [to_one_line(f"autotune: {', '.join(parts)}")]

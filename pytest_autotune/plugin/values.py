@@ -145,7 +145,7 @@ class Options:
         if self.on_miss == "first" or self.spread_gpus:
             return True
         # A mode without text was not typed, such as compile_ahead: it only serves caches that are loaded.
-        return any(str(mode) for mode in self.modes)
+        return any(mode.typed_value for mode in self.modes)
 
     @property
     def has_only_optional_caches(self) -> bool:

@@ -359,7 +359,7 @@ class TestProcess:
         for mode in self._options.modes:
             lines, events = mode.test_failed(item.nodeid)
             if lines:
-                command = _build_rerun_command(item, self._options, f"--autotune-{mode.name}={mode}")
+                command = _build_rerun_command(item, self._options, f"--autotune-{mode.name}={mode.typed_value}")
                 report.sections.append((f"autotune {mode.name}", "\n".join([*lines, f"rerun: {command}"])))
             for event in events:
                 self.session.append_event(event)

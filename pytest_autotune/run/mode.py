@@ -41,8 +41,6 @@ class Mode:
 
     In the process that ends the run, with the events of all processes, :meth:`list_replacing_entries` may be called
     more than once. :meth:`build_section` is called when the run is settled and judged.
-
-    ``str(mode)`` is the value of the mode's flag, as a user types it; empty if the flag has no value.
     """
 
     #: The name of the mode's module and of its flag.
@@ -56,7 +54,9 @@ class Mode:
     #: The mode gives candidates in place of searches, so every test must ask for every problem again.
     picks_candidates = False
 
-    def __str__(self) -> str:
+    @property
+    def typed_value(self) -> str:
+        """The value of the mode's flag, as a user types it; empty if the flag has no value."""
         return ""
 
     def begin_tests(
@@ -113,4 +113,4 @@ class Mode:
 
     def build_section(self, result: RunResult) -> Section:
         """Return the words of the mode at the end. ``result.collected.mode_events`` has the events of all modes."""
-        return Section(self.name, str(self))
+        return Section(self.name, self.typed_value)
