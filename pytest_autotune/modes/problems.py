@@ -75,8 +75,9 @@ class ProblemReports:
 
 
 def _decode_problem(values: Any, place: str) -> ProductionProblem:
-    """Return the problem of a line.
+    """Return the problem of a line. Every text in it is made one line, because a file may come from elsewhere.
 
+    :param values: the parsed JSON of the line.
     :param place: of the line, for messages.
     :raises CacheError: if the line holds no problem.
     """
@@ -154,6 +155,7 @@ class Problems(Mode):
         return " ".join(typed_path for _, typed_path in self._files)
 
     def build_section(self, result: RunResult) -> Section:
+        """Return the section about the problems of production that no test asks for."""
         reports = ProblemReports()
         try:
             for path, typed_path in self._files:

@@ -153,22 +153,30 @@ class Verify(Mode):
         return list(entries.values())
 
     def build_section(self, result: RunResult) -> Section:
-        verdicts = self._find_verdicts(result)
-        slower_rows = [row for row in result.rows if row.problem in verdicts and verdicts[row.problem].is_slower]
-        slower_rows.sort(key=lambda row: -verdicts[row.problem].slower)
-        tally = Tally.build(verdicts)
+        """Return the section about the races: a finding for each slower choice, and the verdict on their number."""
+        verdict_by_problem = self._find_verdicts(result)
+        remark_by_problem = {}
+        slower_rows = []
+        for row in result.rows:
+            verdict = verdict_by_problem.get(row.problem)
+            remark_by_problem[row.problem] = _build_remark(verdict)
+            if verdict is not None and verdict.is_slower:
+                slower_rows.append(row)
+        # The choice with the largest difference comes first.
+        slower_rows.sort(key=lambda row: -verdict_by_problem[row.problem].slower)
+        tally = Tally.build(verdict_by_problem)
         gate = self._judge(result, len(slower_rows), tally)
+        fails_run = bool(gate.failure)
         findings = []
         for row in slower_rows:
-            is_failure = bool(gate.failure)
-            findings.append(build_finding("SLOWER", row, str(verdicts[row.problem]), is_failure=is_failure))
-        remarks = {row.problem: _build_remark(verdicts.get(row.problem)) for row in result.rows}
+            verdict_text = str(verdict_by_problem[row.problem])
+            findings.append(build_finding("SLOWER", row, verdict_text, is_failure=fails_run))
         return Section(
             self.name,
             self.typed_value,
             tuple(self._list_lines(result, len(slower_rows), tally)),
             tuple(findings),
-            problem_remarks=remarks,
+            problem_remarks=remark_by_problem,
             data={"verify": self._build_data(len(slower_rows), tally, gate)},
             gate=gate,
         )
@@ -189,7 +197,10 @@ class Verify(Mode):
         }
 
     def _list_lines(self, result: RunResult, slower_count: int, tally: Tally) -> list[str]:
-        """Return the lines of the summary."""
+        """Return the lines of the summary.
+
+        Example: ``verify all: 12 choices raced in 3.4s: 1 slower``, and a line for each reason for not racing.
+        """
         if not result.is_judged:
             return [f"verify {self.typed_value}: nothing was loaded, so there was no choice to race"]
         line = f"verify {self.typed_value}: {describe_count(tally.raced, 'choice')} raced"
@@ -268,7 +279,7 @@ class NotRaced(NamedTuple):
 
 @dataclass(frozen=True)
 class Tally:
-    """The numbers of a run's verdicts.
+    """The numbers of a run's verdicts. Seconds are the sums of all processes.
 
     :param raced: the number of choices that were raced.
     :param not_raced: reason -> the number of choices that were not raced for this reason.

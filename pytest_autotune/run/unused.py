@@ -73,7 +73,10 @@ class CacheUsage:
 
     @classmethod
     def build(cls, collected: Collected, bypasses: Sequence[Bypass], lookups: Iterable[Lookup]) -> CacheUsage:
-        """Return the facts of a run with these lookups."""
+        """Return the facts of a run with these lookups.
+
+        :param lookups: of all processes, with the facts that only a whole run knows.
+        """
         usage = cls(collected, tuple(bypasses))
         for lookup in lookups:
             usage.identities.add(lookup.identity)
