@@ -16,7 +16,12 @@ _T = TypeVar("_T")
 #: The kinds of attributes that the interpreter itself reads, such as a slot.
 _STORED = frozenset({MemberDescriptorType, GetSetDescriptorType})
 _TYPE: Mapping[str, Any] = type.__dict__
-_MODULE: Mapping[str, Any] = vars(ModuleType)
+#: These functions read a slot of a class or module. They are called for each class above an object.
+_read_class_dict: Any = _TYPE["__dict__"].__get__
+_read_mro: Any = _TYPE["__mro__"].__get__
+_read_module_dict: Any = vars(ModuleType)["__dict__"].__get__
+#: The attributes that Python gives to every function, such as ``__module__``.
+_OF_FUNCTIONS = frozenset(dir(FunctionType))
 #: The default of :func:`read_stored` if a caller must tell a missing attribute from None.
 MISSING = object()
 
@@ -39,13 +44,13 @@ def has_type(value: object, classes: frozenset[type]) -> bool:
 
 def class_attributes(cls: type) -> Mapping[str, Any]:
     """Return the attributes that a class itself has, without those of its bases."""
-    attributes: Mapping[str, Any] = _TYPE["__dict__"].__get__(cls)
+    attributes: Mapping[str, Any] = _read_class_dict(cls)
     return attributes
 
 
 def class_mro(cls: type) -> tuple[type, ...]:
     """Return a class and the classes that it inherits from, in the order of look-ups."""
-    mro: tuple[type, ...] = _TYPE["__mro__"].__get__(cls)
+    mro: tuple[type, ...] = _read_mro(cls)
     return mro
 
 
@@ -73,24 +78,25 @@ def class_module(cls: type) -> str:
 
 def module_attributes(module: ModuleType) -> Mapping[str, Any]:
     """Return the attributes that a module has."""
-    attributes: Mapping[str, Any] = _MODULE["__dict__"].__get__(module)
+    attributes: Mapping[str, Any] = _read_module_dict(module)
     return attributes
 
 
 def find_owner(cls: type, name: str) -> type | None:
     """Return the class from which a class has an attribute: itself or a base; None if there is none."""
-    for base in class_mro(cls):
-        if name in class_attributes(base):
-            return base
+    for base in _read_mro(cls):
+        if name in _read_class_dict(base):
+            return base  # type: ignore[no-any-return]
     return None
 
 
 def find_in_class(cls: type, name: str, default: Any = None) -> Any:
     """Return an attribute of a class as the class or a base stores it; the default if there is none."""
-    owner = find_owner(cls, name)
-    if owner is None:
-        return default
-    return class_attributes(owner)[name]
+    for base in _read_mro(cls):
+        attributes = _read_class_dict(base)
+        if name in attributes:
+            return attributes[name]
+    return default
 
 
 def read_stored(value: object, name: str, default: Any = None) -> Any:
@@ -101,6 +107,9 @@ def read_stored(value: object, name: str, default: Any = None) -> Any:
     - A bound method has the attributes of its function, too.
     - Methods, properties and other descriptors are no stored attributes.
     """
+    # For speed: a function has its own attributes and those of every function.
+    if type(value) is FunctionType and name not in _OF_FUNCTIONS:
+        return vars(value).get(name, default)
     in_class = find_in_class(type(value), name, MISSING)
     if has_type(in_class, _STORED):
         try:

@@ -118,23 +118,24 @@ class CodeDigests:
         :param named: whether the function's own name counts.
         :raises UncacheableError: if a source cannot be read, or a value in a closure has no stable form.
         """
-        function = python_function(value)
-        assert function is not None
+        layers = list(list_layers(value))
+        function = layers[-1]
+        assert type(function) is FunctionType
         if id(function) in self._digest_by_id:
             return self._digest_by_id[id(function)]
         # A function that calls itself finds this placeholder.
         self._digest_by_id[id(function)] = f"recursive {function.__qualname__}"
         self._read_objects.append(function)
-        source = read_function(function, find_kept_source(value))
+        source = read_function(function, find_kept_source(layers))
         self.used_values.add_function(value, function, source.names)
         lines = [source.text if named else source.nameless_text]
         lines += self._describe_used_values(function, source, own_cells)
         lines += self._describe_imports(function, source)
         lines += self._describe_assigned(function, source)
-        fixed_lines = [*self._describe_defaults(function, source.names), *list_compiled_options(value)]
+        fixed_lines = [*self._describe_defaults(function, source.names), *list_compiled_options(layers)]
         lines += fixed_lines
         self._note_part(function.__qualname__, "\n".join([lines[0], *fixed_lines]))
-        for layer in list_layers(value):
+        for layer in layers:
             if type(layer) is not FunctionType:
                 layer_text = self._describe_unnamed_class(type(layer))
                 if layer_text is not None:
@@ -261,7 +262,7 @@ class CodeDigests:
             pending += closure_cells(function).values()
             pending.append(vars(function).get("__wrapped__"))
             if not self._is_from_library(function) and not self.libraries.has_file(function.__code__.co_filename):
-                members += read_function(function, find_kept_source(value)).members
+                members += read_function(function, find_kept_source(list_layers(value))).members
                 self.used_values.add_function(value, function, ())
         return members
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 import sysconfig
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property, lru_cache, partialmethod, singledispatchmethod
 from pathlib import Path
 from types import FunctionType, ModuleType, SimpleNamespace
@@ -23,6 +23,7 @@ from pytest_autotune.tuners.source.attributes import (
     has_type,
     is_instance,
     module_attributes,
+    own_attributes,
     read_stored,
 )
 from pytest_autotune.tuners.source.distributions import find_distribution_of_file, find_file
@@ -162,12 +163,14 @@ def list_other_functions(value: object) -> dict[str, object]:
     return {}
 
 
-def find_kept_source(kernel: object) -> str:
+def find_kept_source(layers: Iterable[object]) -> str:
     """Return the source that Triton keeps of a kernel; empty if it keeps none.
 
     Triton reads the source when it makes the kernel. A library may give the kernel another source.
+
+    :param layers: the kernel's layers, see :func:`list_layers`.
     """
-    for layer in list_layers(kernel):
+    for layer in layers:
         cls = type(layer)
         # A constexpr_function has a source, too, but no run(): Python runs it.
         if find_owner(cls, "_unsafe_update_src") is None or find_owner(cls, "run") is None:
@@ -186,33 +189,42 @@ def _is_source_of(lines: str, source: str) -> bool:
     return textwrap.dedent(lines).endswith(source)
 
 
-def list_compiled_options(kernel: object) -> Iterator[str]:
-    """Yield the arguments of a kernel's decorators that are compiled in, as text, unless they are the defaults."""
-    for layer in list_layers(kernel):
-        # Triton's interpreter keeps them in its rewriter.
-        interpreted = read_attribute(read_attribute(layer, "rewriter"), "kwargs")
-        for name in _TRITON_OPTIONS:
-            if isinstance(interpreted, dict):
-                value = interpreted.get(name)
-            else:
-                value = read_attribute(layer, name)
-            yield from _describe_option(name, value)
-        numba_options = read_attribute(layer, "targetoptions")
+def list_compiled_options(layers: Iterable[object]) -> list[str]:
+    """Return the arguments of a kernel's decorators that are compiled in, as text, unless they are the defaults.
+
+    ``@triton.jit(noinline=True)`` gives ``noinline=True``, and ``@numba.njit(fastmath=True)`` gives ``fastmath=True``.
+
+    :param layers: the kernel's layers, see :func:`list_layers`.
+    """
+    texts: list[str] = []
+    for layer in layers:
+        options = own_attributes(layer)
+        # A kernel under Triton's interpreter keeps its options in an object, its rewriter.
+        kept_by_rewriter = own_attributes(options.get("rewriter")).get("kwargs")
+        if isinstance(kept_by_rewriter, dict):
+            options = kept_by_rewriter
+        texts += _describe_options(options, _TRITON_OPTIONS)
+        numba_options = options.get("targetoptions")
         if isinstance(numba_options, dict):
             if numba_options.get("opt") is False:
-                yield "opt=False"
-            for name in _NUMBA_OPTIONS:
-                yield from _describe_option(name, numba_options.get(name))
+                texts.append("opt=False")
+            texts += _describe_options(numba_options, _NUMBA_OPTIONS)
+    return texts
 
 
-def _describe_option(name: str, value: Any) -> Iterator[str]:
-    """Yield an option as text; nothing for a default."""
-    if is_instance(value, dict):
-        value = list(value.items())
-    if is_instance(value, (list, tuple, set, frozenset)):
-        value = sorted(map(str, value))
-    if is_instance(value, (bool, str, int, list)) and value:
-        yield f"{name}={value!r}"
+def _describe_options(options: Mapping[str, Any], names: Iterable[str]) -> Iterator[str]:
+    """Yield ``name=value`` for each of the named options, unless its value is a default, such as False or empty."""
+    for name in names:
+        value = options.get(name)
+        if value is None or value is False:
+            continue
+        if is_instance(value, dict):
+            value = list(value.items())
+        # The order of the items has no meaning.
+        if is_instance(value, (list, tuple, set, frozenset)):
+            value = sorted(map(str, value))
+        if is_instance(value, (bool, str, int, list)) and value:
+            yield f"{name}={value!r}"
 
 
 def is_dsl_wrapper(function: FunctionType) -> bool:

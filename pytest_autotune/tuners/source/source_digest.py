@@ -42,7 +42,7 @@ from pytest_autotune.tuners.source.distributions import Distribution
 from pytest_autotune.tuners.source.functions import is_code as is_code
 from pytest_autotune.tuners.source.functions import python_function, qualified_name, unwrapped
 from pytest_autotune.tuners.source.libraries import Libraries, find_shortest_name
-from pytest_autotune.tuners.source.values import UsedValues, is_dtype_class, scalar_value
+from pytest_autotune.tuners.source.values import DtypeName, UsedValues, is_dtype_class, scalar_value
 
 #: The type of a fingerprint's value that is a digest of source. A new rule for digests gets a new name.
 FORM = "digest.2"
@@ -185,6 +185,8 @@ def stable_value(name: str, value: object, dtype_apart: bool = False, carried: b
     """
     if has_type(value, _SCALARS):  # for speed: most values are scalars, and a space has hundreds of values
         return plain_value(name, value)
+    if type(value) is DtypeName:  # for speed: the key of a kernel has the dtype of each tensor
+        return scalar_value(name, value, dtype_apart)
     with uncacheable_errors():
         return _encode_value(name, value, dtype_apart, carried)
 

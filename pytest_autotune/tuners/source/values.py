@@ -227,7 +227,7 @@ class _FunctionState:
 
     @classmethod
     def of(cls, kernel: object, function: FunctionType, names: Names, assigned: AssignedNames) -> _FunctionState:
-        values = tuple((name, _Value(value)) for name, value in _list_values(kernel, function, names, assigned))
+        values = tuple([(name, _Value(value)) for name, value in _list_values(kernel, function, names, assigned)])
         return cls(_Value(kernel), ref(function), names, assigned, values)
 
     def still_holds(self) -> bool:
@@ -249,8 +249,9 @@ def _list_values(
     values += list_defaults(function)
     values += vars(function).items()
     if kernel is not function:
-        values += [("layer", layer) for layer in list_layers(kernel)]
-        values += [("option", option) for option in list_compiled_options(kernel)]
+        layers = list(list_layers(kernel))
+        values += [("layer", layer) for layer in layers]
+        values += [("option", option) for option in list_compiled_options(layers)]
     return values
 
 
