@@ -26,7 +26,7 @@ from pytest_autotune.tuners.shared.patches import CallHook, CallInstead, CallRes
 from pytest_autotune.tuners.source.functions import python_function, qualified_name
 from pytest_autotune.tuners.triton.ahead import AheadCompiler
 from pytest_autotune.tuners.triton.choosing import Choices
-from pytest_autotune.tuners.triton.compilations import CompileWatcher
+from pytest_autotune.tuners.triton.compile_watcher import CompileWatcher
 from pytest_autotune.tuners.triton.identity import NAME
 from pytest_autotune.tuners.triton.internals import autotuners
 from pytest_autotune.tuners.triton.internals.autotuners import CopiesForPruning
@@ -41,11 +41,13 @@ def _ignore_autotuner(autotuner: Any) -> None:
 class _AlwaysAsk:
     """A data descriptor for ``cache_results``: the attribute is true, so that each search asks the adapter.
 
-    The descriptor stands in the class, so it also covers autotuners that user code made before the hook. The value
-    that user code sets stays in the instance. A derived class with its own ``check_disk_cache`` reads this value.
+    The descriptor is an attribute of the class, so it also applies to autotuners that were made before the hook. A
+    value that user code sets is kept in the instance. Only a derived class that overrides ``check_disk_cache`` reads
+    this value.
 
     :param check: the adapter's ``check_disk_cache``.
-    :param on_bypass: is called with an autotuner of a derived class, if its search will ask no ``check_disk_cache``.
+    :param on_bypass: called with an autotuner of such a derived class, if its search will not call
+        ``check_disk_cache``.
     """
 
     def __init__(self, check: Callable[..., bool], on_bypass: Callable[[Any], object] = _ignore_autotuner) -> None:
@@ -53,7 +55,11 @@ class _AlwaysAsk:
         self._on_bypass = on_bypass
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
-        if instance is None or getattr(type(instance), autotuners.DISK_CACHE) is self._check:
+        # User code reads the attribute of the class.
+        if instance is None:
+            return True
+        # The autotuner has the adapter's method, which each search must ask.
+        if getattr(type(instance), autotuners.DISK_CACHE) is self._check:
             return True
         is_on = instance.__dict__.get(_SWITCH, False)
         if not is_on:
@@ -84,7 +90,8 @@ class Adapter:
     def hook(self, module: ModuleType, session: Session) -> None:
         """Replace the members of Triton's classes.
 
-        Steps that can fail come first: each registers its own undoing, and until the last step no autotuner asks.
+        The order of the steps matters. The steps that can fail come first, and each registers how it is undone. No
+        autotuner asks the adapter before the last step.
 
         :param module: ``triton.runtime.autotuner``.
         """
@@ -96,13 +103,13 @@ class Adapter:
         autotuners.hook_pruning(autotuner_class, patches, PruningHook(session))
         heuristics = autotuners.OuterHeuristics(module, patches)
         # Build the objects that answer Triton.
-        compilations = CompileWatcher(session)
-        self._exits.callback(compilations.unhook)
-        choices = Choices(session, compilations, heuristics, triton_check, self._asked)
+        compile_watcher = CompileWatcher(session)
+        self._exits.callback(compile_watcher.unhook)
+        choices = Choices(session, compile_watcher, heuristics, triton_check, self._asked)
         self._note_no_race(autotuner_class, session)
         self._session = session
         self._autotuner_class = autotuner_class
-        self._ahead_compiler = AheadCompiler(session, autotuner_class, heuristics, compilations)
+        self._ahead_compiler = AheadCompiler(session, autotuner_class, heuristics, compile_watcher)
         # Replace the method first: the switch is on only for classes that have the adapter's method.
         choose = patches.wrap(choices.check_disk_cache, choices)
         check_disk_cache = _build_check_disk_cache(triton_check, choose)
@@ -118,7 +125,7 @@ class Adapter:
     def _turn_on_switch(self, autotuner_class: Any, check_disk_cache: Callable[..., bool]) -> None:
         """Have Triton call ``check_disk_cache`` in each search, until the adapter is unhooked."""
         if _SWITCH in vars(autotuner_class):
-            # This run is inside a run of pytest that has put its own descriptor there, as in the tests of a plugin.
+            # A run of pytest around this run has its own descriptor in the class, as in the tests of a plugin.
             self._exits.callback(setattr, autotuner_class, _SWITCH, vars(autotuner_class)[_SWITCH])
         else:
             self._exits.callback(delattr, autotuner_class, _SWITCH)
@@ -140,6 +147,7 @@ class Adapter:
         swapped = []
         for autotuner in self._list_live_autotuners():
             attributes = vars(autotuner)
+            # A derived class may have a memory of another type, which the adapter cannot replace.
             if type(attributes.get("cache")) is dict:
                 swapped.append((attributes, attributes["cache"]))
                 attributes["cache"] = {}
@@ -170,6 +178,7 @@ class Adapter:
                 self._note_bypass(autotuner)
 
     def _note_bypass(self, autotuner: Any) -> None:
+        """Note the name of a kernel that was tuned without the adapter, unless the user left the kernel out."""
         function = python_function(autotuner)
         if function is None or self._session is None:
             return
@@ -196,8 +205,8 @@ def _build_check_disk_cache(triton_check: Callable[..., bool], choose: Callable[
         try:
             return choose(self, *args, **kwargs)
         except BaseException:
-            # After an error, Triton's run keeps the arguments of the call, and so their tensors. Release them here. But
-            # if the arguments are new ones, a call in another thread needs them.
+            # After an error, Triton's run keeps the arguments of the call, and so their tensors. They are released
+            # here, unless a call in another thread has set its own arguments meanwhile.
             if getattr(self, "nargs", None) is arguments:
                 self.nargs = None
             raise

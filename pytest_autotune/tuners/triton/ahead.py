@@ -3,6 +3,9 @@
 An entry holds texts, each of which describes a specialization: types, alignments and constants that the choice was
 compiled for. If a test launches a kernel that a thread compiles now, the test waits, and then reads the kernel from
 disk.
+
+:class:`AheadCompiler` lists the jobs, and a job compiles one specialization. The second half of the module finds the
+autotuners that tests reach, so that the jobs have the order of the tests.
 """
 
 from __future__ import annotations
@@ -23,7 +26,7 @@ from pytest_autotune.cache.model import Device, Entry
 from pytest_autotune.run.mode import Job, Suite
 from pytest_autotune.run.session import Session
 from pytest_autotune.tuners.source.functions import is_library_code, python_function, qualified_name
-from pytest_autotune.tuners.triton.compilations import CompiledElsewhere, CompileWatcher, leave_to_others
+from pytest_autotune.tuners.triton.compile_watcher import CompiledElsewhere, CompileWatcher, leave_to_others
 from pytest_autotune.tuners.triton.identity import NAME, compute_fingerprint, distinct_params, list_heuristics
 from pytest_autotune.tuners.triton.internals import apart, autotuners, compiler
 from pytest_autotune.tuners.triton.internals.autotuners import OuterHeuristics
@@ -42,7 +45,7 @@ class _CompileJob:
     :param config: the choice.
     :param text: the specialization, see :mod:`.specialization_text`.
     :param arch: the architecture of the device, for example ``sm_90``.
-    :param cache_folder: Triton's folder for compiled kernels when the job was made.
+    :param cache_folder: Triton's folder for compiled kernels at the time when the job was listed.
     """
 
     kernel: Any
@@ -54,12 +57,12 @@ class _CompileJob:
     def run(self) -> bool:
         """Compile the specialization.
 
-        :returns: whether this job compiled it. It does not if the kernel already lies on disk, if a test or another
-            process compiles it now, or if a test has changed something that the job relies on.
+        :returns: whether this job compiled the specialization. It is False in three cases: the kernel lies on disk, a
+            test or another process compiles the kernel now, or a test has changed something that the job relies on.
         """
         leave_to_others()
         try:
-            # The running test has given Triton another folder, or it observes compilations through a listener.
+            # The running test has given Triton another folder, or observes compilations through a listener.
             if compiler.find_cache_folder() != self.cache_folder or not compiler.uses_disk_cache():
                 return False
             return self._compile()
@@ -77,7 +80,11 @@ class _CompileJob:
         return apart.compile_apart(self.kernel, specialization, options, self.arch)
 
     def _build_specialization(self, parameters: Sequence[Parameter]) -> apart.Specialization:
-        """Return the specialization in Triton's words.
+        """Return the specialization in the form that Triton's compiler takes.
+
+        Example: the words ``*bf16:16 =1`` for the parameters ``x_ptr`` and ``N`` give the signature ``{"x_ptr":
+        "*bf16", "N": "constexpr"}`` and the constants ``{(1,): 1}``. Assumptions are Triton's attributes of a
+        parameter, such as the divisibility by 16.
 
         :param parameters: the parameters that the text describes, in the order of the kernel's parameters.
         :raises NoText: if the kernel has another number of parameters.
@@ -93,17 +100,17 @@ class _CompileJob:
                 if parameter.is_in_choice:
                     constant = self.config.kwargs[name]
                 specialization.constants[number,] = constant
-                words = apart.find_assumptions_of_constant(constant)
+                assumptions = apart.find_assumptions_of_constant(constant)
             else:
-                words = apart.find_assumptions(parameter.kind, kernel_parameter, divisible=parameter.divisible)
-            if words is not None:
-                specialization.assumptions[number,] = words
+                assumptions = apart.find_assumptions(parameter.kind, kernel_parameter, divisible=parameter.divisible)
+            if assumptions is not None:
+                specialization.assumptions[number,] = assumptions
         return specialization
 
 
 @dataclass(frozen=True)
 class _FailedJob:
-    """Stands for the jobs of a kernel that could not be listed. Its run raises the error, which the mode reports."""
+    """Stands for the jobs of a kernel, whose listing failed. Its run raises the error, which the mode reports."""
 
     error: Exception
 
@@ -115,16 +122,17 @@ class AheadCompiler:
     """Lists the jobs that compile loaded choices in threads while tests run.
 
     :param autotuner_class: Triton's ``Autotuner``.
-    :param compilations: makes a test wait if a thread compiles the test's kernel now.
+    :param heuristics: finds the ``triton.heuristics`` around an autotuner.
+    :param compile_watcher: makes a test wait if a thread compiles the test's kernel now.
     """
 
     def __init__(
-        self, session: Session, autotuner_class: Any, heuristics: OuterHeuristics, compilations: CompileWatcher
+        self, session: Session, autotuner_class: Any, heuristics: OuterHeuristics, compile_watcher: CompileWatcher
     ) -> None:
         self._session = session
         self._autotuner_class = autotuner_class
         self._heuristics = heuristics
-        self._compilations = compilations
+        self._compile_watcher = compile_watcher
 
     def list_jobs(self, suite: Suite) -> list[Job]:
         """Return the jobs of a suite, in the order in which its tests use the kernels.
@@ -136,14 +144,15 @@ class AheadCompiler:
         if index is None or not any(entry.compiled for entry in index if entry.problem.tuner == NAME):
             return []
         device = _find_device(index)
-        # AMD backends also assume the sizes of buffers, which the texts of specializations do not hold.
+        # The type of GPU is unknown, or it is not from NVIDIA. AMD backends also assume the sizes of buffers, which the
+        # texts of specializations do not hold.
         if device is None or not device.arch.startswith("sm_"):
             return []
-        # A test would not find the compiled kernels, or it would observe their compilations.
+        # A test could not find the compiled kernels on disk, or a listener of a test would observe the compilations.
         if not compiler.uses_disk_cache():
             return []
         apart.check_version()
-        self._compilations.watch()
+        self._compile_watcher.watch()
         jobs: list[Job] = []
         for autotuner in self._list_autotuners(suite):
             try:
@@ -156,10 +165,11 @@ class AheadCompiler:
         return jobs
 
     def _list_autotuners(self, suite: Suite) -> list[Any]:
-        """Return the autotuners of a suite, first those that its tests name, in the order of the tests.
+        """Return the autotuners of a suite. The autotuners that its tests reach come first, in the order of the tests.
 
-        A test may launch an autotuner that it does not name, so the list ends with all other autotuners. If the run
-        deselected tests, the other autotuners probably belong to the deselected tests, and the list has none of them.
+        A test may launch an autotuner that the plugin cannot reach from the test. The list therefore ends with all
+        other autotuners. If the run deselected tests, the other autotuners probably belong to the deselected tests, so
+        the list has none of them.
         """
         live_by_id = {id(autotuner): autotuner for autotuner in autotuners.list_live_objects(self._autotuner_class)}
         reached = [value for value in list_reached(suite.tests) if id(value) in live_by_id]
@@ -175,7 +185,7 @@ class AheadCompiler:
         if not entries:
             return []
         kernel = autotuners.find_jit_function(autotuner)
-        # A compilation before the launch could give the kernel other code than the launch itself.
+        # The launch itself must compile this kernel. An earlier compilation could give it other code.
         if CompileTime.of(kernel).needs_launch:
             return []
         cache_folder = compiler.find_cache_folder()
@@ -183,15 +193,19 @@ class AheadCompiler:
         config_by_params = dict(zip(distinct_params(autotuner.configs), autotuner.configs, strict=True))
         fingerprint = tuple(sorted(compute_fingerprint(autotuner, heuristics), key=attrgetter("name")))
         # Entries that differ only in their key can have the same choice and specializations, so a dict removes equal
-        # jobs. Its keys hold the id of the config: hash(config) would make Triton hash the functions in the config.
+        # jobs. The keys of the dict hold the id of the config, because hash(config) would have Triton hash the
+        # functions in the config.
         jobs: dict[tuple[int, str], _CompileJob] = {}
         for entry in entries:
             # Every candidate failed, so there is no choice.
             if entry.choice is None:
                 continue
-            # The choice is not in the kernel's list any more, or the entry is stale.
+            # The kernel's list no longer has the choice.
             config = config_by_params.get(entry.choice.params)
-            if config is None or entry.fingerprint.without_pruning() != fingerprint:
+            if config is None:
+                continue
+            # The entry is stale: the kernel, its list or a setting has changed.
+            if entry.fingerprint.without_pruning() != fingerprint:
                 continue
             for text in entry.compiled[:MAX_SPECIALIZATIONS]:
                 jobs[id(config), text] = _CompileJob(kernel, config, text, device.arch, cache_folder)
@@ -204,7 +218,7 @@ class AheadCompiler:
         if function is None or autotuners.is_interpreted(autotuner):
             return []
         module = sys.modules.get(function.__module__)
-        # If the module was loaded again, the tests use the autotuner of the new module and not this autotuner.
+        # The module was loaded again, so the tests use the autotuner of the new module and not this autotuner.
         if module is None or function.__globals__ is not vars(module):
             return []
         kernel_name = qualified_name(function)
@@ -224,11 +238,12 @@ class AheadCompiler:
 def _find_device(index: EntryIndex) -> Device | None:
     """Return the type of GPU that the tests use; None if nothing tells it yet.
 
-    The function does not initialise CUDA: this would freeze ``CUDA_VISIBLE_DEVICES``, and break suites that fork.
+    The function does not initialise CUDA. The initialisation would freeze ``CUDA_VISIBLE_DEVICES``, and break suites
+    that fork.
     """
     if devices.cuda_is_initialised():
         return devices.current_gpu()
-    # A machine has one type of GPU as a rule. The driver tells it if it is one of the types in the loaded cache.
+    # Most machines have a single type of GPU. The driver tells this type if the loaded cache has entries for it.
     return devices.find_only_type(index.list_devices(NAME))
 
 
@@ -236,11 +251,11 @@ def _find_device(index: EntryIndex) -> Device | None:
 
 
 def list_reached(tests: Iterable[Iterable[object]]) -> Iterator[object]:
-    """Yield all objects that tests reach, those of the first test first.
+    """Yield all objects that tests reach: first the objects of the first test, the nearest first.
 
     :param tests: the functions and values of each test.
     """
-    # The dictionary keeps the objects alive: a new object might get the number of one that is gone.
+    # The dictionary keeps the objects alive. Otherwise a new object could get the id of an object that was deleted.
     seen: dict[int, object] = {}
     for test in tests:
         pending = deque(test)
@@ -254,12 +269,15 @@ def list_reached(tests: Iterable[Iterable[object]]) -> Iterator[object]:
 
 def _list_next(value: Any) -> list[object]:
     """Return the objects that an object refers to, and for a function the values of the names in its code."""
+    # The exact type, because isinstance would run code of the object.
     kind = type(value)
-    if kind is FunctionType or issubclass(kind, type):
-        if is_library_code(value):
-            return []
-    elif kind is ModuleType or (kind is dict and "__builtins__" in value):
-        # Code takes from a module only the values that it names.
+    is_class = issubclass(kind, type)
+    # The suite's own code reaches the suite's kernels. A library refers to very many other objects.
+    if (kind is FunctionType or is_class) and is_library_code(value):
+        return []
+    # A function uses only the values of a module that it names. They are listed with the function.
+    is_globals = kind is dict and "__builtins__" in value
+    if kind is ModuleType or is_globals:
         return []
     reached: list[object] = []
     if kind is FunctionType:
@@ -269,11 +287,16 @@ def _list_next(value: Any) -> list[object]:
 
 
 def _list_named_values(function: FunctionType) -> Iterator[object]:
-    """Yield the values of the names in a function's code: in its globals, in modules, and in modules inside these."""
+    """Yield the values of the names in a function's code.
+
+    Example: for ``kernels.matmul.launch(x)`` the names are ``kernels``, ``matmul`` and ``launch``. The globals have the
+    module ``kernels``, this module has the module ``matmul``, which has the function ``launch``.
+    """
     names = list(dict.fromkeys(list_names_in_code(function.__code__)))
-    # The function may import a module when it runs.
+    # The function may import a module when it runs, so the names of all modules are a scope, too.
     scopes: list[Mapping[str, Any]] = [function.__globals__, sys.modules]
-    for scope in scopes:  # grows in the loop
+    # The loop appends the module of each name to the scopes.
+    for scope in scopes:
         for name in names:
             value = scope.get(name)
             if type(value) is not ModuleType:
@@ -283,6 +306,7 @@ def _list_named_values(function: FunctionType) -> Iterator[object]:
 
 
 def _has_scope(scopes: Iterable[Mapping[str, Any]], module: ModuleType) -> bool:
+    """Whether a module is among the scopes. ``==`` would compare all values of two scopes, and so run their code."""
     return any(scope is vars(module) for scope in scopes)
 
 

@@ -1,4 +1,7 @@
-"""Finds the choice for a launch for which Triton's memory has no choice. If there is none, a search begins."""
+"""Finds the choice for a launch for which Triton's memory has no choice. If no cache has a choice, a search begins.
+
+:mod:`.identity` computes the problem of the launch, and :mod:`.tuning` makes the search.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ from pytest_autotune.tuners.shared.patches import CallHook, CallInstead, CallRes
 from pytest_autotune.tuners.source.distributions import Distribution
 from pytest_autotune.tuners.source.functions import python_function, qualified_name
 from pytest_autotune.tuners.source.libraries import list_versions
-from pytest_autotune.tuners.triton.compilations import CompileWatcher
+from pytest_autotune.tuners.triton.compile_watcher import CompileWatcher
 from pytest_autotune.tuners.triton.compiling import compile_and_load, help_to_compile
 from pytest_autotune.tuners.triton.identity import (
     NAME,
@@ -74,7 +77,7 @@ class CallQuestion(Question):
 
 @dataclass(frozen=True)
 class _RememberedChoice:
-    """A choice in the memory of an autotuner.
+    """A choice in the memory of an autotuner, which the autotuner may have to forget.
 
     :param cache: the autotuner's memory at that time. For a test with its own cache file, the adapter gives the
         autotuner another memory.
@@ -89,7 +92,7 @@ class _RememberedChoice:
 
 @dataclass(frozen=True)
 class _BenchmarkedSearch:
-    """A search whose candidates cannot race: after the hook, Triton's benchmark or the kernel's own measures them."""
+    """A search whose candidates cannot race. After the hook, Triton's benchmark or the kernel's own measures them."""
 
     call: Call
     search: CallSearch
@@ -97,9 +100,9 @@ class _BenchmarkedSearch:
 
 
 class Choices(CallHook):
-    """Finds the choices for the calls of one process. This is the hook of :meth:`check_disk_cache`.
+    """Finds the choices for the calls of one process. An object of this class is the hook of :meth:`check_disk_cache`.
 
-    :param compilations: notes for which specializations a choice was compiled.
+    :param compile_watcher: notes for which specializations a choice was compiled.
     :param heuristics: the ``triton.heuristics`` around autotuners.
     :param disk_cache: Triton's own ``check_disk_cache``.
     :param asked: the set to which this class adds each autotuner that asks.
@@ -108,13 +111,13 @@ class Choices(CallHook):
     def __init__(
         self,
         session: Session,
-        compilations: CompileWatcher,
+        compile_watcher: CompileWatcher,
         heuristics: OuterHeuristics,
         disk_cache: Callable[..., Any],
         asked: weakref.WeakSet[Any],
     ) -> None:
         self._session = session
-        self._compilations = compilations
+        self._compile_watcher = compile_watcher
         self._heuristics = heuristics
         self._disk_cache = disk_cache
         self._asked = asked
@@ -124,6 +127,14 @@ class Choices(CallHook):
 
     def ask(self, call: HookedCall) -> CallResult | CallInstead | None:
         """Put a choice into ``autotuner.cache``, or let Triton benchmark the candidates.
+
+        The method takes the first of these steps that applies:
+
+        1. The plugin does not act on this kernel, or cannot identify the call: Triton handles it.
+        2. There is a single candidate: it is the choice.
+        3. The session offers a choice that compiles: it is used.
+        4. The kernel's author uses Triton's disk cache, and nothing is dumped: Triton handles the call.
+        5. The candidates race. If they cannot race, Triton benchmarks them.
 
         :returns: the result of ``check_disk_cache``: True if the choice comes from a cache, False if this call measured
             it. None leaves the call to :meth:`check_disk_cache`, as without the plugin.
@@ -144,12 +155,12 @@ class Choices(CallHook):
         if identity is None:
             return None
         if not autotuners.is_interpreted(autotuner):
-            self._compilations.begin_choice(autotuner)
+            self._compile_watcher.begin_choice(autotuner)
         tuning = call.enter(self._begin_tuning(kernel_call, configs, identity))
         if self._take_choice(kernel_call, identity, tuning):
             self._forget_before_the_next_test(kernel_call)
             return CallResult(True)
-        # The author uses Triton's own disk cache. Without a dump, nobody needs the plugin to measure in its place.
+        # A dump needs the times of all candidates, which Triton's disk cache does not have.
         if not self._session.policy.is_dumping and _owner_uses_disk_cache(autotuner):
             return None
         return self._search(call, kernel_call, tuning)
@@ -159,7 +170,9 @@ class Choices(CallHook):
         return self._session.is_paused or self._session.ignores(NAME, qualified_name(function))
 
     def _take_only_candidate(self, kernel_call: Call, config: Any) -> CallResult:
-        # Triton's memory hashes the config, and so the functions in the config. This may fail half-way.
+        """Put the only candidate into the autotuner's memory, as Triton does without a measurement."""
+        # Triton's memory hashes the config, and so the functions in the config. If the hashing fails half-way, a
+        # function would keep a wrong hash.
         with compiler.remove_unfinished_hashes():
             kernel_call.adopt(config, {config: 0.0})
         self._forget_before_the_next_test(kernel_call)
@@ -180,7 +193,7 @@ class Choices(CallHook):
 
     def check_disk_cache(self, autotuner: Any, tuning_key: Any, configs: Any, bench_fn: Callable[[], None]) -> bool:
         """Do what Triton does without the plugin: ask its disk cache if the kernel's author uses it, else benchmark."""
-        # The hook has put a choice there, and an error of the plugin followed. The choice is good.
+        # The hook has put a choice into the memory, and an error of the plugin followed. The choice can be used.
         if tuning_key in autotuner.cache:
             return False
         if _owner_uses_disk_cache(autotuner):
@@ -190,17 +203,17 @@ class Choices(CallHook):
 
     def _find_identity(self, call: Call, function: FunctionType, configs: Sequence[Any]) -> CallIdentity | None:
         """Return the identity of a call; None if Triton handles the call as it does without the plugin."""
-        # Triton itself raises an error for the first two kinds of calls: the call has no candidates, or it passes an
-        # argument whose value the candidates set.
+        # The pruner left no candidate. Triton raises an error.
         if not configs:
             return None
+        # The call passes an argument, such as BLOCK=64, whose value the candidates set. Triton raises an error.
         for config in configs:
             if call.kwargs.keys() & config.kwargs.keys():
                 return None
         try:
             device = self._find_device(call.autotuner)
         except RuntimeError:
-            # There is no GPU, or it is broken. The launch raises an error that tells.
+            # There is no usable GPU. The launch raises an error that says so.
             return None
         identity = compute_identity(call, function, configs, device)
         if identity.uncacheable:
@@ -233,14 +246,17 @@ class Choices(CallHook):
         return self._session.tuning(CallQuestion(call, configs, identity, self._session))
 
     def _take_choice(self, call: Call, identity: CallIdentity, tuning: Tuning) -> bool:
-        """Use the first choice that compiles, of those that the session offers; returns whether there is one."""
+        """Use the first of the session's choices that compiles.
+
+        :returns: whether a choice compiles.
+        """
         for entry in tuning.offered_entries():
             assert entry.choice is not None
             config = identity.config_by_params[entry.choice.params]
             try:
                 kernel = _compile_if_possible(call, config)
             except (TypeError, ValueError, KeyError, OSError, MemoryError):
-                # The call is wrong, or a disk is full. Every other choice would fail, too, so use this one: its launch
+                # The call is wrong, or a disk is full, so every other choice would fail, too. The launch of this choice
                 # raises the error for the user.
                 kernel = None
             except Exception as error:
@@ -248,15 +264,15 @@ class Choices(CallHook):
                 continue
             tuning.race(CallContest(call, identity.config_by_params, self._session).build)
             call.adopt(config, {config: (entry.choice.time_us or 0.0) / 1000})
-            self._compilations.note_choice(call, entry, config, kernel)
+            self._compile_watcher.note_choice(call, entry, config, kernel)
             return True
         return False
 
     def _search(self, call: HookedCall, kernel_call: Call, tuning: Tuning) -> CallResult | CallInstead:
-        """Race the candidates. If they cannot race, return the benchmark that Triton made for this call.
+        """Race the candidates. If they cannot race, return the call of the benchmark that Triton made.
 
         :param call: the call of ``check_disk_cache``.
-        :param kernel_call: the launch of the kernel that it belongs to.
+        :param kernel_call: the launch of the kernel in which Triton made this call.
         """
         interpreted_lookups = None
         if autotuners.is_interpreted(kernel_call.autotuner):
@@ -278,7 +294,7 @@ class Choices(CallHook):
         self._forget_before_the_next_test(kernel_call)
 
     def _note_tuned(self, call: Call, lookup: Lookup) -> None:
-        """Note for which specialization the choice of a search was compiled. Only a dump needs this."""
+        """Note for which specialization the choice of a search was compiled. Only a dump writes specializations."""
         config = call.autotuner.cache.get(call.tuning_key)
         if not self._session.policy.is_dumping or config is None:
             return
@@ -286,22 +302,23 @@ class Choices(CallHook):
         if not lookup.is_tuned or lookup.entry is None:
             return
         kernel = None
-        # The search has compiled the kernel, so this returns it from Triton's memory. The launch raises any error.
+        # Triton returns the kernel from its memory, because the search has compiled it. An error comes again in the
+        # launch, which raises it for the user.
         with suppress(Exception):
             kernel = _compile_if_possible(call, config)
-        self._compilations.note_choice(call, lookup.entry, config, kernel)
+        self._compile_watcher.note_choice(call, lookup.entry, config, kernel)
 
     def _forget_before_the_next_test(self, call: Call) -> None:
-        """Have Triton forget a choice before the next test, if the next test must ask again. There are two such cases:
+        """Have Triton forget a choice before the next test, if the next test must ask again. This holds in two cases:
 
         - The kernel has a pruner, which may look at arguments outside the key. Triton calls the pruner only if its
-          memory has no choice for the key. With this choice in the memory, the next test would launch a config that
-          the pruner may exclude.
-        - In a sweep, each test gets a choice of its own, and the sweep must know the choice.
+          memory has no choice for the key. With this choice in the memory, the next test could launch a config that
+          the pruner would exclude.
+        - In a sweep, each test gets another choice, and the sweep must know which test used which choice.
         """
         autotuner = call.autotuner
-        # A performance model also sees all arguments of a launch, and keeps the candidates with the best estimates. In
-        # the next test they may lack this choice. If Triton forgot the choice, each such test would tune again.
+        # Exception: a performance model keeps the candidates with the best estimates, which differ from launch to
+        # launch. If Triton forgot the choice, the next test could lack it among its candidates and would tune again.
         is_pruned = find_pruner(autotuner) is not None and autotuner.perf_model is None
         if is_pruned or self._session.picks_candidates:
             self._session.at_next_test(_RememberedChoice(autotuner.cache, call.tuning_key).forget)
@@ -322,8 +339,8 @@ def _can_compile(autotuner: Any) -> bool:
     # The interpreter compiles nothing, and a Python function can do anything.
     if autotuners.is_interpreted(autotuner) or not autotuners.launches_triton_kernel(autotuner):
         return False
-    # A pool compiles a candidate of another kernel, and the candidate's hook launches this kernel. In the mode of the
-    # pool, Triton would only submit this kernel's candidates to the pool.
+    # A hook launches this kernel while a pool compiles another kernel. In the mode for pools, Triton would submit this
+    # kernel's candidates to the pool and return before they are compiled.
     return not compiler.is_pool_active()
 
 

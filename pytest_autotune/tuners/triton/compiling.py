@@ -1,4 +1,8 @@
-"""Compiles and loads Triton's candidates before a search takes the GPU lock, so that other workers can measure."""
+"""Compiles and loads Triton's candidates before a search takes the GPU lock.
+
+Other workers can measure on the GPU while this worker compiles. :mod:`.compile_watcher` makes sure that no two
+processes compile the same kernel at the same time.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +16,17 @@ from pytest_autotune.devices import stream_is_capturing
 from pytest_autotune.run.session import Session
 from pytest_autotune.run.tuning import Tuning
 from pytest_autotune.tuners.shared.compile_pool import CompilePool
-from pytest_autotune.tuners.triton.compilations import CompiledElsewhere, leave_to_others
+from pytest_autotune.tuners.triton.compile_watcher import CompiledElsewhere, leave_to_others
 from pytest_autotune.tuners.triton.identity import Call
 from pytest_autotune.tuners.triton.internals import autotuners, compiler
 from pytest_autotune.tuners.triton.internals.compile_time import CompileTime
 
 
 def _compile(call: Call, config: Any) -> Any:
-    """Compile the kernel for one candidate, without a launch."""
+    """Compile the kernel for one candidate, without a launch.
+
+    :returns: Triton's compiled kernel, or a stand-in if the candidate was submitted to a pool.
+    """
     # The hook of a candidate may set a value that is compiled in, such as the block shape of a descriptor.
     if config.pre_hook is not None:
         with compiler.compile_at_once():
@@ -32,11 +39,12 @@ def _compile(call: Call, config: Any) -> Any:
 class _CandidatePool(CompilePool):
     """Threads that compile the candidates of a call.
 
-    The calling thread itself compiles the candidates that need the launching thread, see :class:`CompileTime`.
+    Some kernels run user code while they are compiled, and this code may depend on the thread. The calling thread
+    itself compiles candidates of such a kernel, see :class:`CompileTime`.
     """
 
     def submit(self, job: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        """Compile a candidate. Triton calls this method of its executor for each candidate."""
+        """Compile a candidate. Triton calls this method for each candidate, because the pool is its executor."""
         source = compiler.find_job_source(job)
         if source is None or CompileTime.of(source.fn, source.constants.values()).needs_launching_thread:
             return self._compile_in_calling_thread(job)
@@ -52,9 +60,9 @@ class _CandidatePool(CompilePool):
 
 
 class _HelpersPool(_CandidatePool):
-    """Threads that compile candidates for another worker.
+    """Threads that compile candidates for another worker, which tunes the same problem.
 
-    The pool leaves out the candidates that need the launching thread: that thread is in the other worker.
+    The pool leaves out candidates that need the launching thread, because this thread is in the other worker.
     """
 
     def __init__(self, workers: int) -> None:
@@ -69,8 +77,9 @@ class _HelpersPool(_CandidatePool):
 def _do_job(job: Callable[[], object]) -> object:
     """Do a job that Triton submitted to a pool.
 
-    The job runs in a copy of the submitting thread's context, in which Triton's mode for pools is active. If a hook in
-    the job launches another kernel, this mode would submit that kernel to the pool, too. The mode is therefore off.
+    The job runs in a copy of the submitting thread's context, in which Triton's mode for pools is on. A hook in the job
+    may launch another kernel. With the mode on, Triton would submit that kernel to the pool and not launch it. The
+    function therefore turns the mode off.
     """
     with compiler.compile_at_once(), compiler.remove_unfinished_hashes():
         return job()
@@ -79,8 +88,8 @@ def _do_job(job: Callable[[], object]) -> object:
 def compile_candidates(call: Call, configs: Sequence[Any], session: Session, tuning: Tuning | None = None) -> None:
     """Compile candidates, in threads if this version of Triton can do so.
 
-    The function ignores errors, because a candidate may fail only beside others, for example for a lack of memory. The
-    benchmark compiles a failed candidate again, and reports its error.
+    The function ignores errors. A candidate may fail only because others compile at the same time, for example for a
+    lack of memory. The benchmark compiles a failed candidate again, and reports its error.
 
     :param tuning: shows the number of the candidate, if the candidates compile one after the other.
     """
@@ -116,13 +125,15 @@ def _compile_in_threads(call: Call, configs: Sequence[Any], pool: CompilePool) -
 
 
 def _weigh(config: Any) -> float:
-    """Return a number that grows with the time that a candidate takes to compile: about the elements for each thread.
+    """Return a number that grows with the time that a candidate takes to compile: its elements for each warp.
 
     Example: ``BLOCK_M=64, BLOCK_N=32, num_warps=4`` gives 64 * 32 / 4. Among 48 tiles of a matmul, the slowest took
     nine times as long as the fastest, and this number sorted them nearly by time.
     """
     sizes = [value for value in config.kwargs.values() if isinstance(value, int) and value > 1]
-    return math.prod(sizes) / max(getattr(config, "num_warps", None) or 1, 1)
+    # A config of another backend may lack the number of warps, or have None or 0.
+    num_warps = getattr(config, "num_warps", None) or 1
+    return math.prod(sizes) / max(num_warps, 1)
 
 
 def compile_and_load(call: Call, config: Any) -> Any:
@@ -164,8 +175,9 @@ def find_launched_code(call: Call, config: Any, kernel: Any) -> Hashable:
     code = compiler.find_machine_code(kernel)
     if code is None:
         return None
-    # The grid may depend on the arguments of the kernel, so they count. The other values, such as num_stages, count
-    # only if triton.heuristics stands between the autotuner and the kernel: its functions see all values.
+    # Equal code can be launched with different grids. A grid may depend on the arguments of the kernel, so these
+    # arguments count. Other values, such as num_stages, count only if triton.heuristics stands between the autotuner
+    # and the kernel: the functions of the heuristics see all values.
     is_called_directly = autotuners.find_jit_function(call.autotuner.fn) is call.autotuner.fn
     kernel_arguments = {*config.kwargs, *call.autotuner.arg_names}
     launched_with = []

@@ -1,4 +1,9 @@
-"""The identity of a call of an autotuned kernel: its problem, its candidates, and its fingerprint."""
+"""The identity of a call of an autotuned kernel: its problem, its candidates, and its fingerprint.
+
+The problem tells which choice is needed: the kernel's name, the key and the device. The fingerprint tells whether a
+choice is still valid: the kernel's source, its list of candidates, pruning, and settings of Triton. The texts here are
+part of committed caches. A changed text makes their entries miss or stale.
+"""
 
 from __future__ import annotations
 
@@ -41,9 +46,9 @@ from pytest_autotune.tuners.triton.internals import autotuners, compiler
 
 #: The functions of ``triton.heuristics``. Each stands in a pair with the name of the value that it computes.
 Heuristics = list[tuple[str, Callable[..., object]]]
-#: The prefixes of parts of a key that are values in closures. Triton compiles these values in, but its own key does not
-#: have them.
-_CELLS = ("closure.", "heuristics.")
+#: The beginnings of the names of values in closures. Triton compiles such a value into the kernel, but Triton's own key
+#: does not have it.
+_CLOSURE_PREFIXES = ("closure.", "heuristics.")
 NAME = "triton"
 #: Stands in the fingerprint for the candidates that a performance model leaves.
 BY_MODEL = "by a performance model"
@@ -122,7 +127,9 @@ def list_heuristics(autotuner: Any, outer_heuristics: Iterable[Any] = ()) -> Heu
 def list_key_values(call: Call, function: FunctionType) -> Iterator[tuple[str, object]]:
     """Yield the values that a choice depends on, each with its name.
 
-    Triton's own key has no names: it is a tuple of values. A name is stable if the kernel gets another parameter.
+    Triton's own key is a tuple of values, for example ``(512, 64, "torch.bfloat16")``. The key here has names, because
+    positions would change if the kernel got another parameter. Example: ``M=512``, ``N=64``,
+    ``x_ptr.dtype=torch.bfloat16``, ``closure.ACTIVATION="relu"``.
 
     :param function: the function of the kernel.
     """
@@ -135,7 +142,7 @@ def list_key_values(call: Call, function: FunctionType) -> Iterator[tuple[str, o
     # The dtypes of all arguments, which Triton adds to its own key.
     for name, value in named.items():
         yield from _list_compiled_in(name, value, is_key=name in autotuner.keys)
-    # The values in closures. Kernels of one factory differ in nothing else.
+    # The values in closures. Two kernels that a factory function made may differ only in these values.
     yield from _list_cells("closure", function)
     for name, heuristic in call.heuristics:
         heuristic_function = python_function(heuristic)
@@ -154,6 +161,8 @@ def _list_compiled_in(name: str, value: Any, is_key: bool) -> Iterator[tuple[str
     a tuple              the properties of its items: ``x.0.dtype``
     a function           ``x``, unless ``x`` is in the key anyway
     ==================== ==========================================
+
+    :param is_key: whether the kernel's author listed the argument in ``key=``.
     """
     if hasattr(value, "dtype"):
         yield f"{name}.dtype", DtypeName(str(value.dtype))
@@ -167,26 +176,31 @@ def _list_compiled_in(name: str, value: Any, is_key: bool) -> Iterator[tuple[str
 
 
 def _list_cells(prefix: str, function: FunctionType) -> Iterator[tuple[str, object]]:
-    """Yield the plain values in the closure of a function. The fingerprint covers functions and classes in it."""
+    """Yield the plain values in the closure of a function.
+
+    The fingerprint covers the functions and classes in the closure, by their source.
+
+    :param prefix: begins each name: ``closure`` gives ``closure.ACTIVATION``.
+    """
     for name, value in closure_cells(function).items():
         if not is_code(value):
             yield f"{prefix}.{name}", value
 
 
 def encode_key_value(name: str, value: object) -> Value:
-    """Encode a part of a key. Values that are equal keys of Triton's memory, a dict, get the same form.
+    """Encode a part of a key. Two values get the same form if Triton's memory takes them for the same key.
 
-    A dict holds ``True``, ``1`` and ``1.0`` as one key, so all three become the integer 1. The rule does not hold for a
-    value in a closure: Triton compiles it in as it is.
+    Triton's memory is a dict, in which ``True``, ``1`` and ``1.0`` are one key. All three therefore become the integer
+    1. A value in a closure keeps its type, because Triton compiles the value into the kernel as it is.
 
     :raises UncacheableError: if the value has no stable form.
     """
     value = unwrapped(value)
-    if name.startswith(_CELLS):
+    if name.startswith(_CLOSURE_PREFIXES):
         return stable_value(name, value, dtype_apart=True)
     if isinstance(value, numbers.Integral) and not isinstance(value, enum.Enum):
         return plain_value(name, int(value))
-    # A float, or the member of an IntEnum.
+    # A float, or a member of an IntEnum. A dict takes this member and its integer for the same key.
     if _is_number(name, value):
         number = float(value)  # type: ignore[arg-type]
         if number.is_integer():
@@ -196,8 +210,8 @@ def encode_key_value(name: str, value: object) -> Value:
 
 
 def _is_number(name: str, value: object) -> bool:
-    """Whether Triton's memory compares a part of a key only by its number, as it does with a member of an IntEnum."""
-    return not name.startswith(_CELLS) and isinstance(unwrapped(value), numbers.Real)
+    """Whether Triton's memory compares a part of a key only by its number, as with a member of an IntEnum."""
+    return not name.startswith(_CLOSURE_PREFIXES) and isinstance(unwrapped(value), numbers.Real)
 
 
 # The identity of a call.
@@ -207,8 +221,8 @@ def _is_number(name: str, value: object) -> bool:
 class CallIdentity:
     """The problem of a call, with the facts on which the choice depends.
 
-    :param uncacheable: the reason why the choice cannot be cached; the fields after it are empty then. It is empty if
-        the choice can be cached.
+    :param uncacheable: the reason why the choice cannot be cached; empty if it can. If there is a reason, the other
+        fields below are empty.
     :param config_by_params: the candidates by their params.
     :param source: the source of the kernel and its heuristics.
     """
@@ -234,6 +248,7 @@ def compute_identity(call: Call, function: FunctionType, configs: Sequence[Any],
         return CallIdentity(problem, reason)
     config_by_params: dict[tuple[Value, ...], Any] = {}
     try:
+        # If the list holds the same candidate twice, Triton uses the first.
         for config, params in zip(configs, distinct_params(configs), strict=True):
             config_by_params.setdefault(params, config)
         source = _read_source(call.autotuner.fn, call.heuristics, key_values)
@@ -248,9 +263,11 @@ def _explain_uncacheable(autotuner: Any, function: FunctionType) -> str:
 
     :param function: the function of the kernel.
     """
+    # A tool that observes searches would see no search on a hit.
     observer = autotuners.find_search_observer(autotuner, function)
     if observer:
         return f"{observer} sees each search, so there is one"
+    # An entry belongs to a kernel by the kernel's name.
     if function.__name__ == "<lambda>":
         return "a lambda has no name"
     return ""
@@ -269,6 +286,7 @@ class _EncodedKey:
 
 
 def _encode_key(key_values: Iterable[tuple[str, object]]) -> _EncodedKey:
+    """Encode the parts of a key, and note the first part without a stable form."""
     values = []
     uncacheable = ""
     for name, value in key_values:
@@ -280,7 +298,9 @@ def _encode_key(key_values: Iterable[tuple[str, object]]) -> _EncodedKey:
 
 
 def compute_fingerprint(autotuner: Any, heuristics: Heuristics) -> tuple[Value, ...]:
-    """Return the fingerprint of an autotuner's choices before pruning, as far as it is known without a call.
+    """Return the part of a fingerprint that is known without a call: all digests and settings except pruning.
+
+    Compiling ahead of the tests uses this part to recognize stale entries.
 
     :param heuristics: the functions of the ``triton.heuristics`` inside and around the autotuner.
     :raises UncacheableError: if a part of the fingerprint has no stable form.
@@ -289,7 +309,9 @@ def compute_fingerprint(autotuner: Any, heuristics: Heuristics) -> tuple[Value, 
 
 
 def list_digests(call: Call, identity: CallIdentity, configs: Sequence[Any]) -> Iterator[Digest]:
-    """Yield the digests of a fingerprint with their parts: functions and constants, or candidates.
+    """Yield the digests of a fingerprint with their parts, so that a report can name the part that changed.
+
+    The parts of ``source`` are functions and constants. The parts of ``search`` and of the pruned list are candidates.
 
     :param configs: the candidates that pruning left.
     """
@@ -304,7 +326,10 @@ def list_digests(call: Call, identity: CallIdentity, configs: Sequence[Any]) -> 
 
 
 def find_target_device() -> Device:
-    """Return the device for which Triton's driver compiles. It counts if torch uses no GPU, as in a CPU backend."""
+    """Return the device for which Triton's driver compiles.
+
+    The adapter needs this function if torch uses no GPU, for example with a CPU backend of Triton.
+    """
     target = compiler.find_target()
     if target.backend == "cpu":
         return devices.cpu()
@@ -315,7 +340,7 @@ def find_target_device() -> Device:
 
 
 def _list_digest_values(autotuner: Any, source: DigestedSource) -> list[Value]:
-    """Return the part of the fingerprint that does not depend on pruning."""
+    """Return the values of the fingerprint that do not depend on pruning: ``source``, ``search`` and ``settings``."""
     return [
         Value("source", source.digest, FORM),
         Value("search", _compute_list_digest(autotuner.configs), "digest"),
@@ -331,29 +356,40 @@ def _compute_list_digest(configs: Iterable[Any]) -> str:
 def _list_pruned_values(autotuner: Any, configs: Sequence[Any]) -> list[Value]:
     """Return a list with the fingerprint's value for the candidates that pruning left; empty if pruning left all.
 
-    The fingerprint needs this value, because pruning may depend on arguments outside of the key: two calls with the
-    same key then have different candidates. A kernel has two ways to prune, of which it can use both:
+    Pruning may depend on arguments outside of the key, so two calls with the same key can have different candidates.
+    The fingerprint tells such calls apart. A kernel can prune in two ways, and can use both:
 
     - ``early_config_prune`` returns a part of the candidates, or new candidates. The value is the digest of its list.
-    - ``perf_model`` estimates times, which may differ in each run, and leaves the best. A digest of the rest would make
-      entries stale at random. The value is therefore the digest of the list before the model, marked by ``BY_MODEL``:
-      the best of a part may not be the best of all.
+    - ``perf_model`` estimates times and leaves the candidates with the best. The estimates may differ in each run, and
+      a digest of the remaining candidates would make entries stale at random. The value is therefore the digest of the
+      list before the model, with the mark ``BY_MODEL``.
+
+    ========================= ================== ==========================================
+    pruned by                 type of the value  value
+    ========================= ================== ==========================================
+    nothing                   no value
+    the model only            text               ``BY_MODEL``
+    a pruner                  ``digest``         digest of the pruner's list
+    a pruner, new candidates  new candidates     digest of the pruner's list
+    a pruner and a model      as above           digest of the pruner's list and ``BY_MODEL``
+    ========================= ================== ==========================================
 
     :param configs: the candidates that pruning left.
     """
     all_configs = autotuner.configs
     has_model = autotuner.perf_model is not None
-    # The usual case needs no digests.
+    # Pruning left all candidates, as in most calls. No digest is computed.
     if _is_same_list(configs, all_configs):
         return []
     before_model = _select_before_model(autotuner, configs)
     pruned_digest = _compute_list_digest(before_model)
     whole_digest = _compute_list_digest(all_configs)
     if pruned_digest == whole_digest:
-        # Only the model has removed candidates.
+        # The pruner left all candidates. The model has removed some, or nothing was removed.
         if has_model and _compute_list_digest(configs) != whole_digest:
             return [Value(PRUNED, BY_MODEL)]
         return []
+    # The type tells a report whether the pruner selected candidates or made new ones.
     value_type = NEW_CANDIDATES_TYPE
     if set(map(search_text, before_model)) <= set(map(search_text, all_configs)):
         value_type = "digest"
@@ -373,44 +409,57 @@ def _is_same_list(configs: Sequence[Any], all_configs: Sequence[Any]) -> bool:
 
 def _select_before_model(autotuner: Any, configs: Sequence[Any]) -> Sequence[Any]:
     """Return the candidates before the performance model removed some; without a model, return ``configs``."""
-    # The adapter's hook has noted the list that the kernel's pruner returned.
+    # The kernel has a pruner and a model. The adapter's hook has noted the pruner's list.
     if isinstance(configs, autotuners.PrunedConfigs):
         return configs.before_model
+    # The kernel has no model.
     if autotuner.perf_model is None:
         return configs
     # The kernel has only a model, which chose among all candidates.
     return list(autotuner.configs)
 
 
-def _read_source(kernel: Any, heuristics: Heuristics, arguments: Sequence[tuple[str, object]]) -> DigestedSource:
-    """Return the digested source of a kernel, of its heuristics, and of classes that the key names.
+def _read_source(kernel: Any, heuristics: Heuristics, key_values: Sequence[tuple[str, object]]) -> DigestedSource:
+    """Return the digested source of a kernel, of its heuristics, and of classes of values in the key.
 
-    :param arguments: the values of the key by name.
+    The digest is computed from lines. A kernel without heuristics and without such classes has only the first line, and
+    keeps the digest of its own source::
+
+        <digest of the kernel's source>
+        BLOCK_N: <digest of the heuristic's source>
+        mode: <text of the class of the value in the key>
+
+    :param key_values: the values of the key by name.
     """
     source = read_source(kernel, named=False)
-    #: The digest of these lines is the result's digest.
-    texts = [source.digest]
+    lines = [source.digest]
     parts = dict(source.parts)
     libraries = source.libraries
     for name, function in heuristics:
-        # The source of a bound method's function would lack the values in the method's object.
+        # The values in the object of a bound method count, too. They are in the text of the callable, not in a source.
         if python_function(function) is None or inspect.ismethod(function):
-            texts.append(f"{name}: {callable_text(function)}")
+            lines.append(f"{name}: {callable_text(function)}")
             continue
         heuristic_source = read_source(function)
-        texts.append(f"{name}: {heuristic_source.digest}")
+        lines.append(f"{name}: {heuristic_source.digest}")
         for part_name, text in heuristic_source.parts.items():
             parts[f"{name}.{part_name}"] = text
         libraries = libraries | heuristic_source.libraries
-    # The key holds only the name of an enum's member, and the values of a named tuple. The user may edit the classes,
-    # so that the same name has another value.
-    for name, value in arguments:
-        if has_names(value) and not _is_number(name, value):
-            texts.append(f"{name}: {immutable_text(value)}")
-    # Without further lines, the digest is the kernel's own.
-    if len(texts) == 1:
+    lines += _list_class_lines(key_values)
+    if len(lines) == 1:
         return source
-    return DigestedSource(digest("\n".join(texts)), parts, libraries)
+    return DigestedSource(digest("\n".join(lines)), parts, libraries)
+
+
+def _list_class_lines(key_values: Sequence[tuple[str, object]]) -> Iterator[str]:
+    """Yield a line for each value of a key whose class gives names to values: an enum or a named tuple.
+
+    The key holds only the name of an enum's member, and the values of a named tuple. The user may edit the class, so
+    that the same name has another value. A member of an IntEnum needs no line, because the key holds its number.
+    """
+    for name, value in key_values:
+        if has_names(value) and not _is_number(name, value):
+            yield f"{name}: {immutable_text(value)}"
 
 
 def list_settings(autotuner: Any) -> list[Value]:
@@ -430,10 +479,11 @@ def list_settings(autotuner: Any) -> list[Value]:
 
 
 def distinct_params(configs: Sequence[Any]) -> list[tuple[Value, ...]]:
-    """Return the params of each candidate.
+    """Return the params of each candidate. Different candidates have different params.
 
-    Params are the arguments that Triton passes to the kernel. If two candidates have equal params, they differ in
-    another attribute, such as ``pre_hook``. Their params then get these attributes, too.
+    Params are the arguments that Triton passes to the kernel: ``BLOCK=64 num_warps=4 num_stages=3``. If two candidates
+    have equal arguments, they differ in another attribute, such as ``pre_hook``. Their params then get these
+    attributes, too.
 
     :raises UncacheableError: if such an attribute has no stable form, so that nothing tells two candidates apart.
     """
@@ -461,13 +511,20 @@ def _list_extras(config: Any) -> Iterator[tuple[str, object]]:
 
 
 def _encode_extra(name: str, value: object) -> Value:
+    """Encode an attribute of a candidate that Triton does not pass to the kernel.
+
+    :raises UncacheableError: if the attribute has no stable form.
+    """
     if callable(value):
         return Value(name, callable_text(value), "function")
     return stable_value(name, value)
 
 
 def search_text(config: Any) -> str:
-    """Return the text that stands for a candidate in the digest of a list of candidates."""
+    """Return the text that stands for a candidate in the digest of a list of candidates.
+
+    The text has the candidate's params, the classes of enums and named tuples in them, and all further attributes.
+    """
     words = [value.encoded for value in _encode_params(config)]
     for name, value in config.all_kwargs().items():
         if has_names(value):
@@ -476,7 +533,8 @@ def search_text(config: Any) -> str:
         try:
             words.append(_encode_extra(name, value).encoded)
         except UncacheableError:
-            # The text then holds only the type, and for a function its source without the values that it carries.
+            # The attribute has no stable form. The text then holds its type, and for a function its source without the
+            # values in its closure and defaults.
             text = ""
             if callable(value):
                 text = callable_text(value, carried=False)
@@ -485,7 +543,10 @@ def search_text(config: Any) -> str:
 
 
 def has_names(value: object) -> bool:
-    """Whether a value has a class whose names a key does not hold: the member of an enum, or a named tuple."""
+    """Whether a value is a member of an enum, a named tuple, or a sequence with such a value.
+
+    A key does not hold the definition of such a class: the values of an enum's names, and the names of a tuple.
+    """
     value = unwrapped(value)
     if isinstance(value, enum.Enum) or hasattr(value, "_fields"):
         return True

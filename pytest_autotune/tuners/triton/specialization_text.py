@@ -53,7 +53,7 @@ class Parameter:
 
 
 def encode_specialization(source: Any, choice_names: Collection[str], options: Mapping[str, object]) -> str:
-    """Return the text for a compiled kernel.
+    """Return the text for a compiled kernel, for example ``*bf16:16 i32 =1 _ | num_ctas=2``.
 
     :param source: Triton's ``ASTSource``.
     :param choice_names: the names of the parameters whose values are in the choice.
@@ -77,6 +77,10 @@ def encode_specialization(source: Any, choice_names: Collection[str], options: M
 
 
 def _encode_parameter(parameter: compiler.CompiledParameter) -> str:
+    """Return the word for a parameter: ``*bf16:16``, ``i32`` or ``=1``.
+
+    :raises NoText: if the type or the constant has no word.
+    """
     if parameter.kind == CONSTANT:
         return f"={_encode_json(_encode_constant(parameter.constant))}"
     kind = str(parameter.kind).replace(" ", "")
@@ -94,6 +98,7 @@ def parse_specialization(text: str) -> tuple[list[Parameter], dict[str, Any]]:
     """
     if len(text) > LONGEST:
         raise NoText(f"longer than {LONGEST} characters")
+    # json.loads and the words raise a ValueError for damaged text, and a RecursionError for deeply nested JSON.
     parameter_words, _, option_words = text.partition(" | ")
     try:
         parameters = [_parse_parameter(word) for word in parameter_words.split(" ")]
@@ -103,6 +108,10 @@ def parse_specialization(text: str) -> tuple[list[Parameter], dict[str, Any]]:
 
 
 def _parse_parameter(word: str) -> Parameter:
+    """Return the parameter that a word describes; the opposite of :func:`_encode_parameter`.
+
+    :raises ValueError: if the word describes no parameter.
+    """
     if word == _IN_CHOICE:
         return Parameter(CONSTANT, is_in_choice=True)
     if word.startswith("="):
@@ -110,10 +119,15 @@ def _parse_parameter(word: str) -> Parameter:
     match = _TYPE.fullmatch(word)
     if match is None:
         raise NoText(word[:40])
+    # Triton's signature has a space after each comma: "tensordesc<fp16[128, 64]>".
     return Parameter(match[1].replace(",", ", "), divisible=match[2] is not None)
 
 
 def _parse_options(text: str) -> dict[str, Any]:
+    """Return the options of a launch: ``num_ctas=2 num_warps=8`` gives ``{"num_ctas": 2, "num_warps": 8}``.
+
+    :raises ValueError: if a word is no option.
+    """
     options = {}
     for word in text.split():
         name, _, value = word.partition("=")
@@ -165,7 +179,7 @@ def _parse_constant(value: Any) -> Any:
 def _check_option(option: object) -> object:
     """Return an option of a launch if it is a number, a boolean or None.
 
-    A cache file must not set other options: a text may name a file, or become an argument of another program.
+    A cache file must not set an option that is a text, such as the path of a file or an argument of another program.
 
     :raises NoText: for any other option.
     """

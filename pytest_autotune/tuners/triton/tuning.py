@@ -1,4 +1,7 @@
-"""One search for the choice of a call: a race, or Triton's own benchmark. The module also races a loaded choice."""
+"""One search for the choice of a call: a race, or Triton's own benchmark. The module also races a loaded choice.
+
+:mod:`.choosing` decides that a call needs a search, and :mod:`.compiling` compiles the candidates.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +54,7 @@ class DriverClocks:
         try:
             buffer = self.driver.get_empty_cache_for_benchmark()
         except sys.modules["torch"].OutOfMemoryError:
-            # The clock of torch makes a buffer of its own, which is smaller and may fit.
+            # Triton's buffer does not fit into the GPU's memory. The clock of torch makes a smaller buffer.
             return torch_clock(True, interface)
         return replace(torch_clock(False, interface), cache_flush=DriverFlush(self.driver, buffer))
 
@@ -107,10 +110,10 @@ _DISTURBED = "a candidate failed, perhaps because another thread launched an int
 
 @dataclass(frozen=True)
 class _Measurements:
-    """The results of a search's measurements, apart from the times, which the autotuner keeps.
+    """The results of a search's measurements except the times, which the autotuner keeps.
 
-    :param errors: the errors by the candidate that failed.
-    :param labels: words about the measurement, by the candidate that raced.
+    :param errors: the error of each candidate that failed, by config.
+    :param labels: words about the measurement of each candidate that raced, by config: ``+-0.05 us, 60 of 61 runs``.
     """
 
     errors: Mapping[Any, BaseException]
@@ -158,6 +161,7 @@ class CallSearch:
         :raises LaunchError: for an error that Triton's own benchmark would raise, too. Triton's benchmark takes only
             some errors for the failure of a single candidate.
         """
+        # The kernel is interpreted, or the autotuned function is no kernel.
         if not self._is_compiled:
             return False
         compile_candidates(self._call, self._configs, session, self._tuning)
@@ -193,11 +197,11 @@ class CallSearch:
         self._record(_Measurements(self._benchmark_errors))
 
     def record_error(self, error: Exception) -> None:
-        """Record the error that ended the search. The entry says that no candidate can be used.
+        """Record the error that ended the search. The entry says that every candidate failed.
 
         Nothing is recorded if the error may have a cause that the next run does not have.
         """
-        # An error such as a lack of memory may not come again.
+        # The error is transient, such as a lack of memory.
         if not fails_again(error):
             return
         # A call in another thread replaced the arguments, and they may have caused the error.
@@ -244,15 +248,17 @@ class CallSearch:
         """
         timings: Mapping[Any, object] = self._autotuner.configs_timings
         times_ms = {config: _median_ms(timings.get(config)) for config in self._configs}
-        # The failed candidate may be the fastest, so the choice among the rest may be wrong.
+        # Another thread may have made a candidate fail that would be the fastest. The choice may then be wrong.
         if self._may_be_disturbed() and not all(map(math.isfinite, times_ms.values())):
             self._tuning.not_recorded(_DISTURBED)
             return
         choice = self._autotuner.cache[self._call.tuning_key]
-        # Triton chooses the first candidate if every candidate failed.
+        # Every candidate failed. Triton takes the first candidate as the choice then.
         if not math.isfinite(times_ms.get(choice, math.inf)):
             self._record_failure_of_all(measurements.errors)
             return
+        # The interpreter's times vary by 10 %. The first candidate within the noise is the choice, so that equal runs
+        # record equal choices.
         if self._autotuner.do_bench is interpreter.interpreter_benchmark:
             choice = _choose_with_noise(times_ms, NOISE_OF_INTERPRETER)
             self._autotuner.cache[self._call.tuning_key] = choice
@@ -277,6 +283,7 @@ class CallSearch:
 
         :param errors: the errors by candidate. A kernel's own benchmark may hide the error of a candidate.
         """
+        # The error of each candidate is known and will come again.
         if len(errors) == len(self._configs) and all(map(fails_again, errors.values())):
             self._tuning.record_failure(map(describe_failure, errors.values()))
             return
@@ -298,7 +305,8 @@ def _map_first_results(configs: Sequence[Any], race_results: Sequence[CandidateR
 def _build_measurements(results: Mapping[Any, CandidateResult], configs: Sequence[Any]) -> _Measurements:
     """Return the errors and the labels of a race.
 
-    :param configs: the candidates in the order of the race. A result names another candidate by its position.
+    :param configs: the candidates in the order of the race. If a candidate has the same code as an earlier candidate,
+        its result has the position of the earlier candidate in this list.
     """
     errors = {}
     labels = {}
@@ -439,12 +447,13 @@ def noted_failures(autotuner: Any, tuning: Tuning, config_count: int) -> Iterato
     try:
         yield noting.errors
     except BaseException:
-        # The error that is raised keeps its frames. If a frame led to the error, Python could not free both at once.
+        # The raised error keeps its frames. A frame that leads back to the error would be a circle, which keeps the
+        # tensors of the call alive until the next garbage collection.
         noting.errors.clear()
         raise
     finally:
         autotuner.do_bench = original
-    # Nobody will raise these errors. Their frames would keep the tensors of the call.
+    # These errors are only described and not raised. Their frames would keep the tensors of the call alive.
     for error in noting.errors.values():
         clear_tracebacks(error)
 
@@ -456,7 +465,7 @@ def fails_again(error: BaseException) -> bool:
     or the call is wrong. Other errors are transient: an error of the device or its driver, a lack of memory, or an
     error of Triton's interpreter, in which launches of other threads can cause errors.
     """
-    # Triton may raise an error of its own for a transient error, which is then the cause.
+    # Triton may raise its own error because of a transient error. The transient error is then the cause.
     for linked in (error, error.__cause__):
         if isinstance(linked, (MemoryError, OSError)) or type(linked).__module__.startswith("torch"):
             return False

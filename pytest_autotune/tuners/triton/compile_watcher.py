@@ -3,9 +3,12 @@
 - Two processes never compile the same kernel at the same time: the second waits and reads the kernel from disk.
 - The cache gets the specializations for which a choice was compiled. A later run can then compile ahead of its tests.
 
-A kernel calls ``triton.compiler.compile`` when it is compiled or read from Triton's cache on disk. It does not call it
-if its own memory has the compiled kernel. The watcher replaces this function, and changes neither the arguments nor the
-result. It uses none of Triton's own hooks and listeners, because user code may set them.
+Triton calls ``triton.compiler.compile`` to compile a kernel, or to read it from the cache on disk. Triton does not call
+this function if its memory has the compiled kernel. The watcher replaces the function, and changes neither the
+arguments nor the result. It uses none of Triton's own hooks and listeners, because user code may set them.
+
+:mod:`.compiling` compiles the candidates of a search, and :mod:`.ahead` the choices of a loaded cache. The watcher sees
+the compilations of both.
 """
 
 from __future__ import annotations
@@ -27,7 +30,7 @@ from pytest_autotune.tuners.triton.internals.compile_time import CompileTime
 from pytest_autotune.tuners.triton.specialization_text import NoText, encode_specialization
 
 _THREAD_STATE = threading.local()
-#: Arguments of a launch that are Triton's own.
+#: Arguments that Triton's launch takes besides the parameters of the kernel and the launch options.
 _TRITON_ARGUMENTS = ("grid", "warmup")
 
 
@@ -36,17 +39,20 @@ class CompiledElsewhere(Exception):
 
 
 def leave_to_others() -> None:
-    """Have this thread raise :class:`CompiledElsewhere` instead of waiting for a kernel that is compiled elsewhere."""
+    """Have this thread never wait for a kernel that another process or thread compiles now.
+
+    The thread then gets :class:`CompiledElsewhere` from ``triton.compiler.compile``, and goes on with its next job.
+    """
     _THREAD_STATE.leaves_to_others = True
 
 
 def name_compilation(source: Any, target: Any, options: Any) -> str:
     """Return 32 hexadecimal digits that name a compilation. The name is the same in every process.
 
-    The name does not contain Triton's own hash of the kernel. Triton may raise an error while it computes the hash. It
-    would then leave a wrong hash in the kernel, and a later launch could run the code of another kernel.
+    The name does not contain Triton's own hash of the kernel. If Triton raises an error while it computes this hash, it
+    leaves a wrong hash in the kernel. A later launch could then run the code of another kernel.
 
-    Two kernels that differ only in their globals get the same name. They then wait for each other without need.
+    Two kernels that differ only in their globals get the same name. The second compilation then waits without need.
 
     :param source: Triton's ``ASTSource``.
     """
@@ -68,12 +74,13 @@ class _ChosenConfig:
     options: Mapping[str, Any]
 
     def describe(self, kernel: Any) -> str:
-        """Return the specialization of a compiled kernel, as text.
+        """Return the specialization of a compiled kernel as text, for example ``*bf16:16 i32 =1 _ | num_ctas=2``.
 
         :raises NoText: if the specialization has no text.
         """
         options = dict(self.options)
-        # The function of a triton.heuristics can also compute an option, which then stands in the kernel's metadata.
+        # A function of triton.heuristics computes a parameter of the kernel, or an option such as num_warps. Triton
+        # keeps the option's value only in the metadata of the compiled kernel.
         for heuristics in autotuners.list_inner_heuristics(self.autotuner()):
             for name in heuristics.values:
                 if name not in kernel.src.signature:
@@ -92,9 +99,9 @@ class _NotedChoice:
 class CompileWatcher:
     """Watches ``triton.compiler.compile`` in one process, and notes the specializations of choices.
 
-    The adapter reports the specialization of a key's first call. A later call with the same key may have another
-    property outside the key, such as an alignment, for which Triton compiles again. No lookup takes place then, but the
-    watcher sees the compilation. It finds the choice by the autotuner and the config that are launched at that time.
+    The adapter reports the specialization of the first call with a key. A later call with the same key may have another
+    alignment, or another property that is not in the key. Triton then compiles the choice again, without a lookup. The
+    watcher sees this compilation. It finds the choice by the autotuner and the config that are launched at that time.
     """
 
     def __init__(self, session: Session) -> None:
@@ -103,7 +110,7 @@ class CompileWatcher:
         self._original: Any = None
         #: The choices by the ``id`` of their autotuner and Triton's key.
         self._choices: dict[tuple[int, Any], _NotedChoice] = {}
-        #: The ``id`` of each autotuner that looks for a choice now. It may compile any candidate.
+        #: The ``id`` of each autotuner that looks for a choice now. Such an autotuner may compile any candidate.
         self._choosing: set[int] = set()
 
     def watch(self) -> None:
@@ -139,7 +146,7 @@ class CompileWatcher:
         self._choosing.add(id(autotuner))
 
     def note_choice(self, call: Call, entry: Entry, config: Any, kernel: Any) -> None:
-        """Note the choice of a call, and report the specialization for which it was compiled.
+        """Note the choice of a call, and report the specialization for which the choice was compiled.
 
         :param kernel: Triton's compiled kernel; None if the choice was not compiled, as under the interpreter.
         """
@@ -148,6 +155,7 @@ class CompileWatcher:
         if kernel is None:
             return
         with self._guard_notes():
+            # The other keyword arguments of the call are launch options, such as num_ctas=2.
             kernel_arguments = {*kernel.src.signature, *_TRITON_ARGUMENTS}
             options = {name: value for name, value in call.kwargs.items() if name not in kernel_arguments}
             chosen = _ChosenConfig(weakref.ref(autotuner), entry, config, options)
@@ -160,38 +168,40 @@ class CompileWatcher:
 
         :param original: Triton's ``compile``.
         """
-        # The run is over. Some kernels keep a reference to the replaced function.
+        # The run is over, but some kernels still refer to the replaced function.
         if self._module is None:
             return original(*args, **kwargs)
         # User code compiles a file of one of Triton's stages, which belongs to no autotuner.
         arguments = compiler.name_compile_arguments(args, kwargs)
         if not compiler.is_kernel_source(arguments["src"]):
             return original(*args, **kwargs)
-        leaves_to_others = getattr(_THREAD_STATE, "leaves_to_others", False)
-        with self._take_turn(arguments, wait=not leaves_to_others) as is_mine:
-            if leaves_to_others and not is_mine:
+        # The thread has called leave_to_others.
+        may_wait = not getattr(_THREAD_STATE, "leaves_to_others", False)
+        with self._take_turn(arguments, may_wait) as may_compile:
+            if not may_wait and not may_compile:
                 raise CompiledElsewhere
             kernel = original(*args, **kwargs)
         with self._guard_notes():
             self._note_compiled(kernel)
         return kernel
 
-    def _take_turn(self, arguments: Mapping[str, Any], wait: bool) -> AbstractContextManager[bool]:
+    def _take_turn(self, arguments: Mapping[str, Any], may_wait: bool) -> AbstractContextManager[bool]:
         """Return the context of a compilation. It yields whether this thread may compile the kernel.
 
         :param arguments: the arguments of Triton's ``compile`` by name.
-        :param wait: wait until no other process or thread compiles the kernel. Without waiting, the context yields
-            False if one of them compiles it now.
+        :param may_wait: wait until no other process or thread compiles the kernel. A thread that may not wait gets
+            False if the kernel is compiled elsewhere now.
         """
         with self._session.guard("triton", "compile()"):
             source = arguments["src"]
-            # Another thread or process may make other code of this kernel, so its result is of no use here. A launch,
-            # which waits, compiles the kernel itself. A job ahead of the tests does not compile it at all.
+            # The code of this kernel may differ between threads and processes, so no other result is of use here. A
+            # thread that may wait belongs to a launch, and compiles the kernel itself. A job that compiles ahead of the
+            # tests does not compile the kernel at all.
             if CompileTime.of(source.fn, source.constants.values()).needs_launching_thread:
-                return nullcontext(wait)
+                return nullcontext(may_wait)
             name = name_compilation(source, arguments.get("target"), arguments.get("options"))
-            return self._session.compiling(name, wait)
-        # The guard has caught an error of the plugin.
+            return self._session.compiling(name, may_wait)
+        # The guard has caught an error of the plugin, so this thread compiles without taking turns.
         return nullcontext(True)
 
     @contextmanager
@@ -203,8 +213,9 @@ class CompileWatcher:
     def _note_compiled(self, kernel: Any) -> None:
         """Report the specialization of a compiled kernel to the entry of its choice.
 
-        Several keys of an autotuner may have the same config as their choice. The watcher cannot see the key of the
-        launch. It therefore reports to the key whose first call had the most similar specialization.
+        Several keys of an autotuner may have the same config as their choice, and the watcher cannot see the key of the
+        launch. The watcher therefore takes the key whose first call had the most similar specialization: the most
+        equal words.
         """
         nearest = None
         nearest_text = ""
@@ -226,7 +237,7 @@ class CompileWatcher:
         autotuner = chosen.autotuner()
         if autotuner is None:
             return False
-        # The autotuner compiles candidates now, and not its choice.
+        # The autotuner compiles candidates now, and has no choice yet.
         if id(autotuner) in self._choosing:
             return False
         # The autotuner has no arguments between two launches.
@@ -239,6 +250,9 @@ class CompileWatcher:
 
 
 def _count_equal_words(text: str, noted_text: str) -> int:
-    """Return the number of positions at which two texts have the same word."""
+    """Return the number of positions at which two texts have the same word.
+
+    Example: ``*bf16:16 i32 _`` and ``*bf16 i32 _`` have equal words at two positions.
+    """
     pairs = zip(text.split(), noted_text.split(), strict=False)
     return sum(word == noted_word for word, noted_word in pairs)
