@@ -1,12 +1,12 @@
 """Plant random faults in the package, and count those that the tests do not see.
 
-    python tests/benchmarks/mutants.py [--seed=1] [--count=100] [--jobs=2] [--near] [--baseline] [--only=PATH:LINE]
+    python tests/benchmarks/mutants.py [--seed=1] [--count=100] [--jobs=2] [--near] [--only=PATH:LINE]
 
 A mutant is the package with one small fault: a comparison or a condition that is turned around, a number that is off by
 one, a statement that is left out, a result that is None. The seed decides which mutants are drawn. The tests run in a
 copy of the repository: first the test files that are likely to see the fault, each by itself, then all others that need
-no GPU (with ``--near`` only the first). The first test that fails kills the mutant. It survives if all pass. With
-``--baseline`` all tests run without a fault first, and those that fail on this machine are left out.
+no GPU (with ``--near`` only the first). The first test that fails kills the mutant, unless it fails without the fault,
+too. The mutant survives if all tests pass.
 
 A mutant that behaves as the package does is equivalent. A person has to judge that: :data:`EQUIVALENT` lists the
 judgements with their reasons. A mutant that is neither killed nor equivalent is a test that is missing.
@@ -35,8 +35,8 @@ from common import REPOSITORY, machine, table
 ROOMS = ("cache", "run", "workers", "plugin", "report", "production")
 #: Code that a generator wrote.
 GENERATED = ("autotune_cache_pb2.py",)
-#: A mutant that hangs is killed after this time.
-TIMEOUT_S = 600
+#: A test file that hangs for a mutant is ended after this time.
+TIMEOUT_S = 300
 #: Test files that take long and see nothing of these rooms that no other file sees.
 LEFT_OUT = ("test_release.py", "test_package.py", "test_xla_deviceless.py", "test_formats_fuzz.py")
 
@@ -249,60 +249,77 @@ def find_function(source: str, line: int) -> str:
     return name
 
 
-def list_failing_tests(folder: Path, jobs: int) -> list[str]:
-    """Return the ids of the tests that fail in a copy without any fault."""
-    left_out = [f"--ignore-glob=*{name}" for name in LEFT_OUT]
-    command = [sys.executable, "-m", "pytest", "-q", "-n", str(jobs), "--dist=loadfile", "--tb=no", "-m", "not gpu"]
-    command += [*left_out, "tests"]
-    environment = {**os.environ, "PYTHONPATH": f"{folder}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
-    run = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
-    print(run.stdout.strip().rpartition("\n")[2], flush=True)
-    return re.findall(r"^(?:FAILED|ERROR) (\S+)", run.stdout, re.MULTILINE)
+class Trial:
+    """One job's copy of the repository, in which the tests of one mutant after the other run.
 
+    :param failing_tests: by test file, the ids of its tests that fail without a fault on this machine. All jobs share
+        the mapping and fill it.
+    """
 
-def find_killer(mutant: Mutant, folder: Path, options: argparse.Namespace, deselected: list[str]) -> str:
-    """Return the id of the test that fails for a mutant, or "time-out"; empty if it survives."""
-    target = folder / mutant.path
-    source = target.read_text(encoding="utf-8")
-    target.write_text(mutant.apply(source), encoding="utf-8")
-    likely, others = list_test_files(mutant, find_function(source, mutant.line))
-    groups = [[file] for file in likely]
-    if not options.near:
-        groups.append(others)
-    try:
-        for files in groups:
-            command = [
-                sys.executable,
-                "-m",
-                "pytest",
-                "-q",
-                "-x",
-                "-p",
-                "no:cacheprovider",
-                "--tb=no",
-                "-m",
-                "not gpu",
-                *files,
-            ]
-            command += [f"--deselect={test}" for test in deselected]
-            environment = {
-                **os.environ,
-                "PYTHONPATH": f"{folder}{os.pathsep}{os.environ.get('PYTHONPATH', '')}",
-                "PYTHONDONTWRITEBYTECODE": "1",
-            }
-            try:
-                run = subprocess.run(
-                    command, cwd=folder, env=environment, capture_output=True, text=True, timeout=TIMEOUT_S
-                )
-            except subprocess.TimeoutExpired:
-                return "time-out"
-            # Status 5: each test of these files was left out.
-            if run.returncode not in (0, 5):
-                failed = re.search(r"^(?:FAILED|ERROR) (\S+)", run.stdout, re.MULTILINE)
-                return failed[1] if failed else f"pytest ended with status {run.returncode}"
+    def __init__(self, folder: Path, failing_tests: dict[str, list[str]]) -> None:
+        self._folder = folder
+        self._failing_tests = failing_tests
+
+    def find_killer(self, mutant: Mutant, is_near: bool) -> str:
+        """Return the id of the test that fails for a mutant, or "time-out"; empty if the mutant survives.
+
+        :param is_near: run only the test files that are likely to see the fault.
+        """
+        target = self._folder / mutant.path
+        source = target.read_text(encoding="utf-8")
+        likely, others = list_test_files(mutant, find_function(source, mutant.line))
+        files = likely if is_near else [*likely, *others]
+        for file in files:
+            failed_test = self._find_failed_test(file, target, mutant.apply(source))
+            if failed_test and file not in self._failing_tests:
+                # Does the test fail without the fault, too?
+                output, _ = self._run_tests(file)
+                self._failing_tests[file] = _list_failed(output)
+            if failed_test in self._failing_tests.get(file, ()):
+                failed_test = self._find_failed_test(file, target, mutant.apply(source))
+            if failed_test:
+                return failed_test
         return ""
-    finally:
-        target.write_text(source, encoding="utf-8")
+
+    def _find_failed_test(self, file: str, target: Path, faulty_source: str) -> str:
+        """Return the first test of a file that fails with the fault; empty if none does."""
+        source = target.read_text(encoding="utf-8")
+        target.write_text(faulty_source, encoding="utf-8")
+        deselected = [f"--deselect={test}" for test in self._failing_tests.get(file, ())]
+        try:
+            output, status = self._run_tests(file, "-x", *deselected)
+        except subprocess.TimeoutExpired:
+            return "time-out"
+        finally:
+            target.write_text(source, encoding="utf-8")
+        # Status 5: each test of the file was left out.
+        if status in (0, 5):
+            return ""
+        failed = _list_failed(output)
+        return failed[0] if failed else f"pytest ended with status {status}"
+
+    def _run_tests(self, file: str, *arguments: str) -> tuple[str, int]:
+        """Run a test file in the copy. Return the output and the exit status of pytest."""
+        options = ("-q", "-p", "no:cacheprovider", "--tb=no", "-m", "not gpu")
+        environment = {
+            **os.environ,
+            "PYTHONPATH": f"{self._folder}{os.pathsep}{os.environ.get('PYTHONPATH', '')}",
+            "PYTHONDONTWRITEBYTECODE": "1",
+        }
+        run = subprocess.run(
+            [sys.executable, "-m", "pytest", *options, *arguments, file],
+            cwd=self._folder,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT_S,
+        )
+        return run.stdout, run.returncode
+
+
+def _list_failed(output: str) -> list[str]:
+    """Return the ids of the failed tests in the output of pytest."""
+    return re.findall(r"^(?:FAILED|ERROR) (\S+)", output, re.MULTILINE)
 
 
 def copy_repository(place: Path, index: int) -> Path:
@@ -320,7 +337,6 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=100)
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--near", action="store_true", help="run only the test files that are likely to see a fault")
-    parser.add_argument("--baseline", action="store_true", help="leave out the tests that fail without a fault")
     parser.add_argument("--only", help="PATH:LINE, to try the mutants of one line again")
     options = parser.parse_args()
     print(machine(), flush=True)
@@ -333,17 +349,17 @@ def main() -> None:
     counts = {"killed": 0, "survived": 0, "equivalent": 0}
     rows = []
     with tempfile.TemporaryDirectory() as name:
-        folders: Queue[Path] = Queue()
+        trials: Queue[Trial] = Queue()
+        failing_tests: dict[str, list[str]] = {}
         for index in range(options.jobs):
-            folders.put(copy_repository(Path(name), index))
-        deselected = list_failing_tests(folders.queue[0], options.jobs) if options.baseline else []
+            trials.put(Trial(copy_repository(Path(name), index), failing_tests))
 
         def judge(mutant: Mutant) -> tuple[Mutant, str]:
-            folder = folders.get()
+            trial = trials.get()
             try:
-                return mutant, find_killer(mutant, folder, options, deselected)
+                return mutant, trial.find_killer(mutant, options.near)
             finally:
-                folders.put(folder)
+                trials.put(trial)
 
         with ThreadPoolExecutor(options.jobs) as pool:
             for future in as_completed([pool.submit(judge, mutant) for mutant in drawn]):
