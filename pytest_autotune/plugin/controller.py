@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import socket
 import uuid
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -44,7 +44,7 @@ from pytest_autotune.run.dumping import dump_run, dump_test_caches
 from pytest_autotune.run.finish import collect_measurements, finish_run
 from pytest_autotune.run.reporter import Progress
 from pytest_autotune.run.request import UPDATE_ALL, DumpPlan, NoDump, RunRequest, plan_dump
-from pytest_autotune.run.result import RunResult
+from pytest_autotune.run.result import Gate, RunResult
 from pytest_autotune.run.settle import EndedRun, InitialCaches, settle_run
 from pytest_autotune.tuners import TUNERS, list_third_party_tuners
 from pytest_autotune.workers.coordinator import Coordinator
@@ -53,6 +53,8 @@ from pytest_autotune.workers.locks import Locks, RunMembership, SharedFolder, fi
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
+
+    from pytest_autotune.workers.ranks import Ranks
 
 #: The number of seconds for which a Ctrl-C waits for workers before xdist kills them. A worker may be tuning, and its
 #: finished tunings are already in its log.
@@ -339,30 +341,45 @@ class Controller:
         )
 
     def _build_result(self, collected: Collected) -> RunResult:
-        """Write the dump and the caches of tests, judge the gates, and return the result of the run."""
+        """Write the caches that tests load and the dump, judge the gates, and return the result of the run."""
         options = self._options
         request = self._build_request(collected)
         test_dumps = []
         if options.writes:
             test_dumps = dump_test_caches(self._open_test_cache, MARKER, collected, request, self._folder)
-        dump_notes = [note for note in map(describe_dump, test_dumps) if note]
-        collected = replace(collected, notes=(*dump_notes, *collected.notes))
-        if options.dump is None or self._store is None:
-            run = EndedRun.of_one_process(self._initial, collected, request)
-            result = finish_run(settle_run(run), Cache())
-        else:
-            result = dump_run(self._store, options.dump.source, self._initial, collected, request, self._folder)
-        errors = list(result.errors)
+        dump_notes = []
+        dump_errors: list[str] = []
         for test_dump in test_dumps:
-            errors += test_dump.errors
-        test_places = reports.locate_tests(self._locations, self._config.rootpath)
-        result = replace(result, errors=tuple(errors), test_places=test_places)
-        result = replace(result, has_only_optional_caches=options.has_only_optional_caches)
+            note = describe_dump(test_dump)
+            if note:
+                dump_notes.append(note)
+            dump_errors += test_dump.errors
+        result = self._finish_run(replace(collected, notes=(*dump_notes, *collected.notes)), request)
+        result = replace(
+            result,
+            errors=(*result.errors, *dump_errors),
+            test_places=reports.locate_tests(self._locations, self._config.rootpath),
+            has_only_optional_caches=options.has_only_optional_caches,
+        )
+        # Each of these steps reads the result of the step above it.
         result = replace(result, no_part_reason=self._explain_no_part(result))
-        # Only now it is certain whether any test loaded a cache. A worker cannot refuse the run before.
-        unloaded_gate = find_unloaded_gate(self._config, options)
-        result = replace(result, gate=judge(result, options.max_misses, options.fail_on_unused, unloaded_gate))
+        result = replace(result, gate=self._judge(result))
         return replace(result, sections=tuple(mode.build_section(result) for mode in options.modes))
+
+    def _finish_run(self, collected: Collected, request: RunRequest) -> RunResult:
+        """Return the result of the run, after writing the dump if the user asked for a dump."""
+        dump = self._options.dump
+        if dump is None or self._store is None:
+            run = EndedRun.of_one_process(self._initial, collected, request)
+            return finish_run(settle_run(run), Cache())
+        return dump_run(self._store, dump.source, self._initial, collected, request, self._folder)
+
+    def _judge(self, result: RunResult) -> Gate:
+        """Return the verdict on the misses and the unused entries of the run."""
+        options = self._options
+        # A gate without a loaded cache is an error only here, at the end: until then, a test may load a cache.
+        unloaded_gate = find_unloaded_gate(self._config, options)
+        return judge(result, options.max_misses, options.fail_on_unused, unloaded_gate)
 
     def _explain_no_part(self, result: RunResult) -> str:
         """Return why a run with optional caches took no part; empty if it took part."""
@@ -387,24 +404,41 @@ class Controller:
 
     def _build_request(self, collected: Collected) -> RunRequest:
         """Return the user's wishes for the end of this run."""
-        options = self._options
-        update_arguments = options.update_arguments
-        has_test_caches = any(lookup.test_cache for lookup in collected.lookups)
-        if has_test_caches and not options.writes and not update_arguments:
-            update_arguments = "--autotune-update"
-        typed_tuners = self._config.getoption("autotune_tuners")
-        tuners_named_by = "autotune_tuners (ini)"
-        if typed_tuners is not None:
-            tuners_named_by = f"--autotune-tuners={typed_tuners}"
+        third_party_tuners = [entry_point.name for entry_point in list_third_party_tuners()]
+        version_checks = []
+        for mode in MODES:
+            if mode.finds_out:
+                version_checks.append(f"--autotune-{mode.name} tells {mode.finds_out}")
         return RunRequest(
             plan=self._plan_dump(),
-            modes=options.modes,
-            update_arguments=update_arguments,
-            policy=options.policy,
-            tuners_named_by=tuners_named_by,
-            adapters=(*TUNERS, *(entry_point.name for entry_point in list_third_party_tuners())),
-            version_checks=tuple(f"--autotune-{mode.name} tells {mode.finds_out}" for mode in MODES if mode.finds_out),
+            modes=self._options.modes,
+            update_arguments=self._choose_update_arguments(collected),
+            policy=self._options.policy,
+            tuners_named_by=self._describe_tuners_option(),
+            adapters=(*TUNERS, *third_party_tuners),
+            version_checks=tuple(version_checks),
         )
+
+    def _choose_update_arguments(self, collected: Collected) -> str:
+        """Return the options that bring the cache up to date: ``--autotune-load=a.pb --autotune-update``.
+
+        The text is empty if no options do.
+        """
+        options = self._options
+        if options.update_arguments:
+            return options.update_arguments
+        has_test_caches = any(lookup.test_cache for lookup in collected.lookups)
+        if has_test_caches and not options.writes:
+            # The options load no cache, but the markers of tests do. An update writes into the caches of the markers.
+            return "--autotune-update"
+        return ""
+
+    def _describe_tuners_option(self) -> str:
+        """Return the option that names the tuners of this run, as the user wrote it: ``--autotune-tuners=triton``."""
+        typed_tuners = self._config.getoption("autotune_tuners")
+        if typed_tuners is None:
+            return "autotune_tuners (ini)"
+        return f"--autotune-tuners={typed_tuners}"
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         if self._result is None:
@@ -469,37 +503,47 @@ def _load_caches(
 ) -> list[tuple[str, Cache]]:
     """Return the loaded caches, each with its path as a user types it. The last one takes precedence.
 
+    :param dump_cache: the content of the dump path before the run.
     :raises pytest.UsageError: if a cache cannot be read.
     """
     ranks = None
-    # torchrun sets this variable.
-    if options.load and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
-        from pytest_autotune.workers.ranks import Ranks
-
-        ranks = Ranks.of_this_job()
+    if options.load:
+        ranks = _find_ranks()
     loaded: list[tuple[str, Cache]] = []
-    # Files take precedence over URLs: a file was reviewed, and a shared store only adds what the file lacks.
+    # A file takes precedence over a URL, so URLs are loaded first: a file was reviewed, and a shared store only adds
+    # the entries that the file lacks.
     for argument in sorted(options.load, key=lambda argument: not argument.location.url):
         if _is_absent(argument, options):
             continue
         is_dump_path = options.dump is not None and argument.is_same_as(options.dump)
         with _usage_errors(f"{argument.source}: "):
-            if is_dump_path:
-                read = partial(Cache, dump_cache.entries, dump_cache.lossy)
+            if ranks is not None and argument.location.url and not ranks.is_rank_0:
+                # Other jobs may write to a shared store at any time, so only rank 0 reads the store.
+                cache = ranks.receive_cache(argument.typed)
+            elif is_dump_path:
+                cache = Cache(dump_cache.entries, dump_cache.lossy)
             else:
-                read = partial(reader.read, argument.location)
-            # Other jobs write to a shared store meanwhile, so one rank of a job reads it for all ranks.
-            if ranks is not None and argument.location.url:
-                cache = ranks.read(argument.typed, read)
-            else:
-                cache = read()
+                cache = reader.read(argument.location)
+            if ranks is not None and argument.location.url and ranks.is_rank_0:
+                cache = ranks.send_cache(argument.typed, cache)
         if is_dump_path and ranks is None:
+            # Ranks recover nothing: they must load equal caches, and each could find other logs of killed runs.
             cache = _add_recovered_tunings(cache, folder)
         loaded.append((argument.typed, cache))
     if ranks is not None:
         with _usage_errors():
             ranks.check_same(loaded)
     return loaded
+
+
+def _find_ranks() -> Ranks | None:
+    """Return the ranks of the distributed job that torchrun started; None if this process is in no such job."""
+    # torchrun sets this variable.
+    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
+        return None
+    from pytest_autotune.workers.ranks import Ranks
+
+    return Ranks.of_this_job()
 
 
 def _is_absent(argument: CacheArgument, options: Options) -> bool:
@@ -525,18 +569,22 @@ class CacheReader:
     """Reads the caches of a run. It reads several URLs at the same time: a store that is down takes seconds to fail."""
 
     def __init__(self, options: Options, dump_store: Store | None) -> None:
-        reads: dict[Location, Callable[[], Cache]] = {}
-        for argument in options.load:
-            if argument.location.url:
-                reads[argument.location] = partial(stores.read_cache, argument.location)
-        if options.dump is not None and dump_store is not None and options.dump.location.url:
-            reads[options.dump.location] = dump_store.check_writable
+        locations = [argument.location for argument in options.load]
+        if options.dump is not None and dump_store is not None:
+            locations.append(options.dump.location)
+        urls = {location for location in locations if location.url}
+        #: The URLs that a thread reads; empty if there is at most one URL, because this thread can read it.
         self._futures: dict[Location, Future[Cache]] = {}
-        if len(reads) > 1:
-            from concurrent.futures import ThreadPoolExecutor
+        if len(urls) < 2:
+            return
+        from concurrent.futures import ThreadPoolExecutor
 
-            pool = ThreadPoolExecutor(len(reads))
-            self._futures = {location: pool.submit(read) for location, read in reads.items()}
+        pool = ThreadPoolExecutor(len(urls))
+        for url in urls:
+            if options.dump is not None and dump_store is not None and url == options.dump.location:
+                self._futures[url] = pool.submit(dump_store.check_writable)
+            else:
+                self._futures[url] = pool.submit(stores.read_cache, url)
 
     def read(self, location: Location) -> Cache:
         """Return the content of a cache.

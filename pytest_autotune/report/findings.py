@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 
 from pytest_autotune.cache.model import Value
 from pytest_autotune.cache.wording import describe_first
@@ -32,19 +33,27 @@ OUTSIDE_TESTS = "outside of tests"
 def list_findings(result: RunResult, *, is_grouped: bool = True) -> list[Finding]:
     """Return all findings of a run, in the order in which a user should read them.
 
+    1. Tuners that have no entry at all for the device, if findings are grouped.
+    2. Problems that are no hits, by outcome.
+    3. Problems whose search recorded nothing.
+    4. Entries that no test asked for.
+    5. The findings of the modes.
+    6. Kernels that were tuned without asking the session.
+
     :param is_grouped: similar rows become a single finding; else each problem has a finding of its own.
     """
     findings = []
-    remaining_rows = list(result.rows)
+    single_rows = list(result.rows)
     if is_grouped:
         findings += _list_no_entries_findings(result)
-        grouped_rows = _list_grouped_rows_without_entries(result)
-        remaining_rows = [row for row in result.rows if row not in grouped_rows]
-    findings += list_uncovered(result, remaining_rows, is_grouped=is_grouped)
+        rows_without_entries = _list_grouped_rows_without_entries(result)
+        single_rows = [row for row in result.rows if row not in rows_without_entries]
+    findings += list_uncovered(result, single_rows, is_grouped=is_grouped)
     findings += _list_row_findings("UNRECORDED", _list_unrecorded_rows(result), is_grouped=is_grouped)
     has_failed_gate = bool(result.gate.failure)
-    fails_for_unused = result.gate.fail_on_unused and has_failed_gate
     unused_rows = _list_unused_rows(result)
+    # A gate that does not judge unused entries has failed for another reason.
+    fails_for_unused = result.gate.fail_on_unused and has_failed_gate
     findings += _list_row_findings("UNUSED", unused_rows, is_grouped=is_grouped, is_failure=fails_for_unused)
     findings += result.findings
     text = "tuned without asking pytest-autotune, so neither loaded nor dumped"
@@ -81,7 +90,7 @@ def list_uncovered(result: RunResult, rows: Sequence[ProblemRow], *, is_grouped:
     findings = []
     for outcome in NOT_COVERED:
         outcome_rows = [row for row in rows if row.outcome is outcome]
-        # A test failed because of the row, or the gate fails the run.
+        # With --autotune-on-miss=error a test has failed because of the row. Else the gate may fail the run.
         is_failure = result.request.policy.is_error(outcome) or bool(result.gate.failure)
         findings += _list_row_findings(
             outcome.value.upper(),
@@ -94,7 +103,9 @@ def list_uncovered(result: RunResult, rows: Sequence[ProblemRow], *, is_grouped:
 
 
 def _build_no_entries_finding(result: RunResult, tuner: str, rows: Sequence[ProblemRow]) -> Finding:
-    """Return the finding for a tuner and a device without any loaded entry: ``no entries for NVIDIA H200 (…)``.
+    """Return the finding for a tuner and a device without any loaded entry: ``no entries for NVIDIA H200``.
+
+    The finding is a mismatch if the caches have entries of a requested kernel for other devices, else a miss.
 
     :param rows: the tuner's rows on this device. Each is a miss or a mismatch.
     """
@@ -280,17 +291,25 @@ def _describe_numbers(parts: Sequence[_KeyPart]) -> str:
     """Return the distinct numbers in the order of the rows: ``(M, N) = (16, 64), (32, 8)``.
 
     Many numbers of a single part are a range: ``n = 101 … 114``.
+
+    :param parts: the parts that are numbers and differ between the rows, such as ``M`` and ``N``.
     """
     if len(parts) == 1 and len(set(parts[0].values)) > _MAX_LISTED_KEYS:
-        numbers = sorted(parts[0].values, key=lambda value: value.sort_key)
-        return f"{parts[0].name} = {numbers[0].display_text} … {numbers[-1].display_text}"
-    # The parts hold a column of numbers each. zip turns the columns into the numbers of each row.
+        return _describe_range(parts[0])
+    # Each part is a column of a table: M = 16, 32 and N = 64, 8. zip gives the rows of the table: (16, 64) and (32, 8).
     columns = [part.values for part in parts]
-    keys = []
-    for numbers_of_row in dict.fromkeys(zip(*columns, strict=True)):
-        keys.append(_join_in_parentheses([value.display_text for value in numbers_of_row]))
+    distinct_rows = dict.fromkeys(zip(*columns, strict=True))
+    texts = []
+    for numbers in distinct_rows:
+        texts.append(_join_in_parentheses([number.display_text for number in numbers]))
     names = _join_in_parentheses([part.name for part in parts])
-    return f"{names} = {describe_first(keys, _MAX_LISTED_KEYS)}"
+    return f"{names} = {describe_first(texts, _MAX_LISTED_KEYS)}"
+
+
+def _describe_range(part: _KeyPart) -> str:
+    """Return the lowest and the highest number of a part: ``n = 101 … 114``."""
+    numbers = sorted(part.values, key=attrgetter("sort_key"))
+    return f"{part.name} = {numbers[0].display_text} … {numbers[-1].display_text}"
 
 
 def _join_in_parentheses(texts: Sequence[str]) -> str:
@@ -303,7 +322,8 @@ def _join_in_parentheses(texts: Sequence[str]) -> str:
 def _describe_texts(parts: Sequence[_KeyPart]) -> Iterator[str]:
     """Yield the distinct values of each part, sorted: ``x.dtype = bf16, fp16``.
 
-    Parts that have equal values in every row share a text: ``a, b = bf16, fp16``.
+    Parts that have equal values in every row share a text: if ``a`` and ``b`` are both bf16 in one row and both fp16 in
+    another, the text is ``a, b = bf16, fp16``.
     """
     names_by_texts: defaultdict[tuple[str, ...], list[str]] = defaultdict(list)
     for part in parts:
@@ -326,16 +346,18 @@ def _describe_shared_reason(rows: Sequence[ProblemRow]) -> str:
     """
     first_row = rows[0]
     if all(row.reason == first_row.reason for row in rows):
-        # The word of the group, MISS, says already that the rows have no entry.
+        # The finding begins with MISS, which already says that the rows have no entry.
         return first_row.reason.removeprefix("no entry; ")
+    # Reasons differ if each names the values of its own nearest entry. All rows of a group have the same consequence.
     return join_nonempty("; ", _describe_nearest(rows), first_row.consequence)
 
 
 def _describe_nearest(rows: Sequence[ProblemRow]) -> str:
-    """Return how the nearest entries differ from the keys of a group: ``the nearest has n 100``.
+    """Return how the nearest entries differ from the keys of a group.
 
-    If the nearest entries of the rows differ among themselves: ``the nearest differ in n``. The text is empty if the
-    rows have no nearest entry.
+    - All rows have the same nearest entry: ``the nearest has n 100``.
+    - The rows have different nearest entries: ``the nearest differ in n``.
+    - The rows have no nearest entry: an empty text. The rows of a group agree in this.
     """
     nearest = rows[0].nearest
     if not nearest:

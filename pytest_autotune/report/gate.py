@@ -106,7 +106,7 @@ def _refuses_misses(result: RunResult) -> bool:
 
 
 def _explain_unjudged_run(result: RunResult) -> str:
-    """Return why a run as a whole cannot be judged; empty if the run can be judged."""
+    """Return why neither misses nor unused entries of a run can be judged; empty if they can."""
     if result.no_part_reason:
         return f"{result.no_part_reason} (?optional)"
     if not result.is_judged:
@@ -131,7 +131,17 @@ class _Verdict:
 
 
 def _judge_misses(result: RunResult, limit: Limit | None, judges_misses: bool) -> _Verdict:
-    """Return the verdict on misses. A gate on unused entries alone fails for the same reasons, except for the limit.
+    """Return the verdict on misses: the first of these rules that applies.
+
+    1. The run fails for loaded entries that no lookup could reach.
+    2. The run fails if it has more misses than the limit.
+    3. A run of the whole suite fails if no lookup used the loaded caches.
+    4. The run fails for errors that no test saw.
+    5. A run with judged problems passes.
+    6. A run without judged problems fails if its tests were skipped.
+    7. Any other run without judged problems is not judged.
+
+    A gate on unused entries alone follows these rules, too, except that it passes in place of the last rule.
 
     :param limit: the limit on misses; None if the user set none.
     :param judges_misses: False for a gate on unused entries alone.
@@ -202,6 +212,7 @@ def _explain_unseen_errors(result: RunResult) -> str:
 
 
 def _judge_unused(result: RunResult) -> _Verdict:
+    """Return the verdict on unused entries. A run whose tests may need any entry is not judged."""
     reason = result.collected.unasked_reason
     if reason:
         return _Verdict(skip_reason=f"unused autotune cache entries not judged: {reason}")
@@ -298,4 +309,5 @@ def explain_unreachable_entries(result: RunResult) -> str:
 
 
 def _describe_entries_were(count: int) -> str:
+    """Return the subject and the verb of a sentence about entries: ``1 entry was``, ``3 entries were``."""
     return describe_count(count, "entry was", "entries were")

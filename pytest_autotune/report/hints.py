@@ -56,6 +56,7 @@ def _list_update_hints(result: RunResult, needs_update: bool) -> list[str]:
 
 
 def _is_dumped(result: RunResult) -> bool:
+    """Whether the run has written its entries into the dump path."""
     return result.dump is not None and not result.dump.error
 
 
@@ -75,6 +76,7 @@ def _needs_other_update(result: RunResult) -> bool:
 def _find_prune_arguments(result: RunResult) -> str:
     """Return the arguments that drop unused entries; empty if the run has no cache to update."""
     update_arguments, dump = result.request.update_arguments, result.dump
+    # The update of a run with a dump is ``--autotune-load=a.pb --autotune-dump=a.pb``, which drops no entries.
     if update_arguments.endswith("--autotune-update"):
         if len(result.loaded) > 1:
             # An update would drop only the unused entries of the cache that was loaded last.
@@ -86,9 +88,10 @@ def _find_prune_arguments(result: RunResult) -> str:
 
 
 def _describe_update_devices(result: RunResult) -> str:
-    """Return the devices to name in a hint, `` on NVIDIA H200``: the loaded caches have entries for other devices only.
+    """Return the devices for which entries are missing, as words of a hint: `` on NVIDIA H200``; empty if there are none.
 
-    The hint names these devices, because an update only changes the entries of the device on which it runs.
+    The loaded caches have entries for other devices, so the user could run the update on one of those by mistake. An
+    update only writes entries for the device on which it runs.
     """
     devices = set()
     for tuner, device in result.rows_without_entries:

@@ -10,7 +10,7 @@ from pytest_autotune.cache.diff import Change, find_winner
 from pytest_autotune.cache.model import Candidate, Device, Entry, Problem, Value
 from pytest_autotune.run.ci_run import CiRun
 from pytest_autotune.run.process_record import encode_record
-from pytest_autotune.run.result import RunResult
+from pytest_autotune.run.result import Gate, RunResult
 from pytest_autotune.run.rows import ProblemRow
 
 FORMAT_VERSION = 1
@@ -29,7 +29,10 @@ def to_json(result: RunResult) -> str:
 
 
 def to_mapping(result: RunResult) -> dict[str, Any]:
-    """Return the result as plain values, in the order of the documented schema."""
+    """Return the result as plain values, in the order of the documented schema.
+
+    Modes, such as ``verify``, add fields of their own at the end.
+    """
     mapping: dict[str, Any] = {
         "format_version": FORMAT_VERSION,
         "complete": not result.collected.incomplete_reason,
@@ -46,12 +49,7 @@ def to_mapping(result: RunResult) -> dict[str, Any]:
         "devices": list(map(_build_device_mapping, result.devices)),
         "loaded": _list_loaded(result),
         "dump": _build_dump_mapping(result),
-        "gate": {
-            "limit": result.gate.limit,
-            "fail_on_unused": result.gate.fail_on_unused,
-            "failed": result.gate.failure,
-            "skipped": result.gate.skip_reason,
-        },
+        "gate": _build_gate_mapping(result.gate),
         "errors": list(result.errors),
         "lookups": [_build_row_mapping(result, row) for row in result.rows],
         "unused": list(map(build_entry_mapping, result.unused_entries)),
@@ -99,6 +97,15 @@ def _build_dump_mapping(result: RunResult) -> dict[str, Any] | None:
     }
 
 
+def _build_gate_mapping(gate: Gate) -> dict[str, Any]:
+    return {
+        "limit": gate.limit,
+        "fail_on_unused": gate.fail_on_unused,
+        "failed": gate.failure,
+        "skipped": gate.skip_reason,
+    }
+
+
 def _list_other_versions(result: RunResult) -> list[dict[str, Any]]:
     mappings = []
     for (tuned_with, running), hits in result.other_version_counts.items():
@@ -138,6 +145,7 @@ def build_entry_mapping(entry: Entry) -> dict[str, Any]:
 
 
 def _build_row_mapping(result: RunResult, row: ProblemRow) -> dict[str, Any]:
+    """Return a problem of the run as plain values. Modes add their own fields about the problem at the end."""
     mapping: dict[str, Any] = {"outcome": None}
     if row.outcome is not None:
         mapping["outcome"] = row.outcome.value
@@ -171,7 +179,7 @@ def build_candidate_mapping(candidate: Candidate | None) -> dict[str, Any] | Non
     mapping: dict[str, Any] = {"params": _build_values(candidate.params)}
     for name in ("id", "time_us", "failed", "label"):
         value = getattr(candidate, name)
-        # A time of 0 stays.
+        # The comparison keeps a time of 0, which is false in Python.
         if value is not None and value != "":
             mapping[name] = value
     return mapping

@@ -19,9 +19,9 @@ _MAX_NAMED_KERNELS = 3
 
 
 def is_readable(value: Value) -> bool:
-    """Whether a part of a key helps a reader. Digests never do.
+    """Whether a part of a key helps a reader. Neither digests nor settings help.
 
-    Settings do not, either: if they differ, the reason of a row names them.
+    A digest is only hexadecimal digits. Settings are long; if they differ, the reason of a row names them.
     """
     return value.type not in ("digest", "settings")
 
@@ -64,11 +64,12 @@ def describe_time(entry: Entry) -> str:
 
 
 def describe_change(change: Change) -> tuple[str, str]:
-    """Return how an entry's choice changed and why, ``BLOCK 32 -> 64; source changed (relu)``, and its times.
+    """Return two texts: how an entry's choice changed and why, ``BLOCK 32 -> 64; source changed (relu)``, and its times.
 
     The times are ``12 us -> 10 us``, or a single time if the entry is new or gone.
     """
-    # An entry that is new or gone has the same fingerprint and time on both sides.
+    # A new entry has no old side, and a removed entry has no new side. The same entry then stands on both sides, so its
+    # fingerprint shows no change, and its time is written once.
     old, new = change.old or change.entry, change.new or change.entry
     choices = _describe_choices(old, new)
     fingerprints = describe_changes(old.fingerprint, new.fingerprint, [*old.digests, *new.digests])
@@ -86,6 +87,7 @@ def _describe_choices(old: Entry, new: Entry) -> str:
 
 
 def _build_texts(candidate: Candidate) -> dict[str, str]:
+    """Return the name of each param -> its value as text."""
     return {value.name: value.display_text for value in candidate.params}
 
 
@@ -99,7 +101,7 @@ def _describe_changed_params(old_texts: Mapping[str, str], new_texts: Mapping[st
 
 
 def join_nonempty(separator: str, *texts: str) -> str:
-    """Join those texts that are not empty."""
+    """Join the texts, without the empty texts."""
     return separator.join(text for text in texts if text)
 
 

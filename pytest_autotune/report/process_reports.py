@@ -10,9 +10,11 @@ import os
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 
 from pytest_autotune.cache.errors import CacheError
+from pytest_autotune.cache.model import Versions
 from pytest_autotune.cache.wording import error_message
 from pytest_autotune.report.json_report import FORMAT_VERSION
 from pytest_autotune.run.ci_run import CiRun
@@ -72,7 +74,7 @@ def list_report_files(folder: str) -> list[Path]:
 
 
 def read_process_report(path: Path) -> ProcessReport:
-    """Return the report in a file. A file that is no report of an ended process has an error."""
+    """Return the report in a file. For a file that is no report of an ended process, ``error`` of the report is set."""
     name = str(path)
     try:
         report = json.loads(path.read_bytes())
@@ -99,10 +101,11 @@ def read_process_report(path: Path) -> ProcessReport:
 
 
 def without_repeated(reports: Sequence[ProcessReport]) -> list[ProcessReport]:
-    """Return the reports, except those of processes that a later attempt of the CI run repeated.
+    """Return the reports, except the reports of processes that a later attempt of the CI run repeated.
 
-    Several processes of an attempt may have the same job, command and folder. If a later attempt has fewer of them, it
-    is unknown which processes it repeated. The reports of both attempts are then kept.
+    Several processes of an attempt may have the same job, command and folder. If the latest attempt has fewer of these
+    processes than an earlier attempt, nobody knows which of them were repeated. The reports of both attempts are then
+    kept.
     """
     #: Retry key -> number of an attempt -> the number of reports.
     report_counts: defaultdict[tuple[str, str, str], Counter[int]] = defaultdict(Counter)
@@ -147,43 +150,68 @@ def _join_collected(records: Mapping[str, ProcessRecord], suite_error: str) -> C
     :param records: the records by the path of their report.
     :param suite_error: why the processes may be only a part of the suite; empty if they ran the whole suite.
     """
-    lookups: list[Lookup] = []
+    processes = [record.collected for record in records.values()]
     test_counts: Counter[str] = Counter()
-    joined = Collected(incomplete_reason=suite_error)
-    for path, record in records.items():
-        collected = record.collected
-        for lookup in collected.lookups:
-            lookups.append(replace(lookup, process=f"{path}/{lookup.process}"))
+    versions: dict[str, Versions] = {}
+    for collected in processes:
         test_counts.update(collected.test_counts)
-        unhooked = collected.unhooked
-        if record.is_optional:
-            # The process loaded only optional caches, whose tuner may be absent. Its own gate ignores such tuners, too.
-            unhooked = ()
-        # The reason of the first process that was not complete is kept.
-        incomplete_reason = joined.incomplete_reason
-        process_reason = collected.not_passed_reason or collected.bypass_reason
-        if process_reason and not incomplete_reason:
-            incomplete_reason = f"{path}: {process_reason}"
-        joined = replace(
-            joined,
-            incomplete_reason=incomplete_reason,
-            mode_events=joined.mode_events + collected.mode_events,
-            crashed_workers=joined.crashed_workers + collected.crashed_workers,
-            notes=_join(joined.notes, collected.notes),
-            untracked=_join(joined.untracked, collected.untracked),
-            unhooked=joined.unhooked + unhooked,
-            versions={**joined.versions, **collected.versions},
-            imported_kernels=_join(joined.imported_kernels, collected.imported_kernels),
-            hypothesis_tests=_join(joined.hypothesis_tests, collected.hypothesis_tests),
-            disabled_tests=_join(joined.disabled_tests, collected.disabled_tests),
-        )
-    all_unhooked = tuple(sorted(set(joined.unhooked)))
-    return replace(joined, lookups=tuple(lookups), test_counts=test_counts, unhooked=all_unhooked)
+        versions.update(collected.versions)
+    return Collected(
+        lookups=_join_lookups(records),
+        mode_events=tuple(chain.from_iterable([collected.mode_events for collected in processes])),
+        crashed_workers=tuple(chain.from_iterable([collected.crashed_workers for collected in processes])),
+        incomplete_reason=suite_error or _find_incomplete_process(records),
+        test_counts=test_counts,
+        notes=_join_texts([collected.notes for collected in processes]),
+        untracked=_join_texts([collected.untracked for collected in processes]),
+        unhooked=_join_unhooked(records.values()),
+        versions=versions,
+        imported_kernels=_join_texts([collected.imported_kernels for collected in processes]),
+        hypothesis_tests=_join_texts([collected.hypothesis_tests for collected in processes]),
+        disabled_tests=_join_texts([collected.disabled_tests for collected in processes]),
+    )
 
 
-def _join(texts: Iterable[str], more_texts: Iterable[str]) -> tuple[str, ...]:
-    """Return the texts of both, each once, in their order."""
-    return tuple(dict.fromkeys([*texts, *more_texts]))
+def _join_lookups(records: Mapping[str, ProcessRecord]) -> tuple[Lookup, ...]:
+    """Return the lookups of all processes. The name of each process begins with the path of its report: ``a.json/gw0``.
+
+    Without the path, the worker ``gw0`` of one pytest run would be the same process as the ``gw0`` of another run.
+    """
+    lookups = []
+    for path, record in records.items():
+        for lookup in record.collected.lookups:
+            lookups.append(replace(lookup, process=f"{path}/{lookup.process}"))
+    return tuple(lookups)
+
+
+def _find_incomplete_process(records: Mapping[str, ProcessRecord]) -> str:
+    """Return the first process whose tests may need other entries, with the reason: ``a.json: t.py::test_a failed``.
+
+    The text is empty if there is no such process.
+    """
+    for path, record in records.items():
+        reason = record.collected.not_passed_reason or record.collected.bypass_reason
+        if reason:
+            return f"{path}: {reason}"
+    return ""
+
+
+def _join_unhooked(records: Iterable[ProcessRecord]) -> tuple[tuple[str, str], ...]:
+    """Return (tuner, why it could not be hooked) for the tuners that a process needed, sorted."""
+    unhooked: set[tuple[str, str]] = set()
+    for record in records:
+        # A process that loads only optional caches may lack their tuners. Its own gate ignores such tuners, too.
+        if not record.is_optional:
+            unhooked.update(record.collected.unhooked)
+    return tuple(sorted(unhooked))
+
+
+def _join_texts(lists: Iterable[Iterable[str]]) -> tuple[str, ...]:
+    """Return the texts of several lists, each text once, in their order."""
+    joined: dict[str, None] = {}
+    for texts in lists:
+        joined.update(dict.fromkeys(texts))
+    return tuple(joined)
 
 
 def _join_requests(requests: Sequence[RunRequest]) -> RunRequest:
@@ -209,16 +237,19 @@ def _find_naming_option(requests: Sequence[RunRequest]) -> str:
 
 
 def _select_shared_adapters(requests: Sequence[RunRequest]) -> tuple[str, ...] | None:
-    """Return the tuners for which every process has an adapter; None if no process knows its adapters.
+    """Return the tuners for which every process has an adapter; None if no process has listed its adapters.
 
-    The entries of all other tuners were out of reach in a process, so they fail the gate.
+    If a process had no adapter for a tuner, its lookups could not reach the entries of this tuner. The gate fails for
+    such entries.
     """
     shared: tuple[str, ...] | None = None
     for request in requests:
         adapters = request.adapters
         if adapters is None:
+            # This process has not listed its adapters.
             continue
         if shared is None:
+            # This is the first process with a list.
             shared = adapters
         else:
             shared = tuple(name for name in shared if name in adapters)
@@ -233,9 +264,11 @@ def _find_shared_value(values: Sequence[str], default: str) -> str:
 
 
 def _join_policies(policies: Sequence[Policy]) -> Policy:
-    """Return the policy of a process that acts on every kernel that any of the processes acts on.
+    """Return the policy that a single process would need to act on every kernel on which any process acts.
 
-    So it acts on the tuners of all policies, and ignores only the kernels that every policy ignores.
+    - It names the tuners of all policies, and ignores only the kernels that every policy ignores.
+    - It fails tests for misses or stale problems only if all policies do. Otherwise such problems are tuned.
+    - If two policies give a device different aliases, the alias of the last policy counts.
     """
     device_aliases: dict[str, str] = {}
     for policy in policies:
@@ -251,12 +284,12 @@ def _join_policies(policies: Sequence[Policy]) -> Policy:
 
 def _join_tuners(policies: Sequence[Policy]) -> tuple[str, ...] | None:
     """Return the tuners of all policies. None means all tuners, so it is the result if any policy has None."""
-    tuners: tuple[str, ...] = ()
+    tuner_lists = []
     for policy in policies:
         if policy.tuners is None:
             return None
-        tuners = _join(tuners, policy.tuners)
-    return tuners
+        tuner_lists.append(policy.tuners)
+    return _join_texts(tuner_lists)
 
 
 def _select_shared_globs(policies: Sequence[Policy]) -> tuple[str, ...]:

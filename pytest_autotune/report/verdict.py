@@ -15,7 +15,7 @@ class RunVerdict:
     """Whether a run passed.
 
     :param state: ``"passed"``, ``"failed"`` or ``"unjudged"``.
-    :param reason: why; the first sentence of a report.
+    :param reason: why the run has this state. Reports begin with it.
     """
 
     state: str
@@ -28,15 +28,18 @@ def build_verdict(result: RunResult) -> RunVerdict:
     1. A run with a failure has failed.
     2. A run whose gate judged nothing is unjudged, unless the run wrote its dump.
     3. A run whose gate judged its misses has passed.
-    4. A run without a judgement has passed if it asked for kernels and leaves nothing to update.
+    4. A run without such a gate has passed if its tests asked for kernels and an update has nothing to do.
+    5. Any other run is unjudged.
     """
     gate = result.gate
     if result.failures:
         return RunVerdict("failed", "; ".join(result.failures))
+    # The purpose of a run that writes a dump is the dump. Its counts say more than a gate that judged nothing.
     has_written_dump = result.dump is not None and bool(result.dump.written_to)
     if gate.skip_reason and not has_written_dump:
         return RunVerdict("unjudged", gate.skip_reason)
-    if gate.limit and not gate.skip_reason:
+    has_judged_misses = bool(gate.limit) and not gate.skip_reason
+    if has_judged_misses:
         return RunVerdict("passed", f"within the limit of {gate.limit} misses")
     counts = join_count_lines(result) or NO_LOOKUPS
     if result.rows and not result.rows_to_update:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from datetime import timedelta
 from typing import Any
 
@@ -63,22 +63,26 @@ class Ranks:
         except Exception as error:  # torch raises several classes for a time-out
             raise CacheError(f"rank {self._rank}", f"nothing came from rank 0: {error}") from None
 
-    def read(self, place: str, read: Callable[[], Cache]) -> Cache:
-        """Return a cache as rank 0 has read it.
+    @property
+    def is_rank_0(self) -> bool:
+        """Whether this process is rank 0, which reads shared caches for all ranks."""
+        return self._rank == 0
 
-        If each rank read the cache itself, two ranks could see different content, because another job may write to the
-        cache meanwhile.
+    def send_cache(self, place: str, cache: Cache) -> Cache:
+        """Send a cache that rank 0 has read to the other ranks. Return the cache as the other ranks receive it.
 
-        :param place: the path or URL of the cache.
-        :param read: reads the cache; only rank 0 calls it.
-        :raises CacheError: if rank 0 cannot read the cache.
+        :param place: the path of the cache as a user types it.
         """
-        if self._rank == 0:
-            data = encode(read(), Format.BINARY)
-            self._store.set(place, data)
-        else:
-            data = self._receive(place)
+        data = encode(cache, Format.BINARY)
+        self._store.set(place, data)
         return decode(data, Format.BINARY, place)
+
+    def receive_cache(self, place: str) -> Cache:
+        """Return the cache that rank 0 has sent under its path.
+
+        :raises CacheError: if rank 0 sends nothing in time, for example because it cannot read the cache.
+        """
+        return decode(self._receive(place), Format.BINARY, place)
 
     def check_same(self, caches: Iterable[tuple[str, Cache]]) -> None:
         """Check that this rank has loaded the same caches as rank 0. Rank 0 only publishes the digests of its caches.
@@ -89,7 +93,7 @@ class Ranks:
         for number, (place, cache) in enumerate(caches):
             digest = hashlib.sha256(encode(cache, Format.BINARY)).hexdigest()[:12]
             name = f"digest {number}"
-            if self._rank == 0:
+            if self.is_rank_0:
                 self._store.set(name, digest.encode())
                 continue
             rank_0_digest = self._receive(name).decode()

@@ -71,21 +71,24 @@ def _compute_digest(text: str) -> str:
 
 
 def build_page_data(result: RunResult) -> dict[str, Any]:
-    """Return the data of the page: the JSON report, and words of the other renderers."""
+    """Return the data of the page: the JSON report, and words of the other renderers.
+
+    The data is smaller than the JSON report: candidates are encoded, and fields that the page does not show are absent.
+    """
     report = to_mapping(result)
-    candidates = _CandidateEncoder()
+    encoder = _CandidateEncoder()
     for lookup, row in zip(report["lookups"], result.rows, strict=True):
-        encoded_candidates = list(map(candidates.encode, lookup["candidates"]))
         lookup.update(_describe_row(result, row))
-        lookup["choice"] = candidates.encode(lookup["choice"])
-        lookup["candidates"] = encoded_candidates
+        # The candidates are encoded before the choice, so the numbers of their params follow the list of candidates.
+        lookup["candidates"] = list(map(encoder.encode, lookup["candidates"]))
+        lookup["choice"] = encoder.encode(lookup["choice"])
         del lookup["searches"]
     for change_mapping, change in zip(report["changes"], result.changes.changes, strict=True):
         change_mapping["key"] = describe_key(change.entry.problem.key)
         for side in ("old", "new"):
-            change_mapping[side] = candidates.encode(change_mapping[side])
+            change_mapping[side] = encoder.encode(change_mapping[side])
     del report["places"], report["process"]
-    report["params"] = candidates.list_params()
+    report["params"] = encoder.list_params()
     report["judged"] = result.is_judged
     report["facts"] = [*result.run_facts, *list_facts(result)]
     report["hints"] = list_hints(result)
@@ -121,8 +124,9 @@ class _CandidateEncoder:
 def _describe_row(result: RunResult, row: ProblemRow) -> dict[str, Any]:
     """Return the fields of a problem that are not in the JSON report, and its key in words.
 
-    ``found`` is a mode's word for the problem, such as ``slower``: the page counts and filters by this word. ``said``
-    has the full remarks of all modes.
+    - ``found``: the first word that a mode has for the problem, such as ``slower``. The page counts and filters by it.
+    - ``said``: the full remarks of all modes.
+    - ``tie``: the fraction of the best time by which a choice may be slower and still stay.
     """
     first_word = ""
     remarks = []
@@ -154,7 +158,9 @@ def _to_page_value(value: Any) -> Any:
     if isinstance(value, str):
         return to_one_line(value)
     if isinstance(value, float):
-        return round_significant(value, _DIGITS) if math.isfinite(value) else None
+        if not math.isfinite(value):
+            return None
+        return round_significant(value, _DIGITS)
     if isinstance(value, Mapping):
         return {to_one_line(name): _to_page_value(item) for name, item in value.items()}
     if isinstance(value, (list, tuple)):
