@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -35,26 +36,40 @@ def command(files: tuple[str, ...], fix: bool, exported: tuple[str, ...]) -> int
         raise CacheError(
             "--exported", "a module is exported from one cache, and several are named", "name only its cache"
         )
-    bad_count = entry_count = 0
+    bad_cache_count = 0
+    entry_count = 0
     for path in files:
         try:
             cache = _read_cache(path, fix)
             entry_count += len(cache.entries)
-            defects = _list_defects(path, cache)
-            for module in exported:
-                defect = find_export_defect(cache, path, module)
-                if defect:
-                    defects.append(defect)
+            defects = [*_list_defects(path, cache), *_list_export_defects(path, cache, exported)]
         except CacheError as error:
+            # The other files are checked all the same.
             defects = [safe(str(error))]
         if defects:
-            bad_count += 1
+            bad_cache_count += 1
         print_lines(defects)
     verdict = "fine"
-    if bad_count:
-        verdict = f"{bad_count} to mend"
+    if bad_cache_count:
+        verdict = f"{bad_cache_count} to mend"
     print_lines([f"{describe_count(len(files), 'cache')}, {describe_count(entry_count, 'entry')}: {verdict}"])
-    return FOUND if bad_count else OK
+    if bad_cache_count:
+        return FOUND
+    return OK
+
+
+def _list_export_defects(path: str, cache: Cache, modules: Sequence[str]) -> list[str]:
+    """Return a line for each module that differs from a new export of the cache.
+
+    :param path: the path of the cache.
+    :param modules: the paths of the modules that were exported from the cache.
+    """
+    defects = []
+    for module in modules:
+        defect = find_export_defect(cache, path, module)
+        if defect:
+            defects.append(defect)
+    return defects
 
 
 def _read_cache(path: str, fix: bool) -> Cache:
@@ -81,7 +96,7 @@ def _list_defects(path: str, cache: Cache) -> list[str]:
         if entry.choice is None and not entry.candidates and not entry.native:
             problem = f"{entry.problem} on {entry.problem.device.name}"
             defects.append(safe(f"{path}: {problem} has no result (a run that updates tunes it)"))
-    # A folder or a store has many files, and no form of its own.
+    # Only a single file has a form that can be compared. A folder and a store at a URL have many files.
     if not is_url(path) and not Location.parse(path, Path()).is_folder:
         defect = _find_form_defect(path, cache)
         if defect:
@@ -90,7 +105,9 @@ def _list_defects(path: str, cache: Cache) -> list[str]:
 
 
 def _find_form_defect(path: str, cache: Cache) -> str:
-    """Return the first line that this package would write otherwise; empty if there is none.
+    """Return the first line of a file that this package would write otherwise, as ``FILE:LINE: is not as …``.
+
+    The text is empty if there is no such line. A binary file has no lines, so only the file is named.
 
     :param cache: the cache that the file holds.
     """

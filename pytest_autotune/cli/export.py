@@ -65,22 +65,22 @@ def command(
     fla: JSON that flash-linear-attention reads, a folder for each device and a file for each kernel.
     """
     cache = refuse_lossy(stores.read_cache(file))
-    if to != "python" and aliases:
+    if aliases and to != "python":
         raise CacheError("--alias", "is for --to=python", "leave it out")
+    has_layout = bool(preset or path or row or values)
+    if has_layout and to != "table":
+        raise CacheError(f"--to={to}", "takes no layout", "--preset, --file, --row and --values are for --to=table")
     if to == "table":
         layout = _choose_layout(preset, path, row, values)
         print_lines(_write_files(output, build_tables(cache, layout, kernels, devices), is_table))
-        return
-    if preset or path or row or values:
-        raise CacheError(f"--to={to}", "takes no layout", "--preset, --file, --row and --values are for --to=table")
-    if to == "fla":
+    elif to == "fla":
         export_for_fla = build_fla_files(cache, kernels, devices)
         print_lines([*_write_files(output, export_for_fla.texts, is_fla_file), export_for_fla.summary])
-        return
-    export = _ExportCommand(file, kernels, devices, aliases, output)
-    # The module keeps this command. A path that looks like an option would give a command that nobody can run again:
-    # parsing refuses it.
-    _write_module(cache, _ExportCommand.parse(str(export), "export"))
+    else:
+        export = _ExportCommand(file, kernels, devices, aliases, output)
+        # The module keeps its command, so that users can run the command again. If a path looks like an option, nobody
+        # could. Parsing the command refuses such a path.
+        _write_module(cache, _ExportCommand.parse(str(export), "export"))
 
 
 def _choose_layout(preset: str | None, path: str | None, row: str | None, values: str) -> TableLayout:
@@ -146,7 +146,7 @@ class _ExportCommand:
         :param line: the command, as ``pytest-autotune export FILE --to=python --output=OUT``.
         :param module: the name of the module in messages.
         :raises CacheError: if the line is not exactly as :meth:`__str__` writes it. Messages ask users to run the line,
-            so a module from a stranger must not put anything else into it.
+            so the line of a module from a stranger must not hold another command, such as ``; rm -r x``.
         """
         error = CacheError(module, f"COMMAND is no command of pytest-autotune: {line}", "export it again")
         try:
@@ -174,7 +174,11 @@ class _ExportCommand:
 
 
 def _parse_aliases(texts: Sequence[str]) -> dict[str, str]:
-    """Return name of a device -> name of the device whose choices it takes."""
+    """Parse texts such as ``NVIDIA H100 NVL = NVIDIA H100 PCIe``.
+
+    :returns: name of a device -> name of the device whose choices it takes.
+    :raises CacheError: for a text of another form.
+    """
     aliases = {}
     for text in texts:
         name, separator, chosen_device = text.partition("=")
@@ -206,8 +210,10 @@ def _write_module(cache: Cache, export: _ExportCommand) -> None:
 def find_export_defect(cache: Cache, path: str, module: str) -> str:
     """Return the first difference between an exported module and a new export; empty if there is none.
 
-    :param path: of the cache.
+    :param path: the path of the cache.
     :param module: the path of the exported module.
+    :returns: a line such as ``mylib/choices.py:300: is not what cache.pb says (COMMAND)``. The command mends it.
+    :raises CacheError: if the module is no export.
     """
     text = stores.read_file(module).decode(errors="replace")
     line = find_command(text, module)

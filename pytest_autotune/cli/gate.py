@@ -104,6 +104,7 @@ def command(
     """
     if fail_on_unused and expect is None:
         raise click.UsageError("--fail-on-unused: only --expect=N tells that no process is missing (add it)")
+    # Both files are checked before any work, so that a wrong path is an error at once.
     junit_file, markdown_file = None, None
     if junit is not None:
         junit_file = _open_report(junit, _JUNIT_BEGINNING, files)
@@ -120,7 +121,9 @@ def command(
         junit_file.replace(_build_junit(result))
     if markdown_file is not None:
         markdown_file.replace(to_markdown(result).encode())
-    return FOUND if result.failures else OK
+    if result.failures:
+        return FOUND
+    return OK
 
 
 def _open_report(path: str, beginning: str, cache_paths: Sequence[str]) -> stores.OutputFile:
@@ -157,6 +160,7 @@ def _read_cache(path: str) -> JudgedCache:
 
 
 def _build_initial(caches: Sequence[JudgedCache]) -> InitialCaches:
+    """Return the judged caches as if a single process had loaded them."""
     loaded = tuple((judged.path, judged.cache) for judged in caches)
     return InitialCaches(loaded, index=EntryIndex.from_caches([cache for _, cache in loaded]))
 
@@ -167,19 +171,20 @@ def _with_drift_section(result: RunResult, reports: Sequence[ProcessReport], lim
     If no process raced choices, the result gets an error instead.
     """
     row = _find_drift_mode()
+    # The first option of the mode turns it on: --autotune-verify, or --autotune-verify=1/2 for a part of the choices.
     race_option = row.options[0]
-    values = set()
+    race_values = set()
     for report in reports:
         if report.record is not None and row.name in report.record.modes:
-            values.add(report.record.modes[row.name])
-    if not values:
+            race_values.add(report.record.modes[row.name])
+    if not race_values:
         failure = f"--max-drift: no process ran with {race_option.flag}"
         return replace(result, errors=(*result.errors, failure))
-    value = race_option.alone
-    if len(values) == 1:
-        value = values.pop()
     # Processes with different values, such as 1/2 and 2/2, are treated as if they had raced all choices together.
-    mode = _make_mode(row, value, limit)
+    joint_value = race_option.alone
+    if len(race_values) == 1:
+        joint_value = race_values.pop()
+    mode = _make_mode(row, joint_value, limit)
     return replace(result, sections=(mode.build_section(result),))
 
 
@@ -206,6 +211,7 @@ def _make_mode(row: ModeRow, value: str, limit: Limit) -> Mode:
         elif option.name == _DRIFT_OPTION:
             values[option.name] = limit
         else:
+            # The other options are numbers that only matter while choices are raced, such as a time in seconds.
             values[option.name] = float(option.default)
     mode = row.make(values)
     if mode is None:

@@ -43,6 +43,7 @@ def setup(files: tuple[str, ...], globally: bool) -> None:
     """
     root = Path(_run_git("rev-parse", "--show-toplevel").removesuffix("\n"))
     attributes = root / ".gitattributes"
+    # A line is like "/tests/cache.textproto merge=pytest-autotune diff=pytest-autotune".
     wanted_lines = []
     for file in files:
         wanted_lines.append(f"{_build_pattern(file, root)} {_ATTRIBUTES}")
@@ -54,9 +55,14 @@ def setup(files: tuple[str, ...], globally: bool) -> None:
     message = f"registered in the configuration of this {owner}"
     if added_lines:
         message += "; commit .gitattributes"
-    elif not attributes.exists() or f"merge={NAME}" not in attributes.read_text(errors="replace"):
+    elif not _has_driver(attributes):
         message += "; .gitattributes names no cache yet (git-setup FILE adds one)"
     print_lines(f"{NAME}: {safe(line)}" for line in [*added_lines, message])
+
+
+def _has_driver(attributes: Path) -> bool:
+    """Whether .gitattributes names the merge driver for any file."""
+    return attributes.exists() and f"merge={NAME}" in attributes.read_text(errors="replace")
 
 
 def _register(globally: bool) -> None:
@@ -96,14 +102,18 @@ def _run_git(*arguments: str) -> str:
 
 
 def _build_pattern(file: str, root: Path) -> str:
-    """Return the pattern of .gitattributes for a cache: its path below the root, or all text files of a folder.
+    """Return the pattern of .gitattributes for a cache: ``/tests/cache.textproto``, or ``/tests/cache/*.textproto``.
 
+    The second form is for a folder. A pattern with a blank or other special characters stands in double quotes.
+
+    :param root: the folder of the repository.
     :raises CacheError: for a path outside the repository, and for a name with a line break: it would add lines.
     """
     path = Path(os.path.realpath(file))
     is_folder = Location.parse(file, Path()).is_folder
     if not is_folder:
-        find_format(path, file)  # refuses the name of a file that is no cache
+        # This call raises an error for the name of a file that is no cache.
+        find_format(path, file)
     try:
         path_below_root = path.relative_to(os.path.realpath(root))
     except ValueError:
@@ -126,7 +136,7 @@ def _escape_glob(text: str) -> str:
 
 
 def _append_lines(file: Path, lines: Sequence[str]) -> list[str]:
-    """Append those lines that a file does not have, and return them.
+    """Append the lines that a file does not have yet, and return these lines.
 
     :raises CacheError: for a link. Git does not follow it, and a stranger who committed it chose its target.
     """
@@ -137,6 +147,7 @@ def _append_lines(file: Path, lines: Sequence[str]) -> list[str]:
         text = file.read_text(errors="surrogateescape")
     present_lines = text.splitlines()
     if text and not text.endswith("\n"):
+        # Without the line break, the first new line would continue the last line.
         text += "\n"
     added_lines = []
     for line in lines:
@@ -174,10 +185,12 @@ def merge(ancestor: str, ours: str, theirs: str, path: str) -> int:
     try:
         sides = {}
         for name, file in (("ours", ours), ("theirs", theirs)):
+            # Git gives temporary files. Only PATH has the suffix that tells the format.
             sides[name] = refuse_lossy(decode(stores.read_file(file), cache_format, path))
         combined = combine_caches(sides, _read_ancestor(ancestor, cache_format, path))
         stores.OutputFile(ours).replace(encode(combined.cache, cache_format))
     except CacheError as error:
+        # With this exit status, git leaves the file as a conflict for the user.
         print_lines([f"{NAME}: {safe(path)}: cannot be merged as a cache: {error}"], err=True)
         return FOUND
     print_lines([f"{safe(path)}: {line}" for line in describe_combined(combined)], err=True)

@@ -74,6 +74,7 @@ def command(
     """
     all_paths = list(paths)
     if folder is not None:
+        # The reports in a folder are those of one run.
         together = True
         all_paths += _list_folder_paths(folder, expect)
     _refuse_contradictions(all_paths, folder, expect, together, allow_skipped)
@@ -85,18 +86,27 @@ def command(
         # A test that did not pass may need any entry, so nothing is dropped.
         print_lines([_describe_counts([], cache, dry_run), *doubts])
         return OK
-    selection = UnusedSelection(reports, together, device)
+    dropped = _drop_unused(store, cache, UnusedSelection(reports, together, device), dry_run)
+    if exit_code and dropped:
+        return FOUND
+    return OK
+
+
+def _drop_unused(store: Store, cache: Cache, selection: UnusedSelection, dry_run: bool) -> list[Entry]:
+    """Drop the unused entries of a cache, print them, and return them.
+
+    :param cache: the content of the store.
+    :param dry_run: print the entries that would be dropped, and write nothing.
+    """
     dropped = selection.select_unused(cache)
     counts = _describe_counts(dropped, cache, dry_run)
     if dropped and not dry_run:
-        counts += _drop(store, selection)
+        counts += _write_without_unused(store, selection)
     lines = [counts]
     for entry in dropped:
         lines.append(describe_on_device(entry.problem))
     print_lines(lines)
-    if exit_code and dropped:
-        return FOUND
-    return OK
+    return dropped
 
 
 def _list_doubts(reports: Sequence[ReportedUse], allow_skipped: bool) -> list[str]:
@@ -117,8 +127,12 @@ def _describe_counts(dropped: Sequence[Entry], cache: Cache, dry_run: bool) -> s
     return f"{describe_count(len(dropped), 'entry')} {verb}, {len(cache.entries) - len(dropped)} kept"
 
 
-def _drop(store: Store, selection: UnusedSelection) -> str:
-    """Remove the unused entries from a store. Return words that name the file, if another file was written instead."""
+def _write_without_unused(store: Store, selection: UnusedSelection) -> str:
+    """Remove the unused entries from a store.
+
+    A store that cannot be replaced, for example because another process holds its lock, is written to a file beside it.
+    The result then names this file: ``, written to cache.textproto.new``. Else the result is empty.
+    """
     store.check_writable()
     with store.open_for_update(removing=True) as opened:
         # The store is read again under its lock, so that entries which another process has just added stay.
@@ -133,6 +147,7 @@ def _refuse_contradictions(
 ) -> None:
     """Refuse options that make no sense together.
 
+    :param paths: the reports of ``--unused-in`` and of the folder.
     :raises click.UsageError: for the first such option.
     """
     if not paths:
@@ -174,14 +189,16 @@ class ReportedUse:
         """
         collected = self.record.collected
         # With --allow-skipped, the user says that skipped tests need no entry.
-        if not collected.not_passed_reason or (collected.has_only_skips and allow_skipped):
-            if not collected.bypass_reason:
-                return ""
+        is_allowed = collected.has_only_skips and allow_skipped
+        if collected.not_passed_reason and not is_allowed:
+            doubt = f"{self.path}: {collected.not_passed_reason}, so its tests may need any entry"
+            if collected.has_only_skips:
+                doubt += " (--allow-skipped drops entries all the same)"
+            return doubt
+        if collected.bypass_reason:
+            # A test without tuners asked for no entry, and the same test may ask for entries in another run.
             return f"{self.path}: {collected.bypass_reason}, so it may need any entry"
-        doubt = f"{self.path}: {collected.not_passed_reason}, so its tests may need any entry"
-        if collected.has_only_skips:
-            doubt += " (--allow-skipped drops entries all the same)"
-        return doubt
+        return ""
 
 
 class UnusedSelection:
@@ -220,10 +237,9 @@ class UnusedSelection:
         is_called_unused = False
         for report in self._reports:
             if entry.identity in report.record.unused:
+                # In this run, a test may have asked for the problem, but with other code. So may_need() does not count.
                 is_called_unused = True
             elif report.usage.may_need(entry.problem):
-                # This is no rule for a report that calls the entry unused: in its run, a test asked for the same
-                # problem with other code.
                 return False
         return is_called_unused
 

@@ -60,13 +60,14 @@ class Completeness:
     def add_report(self, report: pytest.TestReport | pytest.CollectReport) -> None:
         """Read the report of one phase of a test, or of a collector."""
         if isinstance(report, pytest.TestReport):
-            # A test whose setup passed has not run yet: the report of its next phase is still to come.
+            # If the setup of a test passed, the test itself has not run yet: the report of its call is still to come.
             if report.when != "setup" or not report.passed:
                 self._tests_run.add(report.nodeid)
             if report.failed and not self._first_failure:
                 self._first_failure = f"{report.nodeid} failed"
         elif report.failed and not self._first_collection_error:
             self._first_collection_error = f"{report.nodeid} could not be collected"
+        # Pytest reports a test that failed as expected as skipped.
         if report.skipped and not self.first_skip:
             event = "was skipped"
             if hasattr(report, "wasxfail"):
@@ -130,9 +131,11 @@ class Completeness:
         if self._first_failure:
             return self._first_failure
         if session.shouldfail:
+            # A plugin can end the run without a failed test.
             return "the run stopped early"
+        # Xdist's controller has no items, only their number.
         items: Sequence[pytest.Item] = getattr(session, "items", ())
-        # With --keep-duplicates several items may be the same test. Xdist's controller only has the number of items.
+        # With --keep-duplicates several items may be the same test, which counts once.
         collected_count = len({item.nodeid for item in items}) or session.testscollected
         missing_count = collected_count - len(self._tests_run)
         if missing_count > 0:
@@ -195,9 +198,12 @@ def describe_selection(config: pytest.Config) -> str:
     for option, flag in _SELECTING_FLAGS.items():
         if config.getoption(option, None):
             return f"{flag} selects tests"
-    if config.getoption("inifilename", None):
-        return f"-c {config.getoption('inifilename')} may select tests"
+    ini_file = config.getoption("inifilename", None)
+    if ini_file:
+        # Another ini file may have other test paths, or options such as -k.
+        return f"-c {ini_file} may select tests"
     for override in config.getoption("override_ini", None) or ():
+        # An override is typed as ``-o NAME=VALUE``.
         name = override.partition("=")[0]
         if name in _SELECTING_INI_VALUES:
             return f"-o {name} selects tests"
@@ -205,17 +211,21 @@ def describe_selection(config: pytest.Config) -> str:
 
 
 def _describe_selected_paths(config: pytest.Config) -> str:
-    """Return the paths that the user selected: ``only tests/test_a.py was asked for``; empty for the whole suite."""
+    """Return the paths that the user selected: ``only tests/test_a.py was asked for``; empty for the whole suite.
+
+    The whole suite are the ini file's ``testpaths``, else the rootdir.
+    """
     invocation_folder, root = config.invocation_params.dir, config.rootpath
     if config.args_source is pytest.Config.ArgsSource.ARGS:
-        # Without arguments pytest takes testpaths, but only if it is started in the rootdir.
+        # The user typed paths. They may still name the whole suite, as in ``pytest .`` or ``pytest tests``.
         suite_paths = _absolute_paths(config.getini("testpaths") or ["."], root)
         typed_paths = _absolute_paths(config.args, invocation_folder)
-        # Without an ini file, the rootdir follows from the arguments, so the suite may be larger than the rootdir.
+        # Without an ini file, pytest derives the rootdir from the typed paths. The suite may be larger than that.
         has_guessed_root = invocation_folder != root and config.inipath is None
         if typed_paths != suite_paths or has_guessed_root:
             return f"only {' '.join(config.args)} was asked for"
     if config.args_source is pytest.Config.ArgsSource.INVOCATION_DIR and invocation_folder != root:
+        # The user typed no path in a subfolder of the rootdir. Pytest then collects only this folder.
         return f"only {os.path.relpath(invocation_folder, root)} was asked for"
     return ""
 
@@ -248,14 +258,18 @@ class IgnoredTestFiles:
     def _find_test_file(self, path: Path) -> Path | None:
         """Return the path if it is a test file, or the first test file in a folder; None if there is none."""
         if not path.is_dir():
-            return path if self._is_test_file(path.name) else None
+            if self._is_test_file(path.name):
+                return path
+            return None
         for folder, folder_names, file_names in os.walk(path):
             if self._is_skipped_folder(Path(folder)):
+                # os.walk enters only the folders that stay in this list.
                 folder_names.clear()
                 continue
             for file_name in sorted(file_names):
                 if self._is_test_file(file_name):
                     return Path(folder) / file_name
+            # os.walk enters the folders in the order of this list.
             folder_names.sort()
         return None
 
@@ -263,6 +277,7 @@ class IgnoredTestFiles:
         return name.endswith(".py") and any(fnmatch(name, pattern) for pattern in self._patterns)
 
     def _is_skipped_folder(self, folder: Path) -> bool:
+        """Whether pytest would collect no tests in a folder, also if no ``conftest.py`` ignored the folder."""
         if folder.name == "__pycache__" or (folder / "pyvenv.cfg").is_file() or (folder / "conda-meta").is_dir():
             return True
         return any(fnmatch(folder.name, pattern) for pattern in self._skipped_folders)
@@ -275,8 +290,8 @@ def _absolute_paths(paths: Iterable[str], folder: Path) -> set[str]:
 def find_unloaded_gate(config: pytest.Config, options: Options) -> str:
     """Return one line about an option that needs a loaded cache, in a run that loads none; else an empty text.
 
-    Without a loaded cache a gate would pass, although it has compared nothing. Only the tests know whether their
-    markers load caches, so the message is an error only after the collection.
+    Without a loaded cache a gate would pass, although it has compared nothing. The markers of tests may load caches, so
+    the line is an error only if no test has loaded a cache.
     """
     if options.update and not options.load:
         return f"{options.update_flag}: nothing is loaded, so there is nothing to update (add --autotune-load=PATH)"
@@ -288,6 +303,7 @@ def find_unloaded_gate(config: pytest.Config, options: Options) -> str:
     if options.dump is not None:
         # The run makes a new cache, so it is right that nothing is loaded.
         return ""
+    #: Name of an option that needs a loaded cache -> whether the option is set.
     needs_load = {
         "max_misses": options.max_misses is not None,
         "fail_on_unused": options.fail_on_unused,
@@ -320,6 +336,7 @@ def _describe_unloaded_option(config: pytest.Config, name: str) -> str:
     :param name: the name of the option, without ``autotune_``.
     """
     if config.getoption(f"autotune_{name}") is not None:
+        # The user typed the option for this run.
         flag = f"--autotune-{name.replace('_', '-')}"
         return f"{flag}: nothing is loaded, so there is nothing to judge ({_LOAD_REMEDY})"
     # The ini file sets the option for the whole suite. A user who runs a part of the suite need not load a cache.

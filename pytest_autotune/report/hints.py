@@ -76,7 +76,7 @@ def _needs_other_update(result: RunResult) -> bool:
 def _find_prune_arguments(result: RunResult) -> str:
     """Return the arguments that drop unused entries; empty if the run has no cache to update."""
     update_arguments, dump = result.request.update_arguments, result.dump
-    # The update of a run with a dump is ``--autotune-load=a.pb --autotune-dump=a.pb``, which drops no entries.
+    # A run that dumps to a path that it does not load is updated by another dump, which drops no entries.
     if update_arguments.endswith("--autotune-update"):
         if len(result.loaded) > 1:
             # An update would drop only the unused entries of the cache that was loaded last.
@@ -88,7 +88,7 @@ def _find_prune_arguments(result: RunResult) -> str:
 
 
 def _describe_update_devices(result: RunResult) -> str:
-    """Return the devices for which entries are missing, as words of a hint: `` on NVIDIA H200``; empty if there are none.
+    """Return the devices for which entries are missing, as words of a hint: `` on NVIDIA H200``; else an empty text.
 
     The loaded caches have entries for other devices, so the user could run the update on one of those by mistake. An
     update only writes entries for the device on which it runs.

@@ -64,9 +64,10 @@ def describe_time(entry: Entry) -> str:
 
 
 def describe_change(change: Change) -> tuple[str, str]:
-    """Return two texts: how an entry's choice changed and why, ``BLOCK 32 -> 64; source changed (relu)``, and its times.
+    """Return two texts: how an entry's choice changed and why, and its times.
 
-    The times are ``12 us -> 10 us``, or a single time if the entry is new or gone.
+    An example is ``BLOCK 32 -> 64; source changed (relu)`` and ``12 us -> 10 us``. An entry that is new or gone has a
+    single time.
     """
     # A new entry has no old side, and a removed entry has no new side. The same entry then stands on both sides, so its
     # fingerprint shows no change, and its time is written once.

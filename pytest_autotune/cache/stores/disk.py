@@ -89,7 +89,10 @@ class FileStore:
         return decode(data, form, self._place)
 
     def _write(self, target: Path, cache: Cache) -> _Written:
-        """Write a cache."""
+        """Write a cache, unless the target already has these bytes.
+
+        :param target: the path of the store, or an unused path beside it.
+        """
         form = self._format
         data = _encode_checked(cache, form, self._place)
         old_data = read_bytes(target, self._place, missing_ok=True)
@@ -120,6 +123,7 @@ class FileStore:
                 self._check_ours()
                 try:
                     cache = self._read(missing_ok=True)
+                    # Without the lock, or with content that was not read as a whole, replacing could lose entries.
                     is_replaceable = is_locked and not cache.lossy
                 except CacheError:
                     cache = Cache()
@@ -204,8 +208,8 @@ class FolderStore(FileStore):
     def read(self, missing_ok: bool = False) -> Cache:
         """Return the content; a folder without the marker file is like a missing folder.
 
-        A writer replaces the files one by one under the lock, so that a reader without the lock could get a part of
-        the entries.
+        A writer replaces the files one by one while it holds the lock. So a reader takes the lock, too: otherwise it
+        could get some entries from before the update and others from after it.
         """
         if MARKER not in self._list_names():
             return self._read(missing_ok)
@@ -216,6 +220,7 @@ class FolderStore(FileStore):
         except OSError:
             # This user may not write into the folder, and so cannot make a lock file.
             return self._read_unlocked(missing_ok)
+        # The lock was not free in time.
         raise self._build_busy_error()
 
     def _build_busy_error(self) -> CacheError:
@@ -223,7 +228,10 @@ class FolderStore(FileStore):
         return CacheError(self._place, event, f"if none runs, remove {self._lock}")
 
     def _read_unlocked(self, missing_ok: bool) -> Cache:
-        """Return the content without the lock: read it again until nobody wrote while it was read."""
+        """Return the content without taking the lock.
+
+        The folder is read again and again, until no process wrote into it during a reading.
+        """
         deadline = HostTime.monotonic() + LONGEST_WAIT_S
         while HostTime.monotonic() < deadline:
             versions = self._list_versions()
@@ -284,6 +292,7 @@ class FolderStore(FileStore):
         names = self._list_names()
         if MARKER in names:
             return
+        # An empty folder, and a folder with only the lock file, become a cache.
         if any(_PROBLEM_FILE.fullmatch(name) for name in names):
             event = f"has no file {MARKER}, which marks a cache"
             raise CacheError(self._place, event, "copies often leave hidden files out: copy it, too")
@@ -292,10 +301,14 @@ class FolderStore(FileStore):
             raise CacheError(self._place, event, "name the cache in it, or a new folder")
 
     def _write(self, target: Path, cache: Cache) -> _Written:
+        """Write a file for each problem, and remove the files of problems that the cache lacks.
+
+        :param target: the folder.
+        """
         if not (target / MARKER).exists():
             replace_file_bytes(target / MARKER, _MARKER_TEXT)
         data_by_name = self._encode_problems(cache)
-        old_names = os.listdir(target)
+        existing_names = os.listdir(target)
         # All files are read before the first is written. So a file that cannot be read leaves the folder as it was.
         changed_names = []
         lost_comment_lines = 0
@@ -304,11 +317,14 @@ class FolderStore(FileStore):
             if old_data != data_by_name[name]:
                 changed_names.append(name)
                 lost_comment_lines += count_comment_lines(old_data, Format.TEXT)
-        old_problem_names = filter(_PROBLEM_FILE.fullmatch, old_names)
-        unused_names = [name for name in old_problem_names if name not in data_by_name]
-        temporary_names = list(filter(_TEMPORARY_FILE.fullmatch, old_names))
+        unused_names = []
+        for name in existing_names:
+            if _PROBLEM_FILE.fullmatch(name) and name not in data_by_name:
+                unused_names.append(name)
         for name in changed_names:
             replace_file_bytes(target / name, data_by_name[name])
+        # A process that was killed may have left its temporary file.
+        temporary_names = list(filter(_TEMPORARY_FILE.fullmatch, existing_names))
         for name in [*unused_names, *temporary_names]:
             (target / name).unlink(missing_ok=True)
         return _Written(bool(changed_names or unused_names), lost_comment_lines)
@@ -327,8 +343,8 @@ class FolderStore(FileStore):
 def compute_content_digest(location: Location) -> str:
     """Return 32 hexadecimal digits for the bytes of a cache file, or for all files of a cache folder.
 
-    A report names the cache that its process loaded by them.
-    The digest is empty for a cache that is missing, and for a URL: other runs add to it at any time.
+    A report has this digest, so that ``pytest-autotune gate`` can tell whether the process loaded the present cache.
+    The digest is empty for a cache that is missing. It is also empty for a URL, to which other runs add at any time.
     """
     if location.url:
         return ""
@@ -339,6 +355,7 @@ def compute_content_digest(location: Location) -> str:
             digest.update(path.read_bytes())
         else:
             for name in sorted(os.listdir(path)):
+                # The marker file and the lock file are no part of the content.
                 if name.endswith(".textproto"):
                     digest.update(f"{name}\n".encode())
                     digest.update((path / name).read_bytes())

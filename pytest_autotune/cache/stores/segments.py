@@ -121,10 +121,12 @@ class SegmentStore:
     def _read(self) -> Cache:
         """Return the content at the first reading, with tombstones."""
         if self._content is None:
+            # If the next line raises an error, the content stays empty: a store that is down is an error only once.
             self._content = Cache()
             segments = self._read_segments()
             losses = [cache.lossy for cache in segments.values() if cache.lossy]
             if losses and len(losses) == len(segments):
+                # No segment can be read.
                 raise CacheError(*losses[0])
             self._content = combine_caches(segments).cache
         return self._content
@@ -141,7 +143,8 @@ class SegmentStore:
     def add(self, cache: Cache, removing: bool) -> UpdateOutcome:
         """Write the entries by which a cache differs from the store, as new segments.
 
-        :param removing: also remove the entries that the cache lacks from the store. They may belong to other runs.
+        :param removing: also remove the entries that the cache lacks from the store. Without this wish they stay: other
+            runs may need them.
         :raises NotTakenError: if the entries could not be written.
         """
         content = self._read()
@@ -158,7 +161,7 @@ class SegmentStore:
         """Write the entries that the store did not take into a local file, and return the error that names the file."""
         data = encode(Cache(tuple(entries)), Format.BINARY)
         file = self._local_copy / "unsent" / f"{_digest(data)[:16]}.pb"
-        # If the file cannot be written either, the error names no file.
+        # If the file cannot be written either, the error has an empty path, and so names no file.
         path = ""
         if _is_written(file, data):
             path = os.path.relpath(file)
@@ -176,17 +179,18 @@ class SegmentStore:
         :returns: the number of segments before the compaction, and after it.
         """
         segments = self._read_segments(_LIST_OF_COMPACTION_S)
+        # This name stands for objects that are no segments.
         segments.pop(_FOREIGN, None)
-        readable = {name: cache for name, cache in segments.items() if not cache.lossy}
-        merged_cache = _without_tombstones(combine_caches(readable).cache)
-        merged = _encode_segments(merged_cache.entries)
-        # A merged segment may be equal to an old segment, and so have its name. Such a segment stays as it is.
-        self._write_segments({name: data for name, data in merged.items() if name not in readable})
+        readable_segments = {name: cache for name, cache in segments.items() if not cache.lossy}
+        merged_cache = _without_tombstones(combine_caches(readable_segments).cache)
+        merged_data = _encode_segments(merged_cache.entries)
+        # A merged segment may be equal to a segment of the store, and so have its name. Such a segment stays as it is.
+        self._write_segments({name: data for name, data in merged_data.items() if name not in readable_segments})
         with self._errors("cannot be compacted", "nothing was removed"):
-            run(self._check_stored(merged))
-        old_names = readable.keys() - merged.keys()
-        self._delete_segments({name: readable[name] for name in sorted(old_names)})
-        remaining_names = (segments.keys() - old_names) | merged.keys()
+            run(self._check_stored(merged_data))
+        replaced_names = readable_segments.keys() - merged_data.keys()
+        self._delete_segments({name: readable_segments[name] for name in sorted(replaced_names)})
+        remaining_names = (segments.keys() - replaced_names) | merged_data.keys()
         return len(segments), len(remaining_names)
 
     def _delete_segments(self, segments: Mapping[str, Cache]) -> None:
@@ -243,14 +247,17 @@ class SegmentStore:
         :param list_s: the longest time for the list of the names.
         """
         at_once = asyncio.Semaphore(_REQUESTS_AT_ONCE)
+        #: The bytes of each segment; None for a segment that was listed and was gone.
         data_by_name: dict[str, bytes | None] = {}
         for tries_left in reversed(range(_TRIES)):
             listing = await self._list(HostTime.monotonic() + list_s)
+            # The first time, these are all segments. Later they are the new segments, and those that were gone.
             unread_names = [name for name in listing.names if data_by_name.get(name) is None]
             requests = [self._load_segment(name, at_once) for name in unread_names]
             loaded = await asyncio.gather(*requests)
             data_by_name |= dict(zip(unread_names, loaded, strict=True))
-            if None not in loaded or not tries_left:
+            has_all_segments = None not in loaded
+            if has_all_segments or not tries_left:
                 break
             await asyncio.sleep(_PAUSE_S)
         # Segments of an earlier list that are gone now are left out: the last list has the segments that replace them.
@@ -300,7 +307,10 @@ class SegmentStore:
     # Listing.
 
     async def _list(self, deadline: float) -> _Listing:
-        """Return the names of the segments."""
+        """Return the names of the segments. Objects that are too large, or have names of another form, are left out.
+
+        :param deadline: the time at which the list must have ended.
+        """
         refused = ""
         try:
             sizes = await self._list_sizes("v1/", deadline)
@@ -313,8 +323,7 @@ class SegmentStore:
                 sizes |= await self._list_sizes_in(folder, deadline)
         names = []
         for name, size in sizes.items():
-            is_readable = size <= MAX_BYTES
-            if is_readable and _SEGMENT_NAME.fullmatch(name):
+            if size <= MAX_BYTES and _SEGMENT_NAME.fullmatch(name):
                 names.append(name)
         return _Listing(sorted(names), refused)
 
@@ -382,6 +391,10 @@ class SegmentStore:
     # Writing.
 
     def _write_segments(self, data_by_name: Mapping[str, bytes]) -> None:
+        """Put segments into the store.
+
+        :raises CacheError: if the store does not take a segment.
+        """
         with self._errors("cannot be written"):
             run(self._put_all(data_by_name))
 
@@ -449,6 +462,8 @@ def _without_tombstones(cache: Cache) -> Cache:
 def _list_new_entries(content: Cache, cache: Cache) -> list[Entry]:
     """Return the entries of a cache that the store lacks or has in another form, with the generations that they need.
 
+    Entries that are equal in the cache and in the store are left out.
+
     :param content: the content of the store, with tombstones.
     """
     stored_entries = {entry.identity: entry for entry in content.entries}
@@ -456,6 +471,7 @@ def _list_new_entries(content: Cache, cache: Cache) -> list[Entry]:
     for entry in cache.entries:
         stored = stored_entries.get(entry.identity)
         if stored is None:
+            # No segment has an entry of this problem and fingerprint.
             new_entries.append(entry)
         elif entry != stored:
             # Only with the next generation does the entry win over the stored entry when segments are merged.
@@ -485,7 +501,7 @@ def _encode_segments(entries: Iterable[Entry]) -> dict[str, bytes]:
     """Return the bytes of the segments for entries, by name; at least one segment for each device."""
     entries_by_folder: defaultdict[str, list[Entry]] = defaultdict(list)
     for entry in sorted(entries, key=attrgetter("sort_key")):
-        # A folder named ".." would lead to another place.
+        # In a path, a folder named ".." is the parent folder.
         folder = re.sub(r"^\.+$", "", entry.problem.device.id) or "device"
         entries_by_folder[folder].append(entry)
     segments = {}
