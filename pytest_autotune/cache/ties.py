@@ -43,7 +43,7 @@ def measurement_noise(device: Device) -> float:
 def tie_on_gpu(best_us: float) -> float:
     """Return the fraction of the best time by which a candidate may be slower on a GPU and still be as good.
 
-    :param best_us: the best time, in microseconds.
+    :param best_us: the best time, in microseconds; 0 if no time was measured.
     """
     if not best_us:
         return TIE
@@ -53,19 +53,20 @@ def tie_on_gpu(best_us: float) -> float:
 def kept_choice_tolerance(device: Device, best_us: float) -> float:
     """Return the fraction of the best time by which a kept choice may be slower and still stay.
 
-    The fraction is larger than that of a tie. The choice may have won a tie when it was measured first, and half of
-    the noise may have helped it then. Such a choice is no worse now.
+    On a GPU, the fraction is larger than that of a tie. The choice may have won a tie in its first measurement, in
+    which half of the noise may have made it look faster. Such a choice is no worse now.
 
     :param best_us: the best time, in microseconds.
     """
     noise = measurement_noise(device)
     if noise != NOISE:
+        # The noise of a CPU and of an interpreter is larger than any tie.
         return noise
     return max(noise, tie_on_gpu(best_us) + noise / 2)
 
 
 class TimeErrors(Protocol):
-    """The errors of measured times."""
+    """The errors of measured times, such as those that a race computes from its rounds."""
 
     def error_between(self, number: int, best: int) -> float:
         """Return the fraction of the best time by which the difference between two candidates may be wrong.
@@ -92,7 +93,10 @@ def choose_candidate(
     errors: TimeErrors = _NO_ERRORS,
     tie: float = TIE,
 ) -> int:
-    """Return the position of the candidate to choose.
+    """Return the position of the candidate to choose: the first of these that exists.
+
+    1. The kept choice, if it is within the noise of the best candidate.
+    2. The first candidate of the list that is tied with the best candidate.
 
     :param times: the time of each candidate that may be chosen, by its position in the list; at least one.
     :param noise: a fraction of the best time, from :func:`measurement_noise` or :func:`kept_choice_tolerance`.
@@ -113,7 +117,7 @@ def choose_candidate(
 
 
 def order_of_preference(numbers: Iterable[int]) -> list[int]:
-    """Return the positions of candidates, the preferred candidate first. The first of the tied candidates is chosen."""
+    """Return the positions of candidates in the order in which tied candidates are preferred: as in the list."""
     return sorted(numbers)
 
 
@@ -133,20 +137,25 @@ class MeasuredEntry:
 
     @property
     def rank(self) -> tuple[object, ...]:
-        """Sorts measurements of the same problem; the lowest is the measurement to keep."""
+        """The key that sorts measurements of the same problem; the lowest is the measurement to keep."""
         entry = self.entry
         best_us = find_best_time_us(entry)
         return -entry.generation, entry.is_failure, self.is_disturbed, best_us, repr(entry), self.process
 
 
 def rank_measurements(rivals: Sequence[MeasuredEntry]) -> list[MeasuredEntry]:
-    """Return the measurements of a problem, the measurement to keep first. Their order before does not matter.
+    """Return the measurements of a problem, the measurement to keep first. The order of ``rivals`` does not matter.
 
-    The higher generation wins, then a choice over "every candidate failed", then an undisturbed measurement, then the
-    lower time, and at last the encoding.
+    The first of these rules that tells two measurements apart decides:
+
+    1. The higher generation wins.
+    2. A choice wins over "every candidate failed".
+    3. An undisturbed measurement wins.
+    4. The lower time wins.
+    5. The text of the entry, and then the name of the process, decide between equal measurements.
     """
     if len(rivals) == 1:
-        # The rank is not computed: it contains the whole entry as text.
+        # The rank contains the whole entry as text, so it is computed only if it is needed.
         return list(rivals)
     return sorted(rivals, key=lambda measurement: measurement.rank)
 
@@ -154,13 +163,17 @@ def rank_measurements(rivals: Sequence[MeasuredEntry]) -> list[MeasuredEntry]:
 def keeps_entry(old: Entry, new: Entry, is_rejected: bool = False) -> bool:
     """Whether a file keeps its entry: by the new measurement, its choice is as good as the new choice.
 
+    :param old: the entry of the file.
+    :param new: the entry that this run measured for the same problem.
     :param is_rejected: this run tried the old entry's choice, and could not use it.
     """
     if new.is_failure:
-        # The cause may pass. If both failed, the words may differ, because a test can draw them at random.
+        # The cause of the failure may be gone in the next run. So the file keeps its choice, unless this run could not
+        # use it. If both entries failed, the old one stays, although its messages may differ: tests can draw arguments
+        # at random.
         return old.is_failure or not is_rejected
     if old.choice is None or new.choice is None:
-        # The times of all candidates, or the tuner's own bytes, are the result. No noise is allowed for these.
+        # The times of all candidates, or the tuner's own bytes, are the result. Only an equal result stays.
         return (old.choice, old.candidates, old.native) == (new.choice, new.candidates, new.native)
     best_us = find_best_time_us(new)
     if best_us == float("inf"):

@@ -130,26 +130,27 @@ def context_gpu(driver: Any = None) -> ContextGpu:
         return ContextGpu()
     context, gpu = ctypes.c_void_p(), ctypes.c_int()
     if driver.cuCtxGetCurrent(ctypes.byref(context)) or not context:
+        # The driver is not initialised, or the thread has no context.
         return ContextGpu()
     if driver.cuCtxGetDevice(ctypes.byref(gpu)):
         return ContextGpu()
     name = ctypes.create_string_buffer(_NAME_LENGTH)
     if driver.cuDeviceGetName(name, _NAME_LENGTH, gpu):
         return ContextGpu()
-    id_bytes = (ctypes.c_ubyte * 16)()
+    uuid_bytes = (ctypes.c_ubyte * 16)()
     # Only the newer function gives a MIG slice its own UUID. The older gives the UUID of the whole GPU.
     get_uuid = getattr(driver, "cuDeviceGetUuid_v2", None) or driver.cuDeviceGetUuid
-    if get_uuid(ctypes.byref(id_bytes), gpu):
+    if get_uuid(ctypes.byref(uuid_bytes), gpu):
         return ContextGpu()
-    numbers = []
+    attribute_values = []
     for attribute in (_MULTIPROCESSORS, _MAJOR, _MINOR):
         number = ctypes.c_int()
         if driver.cuDeviceGetAttribute(ctypes.byref(number), attribute, gpu):
             return ContextGpu()
-        numbers.append(number.value)
-    multiprocessors, major, minor = numbers
+        attribute_values.append(number.value)
+    multiprocessors, major, minor = attribute_values
     device = Device(name.value.decode(errors="replace"), f"sm_{major}{minor}", multiprocessors)
-    return ContextGpu(device, str(uuid.UUID(bytes=bytes(id_bytes))))
+    return ContextGpu(device, str(uuid.UUID(bytes=bytes(uuid_bytes))))
 
 
 def _find_loaded_driver() -> Any:
@@ -221,6 +222,7 @@ def _find_cpu_arch() -> str:
 
 
 def _read_cpu_flags() -> set[str]:
+    """Return the flags of this CPU, such as ``avx2``; empty if the system does not list them."""
     try:
         with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
             for line in file:
@@ -232,7 +234,7 @@ def _read_cpu_flags() -> set[str]:
 
 
 def visible_nvidia_gpus() -> list[str]:
-    """Return a word for each visible GPU, as ``CUDA_VISIBLE_DEVICES`` names it: its index or UUID.
+    """Return the visible GPUs, each as ``CUDA_VISIBLE_DEVICES`` names it: by its index, ``"0"``, or its UUID.
 
     No CUDA context is created.
     """
@@ -257,23 +259,26 @@ def has_visible_gpu() -> bool:
     """
     torch: Any = sys.modules.get("torch")
     if torch is not None:
+        # Torch knows best whether it can use a GPU.
         xpu = getattr(torch, "xpu", None)
         return bool(torch.cuda.is_available() or (xpu is not None and xpu.is_available()))
     if os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1"):
         # These values hide all GPUs.
         return False
+    # Without torch, the files of the drivers show whether the machine has a GPU.
     return any(glob.glob(files) for files in _GPU_FILES)
 
 
 def find_only_type(
     devices: Collection[Device], information: str = "/proc/driver/nvidia/gpus/*/information"
 ) -> Device | None:
-    """Return the device that is the type of all GPUs of this machine; None if it cannot be told.
+    """Return the device that is the type of all GPUs of this machine; None if the driver's files do not tell the type.
 
     Only the names are compared, because the files of NVIDIA's driver say nothing else about the type.
 
     :param devices: the types to choose from.
-    :param information: a glob of the files in which NVIDIA's driver describes the GPUs.
+    :param information: a glob of the files in which NVIDIA's driver describes the GPUs, with a line such as
+        ``Model: NVIDIA H200``.
     """
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None and (not visible or visible.strip().startswith(("-", "MIG", "NoDev"))):
@@ -281,6 +286,7 @@ def find_only_type(
         return None
     models: set[str] = set()
     for path in glob.glob(information):
+        # A container may hide the content of the files.
         with suppress(OSError):
             text = Path(path).read_text(errors="replace")
             models.update(re.findall(r"^Model:\s*(.+?)\s*$", text, re.MULTILINE))

@@ -31,9 +31,10 @@ _DATA = "# The data of this module.\n"
 
 @dataclass(frozen=True)
 class ExportedModule:
-    """The text of an exported module, the same bytes for the same cache and arguments.
+    """An exported module.
 
-    :param summary: its choices, and the entries that were left out, in words.
+    :param text: the text of the module. The same cache and arguments give the same bytes.
+    :param summary: the number of its choices, and of the entries that were left out, in words.
     """
 
     text: str
@@ -45,7 +46,7 @@ def build_module(
 ) -> ExportedModule:
     """Return the module with the choices of a cache's Triton kernels.
 
-    :param command: writes the module again.
+    :param command: the command that writes the module again. The module keeps it.
     :param kernels: globs of the kernels; all kernels if there are none.
     :param devices: globs of the devices; all devices if there are none.
     :param aliases: name of a device -> name of the device whose choices it takes.
@@ -57,6 +58,7 @@ def build_module(
         raise CacheError("--to=python", "no choice of a Triton kernel to write", "is it the right cache, or glob?")
     device_names = sorted({entry.problem.device.name for entry in choices.entries})
     _check_aliases(aliases, device_names)
+    # The module is the code of the picker, with the choices of the cache in place of the picker's own data.
     code = PICKER.read_text(encoding="utf-8").partition(_DATA)[0]
     data_lines = _list_data_lines(choices.entries, list_triton_entries(cache), command, aliases)
     data = "".join([f"{line}\n" for line in data_lines])
@@ -70,9 +72,9 @@ def _describe_export(exportable: ExportableEntries, choices: SelectedChoices, de
     parts = [f"{exported} for {', '.join(device_names)}"]
     if exportable.other_count:
         parts.append(f"{describe_count(exportable.other_count, 'entry')} of other tuners left out")
-    odd_count = exportable.triton_count - len(exportable.plain)
-    if odd_count:
-        parts.append(f"{describe_count(odd_count, 'entry')} left out, whose values an export cannot hold")
+    unexportable_count = exportable.triton_count - len(exportable.plain)
+    if unexportable_count:
+        parts.append(f"{describe_count(unexportable_count, 'entry')} left out, whose values an export cannot hold")
     if choices.ambiguous:
         problems = describe_count(len(choices.ambiguous), "problem")
         parts.append(f"{problems} left out, with several choices each: {choices.ambiguous[0].problem} …")
@@ -96,10 +98,13 @@ def _check_aliases(aliases: Mapping[str, str], device_names: Sequence[str]) -> N
 def _list_data_lines(
     entries: Sequence[Entry], all_entries: Sequence[Entry], command: str, aliases: Mapping[str, str]
 ) -> Iterator[str]:
-    """Yield the lines of the module's data.
+    """Yield the lines of the module's data: ``COMMAND``, ``ALIASES``, ``KEYS`` and ``CHOICES``.
 
+    :param entries: the entries to export.
     :param all_entries: also the entries that are not exported. The names in their keys show which arguments tell
         problems apart.
+    :param command: the command that writes the module again.
+    :param aliases: name of a device -> name of the device whose choices it takes.
     """
     entries_by_kernel: dict[str, dict[Device, list[Entry]]] = {}
     for entry in entries:
@@ -139,9 +144,9 @@ def _list_argument_names(kernel: str, entries: Sequence[Entry]) -> list[str]:
 
 
 def _list_device_lines(device: Device, entries: Sequence[Entry]) -> Iterator[str]:
-    """Yield the lines with a kernel's choices for one device."""
+    """Yield the lines with a kernel's choices for one device, each as ``({"M": 64}, {"BLOCK": 32}),  # 7.68 us``."""
     versions = list_triton_versions(entries)
-    # A text for a single version or none, and a tuple for several versions, as str.startswith() takes them.
+    # The picker compares with str.startswith(), which takes a text or a tuple. The text "" matches any version.
     triton: str | tuple[str, ...] = "".join(versions)
     if len(versions) > 1:
         triton = tuple(versions)
@@ -185,6 +190,7 @@ def find_command(text: str, module: str) -> str:
     """
     match = re.search("^COMMAND = (.+)$", text.partition(_DATA)[2], re.MULTILINE)
     if match is not None:
+        # Anybody may have written the file, so the text behind COMMAND may be no literal, or a huge one.
         with suppress(ValueError, SyntaxError, RecursionError, MemoryError):
             return str(ast.literal_eval(match[1]))
     raise CacheError(module, "is no export of pytest-autotune: it has no COMMAND", "export it again")

@@ -31,6 +31,7 @@ class Spelling(Protocol):
 
 
 def _spell_name(value: LaunchValue) -> str:
+    """Spell a value in a file's name: ``NVIDIA_H200`` for ``NVIDIA H200``."""
     return re.sub(r"[ /]", "_", str(value))
 
 
@@ -51,6 +52,7 @@ def _spell_moe_dtype(value: LaunchValue) -> str:
 
 
 def _spell_flag(value: LaunchValue) -> str:
+    """Spell a flag: ``True``, or nothing for a flag that is not set."""
     if value in (True, "True"):
         return "True"
     return ""
@@ -163,7 +165,9 @@ def build_tables(cache: Cache, layout: TableLayout, kernels: Sequence[str], devi
     for entry in choices.entries:
         table_row = TableRow.build(entry, layout)
         table = tables.setdefault(table_row.path, Table())
-        if table.rows.setdefault(table_row.number, table_row.values) != table_row.values:
+        row_values = table.rows.setdefault(table_row.number, table_row.values)
+        if row_values != table_row.values:
+            # An earlier entry has filled the row, for example because --file= names a part of the key only.
             place = f"{layout.row}={table_row.number} in {table_row.path}"
             event = f"two choices for {place}, such as that of {entry.problem}"
             remedy = "name in --file= what tells them apart, or one kernel with --kernel="
@@ -175,7 +179,7 @@ def build_tables(cache: Cache, layout: TableLayout, kernels: Sequence[str], devi
 
 
 def is_table(text: str) -> bool:
-    """Whether a text is a table as :func:`build_tables` writes them."""
+    """Whether a text is a table as :func:`build_tables` writes them: ``{"triton_version": "3.4.0", "64": {…}}``."""
     try:
         rows = json.loads(text)
     except (ValueError, RecursionError):
@@ -185,10 +189,10 @@ def is_table(text: str) -> bool:
 
 @dataclass(frozen=True)
 class TableRow:
-    """The row of one entry.
+    """The row of one entry, and the file to which the row belongs.
 
-    :param path: of its file, below the folder.
-    :param number: the value of the key that the row is found by.
+    :param path: the path of the file, below the folder.
+    :param number: the value of the key by which a framework finds the row, such as the ``M`` of a matrix product.
     :param values: the params of the choice.
     """
 
@@ -206,7 +210,7 @@ class TableRow:
         key = launch_key(entry.problem.key)
         for value in entry.problem.key:
             if value.type == "dtype":
-                # Tables do not tell torch.float16 from Triton's float16.
+                # Tables do not tell torch.float16 from Triton's float16, so "torch." is removed.
                 key[value.name] = str(key[value.name]).rpartition(".")[2]
         number = key.get(layout.row)
         if not isinstance(number, int) or isinstance(number, bool):
@@ -215,9 +219,9 @@ class TableRow:
 
 
 def _list_row_values(entry: Entry, layout: TableLayout) -> dict[str, LaunchValue]:
-    """Return the params of an entry's choice as a row has them.
+    """Return the params of an entry's choice as a row has them: first the params of the layout, in its order.
 
-    :raises CacheError: if the choice lacks one of them.
+    :raises CacheError: if the choice lacks a param of the layout.
     """
     assert entry.choice is not None
     params = launch_key(entry.choice.params)
@@ -242,6 +246,7 @@ def _build_path(entry: Entry, layout: TableLayout, key: Mapping[str, LaunchValue
     triton_version = find_triton_version(entry).replace(".", "_")
     values = {**key, "device": entry.problem.device.name, "triton": triton_version}
     path = ""
+    # "E={E}[,dtype={dtype}].json" has the fixed part "E={E}", the optional part ",dtype={dtype}" and the fixed ".json".
     for optional_part, fixed_part in _PART.findall(layout.file):
         if fixed_part:
             path += _fill_part(entry, layout, fixed_part, values)
@@ -255,7 +260,7 @@ def _build_path(entry: Entry, layout: TableLayout, key: Mapping[str, LaunchValue
 
 
 def _has_values(layout: TableLayout, part: str, values: Mapping[str, LaunchValue]) -> bool:
-    """Whether each name in a part of the path has a value, and no value is spelled as nothing."""
+    """Whether each name in a part of the path has a value that is spelled as text, and not as nothing."""
     for name in _NAME.findall(part):
         value = values.get(name)
         if value is None or not layout.spell(name, value):
@@ -268,21 +273,30 @@ def _fill_part(entry: Entry, layout: TableLayout, part: str, values: Mapping[str
 
     :raises CacheError: if a name has no value, or the value cannot be part of a file's name.
     """
-    problem = str(entry.problem)
     texts = []
     # re.split() with a group in the pattern gives fixed text and names in turns: ["E=", "E", ",N="].
     for position, text in enumerate(_NAME.split(part)):
-        if position % 2 == 0:
-            texts.append(text)
-            continue
-        name, value = text, values.get(text)
-        if value is None:
-            event = f"its key has no {name}, which is a part of --file"
-            raise CacheError(problem, event, f"it has {', '.join(values)}")
-        if name == "triton" and not value:
-            raise CacheError(problem, "does not say with which Triton it was tuned", "write --file= without it")
-        spelled = layout.spell(name, value)
-        if spelled and re.search(r"[/\\\0]|^\.*$", spelled):
-            raise CacheError(problem, f"{name} is {spelled!r}, which is no part of a file's name")
-        texts.append(spelled)
+        is_name = position % 2 == 1
+        if is_name:
+            text = _spell_value(entry, layout, text, values)
+        texts.append(text)
     return "".join(texts)
+
+
+def _spell_value(entry: Entry, layout: TableLayout, name: str, values: Mapping[str, LaunchValue]) -> str:
+    """Return the text that stands in the path in place of a name; empty if the framework leaves the value out.
+
+    :raises CacheError: if the name has no value, or the value cannot be part of a file's name.
+    """
+    problem = str(entry.problem)
+    value = values.get(name)
+    if value is None:
+        event = f"its key has no {name}, which is a part of --file"
+        raise CacheError(problem, event, f"it has {', '.join(values)}")
+    if name == "triton" and not value:
+        raise CacheError(problem, "does not say with which Triton it was tuned", "write --file= without it")
+    spelled = layout.spell(name, value)
+    # A separator would lead into another folder, and so would a value that consists of dots.
+    if spelled and re.search(r"[/\\\0]|^\.*$", spelled):
+        raise CacheError(problem, f"{name} is {spelled!r}, which is no part of a file's name")
+    return spelled

@@ -141,6 +141,7 @@ class ShippedCache:
             if candidate is None:
                 candidate, used = self._find_first_candidate(launch)
         except Exception as error:
+            # A defect of this package or of the cache must not stop the user's program.
             _warn(f"{self.package}: no choice for {problem}, so it is tuned: {error!r}")
             return None
         miss = replace(problem, used=used)
@@ -154,12 +155,17 @@ class ShippedCache:
     # The answers.
 
     def _find_answer(self, launch: KernelLaunch) -> ShippedAnswer:
-        """Return the choice of the problem. If it has none, ``on_miss`` may allow the choice of the nearest problem."""
+        """Return the choice of the problem, or of the nearest problem if ``on_miss`` allows that.
+
+        The answer has no candidate if no choice is shipped, if the kernel no longer has the chosen candidate, or if the
+        choice of another problem or device does not run here.
+        """
         problem = launch.problem
         picker = self._find_picker(problem.tuner, problem.device)
         known = picker.find_choices(problem.kernel, self.other_devices)
         if known is None:
             return ShippedAnswer()
+        #: The key of the problem whose choice is used.
         tuned_key = problem.sorted_key
         if self.on_miss == "nearest":
             nearest = self.nearest or _list_size_names(known.choice_by_key)
@@ -178,6 +184,7 @@ class ShippedCache:
         # The choice was tuned for another problem or device, so it may not compile or not fit this device.
         if not launch.can_run(candidate):
             return ShippedAnswer()
+        # The remark of the picker says which other device has the choice.
         kind = "nearest"
         if is_same_key:
             kind = known.remark
@@ -237,7 +244,10 @@ class ShippedCache:
             return self._pickers[tuner, device]
 
     def _build_picker(self, cache: Cache, tuner: str, device: DeviceIdentity) -> Picker:
-        """Return a picker with the choices of a tuner, in the form of an exported module."""
+        """Return a picker with the choices of a tuner, in the form of an exported module.
+
+        The form is kernel -> device -> a list of (key, entry).
+        """
         from pytest_autotune.cache.codec.mapping import sort_entries
         from pytest_autotune.cache.distance import launch_key
         from pytest_autotune.production.choices import device_identity, resolve_aliases, select_choices
@@ -246,19 +256,21 @@ class ShippedCache:
         tuner_entries = [entry for entry in cache.entries if entry.problem.tuner == tuner]
         selected = select_choices(sort_entries(tuner_entries))
         self._add_ambiguous(selected.ambiguous)
-        choices: Any = defaultdict(lambda: defaultdict(list))
+        choices: dict[str, dict[object, list[object]]] = {}
         for entry in selected.entries:
             # An export has a version of Triton here. This picker has none: _warn_of_other_version() compares versions.
             tuned_on = (*device_identity(entry.problem.device), "")
-            choices[entry.problem.kernel][tuned_on].append((launch_key(entry.problem.key), entry))
+            choices_by_device = choices.setdefault(entry.problem.kernel, {})
+            choices_by_device.setdefault(tuned_on, []).append((launch_key(entry.problem.key), entry))
         devices = {entry.problem.device for entry in selected.entries}
-        tuned_device = resolve_aliases(devices, self.aliases or {}).get(device[:2])
-        if tuned_device is not None:
-            for choices_by_device in choices.values():
-                aliased_choices = choices_by_device.get((*tuned_device, ""))
-                # A device's own choices go before the choices of its alias.
-                if aliased_choices:
-                    choices_by_device.setdefault((*device, ""), aliased_choices)
+        alias_device = resolve_aliases(devices, self.aliases or {}).get(device[:2])
+        if alias_device is None:
+            return Picker(choices, device)
+        for choices_by_device in choices.values():
+            alias_choices = choices_by_device.get((*alias_device, ""))
+            # A device's own choices go before the choices of its alias.
+            if alias_choices:
+                choices_by_device.setdefault((*device, ""), alias_choices)
         return Picker(choices, device)
 
     def _add_ambiguous(self, entries: Iterable[Entry]) -> None:
@@ -285,6 +297,11 @@ class ShippedCache:
         return (problem.tuner, problem.kernel, problem.sorted_key, problem.device[1]) in self._ambiguous
 
     def _warn_of_miss(self, miss: LaunchedProblem, reason: str) -> None:
+        """Warn of a problem without a choice, unless the user would expect no warning.
+
+        With ``"error"`` the user gets an error, and with ``"nearest"`` another warning. A problem that is tuned because
+        nothing is shipped for it needs no warning.
+        """
         if miss.used == "first":
             self._warn_once(miss, "", f"{reason}: its first candidate that works is used")
         elif miss.used == "tune" and self._is_ambiguous(miss):
@@ -317,6 +334,7 @@ class ShippedCache:
         return True
 
     def _report_miss(self, miss: LaunchedProblem) -> None:
+        """Add a miss to ``misses`` and to the file ``report``, unless an equal miss was added before."""
         line = json.dumps(vars(miss), default=str)
         with _lock:
             if line in self._reported_lines:
@@ -367,6 +385,7 @@ use = ShippedCache
 
 @cache
 def _hook_tuners() -> None:
+    """Hook the tuners when the user's program imports them; only the first call does anything."""
     import wrapt
 
     from pytest_autotune.production import answering

@@ -57,14 +57,15 @@ def from_mapping(plain: object, place: str, text: str = "", unknown: UnknownFiel
     :raises CacheError: if the mapping is not a cache.
     """
     if isinstance(plain, dict) and "complete" in plain and "lookups" in plain:
-        # These are fields of a run's report. The report also has a format_version, so it could pass for a cache.
+        # Only the JSON report of a run has both fields. The report also has a format_version, as a cache has.
         raise ReportError(place)
     reader = _Reader(unknown)
     try:
         cache = reader.read_cache(plain, place)
     except _WrongPartError as wrong_part:
         if reader.unknown is not None and _find_nearest_name(reader.unknown):
-            # A misspelt field is the cause: the part with the right name is missing.
+            # A field is misspelt, such as "devise" for "device". So the part seems to lack the field, which caused the
+            # error.
             raise _describe_unknown_field(reader.unknown, place, text) from None
         raise CacheError(place, str(wrong_part)) from None
     if reader.unknown is None:
@@ -74,14 +75,19 @@ def from_mapping(plain: object, place: str, text: str = "", unknown: UnknownFiel
 
 
 def _find_nearest_name(unknown: UnknownField) -> str:
-    """Return the known field whose name is nearest to an unknown field's; empty if no name is near."""
-    matches = get_close_matches(unknown.name[:40], list(MESSAGES[unknown.message]), 1, 0.7)
-    return matches[0] if matches else ""
+    """Return the known field whose name is nearest to the name of an unknown field; empty if no name is near."""
+    # A long name would take the comparison a long time.
+    name = unknown.name[:40]
+    matches = get_close_matches(name, list(MESSAGES[unknown.message]), n=1, cutoff=0.7)
+    if not matches:
+        return ""
+    return matches[0]
 
 
 def _describe_unknown_field(unknown: UnknownField, place: str, text: str) -> CacheError:
     """Return the error for an unknown field, with the line of the field if the file is text."""
     name = unknown.name
+    # A field is written as `name:`, `name {` or `name <`. JSON and YAML may have quotes around the name.
     if match := re.search(rf"""["']?\b{re.escape(name)}["']?\s*[:{{<]""", text):
         line = text.count("\n", 0, match.start()) + 1
         place = f"{place}:{line}"
@@ -107,8 +113,9 @@ def check_version(version: int, place: str) -> None:
 class _WrongPartError(Exception):
     """A part of a file has wrong content. Its text is like ``entries[3].key[0]: 1.5 where text in quotes belongs``.
 
-    :param message: the text behind the path.
-    :param path: the names of the parts that contain the wrong part, from the inside outwards.
+    :param message: the text behind the path, such as ``: 1.5 where text in quotes belongs``.
+    :param path: the names of the parts that contain the wrong part, from the inside outwards: ``key[0]``,
+        ``entries[3]``. Each method of the reader adds the part that it reads.
     """
 
     def __init__(self, message: str, *path: str) -> None:
@@ -122,9 +129,14 @@ class _WrongPartError(Exception):
 
 
 def _check(is_right: bool, plain: object, expected: str) -> None:
-    """Raise an error that names the plain data and the expected data, unless it is right."""
+    """Raise an error that names the plain data and the expected data, unless ``is_right``."""
     if not is_right:
-        raise _WrongPartError(f": {reprlib.repr(plain)} where {expected} belongs")
+        raise _WrongPartError(_describe_wrong_type(plain, expected))
+
+
+def _describe_wrong_type(plain: object, expected: str) -> str:
+    """Return the text behind the path of a wrong part: ``: 1.5 where text in quotes belongs``."""
+    return f": {reprlib.repr(plain)} where {expected} belongs"
 
 
 _NON_FINITE = {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}
@@ -143,7 +155,15 @@ _LARGEST_EXACT = 2**53
 
 
 def _read_scalar(kind: str, plain: Any) -> Any:
-    """Return a scalar of a kind. JSON and YAML write some floats as text or integers, and bytes as base64."""
+    """Return a scalar of a kind, such as ``"float"``.
+
+    JSON and YAML have other forms of some scalars, and all parsers use this function:
+
+    - a float can be an integer, ``64`` for ``64.0``, or the text ``"inf"``, ``"-inf"`` or ``"nan"``;
+    - bytes are text in base64.
+
+    :raises _WrongPartError: for a scalar of another kind, and for an integer that is out of range.
+    """
     scalar = plain
     if kind == "float" and type(plain) is str:
         scalar = _NON_FINITE.get(plain, plain)
@@ -154,6 +174,7 @@ def _read_scalar(kind: str, plain: Any) -> Any:
             scalar = base64.b64decode(plain, validate=True)
         except ValueError:
             raise _WrongPartError(" is not base64") from None
+    # isinstance() would take True for an integer.
     is_right = type(scalar) is _TYPES[kind]
     if is_right and kind in _RANGES:
         is_right = scalar in _RANGES[kind]
@@ -176,11 +197,16 @@ class _Reader:
         self._values: dict[int, Value] = {}
 
     def read_cache(self, plain: Any, place: str) -> Cache:
-        """Return the cache; a :class:`CacheError` for a version that is not known."""
+        """Return the cache in a file's mapping.
+
+        :raises CacheError: for a version that is not known.
+        """
         _check(type(plain) is dict, plain, "a mapping")
+        # The version is read before all other fields: a file of a later version may have other fields.
         version = {"format_version": plain.get("format_version", 0)}
         check_version(self._read_fields("cache", version)["format_version"], place)
-        # Entries refer to devices and digests. A file may have these behind the entries.
+        # Entries refer to devices and digests by their ids. A file may have these behind the entries, so the entries
+        # are moved to the end.
         parts = dict(plain)
         if "entries" in parts:
             parts["entries"] = parts.pop("entries")
@@ -194,41 +220,43 @@ class _Reader:
         for name, item in plain.items():
             field = known_fields.get(name)
             if field is None:
+                # A later version may have added the field. The cache is read without it.
                 if self.unknown is None:
                     self.unknown = UnknownField(name, kind)
-                continue
-            if field.is_list:
+            elif field.is_list:
                 fields[name] = self._read_list(name, field, item)
-                continue
-            try:
-                fields[name] = self._read_item(field.kind, item)
-            except _WrongPartError as error:
-                error.path.append(name)
-                raise
+            else:
+                try:
+                    fields[name] = self._read_item(field.kind, item)
+                except _WrongPartError as error:
+                    error.path.append(name)
+                    raise
         return fields
 
     def _read_list(self, name: str, field: Field, plain: Any) -> tuple[Any, ...]:
         """Return the items of a field that holds a list."""
-        path = name
+        if type(plain) is not list:
+            raise _WrongPartError(_describe_wrong_type(plain, "a list"), name)
         items = []
-        try:
-            _check(type(plain) is list, plain, "a list")
-            for index, item in enumerate(plain):
-                path = f"{name}[{index}]"
+        for index, item in enumerate(plain):
+            try:
                 items.append(self._read_item(field.kind, item))
-        except _WrongPartError as error:
-            error.path.append(path)
-            raise
+            except _WrongPartError as error:
+                error.path.append(f"{name}[{index}]")
+                raise
         return tuple(items)
 
     def _read_item(self, kind: str, plain: Any) -> Any:
         """Return a scalar, or the object that a message stands for.
 
         For a device or a digest, it returns None: these are only stored, so that entries can refer to them.
+
+        :param kind: the kind of a scalar, ``"text"``, or of a message, ``"entry"``.
         """
         if kind not in MESSAGES:
             return _read_scalar(kind, plain)
         if kind == "value" and id(plain) in self._values:
+            # The same object was read before.
             return self._values[id(plain)]
         fields = self._read_fields(kind, plain)
         try:
@@ -252,6 +280,7 @@ class _Reader:
         return self._add_digest(fields)
 
     def _add_device(self, fields: Plain) -> None:
+        """Store a device by its id, for the entries that refer to it."""
         device_id = fields.get("id", "")
         if not device_id:
             raise _WrongPartError(" has no id")
@@ -261,6 +290,7 @@ class _Reader:
         self._devices[device_id] = device
 
     def _add_digest(self, fields: Plain) -> None:
+        """Store a digest by its id, for the entries whose fingerprints have it."""
         digest = Digest(fields.get("id", ""), fields.get("parts", ()))
         earlier = self._digests.get(digest.id)
         # After a merge by git, a file may have the same digest from both sides, with different parts. The digest with
@@ -269,6 +299,7 @@ class _Reader:
             self._digests[digest.id] = digest
 
     def _build_entry(self, fields: Plain) -> Entry:
+        """Return an entry. The fields of its problem and its versions are removed from the mapping."""
         device_id = fields.pop("device", "")
         if device_id not in self._devices:
             raise _WrongPartError(f': no device has the id "{device_id}"', "device")
@@ -276,8 +307,8 @@ class _Reader:
         versions = Versions.parse(fields.pop("environment", ""))
         digests = _select_digests(fields.get("fingerprint", ()), self._digests)
         if fields.get("generation", 0) > LAST_GENERATION:
-            # No choice is replaced so often, so the number is damaged. An entry with this number could never be
-            # replaced.
+            # No choice is replaced so often, so the number is damaged. It is ignored: otherwise no later entry could
+            # have a higher generation and replace this entry.
             del fields["generation"]
         problem = Problem(tuner, kernel, key, self._devices[device_id])
         return Entry(problem, versions=versions, digests=digests, **fields)

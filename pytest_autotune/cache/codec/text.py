@@ -27,7 +27,7 @@ _SHORT_ESCAPES = {"\\": r"\\", '"': r"\"", "\n": r"\n", "\r": r"\r", "\t": r"\t"
 
 
 def _byte_escapes() -> list[str]:
-    """Return the text of each byte between quotes."""
+    """Return the text of each byte between quotes, by its number: ``a`` for 97, ``\\n`` for 10, ``\\001`` for 1."""
     escapes = []
     for byte in range(256):
         char = chr(byte)
@@ -105,6 +105,7 @@ def _print_field(name: str, field: Any) -> str:
 
 
 def _print_scalar(scalar: Any) -> str:
+    """Return a scalar as text: ``"text"``, ``true``, ``64`` or ``1.5``."""
     if isinstance(scalar, str):
         return f'"{_SPECIAL.sub(_escape, scalar)}"'
     if isinstance(scalar, bytes):
@@ -112,10 +113,12 @@ def _print_scalar(scalar: Any) -> str:
         return f'"{"".join(escaped)}"'
     if isinstance(scalar, bool):
         return str(scalar).lower()
+    # repr() gives the shortest text that is read as the same number.
     return repr(scalar)
 
 
 def _escape(match: re.Match[str]) -> str:
+    """Return a special character as its escape: ``\\n``, or the bytes of its UTF-8 encoding as ``\\342\\200\\213``."""
     special = match[0]
     if special in _SHORT_ESCAPES:
         return _SHORT_ESCAPES[special]
@@ -178,40 +181,51 @@ class _TextprotoReader:
         for token in tokens:
             if token == end:
                 return message
+            # The token is the name of a field: "time_us:" in front of a scalar, "choice" in front of a message.
             name = token.removesuffix(":")
             field = fields[name]
-            has_colon = name is not token
-            # A scalar has a colon, and a message has none.
-            if has_colon is (field.kind in MESSAGES):
+            has_colon = token.endswith(":")
+            is_message = field.kind in MESSAGES
+            if has_colon is is_message:
                 raise ValueError(token)
             item = self._read_item(field.kind, next(tokens), tokens)
             if not field.is_list:
                 if name in message:
+                    # The field stands there twice.
                     raise ValueError(name)
                 message[name] = item
             elif isinstance(item, list):
+                # name: ["a", "b"]
                 message.setdefault(name, []).extend(item)
             else:
+                # A list may also have its name in front of each item: name: "a" name: "b"
                 message.setdefault(name, []).append(item)
         raise ValueError(f"no {end}")
 
     def _read_item(self, kind: str, token: str, tokens: Iterator[str]) -> Any:
-        """Return a scalar, a message or a list that begins with the token."""
+        """Return a scalar, a message or a list that begins with the token.
+
+        :param kind: the kind of the scalar or message, or of the items of the list.
+        :param tokens: the tokens behind this token.
+        """
         if token == "[":
             return self._read_list(kind, tokens)
         if kind not in MESSAGES:
             return _read_scalar(kind, token)
         if token == "{":
+            # The message is too long for a token, or has other messages in it.
             return self.read_message(kind, tokens, "}")
         if token[0] != "{":
             raise ValueError(token)
-        # The token is a short message as a whole.
+        # The token is a short message as a whole, such as '{ name: "M" int: 64 }'.
         if (kind, token) not in self._short_messages:
             self._short_messages[kind, token] = self.read_message(kind, iter(_TOKEN.findall(token, 1)), "}")
         return self._short_messages[kind, token]
 
     def _read_list(self, kind: str, tokens: Iterator[str]) -> list[Any]:
-        items, token = [], ","
+        """Return the items of a list whose opening bracket was read: ``"a", "b"]``."""
+        items = []
+        token = ","
         while token == ",":
             items.append(self._read_item(kind, next(tokens), tokens))
             token = next(tokens)
@@ -221,6 +235,7 @@ class _TextprotoReader:
 
 
 def _read_scalar(kind: str, token: str) -> Any:
+    """Return the scalar of a kind that a token stands for."""
     if kind == "bool":
         return _BOOLS[token]
     if kind == "bytes":
@@ -241,7 +256,7 @@ def _read_quoted_bytes(token: str) -> bytes:
     quoted = token[1:-1].encode()
     if b"\\" not in quoted:
         return quoted
-    # The tokens have only escapes that mean the same in Python.
+    # The pattern of tokens allows only escapes that mean the same in Python, such as \n and \001.
     return quoted.decode("unicode_escape").encode("latin-1")
 
 
