@@ -30,7 +30,7 @@ from pytest_autotune.run.lookup import Lookup, Outcome
 from pytest_autotune.tuners import function
 from pytest_autotune.tuners.function.identity import multiple_of, power_of_two, source_text
 from pytest_autotune.tuners.function.plan import Optuna, Random, find_processor
-from pytest_autotune.tuners.function.space import InvalidConfiguration, TuningError, as_space, params_of, product
+from pytest_autotune.tuners.function.space import InvalidConfiguration, TuningError, as_space, product
 from pytest_autotune.tuners.function.tuner import loss, tune, tuned
 from pytest_autotune.tuners.measuring.clocks import HostClock
 from pytest_autotune.tuners.measuring.options import Measuring
@@ -121,7 +121,7 @@ def test_candidates_that_differ_are_never_equal() -> None:
     configs = [*items, *((item,) for item in items), *([item] for item in items), *((0, [item]) for item in items)]
     distinct = {repr(config): config for config in configs}
 
-    params = [params_of(config) for config in distinct.values()]
+    params = [as_space([]).params_of(config) for config in distinct.values()]
 
     assert len(set(params)) == len(params)
 
@@ -834,6 +834,38 @@ def test_spaces_of_a_plain_value_and_of_a_named_value_differ() -> None:
     plain, named = as_space([1, 2]), as_space([{"config": 1}, {"config": 2}])
     assert plain.digest != named.digest
     assert named.digest == product(config=[2, 1]).digest
+
+
+def test_a_value_and_a_mapping_of_one_name_are_refused() -> None:
+    """Both would have the params ``config=1``, so the second configuration would be lost."""
+    message = "space=: 1 and {'config': 1} have the same name in a cache: list only one of them"
+    with pytest.raises(TypeError, match=re.escape(message)):
+        tune("k", space=[1, {"config": 1}], run=identity)
+
+
+def build_functions_without_source() -> list[Any]:
+    namespace: dict[str, Any] = {"__name__": "made"}
+    exec("def double(x): return 2 * x\ndef triple(x): return 3 * x", namespace)
+    return [namespace["double"], namespace["triple"]]
+
+
+@pytest.mark.parametrize("form", ["listed", "named", "product"])
+def test_a_space_with_a_function_without_source_is_uncacheable(form: str) -> None:
+    functions = build_functions_without_source()
+    named = [{"function": function} for function in functions]
+    spaces: dict[str, Any] = {"listed": functions, "named": named, "product": product(function=functions)}
+
+    def run(config: Any) -> int:
+        if form == "listed":
+            return int(config(1))
+        return int(config["function"](1))
+
+    with a_session_of(is_dumping=True) as lookups:
+        chosen = tune("k", space=spaces[form], run=run, measuring=AS_TOLD, device="cpu")
+
+    assert run(chosen) == 2
+    assert [lookup.outcome for lookup in lookups] == [Outcome.UNCACHEABLE]
+    assert lookups[0].reason == "space=: the source of made.double cannot be read"
 
 
 def test_a_tuned_method_follows_the_members_of_its_object() -> None:

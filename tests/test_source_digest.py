@@ -322,6 +322,33 @@ def test_a_global_that_a_function_assigns_is_no_part_of_it(load) -> None:
     assert source_digest(load(text.replace("COUNT = 0", "COUNT = 5")).kernel) != digest
 
 
+FIELDS = """
+from dataclasses import dataclass, field
+@dataclass(frozen=True)
+class Node:
+    size: int
+    itself: object = field(init=False)
+node = Node(4)
+LINK
+def kernel(x):
+    return node
+"""
+
+
+@pytest.mark.parametrize("link", ["", "object.__setattr__(node, 'itself', node)"], ids=["unset", "itself"])
+def test_a_frozen_dataclass_may_lack_a_field_or_hold_itself(digest_of, link: str) -> None:
+    """The other fields still count, and the digest is the same in each process."""
+    source = FIELDS.replace("LINK", link)
+
+    assert digest_of(source) == digest_of(source)
+    assert digest_of(source) != digest_of(source.replace("Node(4)", "Node(5)"))
+
+
+def test_an_unset_field_and_a_reference_to_itself_differ(digest_of) -> None:
+    linked = FIELDS.replace("LINK", "object.__setattr__(node, 'itself', node)")
+    assert digest_of(FIELDS.replace("LINK", "")) != digest_of(linked)
+
+
 def test_what_may_change_while_tests_run_is_no_part_of_a_digest(load) -> None:
     module = load(CLASSES.replace("USED", "(SETTINGS.width, wrapped(x), LOG)") + "LOG = []\n")
     before = source_digest(module.kernel)

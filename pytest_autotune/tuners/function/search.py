@@ -16,7 +16,7 @@ from pytest_autotune.cache.wording import describe_error, first_line
 from pytest_autotune.devices import torch_cuda
 from pytest_autotune.run.tuning import MAX_REASON_LENGTH
 from pytest_autotune.tuners.function.plan import DeviceLock, Plan
-from pytest_autotune.tuners.function.space import Configuration, InvalidConfiguration, TuningError, params_of
+from pytest_autotune.tuners.function.space import Configuration, InvalidConfiguration, TuningError
 from pytest_autotune.tuners.measuring.clocks import Runner
 from pytest_autotune.tuners.measuring.launching import CandidateResult, DeviceLostError
 from pytest_autotune.tuners.measuring.options import CallersClock, make_clock
@@ -137,7 +137,7 @@ def compare(plan: Plan, config: object, lock: DeviceLock) -> Loss:
     :raises ValueError: if the configuration is not in the space.
     :raises TuningError: if the configuration fails.
     """
-    configuration = plan.space.find(params_of(config))
+    configuration = plan.space.find(plan.space.params_of(config))
     if configuration is None:
         raise ValueError(f"not in the space: {config!r}")
     result = search(plan, lock)

@@ -14,6 +14,7 @@ from typing import Any
 
 from pytest_autotune.cache.model import UncacheableError, Value
 from pytest_autotune.tuners.function.identity import param_value, source_text
+from pytest_autotune.tuners.source.code_text import NoDigestError, UnreadableSourceError
 from pytest_autotune.tuners.source.source_digest import digest
 
 
@@ -58,6 +59,48 @@ class SpaceError(ValueError):
 
 class Space(ABC):
     """A set of configurations in a fixed order."""
+
+    def __init__(self) -> None:
+        #: The reason why no cache can hold a choice of this space; empty if a cache can.
+        self.uncacheable = ""
+        #: The functions without a digest among the values of params.
+        self._functions_without_digest: list[object] = []
+
+    def params_of(self, config: object) -> tuple[Value, ...]:
+        """Return the params of a configuration, sorted by name.
+
+        A mapping, a dataclass and a named tuple have a param for each of their parts: ``{"BLOCK": 16, "warps": 4}`` has
+        the params ``BLOCK`` and ``warps``. Any other value, such as ``16``, has the single param ``config``.
+
+        :raises TypeError: if the configuration has names that are not text.
+        :raises UncacheableError: if a value has no stable form.
+        """
+        values_by_name = _list_parts(config)
+        if not all(isinstance(name, str) for name in values_by_name):
+            raise TypeError(f"space=: a configuration has names that are not text: {config!r}")
+        return tuple(self._encode(name, values_by_name[name]) for name in sorted(values_by_name))
+
+    def _encode(self, name: str, value: object) -> Value:
+        """Encode a value of a configuration.
+
+        A function whose source was edited or cannot be read has no digest. This process can still search the space, so
+        the function is encoded by its number, and :attr:`uncacheable` gets the reason.
+
+        :raises UncacheableError: if another value has no stable form.
+        """
+        try:
+            return param_value(name, value)
+        except (NoDigestError, UnreadableSourceError) as error:
+            self.uncacheable = self.uncacheable or str(error)
+        return Value(name, f"function {self._number_of(value)} without a digest", "function")
+
+    def _number_of(self, function: object) -> int:
+        """Return the number of a function among the functions without a digest. A new function gets the next number."""
+        for number, known_function in enumerate(self._functions_without_digest):
+            if known_function is function:
+                return number
+        self._functions_without_digest.append(function)
+        return len(self._functions_without_digest) - 1
 
     @abstractmethod
     def __iter__(self) -> Iterator[Configuration]:
@@ -131,13 +174,21 @@ class Space(ABC):
 
 
 class ListedSpace(Space):
-    """A space of configurations that the user listed. Of configurations with equal params, the first stays."""
+    """A space of configurations that the user listed. Of configurations with equal params, the first stays.
+
+    :raises TypeError: if a value and a mapping, such as 1 and ``{"config": 1}``, have equal params.
+    """
 
     def __init__(self, configs: Iterable[object]) -> None:
+        super().__init__()
         self._by_params: dict[tuple[Value, ...], Configuration] = {}
         for config in configs:
-            params = params_of(config)
-            self._by_params.setdefault(params, Configuration(params, config))
+            params = self.params_of(config)
+            first = self._by_params.setdefault(params, Configuration(params, config)).config
+            if _describe_kind(first) != _describe_kind(config):
+                raise TypeError(
+                    f"space=: {first!r} and {config!r} have the same name in a cache: list only one of them"
+                )
         if isinstance(configs, (set, frozenset)):  # the order of a set differs between processes
             self._by_params = dict(sorted(self._by_params.items(), key=lambda item: _text(item[0])))
 
@@ -164,10 +215,11 @@ class ProductSpace(Space):
     """A space of all combinations of the values of named axes that a constraint allows."""
 
     def __init__(self, axes: Mapping[str, Iterable[object]], where: Callable[[dict[str, Any]], object] | None) -> None:
+        super().__init__()
         #: For each axis by its name, the user's value by the encoded value.
         self._axes: dict[str, dict[Value, object]] = {}
         for name, values in axes.items():
-            self._axes[name] = {param_value(name, value): value for value in values}
+            self._axes[name] = {self._encode(name, value): value for value in values}
         self._where = where
 
     def __iter__(self) -> Iterator[Configuration]:
@@ -256,21 +308,6 @@ def as_space(space: object) -> Space:
     except UncacheableError as error:
         raise TypeError(f"space=: {error}") from None
     raise TypeError(f"space= takes configurations, or axes by name, not {space!r}")
-
-
-def params_of(config: object) -> tuple[Value, ...]:
-    """Return the params of a configuration, sorted by name.
-
-    A mapping, a dataclass and a named tuple have a param for each of their parts: ``{"BLOCK": 16, "warps": 4}`` has the
-    params ``BLOCK`` and ``warps``. Any other value, such as ``16``, has the single param ``config``.
-
-    :raises TypeError: if the configuration has names that are not text.
-    :raises UncacheableError: if a value has no stable form.
-    """
-    values_by_name = _list_parts(config)
-    if not all(isinstance(name, str) for name in values_by_name):
-        raise TypeError(f"space=: a configuration has names that are not text: {config!r}")
-    return tuple(param_value(name, values_by_name[name]) for name in sorted(values_by_name))
 
 
 def _list_parts(config: object) -> Mapping[Any, object]:

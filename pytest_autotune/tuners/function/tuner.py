@@ -208,8 +208,10 @@ class TuneRequest:
     def of(cls, kernel: str, key: object, plan: Plan, version: object, source: object) -> TuneRequest:
         """Return the request of a call of ``tune()`` with these arguments.
 
-        :raises UncacheableError: if the key or the version has no stable form.
+        :raises UncacheableError: if the key, the space or the version has no stable form.
         """
+        if plan.space.uncacheable:
+            raise UncacheableError(f"space=: {plan.space.uncacheable}")
         problem = Problem(NAME, kernel, key_values(key), plan.processor.device)
         values = [Value("space", plan.space.digest, "digest"), *_list_settings(plan)]
         if version is not None:

@@ -162,6 +162,10 @@ class NoDigestError(UncacheableError):
     """No digest can be made, and a choice without the digest could be wrong: its problem is uncacheable."""
 
 
+class UnreadableSourceError(UncacheableError):
+    """A function has no source, such as a function that ``exec()`` made."""
+
+
 @contextmanager
 def uncacheable_errors() -> Iterator[None]:
     """Turn every error of a digest into a NoDigestError: such an error must not fail the user's test."""
@@ -319,12 +323,12 @@ def _parse_definition(function: FunctionType, kept_source: str) -> ast.AST:
         source = kept_source or "".join(inspect.getsourcelines(function.__code__)[0])
         node = _parse_first_statement(source)
     except _SOURCE_ERRORS:
-        raise UncacheableError(f"the source of {name} cannot be read") from None
+        raise UnreadableSourceError(f"the source of {name} cannot be read") from None
     if kept_source:
         return node
     # Python 3.13 takes code of exec() for lines of another "<string>".
     if getattr(node, "name", None) != function.__code__.co_name:
-        raise UncacheableError(f"the source of {name} cannot be read")
+        raise UnreadableSourceError(f"the source of {name} cannot be read")
     _check_not_edited(function.__code__, name)
     return node
 
@@ -457,7 +461,7 @@ def _find_lambda(code: CodeType, name: str) -> ast.AST:
     except (OSError, TypeError, SyntaxError):
         nodes = []
     if not nodes:
-        raise UncacheableError(f"the source of {name} cannot be read")
+        raise UnreadableSourceError(f"the source of {name} cannot be read")
     _check_not_edited(code, name)
     return nodes[0]
 
