@@ -39,7 +39,7 @@ class CandidateList:
     def find_or_build_config(self, choice: Candidate) -> Any:
         """Return the candidate with the params of a choice.
 
-        A coordinate descent leaves the list. For its choice, a new configuration is returned.
+        The choice of a coordinate descent may not be in the list. A new configuration is returned for such a choice.
         """
         for config in self.configs:
             if params_of(config) == choice.params:
@@ -51,7 +51,7 @@ class CandidateList:
 
 
 def params_of(config: Any) -> Params:
-    """Return the values that a configuration sets."""
+    """Return the values that a configuration sets: ``XBLOCK=256 num_warps=4 num_stages=1``."""
     values = {**config.kwargs, "num_warps": config.num_warps, "num_stages": config.num_stages}
     for name, default in DEFAULTS.items():
         value = getattr(config, name, default)
@@ -88,12 +88,15 @@ def kind_of(autotuner: Any) -> str:
 
 def descends(autotuner: Any) -> bool:
     """Whether Inductor continues with a coordinate descent from the best candidate of the list."""
+    # A kernel that combines several kernels tunes each group of them, whatever the other settings are.
     if autotuner.inductor_meta.get("combo_tuning_groups"):
         return True
     kind = kind_of(autotuner)
     if not autotuner.inductor_meta.get("coordinate_descent_tuning") or kind in _NO_DESCENT:
         return False
-    return not (autotuner.inductor_meta.get("deterministic") and kind in _REDUCTIONS)
+    # Another block size would change the order of a reduction's additions, and so its result.
+    is_reduction_fixed = autotuner.inductor_meta.get("deterministic") and kind in _REDUCTIONS
+    return not is_reduction_fixed
 
 
 def read_candidates(autotuner: Any) -> CandidateList | None:
@@ -127,9 +130,12 @@ def is_chosen_by_inductor(autotuner: Any) -> bool:
 
 
 def detach_own_cache(autotuner: Any) -> str:
-    """Cut an autotuner off from Inductor's own cache of choices; return the digest of the list in that cache, if any.
+    """Disconnect an autotuner from Inductor's own cache of choices, and return the digest of the list in that cache.
 
-    The digest is of the whole list. Compile workers hand over a list without the candidates that failed to compile.
+    The cache has the digest of the whole list. Compile workers hand over a list without the candidates that failed to
+    compile, so a digest of the autotuner's list could differ from run to run.
+
+    :returns: empty if the autotuner has no such cache.
     """
     own_cache = getattr(autotuner.save_cache_hook, "__self__", None)
     autotuner.save_cache_hook = None
@@ -155,7 +161,10 @@ def take_fresh_candidates(autotuner: Any, reload_kernel: Callable[[], Any] | Non
 
 
 def keep_only_choice(autotuner: Any, candidates: CandidateList, choice: Candidate) -> None:
-    """Leave only the choice to compile; or nothing, if a compile worker or a thread has compiled the choice."""
+    """Leave only the choice in the autotuner's lists.
+
+    If a compile worker or a thread has compiled the choice, the compiled choice is kept, and nothing needs compiling.
+    """
     compiled = []
     for result in (*candidates.compile_results, *autotuner.compile_results):
         if params_of(result.config) == choice.params:

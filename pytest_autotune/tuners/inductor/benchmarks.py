@@ -1,9 +1,9 @@
 """Times Inductor's measurements with the clocks and the race of this package.
 
 Inductor asks ``InductorBenchmarker.benchmark_gpu`` for the time of each template, library call, fused kernel and
-configuration. The part replaces that method. The configurations in a kernel's list can take turns, so they race. Both
-happen only while a part of the adapter measures. If somebody replaced Inductor's benchmarker, Inductor uses it as it
-is.
+configuration. This part of the adapter acts in the method's place while another part has a search. The configurations
+in a kernel's list can take turns, so they race. If the user replaced Inductor's benchmarker, the user's benchmarker
+measures.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from pytest_autotune.tuners.measuring.race import Limits, Race
 from pytest_autotune.tuners.protocol import HookError
 from pytest_autotune.tuners.shared.patches import CallHook, CallResult, HookedCall, Patches
 
-#: The limits for a call that has no rival to take turns with. Inductor's own benchmark takes 25 ms, too. It makes 100
-#: launches, and 30 are enough here because the GPU is kept busy.
+#: The limits for a call that is measured without other candidates. Inductor's own benchmark also takes 25 ms, and makes
+#: 100 launches. Here 30 launches are enough, because the GPU is kept busy.
 ALONE = Limits(each_us=25_000, least=2, most=30)
 _OWNER = "torch._inductor.runtime.benchmarking"
 #: Arguments of Inductor's benchmark that only limit its duration.
@@ -39,7 +39,7 @@ def make_flushing_clock() -> Clock:
 
 
 class _ThreadSearches(threading.local):
-    """The searches of one thread, which end in this thread. Two threads may launch compiled functions at once."""
+    """The searches of one thread. Two threads may launch compiled functions, and so search, at the same time."""
 
     def __init__(self) -> None:
         #: The searches that measure now. Each began inside the search before it.
@@ -72,7 +72,7 @@ class Benchmarks:
 
     @contextmanager
     def measuring(self, tuning: Tuning) -> Iterator[None]:
-        """Time a search, and hold the device for all of it."""
+        """Time a search, and hold the device for the whole search."""
         with self.searching(tuning), self.hold_device():
             yield
 
@@ -85,7 +85,8 @@ class Benchmarks:
         finally:
             self._thread.searches.pop()
             if not self._thread.searches:
-                self._thread.clock = None  # frees the buffer that flushes the cache
+                # The clock has a large buffer on the GPU, with which it flushes the L2 cache.
+                self._thread.clock = None
 
     def hold_device(self) -> AbstractContextManager[None]:
         """Hold the device for a measurement of the search that began last."""
@@ -97,6 +98,7 @@ class Benchmarks:
         module = self._module
         if not self._thread.searches or module is None:
             return False
+        # The user may have replaced the benchmarker, or one of its methods.
         for name in ("benchmark", "benchmark_gpu"):
             function = getattr(type(module.benchmarker), name, None)
             if getattr(function, "__module__", "") != _OWNER:
@@ -104,9 +106,10 @@ class Benchmarks:
         return True
 
     def find_time_ms(self, call: Callable[[], object], arguments: Mapping[str, Any]) -> float | None:
-        """Return the time of a call, or None if Inductor has to time it.
+        """Return the time of a call in milliseconds, or None if Inductor has to time the call.
 
-        If the call fails, Inductor times it, too, and handles the error.
+        Inductor times the call in four cases: no part of the adapter has a search, Inductor passes an argument that is
+        not known here, the call does not run on CUDA, or the call fails. Inductor then handles the error.
 
         :param arguments: the arguments of Inductor's benchmark that differ from their defaults.
         """
@@ -114,7 +117,7 @@ class Benchmarks:
             return None
         if arguments.get("device_type") not in (None, "cuda"):
             return None
-        # Under `config.deterministic`, Inductor raises an error unless the caller declares the measurement harmless.
+        # With `config.deterministic`, Inductor raises an error here unless it declared the measurement as harmless.
         if self._module.torch._inductor.config.deterministic and not arguments.get("is_vetted_benchmarking"):
             return None
         try:
@@ -128,8 +131,9 @@ class Benchmarks:
         """Race the launchers of a kernel, and return the time of each launcher in milliseconds.
 
         :param args: the arguments of the kernel's launch; ``kwargs`` as well.
-        :returns: an empty dictionary if Inductor has to measure the launchers, each by itself.
+        :returns: the times; an empty dictionary if Inductor has to measure the launchers one after the other.
         """
+        # A race needs two launchers, and events of CUDA.
         if not self.is_used or len(launchers) < 2 or autotuner.device_props.type != "cuda":
             return {}
         search = self._thread.searches[-1]
@@ -138,18 +142,21 @@ class Benchmarks:
                 race = Race(self._find_clock(), progress=search.report_race)
                 race.probe(build_runners(autotuner, launchers, args, kwargs))
                 race.finish()
-            except Exception:  # a launcher fails, and Inductor handles the error
+            except Exception:
+                # A launcher fails. Inductor measures all launchers again, and handles the error.
                 return {}
         if race.disturbed:
             search.mark_disturbed()
         times_ms = {}
         for launcher, result in zip(launchers, race.results, strict=True):
             times_ms[launcher] = result.time_us / 1000
-        # Inductor takes the lowest time. The race may choose an earlier launcher that is as good.
+        # Inductor chooses the lowest time. The race may have chosen a launcher that is as good within the error, so
+        # this launcher gets the lowest time.
         times_ms[launchers[race.choice]] = min(times_ms.values())
         return times_ms
 
     def _find_clock(self) -> Clock:
+        """Return the clock of this thread's searches, which is made for the first measurement."""
         if self._thread.clock is None:
             self._thread.clock = self.make_clock()
         return self._thread.clock
@@ -170,7 +177,10 @@ class BenchmarkGpuHook(CallHook):
 
 
 def _list_changed_arguments(call: HookedCall) -> dict[str, Any]:
-    """Return the arguments of Inductor's benchmark that differ from their defaults."""
+    """Return the arguments of Inductor's benchmark that differ from their defaults, by name.
+
+    The arguments of ``**kwargs`` have no defaults, so all of them are returned.
+    """
     changed: dict[str, Any] = {}
     for parameter in inspect.signature(call.original).parameters.values():
         value = call.arguments[parameter.name]
@@ -182,7 +192,9 @@ def _list_changed_arguments(call: HookedCall) -> dict[str, Any]:
 
 
 class KernelArguments:
-    """The arguments of one launch, which Inductor copies for a measurement if the kernel changes them.
+    """The arguments of one launch. Inductor copies the tensors that the kernel changes before each measurement.
+
+    A tensor whose copy does not fit on the device is copied to the host, and restored after the measurement.
 
     :param args: the arguments of the kernel's launch; ``kwargs`` as well.
     """
@@ -204,7 +216,7 @@ class KernelArguments:
         return copied
 
     def restore(self) -> None:
-        """Give arguments that had no room for a copy on the device their old values."""
+        """Restore the tensors that were copied to the host to their values before the launch."""
         self._autotuner.restore_args_from_cpu(self._host_copies)
 
 
@@ -224,7 +236,8 @@ class TimedLauncher:
         return self._launcher(*self._args, **self._kwargs, stream=self._arguments.stream)
 
     def after_launch(self, error: Exception | None) -> None:
-        self._args, self._kwargs = self._arguments.args, self._arguments.kwargs  # frees the copies
+        # The copies are no longer needed, and their memory is freed.
+        self._args, self._kwargs = self._arguments.args, self._arguments.kwargs
         self._arguments.restore()
 
 

@@ -1,11 +1,11 @@
 """Compiles Inductor's kernels in forked children, in a run that dumps.
 
-Inductor starts a process for its workers, and this process imports torch first. That takes 3 to 5 s after the first
-call of a compiled function. Until then Inductor compiles in threads of the test process, which mostly wait for Python's
-lock. A forked child has imported everything.
+Inductor's own compile workers begin with a new process, which imports torch for 3 to 5 s. Meanwhile Inductor compiles
+in threads of the test process, which mostly wait for Python's lock. A forked child has imported everything already.
 
-The test process forks a leader, and the leader forks the children. The children are not children of the test process,
-whose ``os.wait`` belongs to the tests. Each child has a connection, on which it gets jobs until the connection ends.
+The test process forks a leader, and the leader forks the children. If the test process forked the children itself, an
+``os.wait`` of a test could return for a child of the plugin. Each child has a connection, on which it gets jobs until
+the test process closes the connection.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from pytest_autotune.tuners.shared.patches import Patches
 # The names of Inductor's jobs that children can do.
 _COMPILE_JOB = "_worker_compile_triton"
 _READY_JOB = "_get_ready"
-#: The seconds that a child may take for a kernel. If it takes longer, it hangs, and the operating system ends it.
+#: The seconds that a child may take for a kernel. A child that takes longer is taken to hang, and is killed.
 HANGS_S = 300.0
 
 
@@ -54,11 +54,13 @@ class CompileWorkers:
             return
         try:
             pool_class = patches.keep_original(module, "SubprocPool", ["nprocs", "pickler", "kind", "quiesce"])
-        except HookError:  # no choice depends on the pool, so the unknown pool compiles everything
+        except HookError:
+            # This torch has another pool. No choice depends on the pool, so the part does nothing and is not bypassed.
             return
         pools = self._pools
 
-        class HookedPool(ForkedPool):  # Inductor checks that its pool is an instance of its pool class
+        # The replacement must be a class, because Inductor checks that its pool is an instance of `SubprocPool`.
+        class HookedPool(ForkedPool):
             def __init__(self, nprocs: int, *args: Any, **kwargs: Any) -> None:
                 _compute_triton_keys()
                 super().__init__(nprocs, InductorWorkers(module, pool_class, (nprocs, *args), kwargs))
@@ -74,13 +76,15 @@ class CompileWorkers:
 
 
 def _may_fork(session: Session) -> bool:
-    """Whether a run compiles enough candidates in workers, and can fork."""
+    """Whether a run compiles enough candidates for a pool of children, and can fork."""
+    # A run that only loads compiles a single candidate of each kernel.
     if not session.policy.is_dumping:
         return False
     for index in session.indexes:
-        # A worker compiles all candidates of a kernel, of which a loaded choice needs one.
+        # The run also loads choices. A child would compile all candidates of a kernel, and a loaded choice needs one.
         if "inductor.config" in index.list_tuners():
             return False
+    # The variable is the user's decision how Inductor starts its workers.
     return sys.platform.startswith("linux") and "TORCHINDUCTOR_WORKER_START" not in os.environ
 
 
@@ -125,7 +129,10 @@ class InductorWorkers:
         return error
 
     def before_compiling(self) -> None:
-        """Name the ptxas that Inductor brings. Inductor does so before each kernel, as generated code depends on it."""
+        """Have Triton use the ptxas that Inductor brings, as Inductor does before each kernel.
+
+        Triton's cache keys contain the version of ptxas, so this process and the children must use the same ptxas.
+        """
         set_path = getattr(self.module, "_set_triton_ptxas_path", None)
         if set_path is not None:
             set_path()
@@ -138,6 +145,7 @@ class InductorWorkers:
 class JobResult:
     """The result of a job in a child.
 
+    :param is_done: whether the job returned a value.
     :param pickled: the value that the job returned; the traceback as text if it failed.
     """
 
@@ -161,7 +169,7 @@ class PoolJob:
 class ForkedPool:
     """A pool of forked children, in place of Inductor's ``SubprocPool``.
 
-    Each child has a thread in this process, which waits for its results.
+    This process has as many threads as children. A thread sends a job to an idle child and waits for the result.
 
     :param worker_count: the number of children; with one worker the library's own pool does everything.
     """
@@ -180,15 +188,20 @@ class ForkedPool:
                 self._fork(worker_count)
 
     def _fork(self, worker_count: int) -> None:
+        """Fork an intermediate process, which forks the leader of the children and ends.
+
+        The leader then belongs to no test process. The intermediate process begins a process group, whose number is the
+        number of this process. The leader and the children stay in the group, so that :meth:`shutdown` can end them.
+        """
         pairs = [Pipe() for _ in range(worker_count)]
         with warnings.catch_warnings():
-            # Python 3.12 warns of threads, which do not exist in a forked process. The children need none of them.
+            # Python 3.12 warns that the threads of a process do not exist in a forked process. The children need none.
             warnings.simplefilter("ignore")
-            child = os.fork()
-        if child == 0:
+            intermediate = os.fork()
+        if intermediate == 0:
             try:
-                gc.freeze()  # freeing a tensor of the tests would call CUDA
-                os.setsid()  # Ctrl-C is for the tests
+                gc.freeze()  # Python must not free a tensor of the tests here, because this would call CUDA.
+                os.setsid()  # Ctrl-C then reaches only the tests.
                 if os.fork() == 0:
                     _lead([child_end for _, child_end in pairs], self._library)
             finally:
@@ -196,9 +209,10 @@ class ForkedPool:
         for own_end, child_end in pairs:
             child_end.close()
             self._idle_connections.put(own_end)
-        with suppress(ChildProcessError):  # a signal handler of the tests has waited for it
-            os.waitpid(child, 0)
-        self._group = child
+        # A signal handler of the tests may have waited for the process already.
+        with suppress(ChildProcessError):
+            os.waitpid(intermediate, 0)
+        self._group = intermediate
 
     @property
     def is_alive(self) -> bool:
@@ -206,9 +220,10 @@ class ForkedPool:
         return bool(self._group) and self._process_id == os.getpid()
 
     def submit(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Future[Any]:
-        """Have a worker call a function, as Inductor asks its own pool."""
+        """Have a worker call a function, as the method of Inductor's own pool does."""
         job = PoolJob(function, args, kwargs)
         name = getattr(function, "__name__", "")
+        # Inductor asks whether the workers have started. Forked children are ready at once.
         if self.is_alive and name == _READY_JOB:
             ready: Future[Any] = Future()
             ready.set_result(job.run())
@@ -223,13 +238,16 @@ class ForkedPool:
 
         :raises Exception: the error that the library expects, if the job fails.
         """
-        connection = self._idle_connections.get()  # there are as many connections as threads
+        # This never waits, because the pool has as many connections as threads.
+        connection = self._idle_connections.get()
         try:
             connection.send(pickled_job)
             result: JobResult = connection.recv()
-        except (EOFError, ConnectionError):  # the child has died
-            if not self._group:  # because the pool was shut down
+        except (EOFError, ConnectionError):
+            # The child has died, because the pool was shut down.
+            if not self._group:
                 raise
+            # The child has died for another reason, for example a lack of memory.
             return self._submit_to_library(job).result()
         finally:
             self._idle_connections.put(connection)
@@ -238,6 +256,7 @@ class ForkedPool:
         return pickle.loads(result.pickled)
 
     def _submit_to_library(self, job: PoolJob) -> Future[Any]:
+        """Have the library's own pool do a job. The first such job starts the pool."""
         with self._lock:
             if self._library_pool is None:
                 self._library_pool = self._library.start_pool()
@@ -252,13 +271,14 @@ class ForkedPool:
         """Do nothing: the children stay awake. Inductor lets its own pool sleep."""
 
     def shutdown(self, *args: Any, **kwargs: Any) -> None:
-        """End the children, whatever they compile."""
+        """End the children at once, even while they compile."""
+        # A forked child of the tests has a copy of this object. The children of the pool belong to its parent.
         if self._process_id != os.getpid():
             return
         group = self._group
         self._group = 0
         if group:
-            with suppress(ProcessLookupError):  # they have died
+            with suppress(ProcessLookupError):  # all processes of the group have ended
                 os.killpg(group, signal.SIGKILL)
         self._threads.shutdown(cancel_futures=True)
         while not self._idle_connections.empty():
@@ -272,23 +292,24 @@ class ForkedPool:
 
 
 def _end_after(seconds: float) -> None:
-    """Have the operating system end this process after so many seconds; 0 lets it live."""
+    """Have the operating system end this process after so many seconds; 0 cancels the earlier request."""
     signal.setitimer(signal.ITIMER_REAL, seconds)
 
 
 def _lead(connections: Sequence[Connection], library: WorkerLibrary) -> None:
-    """Fork the children, one for each connection, and wait for their end."""
+    """Prepare this process, fork a child for each connection, and wait for the end of the children."""
     _disconnect([connection.fileno() for connection in connections])
     sys.settrace(None)
     warnings.simplefilter("ignore")  # some libraries warn of forks
     for handled in (signal.SIGALRM, signal.SIGCHLD, signal.SIGTERM):
         signal.signal(handled, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGALRM])
-    # A thread of the test process may have had a lock at the fork. Nobody releases this lock here.
+    # A thread of the test process may have held a lock at the time of the fork. This process has no such thread, so
+    # nothing releases the lock. If the preparation waits for the lock, the operating system ends this process.
     _end_after(HANGS_S / 5)
     library.prepare_child()
     _end_after(0)
-    gc.freeze()  # a collection would copy the memory that the children share
+    gc.freeze()  # A garbage collection would write to the memory that the children share, and so copy it.
     for number, connection in enumerate(connections):
         if os.fork() == 0:
             for later_connection in connections[number + 1 :]:
@@ -312,9 +333,12 @@ def _work(connection: Connection) -> None:
 
 
 def _disconnect(kept: Collection[int]) -> None:
-    """Let all open files lead nowhere. They stay open: no new file gets a number that some library writes to.
+    """Redirect all open files to ``/dev/null``.
 
-    :param kept: the numbers of the files that are kept.
+    The files are not closed. A new file would get the number of a closed file, and a library that still writes to this
+    number would write into the new file.
+
+    :param kept: the numbers of the files that are not redirected.
     """
     nowhere = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
     for descriptor in map(int, os.listdir("/proc/self/fd")):
@@ -325,6 +349,7 @@ def _disconnect(kept: Collection[int]) -> None:
 
 
 def _run_job(pickled_job: bytes) -> JobResult:
+    """Do a job in a child, and return its value, or the traceback of its error."""
     try:
         job: PoolJob = pickle.loads(pickled_job)
         return JobResult(True, pickle.dumps(job.run()))
@@ -335,11 +360,13 @@ def _run_job(pickled_job: bytes) -> JobResult:
 def _compute_triton_keys() -> None:
     """Have Triton compute the parts of its cache keys, for this process and for the children.
 
-    Triton asks for the version of ptxas once in a process, and Inductor names another ptxas when it compiles. A child
-    that asked later than this process would compile for other keys.
+    A key contains the version of ptxas, for which Triton asks only once in a process. Inductor changes to another ptxas
+    before it compiles. A child that asked after this change would compute other keys than this process, and this process
+    would not find the compiled kernels.
     """
     with suppress(Exception):
         import_module("torch._inductor.runtime.triton_compat").triton_key()
+        # The next lines need the architecture of the GPU, and must not initialise CUDA.
         if not devices.cuda_is_initialised():
             return
         gpu = devices.current_gpu()
@@ -350,7 +377,7 @@ def _compute_triton_keys() -> None:
 
 
 def _keep_driver() -> None:
-    """Stand in for a function that asks CUDA for the current device: a forked process must not."""
+    """Do nothing, in place of a function that asks CUDA for the current device. CUDA fails in a forked process."""
 
 
 def prepare_inductor() -> None:
@@ -359,7 +386,8 @@ def prepare_inductor() -> None:
     codecache = import_module("torch._inductor.codecache")
     utils: Any = import_module("torch._inductor.compile_worker.utils")
     utils._IN_TOPLEVEL_PROCESS = False
-    # This clears only the copy of a child. The test process keeps the modules that it has loaded.
+    # A module that the test process loaded may hold an autotuner that was already compiled or changed. Children load
+    # the modules anew. The test process has its own copy of this cache, which stays as it is.
     codecache.PyCodeCache.cache_clear()
     heuristics.triton_helpers.set_driver_to_gpu = _keep_driver
     codecache.torch_key()  # takes a while, and is the same in all children

@@ -1,9 +1,12 @@
 """``inductor.fusion`` and ``inductor.pad_mm``: measurements that decide on the shape of a graph.
 
-Inductor decides whether to fuse kernels by the times of the fused and the unfused kernels, which
-``TritonScheduling.benchmark_codegened_module`` measures. Inductor decides whether to pad the operands of a matrix
-product in ``torch._inductor.fx_passes.pad_mm``. The parts replace these functions. Inductor's files with earlier times
-are neither read nor written.
+- Fusion: Inductor compares the time of a fused kernel with the times of the unfused kernels. Its function
+  ``TritonScheduling.benchmark_codegened_module`` measures one kernel.
+- Padding: Inductor compares a matrix product with and without padded operands, in the module
+  ``torch._inductor.fx_passes.pad_mm``.
+
+The parts of the adapter replace these functions. They also keep Inductor from reading and writing its own files with
+times of earlier runs, because a time from such a file would come from no lookup.
 """
 
 from __future__ import annotations
@@ -40,7 +43,7 @@ _UNKNOWN_KERNEL = "triton_fused"
 
 
 class FusionQuestion(Question):
-    """Asks for the time of a fused, or unfused, kernel."""
+    """Asks for the time of a single kernel, which is fused or unfused."""
 
     def offers(self, entry: Entry) -> bool:
         """Whether the entry holds a time."""
@@ -70,6 +73,9 @@ class Fusions:
 class KernelNameHook(CallHook):
     """Notes the names of kernels, after ``generate_kernel_code_from_nodes``.
 
+    The code that Inductor generates to measure a kernel has no name, only a placeholder. The hook computes the name
+    from the nodes of the graph, so that an entry can be told by its kernel.
+
     :param module: Inductor's module that generates Triton code.
     """
 
@@ -80,7 +86,8 @@ class KernelNameHook(CallHook):
 
     def note(self, call: HookedCall, result: Any) -> None:
         """Note the name of the kernel in a generated module."""
-        with suppress(Exception):  # the kernel then has the name of an unknown kernel
+        # After an error, the kernel has the name of an unknown kernel.
+        with suppress(Exception):
             name = _kernel_name_in_graph(self._module, call.arguments["nodes"])
             self._names[digest(result.strip())] = name
 
@@ -115,26 +122,24 @@ class FusionHook(CallHook):
 
     def ask(self, call: HookedCall) -> CallResult | CallInstead | None:
         """Return the time of the entry, or have Inductor measure the kernel."""
-        module, n_spills_threshold = call.arguments["mod"], call.arguments["n_spills_threshold"]
+        module = call.arguments["mod"]
         source = Path(module.__file__).read_text(encoding="utf-8")
         kernel_name = self._names.find_name(source)
         if self._session.is_paused or self._session.ignores(FUSION, kernel_name):
             return None
-        # A kernel that spills more registers than the threshold counts as infinitely slow.
-        code = measured_module_digest(f"{source}\n{n_spills_threshold = }\n")
-        torch_device = self._module.V.graph.get_current_device_or_throw()
-        device = device_of(torch_device.type, torch_device.index)
-        problem = Problem(FUSION, kernel_name, (Value("code", code, "digest"),), device)
+        problem = self._build_problem(kernel_name, source, call.arguments["n_spills_threshold"])
         question = FusionQuestion(problem, label="whether to fuse", versions=versions())
         tuning = call.enter(self._session.tuning(question))
         if tuning.entry is not None:
             return _build_result(tuning.entry, module.__file__)
-        with suppress(Exception):  # Inductor handles the error when it measures
+        # The kernel is compiled before the measurement takes the device. Inductor handles an error when it measures.
+        with suppress(Exception):
             if not module.triton_.launchers:
                 module.triton_.precompile()
-        # Inductor looks for a file with the time beside the module, and leaves one there.
+        # Inductor reads the time from a file beside the module, if there is such a file, and else writes the file. In
+        # an empty folder it finds no file, and the folder is removed after the call.
         folder = call.enter(tempfile.TemporaryDirectory())
-        copy = SimpleNamespace(
+        module_in_folder = SimpleNamespace(
             __file__=str(Path(folder) / "module.py"),
             get_args=module.get_args,
             call=module.call,
@@ -142,7 +147,17 @@ class FusionHook(CallHook):
         )
         call.enter(self._benchmarks.measuring(tuning))
         call.state = FusionMeasurement(tuning, module.__file__)
-        return call.with_arguments(mod=copy)
+        return call.with_arguments(mod=module_in_folder)
+
+    def _build_problem(self, kernel_name: str, source: str, n_spills_threshold: object) -> Problem:
+        """Return the problem of one kernel.
+
+        :param n_spills_threshold: a kernel that spills more registers than this number counts as infinitely slow.
+        """
+        code = measured_module_digest(f"{source}\n{n_spills_threshold = }\n")
+        torch_device = self._module.V.graph.get_current_device_or_throw()
+        device = device_of(torch_device.type, torch_device.index)
+        return Problem(FUSION, kernel_name, (Value("code", code, "digest"),), device)
 
     def note(self, call: HookedCall, result: Any) -> CallResult | None:
         """Record the time that Inductor measured, and return it as a load will."""
@@ -166,6 +181,8 @@ def _build_result(entry: Entry, path: str) -> CallResult:
 
 def _kernel_name_in_graph(module: Any, nodes: Any) -> str:
     """Return the name that a kernel of these nodes would have in a graph, without its number.
+
+    Examples: ``triton_poi_fused_add_relu``, ``triton_red_fused_sum``, ``triton_tem_fused_mm``.
 
     :param module: Inductor's module that generates Triton code.
     """
@@ -192,11 +209,11 @@ class PaddingQuestion(Question):
 class PaddingDecision:
     """A decision about a matrix product, which Inductor makes now.
 
-    :param call: the call of ``should_pad``. Everything that the decision enters ends with the call.
+    :param call: the call of ``should_pad``. The contexts of the decision, such as its tuning, end with the call.
     :param op: for example ``"aten.mm"``.
-    :param device: the device of the operands, as torch has it.
-    :param sizes: the measured sizes; empty if Inductor's key has them.
-    :param tuning: the search, if Inductor measures.
+    :param device: the device of the operands, a ``torch.device``.
+    :param sizes: the measured sizes; empty if Inductor's key has all sizes.
+    :param tuning: the search; None if Inductor does not measure, or does not measure yet.
     """
 
     call: HookedCall
@@ -217,8 +234,13 @@ class _ThreadDecisions(threading.local):
 class Paddings:
     """The part of the adapter for the padding of matrix products.
 
-    Inductor calls ``should_pad``, which asks Inductor's cache for the decision. If there is none, Inductor measures and
-    writes the decision to its cache. The hooks of this part stand in for that cache.
+    Inductor calls ``should_pad``, and this function calls Inductor's cache in up to four steps. The hooks of this part
+    answer in place of the cache:
+
+    1. ``get_cached_should_pad`` returns the decision. If it returns None, the function measures.
+    2. ``get_cached_base_mm_benchmark_time`` returns the time of the product without padding, if it is known.
+    3. ``set_cached_base_mm_benchmark_time`` keeps this time.
+    4. ``set_cached_should_pad`` keeps the decision.
     """
 
     tuner = PADDING
@@ -227,7 +249,7 @@ class Paddings:
     def __init__(self, benchmarks: Benchmarks) -> None:
         self.benchmarks = benchmarks
         self._thread = _ThreadDecisions()
-        #: Times of products without padding. Inductor measures such a time once for several decisions.
+        #: Times of products without padding, by Inductor's key. Several decisions use the same time.
         self.unpadded_times_ms: dict[str, float] = {}
 
     def hook(self, module: ModuleType, session: Session, patches: Patches) -> None:
@@ -248,7 +270,10 @@ class Paddings:
 
     @property
     def decision(self) -> PaddingDecision | None:
-        """The decision of this thread. None: Inductor makes no decision now, or a decision without the plugin."""
+        """The decision that Inductor makes in this thread.
+
+        None if Inductor makes no decision now, or if the plugin does not act on the decision.
+        """
         if not self._thread.decisions:
             return None
         return self._thread.decisions[-1]
@@ -287,7 +312,8 @@ class FindDecisionHook(CallHook):
         decision = self._paddings.decision
         if decision is None:
             return None
-        if self._module.torch._inductor.config.deterministic:  # Inductor then decides without a measurement
+        # Inductor decides without a measurement, so there is nothing to record or load.
+        if self._module.torch._inductor.config.deterministic:
             return CallResult(None)
         problem = self._build_problem(decision, call.arguments["key"])
         question = PaddingQuestion(problem, label="whether to pad", versions=versions())
@@ -299,6 +325,10 @@ class FindDecisionHook(CallHook):
         return CallResult(None)
 
     def _build_problem(self, decision: PaddingDecision, inductors_key: str) -> Problem:
+        """Return the problem of a decision.
+
+        :param inductors_key: Inductor's own key of the decision, with the shapes, strides and dtypes of the operands.
+        """
         values = [Value("inputs", inductors_key)]
         if decision.sizes:
             values.append(Value("sizes", decision.sizes))
@@ -320,8 +350,8 @@ class RecordDecisionHook(CallHook):
         if decision is None:
             return None
         if decision.tuning is not None:
-            # The entry has no choice, so a dump always keeps the last measurement, as it keeps the last times. The
-            # decision shapes the rest of the graph.
+            # The decision is recorded as a candidate and not as the choice. A dump may keep an older choice whose time
+            # is nearly the same. It must keep the newest decision, because the rest of the graph depends on it.
             decision.tuning.record(None, [Candidate(params=(Value("pad", bool(call.arguments["value"])),))])
         return CallResult(None)
 
@@ -354,9 +384,9 @@ class NoteTimeHook(CallHook):
 
 
 def _measured_sizes_text(*operands: Any) -> str:
-    """Return the sizes that Inductor measures; an empty text if its key has all of them.
+    """Return the sizes that Inductor measures, for example ``[100, 64], [64, 32]``; empty if Inductor's key has them.
 
-    If a size is symbolic, Inductor's key has its symbol, and Inductor measures the size of the first call.
+    If a size is symbolic, Inductor's key has only the symbol. Inductor then measures with the size of the first call.
     """
     texts = []
     has_symbols = False
@@ -377,7 +407,7 @@ def _measured_sizes_text(*operands: Any) -> str:
 
 
 def _find_decision(entry: Entry) -> bool | None:
-    """Return the decision that an entry holds; None if it holds something else."""
+    """Return the decision that an entry holds, which is the value ``pad`` of its only candidate; else None."""
     values = []
     for candidate in entry.candidates:
         values += [value.value for value in candidate.params if value.name == "pad"]

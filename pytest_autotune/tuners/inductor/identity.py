@@ -1,9 +1,9 @@
 """Computes the names and keys of Inductor's problems.
 
-Inductor's generated text depends on the number of a kernel, the index of a device, cache folders and cache switches.
-A problem depends on none of these: they are left out. A problem depends on shapes, dtypes and the body of a kernel.
-Every text here is part of committed caches: a change makes their entries miss. The keys of template decisions are in
-:mod:`.template_key`.
+A problem depends on shapes, dtypes and the body of a kernel. Inductor's generated text also depends on the number of
+the kernel, the index of the device, cache folders and cache switches. The functions here leave these parts out, so that
+equal kernels have equal keys. Every text here is part of committed caches: a change makes their entries miss. The keys
+of template decisions are in :mod:`.template_key`.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from pytest_autotune.tuners.source.code_text import token_text
 from pytest_autotune.tuners.source.libraries import list_versions
 from pytest_autotune.tuners.source.source_digest import digest
 
-#: Settings in ``inductor_meta`` that decide which candidates there are and how Inductor searches. The key names the
-#: settings that are on. A test may switch them on, and leave them on for the tests after it.
+#: Settings in ``inductor_meta`` that decide which candidates Inductor offers and how it searches. The key names the
+#: settings that are on, because a reader has to see them: a test may leave such a setting on for the tests after it.
 _SWITCHES = (
     "are_deterministic_algorithms_enabled",
     "batch_invariant",
@@ -35,7 +35,7 @@ _SWITCHES = (
     "max_autotune",
     "max_autotune_pointwise",
 )
-#: Further such settings. They are part of the digest ``search``.
+#: Further settings that decide about the candidates and the search. They are part of the digest ``search``.
 _SEARCH_SETTINGS = (
     "autotune_pointwise",
     "combo_tuning_groups",
@@ -74,7 +74,7 @@ def versions() -> Versions:
 
 
 def device_of(kind: str, index: int | None) -> Device:
-    """Return the device of a torch device, given by its type and index.
+    """Return the device of a cache for a device of torch.
 
     :param kind: for example ``"cuda"``. The device of a CPU has the number of threads that torch uses.
     :param index: None for the current GPU.
@@ -93,7 +93,7 @@ def device_of(kind: str, index: int | None) -> Device:
 
 
 def kernel_name(autotuner: Any) -> str:
-    """Return the name of a generated kernel without its number in the graph."""
+    """Return the name of a generated kernel without its number in the graph: ``triton_poi_fused_add``."""
     name = autotuner.inductor_meta.get("kernel_name") or autotuner.fn.__name__
     return _KERNEL_NUMBER.sub("", str(name))
 
@@ -106,6 +106,13 @@ def is_placeholder(autotuner: Any) -> bool:
 def kernel_key(autotuner: Any, list_digest: str) -> tuple[Value, ...]:
     """Return the key of a kernel: its code, the search for its choice, and its sizes for readers.
 
+    Example::
+
+        code      <digest>
+        search    <digest>
+        settings  default
+        xnumel    4096
+
     :param list_digest: the digest of the list of candidates.
     """
     switches = [name for name in _SWITCHES if autotuner.inductor_meta.get(name)]
@@ -114,9 +121,10 @@ def kernel_key(autotuner: Any, list_digest: str) -> tuple[Value, ...]:
         Value("search", _search_digest(autotuner, list_digest), "digest"),
         Value("settings", ", ".join(switches) or "default", "settings"),
     ]
-    # A size that stands twice keeps its place and has its last value.
+    # The source may assign a size twice. The dict then keeps the place of the first and the value of the last.
     sizes = dict(_SIZE.findall(autotuner.fn.src))
     for name, size in sizes.items():
+        # Inductor computes rnumel from r0_numel, which is in the key.
         if name != "rnumel":
             key.append(Value(name, int(size)))
     return tuple(key)
@@ -134,6 +142,7 @@ def dtypes(autotuner: Any) -> str:
 
 
 def _search_digest(autotuner: Any, list_digest: str) -> str:
+    """Return the digest of the candidates, and of the settings that limit or extend the search."""
     meta = autotuner.inductor_meta
     names = [name for name in _SEARCH_SETTINGS if meta.get(name)]
     names += [name for name, default in _DEFAULT_SETTINGS.items() if meta.get(name, default) != default]
@@ -144,6 +153,10 @@ def _search_digest(autotuner: Any, list_digest: str) -> str:
 
 
 def _code_digest(autotuner: Any) -> str:
+    """Return the digest of all that decides what a kernel computes: its source, its helpers and Triton's signature.
+
+    The name of the kernel and its device are no part of the digest.
+    """
     parts = [
         str(getattr(autotuner.heuristic_type, "name", autotuner.heuristic_type)),
         str(autotuner.size_hints),
@@ -159,7 +172,10 @@ def _code_digest(autotuner: Any) -> str:
 
 
 def _stable_text(value: Any) -> str:
-    """Return the text of a value without addresses, which differ between processes."""
+    """Return the text of a value without memory addresses, which differ between processes.
+
+    The text of a mapping does not depend on the order of its keys.
+    """
     if isinstance(value, Mapping):
         return repr(sorted((str(name), _stable_text(inner)) for name, inner in value.items()))
     if isinstance(value, (list, tuple)) and any(_needs_own_text(part) for part in value):
@@ -173,12 +189,13 @@ def _needs_own_text(value: Any) -> bool:
 
 
 def without_addresses(text: str) -> str:
-    """Return the text without the addresses in the ``repr`` of objects."""
+    """Return the text without memory addresses: ``<function f at 0x7f01>`` becomes ``<function f>``."""
     return _ADDRESS.sub("", text)
 
 
 def _list_helpers(autotuner: Any) -> list[str]:
-    """Return the code of the helper functions and constants beside a kernel in its module."""
+    """Return the code of the helper functions and constants that a kernel's module has besides the kernel."""
+    # A kernel without a readable module has no helpers.
     try:
         source = Path(autotuner.filename or "").read_text(encoding="utf-8")
         module = ast.parse(source)
@@ -209,7 +226,10 @@ def measured_module_digest(source: str) -> str:
 
 
 def without_place(source: str) -> str:
-    """Return a generated module without the text that depends on the GPU's index and on the caches."""
+    """Return a generated module without the text that depends on the GPU's index and on the caches.
+
+    Example: ``torch.cuda.set_device(1)`` becomes ``torch.cuda.set_device()``, and ``cuda:1`` becomes ``cuda``.
+    """
     source = re.sub(r"DeviceProperties\([^)]*\)", "", source)
     source = re.sub(rf"'(?:{_CACHE_SWITCHES})': [^,}}]+,? ?", "", source)
     source = re.sub(r"\b(cuda|hip|xpu):\d+", r"\1", source)
@@ -223,7 +243,8 @@ def without_place(source: str) -> str:
 def inputs_key(inputs: str) -> list[Value]:
     """Return the part of a key that describes an operation's inputs, and the way of measuring if it is unusual.
 
-    :param inputs: Inductor's own key of the inputs.
+    :param inputs: Inductor's own key of the inputs: a list of tensors, and since torch 2.15 the way of measuring. An
+        example is ``[('cpu', 'torch.float32', 8, 4, 4, 1, 0)]:benchmark_policy=eager``.
     """
     tensors, policy = inputs, ""
     match = _INPUTS_AND_POLICY.fullmatch(inputs)
@@ -250,7 +271,11 @@ def inputs_text(inputs: str) -> str:
 def _tensor_text(tensor: Sequence[Any]) -> str:
     """Describe a tensor for readers.
 
+    Example: ``("cpu", "torch.float32", 8, 4, 1, 8, 0)`` gives ``cpu float32[8, 4] strides [1, 8]``. Strides without
+    gaps and an offset of 0 are left out.
+
     :param tensor: device type, dtype, all sizes, all strides, and the offset.
+    :raises ValueError: if the number of strides differs from the number of sizes.
     """
     kind, dtype, *numbers, offset = tensor
     rank, remainder = divmod(len(numbers), 2)
@@ -266,7 +291,10 @@ def _tensor_text(tensor: Sequence[Any]) -> str:
 
 
 def contiguous_strides(sizes: Sequence[Any]) -> list[Any]:
-    """Return the strides of a tensor without gaps. The strides before a symbolic size are unknown: -1."""
+    """Return the strides of a tensor without gaps: ``[8, 4]`` gives ``[4, 1]``.
+
+    A stride that depends on a symbolic size is unknown, and is -1: ``[8, s0]`` gives ``[-1, 1]``.
+    """
     strides, stride = [], 1
     for size in reversed(sizes):
         strides.append(stride)

@@ -1,9 +1,9 @@
 """``inductor.config``: block sizes and warps of the Triton kernels that Inductor generates.
 
-The part replaces ``CachingAutotuner.precompile``, which compiles the candidates, so that only the choice is compiled on
-a hit. It also replaces the methods with which Inductor measures candidates. In a search, the candidates of the list
-race. Whatever else Inductor measures, for example in a coordinate descent, is noted as Inductor measured it.
-:mod:`.generated_kernel` has the way of each kernel.
+The part replaces ``CachingAutotuner.precompile``, which compiles all candidates. On a hit, only the choice is compiled.
+The part also replaces the methods with which Inductor measures candidates. In a search, the candidates of the list
+race. Inductor itself measures further candidates, for example in a coordinate descent, and the part notes their times.
+:mod:`.generated_kernel` takes each kernel from its compilation to its choice.
 """
 
 from __future__ import annotations
@@ -75,7 +75,10 @@ class PrecompileHook(CallHook):
     def ask(self, call: HookedCall) -> CallResult | None:
         """Compile the choice, or have Inductor compile all candidates."""
         autotuner, reload_kernel = call.arguments["self"], call.arguments["reload_kernel"]
-        if call.arguments["warm_cache_only"] or not self._tools.acts_on(autotuner):
+        # A compile worker compiles candidates for another process.
+        if call.arguments["warm_cache_only"]:
+            return None
+        if not self._tools.acts_on(autotuner):
             return None
         if self._is_precompiled(autotuner):
             return CallResult(None)
@@ -95,17 +98,23 @@ class PrecompileHook(CallHook):
             call.state.end_compiling_all()
 
     def _is_precompiled(self, autotuner: Any) -> bool:
-        """Whether another graph has the same kernel, which is loaded, or which its first launch loads."""
+        """Whether the autotuner was compiled for another graph, so that nothing remains to be done."""
+        # The kernel waits for its first launch, which loads the kernel or asks for the choice.
         if "run" in vars(autotuner):
             return True
+        # The kernel is loaded.
         return autotuner in self._list_digests and bool(autotuner.launchers)
 
     def _build_question(self, autotuner: Any, reload_kernel: Any) -> KernelQuestion | None:
-        """Return the question for the choice of a kernel; None if there is nothing to choose, or no stable key."""
+        """Return the question for the choice of a kernel.
+
+        :returns: None if Inductor has nothing to choose, or if a configuration has no stable form.
+        """
         autotuners.take_fresh_candidates(autotuner, reload_kernel)
         candidates = autotuners.read_candidates(autotuner)
         if candidates is None:
             return None
+        # A second graph may compile the same autotuner, whose list then holds only the choice. The first digest counts.
         digest_of_own_cache = autotuners.detach_own_cache(autotuner)
         list_digest = self._list_digests.get(autotuner) or digest_of_own_cache
         if not list_digest:
@@ -175,5 +184,6 @@ class BenchHook(CallHook):
         autotuner = call.arguments["self"]
         if isinstance(call.state, GeneratedKernel):
             call.state.note_time(call.arguments["launcher"], result)
+        # Inductor chooses among several launchers without a search that the plugin began.
         elif len(autotuner.launchers) > 1 and self._tools.acts_on(autotuner):
             self._untracked.add(kernel_name(autotuner))

@@ -1,8 +1,15 @@
 """Computes the key of a decision among templates: everything that Inductor's own cache tells apart.
 
-Inductor's cache has the operation, its inputs, and the digest of each candidate's code. That digest changes with every
-version of torch. The arguments of a library call and the sizes say the same in most decisions, so the digest is in the
-key only if a decision has neither. Every text here is part of committed caches: a change makes their entries miss.
+Inductor's cache has the operation, its inputs, and the digest of each candidate's code. The digest changes with every
+version of torch, so the key here avoids it. The key has the arguments of the library calls and the sizes instead, which
+tell the same decisions apart. Only if these are not enough, the key has the digest.
+
+The key of a product of two matrices is, for example::
+
+    inputs     cuda bfloat16[512, 256], cuda bfloat16[256, 1024] strides [1, 256]
+    precision  highest
+
+Usual values are left out. Every text here is part of committed caches: a change makes their entries miss.
 """
 
 from __future__ import annotations
@@ -59,15 +66,16 @@ def template_key(torch: Any, choices: Sequence[Any], op: str, inputs: str, hint:
     :param hint: the size that Inductor compiles for, if it compiles for several sizes.
     """
     is_on_gpu = choices[0].layout.device.type != "cpu"
-    calls = [inner_choice(choice) for choice in choices if is_library_call(choice)]
+    library_calls = [inner_choice(choice) for choice in choices if is_library_call(choice)]
     key = [*inputs_key(inputs), Value("precision", torch.get_float32_matmul_precision())]
     if hint is not None:
         key.append(plain_value("hint", hint))
-    key += _list_arguments(calls)
-    sizes = _symbolic_sizes_text(choices[0])
-    key += _list_unusual_tensors(torch, choices[0], sizes)
-    # Only the code of a template for a GPU says by what its symbolic sizes can be divided.
-    if not calls or (sizes and is_on_gpu):
+    key += _list_arguments(library_calls)
+    symbolic_sizes = _symbolic_sizes_text(choices[0])
+    key += _list_unusual_tensors(torch, choices[0], symbolic_sizes)
+    # Without a library call, only the code has the arguments of the operation. With symbolic sizes, only the code of a
+    # template for a GPU says by which numbers the sizes can be divided.
+    if not library_calls or (symbolic_sizes and is_on_gpu):
         key.append(Value("code", _digest_of_codes(choices), "digest"))
     settings = _list_settings(torch, op, is_on_gpu)
     if settings:
@@ -76,7 +84,7 @@ def template_key(torch: Any, choices: Sequence[Any], op: str, inputs: str, hint:
 
 
 def inner_choice(choice: Any) -> Any:
-    """Return the candidate inside a wrapper that only prepares the candidate's inputs."""
+    """Return the candidate inside a wrapper that only prepares the candidate's inputs; else the candidate itself."""
     return getattr(choice, "_wrapped", choice)
 
 
@@ -94,7 +102,10 @@ def is_library_call(choice: Any) -> bool:
 
 
 def _list_settings(torch: Any, op: str, is_on_gpu: bool) -> list[str]:
-    """Return the settings that decide which candidates there are or how a library computes, if they are not usual."""
+    """Return the unusual settings that decide which candidates Inductor offers, or how a library computes.
+
+    The key has no setting that does not matter: C++ settings on a GPU, or switches for convolutions in a product.
+    """
     config = torch._inductor.config
     settings = _list_unusual_backends(config, op, is_on_gpu)
     settings += list_changed(config, _DEFAULT_SETTINGS)
@@ -148,16 +159,20 @@ def _list_changed_cpp_settings(config: Any) -> list[str]:
 
 
 def _is_convolution(op: str) -> bool:
+    """Whether an operation is a convolution, for example ``"convolution"``."""
     return op.startswith("conv")
 
 
 def _list_unusual_backends(config: Any, op: str, is_on_gpu: bool) -> list[str]:
-    """Return the setting of the backends, if a backend that can compute on the device was added or left out."""
+    """Return the setting of the backends, if it is unusual: ``["max_autotune_gemm_backends=ATEN"]``.
+
+    The setting is unusual if the user added or left out a backend that can compute on the device.
+    """
     name = "max_autotune_gemm_backends"
     if _is_convolution(op):
         name = "max_autotune_conv_backends"
     backends = {backend.strip().upper() for backend in str(getattr(config, name, "")).split(",")}
-    # A GPU has no candidates in C++, and a CPU has none in Triton.
+    # A backend without candidates on this device does not count: C++ on a GPU, Triton on a CPU.
     if is_on_gpu:
         usual, impossible = {"ATEN", "TRITON"}, "CPP"
     else:
@@ -172,11 +187,15 @@ def _list_unusual_backends(config: Any, op: str, is_on_gpu: bool) -> list[str]:
 
 
 def _list_arguments(calls: Sequence[Any]) -> list[Value]:
-    """Return the arguments of library calls without their inputs. An argument with several values has all of them."""
+    """Return the arguments of library calls without their inputs, for example ``stride=(2, 2)`` of a convolution.
+
+    Several library calls may compute the same operation. If their arguments differ, the key has all values. Arguments
+    that are absent, off or usual are left out.
+    """
     values_by_name: dict[str, set[Any]] = {}
     for call in calls:
         for name, value in call.kwargs.items():
-            values_by_name.setdefault(name, set()).add(_readable(name, value))
+            values_by_name.setdefault(name, set()).add(_scalar_or_text(name, value))
     arguments = []
     for name, values in sorted(values_by_name.items()):
         value = _single_value(values)
@@ -186,7 +205,10 @@ def _list_arguments(calls: Sequence[Any]) -> list[Value]:
 
 
 def _single_value(values: set[Any]) -> Any:
-    """Return the only value of an argument. Several values become a text, without the values for "off"."""
+    """Return the only value of an argument; if it has several values, their text.
+
+    None and False mean "off". They are left out if another value remains: ``{False, "fp32"}`` gives ``"fp32"``.
+    """
     if len(values) > 1:
         values = values - {None, False}
     if len(values) == 1:
@@ -195,20 +217,24 @@ def _single_value(values: set[Any]) -> Any:
     return ", ".join(sorted(map(str, values)))
 
 
-def _readable(name: str, value: Any) -> Any:
-    """Return a scalar as it is, and the text of any other value."""
+def _scalar_or_text(name: str, value: Any) -> Any:
+    """Return a scalar as it is, and the text of any other value: ``torch.float16`` gives ``"float16"``."""
     with suppress(UncacheableError):
         return plain_value(name, value).value
     return without_addresses(str(value)).removeprefix("torch.")
 
 
 class _SymbolNames:
-    """Gives symbols the numbers 0, 1, … in the order in which they appear: torch's own numbers change."""
+    """Gives symbols the numbers 0, 1, … in the order in which they appear.
+
+    torch's own numbers, such as the 77 of ``s77``, may change from run to run.
+    """
 
     def __init__(self) -> None:
         self._new_names: dict[str, str] = {}
 
     def rename(self, match: re.Match[str]) -> str:
+        """Return the new name of a symbol: ``s0`` for the first symbol ``s77``, and again for each later ``s77``."""
         return self._new_names.setdefault(match.group(), f"{match.group(1)}{len(self._new_names)}")
 
 
@@ -218,7 +244,10 @@ def _is_symbolic(numbers: Sequence[Any]) -> bool:
 
 
 def _symbolic_sizes_text(choice: Any) -> str:
-    """Return the sizes and strides of the inputs; an empty text if no size is symbolic."""
+    """Return the sizes and strides of the inputs; an empty text if no size or stride is symbolic.
+
+    Example: ``[s0, 64] strides [64, 1], [64, 32] strides [32, 1]``.
+    """
     texts = []
     has_symbols = False
     for node in choice.input_nodes:
@@ -231,17 +260,24 @@ def _symbolic_sizes_text(choice: Any) -> str:
 
 
 def _list_unusual_tensors(torch: Any, choice: Any, sizes: str) -> list[Value]:
-    """Return the values that describe the inputs and the result, if they differ from those of nearly every product."""
+    """Return the values of the key that describe unusual inputs or results. Nearly every product has none of them.
+
+    :param sizes: the text of symbolic sizes, or an empty text.
+    """
     texts = {"sizes": sizes, "output": _output_text(choice), "unaligned": _unaligned_text(torch, choice)}
     return [Value(name, text) for name, text in texts.items() if text]
 
 
 def _output_text(choice: Any) -> str:
-    """Return the dtype of the result if it differs from the inputs' dtype, and its strides if they have gaps."""
+    """Return the dtype of the result if an input has another dtype, and its sizes and strides if it is not contiguous.
+
+    Examples: ``float32``, ``float32[8, 4] strides [1, 8]``, or an empty text for the usual result.
+    """
     layout = choice.layout
     text = ""
     if any(node.get_dtype() != layout.dtype for node in choice.input_nodes):
         text = str(layout.dtype).removeprefix("torch.")
+    # The text of symbolic sizes has the sizes of the inputs already.
     if _is_symbolic([*layout.size, *layout.stride]):
         return text
     expected = contiguous_strides(list(map(int, layout.size)))
@@ -256,7 +292,10 @@ def _list_text(numbers: Sequence[Any]) -> str:
 
 
 def _unaligned_text(torch: Any, choice: Any) -> str:
-    """Return the numbers of the inputs that are not aligned. Only templates for a GPU assume that inputs are."""
+    """Return the numbers of the inputs that are not aligned, for example ``"0, 1"``.
+
+    The text is empty on a CPU: only templates for a GPU assume an alignment of their inputs.
+    """
     if choice.layout.device.type == "cpu":
         return ""
     unaligned = getattr(torch._inductor.virtualized.V.graph, "unaligned_buffers", ())
@@ -265,11 +304,15 @@ def _unaligned_text(torch: Any, choice: Any) -> str:
 
 
 def _digest_of_codes(choices: Sequence[Any]) -> str:
+    """Return the digest of the code of all candidates. The order of the candidates does not count."""
     return digest("\0".join(sorted(map(_find_code, choices))))
 
 
 def _find_code(choice: Any) -> str:
-    """Return the code of a Triton template without its place; for any other candidate, Inductor's key of it."""
+    """Return the code of a Triton template without its place; for any other candidate, Inductor's key of the candidate.
+
+    The place is text that depends on the GPU's index and on the caches.
+    """
     request = getattr(inner_choice(choice), "bmreq", None)
     try:
         return without_place(Path(request.module_path).read_text(encoding="utf-8"))  # type: ignore[union-attr]

@@ -37,6 +37,7 @@ TUNER = "inductor.template"
 EXACT_DIGITS = 6
 #: The time of a candidate that a sweep picks. All other candidates are then infinitely slow.
 _PICKED_MS = 1.0
+#: The number at the end of a template's name, as in ``triton_mm_17``.
 _TEMPLATE_NUMBER = re.compile(r"_\d+$")
 #: Inductor's function that measures some candidates, and returns the time of each in milliseconds.
 _Benchmark = Callable[[Sequence[Any]], Mapping[Any, float]]
@@ -68,8 +69,11 @@ class TemplateSearch:
 class LookupHook(CallHook):
     """Finds the times of all candidates, in place of ``lookup``.
 
-    Inductor calls ``lookup`` without its argument ``benchmark`` to learn whether it has to compile the candidates. An
-    empty result says so. Inductor then compiles, and calls again with the function that measures them.
+    Inductor calls ``lookup`` up to two times for a decision:
+
+    1. Without the argument ``benchmark``, before it compiles the candidates. An empty result means that Inductor has to
+       compile all candidates.
+    2. With the function ``benchmark``, which measures the compiled candidates, if the first result was empty.
 
     :param module: Inductor's module ``select_algorithm``.
     """
@@ -85,30 +89,41 @@ class LookupHook(CallHook):
         choices, op, benchmark = arguments["choices"], arguments["op"], arguments["benchmark"]
         if session.is_paused or session.ignores(TUNER, op) or not choices:
             return None
-        decision = TemplateDecision(choices)
-        device = choices[0].layout.device
-        key = template_key(self._module.torch, choices, op, arguments["inputs"], arguments["hint_override"])
-        problem = Problem(TUNER, op, key, device_of(device.type, device.index))
+        problem = self._build_problem(arguments)
         if session.picks_candidates:
             session.at_next_test(forget_compiled)  # the next test gets another candidate
+        # A mode may race the loaded decision. The race needs all candidates compiled, and begins in the second call.
         if benchmark is None and session.may_race(problem):
-            return CallResult({})  # the race needs all candidates compiled
+            return CallResult({})
+        decision = TemplateDecision(choices)
         tuning = call.enter(session.tuning(TemplateQuestion(problem, decision)))
         for entry in tuning.offered_entries():
-            reason = decision.explain_failed_compilation(entry)
-            if not reason:
+            failure = decision.explain_failed_compilation(entry)
+            if not failure:
                 tuning.race(TemplateRace(decision, benchmark, self._benchmarks, tuning).build)
                 return CallResult(decision.find_times_ms(entry))
-            tuning.reject(reason)
+            tuning.reject(failure)
+        # No entry can be used. Inductor compiles the candidates, and the second call asks again.
         if benchmark is None:
             tuning.postpone()
             return CallResult({})
+        # A CPU has nothing to load. If Inductor measures in another process, that process loads the candidates.
         in_subprocess = getattr(self._module.torch._inductor.config, "autotune_in_subproc", False)
         if decision.device_type != "cpu" and not in_subprocess:
             decision.load_all()
         call.enter(self._benchmarks.measuring(tuning))
         call.state = TemplateSearch(decision, tuning)
         return CallInstead(benchmark, [choices])
+
+    def _build_problem(self, arguments: Mapping[str, Any]) -> Problem:
+        """Return the problem of a decision.
+
+        :param arguments: the arguments of ``lookup`` by name.
+        """
+        choices, op = arguments["choices"], arguments["op"]
+        key = template_key(self._module.torch, choices, op, arguments["inputs"], arguments["hint_override"])
+        device = choices[0].layout.device
+        return Problem(TUNER, op, key, device_of(device.type, device.index))
 
     def note(self, call: HookedCall, result: Any) -> CallResult | None:
         """Record the times that Inductor measured, and return them as a load will."""
@@ -140,7 +155,10 @@ class TemplateQuestion(Question):
 
 
 class TemplateDecision:
-    """A decision among templates: Inductor's candidates, and the candidates of an entry that they match.
+    """A decision among templates. The object matches Inductor's candidates with the candidates of an entry.
+
+    A candidate has an id, which is Inductor's key of the candidate, and a label, such as ``TritonTemplate triton_mm:
+    BLOCK_M=64, BLOCK_N=32``. The id changes with every version of torch, and the label does not.
 
     :param choices: Inductor's candidates, of which there is one at least.
     """
@@ -157,9 +175,9 @@ class TemplateDecision:
         return [Candidate(self._ids[choice], label=self._labels[choice]) for choice in self._ids]
 
     def build_candidates(self, times_ms: Mapping[Any, float]) -> list[Candidate]:
-        """Return the candidates that are recorded. A time that is infinite or absent means that it failed.
+        """Return the candidates that are recorded.
 
-        :param times_ms: the time of each candidate in milliseconds.
+        :param times_ms: the time of each candidate in milliseconds. A candidate without a finite time has failed.
         """
         candidates = []
         for choice in self.choices:
@@ -173,7 +191,10 @@ class TemplateDecision:
         return candidates
 
     def find_winner(self, entry: Entry) -> Any:
-        """Return the candidate that is the fastest of the entry; None if it is not on offer."""
+        """Return Inductor's candidate that is the entry's fastest; None if Inductor no longer offers this candidate.
+
+        If a sweep has picked a candidate, the entry has a choice, and this choice counts as the fastest.
+        """
         fastest_ms = _PICKED_MS
         if entry.choice is None:
             times_us = [candidate.time_us for candidate in entry.candidates if candidate.time_us is not None]
@@ -187,9 +208,10 @@ class TemplateDecision:
         """Return the entry's time for each candidate, in milliseconds.
 
         A candidate that the entry does not have is infinitely slow. If a sweep has picked a candidate, all other
-        candidates are.
+        candidates are infinitely slow.
         """
         times_ms = dict.fromkeys(self._ids, math.inf)
+        # Only an entry that a sweep made has a choice.
         if entry.choice is not None:
             for choice, candidate_id in self._ids.items():
                 if candidate_id == entry.choice.id:
@@ -206,32 +228,41 @@ class TemplateDecision:
         return times_ms
 
     def _has_reliable_label(self, choice: Any, entry: Entry) -> bool:
-        """Whether a candidate with an unknown id may be found in an entry by its label.
+        """Whether a candidate whose id is not in an entry may be found there by its label.
 
-        An id has a digest of the candidate's code. The code changes with torch, and the code of a template also with
-        the index of the device. The code of a user's library call changes when the user changes it, too.
+        An id has a digest of the candidate's code. If only torch or the index of the device has changed the code, the
+        candidate of the entry with the same label is the same candidate.
         """
         kind = kind_of_choice(choice)
-        if self._label_counts[self._labels[choice]] > 1 or kind == "SubgraphChoice":
+        # Several candidates have this label.
+        if self._label_counts[self._labels[choice]] > 1:
             return False
-        return kind != "ExternKernel" or entry.versions != versions()
+        # The label of a subgraph does not tell its operations.
+        if kind == "SubgraphChoice":
+            return False
+        # The user may have registered this library call. With equal versions, the user has changed its code.
+        if kind == "ExternKernel":
+            return entry.versions != versions()
+        return True
 
     def load_all(self) -> None:
-        """Load the compiled candidates before the device is held. Inductor handles errors when it measures."""
+        """Load the compiled candidates before the measurement takes the device.
+
+        Errors are ignored here, because Inductor meets and handles them again when it measures.
+        """
         for choice in self.choices:
             if not getattr(choice, "failed", False):
                 with suppress(Exception):
                     choice.precompile()
 
     def explain_failed_compilation(self, entry: Entry) -> str:
-        """Return the reason why the entry's fastest candidate does not compile; an empty text if it does.
-
-        A candidate that was tuned with the same versions compiles.
-        """
+        """Return the reason why the entry's fastest candidate does not compile; an empty text if it does."""
+        # The same versions have compiled this candidate in the run that tuned it.
         if entry.versions == versions():
             return ""
+        # A library call has nothing to compile.
         precompile = getattr(self.find_winner(entry), "precompile", None)
-        if precompile is None:  # a library call
+        if precompile is None:
             return ""
         try:
             precompile()
@@ -241,7 +272,10 @@ class TemplateDecision:
 
 
 def _describe(choice: Any) -> str:
-    """Return the words for a candidate without its number: ``TritonTemplate triton_mm: BLOCK_M=64, …``."""
+    """Return the label of a candidate: ``TritonTemplate triton_mm: BLOCK_M=64, …``.
+
+    The label has no number of the template, because Inductor counts templates through the whole process.
+    """
     inner = inner_choice(choice)
     name = _TEMPLATE_NUMBER.sub("", str(getattr(inner, "name", "")))
     words = f"{kind_of_choice(choice)} {name}"
@@ -253,10 +287,11 @@ def _describe(choice: Any) -> str:
 
 @dataclass(frozen=True)
 class TemplateRace:
-    """The race of a loaded decision: whether the entry's fastest candidate is the fastest now.
+    """The race of a loaded decision, which finds out whether the entry's fastest candidate is still the fastest.
 
-    Inductor makes new inputs for each candidate, so candidates cannot take turns. All candidates are measured, and then
-    the fastest and the loaded candidate again. The two differences say how far measurements of the same pair differ.
+    Inductor makes new inputs for each candidate, so candidates cannot take turns. Inductor measures all candidates, and
+    then measures the fastest and the loaded candidate a second time. The two results for this pair tell how much a
+    measurement may be wrong.
 
     :param benchmark: Inductor's function; None if Inductor has not compiled the candidates.
     :param tuning: the tuning that offers the entry.
@@ -271,10 +306,10 @@ class TemplateRace:
         """Return the race, for a mode that may run it."""
         return self.run
 
-    def run(self, worth: float) -> RaceOutcome | str:
-        """Race the loaded decision. Return the outcome, or the reason why there is none.
+    def run(self, threshold: float) -> RaceOutcome | str:
+        """Race the loaded decision. Return the outcome, or the reason why there is no outcome.
 
-        :param worth: a decision that is slower by this share of the best time counts as slower.
+        :param threshold: the decision counts as slower if it is slower by this share of the best time: 0.05 is 5 %.
         """
         if self.benchmark is None:
             return "its candidates were not compiled"
@@ -290,19 +325,20 @@ class TemplateRace:
             if not math.isfinite(times_ms[winner]):
                 return "it did not run"
             best = min(times_ms, key=times_ms.__getitem__)
+            # A second measurement only decides about a decision that the first found slower.
             second_times_ms = times_ms
-            if times_ms[winner] / times_ms[best] - 1 >= worth - ALLOWANCE:
+            if times_ms[winner] / times_ms[best] - 1 >= threshold - ALLOWANCE:
                 second_times_ms = self.benchmark([best, winner])
             measured_s = HostTime.perf_counter() - began_s
         outcome = RaceOutcome(len(choices), measured_s=measured_s)
         slower = _compare_twice(times_ms, second_times_ms, winner, best)
-        if not slower.is_slower(worth):
+        if not slower.is_slower(threshold):
             return outcome
         best_us = second_times_ms[best] * 1000
         return replace(outcome, slower=slower, best_us=best_us, entry=self._build_entry(entry, times_ms))
 
     def _build_entry(self, entry: Entry, times_ms: Mapping[Any, float]) -> Entry:
-        """Return the entry with the new times."""
+        """Return the entry with the times that this race measured."""
         problem, fingerprint = self.tuning.lookup.identity
         candidates = tuple(self.decision.build_candidates(times_ms))
         return replace(entry, problem=problem, fingerprint=fingerprint, versions=versions(), candidates=candidates)
@@ -311,7 +347,10 @@ class TemplateRace:
 def _compare_twice(
     times_ms: Mapping[Any, float], second_times_ms: Mapping[Any, float], choice: Any, best: Any
 ) -> Comparison:
-    """Compare a candidate with the best in two measurements. The error is half of their disagreement."""
+    """Compare a candidate with the best in two measurements. The error is half the difference of the two results.
+
+    Example: slower by 8 % in the first and by 6 % in the second measurement gives 7 % with an error of 1 %.
+    """
     first = times_ms[choice] / times_ms[best] - 1
     second = second_times_ms[choice] / second_times_ms[best] - 1
     return Comparison((first + second) / 2, abs(first - second) / 2)
