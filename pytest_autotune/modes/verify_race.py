@@ -234,7 +234,7 @@ def race_choice(
     :param expected: the errors with which a candidate may fail without ending the race.
     :raises BaseException: the error of the choice, if the choice itself fails.
     """
-    race = Race(clock, LIMITS, expected, worth=threshold)
+    race = Race(clock, LIMITS, expected, threshold=threshold)
     race.probe(runners)
     results = race.finish()
     choice_error = results[0].failed
@@ -243,7 +243,7 @@ def race_choice(
     if race.choice == 0:
         # The loaded choice has won.
         return Challenge(None, results, RaceOutcome(len(runners), race.disturbed))
-    second_race = Race(clock, LIMITS, expected, seed=1, worth=threshold)
+    second_race = Race(clock, LIMITS, expected, seed=1, threshold=threshold)
     second_race.probe([runners[0], runners[race.choice]])
     _, challenger_result = second_race.finish()
     outcome = RaceOutcome(len(runners), race.disturbed or second_race.disturbed)

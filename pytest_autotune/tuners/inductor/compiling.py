@@ -361,8 +361,8 @@ def _compute_triton_keys() -> None:
     """Have Triton compute the parts of its cache keys, for this process and for the children.
 
     A key contains the version of ptxas, for which Triton asks only once in a process. Inductor changes to another ptxas
-    before it compiles. A child that asked after this change would compute other keys than this process, and this process
-    would not find the compiled kernels.
+    before it compiles. A child that asked after this change would compute other keys than this process. This process
+    would then not find the compiled kernels.
     """
     with suppress(Exception):
         import_module("torch._inductor.runtime.triton_compat").triton_key()

@@ -16,12 +16,13 @@ from typing import Any, Protocol
 
 from pytest_autotune.cache.host_time import HostTime
 
-#: triton.testing writes the first size to empty the L2 cache of any GPU (an H200's has 50 MB). The smaller sizes are
-#: for a GPU whose memory is full.
+#: The sizes of the buffer whose overwriting empties the L2 cache. triton.testing takes the first size, which is enough
+#: for any GPU: the cache of an H200 has 50 MB. The smaller sizes are for a GPU whose memory is nearly full.
 FLUSHED_BYTES = (256 << 20, 128 << 20, 64 << 20, 32 << 20)
-#: A GPU that is kept busy counts its own cycles. This many take long enough to be timed and tell its speed.
+#: A GPU is kept busy for a number of its own cycles. The clock times this many cycles, to learn how long a cycle takes.
 _COUNTED_CYCLES = 1_000_000
-#: No GPU's clock is outside of these limits, in cycles per microsecond. A GPU that sleeps counts fewer.
+#: The limits of a GPU's clock rate, in cycles per microsecond. A measured rate outside of them is wrong, for example
+#: because the GPU was asleep.
 _SLOWEST, _FASTEST = 1000.0, 4000.0
 _SPIN = """
 extern "C" __global__ void pytest_autotune_spin(long long cycles) {
@@ -43,8 +44,8 @@ class Runner:
     :param after_launch: called after each launch with the launch's error, or with None; not timed.
     :param set_up: called before a launch that follows another candidate's launch. Candidates that have a set-up
         take turns less often.
-    :param code: the code that the candidate runs, None if it is unknown. The race launches only the first candidate
-        of those with equal code.
+    :param code: a value that tells which code the candidate runs; None if it is unknown. If several candidates have
+        equal values, the race launches only the first of these candidates.
     """
 
     run: Callable[[], object]
@@ -101,7 +102,7 @@ class Clock(Protocol):
 
 
 def _run(runner: Runner) -> None:
-    """Launch once. If the launch fails, call ``after_launch`` before the error passes."""
+    """Launch once. If the launch fails, call ``after_launch`` with the error, and raise the error."""
     try:
         runner.run()
     except Exception as error:
@@ -110,7 +111,7 @@ def _run(runner: Runner) -> None:
 
 
 class HostClock:
-    """Measures the time until a call returns: for kernels on the CPU, and for calls that wait for their device."""
+    """Measures the time until a call returns. It fits kernels on the CPU, and calls that wait for their device."""
 
     can_keep_busy = False
 
@@ -215,9 +216,11 @@ class EventClock:
 
     @cached_property
     def _cycles_per_us(self) -> float:
+        """The GPU's clock rate, measured once for each clock."""
         start = self.library.make_event()
         end = self.library.make_event()
-        self.library.spin(_COUNTED_CYCLES)  # wakes the GPU, and loads the kernel
+        # The first call wakes the GPU and loads the kernel, so it is not timed.
+        self.library.spin(_COUNTED_CYCLES)
         start.record()
         self.library.spin(_COUNTED_CYCLES)
         end.record()
@@ -228,7 +231,7 @@ class EventClock:
 
 @dataclass(frozen=True)
 class TorchDevice:
-    """A GPU by its number, as torch has it."""
+    """A GPU by torch's number of it."""
 
     interface: Any
     number: int
@@ -353,7 +356,7 @@ def cupy_clock(flush_l2: bool) -> EventClock:
 
 
 def as_large_as_fits(allocate: Callable[[int], Any], out_of_memory: type[Exception]) -> Any:
-    """Return a buffer that flushes the cache: the largest of ``FLUSHED_BYTES`` that fits; None if none of them fits.
+    """Return the largest buffer of ``FLUSHED_BYTES`` that fits into the memory; None if no buffer fits.
 
     :param allocate: returns a buffer of so many bytes.
     :param out_of_memory: the error that ``allocate`` raises if the memory is full.

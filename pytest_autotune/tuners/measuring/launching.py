@@ -1,7 +1,7 @@
 """The launches of a race: the candidates take turns, and many launches are queued before the host waits.
 
 The host needs longer to prepare a launch than a kernel of a few microseconds runs. The device is therefore kept busy
-while the host prepares. A launch does not count if the host needed longer than that.
+while the host prepares. If the host needs longer than the device is busy, the launch does not count.
 :mod:`~pytest_autotune.tuners.measuring.race` decides which candidates are launched, and how often.
 """
 
@@ -19,11 +19,11 @@ from pytest_autotune.tuners.shared.candidates import LaunchError, clear_tracebac
 
 #: The host queues this many launches before it waits for the device. The device's queue holds about 1,000 operations.
 QUEUED = 100
-#: The longest time that a device is kept busy before a launch. A launch whose preparation takes longer waits for its
-#: kernels itself.
+#: The longest time for which a device is kept busy before a launch. If the preparation of a launch takes longer, the
+#: launch probably waits for the device itself.
 LONGEST_BUSY_US = 2000.0
 SHORTEST_BUSY_US = 20.0
-#: The device is kept busy for this many times the preparation of most launches.
+#: The device is kept busy for this factor times the preparation time of most launches.
 BUSY_MARGIN = 1.3
 
 
@@ -45,9 +45,11 @@ class DeviceLostError(LaunchError):
 
 @dataclass(frozen=True)
 class KernelCall:
-    """A function of a runner. It marks the kernel's errors, so that they pass: other errors of a race are ours.
+    """A function of a runner, which raises the kernel's errors as a :class:`LaunchError`.
 
-    :param expected: errors that fail a single candidate. They are not marked.
+    The user sees these errors. Other errors in a race are errors of the plugin, which the plugin catches.
+
+    :param expected: the types of errors by which a single candidate fails. They are raised unchanged.
     """
 
     function: Callable[..., object]
@@ -195,7 +197,7 @@ class RoundTimes:
 class Launching:
     """Launches candidates in turn, and times them.
 
-    :param expected: errors that a single candidate may raise. The candidate fails, and the others go on.
+    :param expected: the types of errors that a single candidate may raise. The candidate fails, and the others go on.
     :param seed: determines the order of the turns. No other random state is touched.
     """
 
@@ -211,6 +213,9 @@ class Launching:
     def launch_rounds(self, racers: Sequence[Racer], round_count: int, busy_us: float) -> list[RacerLaunch]:
         """Launch each racer once in each round, and return the launches of the racers that did not fail.
 
+        The host waits for the device after each ``QUEUED`` launches. A racer that fails is not launched again.
+
+        :param busy_us: the time for which the device is kept busy before each launch; 0.0: not at all.
         :raises LaunchError: if a kernel raises an error that is not expected, or the device no longer works.
         """
         turns = self._list_turns(racers, round_count)
@@ -241,9 +246,11 @@ class Launching:
         counted = launches
         is_host_late = False
         if self.can_keep_busy:
+            # The device was still busy when the host had prepared the launch, so the time is the kernel's time.
             in_time = [launch for launch in launches if launch.prepared_us <= self.busy_us]
             if _are_enough(in_time, launches):
                 counted = in_time
+            # The device can be kept busy for longer, and the caller repeats these rounds.
             elif self.busy_us < LONGEST_BUSY_US:
                 is_host_late = True
                 self.keep_busy([launch.prepared_us for launch in launches])
@@ -259,6 +266,7 @@ class Launching:
         """
         if not self.can_keep_busy or not prepared_us:
             return
+        # 90 % of the preparations took no longer. The rest may be stalls of the host.
         longest_us = sorted(prepared_us)[int(len(prepared_us) * 0.9)]
         wanted_us = min(LONGEST_BUSY_US, max(SHORTEST_BUSY_US, longest_us * BUSY_MARGIN))
         self.busy_us = max(self.busy_us, wanted_us)
@@ -281,9 +289,13 @@ class Launching:
         return turns
 
     def _wait_for_device(self) -> None:
+        """Wait until the device has finished all launches.
+
+        :raises LaunchError: if a kernel broke the device.
+        """
         try:
             self._clock.synchronise()
-        except Exception as error:  # a kernel broke the device
+        except Exception as error:
             raise LaunchError(error) from error
 
     def _fail(self, racer: Racer, error: BaseException) -> None:
@@ -291,7 +303,8 @@ class Launching:
 
         :raises DeviceLostError: if the device no longer works.
         """
-        # The error's frames hold the call's tensors and this racer, which holds the error: a circle.
+        # The frames in the error's traceback refer to the tensors of the call and to this racer. The racer refers to
+        # the error, and this circle would keep the tensors alive.
         racer.failed = clear_tracebacks(error)
         try:
             self._clock.synchronise()

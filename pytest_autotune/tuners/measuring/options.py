@@ -11,7 +11,8 @@ from pytest_autotune.tuners.measuring.clocks import Clock, HostClock, HostLaunch
 from pytest_autotune.tuners.measuring.race import Limits
 from pytest_autotune.tuners.measuring.times import Measurement, measurement
 
-#: The caller's benchmark: takes a function without arguments, and returns its time, or several times, in microseconds.
+#: A benchmark of the user's code. It takes a function without arguments, and returns its time, or several times, in
+#: microseconds.
 CallersBenchmark = Callable[[Callable[[], object]], "float | Iterable[float]"]
 
 
@@ -49,7 +50,7 @@ class Measuring:
 class CallersClock:
     """Takes the times of the caller's benchmark. A result of the benchmark counts as the time of a launch.
 
-    :param device: the clock that would be used without the benchmark. It synchronises the device.
+    :param device: the clock that would be used without the benchmark. The race uses it to wait for the device.
     """
 
     can_keep_busy = False
@@ -80,9 +81,17 @@ class CallersClock:
 def make_clock(name: str | CallersBenchmark | None, on_gpu: bool, flush_l2: bool) -> Clock:
     """Return the clock of a name, a clock around the caller's benchmark, or the clock that fits the device.
 
-    On a GPU, the events of torch fit if torch has initialised the GPU, else the events of CuPy. Elsewhere the host's
-    clock fits.
+    ========================================= ====================================
+    ``name``                                  clock
+    ========================================= ====================================
+    a function                                a clock around this function
+    ``"torch"``, ``"cupy"``, ``"host"``       the clock of this name
+    None, torch has initialised the GPU       events of torch
+    None, CuPy is imported                    events of CuPy
+    None, the candidates run on the CPU       the host's clock
+    ========================================= ====================================
 
+    :param name: see :class:`Measuring`.
     :param on_gpu: whether the candidates run on a GPU.
     :raises ValueError: if no such clock works here.
     """

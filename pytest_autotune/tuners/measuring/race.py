@@ -40,21 +40,23 @@ from pytest_autotune.tuners.measuring.times import (
     scores,
 )
 
-#: Each stage: how often it launches each candidate, and the share of the best time. Candidates that are slower than
-#: the best by more than the share drop out after the stage.
+#: For each stage: how often it launches each candidate, and a share of the best time. After the stage, candidates drop
+#: out that are slower than the best by more than this share.
 STAGES = ((4, 0.30), (5, 0.15), (10, 0.08), (20, 0.04), (40, 0.02), (40, 0.0))
-#: The race repeats the two probes of a candidate this often while the host is late for them.
+#: Each candidate gets two probes. If the host was too slow to prepare them in time, the race repeats both. It makes at
+#: most this many attempts.
 PROBES = 3
 #: A choice is not certain before this many rounds. Over 19 rounds, two candidates for which a GPU takes 20.3 and
 #: 20.7 us were equal.
 LEAST_ROUNDS = 30
-#: Fewer rounds are enough if the first candidate holds the choice: only a difference larger than a tie counts then.
-LEAST_ROUNDS_HELD = 9
-#: The race decides with at most this many further stages which candidates are as good as the best.
+#: Fewer rounds are enough if the first candidate has the choice. A rival must then be faster by more than a tie.
+LEAST_ROUNDS_WITH_CHOICE = 9
+#: The race runs at most this many further stages to decide which candidates are as good as the best.
 DECIDING = 20
 #: A candidate that is this many times slower than the best is not launched a third time.
 HOPELESS = 20.0
-#: Such a candidate is launched only once if its first probe took longer than a host stalls.
+#: A candidate that is slower than the best by the factor HOPELESS is launched only once if its first probe took longer
+#: than this time. A shorter probe may be slow only because the host stalled.
 STALL_US = 10_000.0
 #: A candidate may win if its fastest probe is slower than the fastest probe of all candidates by at most this share.
 MAY_WIN = 0.5
@@ -68,8 +70,9 @@ CAPTURED = "a CUDA graph was captured"
 class Limits:
     """The limits of a race. Times are in microseconds.
 
-    :param each_us: the time for which each candidate is timed in the stages.
-    :param all_us: after this time, stages included, the stages end for candidates that were launched ``least`` times.
+    :param each_us: the sum of the times of a candidate's launches in the stages.
+    :param all_us: the time of all stages. Afterwards only candidates are launched that were timed less often than
+        ``least``.
     :param least: each candidate that may win is timed this often at least.
     :param most: each candidate is timed this often at most.
     """
@@ -163,7 +166,7 @@ class Standings:
 class _Deciders:
     """The candidates on which the choice depends.
 
-    :param is_open: whether it is uncertain for a candidate if it is as good as the best.
+    :param is_open: whether the race cannot tell yet if each of them is as good as the best.
     """
 
     racers: list[Racer]
@@ -172,6 +175,8 @@ class _Deciders:
 
 @dataclass(frozen=True)
 class _ScoreErrors:
+    """Tells :func:`choose_candidate` how certain the difference of two candidates is."""
+
     scores: Mapping[int, Score]
 
     def error_between(self, number: int, best: int) -> float:
@@ -186,13 +191,17 @@ def _ignore_progress(racing: int, total: int) -> None:
 class Race:
     """A race between candidates that are compiled and loaded; see :class:`Launching`.
 
+    The user of this class calls :meth:`probe` with the candidates, then :meth:`finish`, and reads :attr:`choice`. A
+    candidate is known by its number, which is its position among all candidates that were probed.
+
     The methods that launch raise a :class:`~pytest_autotune.tuners.shared.candidates.LaunchError` if a kernel raises
     an error that is not expected.
 
-    :param worth: the first candidate holds the choice until another candidate saves this share of its own time. None:
-        no candidate holds the choice.
+    :param threshold: the first candidate keeps the choice unless another candidate saves this share of its own time:
+        0.05 is 5 %. None: no candidate has the choice before the race.
     :param now_s: returns the time in seconds.
-    :param progress: called, while nothing is timed, with the number of candidates that still race, and of all.
+    :param progress: called while nothing is timed, with the number of candidates that still race, and the number of all
+        candidates.
     """
 
     def __init__(
@@ -201,18 +210,18 @@ class Race:
         limits: Limits | None = None,
         expected: tuple[type[BaseException], ...] = (),
         seed: int = 0,
-        worth: float | None = None,
+        threshold: float | None = None,
         now_s: Callable[[], float] = HostTime.perf_counter,
         progress: Callable[[int, int], object] = _ignore_progress,
     ) -> None:
         self._limits = limits or Limits()
         self._expected = expected
         self._launching = Launching(clock, expected, seed)
-        self._worth = worth
+        self._threshold = threshold
         self._now_s = now_s
         self._progress = progress
         self._racers: list[Racer] = []
-        #: For each candidate that was probed, the racer that is launched: the first with the same code.
+        #: The racer of each candidate that was probed. Candidates with equal code have the same racer.
         self._racer_by_number: list[Racer] = []
         self._finalists: list[Racer] = []
         self._rounds: list[Round] = []
@@ -230,7 +239,11 @@ class Race:
         return self.results[first_number:]
 
     def finish(self) -> Sequence[CandidateResult]:
-        """Race the candidates that may win. Return the result of every candidate, in the order of the probes."""
+        """Race the candidates that may win. Return the result of every candidate, in the order of the probes.
+
+        The race has three parts: stages in which losers drop out, stages that decide ties, and launches for candidates
+        that were timed less often than the limits require.
+        """
         began_s = self._now_s()
         racers = self._select_possible_winners()
         for launches, margin in STAGES:
@@ -242,6 +255,7 @@ class Race:
             if len(racers) <= 1 or self._is_decided(racers):
                 break
         racers = self._decide_ties(racers, began_s)
+        # A candidate that fails in such a stage leaves the race, and the others may still need launches.
         count = self._count_launches(racers, 0, is_over=True)
         while count:
             self._run_stage(racers, count)
@@ -274,7 +288,14 @@ class Race:
 
     @property
     def choice(self) -> int:
-        """The number of the candidate to choose: the first candidate that the race cannot tell apart from the best."""
+        """The number of the candidate to choose.
+
+        If no candidate had the choice before the race, this is the first candidate that is as good as the best: the
+        race cannot tell the two apart. Otherwise the first candidate keeps the choice unless the best is faster by the
+        threshold.
+
+        :raises LookupError: if every candidate failed.
+        """
         if not self._finalists:
             raise LookupError("every candidate failed")
         finalist_scores = scores(self._rounds, _list_numbers(self._finalists))
@@ -283,14 +304,14 @@ class Race:
         if self._launching.can_keep_busy:
             noise = NOISE
         kept = None
-        if self._worth is not None:
-            noise = self._worth - ALLOWANCE
+        if self._threshold is not None:
+            noise = self._threshold - ALLOWANCE
             kept = 0
         errors = _ScoreErrors(finalist_scores)
         return choose_candidate(shares, noise, kept=kept, errors=errors, tie=self._tie(self._finalists))
 
     def compare(self, number: int, rival: int) -> Comparison | None:
-        """Compare a candidate with another; None if no round timed both."""
+        """Compare two candidates by the rounds that timed both; None if there is no such round."""
         racer, rival_racer = self._racer_by_number[number], self._racer_by_number[rival]
         return Comparison.of(self._rounds, racer.number, rival_racer.number)
 
@@ -308,6 +329,7 @@ class Race:
         return self._racers[first:]
 
     def _find_racer_with_code(self, runner: Runner) -> Racer | None:
+        """Return the racer with the same code; None if the code is new or unknown."""
         if runner.code is None:
             return None
         for racer in self._racers:
@@ -326,7 +348,7 @@ class Race:
         self._launching.keep_busy(prepared_us[len(prepared_us) // 2 :])
 
     def _probe_with_busy_device(self, racers: Sequence[Racer]) -> None:
-        """Probe quick kernels again: the probes before have timed the host."""
+        """Probe quick kernels again. Without a busy device, their times were the times of the host."""
         launching = self._launching
         quick = self._without_hopeless(racers)
         if launching.can_keep_busy:
@@ -342,6 +364,7 @@ class Race:
             quick = [racer for racer in _running(quick) if not racer.was_in_time]
 
     def _without_hopeless(self, racers: Sequence[Racer]) -> list[Racer]:
+        """Return the racers without those that failed, or are certainly much slower than the best."""
         best_us = _find_fastest_probe_us(self._racers)
         hopeful = []
         for racer in _running(racers):
@@ -359,12 +382,13 @@ class Race:
         best_us = _find_fastest_probe_us(self._racers)
         racers = []
         for racer in _running(self._racers):
-            holds_choice = self._worth is not None and racer.number == 0
+            holds_choice = self._threshold is not None and racer.number == 0
             if holds_choice or racer.fastest_probe_us <= best_us * (1 + MAY_WIN):
                 racers.append(racer)
         return racers
 
     def _is_over(self, began_s: float) -> bool:
+        """Whether the stages took longer than the limit for all candidates."""
         return (self._now_s() - began_s) * 1e6 > self._limits.all_us
 
     def _count_launches(self, racers: Sequence[Racer], wanted: int, is_over: bool) -> int:
@@ -419,12 +443,16 @@ class Race:
         return find_disturbed_rounds(self._rounds, times.rounds, _list_numbers(running))
 
     def _tie(self, racers: Sequence[Racer]) -> float:
-        """Return the share of the best time by which a candidate may be slower and is still as good."""
+        """Return the tie: a candidate that is slower by this share of the best time is still as good as the best."""
         if not self._launching.can_keep_busy:
             return TIE
         return tie_on_gpu(min((racer.time_us for racer in racers), default=0.0))
 
     def _compare_with_best(self, racers: Sequence[Racer]) -> Standings:
+        """Compare each racer with the best racer.
+
+        A candidate that has the choice before the race is tolerated up to the threshold, and any other up to a tie.
+        """
         scores_by_number = scores(self._rounds, _list_numbers(racers))
         tie = self._tie(racers)
         # The lower number wins among equal shares.
@@ -433,8 +461,8 @@ class Race:
         standings = {}
         for number, score in scores_by_number.items():
             tolerated = tie
-            if self._worth is not None and number == 0:
-                tolerated = self._worth - ALLOWANCE
+            if self._threshold is not None and number == 0:
+                tolerated = self._threshold - ALLOWANCE
             error = math.hypot(score.error, best_score.error)
             standings[number] = Standing(score.share / best_score.share - 1, error, tolerated)
         return Standings(best, standings)
@@ -461,7 +489,7 @@ class Race:
     # The end of the race.
 
     def _decide_ties(self, racers: list[Racer], began_s: float) -> list[Racer]:
-        """Race the deciders until it is certain for each whether it is as good as the best."""
+        """Race the deciders until each is certainly as good as the best, or certainly not."""
         for _ in range(DECIDING):
             if len(racers) < 2:
                 break
@@ -477,11 +505,12 @@ class Race:
     def _select_deciders(self, racers: Sequence[Racer]) -> _Deciders:
         """Return the racers on which the choice depends.
 
-        The deciders are the best, the first racer in the list that surely is as good, and the racers before it that
-        perhaps are as good. If the first candidate holds the choice, only this candidate and the best are deciders.
+        The choice is the first candidate that is as good as the best. The deciders are therefore the best, the first
+        racer that surely is as good, and the racers before this racer that perhaps are as good. If the first candidate
+        has the choice before the race, only this candidate and the best are deciders.
         """
         standings = self._compare_with_best(racers)
-        if self._worth is None:
+        if self._threshold is None:
             numbers = order_of_preference(standings.by_number)
         else:
             numbers = sorted({0, standings.best})
@@ -491,10 +520,12 @@ class Race:
             if number == standings.best:
                 break
             standing = standings.by_number.get(number)
+            # No round timed this racer.
             if standing is None:
                 continue
             if standing.may_be_chosen:
                 deciding.add(number)
+            # This racer is chosen before all racers after it.
             if standing.is_surely_chosen(SURE):
                 break
             if standing.may_be_chosen:
@@ -504,8 +535,8 @@ class Race:
     def _is_decided(self, racers: Sequence[Racer]) -> bool:
         """Whether the first racer is certainly as good as the best, so that it is the choice."""
         least_rounds, certainty = LEAST_ROUNDS, SURE
-        if self._worth is not None:
-            least_rounds, certainty = LEAST_ROUNDS_HELD, VERY_SURE
+        if self._threshold is not None:
+            least_rounds, certainty = LEAST_ROUNDS_WITH_CHOICE, VERY_SURE
         if len(self._rounds) < least_rounds:
             return False
         standings = self._compare_with_best(racers)
@@ -514,6 +545,7 @@ class Race:
 
 
 def _running(racers: Sequence[Racer]) -> list[Racer]:
+    """Return the racers that have not failed."""
     return [racer for racer in racers if racer.failed is None]
 
 

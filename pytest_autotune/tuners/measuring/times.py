@@ -11,16 +11,16 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-#: A sample more than this many interquartile ranges above the upper quartile is an outlier: "far out"
-#: in J. W. Tukey, Exploratory Data Analysis, 1977.
+#: A sample is an outlier if it is more than this many interquartile ranges above the upper quartile. J. W. Tukey calls
+#: such samples "far out" (Exploratory Data Analysis, 1977).
 FAR_OUT = 3.0
-#: The standard error of a median is this share of the interquartile range over the root of the number
-#: of samples, where these are normal: 1.253 / 1.349.
+#: The standard error of the median of n normal samples is ``_ERROR_OF_MEDIAN * interquartile_range / sqrt(n)``, where
+#: the factor is 1.253 / 1.349.
 _ERROR_OF_MEDIAN = 0.929
 
 
 class UnusableTimesError(ValueError):
-    """A clock gave no time, or one that is not a positive number."""
+    """A clock gave no time, or a time that is negative or not finite."""
 
 
 @dataclass(frozen=True)
@@ -66,23 +66,27 @@ def measurement(samples_us: Sequence[float]) -> Measurement:
 def interquartile_mean(samples: Sequence[float]) -> tuple[float, float]:
     """Return the mean of the middle half of the samples, and its standard error.
 
-    A timer's ticks change this mean less than a median. A tick of CUDA events is 0.032 us long, 0.7 % of a kernel of
-    4.5 us. J. W. Tukey and D. H. McLaughlin (Sankhya A, 1963) derive the error from the standard deviation of the
-    samples whose tails were drawn in.
+    A timer rounds each time to its ticks, and the rounding changes this mean less than a median. A tick of CUDA events
+    is 0.032 us long, 0.7 % of a kernel of 4.5 us.
 
-    :param samples: one or more; of fewer than four, the median and half their range.
+    The error follows J. W. Tukey and D. H. McLaughlin (Sankhya A, 1963): each sample outside the middle half is
+    replaced by the nearest sample of the middle half, and the error comes from the standard deviation of this list.
+
+    :param samples: at least one sample. For fewer than four samples, the result is the median and half their range.
     """
     ordered = sorted(samples)
     tail = len(ordered) // 4
     if not tail:
         return statistics.median(ordered), (ordered[-1] - ordered[0]) / 2
     middle = ordered[tail:-tail]
-    drawn_in = [middle[0]] * tail + middle + [middle[-1]] * tail
-    share = len(middle) / len(ordered)
-    return statistics.fmean(middle), statistics.stdev(drawn_in) / (share * math.sqrt(len(ordered)))
+    with_replaced_tails = [middle[0]] * tail + middle + [middle[-1]] * tail
+    middle_share = len(middle) / len(ordered)
+    error = statistics.stdev(with_replaced_tails) / (middle_share * math.sqrt(len(ordered)))
+    return statistics.fmean(middle), error
 
 
 def _quartiles(ordered: Sequence[float]) -> tuple[float, float]:
+    """Return the lower and the upper quartile of sorted samples."""
     if len(ordered) == 1:
         return ordered[0], ordered[0]
     lower, _, upper = statistics.quantiles(ordered, n=4, method="inclusive")
@@ -93,10 +97,10 @@ def _quartiles(ordered: Sequence[float]) -> tuple[float, float]:
 DISAGREE = 0.05
 #: A difference of two standard errors is certain. If many candidates are compared with the best, three are needed.
 SURE, VERY_SURE = 2.0, 3.0
-#: This many times show how much a candidate's times scatter.
+#: A candidate needs this many times before their scatter counts.
 _SCATTER = 4
-#: A measured difference may be smaller than the limit by this share. Otherwise half of the candidates that are slower
-#: by exactly the limit would pass unnoticed.
+#: A measured difference counts if it is larger than ``threshold - ALLOWANCE``. Without this allowance, half of the
+#: candidates that are slower by exactly the threshold would be measured as a little faster, and not be noticed.
 ALLOWANCE = 0.0075
 
 #: The times of the candidates in one round, in microseconds, by the number of the candidate.
@@ -107,7 +111,8 @@ Round = dict[int, float]
 class Score:
     """A candidate's time compared with the times of all candidates in the same rounds.
 
-    :param share: the candidate's time as a share of the level of the rounds.
+    :param share: the candidate's time divided by the level of the rounds, in microseconds. The level of a round is 1 if
+        its candidates took as long as usual.
     :param error: the standard error of ``share``.
     """
 
@@ -119,7 +124,8 @@ class Score:
 class Comparison:
     """A candidate compared with another candidate.
 
-    :param slower: the share of the other's time by which the first is slower; below 0 if the first is faster.
+    :param slower: the difference as a share of the second candidate's time: 0.05 if the first is slower by 5 %, below 0
+        if the first is faster.
     :param error: the standard error of ``slower``.
     """
 
@@ -128,7 +134,7 @@ class Comparison:
 
     @classmethod
     def of(cls, rounds: Sequence[Round], number: int, other: int) -> Comparison | None:
-        """Compare two candidates by the rounds that timed both; None if no round did."""
+        """Compare two candidates by the rounds that timed both; None if there is no such round."""
         ratios = []
         for times in rounds:
             if number in times and times.get(other):
@@ -138,12 +144,13 @@ class Comparison:
         share, error = interquartile_mean(ratios)
         return cls(share - 1, error)
 
-    def is_slower(self, worth: float) -> bool:
-        """Whether the first is certainly slower by a share that counts.
+    def is_slower(self, threshold: float) -> bool:
+        """Whether the first candidate is certainly slower, and by at least the threshold.
 
-        :param worth: the share that counts.
+        :param threshold: a share of the second candidate's time.
         """
-        return self.slower > VERY_SURE * self.error and self.slower >= worth - ALLOWANCE
+        is_certain = self.slower > VERY_SURE * self.error
+        return is_certain and self.slower >= threshold - ALLOWANCE
 
 
 def list_times_us(rounds: Sequence[Round], number: int) -> list[float]:
@@ -154,8 +161,11 @@ def list_times_us(rounds: Sequence[Round], number: int) -> list[float]:
 def scores(rounds: Sequence[Round], numbers: Sequence[int]) -> dict[int, Score]:
     """Return the score of each candidate that was timed in a round.
 
-    A round's level says how much longer than usual its candidates took. A few rounds say little about the scatter of
-    a candidate's times, so no candidate counts as steadier than the average of all.
+    The level of a round tells how much longer than usual its candidates took: 1.1 for a round in which all candidates
+    took 10 % longer. A time is divided by the level of its round, so a disturbance of the whole round does not count.
+
+    The error of a score is at least the error that the average scatter of all candidates gives. The few times of a
+    single candidate could look steadier by chance than they are.
     """
     usual_us: dict[int, float] = {}
     for number in numbers:
@@ -172,19 +182,24 @@ def scores(rounds: Sequence[Round], numbers: Sequence[int]) -> dict[int, Score]:
     scatter = math.inf
     if scatters:
         scatter = statistics.fmean(scatters)
-    # Every level holds a part of the candidate's own time: with two candidates, half of it.
-    own_part = 1.0
+    # A level is a mean over the candidates, so it contains a part of the candidate's own time: with two candidates, a
+    # half. This part hides a part of the candidate's scatter, and the factor restores it.
+    hidden_scatter_factor = 1.0
     if len(means) > 1:
-        own_part = (len(means) / (len(means) - 1)) ** 0.5
+        hidden_scatter_factor = (len(means) / (len(means) - 1)) ** 0.5
     result: dict[int, Score] = {}
     for number, (share, error) in means.items():
         relative_error = max(error / (share or 1.0), scatter / len(shares_by_number[number]) ** 0.5)
-        result[number] = Score(share, own_part * relative_error)
+        result[number] = Score(share, hidden_scatter_factor * relative_error)
     return result
 
 
 def _shares_of_level(rounds: Sequence[Round], usual_us: dict[int, float]) -> dict[int, list[float]]:
-    """Return each candidate's times, divided by the level of their round; no candidate without such a time."""
+    """Return each candidate's times, divided by the level of their round.
+
+    :param usual_us: the usual time of each candidate, over all rounds.
+    :returns: by the number of the candidate; a candidate without a time is left out.
+    """
     shares: dict[int, list[float]] = {number: [] for number in usual_us}
     for times in rounds:
         present = [number for number in usual_us if number in times]
@@ -214,7 +229,7 @@ def find_disturbed_rounds(before: Sequence[Round], after: Sequence[Round], numbe
     """Return which rounds of a race were disturbed: ``"earlier"``, ``"latest"``, or an empty text for none.
 
     Rounds disagree if all candidates became slower or faster, or if some candidates changed more than others. A
-    disturbance only makes launches slower, so the slower rounds are the disturbed ones.
+    disturbance only makes launches slower, so the slower rounds were disturbed.
 
     :param before: the rounds of the earlier stages.
     :param after: the rounds of the latest stage.
@@ -222,12 +237,15 @@ def find_disturbed_rounds(before: Sequence[Round], after: Sequence[Round], numbe
     shifts = []
     for number in numbers:
         shift = _find_shift(list_times_us(before, number), list_times_us(after, number))
+        # Too few times tell nothing about disturbances.
         if shift is None:
             return ""
         shifts.append(shift)
     tolerated = DISAGREE + 1.5 * SURE * max(shift.error for shift in shifts)
     slower = [shift.slower for shift in shifts]
-    if abs(statistics.median(slower)) <= tolerated and max(slower) - min(slower) <= 2 * tolerated:
+    changed_together = abs(statistics.median(slower)) > tolerated
+    changed_apart = max(slower) - min(slower) > 2 * tolerated
+    if not changed_together and not changed_apart:
         return ""
     if sum(slower) > 0:
         return "latest"
@@ -235,7 +253,10 @@ def find_disturbed_rounds(before: Sequence[Round], after: Sequence[Round], numbe
 
 
 def _find_shift(old_us: Sequence[float], new_us: Sequence[float]) -> _Shift | None:
-    """Compare a candidate's times in earlier and in the latest rounds; None if either has fewer than three."""
+    """Compare a candidate's times in earlier rounds and in the latest rounds.
+
+    :returns: None if either has fewer than three times, or a median of 0.
+    """
     if len(old_us) < 3 or len(new_us) < 3:
         return None
     old, new = measurement(old_us), measurement(new_us)

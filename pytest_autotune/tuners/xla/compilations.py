@@ -4,9 +4,9 @@ XLA keeps one memory of choices for the process. Before each compilation the wat
 entries and the file into which XLA writes its memory. The entries that are new in this file afterwards are the lookups
 of the compilation.
 
-The watcher sets XLA's flags in the options that JAX hands to a compilation. So the flags reach exactly the compilations
-of this process: ``XLA_FLAGS`` stays as the user has it, child processes inherit nothing, a flag that the installed XLA
-does not know cannot end the process, and a flag is never set too late.
+The watcher sets XLA's flags in the options that JAX passes to a compilation, and not in the variable ``XLA_FLAGS``. The
+variable would reach child processes. XLA reads it only once, perhaps before the plugin sets it, and ends the process if
+the variable has an unknown flag.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ class XlaCompileWatcher:
                     "its programs were tuned without this cache"
                 )
             return True
-        # A machine with a GPU also compiles small programs for the CPU. They deserve no note.
+        # On a machine with a GPU, JAX also compiles small programs for the CPU. Only a run without a GPU gets the note.
         if backend.platform == "cpu" and sys.modules["jax"].default_backend() == "cpu":
             self._session.note("xla: JAX runs on the CPU here, where XLA tunes nothing; it tunes on GPUs")
         return False
@@ -185,8 +185,8 @@ class XlaCompileWatcher:
         except CacheError as error:
             self._session.note(f"xla: nothing was loaded: {error}")
             return LoadedEntries(())
-        # The folder holds only the first entry for each fusion. Entries of the installed version come first, because
-        # XLA may refuse an entry of another version.
+        # The folder holds a single entry for each fusion: the first that is written. XLA may refuse an entry of another
+        # version, so entries of the installed version are written first.
         this_version = "jaxlib", find_version("jaxlib")
         same_version: list[XlaEntry] = []
         other_versions: list[XlaEntry] = []
@@ -201,7 +201,10 @@ class XlaCompileWatcher:
         return loaded_entries
 
     def _read_lookups(self, compilation: XlaCompilation) -> list[Lookup]:
-        """Return a lookup for each entry that XLA took into its memory in a compilation."""
+        """Return a lookup for each entry that XLA took into its memory in a compilation.
+
+        XLA makes no lookup for a fusion that is in its memory already.
+        """
         observed = self._read_files(compilation)
         self._session.versions[NAME] = observed.versions
         return [self._build_lookup(entry, compilation, observed) for entry in observed.new_entries]
@@ -279,7 +282,10 @@ class CompilationHook(CallHook):
 
 
 class CacheUseHook(CallHook):
-    """Turns JAX's own cache off for programs that XLA tunes. A program from this cache would hide its lookups."""
+    """Turns JAX's own cache off for programs that XLA tunes.
+
+    JAX would not compile a program that it finds in this cache, so XLA would make no lookups for the program.
+    """
 
     def __init__(self, watcher: XlaCompileWatcher) -> None:
         self._watcher = watcher
@@ -304,8 +310,8 @@ def _build_entry(
 ) -> Entry:
     """Return the cache entry for an entry of XLA's memory, with the candidates and the label from XLA's log.
 
-    :param loaded_entry: the stale entry for the same HLO and device, if there is one. It has the label if the log has
-        none: XLA logs only fusions that it measured.
+    :param loaded_entry: the stale entry for the same HLO and device; None if there is no such entry. XLA logs only
+        fusions that it measured. For any other fusion, the label of the stale entry is used.
     """
     candidates: tuple[Candidate, ...] = ()
     label = ""

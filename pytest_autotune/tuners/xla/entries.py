@@ -29,9 +29,10 @@ from pytest_autotune.tuners.xla import files
 from pytest_autotune.tuners.xla.files import XlaEntry, XlaLayout
 
 NAME = "xla"
-#: The kernel name of an entry, by the layout of its bytes. XLA gives no other name at a lookup.
+#: The kernel name of an entry, by XLA's format. XLA tells no name of a fusion, so all entries of a format share a name.
 KERNELS = {XlaLayout.NEW: "hlo", XlaLayout.LEGACY: "hlo.legacy"}
 _DNN = re.compile(r", DNN version: ([^,]*)")
+#: An instruction of HLO text, such as ``ROOT %dot.1 = f16[512,512]{1,0} dot(f16[512,64] %a, f16[64,512] %b)``.
 _INSTRUCTION = re.compile(r"^\s*(ROOT\s+)?%?([\w.-]+) = (\(.*?\)|[\w]+\[[^\]]*\](?:\{[^}]*\})?) ([a-z][\w-]*)\((.*)$")
 _SHAPE = re.compile(r"[a-z]\w*\[[^\]]*\]")
 _NUMBER_SUFFIX = re.compile(r"(\.\d+)+$")
@@ -61,6 +62,13 @@ def split_description(description: str) -> tuple[str, str]:
 def problem_of(entry: XlaEntry, device: Device) -> Problem:
     """Return the problem that an entry of XLA solves.
 
+    ======== ======================================================
+    format   key
+    ======== ======================================================
+    new      ``device_fingerprint``, ``hlo_fingerprint``
+    legacy   ``device_description`` without cuDNN, ``hlo_digest``
+    ======== ======================================================
+
     The key holds XLA's own name of the device, because XLA can tell devices apart that have equal names here.
 
     :param device: the device on which XLA tuned, as pytest-autotune names it.
@@ -73,6 +81,7 @@ def problem_of(entry: XlaEntry, device: Device) -> Problem:
 
 
 def _list_new_key(entry: XlaEntry) -> list[Value]:
+    """Return the key of an entry in the new format."""
     key = [Value("device_fingerprint", entry.device, "digest"), Value("hlo_fingerprint", entry.hlo, "digest")]
     explicit_version = entry.message.key.target.explicit_version
     if explicit_version:
@@ -81,6 +90,7 @@ def _list_new_key(entry: XlaEntry) -> list[Value]:
 
 
 def _list_legacy_key(entry: XlaEntry) -> list[Value]:
+    """Return the key of an entry in the legacy format."""
     # The legacy format has the whole text of the HLO, which is too long for a key.
     digest = hashlib.sha256(entry.hlo.encode()).hexdigest()[:32]
     return [Value("device_description", split_description(entry.device)[0]), Value("hlo_digest", digest, "digest")]
@@ -109,6 +119,8 @@ def fingerprint_of(entry: XlaEntry) -> tuple[Value, ...]:
 
 def choice_of(entry: XlaEntry) -> Candidate:
     """Return the choice of an entry of XLA. The params have the name of the backend, and then its settings.
+
+    Example: ``backend=TRITON block_m=64 block_n=32 num_stages=3``.
 
     A legacy result holds either the message of a known backend, such as ``gemm`` or ``triton``, or a message ``other``
     with the backend's name.
@@ -148,7 +160,10 @@ def to_microseconds(duration: files.Message) -> float:
 
 
 def _list_params(message: files.Message) -> list[Value]:
-    """Return a value for each field that is set in a message and in its inner messages."""
+    """Return a value for each field that is set in a message and in its inner messages.
+
+    Inner messages are flattened: ``{tile {m: 64} stages: 3}`` gives ``m=64 stages=3``.
+    """
     if message.DESCRIPTOR.full_name == "google.protobuf.Any":
         return _list_params_of_any(message)
     params: list[Value] = []
@@ -167,7 +182,8 @@ def _list_params_of_any(message: files.Message) -> list[Value]:
     try:
         return _list_params(files.parse_message(name, message.value))
     except Exception:
-        # The message is of another version of XLA, so only its name is readable. The entry's native bytes have it all.
+        # The message is of another version of XLA, so only its name is readable. The native bytes of the entry keep the
+        # whole message.
         return [Value("config", name)]
 
 
@@ -202,7 +218,7 @@ def to_entry(
     :param candidates: the candidates that XLA measured; empty if XLA's log has none.
     :param label: words about the fusion. If it is empty, an entry of the legacy format gets a label from its HLO text.
     """
-    # The measured candidate has a time, which the entries of the new format lack.
+    # An entry of the new format has no time. If XLA measured the choice, the candidate from the log has the time.
     choice = choice_of(entry)
     for candidate in candidates:
         if candidate.is_same_configuration(choice):
@@ -223,6 +239,8 @@ def to_entry(
 
 def to_xla(entry: Entry) -> XlaEntry:
     """Return XLA's entry from the native bytes of a cache entry.
+
+    The bytes must belong to the entry's problem: a cache file is data that somebody may have edited.
 
     :raises CacheError: if the bytes are damaged, belong to another problem, or have a format that is not known.
     """
@@ -280,8 +298,10 @@ class _HloSummary:
             return
         if root or not self.result:
             self.result = ", ".join(shapes)
+        # The operands end before the attributes of the instruction: "f16[8] %a, f16[8] %b), metadata={…}".
         if not self.operands:
             self.operands = _SHAPE.findall(rest.partition("), ")[0])
+        # The target of a custom call tells its operation: "__cublas$gemm".
         target = _TARGET.search(rest)
         if op == "custom-call" and target is not None:
             op = target[1]
@@ -364,8 +384,9 @@ class TuningLog:
 def read_log(text: str) -> TuningLog:
     """Read the text of XLA's tuning log.
 
-    XLA appends a message for each module. A message begins with the line ``device: …``, at which this function splits
-    the text. A log of the legacy format has no fingerprints that would tell its fusions, so the result is empty.
+    XLA appends a message for each module. A message begins with a line such as ``device: "9c2f…"``, at which this
+    function splits the text. If the log has the legacy format, the result is empty: such a log has no fingerprints, so
+    its measurements cannot be assigned to entries.
 
     :raises ValueError: for a text that is no tuning log.
     """
@@ -373,6 +394,7 @@ def read_log(text: str) -> TuningLog:
 
     profiles: dict[tuple[str, str], Profile] = {}
     versions: dict[str, str] = {}
+    # The text has the legacy format.
     if re.match(r"\s*logs\s*\{", text):
         return TuningLog()
     for part in re.split(r"^(?=device:)", text, flags=re.MULTILINE):

@@ -117,6 +117,8 @@ def is_text(path: PurePath) -> bool:
 def read(data: bytes, where: str) -> tuple[XlaEntry, ...]:
     """Return the entries of a file that XLA wrote as text or binary.
 
+    A text in the new format begins with ``entries {``, a text in the legacy format with ``version: 3``.
+
     :param where: the path of the file, for messages.
     :raises CacheError: for another kind of file, a damaged file, or an unknown version.
     """
@@ -166,8 +168,8 @@ def write(entries: Iterable[XlaEntry], layout: XlaLayout, text: bool) -> bytes:
 def _find_layout(data: bytes) -> XlaLayout | None:
     """Return the format of a file; None for another kind of file.
 
-    The beginning of the file decides. To try both parsers would not tell, because each parser reads a binary file of
-    the other format as a file without entries.
+    The beginning of the file decides. Trying both parsers would not help: each parser accepts a binary file of the
+    other format, and returns no entries.
     """
     beginning = data[:1]
     first_word = _FIRST_WORD.match(data)
@@ -211,6 +213,7 @@ def _print_text(message: Message) -> str:
     text = str(
         text_format.MessageToString(message, descriptor_pool=pool, as_utf8=False, message_formatter=_format_empty_any)
     )
+    # The printer leaves out fields that it does not know.
     parsed_again = text_format.Parse(text, type(message)(), descriptor_pool=pool)
     if parsed_again.SerializeToString(deterministic=True) != message.SerializeToString(deterministic=True):
         raise CacheError("XLA's text form", "cannot hold an entry with fields of another version of XLA", "use .pb")
@@ -253,8 +256,8 @@ def write_folder(folder: Path, entries: Iterable[XlaEntry]) -> int:
 def _path_in_folder(entry: XlaEntry) -> str:
     """Return the path at which XLA looks for an entry, relative to the folder.
 
-    A new entry has the path ``DEVICE/HLO.pb`` with two fingerprints. A legacy entry has the digest of its key as its
-    name. The key is the text that XLA's C++ code prints for it.
+    A new entry has the path ``DEVICE/HLO.pb`` with two fingerprints. A legacy entry has the path ``DIGEST.textproto``
+    with the digest of its key, and the key is the text ``<key model='…', hlo='…', version=…>`` of XLA's C++ code.
 
     :raises CacheError: if XLA looks for no such entry.
     """

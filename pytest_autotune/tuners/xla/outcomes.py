@@ -1,8 +1,12 @@
 """Decides the outcome of XLA's lookups: hit, stale, mismatch or miss, with the reason.
 
-XLA reports no lookups, so this module finds the outcomes from two facts. XLA takes a loaded entry into its memory only
-if it uses the entry. XLA writes its memory into a file after each compilation. Therefore an entry in this file is a hit
-if it equals a loaded entry, including the value. XLA itself chose every other entry in the file.
+XLA reports no lookups, so this module derives the outcomes from two facts:
+
+- XLA takes a loaded entry into its memory only if it uses the entry.
+- XLA writes its memory into a file after each compilation.
+
+An entry in this file is therefore a hit if it equals a loaded entry, including the value. XLA itself tuned every other
+entry in the file.
 """
 
 from __future__ import annotations
@@ -16,6 +20,7 @@ from pytest_autotune.run.lookup import Outcome
 from pytest_autotune.tuners.xla.entries import enum_name, split_description, to_xla
 from pytest_autotune.tuners.xla.files import XlaEntry, XlaLayout
 
+#: The reason if nothing explains why XLA did not use a loaded entry.
 _UNCHANGED = "XLA could not use the choice, or had tuned before it was offered"
 
 
@@ -52,7 +57,7 @@ class LoadedEntries:
             self._by_hlo.setdefault((loaded.xla_entry.layout, loaded.xla_entry.hlo), []).append(loaded)
 
     def judge(self, chosen: XlaEntry, device: Device, versions: Mapping[str, str]) -> XlaAnswer:
-        """Return the outcome of a lookup.
+        """Return the outcome of a lookup: hit, stale, mismatch or miss, in the order of the branches below.
 
         :param chosen: the entry of XLA's memory after a compilation.
         :param device: the device of the compilation.
@@ -80,15 +85,15 @@ class LoadedEntries:
 
 
 def is_same_device(one: XlaEntry, other: XlaEntry) -> bool:
-    """Whether two entries are of the same type of device. The version of cuDNN may differ."""
+    """Whether two entries are of the same type of device. A different version of cuDNN does not count."""
     return split_description(one.device)[0] == split_description(other.device)[0]
 
 
 def _has_same_value(loaded: XlaEntry, chosen: XlaEntry) -> bool:
     """Whether XLA's choice equals a loaded choice.
 
-    In the new format, only the values are compared, because XLA also uses entries of another codegen version. It then
-    requires the same version of the entry's backend, and this version is a part of the value.
+    In the new format, only the values are compared, because XLA also uses entries of another codegen version. XLA then
+    requires the same version of the entry's backend, and the value contains this version.
     """
     if chosen.layout is XlaLayout.NEW:
         return bool(loaded.message.value == chosen.message.value)
@@ -121,8 +126,8 @@ def _describe_change(loaded: LoadedEntry, chosen: XlaEntry, versions: Mapping[st
 def _list_version_changes(loaded: LoadedEntry, chosen: XlaEntry, versions: Mapping[str, str]) -> list[str]:
     """Return the versions of backends that differ between two entries of the new format: ``CUDNN 9.10.0 -> 9.19.0``.
 
-    The versions come from the cache entry and from XLA's tuning log. For the backend of the two choices, the values of
-    XLA's entries hold the version, too. It counts if the cache entry or the log does not have the backend.
+    The loaded versions come from the cache entry, and the present versions from XLA's tuning log. If a version of the
+    choices' backend is missing in either, the value of XLA's entry has it.
     """
     loaded_versions = dict(loaded.cache_entry.versions.libraries)
     present_versions = dict(versions)
