@@ -22,6 +22,7 @@ from pathlib import Path
 
 from pytest_autotune.workers.locks import find_shared_folder
 from tests.conftest import REPOSITORY, TOY_TUNER
+from tests.forked_workers import ForkedPytest
 
 CRASHING = """
 import os, pathlib, signal, subprocess, sys, time
@@ -198,10 +199,11 @@ class StrikeResult:
         return max(self.finished - self.recovered - self.reported_lost, 0)
 
 
-def strike(fault: Fault, place: str, workers: int) -> StrikeResult:
+def strike(fault: Fault, place: str, workers: int, is_forked: bool = False) -> StrikeResult:
     """Run the suite until the fault strikes. If tunings are missing in the file, run a second suite to recover them.
 
     :param workers: the number of xdist workers; 0 for a run without xdist.
+    :param is_forked: whether pytest and its workers are forked from a process that has imported pytest.
     """
     with tempfile.TemporaryDirectory() as name, _small_disk(fault, Path(name)) as disk, _owner(fault) as gpu:
         folder = Path(name)
@@ -213,7 +215,7 @@ def strike(fault: Fault, place: str, workers: int) -> StrikeResult:
         # A serial run knows no option about restarting workers.
         args = fault.args if workers else [arg for arg in fault.args if "worker" not in arg]
         environment = {"FAULT": fault.name, "PLACE": place, "TOY_GPU": gpu, **disk}
-        output = _run(folder, dump, fault, [*distribution, *args], environment)
+        output = _run(folder, dump, fault, [*distribution, *args], environment, is_forked)
         (folder / "finished").touch()
         finished = set((folder / "finished").read_text().split())
         written = recovered = finished & _kernels(dump)
@@ -221,7 +223,7 @@ def strike(fault: Fault, place: str, workers: int) -> StrikeResult:
         foreign_files = _plant(folder) if fault.planted else {}
         if written != finished or fault.planted:
             suite.write_text("def test_nothing(): pass")
-            _run(folder, dump, fault, [], {})
+            _run(folder, dump, fault, [], {}, is_forked)
             recovered = finished & _kernels(dump)
         is_foreign_unchanged = "lib.planted" not in _kernels(dump)
         for path, data in foreign_files.items():
@@ -231,7 +233,9 @@ def strike(fault: Fault, place: str, workers: int) -> StrikeResult:
         return StrikeResult(len(finished), len(written), len(recovered), reported_lost, is_foreign_unchanged)
 
 
-def _run(folder: Path, dump: Path, fault: Fault, args: Sequence[str], environment: dict[str, str]) -> str:
+def _run(
+    folder: Path, dump: Path, fault: Fault, args: Sequence[str], environment: dict[str, str], is_forked: bool
+) -> str:
     """Run a dump, wait until all its processes have ended, and return the output."""
     variables = {
         "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
@@ -240,26 +244,34 @@ def _run(folder: Path, dump: Path, fault: Fault, args: Sequence[str], environmen
         "SHARED": f"/dev/shm/pytest-autotune-{os.getuid()}",
         "PYTHONPATH": os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), str(REPOSITORY)])),
     }
-    command = [sys.executable, "-m", "pytest", "-q", "-ppytest_autotune.plugin", f"--autotune-dump={dump}", *args]
-    if fault.shared:
-        shell = f'set -e; mount -t tmpfs -o mode=1777 tmpfs /dev/shm; {fault.shared}; exec "$@"'
-        command = ["unshare", "--mount", "sh", "-c", shell, "sh", *command]
+    options = ["-q", "-ppytest_autotune.plugin", f"--autotune-dump={dump}", *args]
     # The output is outside the suite's disk, which may be full.
     with tempfile.TemporaryFile() as output:
-        process = subprocess.Popen(
-            command,
-            cwd=folder,
-            env={**os.environ, **variables, **environment},
-            stdout=output,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
-        process.wait(300)
+        # A forked process could not have a /dev/shm of its own.
+        if is_forked and not fault.shared:
+            forked = ForkedPytest(options, folder, {**os.environ, **variables, **environment}, output.fileno())
+            forked.wait(300)
+            group = forked.pid
+        else:
+            command = [sys.executable, "-m", "pytest", *options]
+            if fault.shared:
+                shell = f'set -e; mount -t tmpfs -o mode=1777 tmpfs /dev/shm; {fault.shared}; exec "$@"'
+                command = ["unshare", "--mount", "sh", "-c", shell, "sh", *command]
+            process = subprocess.Popen(
+                command,
+                cwd=folder,
+                env={**os.environ, **variables, **environment},
+                stdout=output,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+            process.wait(300)
+            group = process.pid
         give_up_at = time.monotonic() + 60
         # Workers may live a moment longer than pytest.
         with suppress(ProcessLookupError):
             while time.monotonic() < give_up_at:
-                os.killpg(process.pid, 0)
+                os.killpg(group, 0)
                 time.sleep(0.02)
         output.seek(0)
         return output.read().decode(errors="replace")

@@ -1,8 +1,9 @@
-"""Fork xdist workers from a process that has imported pytest and this package.
+"""Fork xdist workers, and runs of pytest, from a process that has imported pytest and this package.
 
 A worker in a new interpreter needs half a second of a core for these imports, and the tests start hundreds of workers.
-A forked worker is a process, too, and speaks xdist's protocol on pipes. Only runs inside the tests' process use forked
-workers. A run in a new process, or with ``python=`` for its workers, starts new interpreters as users' runs do.
+A forked worker is a process, too, and speaks xdist's protocol on pipes. Runs inside the tests' process use forked
+workers, and so does :class:`ForkedPytest`. A run in a new interpreter, or with ``python=`` for its workers, starts new
+interpreters as users' runs do.
 """
 
 from __future__ import annotations
@@ -19,11 +20,12 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from functools import cache
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 from _pytest.config import builtin_plugins
@@ -94,9 +96,7 @@ class _Worker:
         theirs_in, ours_out = os.pipe()
         ours_in, theirs_out = os.pipe()
         self.stdin, self.stdout = os.fdopen(ours_out, "wb"), os.fdopen(ours_in, "rb")
-        server = _server()
-        socket.send_fds(server, [json.dumps([os.getcwd(), dict(os.environ)]).encode()], [theirs_in, theirs_out, 2])
-        self.pid = int(server.recv(100))
+        self.pid = _fork(Path.cwd(), os.environ, None, [theirs_in, theirs_out, 2])
         os.close(theirs_in)
         os.close(theirs_out)
 
@@ -111,45 +111,167 @@ class _Worker:
             os.kill(self.pid, signal.SIGKILL)
 
 
-@cache
+class ForkedPytest:
+    """A process that runs pytest in a session of its own, as ``subprocess.Popen`` with ``start_new_session`` does.
+
+    The process is forked, and so are its xdist workers.
+    """
+
+    def __init__(self, args: Sequence[str], folder: Path, environment: Mapping[str, str], output: int) -> None:
+        self._status, theirs = os.pipe()
+        with open(os.devnull, "rb") as no_input:
+            self.pid = _fork(folder, environment, ["pytest", *args], [no_input.fileno(), output, output, theirs])
+        os.close(theirs)
+
+    def wait(self, timeout_s: float) -> int:
+        """Return the exit status, negative for a signal."""
+        if not select.select([self._status], [], [], timeout_s)[0]:
+            raise TimeoutError(f"pytest has not ended after {timeout_s} s")
+        status = int(os.read(self._status, 100))
+        os.close(self._status)
+        return status
+
+
+def _fork(folder: Path, environment: Mapping[str, str], command: list[str] | None, descriptors: list[int]) -> int:
+    """Have a process forked, and return its number.
+
+    :param command: ``pytest`` or ``pytest-autotune`` with its arguments; None for a worker.
+    :param descriptors: input, output and errors of the process; for a command, a pipe for its status, too.
+    """
+    with _asking:  # each thread gets the answer to its own message
+        server = _server()
+        socket.send_fds(server, [json.dumps([str(folder), dict(environment), command]).encode()], descriptors)
+        return int(server.recv(100))
+
+
+#: A program that has a command forked by the server of the tests' process, and ends with the command's status.
+_CLIENT = """#!{python} -IS
+import json, os, socket, sys
+server = socket.socket(fileno=int(os.environ.pop("FORK_SERVER")))
+status, theirs = os.pipe()
+message = json.dumps([os.getcwd(), dict(os.environ), [{command!r}, *sys.argv[1:]]]).encode()
+socket.send_fds(server, [message], [0, 1, 2, theirs])
+server.recv(100)
+os.close(theirs)
+status = int(os.read(status, 100))
+os._exit(status if status >= 0 else 128 - status)
+"""
+
+
+def write_commands(folder: Path) -> int:
+    """Write the programs ``pytest`` and ``pytest-autotune``, which run in forked processes, into a folder.
+
+    :returns: the file descriptor of the server. The programs must inherit it, and need its number as ``FORK_SERVER``.
+    """
+    for command in ("pytest", "pytest-autotune"):
+        program = folder / command
+        program.write_text(_CLIENT.format(python=sys.executable, command=command))
+        program.chmod(0o755)
+    return _server().fileno()
+
+
+_asking = threading.Lock()
+#: The connection to the server of this process, once there is a server.
+_connections: list[socket.socket] = []
+
+
 def _server() -> socket.socket:
+    if _connections:
+        return _connections[0]
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with theirs:
         server = subprocess.Popen([sys.executable, __file__, str(theirs.fileno())], pass_fds=[theirs.fileno()])
     atexit.register(server.kill)
+    _connections.append(ours)
     return ours
+
+
+def _fork_command(asked: socket.socket, descriptors: list[int]) -> None:
+    """Fork a process for a command and send its number, and return in this process.
+
+    The calling process, which the server has forked, waits for the command and writes its status.
+    """
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    child = os.fork()
+    if child == 0:
+        os.close(descriptors.pop())
+        return
+    asked.send(str(child).encode())
+    asked.close()
+    for descriptor in descriptors[:3]:
+        os.close(descriptor)
+    _, waited = os.waitpid(child, 0)
+    os.write(descriptors[3], str(os.waitstatus_to_exitcode(waited)).encode())
+    os._exit(0)
+
+
+def _fork_own_workers() -> None:
+    """Have the xdist workers of this process forked, by a server that ends with it."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    if os.fork() == 0:
+        ours.close()
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        _serve(theirs)
+        # The server ends here, and so does each of its workers.
+        sys.exit(0)
+    theirs.close()
+    _connections[:] = [ours]
+    install(pytest.MonkeyPatch())
 
 
 def _serve(asked: socket.socket) -> None:
     """Fork for each message, until nobody can ask any more; a child returns when its work is done."""
-    import_all()
-    read_entry_points_once()
-    gc.freeze()  # pytest looks for garbage as it ends, and what is imported is none
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody asks how they ended
     while True:
-        message, descriptors, _, _ = socket.recv_fds(asked, 1 << 20, 3)
+        message, descriptors, _, _ = socket.recv_fds(asked, 1 << 20, 4)
         if not message:
             return
+        folder, environment, command = json.loads(message)
         child = os.fork()
         if child == 0:
             break
-        asked.send(str(child).encode())
+        if command is None:
+            asked.send(str(child).encode())
         for descriptor in descriptors:
             os.close(descriptor)
+    if command is not None:
+        _fork_command(asked, descriptors)
     asked.close()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    folder, environment = json.loads(message)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(environment)
     for number, descriptor in enumerate(descriptors):
         os.dup2(descriptor, number)
         os.close(descriptor)
+    if command is not None:
+        _run_command(*command)
     sys.argv = ["-c"]
     # As execnet begins in a new interpreter.
     exec(eval(sys.stdin.readline()), {"__name__": "__main__"})
 
 
+def _run_command(name: str, *args: str) -> NoReturn:
+    """Run ``python -m pytest`` or ``python -m pytest_autotune.cli`` in this process."""
+    os.setsid()
+    # The server's streams have the properties of the server's files.
+    sys.stdin = open(0, closefd=False)  # noqa: SIM115
+    sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115
+    sys.stderr = open(2, "w", buffering=1, errors="backslashreplace", closefd=False)  # noqa: SIM115
+    sys.path[:0] = [os.getcwd(), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+    if name == "pytest-autotune":
+        sys.argv = [name, *args]
+        sys.exit(importlib.import_module("pytest_autotune.cli.main").main())
+    if "-pxdist" in args:
+        _fork_own_workers()
+    sys.argv = [name, "-Wignore:Module already imported:pytest.PytestAssertRewriteWarning", *args]
+    sys.exit(pytest.console_main())
+
+
 if __name__ == "__main__":
     del sys.path[0]  # the folder of this file, as for "python -c"
+    import_all()
+    read_entry_points_once()
+    gc.freeze()  # pytest looks for garbage as it ends, and what is imported is none
     _serve(socket.socket(fileno=int(sys.argv[1])))

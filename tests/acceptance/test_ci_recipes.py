@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
 import shutil
 import subprocess
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,6 +14,7 @@ import pytest
 import yaml
 
 from pytest_autotune.cache import stores
+from tests import forked_workers
 from tests.conftest import REPOSITORY, TOY_TUNER
 
 pytestmark = pytest.mark.skipif(not (shutil.which("git") and shutil.which("bash")), reason="needs git and bash")
@@ -54,9 +53,7 @@ class GitHub:
         self.artefacts = folder / "artefacts"
         commands = folder / "bin"
         commands.mkdir()
-        for name, module in (("pytest", "pytest"), ("pytest-autotune", "pytest_autotune.cli")):
-            (commands / name).write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m {module} "$@"\n')
-            (commands / name).chmod(0o755)
+        self.fork_server = forked_workers.write_commands(commands)
         self.environment = {
             **{name: value for name, value in os.environ.items() if not name.startswith("GIT_")},
             "PATH": f"{commands}{os.pathsep}{os.environ['PATH']}",
@@ -69,6 +66,7 @@ class GitHub:
             "GITHUB_RUN_ID": "7",
             "GITHUB_RUN_ATTEMPT": "1",
             "TOY_LOG": str(folder / "tunings.log"),
+            "FORK_SERVER": str(self.fork_server),
         }
         # These processes run inside a test, and would write no reports.
         self.environment.pop("PYTEST_CURRENT_TEST", None)
@@ -84,6 +82,7 @@ class GitHub:
             stderr=subprocess.STDOUT,
             text=True,
             timeout=120,
+            pass_fds=[self.fork_server],
         )
         assert done.returncode == status, done.stdout
         return done.stdout

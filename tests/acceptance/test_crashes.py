@@ -15,6 +15,7 @@ import pytest
 
 from tests.conftest import DISTRIBUTIONS, Suite
 from tests.crashes import CRASHING, FAULTS, PLACES, strike
+from tests.forked_workers import ForkedPytest
 
 
 def finished(suite: Suite) -> set[str]:
@@ -80,17 +81,12 @@ def test_every_finished_tuning_before_a_ctrl_c_is_in_the_file(suite: Suite, plac
     assert written(suite) == finished(suite)
 
 
-def start(suite: Suite, *args: str, **environment: str) -> subprocess.Popen[bytes]:
+def start(suite: Suite, *args: str, **environment: str) -> ForkedPytest:
     """Start a dump run as a process that can be killed."""
-    command = [sys.executable, "-m", "pytest", "-ppytest_autotune.plugin", *suite.distribution]
-    return subprocess.Popen(
-        [*command, "--autotune-dump=cache.textproto", *args],
-        cwd=suite.folder,
-        env={**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "TOY_LOG": str(suite.log), **environment},
-        stdout=(suite.folder / "output").open("wb"),
-        stderr=subprocess.STDOUT,
-        start_new_session=True,
-    )
+    options = ["-ppytest_autotune.plugin", *suite.distribution, "--autotune-dump=cache.textproto", *args]
+    variables = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "TOY_LOG": str(suite.log), **environment}
+    with (suite.folder / "output").open("wb") as output:
+        return ForkedPytest(options, suite.folder, variables, output.fileno())
 
 
 def wait_for(path: Path, seconds: float = 30) -> None:
@@ -105,7 +101,7 @@ def killed(suite: Suite) -> set[str]:
     process = start(suite, FAULT="hang", PLACE="call")
     wait_for(suite.folder / "failed-once")
     os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
+    process.wait(60)
     return finished(suite)
 
 
@@ -221,7 +217,9 @@ def test_no_fault_loses_a_tuning_that_had_finished() -> None:
         faults = [fault for fault in faults if fault.disk != "."]
 
     with ThreadPoolExecutor(4) as pool:
-        futures = [pool.submit(strike, fault, places[fault.label], _SHORT[fault.label]) for fault in faults]
+        futures = [
+            pool.submit(strike, fault, places[fault.label], _SHORT[fault.label], is_forked=True) for fault in faults
+        ]
 
     assert len(faults) > 10
     bad_results = {}
