@@ -25,7 +25,6 @@ from pytest_autotune.tuners.function.carried import carried_text
 from pytest_autotune.tuners.source.attributes import class_name, find_in_class, is_instance, list_items
 from pytest_autotune.tuners.source.code_text import (
     NoDigestError,
-    check_module_not_edited,
     list_imports,
     read_function,
     syntax_text,
@@ -33,6 +32,7 @@ from pytest_autotune.tuners.source.code_text import (
 )
 from pytest_autotune.tuners.source.functions import closure_cells, is_library_code, python_function, unwrapped
 from pytest_autotune.tuners.source.libraries import Libraries, is_library_callable, read_imported_modules
+from pytest_autotune.tuners.source.module_text import check_module_not_edited
 from pytest_autotune.tuners.source.source_digest import (
     DigestedSource,
     digest,

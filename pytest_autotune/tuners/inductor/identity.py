@@ -9,6 +9,7 @@ of template decisions are in :mod:`.template_key`.
 from __future__ import annotations
 
 import ast
+import io
 import re
 import sys
 import textwrap
@@ -19,10 +20,11 @@ from typing import Any
 
 from pytest_autotune import devices
 from pytest_autotune.cache.model import Device, Value, Versions
-from pytest_autotune.tuners.source.code_text import token_text
 from pytest_autotune.tuners.source.libraries import list_versions
 from pytest_autotune.tuners.source.source_digest import digest
 
+_LAYOUT_WORDS = {tokenize.INDENT: "<indent>", tokenize.DEDENT: "<dedent>", tokenize.NEWLINE: "<newline>"}
+_OMITTED_TOKENS = {tokenize.COMMENT, tokenize.NL, tokenize.ENCODING, tokenize.ENDMARKER}
 #: Settings in ``inductor_meta`` that decide which candidates Inductor offers and how it searches. The key names the
 #: settings that are on, because a reader has to see them: a test may leave such a setting on for the tests after it.
 _SWITCHES = (
@@ -212,7 +214,7 @@ def _list_helpers(autotuner: Any) -> list[str]:
 def _code_text_or_source(source: str) -> str:
     """Return the code text, which ignores layout and comments; the source itself if it cannot be parsed."""
     try:
-        return token_text(textwrap.dedent(source))
+        return _token_text(textwrap.dedent(source))
     except (SyntaxError, tokenize.TokenError):
         return source
 
@@ -303,3 +305,28 @@ def contiguous_strides(sizes: Sequence[Any]) -> list[Any]:
         else:
             stride = -1
     return strides[::-1]
+
+
+def _token_text(source: str) -> str:
+    """Return the tokens of generated source, each in a line.
+
+    f-strings are omitted, because versions of Python divide them into different tokens.
+    """
+    words: list[str] = []
+    depth = 0  # in f-strings that are several tokens, since Python 3.12
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        kind = tokenize.tok_name[token.type]
+        if kind.endswith("STRING_START"):
+            depth += 1
+        is_in_f_string = depth > 0 or (kind == "STRING" and _is_f_string(token.string))
+        if not is_in_f_string and token.type not in _OMITTED_TOKENS:
+            words.append(_LAYOUT_WORDS.get(token.type, token.string))
+        if kind.endswith("STRING_END"):
+            depth -= 1
+    return "\n".join(words)
+
+
+def _is_f_string(literal: str) -> bool:
+    """Whether the literal of a string has the prefix of an f-string."""
+    quote = literal[-1]
+    return "f" in literal[: literal.find(quote)].lower()

@@ -35,10 +35,7 @@ from pytest_autotune.tuners.source.attributes import (
 from pytest_autotune.tuners.source.code_text import (
     FunctionText,
     literal_text,
-    read_class_assignments,
-    read_class_text,
     read_function,
-    read_module_assignments,
 )
 from pytest_autotune.tuners.source.functions import (
     closure_cells,
@@ -63,6 +60,7 @@ from pytest_autotune.tuners.source.libraries import (
     is_library_callable,
     read_imported_modules,
 )
+from pytest_autotune.tuners.source.module_text import read_class_assignments, read_class_text, read_module_assignments
 from pytest_autotune.tuners.source.values import (
     NOTHING_ASSIGNED,
     AssignedNames,

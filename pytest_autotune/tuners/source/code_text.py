@@ -1,57 +1,39 @@
 """Source as text that is equal on every Python, unlike the texts of ``ast.dump`` and ``ast.unparse``.
 
 The text has everything that Python's parser sees. The parser does not see the layout: comments, line breaks, quotes,
-redundant parentheses, trailing commas. Inductor generates source in one layout, and its source is digested by tokens
-(:func:`token_text`).
+redundant parentheses, trailing commas.
 
 The source of a function or class is read once, because it does not change while the function or class lives.
-:mod:`.source_digest` decides which functions and classes a digest holds.
+:mod:`.source_digest` decides which functions and classes a digest holds. :mod:`.module_text` reads whole modules and
+classes.
 """
 
 from __future__ import annotations
 
 import ast
 import inspect
-import io
-import linecache
 import os
 import tokenize
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
-from types import CodeType, FunctionType, ModuleType
-from typing import Any, TypeGuard
+from types import CodeType, FunctionType
+from typing import Any
 from weakref import WeakKeyDictionary
 
 from pytest_autotune.cache.host_time import HostTime
 from pytest_autotune.cache.model import UncacheableError
-from pytest_autotune.tuners.source.attributes import (
-    class_attributes,
-    class_module,
-    class_name,
-    find_owner,
-    has_type,
-    is_instance,
-    module_attributes,
-)
-from pytest_autotune.tuners.source.functions import python_function, qualified_name
+from pytest_autotune.tuners.source.compiled_code import is_in_source, list_lambdas
+from pytest_autotune.tuners.source.functions import qualified_name
 
-_LAYOUT_WORDS = {tokenize.INDENT: "<indent>", tokenize.DEDENT: "<dedent>", tokenize.NEWLINE: "<newline>"}
-_OMITTED_TOKENS = {tokenize.COMMENT, tokenize.NL, tokenize.ENCODING, tokenize.ENDMARKER}
 #: Fields that follow from other fields, or that describe how a statement is written.
 _OMITTED_FIELDS = {"ctx", "kind", "simple", "type_comment", "type_ignores"}
-#: The types of the constants of a module that are compared with its file.
-_CONSTANTS: frozenset[type] = frozenset({int, str, bool, float, bytes, type(None)})
-#: Statements whose assignments are not those of the module or class around them.
-_SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 #: The errors of reading and parsing a source.
-_SOURCE_ERRORS = (OSError, TypeError, SyntaxError, IndexError, tokenize.TokenError)
+SOURCE_ERRORS = (OSError, TypeError, SyntaxError, IndexError, tokenize.TokenError)
 
 
-# The text of a tree, and of tokens.
+# The text of a tree.
 
 
 def syntax_text(node: ast.AST, without: Iterable[str] = ()) -> str:
@@ -128,31 +110,6 @@ def _join_texts(items: list[Any]) -> Iterator[Any]:
         yield item
     if text:
         yield text
-
-
-def token_text(source: str) -> str:
-    """Return the tokens of generated source, each in a line.
-
-    f-strings are omitted, because versions of Python divide them into different tokens.
-    """
-    words: list[str] = []
-    depth = 0  # in f-strings that are several tokens, since Python 3.12
-    for token in tokenize.generate_tokens(io.StringIO(source).readline):
-        kind = tokenize.tok_name[token.type]
-        if kind.endswith("STRING_START"):
-            depth += 1
-        is_in_f_string = depth > 0 or (kind == "STRING" and _is_f_string(token.string))
-        if not is_in_f_string and token.type not in _OMITTED_TOKENS:
-            words.append(_LAYOUT_WORDS.get(token.type, token.string))
-        if kind.endswith("STRING_END"):
-            depth -= 1
-    return "\n".join(words)
-
-
-def _is_f_string(literal: str) -> bool:
-    """Whether the literal of a string has the prefix of an f-string."""
-    quote = literal[-1]
-    return "f" in literal[: literal.find(quote)].lower()
 
 
 # Functions.
@@ -239,11 +196,8 @@ class FunctionText:
 
 
 _function_texts: WeakKeyDictionary[FunctionType, FunctionText] = WeakKeyDictionary()
-_class_texts: WeakKeyDictionary[type, str] = WeakKeyDictionary()
 #: If a file is older, it was not edited after its import.
-_STARTED_S = HostTime.time()
-#: No file has so many lines.
-_FAR_LINE = 1 << 24
+STARTED_S = HostTime.time()
 
 
 def read_function(function: FunctionType, kept_source: str = "") -> FunctionText:
@@ -293,47 +247,24 @@ def find_definition(function: FunctionType) -> ast.AST:
     return _parse_definition(function, "")
 
 
-def read_class_text(cls: type) -> str:
-    """Return the text of a class; empty if its source cannot be read."""
-    # A metaclass of the user may have a hash of its own.
-    can_be_kept = find_owner(type(cls), "__hash__") is object
-    if can_be_kept and cls in _class_texts:
-        return _class_texts[cls]
-    try:
-        text = syntax_text(_parse_first_statement(_read_class_source(cls)))
-    except _SOURCE_ERRORS:
-        text = ""
-    if can_be_kept:
-        _class_texts[cls] = text
-    return text
-
-
-def _read_class_source(cls: type) -> str:
-    # inspect asks a class for attributes, so it gets a class of the same name without a metaclass of the user.
-    attributes = {"__module__": class_module(cls), "__qualname__": class_name(cls)}
-    if "__firstlineno__" in class_attributes(cls):  # since Python 3.13
-        attributes["__firstlineno__"] = class_attributes(cls)["__firstlineno__"]
-    return inspect.getsource(type(class_name(cls).rpartition(".")[2], (), attributes))
-
-
 def _parse_definition(function: FunctionType, kept_source: str) -> ast.AST:
     name = qualified_name(function)
     try:
         # The source of the code: for a function, inspect would return the source of its __wrapped__.
         source = kept_source or "".join(inspect.getsourcelines(function.__code__)[0])
-        node = _parse_first_statement(source)
-    except _SOURCE_ERRORS:
+        node = parse_first_statement(source)
+    except SOURCE_ERRORS:
         raise UnreadableSourceError(f"the source of {name} cannot be read") from None
     if kept_source:
         return node
     # Python 3.13 takes code of exec() for lines of another "<string>".
     if getattr(node, "name", None) != function.__code__.co_name:
         raise UnreadableSourceError(f"the source of {name} cannot be read")
-    _check_not_edited(function.__code__, name)
+    check_not_edited(function.__code__, name)
     return node
 
 
-def _parse_first_statement(source: str) -> ast.stmt:
+def parse_first_statement(source: str) -> ast.stmt:
     """Parse a source that may be indented."""
     if source[:1].isspace():
         block = ast.parse(f"if 1:\n{source}").body[0]
@@ -342,7 +273,7 @@ def _parse_first_statement(source: str) -> ast.stmt:
     return ast.parse(source).body[0]
 
 
-def _check_not_edited(code: CodeType, name: str) -> None:
+def check_not_edited(code: CodeType, name: str) -> None:
     """Check that the file of some code was not edited after its import.
 
     :raises UncacheableError: if the file now has other code: nobody has measured that code.
@@ -353,96 +284,10 @@ def _check_not_edited(code: CodeType, name: str) -> None:
         modified_s = os.stat(code.co_filename).st_mtime
     except OSError:
         return
-    if modified_s <= _STARTED_S:
+    if modified_s <= STARTED_S:
         return
-    lines, _ = inspect.findsource(code)
-    try:
-        file_codes = _compile_all("".join(lines))
-    except (SyntaxError, ValueError):
-        file_codes = ()
-    for file_code in file_codes:
-        is_at_same_place = file_code.co_name == code.co_name and file_code.co_firstlineno == code.co_firstlineno
-        if is_at_same_place and _is_same_code(code, file_code):
-            return
-    raise NoDigestError(f"the source of {name} was edited since it was imported")
-
-
-def check_module_not_edited(module: ModuleType) -> None:
-    """Check that no function, method or constant of a module was edited in its file after the import.
-
-    :raises NoDigestError: if the file now has other code.
-    """
-    attributes = module_attributes(module)
-    values = list(attributes.values())
-    for value in list(values):
-        if is_instance(value, type) and class_module(value) == attributes.get("__name__"):
-            values += class_attributes(value).values()
-    filename = attributes.get("__file__")
-    for value in values:
-        function = python_function(value)
-        if function is not None and function.__code__.co_filename == filename:
-            _check_not_edited(function.__code__, str(attributes.get("__name__")))
-    if is_instance(filename, str):
-        _check_constants_not_edited(attributes, filename)
-
-
-def _check_constants_not_edited(attributes: Mapping[str, object], filename: str) -> None:
-    """Check that each constant of a module has the value that its file has now.
-
-    :param attributes: the attributes of the module.
-    :raises NoDigestError: if a constant has another value. Names that the module assigns several times do not count.
-    """
-    try:
-        if os.stat(filename).st_mtime <= _STARTED_S:
-            return
-        tree = ast.parse(Path(filename).read_bytes())
-    except (OSError, SyntaxError, ValueError):
-        return
-    names = Counter(node.id for node in ast.walk(tree) if _is_stored_name(node))
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Global):
-            names.update(node.names)
-    for statement in tree.body:
-        if not isinstance(statement, ast.Assign) or not isinstance(statement.value, ast.Constant):
-            continue
-        for target in statement.targets:
-            if not isinstance(target, ast.Name) or names[target.id] > 1:
-                continue
-            value = attributes.get(target.id)
-            if not has_type(value, _CONSTANTS) or literal_text(value) != syntax_text(statement.value):
-                name = attributes.get("__name__")
-                raise NoDigestError(f"the source of {name} was edited since it was imported: {target.id}")
-
-
-@lru_cache(maxsize=8)
-def _compile_all(source: str | ast.Module) -> tuple[CodeType, ...]:
-    """Return the code of a module, and of all functions and classes in it."""
-    codes: list[CodeType] = [compile(source, "<source>", "exec", dont_inherit=True)]
-    for code in codes:
-        codes += [constant for constant in code.co_consts if isinstance(constant, CodeType)]
-    return tuple(codes)
-
-
-def _is_same_code(code: CodeType, other: CodeType) -> bool:
-    """Whether two pieces of code do the same, wherever they stand."""
-    return (
-        code.co_code == other.co_code
-        and repr(_list_constants(code)) == repr(_list_constants(other))
-        and code.co_names == other.co_names
-        and code.co_varnames == other.co_varnames
-        and code.co_freevars == other.co_freevars
-    )
-
-
-def _list_constants(code: CodeType) -> list[object]:
-    """Return the constants of some code, with the constants of the functions inside it in place of their code."""
-    constants: list[object] = []
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            constants.append(_list_constants(constant))
-        else:
-            constants.append(constant)
-    return constants
+    if not is_in_source(code, "".join(inspect.findsource(code)[0])):
+        raise NoDigestError(f"the source of {name} was edited since it was imported")
 
 
 # Lambdas.
@@ -455,42 +300,13 @@ def _find_lambda(code: CodeType, name: str) -> ast.AST:
     """
     try:
         source = "".join(inspect.findsource(code)[0])
-        nodes = _list_lambdas(_parse_module(source), code.co_firstlineno)
-        if len(nodes) > 1:
-            nodes = _select_lambdas(source, code)
+        nodes = list_lambdas(code, source)
     except (OSError, TypeError, SyntaxError):
         nodes = []
     if not nodes:
         raise UnreadableSourceError(f"the source of {name} cannot be read")
-    _check_not_edited(code, name)
+    check_not_edited(code, name)
     return nodes[0]
-
-
-@lru_cache(maxsize=8)
-def _parse_module(source: str) -> ast.Module:
-    return ast.parse(source)
-
-
-def _list_lambdas(tree: ast.Module, line: int) -> list[ast.Lambda]:
-    """Return the lambdas that begin in a line, from left to right."""
-    nodes = [node for node in ast.walk(tree) if isinstance(node, ast.Lambda) and node.lineno == line]
-    return sorted(nodes, key=_column_of)
-
-
-def _column_of(node: ast.Lambda) -> int:
-    return node.col_offset
-
-
-def _select_lambdas(source: str, code: CodeType) -> list[ast.Lambda]:
-    """Return the lambdas in the line of some code that compile to the same code."""
-    tree = ast.parse(source)
-    nodes = _list_lambdas(tree, code.co_firstlineno)
-    # Each lambda gets a line of its own: the line tells which code was compiled from which lambda.
-    for number, node in enumerate(nodes):
-        node.lineno = _FAR_LINE + number
-        node.end_lineno = node.lineno + 1
-    code_by_line = {compiled.co_firstlineno: compiled for compiled in _compile_all(tree)}
-    return [node for node in nodes if _is_same_code(code, code_by_line[node.lineno])]
 
 
 # The names in a function.
@@ -609,46 +425,6 @@ def _list_assigned_in_class(node: ast.AST) -> list[str]:
             if owner == "cls" or owner.startswith("type(") or owner.endswith(".__class__"):
                 names.add(part.attr)
     return sorted(names)
-
-
-def read_module_assignments(filename: str, name: str) -> str:
-    """Return the text of the statements of a module that assign a name, outside of functions; empty if there are none.
-
-    :param filename: the file of the module.
-    """
-    try:
-        tree = _parse_module("".join(linecache.getlines(filename)))
-    except (SyntaxError, ValueError):
-        return ""
-    return _describe_assignments(tree, name)
-
-
-def read_class_assignments(cls: type, name: str) -> str:
-    """Return the text of the statements in the body of a class that assign an attribute; empty if there are none."""
-    try:
-        definition = _parse_first_statement(_read_class_source(cls))
-    except _SOURCE_ERRORS:
-        return ""
-    return _describe_assignments(definition, name)
-
-
-def _describe_assignments(tree: ast.AST, name: str) -> str:
-    """Return the text of each statement that assigns a name, in a module or class without its functions and classes."""
-    texts = []
-    pending = list(ast.iter_child_nodes(tree))
-    while pending:
-        node = pending.pop(0)
-        if isinstance(node, (ast.Assign, ast.AnnAssign, ast.AugAssign)):
-            targets = [part.id for part in ast.walk(node) if _is_stored_name(part)]
-            if name in targets:
-                texts.append(syntax_text(node))
-        elif isinstance(node, ast.stmt) and not isinstance(node, _SCOPES):
-            pending += ast.iter_child_nodes(node)
-    return "\n".join(texts)
-
-
-def _is_stored_name(node: ast.AST) -> TypeGuard[ast.Name]:
-    return isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
 
 
 def _list_parts_without_decorators(node: ast.AST) -> list[ast.AST]:

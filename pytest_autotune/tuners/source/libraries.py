@@ -26,7 +26,7 @@ from typing import Any
 
 from pytest_autotune.cache.model import Versions
 from pytest_autotune.tuners.source.attributes import class_name, is_instance, module_attributes, read_stored
-from pytest_autotune.tuners.source.code_text import Import, check_module_not_edited, list_imports, syntax_text
+from pytest_autotune.tuners.source.code_text import Import, list_imports, syntax_text
 from pytest_autotune.tuners.source.distributions import Distribution, find_distribution, find_distribution_of_file
 from pytest_autotune.tuners.source.functions import (
     is_library_code,
@@ -36,6 +36,7 @@ from pytest_autotune.tuners.source.functions import (
     read_attribute,
     unwrapped,
 )
+from pytest_autotune.tuners.source.module_text import check_module_not_edited
 
 _LANGUAGE, _LIBDEVICE = "tl", "libdevice"
 #: The functions that both modules have, from Triton 3.4 to 3.9. The list is fixed, so that digests are the same under

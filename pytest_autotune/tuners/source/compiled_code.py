@@ -1,0 +1,100 @@
+"""Finds the compiled code of a function or lambda in the source of its file.
+
+Python keeps no link from a function to its place in the file, besides the name and the number of the first line. So the
+source is compiled again, and its code is compared with the function's code.
+"""
+
+from __future__ import annotations
+
+import ast
+from functools import lru_cache
+from types import CodeType
+
+#: No file has so many lines.
+_FAR_LINE = 1 << 24
+
+
+def is_in_source(code: CodeType, source: str) -> bool:
+    """Whether a source has the same code under the same name and in the same line as a function of this process.
+
+    It has not if the file was edited after its import.
+    """
+    try:
+        file_codes = _compile_all(source)
+    except (SyntaxError, ValueError):
+        return False
+    for file_code in file_codes:
+        is_at_same_place = file_code.co_name == code.co_name and file_code.co_firstlineno == code.co_firstlineno
+        if is_at_same_place and _is_same_code(code, file_code):
+            return True
+    return False
+
+
+def list_lambdas(code: CodeType, source: str) -> list[ast.Lambda]:
+    """Return the lambdas in a source that the code of a lambda may come from, from left to right.
+
+    If a single lambda begins in the line of the code, the code comes from this lambda. In a line with several lambdas,
+    each lambda is compiled, and those with the same code are returned.
+    """
+    nodes = _list_lambdas_in_line(parse_module(source), code.co_firstlineno)
+    if len(nodes) > 1:
+        return _select_lambdas(source, code)
+    return nodes
+
+
+@lru_cache(maxsize=8)
+def parse_module(source: str) -> ast.Module:
+    return ast.parse(source)
+
+
+def _list_lambdas_in_line(tree: ast.Module, line: int) -> list[ast.Lambda]:
+    """Return the lambdas that begin in a line, from left to right."""
+    nodes = [node for node in ast.walk(tree) if isinstance(node, ast.Lambda) and node.lineno == line]
+    return sorted(nodes, key=_column_of)
+
+
+def _column_of(node: ast.Lambda) -> int:
+    return node.col_offset
+
+
+def _select_lambdas(source: str, code: CodeType) -> list[ast.Lambda]:
+    """Return the lambdas in the line of some code that compile to the same code."""
+    tree = ast.parse(source)
+    nodes = _list_lambdas_in_line(tree, code.co_firstlineno)
+    # Each lambda gets a line of its own: the line tells which code was compiled from which lambda.
+    for number, node in enumerate(nodes):
+        node.lineno = _FAR_LINE + number
+        node.end_lineno = node.lineno + 1
+    code_by_line = {compiled.co_firstlineno: compiled for compiled in _compile_all(tree)}
+    return [node for node in nodes if _is_same_code(code, code_by_line[node.lineno])]
+
+
+@lru_cache(maxsize=8)
+def _compile_all(source: str | ast.Module) -> tuple[CodeType, ...]:
+    """Return the code of a module, and of all functions and classes in it."""
+    codes: list[CodeType] = [compile(source, "<source>", "exec", dont_inherit=True)]
+    for code in codes:
+        codes += [constant for constant in code.co_consts if isinstance(constant, CodeType)]
+    return tuple(codes)
+
+
+def _is_same_code(code: CodeType, file_code: CodeType) -> bool:
+    """Whether two pieces of code do the same, wherever they stand."""
+    return (
+        code.co_code == file_code.co_code
+        and repr(_list_constants(code)) == repr(_list_constants(file_code))
+        and code.co_names == file_code.co_names
+        and code.co_varnames == file_code.co_varnames
+        and code.co_freevars == file_code.co_freevars
+    )
+
+
+def _list_constants(code: CodeType) -> list[object]:
+    """Return the constants of some code, with the constants of the functions inside it in place of their code."""
+    constants: list[object] = []
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            constants.append(_list_constants(constant))
+        else:
+            constants.append(constant)
+    return constants

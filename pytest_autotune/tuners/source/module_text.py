@@ -1,0 +1,154 @@
+"""The source of whole modules and classes: their text, the statements that assign a name, and edits after the import.
+
+:mod:`.code_text` reads functions. A digest of a function seldom needs this module.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import linecache
+import os
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import TypeGuard
+from weakref import WeakKeyDictionary
+
+from pytest_autotune.tuners.source.attributes import (
+    class_attributes,
+    class_module,
+    class_name,
+    find_owner,
+    has_type,
+    is_instance,
+    module_attributes,
+)
+from pytest_autotune.tuners.source.code_text import (
+    SOURCE_ERRORS,
+    STARTED_S,
+    NoDigestError,
+    check_not_edited,
+    literal_text,
+    parse_first_statement,
+    syntax_text,
+)
+from pytest_autotune.tuners.source.compiled_code import parse_module
+from pytest_autotune.tuners.source.functions import python_function
+
+#: The types of the constants of a module that are compared with its file.
+_CONSTANTS: frozenset[type] = frozenset({int, str, bool, float, bytes, type(None)})
+#: Statements whose assignments are not those of the module or class around them.
+_SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+_class_texts: WeakKeyDictionary[type, str] = WeakKeyDictionary()
+
+
+def check_module_not_edited(module: ModuleType) -> None:
+    """Check that no function, method or constant of a module was edited in its file after the import.
+
+    :raises NoDigestError: if the file now has other code.
+    """
+    attributes = module_attributes(module)
+    values = list(attributes.values())
+    for value in list(values):
+        if is_instance(value, type) and class_module(value) == attributes.get("__name__"):
+            values += class_attributes(value).values()
+    filename = attributes.get("__file__")
+    for value in values:
+        function = python_function(value)
+        if function is not None and function.__code__.co_filename == filename:
+            check_not_edited(function.__code__, str(attributes.get("__name__")))
+    if is_instance(filename, str):
+        _check_constants_not_edited(attributes, filename)
+
+
+def _check_constants_not_edited(attributes: Mapping[str, object], filename: str) -> None:
+    """Check that each constant of a module has the value that its file has now.
+
+    :param attributes: the attributes of the module.
+    :raises NoDigestError: if a constant has another value. Names that the module assigns several times do not count.
+    """
+    try:
+        if os.stat(filename).st_mtime <= STARTED_S:
+            return
+        tree = ast.parse(Path(filename).read_bytes())
+    except (OSError, SyntaxError, ValueError):
+        return
+    names = Counter(node.id for node in ast.walk(tree) if _is_stored_name(node))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Global):
+            names.update(node.names)
+    for statement in tree.body:
+        if not isinstance(statement, ast.Assign) or not isinstance(statement.value, ast.Constant):
+            continue
+        for target in statement.targets:
+            if not isinstance(target, ast.Name) or names[target.id] > 1:
+                continue
+            value = attributes.get(target.id)
+            if not has_type(value, _CONSTANTS) or literal_text(value) != syntax_text(statement.value):
+                name = attributes.get("__name__")
+                raise NoDigestError(f"the source of {name} was edited since it was imported: {target.id}")
+
+
+def read_class_text(cls: type) -> str:
+    """Return the text of a class; empty if its source cannot be read."""
+    # A metaclass of the user may have a hash of its own.
+    can_be_kept = find_owner(type(cls), "__hash__") is object
+    if can_be_kept and cls in _class_texts:
+        return _class_texts[cls]
+    try:
+        text = syntax_text(parse_first_statement(_read_class_source(cls)))
+    except SOURCE_ERRORS:
+        text = ""
+    if can_be_kept:
+        _class_texts[cls] = text
+    return text
+
+
+def _read_class_source(cls: type) -> str:
+    # inspect asks a class for attributes, so it gets a class of the same name without a metaclass of the user.
+    attributes = {"__module__": class_module(cls), "__qualname__": class_name(cls)}
+    if "__firstlineno__" in class_attributes(cls):  # since Python 3.13
+        attributes["__firstlineno__"] = class_attributes(cls)["__firstlineno__"]
+    return inspect.getsource(type(class_name(cls).rpartition(".")[2], (), attributes))
+
+
+def read_module_assignments(filename: str, name: str) -> str:
+    """Return the text of the statements of a module that assign a name, outside of functions; empty if there are none.
+
+    :param filename: the file of the module.
+    """
+    try:
+        tree = parse_module("".join(linecache.getlines(filename)))
+    except (SyntaxError, ValueError):
+        return ""
+    return _describe_assignments(tree, name)
+
+
+def read_class_assignments(cls: type, name: str) -> str:
+    """Return the text of the statements in the body of a class that assign an attribute; empty if there are none."""
+    try:
+        definition = parse_first_statement(_read_class_source(cls))
+    except SOURCE_ERRORS:
+        return ""
+    return _describe_assignments(definition, name)
+
+
+def _describe_assignments(tree: ast.AST, name: str) -> str:
+    """Return the text of each statement that assigns a name, in a module or class without its functions and classes."""
+    texts = []
+    pending = list(ast.iter_child_nodes(tree))
+    while pending:
+        node = pending.pop(0)
+        if isinstance(node, (ast.Assign, ast.AnnAssign, ast.AugAssign)):
+            targets = [part.id for part in ast.walk(node) if _is_stored_name(part)]
+            if name in targets:
+                texts.append(syntax_text(node))
+        elif isinstance(node, ast.stmt) and not isinstance(node, _SCOPES):
+            pending += ast.iter_child_nodes(node)
+    return "\n".join(texts)
+
+
+def _is_stored_name(node: ast.AST) -> TypeGuard[ast.Name]:
+    return isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
