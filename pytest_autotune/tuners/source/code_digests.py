@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from decimal import Decimal
 from fractions import Fraction
 from functools import partial
@@ -121,17 +121,20 @@ class CodeDigests:
         assert type(function) is FunctionType
         if id(function) in self._digest_by_id:
             return self._digest_by_id[id(function)]
-        # A function that calls itself finds this placeholder.
+        # If the function calls itself, its digest contains this text in place of the digest.
         self._digest_by_id[id(function)] = f"recursive {function.__qualname__}"
         self._read_objects.append(function)
         source = read_function(function, find_kept_source(layers))
         self.used_values.add_function(value, function, source.names)
-        lines = [source.text if named else source.nameless_text]
+        lines = [source.text]
+        if not named:
+            lines = [source.nameless_text]
         lines += self._describe_used_values(function, source, own_cells)
         lines += self._describe_imports(function, source)
         lines += self._describe_assigned(function, source)
         fixed_lines = [*self._describe_defaults(function, source.names), *list_compiled_options(layers)]
         lines += fixed_lines
+        # The part of this function lacks the values and functions that the function uses. These are parts themselves.
         self._note_part(function.__qualname__, "\n".join([lines[0], *fixed_lines]))
         for layer in layers:
             if type(layer) is not FunctionType:
@@ -146,32 +149,34 @@ class CodeDigests:
 
         :param own_cells: whether plain values in the function's closure count.
         """
-        free_names = function.__code__.co_freevars
-        ignored_names: Sequence[str] = free_names
-        if own_cells and self._carried:
-            ignored_names = ()
+        closure_names = function.__code__.co_freevars
+        closure_counts = own_cells and self._carried
         used_values = list_used_values(function, source.names, self._ignored)
         # The code of a library's decorator names values of its library, which a new version may replace.
         is_of_decorator = bool(used_values) and self.libraries.has_file(function.__code__.co_filename)
         lines = []
         for name, value in used_values:
-            is_named_code = is_code(value)
-            if not is_named_code and is_dsl_wrapper(function):
+            is_plain_value = not is_code(value)
+            # The plain values of such a wrapper are CuTe's own.
+            if is_plain_value and is_dsl_wrapper(function):
                 continue
-            if name in ignored_names and not is_named_code:
+            if is_plain_value and name in closure_names and not closure_counts:
                 continue
             text = None
             if not is_of_decorator or not self._is_from_library(value):
                 text = self._describe(value, name)
-            if text is None and name in free_names and not is_named_code:
+            # Two functions of a factory may differ only in this value, so a digest without the value could be wrong.
+            if text is None and is_plain_value and name in closure_names:
                 kind = class_name(type(value))
                 raise UncacheableError(f"{name} of {qualified_name(function)} is a {kind}, which has no stable form")
             if text is None:
                 text = self._describe_with_gaps(value) or self._describe_callable_object(value)
+            # The value may change while tests run.
             if text is None:
                 continue
             lines.append(f"{name}: {text}")
-            if not is_named_code or self._is_from_library(value):
+            # A function or class of the user is a part under its own name.
+            if is_plain_value or self._is_from_library(value):
                 self._note_part(name, text)
         return lines
 
@@ -327,7 +332,10 @@ class CodeDigests:
                 yield f"default {name}: {text}"
 
     def _describe_attribute(self, name: str, value: object) -> str | None:
-        """Return the text of an attribute of a class; None if nothing of the user's own stands in it."""
+        """Return the text of an attribute of a class; None if nothing of the user's own stands in it.
+
+        :param name: the name of the attribute. Python and libraries add attributes with special names: ``__init__``.
+        """
         is_special = name.startswith("_") and name.endswith("_")
         function = python_function(value)
         if function is not None:
@@ -343,9 +351,8 @@ class CodeDigests:
         # torch gives each class of autograd.Function a class of its own.
         if is_special or (is_instance(value, type) and is_library_code(value)):
             return None
-        if (
-            find_owner(type(value), "__get__") is not None
-        ):  # the class of a descriptor decides about the attribute's value
+        # For a descriptor, a method of its class computes the value of the attribute.
+        if find_owner(type(value), "__get__") is not None:
             return self._describe_unnamed_class(type(value))
         return self._describe(value, name) or self._describe_with_gaps(value)
 

@@ -203,6 +203,9 @@ STARTED_S = HostTime.time()
 def read_function(function: FunctionType, kept_source: str = "") -> FunctionText:
     """Return the source of a function.
 
+    The text of ``def f(x): return x`` is
+    ``FunctionDef(args=arguments(args=[arg(arg=str 'x')]), body=[Return(value=Name(id=str 'x'))], name=str 'f')``.
+
     :param kept_source: the source that the maker of a kernel keeps; empty if it keeps none.
     :raises UncacheableError: if the source cannot be read, or its file was edited after the import.
     """
