@@ -18,7 +18,7 @@ from pytest_autotune.cache.wording import describe_count, describe_error, round_
 from pytest_autotune.modes import parse_part
 from pytest_autotune.modes.verify_race import Verdict, find_verdict
 from pytest_autotune.report.findings import build_finding
-from pytest_autotune.report.gate import Limit, explain_empty_run, explain_unreachable_entries
+from pytest_autotune.report.gate import Limit, explain_empty_run, explain_skipped_run, explain_unreachable_entries
 from pytest_autotune.run.lookup import Lookup, Outcome
 from pytest_autotune.run.mode import Mode
 from pytest_autotune.run.reporter import Reporter
@@ -265,6 +265,11 @@ def _explain_unraced_run(result: RunResult, tally: Tally) -> str:
     if late_count:
         choices = describe_count(late_count, "choice")
         return f"not one of {choices} was raced: {TIME_OVER} (raise autotune_verify_seconds)"
+    if not result.rows:
+        # A machine that has lost its GPU skips all tests of its shard.
+        skipped_tests = explain_skipped_run(result)
+        if skipped_tests:
+            return skipped_tests
     if result.loaded and not result.loaded_entry_count:
         return "no entry is loaded, so no choice was raced (add some with --autotune-update)"
     return ""

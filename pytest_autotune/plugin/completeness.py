@@ -6,6 +6,7 @@ Only a complete run may call an entry unused: every test ran and passed, and not
 from __future__ import annotations
 
 import os
+import re
 from collections import Counter
 from collections.abc import Generator, Iterable, Sequence
 from fnmatch import fnmatch
@@ -14,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from pytest_autotune.cache.wording import describe_count
-from pytest_autotune.plugin.values import Options
+from pytest_autotune.plugin.values import CacheArgument, Options
 from pytest_autotune.run.collected import Collected
 
 #: Pytest's options that select tests, with the flags that a user types.
@@ -28,6 +29,8 @@ _SELECTING_FLAGS = {
     "deselect": "--deselect",
     "setuponly": "--setup-only",
 }
+#: Pytest's plugins that collect tests. Without them, ``-p no:NAME`` on the command line leaves tests out.
+_COLLECTING_PLUGINS = ("python", "unittest", "doctest")
 #: Ini values that decide which tests pytest collects. Typed with ``-o`` they select tests.
 _SELECTING_INI_VALUES = (
     "testpaths",
@@ -49,7 +52,8 @@ class Completeness:
     The text is empty if there is no such test.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, options: Options) -> None:
+        self._options = options
         self._tests_run: set[str] = set()
         self._first_failure = ""
         self._first_collection_error = ""
@@ -95,7 +99,7 @@ class Completeness:
         breakdown = self._describe_breakdown(session, exitstatus, crashed_workers)
         if breakdown:
             return breakdown
-        selection = describe_selection(session.config)
+        selection = describe_selection(session.config) or _describe_outer_cache(session.config, self._options)
         if selection:
             return selection
         if collected.deselected_count:
@@ -207,7 +211,46 @@ def describe_selection(config: pytest.Config) -> str:
         name = override.partition("=")[0]
         if name in _SELECTING_INI_VALUES:
             return f"-o {name} selects tests"
+    for name in _COLLECTING_PLUGINS:
+        if _is_plugin_switched_off(config, name):
+            return f"-p no:{name} leaves out tests"
     return ""
+
+
+def _is_plugin_switched_off(config: pytest.Config, name: str) -> bool:
+    """Whether the user typed ``-p no:NAME``. The ini value ``addopts`` belongs to the suite, so it does not count."""
+    arguments = " ".join(map(str, config.invocation_params.args))
+    return re.search(rf"(^|\s)-p\s*no:{name}(\s|$)", arguments) is not None
+
+
+def _describe_outer_cache(config: pytest.Config, options: Options) -> str:
+    """Return which cache may serve more tests than those below the rootdir; empty if no cache does.
+
+    Without an ini file, pytest takes the folder in which it was started as the rootdir: ``cd tests && pytest`` runs a
+    part of the suite. A cache outside that folder may belong to the whole suite. With an ini file, a cache in a folder
+    above the rootdir may belong to several suites, as in a repository with an ini file for each package. If the ini
+    file itself names the cache, the cache belongs to its suite.
+    """
+    root = config.rootpath
+    arguments = list(options.load)
+    if options.dump is not None:
+        arguments.append(options.dump)
+    for argument in arguments:
+        if argument.location.url:
+            # A store at a URL is shared, so only an explicit prune removes entries from it.
+            continue
+        folder = Path(os.path.abspath(argument.location.path)).parent
+        if folder.is_relative_to(root):
+            continue
+        if config.inipath is None:
+            return f"{argument.typed} lies outside {root}, which is the rootdir because there is no ini file"
+        if root.is_relative_to(folder) and _is_from_command_line(argument):
+            return f"{argument.typed} lies above the rootdir {root}, so other suites may use it"
+    return ""
+
+
+def _is_from_command_line(argument: CacheArgument) -> bool:
+    return argument.source.startswith("--")
 
 
 def _describe_selected_paths(config: pytest.Config) -> str:

@@ -102,7 +102,7 @@ class Controller:
         self._encoded_entries: str | None = None
         #: The workers that ended without their message.
         self._crashed_workers: list[str] = []
-        self._completeness = Completeness()
+        self._completeness = Completeness(self._options)
         self._has_begun = False
         self._locations: dict[str, tuple[str, int | None, str]] = {}
         self._is_on_github = options.ci != "off" and os.environ.get("GITHUB_ACTIONS") == "true"

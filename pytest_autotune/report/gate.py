@@ -160,7 +160,7 @@ def _judge_misses(result: RunResult, limit: Limit | None, judges_misses: bool) -
     if judged_count:
         # The misses are within the limit.
         return _Verdict()
-    skipped_tests = _explain_skipped_run(result)
+    skipped_tests = explain_skipped_run(result)
     if skipped_tests:
         return _Verdict(skipped_tests)
     if judges_misses:
@@ -177,7 +177,7 @@ def _count_judged_problems(result: RunResult) -> int:
     return count
 
 
-def _explain_skipped_run(result: RunResult) -> str:
+def explain_skipped_run(result: RunResult) -> str:
     """Return why a run without lookups fails: tests were skipped or xfailed, and none passed. Empty for any other run.
 
     A machine that has lost its GPU skips all tests of its shard. Without this rule the shard would pass, although no

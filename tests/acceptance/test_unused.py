@@ -394,3 +394,42 @@ def test_it_is_unused_where_nobody_asks_for_that_tuning(serial_suite: Suite) -> 
     report = serial_suite.report("--autotune-load=cache.textproto")
 
     assert [entry["key"] for entry in report["unused"]] == [{"M": 2}]
+
+
+@pytest.mark.parametrize("has_ini_files", [True, False])
+def test_a_cache_above_the_rootdir_may_serve_other_suites(
+    serial_suite: Suite, monkeypatch: pytest.MonkeyPatch, has_ini_files: bool
+) -> None:
+    """With ini files, the run is that of a package inside a repository. Without, the rootdir is the current folder."""
+    below(serial_suite)
+    if has_ini_files:
+        serial_suite.pytester.makeini("[pytest]\n")
+        (serial_suite.folder / "tests/pytest.ini").write_text("[pytest]\n")
+    monkeypatch.chdir(serial_suite.folder / "tests")
+
+    result = serial_suite.run("--autotune-load=../cache.textproto", "--autotune-update=prune", "--confcutdir=..")
+
+    result.stdout.fnmatch_lines(["nothing was pruned, the run was not complete: ../cache.textproto lies *"])
+    assert entries(serial_suite) == 3
+
+
+def test_a_suite_may_name_a_cache_above_its_rootdir_in_its_ini_file(
+    serial_suite: Suite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    below(serial_suite)
+    ini_text = "[pytest]\nautotune_load = ../cache.textproto\n"
+    (serial_suite.folder / "tests/pytest.ini").write_text(ini_text)
+    monkeypatch.chdir(serial_suite.folder / "tests")
+
+    serial_suite.run("--autotune-update=prune", "--confcutdir=..")
+
+    # The entry for M=2 is gone. The kernel lib.other stays, because no test of this suite imports or launches it.
+    assert entries(serial_suite) == 2
+
+
+def test_a_run_without_a_plugin_that_collects_prunes_nothing(serial_suite: Suite) -> None:
+    shrunk(serial_suite)
+
+    serial_suite.run(*PRUNE, "-p", "no:unittest")
+
+    assert entries(serial_suite) == 3

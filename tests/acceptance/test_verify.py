@@ -201,6 +201,18 @@ def test_max_drift_fails_if_no_test_requested_an_entry(serial_suite: Suite) -> N
     result.stdout.fnmatch_lines(["!* 4 entries were loaded and not one was asked for !*"])
 
 
+def test_max_drift_fails_if_all_tests_of_a_part_were_skipped(serial_suite: Suite) -> None:
+    """A machine that has lost its GPU skips all tests of its shard."""
+    serial_suite.write().dump()
+    skipping = "import pytest\n@pytest.mark.skip\ndef test_a(): pass\ndef test_b(): pass\n"
+    (serial_suite.folder / "test_lib.py").write_text(skipping)
+
+    result = serial_suite.load("--autotune-verify", "--autotune-max-drift=0", "-k", "test_a")
+
+    assert result.ret == 1
+    result.stdout.fnmatch_lines(["!* no test asked for a tuned kernel, and none passed (1 skipped*"])
+
+
 def test_max_drift_fails_if_a_tuner_with_entries_is_left_out(serial_suite: Suite) -> None:
     """The failure names the option, and names it once if a gate on misses is set, too."""
     serial_suite.write().dump()
