@@ -24,7 +24,7 @@ import enum
 import sys
 from collections.abc import Iterable, Iterator
 from functools import partial
-from types import CodeType, FunctionType, MemberDescriptorType, MethodType, ModuleType
+from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 from pytest_autotune.cache.model import UncacheableError
@@ -32,15 +32,14 @@ from pytest_autotune.tuners.source.attributes import (
     MISSING,
     class_attributes,
     class_module,
-    class_mro,
     class_name,
     is_dataclass_instance,
     is_frozen,
     is_instance,
     list_field_values,
     list_items,
+    list_stored_attributes,
     module_attributes,
-    own_attributes,
     read_stored,
 )
 from pytest_autotune.tuners.source.code_text import NoDigestError, find_definition
@@ -256,14 +255,8 @@ class _CarriedReader:
 
 def _list_attributes(wrapper: object) -> Iterator[tuple[str, object]]:
     """Yield the names and values of an object's attributes, sorted by name, without ``__wrapped__`` and the like."""
-    names = set(own_attributes(wrapper))
-    for cls in class_mro(type(wrapper)):
-        for name, attribute in class_attributes(cls).items():
-            if is_instance(attribute, MemberDescriptorType):
-                names.add(name)
-    for name in sorted(names):
-        value = read_stored(wrapper, name, MISSING)
-        if not name.startswith("__") and value is not MISSING:
+    for name, value in list_stored_attributes(wrapper):
+        if not name.startswith("__"):
             yield name, value
 
 

@@ -22,7 +22,13 @@ from weakref import ref
 from pytest_autotune.cache.model import UncacheableError, Value
 from pytest_autotune.cache.structured import JSON_LIST, JSON_TUPLE
 from pytest_autotune.tuners.function.carried import carried_text
-from pytest_autotune.tuners.source.attributes import class_name, find_in_class, is_instance, list_items
+from pytest_autotune.tuners.source.attributes import (
+    class_name,
+    find_in_class,
+    is_instance,
+    list_items,
+    list_stored_attributes,
+)
 from pytest_autotune.tuners.source.code_text import (
     NoDigestError,
     list_imports,
@@ -185,15 +191,18 @@ def read_source_argument(source: object) -> DigestedSource | None:
     with uncacheable_errors():
         kernel = _kernel_of(source)
         cls = _find_class_of_method(source)
+        owner = _find_owner(source, cls)
     if not is_instance(kernel, ModuleType) and python_function(kernel) is None:
         # Not repr(): it may run code of the user.
         kind = class_name(type(source))
         raise TypeError(f"source= takes functions, texts, paths and Python modules, not a {kind}")
-    kept_source = _sources.find(kernel, cls)
+    kept_source = None
+    if owner is None:
+        kept_source = _sources.find(kernel, cls)
     if kept_source is not None and kept_source.used_values is not None and kept_source.used_values.still_hold():
         return kept_source
-    current_source = _read_or_none(kernel, cls)
-    if current_source is not None:
+    current_source = _read_or_none(kernel, cls, owner)
+    if current_source is not None and owner is None:
         _sources.keep(kernel, cls, current_source)
     return current_source
 
@@ -203,17 +212,18 @@ def _build_text_source(name: str, text: str) -> DigestedSource:
     return DigestedSource(digest(text), {name: digest(text)})
 
 
-def _read_or_none(source: object, cls: type) -> DigestedSource | None:
+def _read_or_none(source: object, cls: type, owner: object) -> DigestedSource | None:
     """Return the source of a function, a method or a module; None if it cannot be read.
 
     :param cls: the class of the object that a method is called with; ``_NO_CLASS`` for a function or module.
+    :param owner: the object, if it stores attributes; else None.
     """
     try:
         if is_instance(source, ModuleType):
             check_module_not_edited(source)
             return _read_module(source)
         if cls is not _NO_CLASS and python_function(source) is not None:
-            return read_method_source(source, cls)
+            return read_method_source(source, cls, owner)
         return read_source(source, carried=False)
     except NoDigestError:
         raise
@@ -256,6 +266,19 @@ def _find_class_of_method(source: object) -> type:
     if callable(source) and _kernel_of(source) is find_in_class(type(source), "__call__"):
         return type(source)
     return _NO_CLASS
+
+
+def _find_owner(source: object, cls: type) -> object:
+    """Return the object that a method is called with, if the object stores attributes; else None.
+
+    :param cls: the class of the object; ``_NO_CLASS`` for a function without an object.
+    """
+    source = _without_arguments(source)
+    if is_instance(source, MethodType):
+        source = source.__self__
+    if cls is _NO_CLASS or is_instance(source, type) or not list_stored_attributes(source):
+        return None
+    return source
 
 
 def _without_arguments(source: object) -> object:

@@ -144,6 +144,21 @@ def own_attributes(value: object) -> Mapping[str, Any]:
     return own
 
 
+def list_stored_attributes(value: object) -> list[tuple[str, object]]:
+    """Return the names and values of the attributes that an object itself stores, also in ``__slots__``, sorted."""
+    names = set(own_attributes(value))
+    for cls in _read_mro(type(value)):
+        for name, attribute in _read_class_dict(cls).items():
+            if type(attribute) is MemberDescriptorType:
+                names.add(name)
+    attributes = []
+    for name in sorted(names):
+        attribute = read_stored(value, name, MISSING)
+        if attribute is not MISSING:
+            attributes.append((name, attribute))
+    return attributes
+
+
 def list_items(value: Sequence[object]) -> list[object]:
     """Return the items of a tuple or list. A subclass may have an ``__iter__`` of the user."""
     if is_instance(value, tuple):

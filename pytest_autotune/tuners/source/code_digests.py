@@ -29,7 +29,7 @@ from pytest_autotune.tuners.source.attributes import (
     is_instance,
     list_field_values,
     list_items,
-    own_attributes,
+    list_stored_attributes,
     read_stored,
 )
 from pytest_autotune.tuners.source.code_text import (
@@ -455,12 +455,43 @@ class CodeDigests:
         """
         if not self._is_function_of_user(find_in_class(type(value), "__call__")):
             return None
-        texts = [f"object of {self._describe_unnamed_class(type(value))}"]
-        for name, attribute in sorted(own_attributes(value).items()):
-            if self._is_function_of_user(attribute):
-                self.used_values.add_other()
-                texts.append(f"{name}={self._describe(attribute, name)}")
+        texts = [f"object of {self._describe_unnamed_class(type(value))}", *self.describe_stored_code(value)]
         return ", ".join(texts)
+
+    def describe_stored_code(self, value: object) -> list[str]:
+        """Return ``name=text`` for each attribute of an object that holds code of the user, also in ``__slots__``."""
+        if id(value) in self._open_objects:
+            return ["recursive"]
+        self._open_objects.add(id(value))
+        texts = []
+        try:
+            for name, attribute in list_stored_attributes(value):
+                text = self._describe_stored(attribute, name)
+                if text is not None:
+                    # The object may get another attribute at any time.
+                    self.used_values.add_other()
+                    texts.append(f"{name}={text}")
+        finally:
+            self._open_objects.discard(id(value))
+        return texts
+
+    def _describe_stored(self, value: object, name: str) -> str | None:
+        """Return the text of the user's code in a value that an object stores; None if there is none."""
+        if is_instance(value, type):
+            return self._describe_unnamed_class(value)
+        if is_instance(value, MethodType) or self._is_function_of_user(value):
+            return self._describe(value, name)
+        items: list[object] = []
+        if is_instance(value, partial):
+            items = [value.func, *value.args, *dict(sorted(value.keywords.items())).values()]
+        elif is_instance(value, tuple):
+            items = list_items(value)
+        if not items:
+            return self._describe_callable_object(value)
+        texts = [self._describe_stored(item, "") for item in items]
+        if not any(texts):
+            return None
+        return f"({', '.join(text or '...' for text in texts)})"
 
     def _is_function_of_user(self, value: object) -> bool:
         return python_function(value) is not None and not self._is_from_library(value)

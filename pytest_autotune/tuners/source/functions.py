@@ -11,7 +11,7 @@ import textwrap
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property, lru_cache, partialmethod, singledispatchmethod
 from pathlib import Path
-from types import FunctionType, ModuleType, SimpleNamespace
+from types import FunctionType, MappingProxyType, ModuleType, SimpleNamespace
 from typing import Any, Optional
 
 from pytest_autotune.tuners.source.attributes import (
@@ -49,6 +49,8 @@ _NUMBA_OPTIONS = (
     "max_registers",
     "parallel",
 )
+#: The file that has the wrapper of ``@pytest_autotune.tuned``.
+_TUNED_FILE = str(Path(__file__).parents[1] / "function" / "tuner.py")
 #: No stack of decorators is so deep.
 _MAX_LAYERS = 16
 
@@ -63,8 +65,16 @@ def list_layers(value: object) -> Iterator[object]:
             return
         yield value
         if type(value) is FunctionType:
-            return
-        value = _find_wrapped(value)
+            if not is_tuned_wrapper(value):
+                return
+            value = vars(value).get("__wrapped__")
+        else:
+            value = _find_wrapped(value)
+
+
+def is_tuned_wrapper(function: FunctionType) -> bool:
+    """Whether a function is the wrapper of ``@pytest_autotune.tuned``. A digest reads the function inside."""
+    return function.__code__.co_filename == _TUNED_FILE and "__wrapped__" in vars(function)
 
 
 def _find_wrapped(value: object) -> object:
@@ -109,14 +119,22 @@ def _is_data(value: object) -> bool:
 
 def python_function(value: object) -> FunctionType | None:
     """Return the Python function inside a kernel or helper and the wrappers around it; None if there is none."""
-    if type(value) is FunctionType:
+    if type(value) is FunctionType and not is_tuned_wrapper(value):
         return value
     if has_type(value, _SCALARS):  # most values are scalars, and wrap nothing
         return None
     for layer in list_layers(value):
-        if type(layer) is FunctionType:
+        if type(layer) is FunctionType and not is_tuned_wrapper(layer):
             return layer
     return None
+
+
+def list_implementations(function: FunctionType) -> dict[type, object]:
+    """Return the functions that ``functools.singledispatch`` selects from, by the class of the first argument."""
+    registry = vars(function).get("registry")
+    if not is_instance(registry, MappingProxyType) or not is_library_code(function):
+        return {}
+    return dict(registry)
 
 
 def unwrapped(value: Any) -> object:

@@ -20,7 +20,7 @@ functions of a factory may differ in nothing else. docs/reference/source-digest.
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from types import BuiltinFunctionType, FunctionType, MethodType
@@ -40,8 +40,8 @@ from pytest_autotune.tuners.source.code_digests import digest as digest
 from pytest_autotune.tuners.source.code_text import uncacheable_errors
 from pytest_autotune.tuners.source.distributions import Distribution
 from pytest_autotune.tuners.source.functions import is_code as is_code
-from pytest_autotune.tuners.source.functions import python_function, qualified_name, unwrapped
-from pytest_autotune.tuners.source.libraries import Libraries, find_shortest_name
+from pytest_autotune.tuners.source.functions import list_implementations, python_function, qualified_name, unwrapped
+from pytest_autotune.tuners.source.libraries import Libraries, find_public_name, find_shortest_name
 from pytest_autotune.tuners.source.values import DtypeName, UsedValues, is_dtype_class, scalar_value
 
 #: The type of a fingerprint's value that is a digest of source. A new rule for digests gets a new name.
@@ -111,10 +111,23 @@ def read_source(kernel: object, *, own_cells: bool = False, named: bool = True, 
     function = python_function(kernel)
     if function is None:
         raise UncacheableError(f"no Python function is found in a {class_name(type(kernel))}")
+    implementations = list_implementations(function)
+    if implementations:
+        return _read_implementations(implementations, carried)
     with uncacheable_errors():
         for digests in list_passes(carried, function):
             text = digests.digest_function(kernel, own_cells, named)
     return DigestedSource(text, digests.parts, frozenset(digests.libraries.left_out), digests.used_values)
+
+
+def _read_implementations(implementations: Mapping[type, object], carried: bool) -> DigestedSource:
+    """Return the source of a function under ``functools.singledispatch``: of its implementation for each class."""
+    sources = []
+    for cls in sorted(implementations, key=find_public_name):
+        name = find_public_name(cls)
+        sources.append(DigestedSource(digest(name), {}))
+        sources.append(read_source(implementations[cls], own_cells=carried, carried=carried))
+    return combine_sources(sources)
 
 
 def combine_sources(sources: Sequence[DigestedSource]) -> DigestedSource:
@@ -129,10 +142,11 @@ def combine_sources(sources: Sequence[DigestedSource]) -> DigestedSource:
     return DigestedSource(digest("\n".join(source.digest for source in sources)), parts, frozenset(libraries))
 
 
-def read_method_source(method: object, cls: type) -> DigestedSource:
+def read_method_source(method: object, cls: type, owner: object = None) -> DigestedSource:
     """Return the source of a method, without values in closures and defaults.
 
     :param cls: the class of the object that the method is called with.
+    :param owner: the object, for the functions that it stores; None if they do not count.
     :raises UncacheableError: if the source of a function cannot be read.
     """
     function = python_function(method)
@@ -141,6 +155,9 @@ def read_method_source(method: object, cls: type) -> DigestedSource:
     with uncacheable_errors():
         for digests in list_passes(False, function):
             text = digests.digest_method(method, cls)
+            stored_code = digests.describe_stored_code(owner)
+    if stored_code:
+        text = digest("\n".join([text, *stored_code]))
     return DigestedSource(text, digests.parts, frozenset(digests.libraries.left_out), digests.used_values)
 
 
