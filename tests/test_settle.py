@@ -305,7 +305,7 @@ def test_crashes_and_other_versions_are_in_the_json_report() -> None:
         crashed_workers=("gw3",),
     )
 
-    summary = finished(beginning(old), found, plan=FileDump(), version_checks=("another run tells",))
+    summary = finished(beginning(old), found, plan=FileDump(), mode_hints=("another run tells",))
 
     told = "\n".join(line.word + line.text for line in render_section(summary, 1))
     report = json_report.to_mapping(summary)

@@ -1,4 +1,7 @@
-"""Compares two caches, and finds the candidate that an entry stands for; pure."""
+"""Compares two caches, and finds the winner of an entry: its choice, or its fastest candidate.
+
+No function of this module reads or writes a file.
+"""
 
 from __future__ import annotations
 

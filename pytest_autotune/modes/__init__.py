@@ -73,13 +73,14 @@ class ModeRow(NamedTuple):
 
     :param name: the name of the mode's module.
     :param options: the options of the mode. The first asks for the mode.
-    :param finds_out: a question about choices that were tuned under other versions, which the mode answers; or empty.
+    :param answers: the question that the mode answers about choices of other versions: ``"whether the choices are still
+        the fastest"``; empty if the mode answers no such question.
     :param without_mode: why the further options need the first, in words.
     """
 
     name: str
     options: tuple[Option, ...]
-    finds_out: str = ""
+    answers: str = ""
     without_mode: str = ""
 
     def parse(self, text: str) -> Any:
@@ -160,7 +161,7 @@ MODES = (
                 only="ini",
             ),
         ),
-        finds_out="whether the choices are still the fastest",
+        answers="whether the choices are still the fastest",
         without_mode="no choice is raced again",
     ),
     ModeRow(

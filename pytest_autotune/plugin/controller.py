@@ -405,10 +405,11 @@ class Controller:
     def _build_request(self, collected: Collected) -> RunRequest:
         """Return the user's wishes for the end of this run."""
         third_party_tuners = [entry_point.name for entry_point in list_third_party_tuners()]
-        version_checks = []
+        # Example: "--autotune-verify tells whether the choices are still the fastest"
+        mode_hints = []
         for mode in MODES:
-            if mode.finds_out:
-                version_checks.append(f"--autotune-{mode.name} tells {mode.finds_out}")
+            if mode.answers:
+                mode_hints.append(f"--autotune-{mode.name} tells {mode.answers}")
         return RunRequest(
             plan=self._plan_dump(),
             modes=self._options.modes,
@@ -416,7 +417,7 @@ class Controller:
             policy=self._options.policy,
             tuners_named_by=self._describe_tuners_option(),
             adapters=(*TUNERS, *third_party_tuners),
-            version_checks=tuple(version_checks),
+            mode_hints=tuple(mode_hints),
         )
 
     def _choose_update_arguments(self, collected: Collected) -> str:

@@ -189,11 +189,11 @@ def _list_crashes(result: RunResult) -> list[Line]:
 def _list_entry_notes(result: RunResult) -> list[Line]:
     """Return the notes about entries of other versions, names or devices, and about entries that a dump leaves out."""
     notes = []
-    checks = ""
-    if result.request.version_checks:
-        checks = f" ({'; '.join(result.request.version_checks)})"
+    hints = ""
+    if result.request.mode_hints:
+        hints = f" ({'; '.join(result.request.mode_hints)})"
     for (tuned_version, version), hits in result.other_version_counts.items():
-        notes.append(Line(f"{describe_count(hits, 'hit')}, tuned with {tuned_version}; this run has {version}{checks}"))
+        notes.append(Line(f"{describe_count(hits, 'hit')}, tuned with {tuned_version}; this run has {version}{hints}"))
     advice = ""
     if result.collected.unasked_reason:
         advice = "; an update of a complete run renames the entries"

@@ -60,7 +60,8 @@ def encode_record(result: RunResult) -> dict[str, Any]:
         lookups.append([lookup.process, _encode_event(lookup.to_event())])
     mode_events = []
     for event in collected.mode_events:
-        # Specializations change the entries of a dump, and the gate writes none.
+        # A specialization only changes the contents of a dump. `pytest-autotune gate`, which reads the record, writes
+        # no dump.
         if event.kind != SPECIALIZATION:
             mode_events.append(_encode_event(event))
     return {

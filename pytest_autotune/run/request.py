@@ -216,7 +216,8 @@ class RunRequest:
     :param modes: the modes of the run, which may replace entries of the dump.
     :param tuners_named_by: the option that names the tuners to act on, as the user wrote it.
     :param adapters: the tuners that have an adapter; None if nobody has listed them.
-    :param version_checks: the ways to check whether choices are still good under other versions, in words.
+    :param mode_hints: the modes that check choices of other versions, in words: ``"--autotune-verify tells whether the
+        choices are still the fastest"``.
     """
 
     plan: DumpPlan = field(default_factory=NoDump)
@@ -225,4 +226,4 @@ class RunRequest:
     modes: tuple[EntryReplacer, ...] = ()
     tuners_named_by: str = ""
     adapters: tuple[str, ...] | None = None
-    version_checks: tuple[str, ...] = ()
+    mode_hints: tuple[str, ...] = ()

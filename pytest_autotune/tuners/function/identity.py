@@ -115,7 +115,9 @@ def list_sources(source: object, *callbacks: object) -> tuple[object, ...]:
         if function.__name__ == "<lambda>":
             try:
                 called = _list_called_functions(function)
-            except Exception:  # of an object that the lambda names: reading the lambda itself reports it
+            except Exception:
+                # An object that the lambda names has raised the error. The lambda stays its own source: the digest of
+                # the lambda meets the same error, and there the error is reported.
                 called = ()
         sources += called or (callback,)
     return tuple(sources)

@@ -357,7 +357,7 @@ def _choose_for_uncacheable(
 
 
 def _choose_anew(request: TuneRequest, session: Session | None, memory: Memory) -> Configuration:
-    """Return the configuration that is loaded or shipped; else search for it. The memory does not have it.
+    """Return the loaded or shipped configuration of a request that is not in the memory; else search for the best.
 
     :param session: the session to ask; None if no session shall see the call.
     """

@@ -308,7 +308,13 @@ class FindDecisionHook(CallHook):
         self._module = module
 
     def ask(self, call: HookedCall) -> CallResult | None:
-        """Return the entry's decision. The result None has Inductor measure."""
+        """Look up the decision.
+
+        :returns:
+            - ``CallResult(decision)`` on a hit.
+            - ``CallResult(None)`` if Inductor's cache shall seem empty. Inductor then decides by itself.
+            - None outside of a decision. The call then reaches Inductor's own cache.
+        """
         decision = self._paddings.decision
         if decision is None:
             return None

@@ -222,34 +222,49 @@ class CodeDigests:
         """
         lines = [self.digest_function(method)]
         # super() may reach the methods of the classes above, so each class that has a member counts.
-        seen: set[tuple[int, str]] = set()
-        for base in class_mro(cls):
-            if not self.libraries.has_code(base):
-                self.used_values.add_class(base)
+        bases_of_user = [base for base in class_mro(cls) if not self.libraries.has_code(base)]
+        for base in bases_of_user:
+            self.used_values.add_class(base)
+        seen: set[str] = set()
         pending = self._list_members(method)
         while pending:
             name = pending.pop(0)
-            for base in class_mro(cls):
-                attribute = _mangle(name, base)
-                if attribute not in class_attributes(base) or (id(base), name) in seen or self.libraries.has_code(base):
-                    continue
-                seen.add((id(base), name))
-                member = unwrap_attribute(class_attributes(base)[attribute])
-                if self._ignored.has_attribute(base, attribute):
-                    # A method of the class changes the attribute. Its first value stands in the body of the class.
-                    text = read_class_assignments(base, name) or None
-                else:
-                    text = self._describe_attribute(name, member)
-                if text is not None:
-                    lines.append(f"{class_name(base)}.{name}: {text}")
-                pending += self._list_members(member)
-                for function in list_other_functions(class_attributes(base)[attribute]).values():
-                    pending += self._list_members(function)
-                for line in self._describe_other_functions(name, class_attributes(base)[attribute]):
-                    lines.append(f"{class_name(base)}.{line}")
+            if name in seen:
+                continue
+            seen.add(name)
+            for base in bases_of_user:
+                member_lines, further_names = self._describe_member(base, name)
+                lines += member_lines
+                pending += further_names
         if len(lines) == 1:
             return lines[0]
         return digest("\n".join(lines))
+
+    def _describe_member(self, base: type, name: str) -> tuple[list[str], list[str]]:
+        """Return the lines of a member of one class, and the names that its functions take from their object.
+
+        Both lists are empty if the class itself does not define the member.
+        """
+        attributes = class_attributes(base)
+        attribute_name = _mangle(name, base)
+        if attribute_name not in attributes:
+            return [], []
+        attribute = attributes[attribute_name]
+        member = unwrap_attribute(attribute)
+        if self._ignored.has_attribute(base, attribute_name):
+            # A method of the class changes the attribute. Its first value stands in the body of the class.
+            text = read_class_assignments(base, name) or None
+        else:
+            text = self._describe_attribute(name, member)
+        lines = []
+        if text is not None:
+            lines.append(f"{class_name(base)}.{name}: {text}")
+        further_names = self._list_members(member)
+        for function in list_other_functions(attribute).values():
+            further_names += self._list_members(function)
+        for line in self._describe_other_functions(name, attribute):
+            lines.append(f"{class_name(base)}.{line}")
+        return lines, further_names
 
     def _list_members(self, method: object) -> list[str]:
         """Return the names that a method takes from its object, also inside the wrappers of its decorators."""
@@ -266,7 +281,7 @@ class CodeDigests:
             pending.append(vars(function).get("__wrapped__"))
             if not self._is_from_library(function) and not self.libraries.has_file(function.__code__.co_filename):
                 members += read_function(function, find_kept_source(list_layers(value))).members
-                self.used_values.add_function(value, function, ())
+                self.used_values.add_function(value, function, names=())
         return members
 
     # Classes.

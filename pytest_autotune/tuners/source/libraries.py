@@ -102,8 +102,8 @@ class Libraries:
         code = python_function(value) or value
         public_name = find_public_name(code)
         if is_instance(code, (FunctionType, type)) and not is_library_code(code):
-            # The distribution is no known package. An earlier rule digested the code of such distributions. A name in
-            # place of the code tells two functions apart even where the source has the name, too.
+            # This is an installed distribution outside the list of known packages. Its public name is always in the
+            # digest, even where the source has the function's name: two modules may have functions of the same name.
             return public_name
         if not public_name or _is_clear(path, value, public_name):
             return None

@@ -65,7 +65,8 @@ def source_digest(kernel: object, *, own_cells: bool = False, named: bool = True
     :param own_cells: whether plain values in the kernel's own closure count. They do not count if kernels of a factory
         share their source, and the key holds the values in which they differ.
     :param named: whether the kernel's own name counts. It does not count if a renamed kernel is the same kernel.
-    :param carried: whether plain values in closures and defaults count. They do not count if they belong to one call.
+    :param carried: whether plain values in closures and defaults count. False leaves out values that belong to a single
+        call of a tuner, such as a test's tensors in the closure of a callback.
     :raises UncacheableError: if the source of a function cannot be read.
     """
     return read_source(kernel, own_cells=own_cells, named=named, carried=carried).digest

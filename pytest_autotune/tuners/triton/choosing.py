@@ -309,7 +309,9 @@ class Choices(CallHook):
         self._compile_watcher.note_choice(call, lookup.entry, config, kernel)
 
     def _forget_before_the_next_test(self, call: Call) -> None:
-        """Have Triton forget a choice before the next test, if the next test must ask again. This holds in two cases:
+        """Have Triton forget a choice before the next test, if the next test must ask again.
+
+        The next test must ask again in two cases:
 
         - The kernel has a pruner, which may look at arguments outside the key. Triton calls the pruner only if its
           memory has no choice for the key. With this choice in the memory, the next test could launch a config that
@@ -317,8 +319,9 @@ class Choices(CallHook):
         - In a sweep, each test gets another choice, and the sweep must know which test used which choice.
         """
         autotuner = call.autotuner
-        # Exception: a performance model keeps the candidates with the best estimates, which differ from launch to
-        # launch. If Triton forgot the choice, the next test could lack it among its candidates and would tune again.
+        # A pruner with a performance model is an exception: its estimates differ between launches, and it keeps only
+        # the candidates with the best estimates. If Triton forgot the choice, the candidates of the next launch could
+        # lack this choice, and Triton would tune again.
         is_pruned = find_pruner(autotuner) is not None and autotuner.perf_model is None
         if is_pruned or self._session.picks_candidates:
             self._session.at_next_test(_RememberedChoice(autotuner.cache, call.tuning_key).forget)
@@ -339,8 +342,8 @@ def _can_compile(autotuner: Any) -> bool:
     # The interpreter compiles nothing, and a Python function can do anything.
     if autotuners.is_interpreted(autotuner) or not autotuners.launches_triton_kernel(autotuner):
         return False
-    # A hook launches this kernel while a pool compiles another kernel. In the mode for pools, Triton would submit this
-    # kernel's candidates to the pool and return before they are compiled.
+    # While a pool is active, Triton submits each compilation to the pool and returns before the kernel is compiled. The
+    # pool is active here only if a hook launches this kernel while the pool compiles another kernel.
     return not compiler.is_pool_active()
 
 

@@ -69,7 +69,10 @@ class CompileTime:
         except Exception:
             # This module cannot follow the names of the kernel, so both restrictions hold.
             return cls(needs_launching_thread=True, needs_launch=True)
-        return cls(walk.runs_code, walk.runs_code or walk.reads_unhashed)
+        return cls(
+            needs_launching_thread=walk.runs_code,
+            needs_launch=walk.runs_code or walk.reads_unhashed,
+        )
 
 
 @dataclass(frozen=True)
@@ -332,8 +335,8 @@ def _is_static_print(value: Any) -> bool:
 def _is_readable(value: Any) -> bool:
     """Whether Triton lets a kernel use a global with this value.
 
-    If Triton does not let it, the kernel is correct only if a variable of its own has this name. The global then does
-    not matter.
+    Otherwise the global never matters: either a local variable of the kernel has the same name, or Triton refuses the
+    kernel.
     """
     if value is None or any(_is_of_class(value, name) for name in _READABLE_CLASSES):
         return True
