@@ -79,3 +79,85 @@ def test_a_callable_as_run_has_the_code_inside(load, run: str) -> None:
     after = getattr(load(STORED.replace("return 1", "return 10")), run)
     assert source_text(before) == source_text(getattr(load(STORED), run))
     assert source_text(before) != source_text(after)
+
+
+MADE = """
+import dataclasses, types, typing
+class constexpr:
+    def __init__(self, value):
+        self.value = value
+class Base:
+    def m(self):
+        return 1
+def m(self):
+    return 1
+Made = dataclasses.make_dataclass("Made", [("first", int, 1), ("second", int, 2)], namespace={"m": m})
+New = types.new_class("New", (), {}, lambda attributes: attributes.update(m=m, v=1))
+Below = types.new_class("Below", (Base,))
+class Generic(typing.Generic[typing.TypeVar("T")]):
+    z = 1
+Alias = Generic[int]
+SIZES = constexpr([2, 1])
+def g():
+    return 1
+def helper(x):
+    return x + helper.v() + helper.w
+helper.v = g
+helper.w = 3
+def counter(x):
+    counter.calls += 1
+    return counter.calls
+counter.calls = 0
+def kernel(x):
+    return USED
+"""
+
+
+@pytest.mark.parametrize(
+    ("used", "old", "new"),
+    [
+        ("Made(1).m()", "return 1", "return 10"),
+        ("Made().first", "int, 1", "int, 10"),
+        ("Made(3, 4)", '("first", int, 1), ("second", int, 2)', '("second", int, 2), ("first", int, 1)'),
+        ("New().m()", "return 1", "return 10"),
+        ("New.v", "v=1", "v=10"),
+        ("Below().m()", "return 1", "return 10"),
+        ("Alias.z", "z = 1", "z = 10"),
+        ("SIZES", "[2, 1]", "[1, 2]"),
+        ("helper(x)", "return 1", "return 10"),
+        ("helper(x)", "helper.w = 3", "helper.w = 30"),
+    ],
+)
+def test_made_classes_aliases_and_attributes_are_read(load, used: str, old: str, new: str) -> None:
+    source = MADE.replace("USED", used)
+    digest = source_digest(load(source, "m").kernel)
+    assert source_digest(load(source, "m").kernel) == digest
+    assert source_digest(load(source.replace(old, new), "m").kernel) != digest
+
+
+def test_a_counter_in_a_function_changes_no_digest(load) -> None:
+    module = load(MADE.replace("USED", "counter(x)"), "m")
+    digest = source_digest(module.kernel)
+    module.kernel(1)
+    assert source_digest(module.kernel) == digest
+
+
+HEURISTICS = """
+import triton
+import triton.language as tl
+def rows(args):
+    return 1
+@triton.heuristics({"ROWS": rows})
+@triton.jit
+def kernel(x, ROWS: tl.constexpr):
+    tl.store(x, ROWS)
+def run(x):
+    kernel[(1,)](x)
+"""
+
+
+def test_a_launched_kernel_has_its_heuristics(load) -> None:
+    pytest.importorskip("triton")
+    before = source_text(load(HEURISTICS, "m").run)
+    assert source_text(load(HEURISTICS, "m").run) == before
+    assert source_text(load(HEURISTICS.replace("return 1", "return 2"), "m").run) != before

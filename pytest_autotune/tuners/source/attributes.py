@@ -20,6 +20,8 @@ _TYPE: Mapping[str, Any] = type.__dict__
 _read_class_dict: Any = _TYPE["__dict__"].__get__
 _read_mro: Any = _TYPE["__mro__"].__get__
 _read_module_dict: Any = vars(ModuleType)["__dict__"].__get__
+#: The flag ``Py_TPFLAGS_HEAPTYPE``.
+_HEAP_TYPE = 1 << 9
 #: The attributes that Python gives to every function, such as ``__module__``.
 _OF_FUNCTIONS = frozenset(dir(FunctionType))
 #: The default of :func:`read_stored` if a caller must tell a missing attribute from None.
@@ -74,6 +76,11 @@ def class_module(cls: type) -> str:
     if type(module) is not str:
         return ""
     return module
+
+
+def is_heap_class(cls: type) -> bool:
+    """Whether a class was made while the program runs, and is not built into the interpreter."""
+    return bool(_TYPE["__flags__"].__get__(cls) & _HEAP_TYPE)
 
 
 def module_attributes(module: ModuleType) -> Mapping[str, Any]:

@@ -39,11 +39,14 @@ from pytest_autotune.tuners.source.code_text import (
 )
 from pytest_autotune.tuners.source.functions import (
     closure_cells,
+    find_generic_class,
     find_kept_source,
     is_code,
     is_dsl_wrapper,
     is_library_code,
+    is_made_class,
     list_compiled_options,
+    list_heuristics,
     list_layers,
     list_other_functions,
     python_function,
@@ -297,6 +300,9 @@ class CodeDigests:
         class_text = read_class_text(cls)
         self._note_part(name, class_text)
         lines = [name, class_text]
+        if is_made_class(cls):
+            # No text has the order of the fields of dataclasses.make_dataclass().
+            lines.append(f"fields: {', '.join(class_attributes(cls).get('__dataclass_fields__', {}))}")
         for base in class_bases(cls):
             base_text = self._describe_unnamed_class(base)
             if base_text is not None:
@@ -397,19 +403,44 @@ class CodeDigests:
         if function is not None:
             if self.libraries.has_code(function):
                 return self._describe_library_function(value, function, path)
-            return self.digest_function(value)
+            return self._describe_function_of_user(value)
         if is_instance(value, type):
             if self.libraries.has_code(value):
                 return self.libraries.find_text(value, path)
             return self.digest_class(value)
         if is_instance(value, partial):
             return self._describe_partial(value)
+        generic_class = find_generic_class(value)
+        if generic_class is not None and not self.libraries.has_code(generic_class):
+            return f"alias of {self.digest_class(generic_class)}"
+        if inner is not value and is_instance(inner, list):
+            # Triton compiles the list in a tl.constexpr into the kernel.
+            return self._describe_list(inner)
         text = self.describe_constant(value)
         if text is not None:
             return self._add_class(text, value)
         if self._is_from_library(value):
             return self.libraries.find_text(value, path)
         return None
+
+    def _describe_list(self, value: list[object]) -> str | None:
+        """Return the text of a list; None if an item of it may change."""
+        texts = [self._describe(item, "") for item in list_items(value)]
+        if None in texts:
+            return None
+        return f"list({', '.join(map(str, texts))})"
+
+    def _describe_function_of_user(self, value: object) -> str:
+        """Return the digest of a function or kernel that a function uses, with the kernel's ``triton.heuristics``."""
+        lines = [self.digest_function(value)]
+        for name, heuristic in list_heuristics(value):
+            text = self._describe_stored(heuristic, "")
+            if text is not None:
+                self.used_values.add_other()
+                lines.append(f"heuristic {name}: {text}")
+        if len(lines) == 1:
+            return lines[0]
+        return digest("\n".join(lines))
 
     def _describe_partial(self, value: partial[Any]) -> str | None:
         """Return the text of a partial function; None if an argument of it may change."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 import sysconfig
 import textwrap
+import types
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property, lru_cache, partialmethod, singledispatchmethod
 from pathlib import Path
@@ -21,6 +22,7 @@ from pytest_autotune.tuners.source.attributes import (
     class_name,
     find_owner,
     has_type,
+    is_heap_class,
     is_instance,
     module_attributes,
     own_attributes,
@@ -127,6 +129,26 @@ def python_function(value: object) -> FunctionType | None:
         if type(layer) is FunctionType and not is_tuned_wrapper(layer):
             return layer
     return None
+
+
+def find_generic_class(value: object) -> type | None:
+    """Return the class ``A`` that an alias such as ``A[int]`` has the attributes of; None for other values."""
+    if class_module(type(value)) not in ("typing", "types"):
+        return None
+    origin = read_stored(value, "__origin__")
+    if not is_instance(origin, type):
+        return None
+    return origin
+
+
+def list_heuristics(kernel: object) -> list[tuple[str, object]]:
+    """Return the functions of the ``triton.heuristics`` around a kernel, with the name of each value."""
+    heuristics: list[tuple[str, object]] = []
+    for layer in list_layers(kernel):
+        cls = type(layer)
+        if class_name(cls) == "Heuristics" and class_module(cls).startswith("triton."):
+            heuristics += sorted(own_attributes(layer).get("values", {}).items())
+    return heuristics
 
 
 def list_implementations(function: FunctionType) -> dict[type, object]:
@@ -283,8 +305,18 @@ def is_library_code(value: FunctionType | type | ModuleType) -> bool:
     if is_instance(value, ModuleType):
         return is_library_module(str(module_attributes(value).get("__name__", "")), find_file(value))
     assert is_instance(value, type)
+    if is_made_class(value):
+        return False
     module = class_module(value)
     return is_library_module(module, find_file(sys.modules.get(module)))
+
+
+def is_made_class(cls: type) -> bool:
+    """Whether ``types.new_class`` made a class, as before Python 3.12 also ``dataclasses.make_dataclass`` does.
+
+    Such a class has the ``__module__`` of the functions in ``types``, and ``types`` has no class of its name.
+    """
+    return class_module(cls) == "types" and vars(types).get(class_name(cls)) is not cls and is_heap_class(cls)
 
 
 def is_library_module(module: str, filename: str) -> bool:

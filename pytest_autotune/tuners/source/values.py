@@ -93,7 +93,7 @@ class AssignedNames:
     def has_global(self, scope: Mapping[str, object], name: str) -> bool:
         """Whether a global is among the names, and its value is no code.
 
-        :param scope: the ``__dict__`` of a module.
+        :param scope: the ``__dict__`` of a module or function.
         """
         return (id(scope), name) in self._names and not is_code(scope.get(name))
 
@@ -121,6 +121,8 @@ def find_scope(function: FunctionType, owners: Sequence[str]) -> object:
         return module_attributes(owner)
     if is_instance(owner, type):
         return owner
+    if type(owner) is FunctionType:
+        return vars(owner)
     return None
 
 
@@ -145,8 +147,25 @@ def list_used_values(
                 path, value = _follow_attributes(name, scope[name], attributes, assigned)
                 if not is_instance(value, ModuleType) and not assigned.has_global(scope, name):
                     values[path] = value
+                    values.update(_list_function_attributes(path, value, ".".join([name, *attributes]), assigned))
                 break
     return [(path, values[path]) for path in sorted(values)]
+
+
+def _list_function_attributes(
+    path: str, value: object, whole_path: str, assigned: AssignedNames
+) -> Iterator[tuple[str, object]]:
+    """Yield the attribute of a user's function that a dotted name reads, such as ``helper.limit``, with its name.
+
+    :param path: the part of the dotted name that stands for the function.
+    :param whole_path: the dotted name.
+    """
+    attribute = whole_path.removeprefix(f"{path}.").partition(".")[0]
+    if type(value) is not FunctionType or whole_path == path or attribute.startswith("__"):
+        return
+    attributes = vars(value)
+    if attribute in attributes and not is_library_code(value) and not assigned.has_global(attributes, attribute):
+        yield f"{path}.{attribute}", attributes[attribute]
 
 
 def _follow_attributes(
