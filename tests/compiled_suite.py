@@ -37,9 +37,13 @@ def pytest_unconfigure():
 
 
 class CompiledSuite:
-    """A suite in a folder, with the report of its last run."""
+    """A suite in a folder, with the report of its last run.
 
-    def __init__(self, pytester: pytest.Pytester) -> None:
+    :param compile_cache: Triton's compile cache for all runs. Without it, each run begins with an empty cache.
+    """
+
+    def __init__(self, pytester: pytest.Pytester, compile_cache: Path | None = None) -> None:
+        self.compile_cache = compile_cache
         self.pytester = pytester
         self.folder = pytester.path
         self.cache = pytester.path / "cache.textproto"
@@ -50,15 +54,18 @@ class CompiledSuite:
         self.pytester.makepyfile(**files)
 
     def run(self, *options: str) -> pytest.RunResult:
-        """Run with an empty compile cache."""
-        shutil.rmtree(self.folder / "triton", ignore_errors=True)
+        """Run the suite in this process."""
+        compile_cache = self.compile_cache
+        if compile_cache is None:
+            compile_cache = self.folder / "triton"
+            shutil.rmtree(compile_cache, ignore_errors=True)
         (self.folder / "r.json").unlink(missing_ok=True)
         plugin = ["-ppytest_autotune.plugin", "--autotune-tuners=triton", "--autotune-report=r.json"]
         with pytest.MonkeyPatch.context() as patch:
             patch.delenv("PYTEST_ADDOPTS", raising=False)
             patch.delenv("TRITON_INTERPRET", raising=False)
             patch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
-            patch.setenv("TRITON_CACHE_DIR", str(self.folder / "triton"))
+            patch.setenv("TRITON_CACHE_DIR", str(compile_cache))
             # An earlier test may have initialised a real GPU in torch.
             patch.setattr("pytest_autotune.devices.current_gpu", lambda: None)
             result = self.pytester.runpytest("-Wignore", *plugin, *options)

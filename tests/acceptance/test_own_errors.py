@@ -5,6 +5,7 @@ Kernels are really compiled, for a GPU that is not there.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -72,8 +73,8 @@ _DUMPED: list[str] = []
 class Suite(CompiledSuite):
     """Two kernels: Triton's benchmark, for which there is a race, and a benchmark of their own."""
 
-    def __init__(self, pytester: pytest.Pytester) -> None:
-        super().__init__(pytester)
+    def __init__(self, pytester: pytest.Pytester, compile_cache: Path) -> None:
+        super().__init__(pytester, compile_cache)
         self.write(test_kernels=TESTS)
 
     def dump_once(self) -> None:
@@ -89,9 +90,15 @@ class Suite(CompiledSuite):
         return int((self.folder / "benchmarked").read_text())
 
 
+@pytest.fixture(scope="module")
+def compile_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A compile cache for all tests, because each of them compiles the same four candidates."""
+    return tmp_path_factory.mktemp("triton")
+
+
 @pytest.fixture
-def suite(pytester: pytest.Pytester) -> Suite:
-    return Suite(pytester)
+def suite(pytester: pytest.Pytester, compile_cache: Path) -> Suite:
+    return Suite(pytester, compile_cache)
 
 
 ALWAYS = [
