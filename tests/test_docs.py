@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -15,9 +16,9 @@ import pytest_autotune
 from pytest_autotune import Measuring
 from pytest_autotune.cache.locations import Location
 from pytest_autotune.cache.model import Device, Problem
-from pytest_autotune.modes import MODES
+from pytest_autotune.modes import MODES, Option
 from pytest_autotune.plugin.options import OPTIONS
-from pytest_autotune.plugin.values import CacheArgument
+from pytest_autotune.plugin.values import READERS, CacheArgument
 from pytest_autotune.report.json_report import to_mapping
 from pytest_autotune.run.lookup import Outcome
 from pytest_autotune.run.result import RunResult
@@ -82,19 +83,36 @@ def test_examples_of_toml_and_yaml_can_be_read(page: Path) -> None:
             yaml.safe_load(example)
 
 
+#: A text, or a value of pytest, for each kind of option. The kinds that are missing here are below.
+EXAMPLES: dict[str, Any] = {
+    "switch": True,
+    "names": ["triton"],
+    "lines": ["triton:lib.*"],
+    "pairs": ["H100 = H200"],
+    "seconds": "1",
+    "limit": "0",
+}
+
+
+def example_value(option: Option, folder: Path) -> Any:
+    """Return a value of an option of a mode; it asks for the mode."""
+    if option.kind in ("path", "paths"):
+        argument = CacheArgument(Location.parse("misses.jsonl", folder), option.flag)
+        return argument if option.kind == "path" else [argument]
+    # A kind with the name of a mode takes "all".
+    example = EXAMPLES.get(option.kind, "all")
+    if option.kind == "word":
+        example = next(word for word in option.metavar.split("|") if word != "off")
+    return READERS[option.kind](example, option)
+
+
 def test_the_reference_names_each_key_of_the_json_report(tmp_path: Path) -> None:
     row = ProblemRow(Problem("triton", "lib.add", (), Device("GPU", "sm_90", 132)), Outcome.HIT)
     result = RunResult(rows=(row,))
     sections = []
     (tmp_path / "misses.jsonl").touch()
-    values = {
-        "word": "on",
-        "switch": True,
-        "paths": [CacheArgument(Location.parse("misses.jsonl", tmp_path), "--autotune-problems")],
-    }
     for mode in MODES:
-        given = {option.name: mode.parse("all") if option.kind == mode.name else None for option in mode.options}
-        made = mode.make({**given, **{one.name: values[one.kind] for one in mode.options if one.kind in values}})
+        made = mode.make({option.name: example_value(option, tmp_path) for option in mode.options})
         assert made is not None
         sections.append(made.build_section(result))
     report = to_mapping(replace(result, sections=tuple(sections)))

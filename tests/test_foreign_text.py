@@ -12,6 +12,7 @@ from pytest_autotune.cache.codec import Format, encode
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Value, Versions
 from pytest_autotune.cache.wording import to_one_line
+from pytest_autotune.report import FILES
 
 from .conftest import Suite
 
@@ -111,14 +112,14 @@ def test_a_hostile_cache_shows_nothing_but_words_in_any_renderer(suite: Suite):
     suite.write(test_hostile=TESTS)
     suite.cache.write_bytes(hostile_cache())
 
-    reports = [f"--autotune-report=report.{suffix}" for suffix in ("json", "md", "html")]
+    reports = [f"--autotune-report=report{suffix}" for suffix in FILES]
     result = suite.load("-v", "--color=no", *reports, "--junitxml=junit.xml")
 
     shown = result.stdout.str()
     check_plain(shown)
-    check_plain((suite.folder / "report.json").read_text())
-    check_markdown((suite.folder / "report.md").read_text())
-    check_html((suite.folder / "report.html").read_text())
+    for suffix in FILES:
+        check = REPORT_CHECKS.get(suffix, check_plain)
+        check((suite.folder / f"report{suffix}").read_text())
     for word in ("MISS", "STALE", "MISMATCH", "UNUSED", "UNCACHEABLE", "tuned with"):
         assert any(word in line and "error::a" in line for line in shown.splitlines()), word
     assert ET.parse(suite.folder / "junit.xml").getroot() is not None
@@ -139,6 +140,10 @@ def check_html(text: str) -> None:
     assert text.count("<script") == text.count("</script>") == 2
     data = json.loads(re.search(r'<script type="application/json" id="data">(.*)</script>', text)[1])
     assert any("<img src=x onerror" in one["kernel"] for one in data["lookups"])
+
+
+#: The checks of reports whose own marks could have an effect, by suffix. All other reports must be plain lines.
+REPORT_CHECKS = {".md": check_markdown, ".html": check_html}
 
 
 def test_github_gets_commands_of_ours_alone(suite: Suite):

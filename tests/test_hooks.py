@@ -59,7 +59,7 @@ def test_the_table_of_tuners_agrees_with_the_adapters(name: str) -> None:
     """The table is read before an adapter is imported."""
     adapter = importlib.import_module(TUNERS[name].adapter_module).Adapter
 
-    assert TUNERS[name].library_module == adapter.module
+    assert TUNERS[name].module == adapter.module
     assert TUNERS[name].acts_without_entries is adapter.acts_without_entries
     assert TUNERS[name].names_candidates is getattr(adapter, "names_candidates", False)
 

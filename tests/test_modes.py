@@ -1,4 +1,4 @@
-"""A mode is a file and a row of the registry: without both, the rest of the package does what it did."""
+"""A mode is a file and a row of the registry: a copy of the package loses a mode, or has another, by these two."""
 
 from __future__ import annotations
 
@@ -18,11 +18,16 @@ PACKAGE = Path(pytest_autotune.__file__).parent
 TOY = Path(__file__).parent / "toy_tuner"
 
 
-def without(mode: str, folder: Path) -> None:
-    """Copy the package without a mode: its file, and its row."""
+def copy_package(folder: Path) -> Path:
     copy = folder / "pytest_autotune"
     # With its bytecode, which fits copies too: three processes would compile the package each.
     shutil.copytree(PACKAGE, copy)
+    return copy
+
+
+def without(mode: str, folder: Path) -> None:
+    """Copy the package without a mode: its file, and its row."""
+    copy = copy_package(folder)
     (copy / "modes" / f"{mode}.py").unlink()
     registry = copy / "modes" / "__init__.py"
     text = registry.read_text(encoding="utf-8")
@@ -34,6 +39,15 @@ def without(mode: str, folder: Path) -> None:
     registry.write_text("\n".join(lines[: row.lineno - 1] + lines[row.end_lineno :]) + "\n", encoding="utf-8")
 
 
+def run_in(folder: Path, *args: str) -> subprocess.CompletedProcess[str]:
+    """Run pytest with the copy of the package in a folder."""
+    path = os.pathsep.join([str(folder), str(TOY)])
+    command = [sys.executable, "-m", "pytest", "-ppytest_autotune.plugin", "-pno:cacheprovider", *args]
+    environment = {**os.environ, "PYTHONPATH": path, "TOY_LOG": str(folder / "log")}
+    environment["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+
+
 @pytest.mark.parametrize("mode", MODES, ids=[mode.name for mode in MODES])
 def test_without_a_mode_a_cache_is_dumped_and_loaded(mode: ModeRow, tmp_path: Path) -> None:
     without(mode.name, tmp_path)
@@ -41,15 +55,43 @@ def test_without_a_mode_a_cache_is_dumped_and_loaded(mode: ModeRow, tmp_path: Pa
         "import toytuner\ndef test(): assert toytuner.tune('lib.op', M=1) == 'a'\n", encoding="utf-8"
     )
 
-    def run(*args: str) -> subprocess.CompletedProcess[str]:
-        path = os.pathsep.join([str(tmp_path), str(TOY)])
-        command = [sys.executable, "-m", "pytest", "-ppytest_autotune.plugin", "-pno:cacheprovider", *args]
-        environment = {**os.environ, "PYTHONPATH": path, "TOY_LOG": str(tmp_path / "log")}
-        environment["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
-        return subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
-
-    assert "1 problem tuned" in run("--autotune-dump=cache.textproto").stdout
-    assert "\n1 hit" in run("--autotune-load=cache.textproto").stdout
-    told = run("--help").stdout
+    assert "1 problem tuned" in run_in(tmp_path, "--autotune-dump=cache.textproto").stdout
+    assert "\n1 hit" in run_in(tmp_path, "--autotune-load=cache.textproto").stdout
+    told = run_in(tmp_path, "--help").stdout
     assert "--autotune-load" in told
     assert not any(f"{name} " in told for option in mode.options for name in (option.flag, option.ini))
+
+
+SWITCHED = """
+from pytest_autotune.run.mode import Mode
+from pytest_autotune.run.result import Section
+
+class Greeting(Mode):
+    name = "greeting"
+
+    def test_failed(self, test):
+        return ["a test has failed"], []
+
+    def build_section(self, result):
+        return Section(self.name, self.typed_value, ("the mode says hello",))
+
+def make(greeting):
+    return Greeting()
+"""
+SWITCH_ROW = 'ModeRow("greeting", (Option("greeting", "switch", "Say hello", only="flag"),)),'
+
+
+def test_the_switch_of_a_mode_is_enough_to_ask_for_it(tmp_path: Path) -> None:
+    """A mode whose flag has no value acts in a run without other options."""
+    modes = copy_package(tmp_path) / "modes"
+    (modes / "greeting.py").write_text(SWITCHED, encoding="utf-8")
+    registry = modes / "__init__.py"
+    text = registry.read_text(encoding="utf-8")
+    registry.write_text(text.replace("MODES = (\n", f"MODES = (\n    {SWITCH_ROW}\n"), encoding="utf-8")
+    (tmp_path / "test_lib.py").write_text("def test(): assert False\n", encoding="utf-8")
+
+    shown = run_in(tmp_path, "--autotune-greeting").stdout
+
+    assert "the mode says hello" in shown
+    assert "rerun: pytest --autotune-greeting test_lib.py::test\n" in shown
+    assert "hello" not in run_in(tmp_path).stdout

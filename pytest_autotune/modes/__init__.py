@@ -22,7 +22,7 @@ class Option(NamedTuple):
     :param name: ``max_misses`` for ``--autotune-max-misses`` and ``autotune_max_misses``.
     :param kind: how a value is read: the name of a reader in :mod:`pytest_autotune.plugin.values`, or of the mode that
         reads it itself.
-    :param about: the help text.
+    :param explanation: the effect of the option, in words.
     :param metavar: the value in words; or the allowed words with ``|`` between them, the default first.
     :param default: the default in words; empty if it is nothing.
     :param only: the single place of the option; empty if it is a flag and an ini value.
@@ -31,7 +31,7 @@ class Option(NamedTuple):
 
     name: str
     kind: str
-    about: str
+    explanation: str
     metavar: str = ""
     default: str = ""
     only: Literal["flag", "ini", ""] = ""
@@ -58,11 +58,11 @@ class Option(NamedTuple):
         return f"autotune_{self.name}"
 
     @property
-    def meaning(self) -> str:
-        """The help text, with the default if there is one."""
+    def help_text(self) -> str:
+        """The explanation, with the default if there is one."""
         if self.default:
-            return f"{self.about} (default: {self.default})"
-        return self.about
+            return f"{self.explanation} (default: {self.default})"
+        return self.explanation
 
 
 class ModeRow(NamedTuple):

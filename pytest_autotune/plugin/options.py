@@ -93,11 +93,11 @@ def add_options(parser: pytest.Parser) -> None:
             if option.alone:
                 settings["nargs"] = "?"
                 settings["const"] = option.alone
-            help_text = option.meaning.replace("%", "%%")
+            help_text = option.help_text.replace("%", "%%")
             # A switch has the default None, too: a switch that is not typed takes the value of the ini file.
             group.addoption(option.flag, action=action, default=None, help=help_text, **settings)
         if option.is_ini:
-            parser.addini(option.ini, option.meaning, type=_INI_TYPES.get(option.kind), default=None)
+            parser.addini(option.ini, option.help_text, type=_INI_TYPES.get(option.kind), default=None)
     for flag in _INI_ONLY_FLAGS:
         group.addoption(flag, action=_IniOnlyFlag, nargs="?", help=argparse.SUPPRESS)
 

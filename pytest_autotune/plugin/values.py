@@ -144,8 +144,8 @@ class Options:
         # "first" needs no cache: every problem is a miss, and each kernel takes its first candidate.
         if self.on_miss == "first" or self.spread_gpus:
             return True
-        # A mode without text was not typed, such as compile_ahead: it only serves caches that are loaded.
-        return any(mode.typed_value for mode in self.modes)
+        # A mode that only serves loaded caches, such as compile_ahead, is not among the modes of a run without them.
+        return bool(self.modes)
 
     @property
     def has_only_optional_caches(self) -> bool:

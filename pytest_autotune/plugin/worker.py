@@ -238,7 +238,7 @@ class TestProcess:
             if library not in TUNERS:
                 # A tuner of another package: only its adapter knows the library.
                 continue
-            package = TUNERS[library].library_module.partition(".")[0]
+            package = TUNERS[library].module.partition(".")[0]
             if not _is_installed(package):
                 reasons.append(f"{package} is not installed")
         if any(entry.problem.device.is_gpu for entry in index) and not devices.has_visible_gpu():
@@ -359,7 +359,10 @@ class TestProcess:
         for mode in self._options.modes:
             lines, events = mode.test_failed(item.nodeid)
             if lines:
-                command = _build_rerun_command(item, self._options, f"--autotune-{mode.name}={mode.typed_value}")
+                flag = f"--autotune-{mode.name}"
+                if mode.typed_value:
+                    flag += f"={mode.typed_value}"
+                command = _build_rerun_command(item, self._options, flag)
                 report.sections.append((f"autotune {mode.name}", "\n".join([*lines, f"rerun: {command}"])))
             for event in events:
                 self.session.append_event(event)

@@ -56,7 +56,10 @@ class Mode:
 
     @property
     def typed_value(self) -> str:
-        """The value of the mode's flag, as a user types it; empty if the flag has no value."""
+        """The value of the mode's flag, as a user types it; empty for a switch.
+
+        The header of a run names only modes with a value.
+        """
         return ""
 
     def begin_tests(

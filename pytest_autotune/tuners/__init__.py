@@ -11,13 +11,13 @@ class BuiltInTuner:
     """A tuner that comes with the plugin. Its adapter is imported after its library: most suites use few libraries.
 
     :param adapter_module: the module whose class ``Adapter`` hooks the tuner.
-    :param library_module: the module whose import makes the tuner available.
+    :param module: equals the attribute of the adapter: the module whose import makes the tuner available.
     :param acts_without_entries: equals the attribute of the adapter; see :class:`.protocol.Adapter`.
     :param names_candidates: equals the attribute of the adapter, if the adapter has one.
     """
 
     adapter_module: str
-    library_module: str
+    module: str
     acts_without_entries: bool = True
     names_candidates: bool = False
 

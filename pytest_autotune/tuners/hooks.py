@@ -63,11 +63,11 @@ class Hooks:
     def _add_built_in(self, name: str, tuner: BuiltInTuner) -> None:
         self._acting.add(name)
         with self._bypassing(name):
-            if tuner.library_module == tuner.adapter_module:
+            if tuner.module == tuner.adapter_module:
                 # The tuner is a part of the plugin. Import it in this run: pytester removes the modules that are first
                 # imported by a run inside a test.
-                import_module(tuner.library_module)
-            when_imported(tuner.library_module, self._hook, name)
+                import_module(tuner.module)
+            when_imported(tuner.module, self._hook, name)
 
     def _add_third_party(self, entry_point: EntryPoint) -> None:
         """Make an adapter of another package, and hook its tuner. Only the adapter knows whether its tuner acts."""

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from pytest_autotune.plugin.options import OPTIONS
+from pytest_autotune.report import FILES
 from tests.conftest import ALL_DISTRIBUTIONS, Suite
 
 #: Leaves a trace when a test of the suite runs.
@@ -196,7 +197,10 @@ BAD_OPTIONS = [
     (["--autotune-report=file/a.json"], "--autotune-report: file/a.json: cannot be written: File exists"),
     (["--autotune-report=pipe.json"], "--autotune-report: pipe.json: is not a file"),
     ([f"--autotune-report={'x' * 300}.json"], "--autotune-report: xxx*.json: cannot be written: File name too long"),
-    (["--autotune-report=mine.json"], "--autotune-report: mine.json: is there and is no report of *"),
+    *(
+        ([f"--autotune-report=mine{suffix}"], f"--autotune-report: mine{suffix}: is there and is no report of *")
+        for suffix in FILES
+    ),
     (
         ["--autotune-dump=new.json", "--autotune-report=new.json"],
         "--autotune-report: new.json: is a cache *",
@@ -248,8 +252,8 @@ def in_the_way(bad: Suite) -> Suite:
     (bad.folder / "folder.json").mkdir()
     os.mkfifo(bad.folder / "pipe.json")
     (bad.folder / "file").write_text("")
-    for name in "mine.json", "mine.md":
-        (bad.folder / name).write_text('{"mine": 1}')
+    for suffix in FILES:
+        (bad.folder / f"mine{suffix}").write_text('{"mine": 1}')
     return bad
 
 
@@ -379,9 +383,16 @@ def test_a_report_replaces_no_cache_and_is_none(serial_suite: Suite) -> None:
         (serial_suite.folder / name).write_bytes((serial_suite.folder / "r.json").read_bytes())
         message = refused(serial_suite, serial_suite.run(f"--autotune-load={name}"))
         assert message.startswith(f"--autotune-load: {name}: is the report of a run, not a cache (name the cache")
-    for name in "r.json", "r.html", "r.md":  # of an earlier run
-        for _ in range(2):
-            assert serial_suite.run("--autotune-load=c.json", f"--autotune-report={name}").ret == 0
+
+
+@pytest.mark.parametrize("suffix", FILES)
+def test_a_report_replaces_the_report_of_an_earlier_run(serial_suite: Suite, suffix: str) -> None:
+    serial_suite.write().run("--autotune-dump=c.json", f"--autotune-report=r{suffix}")
+    report = serial_suite.folder / f"r{suffix}"
+    before = report.read_text()
+
+    assert serial_suite.run("--autotune-load=c.json", f"--autotune-report=r{suffix}").ret == 0
+    assert report.read_text() != before
 
 
 BROKEN = {
