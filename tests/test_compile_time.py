@@ -282,7 +282,7 @@ KERNELS: list[tuple[Any, CompileTime]] = [
 
 @pytest.mark.parametrize(("kernel", "expected"), KERNELS, ids=lambda value: getattr(value, "__name__", None) or "")
 def test_where_a_kernel_may_be_compiled(kernel: Any, expected: CompileTime) -> None:
-    assert CompileTime.of(kernel) == expected
+    assert CompileTime.from_kernel(kernel) == expected
 
 
 @pytest.mark.parametrize(
@@ -304,17 +304,17 @@ def test_where_a_kernel_may_be_compiled(kernel: Any, expected: CompileTime) -> N
     ids=lambda value: type(value).__name__,
 )
 def test_what_a_constant_argument_means(constant: Any, expected: CompileTime) -> None:
-    assert CompileTime.of(takes_function, [constant]) == expected
+    assert CompileTime.from_kernel(takes_function, [constant]) == expected
 
 
 def test_a_global_that_any_kernel_may_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """Triton refuses a global that is no constant, unless a setting allows it."""
     reads_global = made_to_call(plain_function)
-    assert CompileTime.of(reads_global) == ANYWHERE
+    assert CompileTime.from_kernel(reads_global) == ANYWHERE
 
     monkeypatch.setattr(triton.knobs.compilation, "allow_non_constexpr_globals", True)
 
-    assert CompileTime.of(reads_global) == IN_ITS_THREAD
+    assert CompileTime.from_kernel(reads_global) == IN_ITS_THREAD
 
 
 computed_module: Any = ModuleType("computed_module")
@@ -326,11 +326,11 @@ def reads_computed(y):
 
 
 def test_a_module_that_computes_its_attributes(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert CompileTime.of(reads_computed) == ANYWHERE, "it does not compile"
+    assert CompileTime.from_kernel(reads_computed) == ANYWHERE, "it does not compile"
 
     monkeypatch.setattr(computed_module, "__getattr__", lambda name: SETTINGS["vec"], raising=False)
 
-    assert CompileTime.of(reads_computed) == IN_ITS_THREAD
+    assert CompileTime.from_kernel(reads_computed) == IN_ITS_THREAD
 
 
 def test_no_method_of_a_value_is_called() -> None:
@@ -340,8 +340,8 @@ def test_no_method_of_a_value_is_called() -> None:
 
     hidden = made_to_call(Proxy())
 
-    assert CompileTime.of(hidden) == ANYWHERE
-    assert CompileTime.of(takes_function, [Proxy()]) == IN_ITS_THREAD
+    assert CompileTime.from_kernel(hidden) == ANYWHERE
+    assert CompileTime.from_kernel(takes_function, [Proxy()]) == IN_ITS_THREAD
 
 
 def test_a_name_that_a_test_gives_another_meaning(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -351,6 +351,6 @@ def test_a_name_that_a_test_gives_another_meaning(monkeypatch: pytest.MonkeyPatc
     def kernel(y):
         tl.exp(y)
 
-    assert CompileTime.of(kernel) == IN_ITS_THREAD
+    assert CompileTime.from_kernel(kernel) == IN_ITS_THREAD
     monkeypatch.setattr(tl, "exp", ordinary)
-    assert CompileTime.of(kernel) == AT_ITS_TIME
+    assert CompileTime.from_kernel(kernel) == AT_ITS_TIME

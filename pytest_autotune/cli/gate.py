@@ -240,7 +240,7 @@ def _describe_reports(reports: Sequence[ProcessReport], has_unused_gate: bool) -
 def _describe_result(result: RunResult) -> list[str]:
     """Return the summary of the joint result, and the verdict as its last lines."""
     # The summary would also show the errors. Here they belong to the verdict.
-    summary = render_section(replace(result, errors=()), 0)
+    summary = render_section(replace(result, errors=()), verbosity=0)
     lines = [line.word + line.text for line in summary]
     for failure in (*result.errors, *_list_gate_failures(result)):
         lines.append(f"FAILED: {failure}")

@@ -146,7 +146,7 @@ class Verify(Mode):
                 # No candidate is faster than the choice.
                 continue
             if (report.event.identity, report.event.test) not in asked:
-                # The choice came from the own cache of a test, and its race belongs into that cache.
+                # The choice came from the own cache of a test, and its race belongs to that cache.
                 continue
             # A later report replaces an earlier one.
             entries[entry.identity] = entry

@@ -207,7 +207,7 @@ def add_to_junit(result: RunResult, config: pytest.Config) -> None:
 def _build_gate_report(result: RunResult) -> pytest.TestReport | None:
     """Return the report of the test case for the gates; None if the run has no gate and no failure."""
     if result.failures:
-        failure = _JunitFailure("\n".join(line.word + line.text for line in render_section(result, 1)))
+        failure = _JunitFailure("\n".join(line.word + line.text for line in render_section(result, verbosity=1)))
         failure.reprcrash = SimpleNamespace(message=to_one_line("; ".join(result.failures)))
         return _build_junit_report("failed", failure, "call")
     gates = [gate for gate in (result.gate, *result.gates_of_modes) if gate.limit or gate.fail_on_unused]

@@ -333,7 +333,7 @@ class TestProcess:
         is_dump_path = dump is not None and argument.is_same_as(dump)
         if self._options.writes and not (cache.entries or is_dump_path or argument.location.url):
             self._missing_caches.add(argument.typed)
-        # Missing entries belong into this cache. If it is the dump path, the dump of the run writes them.
+        # Missing entries belong to this cache. If it is the dump path, the dump of the run writes them.
         name = argument.typed
         if is_dump_path:
             name = ""

@@ -47,7 +47,7 @@ def pick(kernel: str, prune: Any = None, nearest: Any = (), other_devices: bool 
         if len(launch.candidates) > 1 and not is_in_test_run():
             # Triton passes the grid beside the arguments. A grid may be a function, which would look like a key part.
             arguments = {**named_args, **kwargs, "grid": None}
-            launch.candidates = leave_choice(kernel, launch.candidates, arguments, nearest, other_devices)
+            launch.candidates = select_candidates(kernel, launch.candidates, arguments, nearest, other_devices)
         return launch.candidates
 
     def do_bench(kernel_call: Any, quantiles: Any) -> Any:
@@ -67,27 +67,27 @@ def is_in_test_run() -> bool:
     return bool(getattr(sys.modules.get("pytest_autotune"), "ACTIVE_RUNS", ()))
 
 
-def leave_choice(kernel: str, candidates: Any, arguments: Any, nearest: Any, other_devices: bool) -> Any:
+def select_candidates(kernel: str, candidates: Any, arguments: Any, nearest: Any, other_devices: bool) -> Any:
     """Return the tuned candidate of a launch in a list. If there is none, return all candidates and warn once."""
     try:
         known = find_choices(kernel, other_devices)
         if known is None:
-            return leave_unknown(kernel, candidates, f"no choice is known for {device()}", tune_here())
+            return select_without_choice(kernel, candidates, f"no choice is known for {device()}", tune_here())
         key = tuple(sorted(list_key_parts(arguments, known.argument_names)))
         tuned_key = find_nearest_key(known.choice_by_key, key, nearest)
         if tuned_key not in known.choice_by_key:
-            return leave_unknown(kernel, candidates, f"no choice is known for {dict(key)}", COVER)
+            return select_without_choice(kernel, candidates, f"no choice is known for {dict(key)}", COVER)
         choice = known.choice_by_key[tuned_key]
         tuned = [candidate for candidate in candidates if candidate.all_kwargs() == choice]
         if not tuned:
-            return leave_unknown(kernel, candidates, f"{choice} is no candidate any more", COVER)
+            return select_without_choice(kernel, candidates, f"{choice} is no candidate any more", COVER)
         warn_if_inexact(kernel, key, tuned_key, known.remark)
         if tuned.count(tuned[0]) < len(tuned):
             # Candidates with equal params differ in their hooks. The choice does not name hooks, so Triton measures.
             return tuned
         return tuned[:1]
     except Exception as error:  # there is no GPU, or somebody has edited the data
-        return leave_unknown(kernel, candidates, f"no choice can be picked ({error!r})", tune_here())
+        return select_without_choice(kernel, candidates, f"no choice can be picked ({error!r})", tune_here())
 
 
 def warn_if_inexact(kernel: str, key: Any, tuned_key: Any, remark: str) -> None:
@@ -102,7 +102,7 @@ def warn_if_inexact(kernel: str, key: Any, tuned_key: Any, remark: str) -> None:
         warn(remark, used_for, tune_here())
 
 
-def leave_unknown(kernel: str, candidates: Any, reason: str, remedy: str) -> Any:
+def select_without_choice(kernel: str, candidates: Any, reason: str, remedy: str) -> Any:
     """Return all candidates of a launch without a choice, and warn once."""
     if interprets():
         # Times of Triton's interpreter mean nothing, so no tuning is needed.

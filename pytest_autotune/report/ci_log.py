@@ -58,7 +58,7 @@ def list_annotations(result: RunResult) -> list[str]:
 
 
 def _locate_findings(result: RunResult) -> list[_LocatedFinding]:
-    """Return the findings that belong into the code. The misses of tests at the same line are grouped."""
+    """Return the findings with their places in the code. The misses of tests at the same line are grouped."""
     rows_by_location: defaultdict[SourceLocation, list[ProblemRow]] = defaultdict(list)
     for row in result.rows:
         rows_by_location[_locate_row(result, row)].append(row)

@@ -64,7 +64,7 @@ def dump_test_caches(
 
     - Any run that dumps creates the missing caches.
     - An update also writes missing and stale entries into existing caches.
-    - If a test loads several caches, its tunings belong into the last cache. The others may belong to other tests.
+    - If a test loads several caches, its tunings belong to the last cache. The others may belong to other tests.
 
     :param open_store: opens a cache by its name in lookups.
     :param source: the marker that named the caches.
@@ -104,9 +104,9 @@ def _read_identities(store: Store) -> set[Identity]:
 
 
 def _select_reports_of_cache(collected: Collected, name: str, old_identities: set[Identity]) -> Collected:
-    """Return the reports of a run with only the lookups whose entries belong into a test's own cache.
+    """Return the reports of a run with only the lookups whose entries belong to a test's own cache.
 
-    These are lookups of tests that load this cache last. If the cache has entries, a hit belongs into the cache only if
+    These are lookups of tests that load this cache last. If the cache has entries, a hit belongs to the cache only if
     it used an entry of this cache. An empty cache receives every entry that its tests used.
 
     :param name: the cache, as lookups name it.

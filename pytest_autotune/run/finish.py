@@ -28,7 +28,7 @@ class KeptEntries:
 
     :param merged: the content, and its changes.
     :param dropped: the entries that the run removes: unused entries, and renamed entries under their old names.
-    :param recovered_count: the number of tunings of killed runs that belong into the dump path.
+    :param recovered_count: the number of tunings of killed runs that belong to the dump path.
     """
 
     merged: MergeResult
@@ -57,7 +57,7 @@ def finish_run(settled: SettledRun, dump_cache: Cache) -> RunResult:
 
 @dataclass(frozen=True)
 class _SelectedLookups:
-    """The lookups whose entries belong into the dump path.
+    """The lookups whose entries belong to the dump path.
 
     :param current: the lookups of this run.
     :param recovered: the tunings of killed runs with this dump path.
@@ -105,7 +105,7 @@ def _keep_entries(settled: SettledRun, dump_cache: Cache) -> KeptEntries:
 
 
 def _select_lookups(settled: SettledRun, dump_cache: Cache) -> _SelectedLookups:
-    """Return the lookups whose entries belong into the dump path."""
+    """Return the lookups whose entries belong to the dump path."""
     run, plan = settled.run, settled.run.request.plan
     file_identities = {entry.identity for entry in (*run.initial.file_entries, *dump_cache.entries)}
     return _SelectedLookups(
@@ -148,7 +148,7 @@ def _list_unreplaced(lookups: Iterable[Lookup], base: Cache) -> list[Entry]:
 def _list_entries_of_modes(settled: SettledRun, lookups: Sequence[Lookup]) -> list[Entry]:
     """Return the entries with which modes replace used entries, such as faster choices of a verification.
 
-    :param lookups: the lookups of this run whose entries belong into the dump path.
+    :param lookups: the lookups of this run whose entries belong to the dump path.
     """
     collected, request = settled.run.collected, settled.run.request
     entries = []

@@ -19,7 +19,7 @@ UPDATE_ALL, UPDATE_NEW, UPDATE_PRUNE = "all", "new", "prune"
 
 @dataclass(frozen=True)
 class DumpPlan(ABC):
-    """The rules of a dump: the lookups and entries that belong into the cache, and the entries that may change.
+    """The rules of a dump: the lookups and entries that belong to the cache, and the entries that may change.
 
     There are three kinds: :class:`NoDump`, :class:`FileDump` and :class:`SharedDump`. The methods with a body have the
     rules of the first two kinds.
@@ -69,14 +69,14 @@ class DumpPlan(ABC):
     def select_lookups(
         self, lookups: Iterable[Lookup], file_identities: Collection[Identity], dump_cache: Cache
     ) -> list[Lookup]:
-        """Return the lookups whose entries belong into the cache.
+        """Return the lookups whose entries belong to the cache.
 
         :param file_identities: of the entries in the loaded files and in the dump path.
         :param dump_cache: the content of the dump path.
         """
 
     def select_used(self, used: Sequence[Entry], dump_cache: Cache, recovered: Iterable[Lookup]) -> list[Entry]:
-        """Return the used entries that belong into the cache.
+        """Return the used entries that belong to the cache.
 
         :param used: the entries that this run used without measuring them.
         :param dump_cache: the content of the dump path.
@@ -133,7 +133,7 @@ class FileDump(DumpPlan):
     def select_lookups(
         self, lookups: Iterable[Lookup], file_identities: Collection[Identity], dump_cache: Cache
     ) -> list[Lookup]:
-        """Return the lookups whose entries belong into the cache; see :class:`DumpPlan`.
+        """Return the lookups whose entries belong to the cache; see :class:`DumpPlan`.
 
         Three kinds of lookups are left out:
 

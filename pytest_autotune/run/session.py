@@ -52,7 +52,7 @@ class Session(Reporter):
         self._modes = modes
         #: (tuner, kernel) of all questions while a cache was loaded.
         self._asked_kernels: set[tuple[str, str]] = set()
-        #: The last cache that the current test loaded for itself, if missing entries belong into it.
+        #: The last cache that the current test loaded for itself, if missing entries belong to it.
         self._test_cache = ""
         #: The entries that this process used or recorded.
         self._remembered: dict[Identity, Entry] = {}
@@ -67,7 +67,7 @@ class Session(Reporter):
     def add_cache(self, index: EntryIndex, name: str = "") -> None:
         """Load one more cache for the current test, before all others.
 
-        :param name: the cache as a user types it, if missing entries belong into it; else empty.
+        :param name: the cache as a user types it, if missing entries belong to it; else empty.
         """
         self.indexes = (index, *self.indexes)
         self._test_cache = name

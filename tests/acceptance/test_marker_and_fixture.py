@@ -106,8 +106,8 @@ def test_a_dump_creates_every_cache_of_a_marker(suite: Suite, section) -> None:
     assert section(suite.run())[-1].startswith("3 hits")
 
 
-def test_so_it_does_with_those_that_nothing_belongs_into(suite: Suite, section) -> None:
-    """What is tuned belongs into the last of several, and a test may ask for nothing: without them it cannot run."""
+def test_an_update_writes_caches_without_entries(suite: Suite, section) -> None:
+    """Tunings belong to the last cache of a test. The other caches are written empty, because a load needs all of them."""
     tests = "@load(['first.textproto', 'own.textproto'])\ndef test_own(tune): tune('lib.own')\n"
     write(suite, tests + "@load('idle.textproto')\ndef test_idle(tune): pass\n")
 

@@ -181,7 +181,7 @@ def _probe(part: str, autotuner: Any, tuning_key: Any, configs: list[Any], bench
     from pytest_autotune.tuners.triton.identity import Call
     from pytest_autotune.tuners.triton.tuning import find_clocks
 
-    call = Call.of(autotuner, tuning_key, bench_fn)
+    call = Call.from_bench_fn(autotuner, tuning_key, bench_fn)
     remaining_s = float(os.environ["MEASURING_UNTIL"]) - time.time()
     problem = f"{autotuner.base_fn.__qualname__} {tuning_key}"
     cores = 2 if part == "compile" else len(os.sched_getaffinity(0))

@@ -205,7 +205,7 @@ class TuneRequest:
     label: str
 
     @classmethod
-    def of(cls, kernel: str, key: object, plan: Plan, version: object, source: object) -> TuneRequest:
+    def build(cls, kernel: str, key: object, plan: Plan, version: object, source: object) -> TuneRequest:
         """Return the request of a call of ``tune()`` with these arguments.
 
         :raises UncacheableError: if the key, the space or the version has no stable form.
@@ -319,7 +319,7 @@ def _choose(kernel: str, key: object, plan: Plan, version: object, source: objec
         # The session must not see this call. The choice is still remembered.
         session = None
     try:
-        request = TuneRequest.of(kernel, key, plan, version, source)
+        request = TuneRequest.build(kernel, key, plan, version, source)
     except UncacheableError as error:
         problem = Problem(NAME, kernel, key_values(key, only_stable=True), plan.processor.device)
         return _choose_for_uncacheable(problem, plan, error, session, memory)

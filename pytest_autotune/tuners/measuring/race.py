@@ -313,7 +313,7 @@ class Race:
     def compare(self, number: int, rival: int) -> Comparison | None:
         """Compare two candidates by the rounds that timed both; None if there is no such round."""
         racer, rival_racer = self._racer_by_number[number], self._racer_by_number[rival]
-        return Comparison.of(self._rounds, racer.number, rival_racer.number)
+        return Comparison.from_rounds(self._rounds, racer.number, rival_racer.number)
 
     # The probes.
 

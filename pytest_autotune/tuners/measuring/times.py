@@ -133,7 +133,7 @@ class Comparison:
     error: float
 
     @classmethod
-    def of(cls, rounds: Sequence[Round], number: int, other: int) -> Comparison | None:
+    def from_rounds(cls, rounds: Sequence[Round], number: int, other: int) -> Comparison | None:
         """Compare two candidates by the rounds that timed both; None if there is no such round."""
         ratios = []
         for times in rounds:

@@ -11,7 +11,7 @@ names, and so on from there:
 
 Values that may change while tests run are left out: lists, dicts, sets, all other objects and their attributes, and
 values that the source does not name. So a log, a counter or a memo makes no choice stale. If such a value matters, it
-belongs into the key. In a closure, such a value makes the problem uncacheable, if values in closures count: two
+belongs to the key. In a closure, such a value makes the problem uncacheable, if values in closures count: two
 functions of a factory may differ in nothing else. docs/reference/source-digest.md has the rule in a user's words.
 
 :mod:`.code_digests` computes the digests.

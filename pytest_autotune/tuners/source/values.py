@@ -245,7 +245,7 @@ class _FunctionState:
     values: tuple[tuple[str, _Value], ...]
 
     @classmethod
-    def of(cls, kernel: object, function: FunctionType, names: Names, assigned: AssignedNames) -> _FunctionState:
+    def build(cls, kernel: object, function: FunctionType, names: Names, assigned: AssignedNames) -> _FunctionState:
         values = tuple([(name, _Value(value)) for name, value in _list_values(kernel, function, names, assigned)])
         return cls(_Value(kernel), ref(function), names, assigned, values)
 
@@ -283,7 +283,7 @@ class _ClassState:
     values: tuple[tuple[str, _Value], ...]
 
     @classmethod
-    def of(cls, subject: type, assigned: AssignedNames) -> _ClassState:
+    def build(cls, subject: type, assigned: AssignedNames) -> _ClassState:
         values = tuple((name, _Value(value)) for name, value in _list_attributes(subject, assigned))
         return cls(ref(subject), assigned, values)
 
@@ -327,11 +327,11 @@ class UsedValues:
 
         :param kernel: the function, or the object that its decorators made of it.
         """
-        self._states.append(_FunctionState.of(kernel, function, names, self._assigned))
+        self._states.append(_FunctionState.build(kernel, function, names, self._assigned))
 
     def add_class(self, cls: type) -> None:
         """Keep the attributes that a class has now."""
-        self._states.append(_ClassState.of(cls, self._assigned))
+        self._states.append(_ClassState.build(cls, self._assigned))
 
     def add_other(self) -> None:
         """Note that the digest depends on something else, such as a file: it is computed anew at each lookup."""

@@ -186,7 +186,7 @@ class AheadCompiler:
             return []
         kernel = autotuners.find_jit_function(autotuner)
         # The launch itself must compile this kernel. An earlier compilation could give it other code.
-        if CompileTime.of(kernel).needs_launch:
+        if CompileTime.from_kernel(kernel).needs_launch:
             return []
         cache_folder = compiler.find_cache_folder()
         heuristics = list_heuristics(autotuner, self._heuristics.list_around(autotuner))

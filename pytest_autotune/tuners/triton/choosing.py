@@ -147,7 +147,9 @@ class Choices(CallHook):
         if autotuners.is_interpreted(autotuner):
             self._interpreted_lookups[threading.get_ident()] += 1
         outer_heuristics = self._heuristics.list_around(autotuner)
-        kernel_call = Call.of(autotuner, call.arguments["tuning_key"], call.arguments["bench_fn"], outer_heuristics)
+        kernel_call = Call.from_bench_fn(
+            autotuner, call.arguments["tuning_key"], call.arguments["bench_fn"], outer_heuristics
+        )
         # Pruning left a single candidate, so there is nothing to choose.
         if len(configs) == 1:
             return self._take_only_candidate(kernel_call, configs[0])

@@ -197,12 +197,12 @@ class CompileWatcher:
             # The code of this kernel may differ between threads and processes, so no other result is of use here. A
             # thread that may wait belongs to a launch, and compiles the kernel itself. A job that compiles ahead of the
             # tests does not compile the kernel at all.
-            if CompileTime.of(source.fn, source.constants.values()).needs_launching_thread:
-                return nullcontext(may_wait)
+            if CompileTime.from_kernel(source.fn, source.constants.values()).needs_launching_thread:
+                return nullcontext(enter_result=may_wait)
             name = name_compilation(source, arguments.get("target"), arguments.get("options"))
             return self._session.compiling(name, may_wait)
         # The guard has caught an error of the plugin, so this thread compiles without taking turns.
-        return nullcontext(True)
+        return nullcontext(enter_result=True)
 
     @contextmanager
     def _guard_notes(self) -> Iterator[None]:

@@ -46,7 +46,7 @@ class _CandidatePool(CompilePool):
     def submit(self, job: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         """Compile a candidate. Triton calls this method for each candidate, because the pool is its executor."""
         source = compiler.find_job_source(job)
-        if source is None or CompileTime.of(source.fn, source.constants.values()).needs_launching_thread:
+        if source is None or CompileTime.from_kernel(source.fn, source.constants.values()).needs_launching_thread:
             return self._compile_in_calling_thread(job)
         return super().submit(_do_job, job)
 

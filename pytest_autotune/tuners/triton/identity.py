@@ -69,7 +69,7 @@ class Call:
     heuristics: Heuristics
 
     @classmethod
-    def of(
+    def from_bench_fn(
         cls, autotuner: Any, tuning_key: Any, bench_fn: Callable[[], None], outer_heuristics: Iterable[Any] = ()
     ) -> Call:
         """Return the call for which Triton made a benchmark function.

@@ -203,7 +203,7 @@ def _source_class() -> Any:
                 which was computed earlier, would then be wrong.
             """
             with _MAKES_CODE, _remove_new_hashes(self.copies.originals), _refuse_warnings():
-                if CompileTime.of(self.fn, self.constants.values()).needs_launch:
+                if CompileTime.from_kernel(self.fn, self.constants.values()).needs_launch:
                     raise ChangedMeanwhile
                 code = super().make_ir(*args, **kwargs)
                 if _Copies(self.copies.originals[0]).state != self.copies.state:

@@ -55,7 +55,7 @@ class CompileTime:
     needs_launch: bool
 
     @classmethod
-    def of(cls, kernel: Any, constants: Iterable[object] = ()) -> CompileTime:
+    def from_kernel(cls, kernel: Any, constants: Iterable[object] = ()) -> CompileTime:
         """Examine a kernel.
 
         :param kernel: Triton's ``JITFunction``.
