@@ -107,7 +107,7 @@ def test_a_dump_creates_every_cache_of_a_marker(suite: Suite, section) -> None:
 
 
 def test_an_update_writes_caches_without_entries(suite: Suite, section) -> None:
-    """Tunings belong to the last cache of a test. The other caches are written empty, because a load needs all of them."""
+    """Tunings belong to the last cache of a test. A load needs the other caches, too, so they are written empty."""
     tests = "@load(['first.textproto', 'own.textproto'])\ndef test_own(tune): tune('lib.own')\n"
     write(suite, tests + "@load('idle.textproto')\ndef test_idle(tune): pass\n")
 
