@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from pytest_autotune.cache.model import UncacheableError
 from pytest_autotune.tuners.function.identity import source_text
 from pytest_autotune.tuners.source.source_digest import source_digest
 from tests.test_source_digest import load
@@ -161,3 +162,71 @@ def test_a_launched_kernel_has_its_heuristics(load) -> None:
     before = source_text(load(HEURISTICS, "m").run)
     assert source_text(load(HEURISTICS, "m").run) == before
     assert source_text(load(HEURISTICS.replace("return 1", "return 2"), "m").run) != before
+
+
+WHOLE_OBJECT = """
+import contextlib
+def helper(tile):
+    return tile.m()
+class Tile:
+    def m(self):
+        return 1
+    def __getitem__(self, index):
+        return 1
+    def __len__(self):
+        return 1
+    def item(self, c):
+        return self[0]
+    def length(self, c):
+        return len(self)
+    def renamed(self, c):
+        me = self
+        return me.m()
+    def passed(self, c):
+        return helper(self)
+    def deep(self, c):
+        return self.passed(c)
+    def named(self, c):
+        return self.first + type(self).second + self(c)
+    first = second = 2
+    def __call__(self, c):
+        return 2
+calls = []
+@contextlib.contextmanager
+def manager():
+    calls.append(1)
+    yield
+@manager()
+def managed(x):
+    return x
+def run(x):
+    return managed(x)
+class Imitation:
+    __dataclass_fields__ = {}
+imitation = Imitation()
+def kernel(x):
+    return imitation.x
+"""
+
+
+@pytest.mark.parametrize("method", ["item", "length", "renamed", "passed", "deep"])
+def test_a_method_that_uses_its_whole_object_has_the_class(load, method: str) -> None:
+    before = source_text(getattr(load(WHOLE_OBJECT, "m").Tile(), method))
+    assert source_text(getattr(load(WHOLE_OBJECT, "m").Tile(), method)) == before
+    assert source_text(getattr(load(WHOLE_OBJECT.replace("return 1", "return 10"), "m").Tile(), method)) != before
+
+
+def test_a_method_that_names_members_has_only_these(load) -> None:
+    before = source_text(load(WHOLE_OBJECT, "m").Tile().named)
+    assert source_text(load(WHOLE_OBJECT.replace("return 1", "return 10"), "m").Tile().named) == before
+
+
+def test_a_context_manager_as_decorator_is_read_or_uncacheable(load) -> None:
+    before = source_text(load(WHOLE_OBJECT, "m").run)
+    assert source_text(load(WHOLE_OBJECT.replace("append(1)", "append(2)"), "m").run) != before
+    with pytest.raises(UncacheableError, match="decorates a function"):
+        source_digest(load(WHOLE_OBJECT, "m").run)
+
+
+def test_a_class_that_imitates_a_dataclass_is_no_error(load) -> None:
+    assert source_digest(load(WHOLE_OBJECT, "m").kernel)

@@ -181,7 +181,9 @@ def is_dataclass_instance(value: object) -> bool:
 
 def is_frozen(cls: type) -> bool:
     """Whether a dataclass is frozen."""
-    return bool(find_in_class(cls, "__dataclass_params__").frozen)
+    params = find_in_class(cls, "__dataclass_params__")
+    # A class that only imitates a dataclass has no params.
+    return params is not None and bool(read_stored(params, "frozen"))
 
 
 def list_field_values(value: object) -> list[tuple[str, object]]:

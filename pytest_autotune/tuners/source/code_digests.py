@@ -9,6 +9,7 @@ from __future__ import annotations
 import enum
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ContextDecorator
 from decimal import Decimal
 from fractions import Fraction
 from functools import partial
@@ -76,6 +77,8 @@ from pytest_autotune.tuners.source.values import (
 )
 
 DIGEST_LENGTH = 12
+#: Stands among the names of members for all members of a class: the method does more with its object than name members.
+_WHOLE_OBJECT = "*"
 
 
 def digest(text: str) -> str:
@@ -235,6 +238,9 @@ class CodeDigests:
             if name in seen:
                 continue
             seen.add(name)
+            if name == _WHOLE_OBJECT:
+                lines.append(self.digest_class(cls))
+                continue
             for base in bases_of_user:
                 member_lines, further_names = self._describe_member(base, name)
                 lines += member_lines
@@ -263,6 +269,8 @@ class CodeDigests:
         if text is not None:
             lines.append(f"{class_name(base)}.{name}: {text}")
         further_names = self._list_members(member)
+        if is_instance(attribute, staticmethod):  # it gets no object
+            further_names = [further_name for further_name in further_names if further_name != _WHOLE_OBJECT]
         for function in list_other_functions(attribute).values():
             further_names += self._list_members(function)
         for line in self._describe_other_functions(name, attribute):
@@ -283,7 +291,10 @@ class CodeDigests:
             pending += closure_cells(function).values()
             pending.append(vars(function).get("__wrapped__"))
             if not self._is_from_library(function) and not self.libraries.has_file(function.__code__.co_filename):
-                members += read_function(function, find_kept_source(list_layers(value))).members
+                text = read_function(function, find_kept_source(list_layers(value)))
+                members += text.members
+                if text.uses_whole_object:
+                    members.append(_WHOLE_OBJECT)
                 self.used_values.add_function(value, function, names=())
         return members
 
@@ -482,6 +493,8 @@ class CodeDigests:
         for inner in closure_cells(function).values():
             if self._is_function_of_user(inner):
                 texts.append(self.digest_function(inner))
+            elif is_instance(inner, ContextDecorator):
+                texts.append(self._describe_context(inner))
         if not texts and self._is_function_of_user(wrapped):
             texts.append(self.digest_function(wrapped))
         registry = vars(function).get("registry")  # functools.singledispatch: class -> implementation
@@ -493,6 +506,15 @@ class CodeDigests:
         if not texts:
             return name
         return f"{name}({', '.join(texts)})"
+
+    def _describe_context(self, value: ContextDecorator) -> str:
+        """Return the text of a context manager that decorates a function, as ``@manager()`` does.
+
+        :raises UncacheableError: if values in closures count. The arguments of the manager have no stable form.
+        """
+        if self._carried:
+            raise UncacheableError(f"a {class_name(type(value))} decorates a function, and has no stable form")
+        return ", ".join([str(self._describe_unnamed_class(type(value))), *self.describe_stored_code(value)])
 
     def _describe_callable_object(self, value: object) -> str | None:
         """Return the class of a callable object of the user, and the functions that the object stores; else None.

@@ -178,6 +178,7 @@ class FunctionText:
     :param nameless_text: the same text without the function's name.
     :param names: the dotted names that do not begin with a variable of the function.
     :param members: the names that a method takes from its object or class: ``area`` for ``self.area``.
+    :param uses_whole_object: whether a method uses its object in another way: ``len(self)``, ``other = self``.
     :param imports: the import statements inside the function.
     :param assigned: the names outside the function that it assigns: ``("COUNT",)`` after ``global COUNT``,
         ``("state", "count")`` for ``state.count += 1``.
@@ -190,6 +191,7 @@ class FunctionText:
     nameless_text: str
     names: tuple[tuple[str, ...], ...]
     members: tuple[str, ...]
+    uses_whole_object: bool
     imports: tuple[Import, ...]
     assigned: tuple[tuple[str, ...], ...]
     assigned_in_class: tuple[str, ...]
@@ -234,6 +236,7 @@ def _build_function_text(code: CodeType, kept_source: str, node: ast.AST) -> Fun
         syntax_text(node, without=("decorator_list", "name")),
         tuple(_list_outer_names(code, node)),
         _list_members(node),
+        _uses_whole_object(node),
         list_imports(node),
         tuple(_list_assigned(code, node)),
         tuple(_list_assigned_in_class(node)),
@@ -329,14 +332,10 @@ def list_imports(tree: ast.AST) -> tuple[Import, ...]:
 
 def _list_members(node: ast.AST) -> tuple[str, ...]:
     """Return the attributes that a method reads of its first parameter, of ``super()`` and of its class, sorted."""
-    arguments = getattr(node, "args", None)
-    if not isinstance(arguments, ast.arguments):
+    first = _find_first_parameter(node)
+    if not first:
         return ()
-    parameters = [*arguments.posonlyargs, *arguments.args]
-    if not parameters:
-        return ()
-    first = parameters[0].arg
-    owners = {first, f"{first}.__class__", f"type({first})", "super()"}
+    owners = _list_owners(first)
     members = set()
     for part in ast.walk(node):
         if isinstance(part, ast.Attribute) and _describe_owner(part.value) in owners:
@@ -344,6 +343,45 @@ def _list_members(node: ast.AST) -> tuple[str, ...]:
         elif isinstance(part, ast.Call) and _describe_owner(part.func) in owners:  # self(x)
             members.add("__call__")
     return tuple(sorted(members))
+
+
+def _find_first_parameter(node: ast.AST) -> str:
+    """Return the name of a function's first parameter; empty if it has none."""
+    arguments = getattr(node, "args", None)
+    if not isinstance(arguments, ast.arguments):
+        return ""
+    parameters = [*arguments.posonlyargs, *arguments.args]
+    if not parameters:
+        return ""
+    return parameters[0].arg
+
+
+def _list_owners(first: str) -> set[str]:
+    """Return the expressions from which a method takes members, by the name of its first parameter."""
+    return {first, f"{first}.__class__", f"type({first})", "super()"}
+
+
+def _uses_whole_object(node: ast.AST) -> bool:
+    """Whether a method uses its first parameter in another way than ``self.NAME``, ``type(self).NAME`` and ``self(…)``.
+
+    The method may then reach each member of the class: ``self[0]`` calls ``__getitem__``, ``helper(self)`` any method.
+    """
+    first = _find_first_parameter(node)
+    owners = _list_owners(first)
+    # The nodes of ``self`` in the expressions that name a member.
+    named: set[ast.AST] = set()
+    for part in ast.walk(node):
+        owner: ast.AST | None = None
+        if isinstance(part, ast.Attribute):
+            owner = part.value
+        elif isinstance(part, ast.Call):
+            owner = part.func
+        if owner is not None and _describe_owner(owner) in owners:
+            named.update(ast.walk(owner))
+    for part in ast.walk(node):
+        if isinstance(part, ast.Name) and part.id == first and part not in named:
+            return True
+    return False
 
 
 def _describe_owner(node: ast.AST) -> str:
