@@ -230,3 +230,25 @@ def test_a_context_manager_as_decorator_is_read_or_uncacheable(load) -> None:
 
 def test_a_class_that_imitates_a_dataclass_is_no_error(load) -> None:
     assert source_digest(load(WHOLE_OBJECT, "m").kernel)
+
+
+def test_a_lazy_proxy_is_not_loaded(load) -> None:
+    """Reading an attribute of the proxy would call the factory, or ``__getattribute__`` of the object inside."""
+    wrapt = pytest.importorskip("wrapt")
+    calls = []
+
+    class Reader:
+        def __getattribute__(self, name: str) -> object:
+            calls.append(name)
+            return object.__getattribute__(self, name)
+
+    def make() -> object:
+        calls.append("make")
+        return Reader()
+
+    module = load("def kernel(x):\n    return lazy.x + proxy.x + lazy() + proxy()\n", "m")
+    module.lazy = wrapt.LazyObjectProxy(make)
+    module.proxy = wrapt.ObjectProxy(Reader())
+    calls.clear()
+    assert source_digest(module.kernel)
+    assert calls == []

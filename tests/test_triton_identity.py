@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import enum
+import functools
 from collections import namedtuple
 from collections.abc import Callable
 from typing import Any
@@ -544,3 +546,31 @@ def test_the_key_of_a_compiler_stage_hook_is_in_fingerprints(monkeypatch) -> Non
         return list(identity.list_settings(None))
 
     assert settings_with("one") == settings_with("one") != settings_with("another")
+
+
+@triton.jit
+def add_one(x):
+    return x + 1
+
+
+@dataclasses.dataclass(frozen=True)
+class Functions:
+    act: Any
+
+    def method(self, x: Any) -> Any:
+        return x
+
+
+class Act:
+    def __call__(self, x: Any) -> Any:
+        return x
+
+
+@pytest.mark.parametrize(
+    "argument",
+    [functools.partial(add_one), Functions(1).method, Act(), Functions(add_one), {"act": add_one}],
+    ids=["partial", "method", "callable object", "dataclass", "dict"],
+)
+def test_an_argument_with_code_inside_is_uncacheable(outcome_after, argument: Any) -> None:
+    """Triton compiles the code of such an argument, and the source does not name it."""
+    assert outcome_after(empty(bench()), empty(bench()), *tensors(), argument) == "uncacheable"

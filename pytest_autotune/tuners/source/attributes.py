@@ -20,6 +20,8 @@ _TYPE: Mapping[str, Any] = type.__dict__
 _read_class_dict: Any = _TYPE["__dict__"].__get__
 _read_mro: Any = _TYPE["__mro__"].__get__
 _read_module_dict: Any = vars(ModuleType)["__dict__"].__get__
+#: The modules of wrapt's proxies that are written in C.
+_PROXY_MODULES = frozenset({"_wrappers", "wrapt._wrappers", "wrapt.wrappers"})
 #: The flag ``Py_TPFLAGS_HEAPTYPE``.
 _HEAP_TYPE = 1 << 9
 #: The attributes that Python gives to every function, such as ``__module__``.
@@ -119,6 +121,8 @@ def read_stored(value: object, name: str, default: Any = None) -> Any:
         return vars(value).get(name, default)
     in_class = find_in_class(type(value), name, MISSING)
     if has_type(in_class, _STORED):
+        if _runs_code(in_class, type(value)):
+            return default
         try:
             return in_class.__get__(value, type(value))
         except AttributeError:  # a slot that is empty
@@ -137,12 +141,25 @@ def read_stored(value: object, name: str, default: Any = None) -> Any:
     return in_class
 
 
+def _runs_code(attribute: Any, cls: type) -> bool:
+    """Whether reading an attribute may run code of the user: a proxy of wrapt asks its object for the attribute.
+
+    ``__wrapped__`` is the object itself, which only a lazy proxy has yet to make.
+
+    :param attribute: the slot in the class.
+    :param cls: the class of the proxy.
+    """
+    if class_module(attribute.__objclass__) not in _PROXY_MODULES:
+        return False
+    return attribute.__name__ != "__wrapped__" or any(class_name(base) == "LazyObjectProxy" for base in class_mro(cls))
+
+
 def own_attributes(value: object) -> Mapping[str, Any]:
     """Return the attributes in the ``__dict__`` of an object; none if it has no ``__dict__``."""
     if type(value) is FunctionType:
         return vars(value)
     attributes = find_in_class(type(value), "__dict__")
-    if not has_type(attributes, _STORED):
+    if not has_type(attributes, _STORED) or _runs_code(attributes, type(value)):
         return {}
     try:
         own: Mapping[str, Any] = attributes.__get__(value, type(value))

@@ -13,7 +13,8 @@ import numbers
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from types import FunctionType
+from functools import partial
+from types import FunctionType, MethodType
 from typing import Any
 
 from pytest_autotune import devices
@@ -30,6 +31,12 @@ from pytest_autotune.cache.model import (
 )
 from pytest_autotune.devices import stream_is_capturing
 from pytest_autotune.tuners.shared.candidates import LaunchError
+from pytest_autotune.tuners.source.attributes import (
+    find_in_class,
+    is_dataclass_instance,
+    is_instance,
+    list_field_values,
+)
 from pytest_autotune.tuners.source.functions import closure_cells, python_function, qualified_name, unwrapped
 from pytest_autotune.tuners.source.source_digest import (
     FORM,
@@ -38,6 +45,7 @@ from pytest_autotune.tuners.source.source_digest import (
     digest,
     immutable_text,
     is_code,
+    is_library_class,
     read_source,
     stable_value,
 )
@@ -160,6 +168,7 @@ def _list_compiled_in(name: str, value: Any, is_key: bool) -> Iterator[tuple[str
     a tensor descriptor  ``x.base.dtype``
     a tuple              the properties of its items: ``x.0.dtype``
     a function           ``x``, unless ``x`` is in the key anyway
+    an object with code  as a function
     ==================== ==========================================
 
     :param is_key: whether the kernel's author listed the argument in ``key=``.
@@ -171,8 +180,24 @@ def _list_compiled_in(name: str, value: Any, is_key: bool) -> Iterator[tuple[str
             yield from _list_compiled_in(f"{name}.{position}", item, is_key)
     elif hasattr(getattr(value, "base", None), "dtype"):
         yield f"{name}.base.dtype", DtypeName(str(value.base.dtype))
-    elif not is_key and python_function(unwrapped(value)) is not None:
+    elif not is_key and _has_code(unwrapped(value)):
         yield name, value
+
+
+def _has_code(value: object) -> bool:
+    """Whether Triton may compile code that an argument leads to: a function, or an object that has functions.
+
+    Only functions and classes of the user have a stable form. A call with another object is uncacheable.
+    """
+    if is_instance(value, (partial, MethodType)) or python_function(value) is not None:
+        return True
+    if is_instance(value, type):
+        return not is_library_class(value)
+    if is_instance(value, dict):
+        return any(python_function(item) is not None for item in dict.values(value))
+    if is_dataclass_instance(value):
+        return any(python_function(item) is not None for _, item in list_field_values(value))
+    return type(find_in_class(type(value), "__call__")) is FunctionType and not is_library_class(type(value))
 
 
 def _list_cells(prefix: str, function: FunctionType) -> Iterator[tuple[str, object]]:
