@@ -76,7 +76,7 @@ class AdapterConformance(ABC):
         self, library: ModuleType, *entries: Entry, modes: Sequence[Mode] = (), **policy: Any
     ) -> Iterator[tuple[Session, list[Lookup], Adapter]]:
         """Hook the adapter for a run that loaded these entries; yield the session, its lookups and the adapter."""
-        self._log = Log(None, "main")
+        self._log = Log(None, process="main")
         index = EntryIndex.from_caches([Cache(entries)]) if entries else None
         session = Session(Policy(**policy), index, Coordinator(Locks(WAIT_S)), pytest.fail, log=self._log, modes=modes)
         adapter = self._make()

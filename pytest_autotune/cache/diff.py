@@ -123,9 +123,9 @@ class _Comparison:
         self._pair(_SameProblemWithoutDigests(), ChangeKind.CODE)
         self._pair(_SameKernelElsewhere(), ChangeKind.MOVED)
         for entry in self._added:
-            self._changes.append(Change(ChangeKind.ADDED, None, entry))
+            self._changes.append(Change(ChangeKind.ADDED, old=None, new=entry))
         for entry in self._removed.values():
-            self._changes.append(Change(ChangeKind.REMOVED, entry, None))
+            self._changes.append(Change(ChangeKind.REMOVED, old=entry, new=None))
         kinds = list(ChangeKind)
         self._changes.sort(key=lambda change: (kinds.index(change.kind), change.entry.sort_key))
         return Diff(tuple(self._changes), self._unchanged_count)

@@ -190,7 +190,7 @@ class _Difference:
 
 
 def _compare_sets(old: set[str], new: set[str]) -> _Difference:
-    return _Difference((), new - old, old - new)
+    return _Difference(changed=(), added=new - old, removed=old - new)
 
 
 def _compare_sources(old_parts: Iterable[str], new_parts: Iterable[str]) -> _Difference:

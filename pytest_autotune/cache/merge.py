@@ -30,7 +30,7 @@ class MergeResult:
     """
 
     cache: Cache
-    changes: Diff = field(default_factory=lambda: Diff((), 0))
+    changes: Diff = field(default_factory=lambda: Diff(changes=(), unchanged=0))
     best_measurements: Mapping[Identity, Entry] = field(default_factory=dict)
 
     @property

@@ -115,7 +115,7 @@ class Verify(Mode):
         if refusal:
             reporter.append_event(build_verdict_event(Verdict(refusal), lookup))
             return
-        claiming = reporter.coordinator.claim(_claim_name(lookup), None)
+        claiming = reporter.coordinator.claim(_claim_name(lookup), helper=None)
         with reporter.guarded(lookup.problem.tuner, claiming, Claim()) as claim:
             if not claim.is_claimed:
                 # Another worker races the choice, or has raced it.

@@ -242,13 +242,13 @@ def race_choice(
         raise choice_error
     if race.choice == 0:
         # The loaded choice has won.
-        return Challenge(None, results, RaceOutcome(len(runners), race.disturbed))
+        return Challenge(winner=None, results=results, outcome=RaceOutcome(len(runners), race.disturbed))
     second_race = Race(clock, LIMITS, expected, seed=1, threshold=threshold)
     second_race.probe([runners[0], runners[race.choice]])
     _, challenger_result = second_race.finish()
     outcome = RaceOutcome(len(runners), race.disturbed or second_race.disturbed)
-    difference = second_race.compare(0, 1)
+    difference = second_race.compare(number=0, rival=1)
     if difference is None or not difference.is_slower(threshold):
         # The candidate won only the first race.
-        return Challenge(None, results, outcome)
+        return Challenge(winner=None, results=results, outcome=outcome)
     return Challenge(race.choice, results, replace(outcome, slower=difference, best_us=challenger_result.time_us))

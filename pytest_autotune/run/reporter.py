@@ -151,7 +151,7 @@ class Reporter:
         self.coordinator = coordinator
         #: (digest of an entry, specialization) of the choices that were compiled.
         self._specializations: set[tuple[str, str]] = set()
-        self._log = log or Log(None, "")
+        self._log = log or Log(None, process="")
         self._refuse = refuse
         #: A copy of standard error, from before pytest captures it for a test. None without ``autotune_debug``.
         self._debug_descriptor = os.dup(2) if policy.debug else None
@@ -297,11 +297,11 @@ class Reporter:
         :param name: the same wherever the same thing is compiled.
         :param wait: wait for the process that compiles it now; its result is there afterwards.
         """
-        return self.guarded("lock", self.coordinator.compiling(name, wait), True)
+        return self.guarded("lock", self.coordinator.compiling(name, wait), default=True)
 
     def measuring(self, processor: str = "") -> AbstractContextManager[bool]:
         """Take the device for a measurement outside a tuning; yields False if that took too long.
 
         :param processor: its name; empty for the current GPU.
         """
-        return self.guarded("lock", self.coordinator.measuring(processor), False)
+        return self.guarded("lock", self.coordinator.measuring(processor), default=False)

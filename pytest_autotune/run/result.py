@@ -188,7 +188,7 @@ class RunResult:
             if change.kind is not ChangeKind.ADDED:
                 has_earlier_entry = True
         if not has_earlier_entry:
-            return Diff((), 0)
+            return Diff(changes=(), unchanged=0)
         return changes
 
     def with_dump(self, dump: DumpOutcome) -> RunResult:

@@ -272,7 +272,7 @@ class Tuning:
         distinct_reasons.discard("")
         # The entry is the same in each run, so the reasons are sorted.
         kept_reasons = sorted(distinct_reasons)[:MAX_REASONS] or ["failed"]
-        return self.record(None, [Candidate(failed=reason) for reason in kept_reasons])
+        return self.record(choice=None, candidates=[Candidate(failed=reason) for reason in kept_reasons])
 
 
 #: An entry without a choice keeps at most so many different reasons of failed candidates.

@@ -99,7 +99,8 @@ def _explain_unsafe_folder(folder: Path, status: os.stat_result) -> str:
 
 
 def _build_missing_folder(folder: Path, fault: str) -> SharedFolder:
-    return SharedFolder(None, f"{folder}: {fault}; workers do not wait for each other, and measurements may overlap")
+    note = f"{folder}: {fault}; workers do not wait for each other, and measurements may overlap"
+    return SharedFolder(path=None, note=note)
 
 
 class RunMembership:

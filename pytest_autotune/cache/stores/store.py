@@ -107,7 +107,7 @@ class UnwritableOpened:
 
     def write(self, cache: Cache) -> UpdateOutcome:
         """Write nothing."""
-        return UpdateOutcome("", False, "is only read (?readonly): nothing was written there")
+        return UpdateOutcome("", changed=False, beside="is only read (?readonly): nothing was written there")
 
 
 class ReadOnlyStore(StoreWrapper):
@@ -139,7 +139,7 @@ class LocalCopyOpened:
         except NotTakenError as error:
             if not error.file:
                 raise
-            return UpdateOutcome(error.file, True, f"{error.event}; {error.remedy}")
+            return UpdateOutcome(error.file, changed=True, beside=f"{error.event}; {error.remedy}")
 
 
 class LocalCopyStore(StoreWrapper):

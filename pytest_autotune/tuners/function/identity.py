@@ -240,7 +240,7 @@ def _read_module(module: ModuleType) -> DigestedSource:
     tree = ast.parse(inspect.getsource(module))
     text = syntax_text(tree)
     package = getattr(module, "__package__", None) or ""
-    imported_texts = read_imported_modules(list_imports(tree), package, Libraries(None))
+    imported_texts = read_imported_modules(list_imports(tree), package, Libraries(root=None))
     imported_texts.pop(module.__name__, None)
     if not imported_texts:
         return _build_text_source(module.__name__, text)

@@ -350,7 +350,7 @@ def _choose_for_uncacheable(
     elif memory.session is None and find_shipped is not None:
         # No cache has a key with such a value, so the request is a miss that names the value.
         unstable = replace(problem, key=(*problem.key, Value("uncacheable", str(error))))
-        configuration = find_shipped(TuneRequest(unstable, Fingerprint(), plan, (), ""))
+        configuration = find_shipped(TuneRequest(unstable, Fingerprint(), plan, sources=(), label=""))
         if configuration is not None:
             return configuration
     return _search(plan, problem, DeviceLock(session, plan.processor.lock)).best.configuration

@@ -163,7 +163,7 @@ def build_question(search: HelionSearch) -> SearchQuestion:
     spec = search.base_search.config_spec
     controls = search.base_search.settings.autotune_search_acf or None
     space_digest = digest(spec.cache_fingerprint_hash(advanced_controls_files=controls))
-    return SearchQuestion(search, problem, source, space_digest, settings, None)
+    return SearchQuestion(search, problem, source, space_digest, settings, configurations=None)
 
 
 class SearchQuestion(Question):

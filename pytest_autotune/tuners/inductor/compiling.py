@@ -352,9 +352,9 @@ def _run_job(pickled_job: bytes) -> JobResult:
     """Do a job in a child, and return its value, or the traceback of its error."""
     try:
         job: PoolJob = pickle.loads(pickled_job)
-        return JobResult(True, pickle.dumps(job.run()))
+        return JobResult(is_done=True, pickled=pickle.dumps(job.run()))
     except Exception:
-        return JobResult(False, pickle.dumps(traceback.format_exc()))
+        return JobResult(is_done=False, pickled=pickle.dumps(traceback.format_exc()))
 
 
 def _compute_triton_keys() -> None:

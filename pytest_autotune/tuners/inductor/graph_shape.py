@@ -168,7 +168,7 @@ class FusionHook(CallHook):
         candidate = Candidate(failed="did not compile, or spills registers")
         if math.isfinite(time_ms):
             candidate = Candidate(time_us=rounded_us(time_ms * 1000, EXACT_DIGITS))
-        return _build_result(measurement.tuning.record(None, [candidate]), measurement.path)
+        return _build_result(measurement.tuning.record(choice=None, candidates=[candidate]), measurement.path)
 
 
 def _build_result(entry: Entry, path: str) -> CallResult:
@@ -358,7 +358,8 @@ class RecordDecisionHook(CallHook):
         if decision.tuning is not None:
             # The decision is recorded as a candidate and not as the choice. A dump may keep an older choice whose time
             # is nearly the same. It must keep the newest decision, because the rest of the graph depends on it.
-            decision.tuning.record(None, [Candidate(params=(Value("pad", bool(call.arguments["value"])),))])
+            candidate = Candidate(params=(Value("pad", bool(call.arguments["value"])),))
+            decision.tuning.record(choice=None, candidates=[candidate])
         return CallResult(None)
 
 

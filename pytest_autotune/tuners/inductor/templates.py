@@ -134,7 +134,7 @@ class LookupHook(CallHook):
         if not any(math.isfinite(time_ms) for time_ms in times_ms.values()):
             search.tuning.not_recorded(EVERY_CANDIDATE_FAILED)
             return None
-        entry = search.tuning.record(None, search.decision.build_candidates(times_ms))
+        entry = search.tuning.record(choice=None, candidates=search.decision.build_candidates(times_ms))
         return CallResult(search.decision.find_times_ms(entry))
 
 

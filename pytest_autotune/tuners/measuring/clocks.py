@@ -225,7 +225,7 @@ class EventClock:
         self.library.spin(_COUNTED_CYCLES)
         end.record()
         self.synchronise()
-        spun = EventLaunch(0.0, start, end, self.library)
+        spun = EventLaunch(prepared_us=0.0, start=start, end=end, library=self.library)
         return min(max(_COUNTED_CYCLES / spun.time_us(), _SLOWEST), _FASTEST)
 
 

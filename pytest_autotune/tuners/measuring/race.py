@@ -341,7 +341,7 @@ class Race:
         """Probe the racers twice, to learn how long the host takes to prepare a launch."""
         prepared_us: list[float] = []
         for _ in range(2):
-            for launch in self._launching.launch_rounds(self._without_hopeless(racers), 1, 0.0):
+            for launch in self._launching.launch_rounds(self._without_hopeless(racers), round_count=1, busy_us=0.0):
                 launch.racer.probed_us.append(launch.launch.time_us())
                 prepared_us.append(launch.prepared_us)
         # The first launches may load code that the later launches find loaded.
@@ -354,7 +354,7 @@ class Race:
         if launching.can_keep_busy:
             quick = [racer for racer in quick if racer.fastest_probe_us < 10 * launching.busy_us]
         for _ in range(PROBES):
-            for launch in launching.launch_rounds(quick, 2, launching.busy_us):
+            for launch in launching.launch_rounds(quick, round_count=2, busy_us=launching.busy_us):
                 racer = launch.racer
                 racer.probed_us.append(launch.launch.time_us())
                 if launch.prepared_us <= launching.busy_us:

@@ -222,7 +222,7 @@ class _HookedFunction:
         call = HookedCall(self._original, bound)
         answer = self._ask(call)
         if isinstance(answer, CallResult):
-            self._end(call, None)
+            self._end(call, error=None)
             return answer.value
         if answer is None:
             answer = CallInstead(self._original, args, kwargs)
@@ -271,7 +271,7 @@ class _HookedFunction:
         except BaseException as error:
             self._end(call, error)
             raise
-        self._end(call, None)
+        self._end(call, error=None)
         return changed
 
     def _note_error(self, call: HookedCall, error: BaseException) -> None:

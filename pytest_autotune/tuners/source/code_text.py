@@ -323,7 +323,7 @@ def list_imports(tree: ast.AST) -> tuple[Import, ...]:
     imports: list[Import] = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            imports.extend(Import(alias.name, (), 0) for alias in node.names)
+            imports.extend(Import(alias.name, names=(), level=0) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             names = tuple(alias.name for alias in node.names)
             imports.append(Import(node.module or "", names, node.level))

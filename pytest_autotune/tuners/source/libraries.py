@@ -140,7 +140,7 @@ def find_name_in_module(module: ModuleType, attribute: str, path: str) -> Librar
         return None
     # The name is built without the function itself. The interpreter of Triton 3.4 leaves other functions in the module.
     name = f"{_public_module(_module_name(module))}.{attribute}"
-    if _is_clear(path, None, name):
+    if _is_clear(path, value=None, public_name=name):
         return None
     return LibraryName(name)
 

@@ -53,7 +53,7 @@ _SCALARS: frozenset[type] = frozenset({int, str, bool, float, type(None)})
 
 def is_library_class(value: object) -> bool:
     """Whether a value is a class of a library, such as a dtype of CuTe."""
-    return is_instance(value, type) and Libraries(None).has_code(value)
+    return is_instance(value, type) and Libraries(root=None).has_code(value)
 
 
 def source_digest(kernel: object, *, own_cells: bool = False, named: bool = True, carried: bool = True) -> str:
@@ -154,7 +154,7 @@ def read_method_source(method: object, cls: type, owner: object = None) -> Diges
     if function is None:
         raise UncacheableError(f"no Python function is found in a {class_name(type(method))}")
     with uncacheable_errors():
-        for digests in list_passes(False, function):
+        for digests in list_passes(carried=False, root=function):
             text = digests.digest_method(method, cls)
             stored_code = digests.describe_stored_code(owner)
     if stored_code:
@@ -168,7 +168,7 @@ def class_digest(cls: type) -> str:
     :raises UncacheableError: if no digest can be made.
     """
     with uncacheable_errors():
-        for digests in list_passes(True, cls):
+        for digests in list_passes(carried=True, root=cls):
             text = digests.digest_class(cls)
     return text
 
@@ -176,7 +176,7 @@ def class_digest(cls: type) -> str:
 def immutable_text(value: object) -> str | None:
     """Return the text of a value that cannot change, equal in every process; None for other values."""
     with uncacheable_errors():
-        return CodeDigests(True, None).describe_constant(value)
+        return CodeDigests(carried=True, root=None).describe_constant(value)
 
 
 def _immutable_text(value: object) -> str:

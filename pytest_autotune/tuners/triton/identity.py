@@ -330,7 +330,7 @@ def compute_fingerprint(autotuner: Any, heuristics: Heuristics) -> tuple[Value, 
     :param heuristics: the functions of the ``triton.heuristics`` inside and around the autotuner.
     :raises UncacheableError: if a part of the fingerprint has no stable form.
     """
-    return tuple(_list_digest_values(autotuner, _read_source(autotuner.fn, heuristics, ())))
+    return tuple(_list_digest_values(autotuner, _read_source(autotuner.fn, heuristics, key_values=())))
 
 
 def list_digests(call: Call, identity: CallIdentity, configs: Sequence[Any]) -> Iterator[Digest]:

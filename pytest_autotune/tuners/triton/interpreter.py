@@ -66,7 +66,7 @@ def interpreter_benchmark(kernel_call: Callable[[], object], quantiles: Sequence
     Two launches are measured, and the shorter time counts. More launches would take too long under the interpreter.
     """
     clock = HostClock()
-    launches = [clock.launch(Runner(kernel_call), 0.0) for _ in range(2)]
+    launches = [clock.launch(Runner(kernel_call), busy_us=0.0) for _ in range(2)]
     time_us = min(launch.time_us() for launch in launches)
     return [time_us / 1000] * max(len(quantiles), 1)
 

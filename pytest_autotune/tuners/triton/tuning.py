@@ -55,8 +55,8 @@ class DriverClocks:
             buffer = self.driver.get_empty_cache_for_benchmark()
         except sys.modules["torch"].OutOfMemoryError:
             # Triton's buffer does not fit into the GPU's memory. The clock of torch makes a smaller buffer.
-            return torch_clock(True, interface)
-        return replace(torch_clock(False, interface), cache_flush=DriverFlush(self.driver, buffer))
+            return torch_clock(flush_l2=True, interface=interface)
+        return replace(torch_clock(flush_l2=False, interface=interface), cache_flush=DriverFlush(self.driver, buffer))
 
 
 def find_clocks(autotuner: Any) -> DriverClocks | None:

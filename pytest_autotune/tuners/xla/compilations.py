@@ -233,7 +233,7 @@ class XlaCompileWatcher:
         """
         # The run loads nothing, so the lookup has no outcome.
         if self._loaded is None:
-            entry = _build_entry(chosen, compilation, observed, None)
+            entry = _build_entry(chosen, compilation, observed, loaded_entry=None)
             return Lookup(entry.identity, label=_build_label(entry, compilation), result=TunedEntry(entry))
         answer = self._loaded.judge(chosen, compilation.device, self._backend_versions)
         loaded_entry = answer.entry
