@@ -39,6 +39,21 @@ def test_a_problem_has_the_name_and_library_of_its_tuner() -> None:
 
 
 @pytest.mark.parametrize(
+    ("candidates", "is_failure"),
+    [
+        ((), False),
+        ((Candidate("a", failed="too large"), Candidate("b")), False),
+        ((Candidate("a", failed="too large"), Candidate("b", failed="too large")), True),
+    ],
+)
+def test_an_entry_is_a_failure_if_every_candidate_failed(candidates: tuple[Candidate, ...], is_failure: bool) -> None:
+    """An entry without a candidate has no result, so it is no failure."""
+    entry = Entry(Problem("toy", "k", (), GPU), (), None, candidates)
+
+    assert entry.is_failure is is_failure
+
+
+@pytest.mark.parametrize(
     ("candidate", "words"),
     [
         (Candidate("a1b2", (Value("BLOCK", 64), Value("num_warps", 4)), label="a label"), "BLOCK=64, num_warps=4"),

@@ -16,7 +16,7 @@ from pytest_autotune.report.summary import render_section
 from pytest_autotune.run.collected import Collected
 from pytest_autotune.run.finish import finish_run
 from pytest_autotune.run.lookup import SPECIALIZATION, Lookup, Outcome, TunedEntry, UsedEntry
-from pytest_autotune.run.request import UPDATE_ALL, UPDATE_PRUNE, FileDump, NoDump, RunRequest
+from pytest_autotune.run.request import UPDATE_ALL, UPDATE_PRUNE, FileDump, NoDump, RunRequest, SharedDump
 from pytest_autotune.run.result import DumpOutcome, RunResult
 from pytest_autotune.run.rows import ProblemRow
 from pytest_autotune.run.settle import EndedRun, InitialCaches, settle_run
@@ -270,6 +270,17 @@ def test_the_gate_needs_the_summary_and_the_limit_only(
         failure,
         skipped,
     )
+
+
+def test_a_store_gets_the_used_entries_of_a_killed_run() -> None:
+    """The entry of a loaded file stays in its file. A recovered lookup without an entry adds nothing."""
+    recovered_entry, file_entry = entry(problem(M=1), a=1.0), entry(problem(M=2), a=1.0)
+    lookup_without_entry = Lookup(file_entry.identity, Outcome.MISS)
+    recovered_lookups = [searched(recovered_entry), lookup_without_entry]
+
+    selected = SharedDump().select_used([recovered_entry, file_entry], Cache(), recovered_lookups)
+
+    assert selected == [recovered_entry]
 
 
 def test_an_error_that_no_test_failed_for_fails_the_run() -> None:

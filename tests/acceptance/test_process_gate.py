@@ -106,6 +106,7 @@ def test_a_killed_process_can_be_seen(gate: Gate) -> None:
     assert [report["finished"] for report in gate.reports.values()].count(False) == 1
     assert gate.judge("--expect=4") == 1
     killed = gate.report_of("test_kill.py")
+    assert json.loads(killed.read_text())["complete"] is False
     assert any("has not ended" in line and killed.name in line for line in gate.lines)
 
 

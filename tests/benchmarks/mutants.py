@@ -57,7 +57,20 @@ WHOLE_RUNS = (
 MOST_LIKELY = 12
 
 #: (module below the package, the mutated line) -> the reason why it behaves as the original does.
-EQUIVALENT: dict[tuple[str, str], str] = {}
+EQUIVALENT: dict[tuple[str, str], str] = {
+    (
+        "plugin/options.py",
+        "_NUMBER: Any = str | int | float if (pytest.version_tuple) > ((9, 2)) else None",
+    ): "pytest.version_tuple has three parts or more, so it is never equal to (9, 2)",
+    (
+        "production/answering.py",
+        'warnings.warn("pytest_autotune.use(): this Triton\'s Autotuner is not known, so it tunes", stacklevel=3)',
+    ): "wrapt calls the hook, so the warning names a line of wrapt or of the import, and never a line of the user",
+    (
+        "production/choices.py",
+        'return [number.zfill(10) for number in re.findall(r"\\d+", version)], version',
+    ): "no number in a version of Triton has ten digits: a date or a short commit has eight characters",
+}
 
 _OPPOSITES: dict[type[ast.cmpop], str] = {
     ast.Eq: "!=",
