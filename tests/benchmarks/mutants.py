@@ -65,7 +65,7 @@ EQUIVALENT: dict[tuple[str, str], str] = {
     (
         "production/answering.py",
         'warnings.warn("pytest_autotune.use(): this Triton\'s Autotuner is not known, so it tunes", stacklevel=3)',
-    ): "wrapt calls the hook, so the warning names a line of wrapt or of the import, and never a line of the user",
+    ): "wrapt calls the hook, so the warning names a line of wrapt or of use.py, and never a line of the user",
     (
         "production/choices.py",
         'return [number.zfill(10) for number in re.findall(r"\\d+", version)], version',
