@@ -10,9 +10,8 @@ example: $(VENV)/ready
 
 # By file: what the tests of a file share, such as a run with torch, is made once and nobody waits for it.
 # tests/conftest.py puts the long files first; xdist would begin with the files that have most tests.
-# With the bytecode of pytest's rewritten modules, each process that a test starts saves seconds.
 test: $(VENV)/ready
-	env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -n 2 --dist=loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest -n 2 --dist=loadfile --no-loadscope-reorder
 
 # The tests that `test` leaves out, and sixty times as many random cache files.
 test-nightly: $(VENV)/ready

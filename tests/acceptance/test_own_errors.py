@@ -104,7 +104,7 @@ def suite(pytester: pytest.Pytester, compile_cache: Path) -> Suite:
 ALWAYS = [
     "tuners.triton.adapter.PruningHook.ask",
     "tuners.triton.choosing.python_function",
-    "tuners.triton.choosing.Call.of",
+    "tuners.triton.choosing.Call.from_bench_fn",
     "tuners.triton.choosing.find_target_device",
     "tuners.triton.choosing.compute_identity",
     "tuners.triton.choosing.list_versions",
