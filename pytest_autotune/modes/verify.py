@@ -39,10 +39,10 @@ TIME_OVER = "the time for it was over"
 
 
 class Share(NamedTuple):
-    """One of several parts of all problems, such as ``2/7``. This run races only choices of problems in the part.
+    """A part of all problems, such as ``2/7``: the second of seven. This run races only the choices of its problems.
 
     :param part: the number of the part, from 1 to ``parts``.
-    :param parts: the number of parts. They have about the same number of problems.
+    :param parts: the number of parts. All parts have about the same number of problems.
     """
 
     part: int = 1

@@ -149,7 +149,8 @@ class ExportableEntries:
     def select(cls, cache: Cache, kernels: Sequence[str], devices: Sequence[str]) -> ExportableEntries:
         """Select the entries of some kernels and devices.
 
-        The selection does not change which kernels are of factories: an entry that is not selected shows it, too.
+        A kernel that a factory makes is left out of ``plain``. The method looks for such kernels in the whole cache,
+        because only an entry that is not selected may show that a factory makes the kernel.
 
         :param kernels: globs; all kernels if there are none.
         :param devices: globs; all devices if there are none.
@@ -161,7 +162,11 @@ class ExportableEntries:
         for entry in triton_entries:
             if entry.problem.kernel not in factory_kernels and _is_plain(entry):
                 plain.append(entry)
-        return cls(len(selected) - len(triton_entries), len(triton_entries), plain)
+        return cls(
+            other_count=len(selected) - len(triton_entries),
+            triton_count=len(triton_entries),
+            plain=plain,
+        )
 
 
 def list_triton_entries(cache: Cache) -> list[Entry]:

@@ -49,7 +49,7 @@ class FlaExport:
 class KernelFile:
     """The choices of one kernel on one type of GPU.
 
-    :param entries: by the digest of their keys. A choice stands there once for each spelling of its key.
+    :param entries: the choices by the digest of their keys. A key with several spellings has several digests.
     :param contested: digests of keys for which several kernels of this name have different choices.
     :param versions: the versions of Triton that the choices were tuned with.
     """

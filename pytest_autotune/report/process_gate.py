@@ -204,7 +204,7 @@ def _find_common_run_id(reports: Sequence[ProcessReport]) -> str:
     counts = Counter(report.ci_run.id for report in reports if not report.error)
     if not counts:
         return ""
-    # Of several ids with the same count, the largest is taken, so that the messages do not depend on the file names.
+    # If several ids have the highest count, take the largest id, so that messages do not depend on file names.
     highest_count = max(counts.values())
     return max(run_id for run_id, count in counts.items() if count == highest_count)
 
@@ -212,7 +212,8 @@ def _find_common_run_id(reports: Sequence[ProcessReport]) -> str:
 def _find_cache_error(report: ProcessReport, caches: Sequence[JudgedCache]) -> str:
     """Return why the report of an ended process cannot be judged by these caches; empty if it can be.
 
-    Reports that are not judged at all have no such error: of a process that took no part, and unusable reports.
+    The gate does not judge an unusable report, nor the report of a process that took no part. Neither has such an
+    error.
     """
     if report.no_part_reason or report.record is None:
         return ""

@@ -1,4 +1,4 @@
-"""What one process reports: its lookups, events, lines for the summary, and the progress of its tunings.
+"""Reports of one process: its lookups, its events, its lines for the summary, and the progress of its tunings.
 
 An error of pytest-autotune costs a line of the summary, never a test. ``autotune_debug`` also writes its traceback to
 standard error.

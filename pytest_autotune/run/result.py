@@ -120,7 +120,7 @@ class Section:
     :param typed_value: the value of the mode's option, as a user types it.
     :param stands_for_counts: the lines replace the counts; else they follow the counts.
     :param notes: lines in front of the counts.
-    :param data: for the JSON report, by key, beside the data of the run.
+    :param data: keys and values that stand in the JSON report next to those of the run.
     :param gate: the verdict of the mode; None if the mode judges nothing.
     """
 

@@ -178,7 +178,7 @@ class AutotuneHook(CallHook):
     def _find_loaded_config(self, question: SearchQuestion, tuning: Tuning) -> Any:
         """Return the config of the first entry that compiles; None if the session offers no such entry."""
         for entry in tuning.offered_entries():
-            # Not None, because the session asked SearchQuestion.offers() before it offered the entry.
+            # The config is not None: the session asked SearchQuestion.offers() before it offered the entry.
             config = question.find_config(entry.choice)
             try:
                 # This costs nothing more: Helion keeps the compiled config, and uses it in the launch after the search.

@@ -277,6 +277,7 @@ def compute_key(search: HelionSearch) -> tuple[Value, ...]:
     values = []
     first_argument = 0  # the index of x in the example
     if getattr(kernel, "cute_structural_policy", None) is not None:
+        # param_value() writes tuples in a form that the file shows readably.
         values.append(param_value("policy", _to_plain(parts[0])))
         first_argument = 1
     end_of_arguments = first_argument + len(args)
@@ -286,6 +287,7 @@ def compute_key(search: HelionSearch) -> tuple[Value, ...]:
         values += _list_argument_values(name, arg, part)
     for name, value in closure_cells(kernel.fn).items():
         if not is_code(value):
+            # dtype_apart: torch.float16 and tl.float16 are two values here, because the kernel is compiled with them.
             values.append(stable_value(f"closure.{name}", value, dtype_apart=True))
     values.append(param_value("specialization", _to_plain(parts[end_of_arguments:])))
     return tuple(values)

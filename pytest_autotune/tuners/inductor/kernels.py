@@ -93,7 +93,7 @@ class PrecompileHook(CallHook):
         return None
 
     def note(self, call: HookedCall, result: Any) -> None:
-        """Have the kernel wait for its first launch, if Inductor compiled all candidates."""
+        """Tell the kernel that Inductor has compiled all candidates. Its choice is made at its first launch."""
         if isinstance(call.state, GeneratedKernel):
             call.state.end_compiling_all()
 

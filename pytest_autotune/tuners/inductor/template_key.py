@@ -60,7 +60,7 @@ def template_key(torch: Any, choices: Sequence[Any], op: str, inputs: str, hint:
     """Return the key of a decision among templates.
 
     :param torch: the module.
-    :param choices: the candidates, of which there is one at least.
+    :param choices: the candidates. There is at least one.
     :param op: the operation, for example ``"mm"``.
     :param inputs: Inductor's own key of the inputs.
     :param hint: the size that Inductor compiles for, if it compiles for several sizes.

@@ -160,7 +160,7 @@ class TemplateDecision:
     A candidate has an id, which is Inductor's key of the candidate, and a label, such as ``TritonTemplate triton_mm:
     BLOCK_M=64, BLOCK_N=32``. The id changes with every version of torch, and the label does not.
 
-    :param choices: Inductor's candidates, of which there is one at least.
+    :param choices: Inductor's candidates. There is at least one.
     """
 
     def __init__(self, choices: Sequence[Any]) -> None:
@@ -193,11 +193,12 @@ class TemplateDecision:
     def find_winner(self, entry: Entry) -> Any:
         """Return Inductor's candidate that is the entry's fastest; None if Inductor no longer offers this candidate.
 
-        If a sweep has picked a candidate, the entry has a choice, and this choice counts as the fastest.
+        Only an entry of a sweep has a choice, and this choice counts as the fastest. Any other entry has only times.
         """
         fastest_ms = _PICKED_MS
         if entry.choice is None:
             times_us = [candidate.time_us for candidate in entry.candidates if candidate.time_us is not None]
+            # If no candidate has a time, the negative number equals no time below.
             fastest_ms = min(times_us, default=-1.0) / 1000
         for choice, time_ms in self.find_times_ms(entry).items():
             if time_ms == fastest_ms:

@@ -27,7 +27,9 @@ class RunnerBuilder(Protocol):
 def build_contest(
     configurations: Configurations, builder: RunnerBuilder, stream: Any, *, flush_l2: bool
 ) -> Contest | str:
-    """Return the race of a loaded choice, or the reason why there is none.
+    """Return what a race needs to compare a loaded choice with the other candidates.
+
+    The result is a text with the reason if there can be no race.
 
     :param stream: the stream that the builder's configurations are launched on; see :func:`on_torch_stream`.
     :param flush_l2: whether the L2 cache is emptied before each launch.

@@ -163,7 +163,7 @@ class _NameFollower:
         for path in names.paths:
             self._add_path(path, names.assigned, cells, scope)
         if is_kernel:
-            # Triton calls the function in repr= to get the name of the kernel.
+            # Triton calls the user's function in repr= to get the name of the kernel.
             self.runs_code |= vars(function).get("_repr") is not None
         else:
             self._add_defaults(function.fn, names, {**scope, **cells})
