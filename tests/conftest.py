@@ -203,6 +203,19 @@ def autotuners() -> list[Any]:
     return [found for found in gc.get_referrers(*kinds) if type(found) in kinds]
 
 
+@pytest.fixture(autouse=True)
+def environment_is_restored() -> Iterator[None]:
+    """Undo changes of the environment that a run in this process left: a conftest.py may set ``TRITON_INTERPRET``."""
+    before = dict(os.environ)
+    yield
+    for name in os.environ.keys() - before.keys():
+        # pytest sets and removes this variable itself.
+        if name != "PYTEST_CURRENT_TEST":
+            del os.environ[name]
+    before.pop("PYTEST_CURRENT_TEST", None)
+    os.environ.update(before)
+
+
 @pytest.fixture(scope="module", autouse=True)
 def nothing_tuned_is_left() -> Iterator[None]:
     """Clear the choices of kernels after each test file. The next file's runs would report them."""
@@ -238,10 +251,16 @@ def section() -> Callable[[pytest.RunResult], list[str]]:
 
 @pytest.fixture
 def forget_choices() -> Iterator[None]:
-    """Clear the choices of all autotuners after the test. A later run in this process would report them."""
+    """Clear the choices of all autotuners, and the shipped caches, after the test.
+
+    A later run in this process would report the choices, and calls outside of runs would use the shipped caches.
+    """
     yield
     for found in autotuners():
         found.cache = {}
+    shipped: Any = sys.modules.get("pytest_autotune.production.shipped")
+    if shipped is not None:
+        shipped._caches.clear()
 
 
 @pytest.fixture(scope="session")

@@ -252,3 +252,28 @@ def test_a_lazy_proxy_is_not_loaded(load) -> None:
     calls.clear()
     assert source_digest(module.kernel)
     assert calls == []
+
+
+FAILING = """
+class Opaque:
+    pass
+def make(value):
+    def f(x):
+        return value, x
+    return f
+f = make(Opaque())
+TABLE = (f,)
+class C:
+    m = f
+def kernel(x):
+    return USED
+"""
+
+
+@pytest.mark.parametrize("used", ["TABLE, f(x)", "C().m() + f(x)"])
+def test_a_failed_digest_of_a_function_is_not_used_later(load, used: str) -> None:
+    """The first use of the function passes over the error. The second use raises it."""
+    module = load(FAILING.replace("USED", used), "m")
+
+    with pytest.raises(UncacheableError, match=r"value of m\.make"):
+        source_digest(module.kernel)

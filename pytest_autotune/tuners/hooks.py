@@ -79,7 +79,8 @@ class Hooks:
             self._acting.add(name)
             self._adapters[name] = adapter
             when_imported(adapter.module, self._hook, name)
-            if self._isolation is not None:
+            # If the library is imported already, hooking may have failed. The tuner is bypassed then.
+            if self._isolation is not None and name in self._acting:
                 self._isolate(name, adapter, self._isolation)
 
     def _is_to_act(self, name: str, tuner: BuiltInTuner | Adapter) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ContextDecorator
 from decimal import Decimal
 from fractions import Fraction
@@ -130,6 +130,22 @@ class CodeDigests:
         # If the function calls itself, its digest contains this text in place of the digest.
         self._digest_by_id[id(function)] = f"recursive {function.__qualname__}"
         self._read_objects.append(function)
+        try:
+            text = self._describe_function(value, layers, own_cells, named)
+        except Exception:
+            # A caller may go on without this function. The text for recursion must not pass for its digest then.
+            del self._digest_by_id[id(function)]
+            raise
+        self._digest_by_id[id(function)] = digest(text)
+        return self._digest_by_id[id(function)]
+
+    def _describe_function(self, value: object, layers: Sequence[object], own_cells: bool, named: bool) -> str:
+        """Return the text that the digest of a function is made of.
+
+        :param layers: the layers of ``value``. The last layer is the function.
+        """
+        function = layers[-1]
+        assert type(function) is FunctionType
         source = read_function(function, find_kept_source(layers))
         self.used_values.add_function(value, function, source.names)
         lines = [source.text]
@@ -147,8 +163,7 @@ class CodeDigests:
                 layer_text = self._describe_unnamed_class(type(layer))
                 if layer_text is not None:
                     lines.append(layer_text)
-        self._digest_by_id[id(function)] = digest("\n".join(lines))
-        return self._digest_by_id[id(function)]
+        return "\n".join(lines)
 
     def _describe_used_values(self, function: FunctionType, source: FunctionText, own_cells: bool) -> list[str]:
         """Return a line for each value that a function uses by name.
@@ -307,6 +322,17 @@ class CodeDigests:
         name = class_name(cls)
         self._digest_by_id[id(cls)] = f"recursive {name}"
         self._read_objects.append(cls)
+        try:
+            text = self._describe_class(cls, name)
+        except Exception:
+            # As for a function: the text for recursion must not pass for the digest.
+            del self._digest_by_id[id(cls)]
+            raise
+        self._digest_by_id[id(cls)] = digest(text)
+        return self._digest_by_id[id(cls)]
+
+    def _describe_class(self, cls: type, name: str) -> str:
+        """Return the text that the digest of a class is made of."""
         self.used_values.add_class(cls)
         class_text = read_class_text(cls)
         self._note_part(name, class_text)
@@ -323,8 +349,7 @@ class CodeDigests:
             lines.append(f"metaclass: {metaclass_text}")
         lines += self._describe_attributes(cls, class_text)
         lines += self._describe_field_defaults(cls, class_text)
-        self._digest_by_id[id(cls)] = digest("\n".join(lines))
-        return self._digest_by_id[id(cls)]
+        return "\n".join(lines)
 
     def _describe_attributes(self, cls: type, class_text: str) -> Iterator[str]:
         """Yield a line for each member of an enum, and for each other attribute of a class."""
