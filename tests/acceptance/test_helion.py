@@ -10,12 +10,19 @@ import pytest
 from tests.conftest import Suite
 
 pytest.importorskip("torch")
-# A run in this process removes the modules that it was the first to import. This module registers operators, which
-# torch refuses at a second import.
-pytest.importorskip("torch.distributed._functional_collectives")
 
 TOY_FOLDER = Path(__file__).parent.parent / "toy_helion"
 HAS_HELION = importlib.util.find_spec("helion") is not None
+
+
+@pytest.fixture(scope="module", autouse=True)
+def inductor_stays_imported() -> None:
+    """Import Inductor before the first run in this process, which removes the modules that it was the first to import.
+
+    Inductor imports modules that register operators. torch refuses to register them twice, in a later test file.
+    """
+    pytest.importorskip("torch._inductor")
+
 
 KERNELS = """
 import helion
