@@ -377,7 +377,3 @@ def test_an_error_before_the_lookup_is_refused_as_well(library: Any, monkeypatch
     with hooked(monkeypatch, hook, policy=strict) as session:
         assert library.Tuner(abs).choose() == 32, "a run that loads nothing"
     assert session.unhooked_tuners == {"toy": "error in choose(): AttributeError: no such field"}
-
-
-def raise_(error: BaseException) -> None:
-    raise error

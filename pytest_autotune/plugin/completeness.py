@@ -224,12 +224,13 @@ def _is_plugin_switched_off(config: pytest.Config, name: str) -> bool:
 
 
 def _describe_outer_cache(config: pytest.Config, options: Options) -> str:
-    """Return which cache may serve more tests than those below the rootdir; empty if no cache does.
+    """Return why a cache may have entries of tests that this run does not collect; empty if no cache may.
 
-    Without an ini file, pytest takes the folder in which it was started as the rootdir: ``cd tests && pytest`` runs a
-    part of the suite. A cache outside that folder may belong to the whole suite. With an ini file, a cache in a folder
-    above the rootdir may belong to several suites, as in a repository with an ini file for each package. If the ini
-    file itself names the cache, the cache belongs to its suite.
+    1. A cache inside the rootdir belongs to this suite.
+    2. Without an ini file, the rootdir is only the folder in which pytest was started, as in ``cd tests && pytest``.
+       Any cache outside may belong to a larger suite.
+    3. With an ini file, a cache outside that the command line names may belong to other suites, too. An example is a
+       repository with an ini file for each package. A cache that the ini file names belongs to this suite.
     """
     root = config.rootpath
     arguments = list(options.load)
@@ -239,13 +240,13 @@ def _describe_outer_cache(config: pytest.Config, options: Options) -> str:
         if argument.location.url:
             # A store at a URL is shared, so only an explicit prune removes entries from it.
             continue
-        folder = Path(os.path.abspath(argument.location.path)).parent
-        if folder.is_relative_to(root):
+        cache_folder = Path(os.path.abspath(argument.location.path)).parent
+        if cache_folder.is_relative_to(root):
             continue
         if config.inipath is None:
             return f"{argument.typed} lies outside {root}, which is the rootdir because there is no ini file"
-        if root.is_relative_to(folder) and _is_from_command_line(argument):
-            return f"{argument.typed} lies above the rootdir {root}, so other suites may use it"
+        if _is_from_command_line(argument):
+            return f"{argument.typed} lies outside the rootdir {root}, so other suites may use it"
     return ""
 
 

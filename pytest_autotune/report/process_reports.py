@@ -147,6 +147,9 @@ def join_processes(records: Mapping[str, ProcessRecord], initial: InitialCaches,
 def _join_collected(records: Mapping[str, ProcessRecord], suite_error: str) -> Collected:
     """Return the lookups and facts of all processes as those of a single process.
 
+    Other facts keep their defaults, because they describe a single process. For example, a process may deselect tests
+    that another process runs. If two processes have different versions of a library, the last process decides.
+
     :param records: the records by the path of their report.
     :param suite_error: why the processes may be only a part of the suite; empty if they ran the whole suite.
     """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -396,21 +397,30 @@ def test_it_is_unused_where_nobody_asks_for_that_tuning(serial_suite: Suite) -> 
     assert [entry["key"] for entry in report["unused"]] == [{"M": 2}]
 
 
-@pytest.mark.parametrize("has_ini_files", [True, False])
-def test_a_cache_above_the_rootdir_may_serve_other_suites(
-    serial_suite: Suite, monkeypatch: pytest.MonkeyPatch, has_ini_files: bool
+@pytest.mark.parametrize(
+    ("has_ini_files", "cache", "reason"),
+    [
+        (True, "../cache.textproto", "lies outside the rootdir *, so other suites may use it"),
+        (True, "../caches/cache.textproto", "lies outside the rootdir *, so other suites may use it"),
+        (False, "../cache.textproto", "lies outside *, which is the rootdir because there is no ini file"),
+    ],
+)
+def test_a_cache_outside_the_rootdir_may_serve_other_suites(
+    serial_suite: Suite, monkeypatch: pytest.MonkeyPatch, has_ini_files: bool, cache: str, reason: str
 ) -> None:
     """With ini files, the run is that of a package inside a repository. Without, the rootdir is the current folder."""
     below(serial_suite)
     if has_ini_files:
         serial_suite.pytester.makeini("[pytest]\n")
         (serial_suite.folder / "tests/pytest.ini").write_text("[pytest]\n")
+    (serial_suite.folder / "caches").mkdir()
+    shutil.copy(serial_suite.cache, serial_suite.folder / "caches/cache.textproto")
     monkeypatch.chdir(serial_suite.folder / "tests")
 
-    result = serial_suite.run("--autotune-load=../cache.textproto", "--autotune-update=prune", "--confcutdir=..")
+    result = serial_suite.run(f"--autotune-load={cache}", "--autotune-update=prune", "--confcutdir=..")
 
-    result.stdout.fnmatch_lines(["nothing was pruned, the run was not complete: ../cache.textproto lies *"])
-    assert entries(serial_suite) == 3
+    result.stdout.fnmatch_lines([f"nothing was pruned, the run was not complete: {cache} {reason}"])
+    assert Path(cache).read_text().count("entries {") == 3
 
 
 def test_a_suite_may_name_a_cache_above_its_rootdir_in_its_ini_file(

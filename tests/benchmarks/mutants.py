@@ -22,6 +22,7 @@ import os
 import random
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -265,13 +266,13 @@ def find_function(source: str, line: int) -> str:
 class Trial:
     """One job's copy of the repository, in which the tests of one mutant after the other run.
 
-    :param failing_tests: by test file, the ids of its tests that fail without a fault on this machine. All jobs share
-        the mapping and fill it.
+    :param failures_without_fault: by test file, the events of a run without a fault on this machine. All jobs share the
+        mapping and fill it.
     """
 
-    def __init__(self, folder: Path, failing_tests: dict[str, list[str]]) -> None:
+    def __init__(self, folder: Path, failures_without_fault: dict[str, list[str]]) -> None:
         self._folder = folder
-        self._failing_tests = failing_tests
+        self._failures_without_fault = failures_without_fault
 
     def find_killer(self, mutant: Mutant, is_near: bool) -> str:
         """Return the id of the test that fails for a mutant, or "time-out"; empty if the mutant survives.
@@ -283,51 +284,60 @@ class Trial:
         likely, others = list_test_files(mutant, find_function(source, mutant.line))
         files = likely if is_near else [*likely, *others]
         for file in files:
-            failed_test = self._find_failed_test(file, target, mutant.apply(source))
-            if failed_test and file not in self._failing_tests:
-                # Does the test fail without the fault, too?
-                output, _ = self._run_tests(file)
-                self._failing_tests[file] = _list_failed(output)
-            if failed_test in self._failing_tests.get(file, ()):
-                failed_test = self._find_failed_test(file, target, mutant.apply(source))
-            if failed_test:
-                return failed_test
+            events = self._run_with_fault(file, target, mutant.apply(source))
+            if not events:
+                continue
+            if file not in self._failures_without_fault:
+                self._failures_without_fault[file] = self._run_tests(file)
+            if self._failures_without_fault[file]:
+                # Tests of this file fail without the fault, too, so run the others.
+                events = self._run_with_fault(file, target, mutant.apply(source))
+            for event in events:
+                if event not in self._failures_without_fault[file]:
+                    return event
         return ""
 
-    def _find_failed_test(self, file: str, target: Path, faulty_source: str) -> str:
-        """Return the first test of a file that fails with the fault; empty if none does."""
+    def _run_with_fault(self, file: str, target: Path, faulty_source: str) -> list[str]:
+        """Return the events of :meth:`_run_tests` with the fault, up to the first failed test."""
         source = target.read_text(encoding="utf-8")
         target.write_text(faulty_source, encoding="utf-8")
-        deselected = [f"--deselect={test}" for test in self._failing_tests.get(file, ())]
+        deselected = [f"--deselect={test}" for test in self._failures_without_fault.get(file, ()) if "::" in test]
         try:
-            output, status = self._run_tests(file, "-x", *deselected)
-        except subprocess.TimeoutExpired:
-            return "time-out"
+            return self._run_tests(file, "-x", *deselected)
         finally:
             target.write_text(source, encoding="utf-8")
-        # Status 5: each test of the file was left out.
-        if status in (0, 5):
-            return ""
-        failed = _list_failed(output)
-        return failed[0] if failed else f"pytest ended with status {status}"
 
-    def _run_tests(self, file: str, *arguments: str) -> tuple[str, int]:
-        """Run a test file in the copy. Return the output and the exit status of pytest."""
+    def _run_tests(self, file: str, *arguments: str) -> list[str]:
+        """Run a test file in the copy. Return the ids of the tests that failed; empty if all passed.
+
+        A run without the id of a failed test has an event in its place: ``time-out`` or ``exit status 4``.
+        """
         options = ("-q", "-p", "no:cacheprovider", "--tb=no", "-m", "not gpu")
         environment = {
             **os.environ,
             "PYTHONPATH": f"{self._folder}{os.pathsep}{os.environ.get('PYTHONPATH', '')}",
             "PYTHONDONTWRITEBYTECODE": "1",
         }
-        run = subprocess.run(
+        process = subprocess.Popen(
             [sys.executable, "-m", "pytest", *options, *arguments, file],
             cwd=self._folder,
             env=environment,
-            capture_output=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
             text=True,
-            timeout=TIMEOUT_S,
+            start_new_session=True,
         )
-        return run.stdout, run.returncode
+        try:
+            output, _ = process.communicate(timeout=TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            # The workers and the inner runs of the tests belong to the same process group.
+            os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
+            return ["time-out"]
+        # Status 5: each test of the file was left out.
+        if process.returncode in (0, 5):
+            return []
+        return _list_failed(output) or [f"exit status {process.returncode}"]
 
 
 def _list_failed(output: str) -> list[str]:
@@ -363,9 +373,9 @@ def main() -> None:
     rows = []
     with tempfile.TemporaryDirectory() as name:
         trials: Queue[Trial] = Queue()
-        failing_tests: dict[str, list[str]] = {}
+        failures_without_fault: dict[str, list[str]] = {}
         for index in range(options.jobs):
-            trials.put(Trial(copy_repository(Path(name), index), failing_tests))
+            trials.put(Trial(copy_repository(Path(name), index), failures_without_fault))
 
         def judge(mutant: Mutant) -> tuple[Mutant, str]:
             trial = trials.get()

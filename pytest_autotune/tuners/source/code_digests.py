@@ -170,36 +170,47 @@ class CodeDigests:
 
         :param own_cells: whether plain values in the function's closure count.
         """
-        closure_names = function.__code__.co_freevars
-        closure_counts = own_cells and self._carried
-        used_values = list_used_values(function, source.names, self._ignored)
-        # The code of a library's decorator names values of its library, which a new version may replace.
-        is_of_decorator = bool(used_values) and self.libraries.has_file(function.__code__.co_filename)
+        is_library_function = self.libraries.has_file(function.__code__.co_filename)
         lines = []
-        for name, value in used_values:
-            is_plain_value = not is_code(value)
-            # The plain values of such a wrapper are CuTe's own.
-            if is_plain_value and is_dsl_wrapper(function):
+        for name, value in list_used_values(function, source.names, self._ignored):
+            if not is_code(value) and not self._counts_plain_value(function, name, own_cells):
                 continue
-            if is_plain_value and name in closure_names and not closure_counts:
-                continue
-            text = None
-            if not is_of_decorator or not self._is_from_library(value):
-                text = self._describe(value, name)
-            # Two functions of a factory may differ only in this value, so a digest without the value could be wrong.
-            if text is None and is_plain_value and name in closure_names:
-                kind = class_name(type(value))
-                raise UncacheableError(f"{name} of {qualified_name(function)} is a {kind}, which has no stable form")
-            if text is None:
-                text = self._describe_with_gaps(value) or self._describe_callable_object(value)
-            # The value may change while tests run.
+            text = self._describe_used_value(function, name, value, is_library_function)
             if text is None:
                 continue
             lines.append(f"{name}: {text}")
             # A function or class of the user is a part under its own name.
-            if is_plain_value or self._is_from_library(value):
+            if not is_code(value) or self._is_from_library(value):
                 self._note_part(name, text)
         return lines
+
+    def _counts_plain_value(self, function: FunctionType, name: str, own_cells: bool) -> bool:
+        """Whether a value that is no function and no class counts, if a function uses it by this name."""
+        if is_dsl_wrapper(function):
+            # CuTe wraps the user's function. The plain values of the wrapper are CuTe's.
+            return False
+        if name in function.__code__.co_freevars:
+            return own_cells and self._carried
+        return True
+
+    def _describe_used_value(
+        self, function: FunctionType, name: str, value: object, is_library_function: bool
+    ) -> str | None:
+        """Return the text of a value that a function uses by name; None if the value may change while tests run.
+
+        :param is_library_function: the function belongs to a library, such as the wrapper of a library's decorator. Its
+            code names values of the library, which a new version may replace.
+        :raises UncacheableError: for a plain value in the function's closure that has no stable form. Two functions of
+            a factory may differ only in this value, so a digest without the value could be wrong.
+        """
+        if not (is_library_function and self._is_from_library(value)):
+            text = self._describe(value, name)
+            if text is not None:
+                return text
+        if name in function.__code__.co_freevars and not is_code(value):
+            kind = class_name(type(value))
+            raise UncacheableError(f"{name} of {qualified_name(function)} is a {kind}, which has no stable form")
+        return self._describe_with_gaps(value) or self._describe_callable_object(value)
 
     def _describe_imports(self, function: FunctionType, source: FunctionText) -> list[str]:
         """Return a line for each module of the user that a function imports in its body."""

@@ -23,7 +23,7 @@ if not HAS_GPU:
 
 import cutlass  # noqa: E402
 import cutlass.testing as testing  # noqa: E402
-from cutlass.cute.runtime import make_fake_compact_tensor, make_fake_stream  # noqa: E402
+from cutlass.cute.runtime import make_fake_compact_tensor  # noqa: E402
 
 IS_STAND_IN = not hasattr(cutlass, "cutlass_dsl")
 #: The times of all benchmarks in microseconds.
@@ -81,15 +81,6 @@ def make_vector(size: int) -> Any:
 
         return from_dlpack(torch.rand(size, device="cuda"), assumed_align=32)
     return make_fake_compact_tensor(cutlass.Float32, (size,), assumed_align=32)
-
-
-def make_stream() -> Any:
-    """Return the stream of the launches."""
-    if HAS_GPU:
-        from cuda.bindings.driver import CUstream
-
-        return CUstream(torch.cuda.current_stream().cuda_stream)
-    return make_fake_stream()
 
 
 def count_measured() -> int:
