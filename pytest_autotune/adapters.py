@@ -26,8 +26,8 @@ from pytest_autotune.run.lookup import Lookup as Lookup
 from pytest_autotune.run.lookup import Outcome as Outcome
 from pytest_autotune.run.lookup import Policy as Policy
 from pytest_autotune.run.lookup import Question as Question
-from pytest_autotune.run.mode import Suite as Suite
 from pytest_autotune.run.session import Session as Session
+from pytest_autotune.run.session import Suite as Suite
 from pytest_autotune.run.tuning import Tuning as Tuning
 from pytest_autotune.tuners.measuring.clocks import Clock as Clock
 from pytest_autotune.tuners.measuring.clocks import HostClock as HostClock

@@ -19,8 +19,7 @@ from pytest_autotune.cache.codec import Format, decode, encode
 from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.model import Cache, Entry, Fingerprint
 from pytest_autotune.run.lookup import Lookup, Outcome, Policy, TunedEntry
-from pytest_autotune.run.mode import Mode
-from pytest_autotune.run.session import Session
+from pytest_autotune.run.session import Mode, Session
 from pytest_autotune.tuners.protocol import Adapter, HookError
 from pytest_autotune.workers.coordinator import Coordinator
 from pytest_autotune.workers.events import Event, Log

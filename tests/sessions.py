@@ -11,8 +11,7 @@ import pytest
 from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.model import Cache, Digest, Entry, Problem, Value
 from pytest_autotune.run.lookup import Lookup, Policy, Question
-from pytest_autotune.run.mode import Mode
-from pytest_autotune.run.session import Session
+from pytest_autotune.run.session import Mode, Session
 from pytest_autotune.workers.coordinator import Coordinator
 from pytest_autotune.workers.locks import Locks
 

@@ -15,8 +15,7 @@ import wrapt
 
 from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem
-from pytest_autotune.run.mode import Job, Suite
-from pytest_autotune.run.session import Session
+from pytest_autotune.run.session import Job, Session, Suite
 from pytest_autotune.tuners import TUNERS, BuiltInTuner
 from pytest_autotune.tuners.hooks import Hooks
 from tests.sessions import a_session

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from pytest_autotune.cache.model import UncacheableError
-from pytest_autotune.tuners.source.distributions import rootdir_of_run
+from pytest_autotune.tuners.source.libraries import rootdir_of_run
 from pytest_autotune.tuners.source.source_digest import DigestedSource, read_source
 
 HELPER = "def helper(x):\n    return x + 1\n"

@@ -105,8 +105,7 @@ def test_libdevice_and_the_language_share_no_other_function() -> None:
     import triton.language as tl
     from triton.language.extra import libdevice
 
-    from pytest_autotune.tuners.source.functions import python_function
-    from pytest_autotune.tuners.source.libraries import _IN_BOTH
+    from pytest_autotune.tuners.source.functions import _IN_BOTH, python_function
 
     names = [{name for name, value in vars(module).items() if python_function(value)} for module in (tl, libdevice)]
     assert names[0] & names[1] == _IN_BOTH

@@ -63,7 +63,7 @@ def test_without_a_mode_a_cache_is_dumped_and_loaded(mode: ModeRow, tmp_path: Pa
 
 
 SWITCHED = """
-from pytest_autotune.run.mode import Mode
+from pytest_autotune.run.session import Mode
 from pytest_autotune.run.result import Section
 
 class Greeting(Mode):

@@ -10,6 +10,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+#: The digits of a time that an entry keeps. More digits are noise.
+TIME_DIGITS = 4
 #: Characters of a line that is shown to a reader. A longer line loses its middle.
 MAX_LINE_LENGTH = 1000
 
@@ -42,6 +44,11 @@ def describe_count(number: int, singular: str, plural: str = "") -> str:
     if singular.endswith("y"):
         return f"{number} {singular[:-1]}ies"
     return f"{number} {singular}s"
+
+
+def join_nonempty(separator: str, *texts: str) -> str:
+    """Join the texts, without the empty texts."""
+    return separator.join(text for text in texts if text)
 
 
 def describe_first(words: Sequence[str], limit: int) -> str:
@@ -81,6 +88,14 @@ def describe_seconds(number: float) -> str:
 def round_significant(number: float, digits: int = 3) -> float:
     """Return a measured number without the digits that are noise."""
     return float(f"{number:.{digits}g}")
+
+
+def rounded_us(time_us: float, digits: int = TIME_DIGITS) -> float:
+    """Return a time in microseconds as an entry holds it.
+
+    :param digits: the digits that are kept; more if the tuner will compare the times with each other.
+    """
+    return round_significant(time_us, digits)
 
 
 # Foreign text and errors

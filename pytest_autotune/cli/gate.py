@@ -32,8 +32,8 @@ from pytest_autotune.report.process_reports import (
 from pytest_autotune.report.summary import render_section
 from pytest_autotune.report.verdict import build_verdict
 from pytest_autotune.run.ci_run import read_ci_run
-from pytest_autotune.run.mode import Mode
 from pytest_autotune.run.result import Gate, RunResult
+from pytest_autotune.run.session import Mode
 from pytest_autotune.run.settle import InitialCaches
 
 #: The name of the option that limits slower choices. The mode that has this option measures them.

@@ -19,10 +19,9 @@ from pytest_autotune.cache.combine import combine_caches
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.locations import Location
 from pytest_autotune.cache.model import Cache, Entry
-from pytest_autotune.cache.wording import describe_seconds
+from pytest_autotune.cache.wording import describe_seconds, join_nonempty
 from pytest_autotune.cli.merge import describe_combined
 from pytest_autotune.cli.output import FOUND, OK, PATH, describe_choice_and_time, print_lines, refuse_lossy, safe
-from pytest_autotune.report.naming import join_nonempty
 
 #: The name of the command, and of the merge driver in git's configuration.
 NAME = "pytest-autotune"

@@ -13,8 +13,8 @@ import click
 
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.model import Cache, Entry, Problem, Value
-from pytest_autotune.cache.wording import to_one_line
-from pytest_autotune.report.naming import describe_choice, describe_time, join_nonempty
+from pytest_autotune.cache.wording import join_nonempty, to_one_line
+from pytest_autotune.report.naming import describe_choice, describe_time
 
 #: Exit status: nothing is wrong.
 OK = 0

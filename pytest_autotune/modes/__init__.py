@@ -1,6 +1,6 @@
 """The modes, which a run can have besides loading and dumping. Each mode is a module here and a row of :data:`MODES`.
 
-The module has a subclass of :class:`pytest_autotune.run.mode.Mode`, with everything that the mode does, and the
+The module has a subclass of :class:`pytest_autotune.run.session.Mode`, with everything that the mode does, and the
 functions that :class:`ModeRow` calls. The module is imported if a run asks for the mode. If a developer deletes the
 module and the row, the mode is gone, and everything else works as before.
 """
@@ -13,7 +13,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 if TYPE_CHECKING:
-    from pytest_autotune.run.mode import Mode
+    from pytest_autotune.run.session import Mode
 
 
 class Option(NamedTuple):
@@ -68,7 +68,7 @@ class Option(NamedTuple):
 class ModeRow(NamedTuple):
     """A mode as users type it.
 
-    The row stands apart from the :class:`~pytest_autotune.run.mode.Mode` that it makes: ``pytest --help`` lists the
+    The row stands apart from the :class:`~pytest_autotune.run.session.Mode` that it makes: ``pytest --help`` lists the
     options of all modes, and must not import their modules and the code of the tuners.
 
     :param name: the name of the mode's module.

@@ -12,9 +12,9 @@ from pathlib import Path
 from pytest_autotune import devices
 from pytest_autotune.cache.host_time import HostTime
 from pytest_autotune.cache.wording import describe_count
-from pytest_autotune.run.mode import Job, Mode
 from pytest_autotune.run.reporter import Reporter
 from pytest_autotune.run.result import RunResult, Section
+from pytest_autotune.run.session import Job, Mode
 from pytest_autotune.tuners.shared.compile_pool import CompilePool
 from pytest_autotune.workers.events import Event
 from pytest_autotune.workers.locks import in_distributed_run

@@ -17,8 +17,8 @@ from pytest_autotune.cache import stores
 from pytest_autotune.cache.distance import distance, launch_key
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.wording import describe_count, to_one_line
-from pytest_autotune.run.mode import Mode
 from pytest_autotune.run.result import Finding, Gate, RunResult, Section
+from pytest_autotune.run.session import Mode
 
 _NO_PROBLEM = "is no problem that pytest_autotune.use() reported"
 

@@ -17,9 +17,9 @@ from pytest_autotune.report.json_report import build_candidate_mapping, build_pr
 from pytest_autotune.report.naming import describe_problem
 from pytest_autotune.report.summary import NO_LOOKUPS
 from pytest_autotune.run.lookup import Lookup, Question, UsedEntry
-from pytest_autotune.run.mode import Mode
 from pytest_autotune.run.reporter import Reporter
 from pytest_autotune.run.result import Finding, RunResult, Section
+from pytest_autotune.run.session import Mode
 from pytest_autotune.run.sources import Answer, Rejection, Source, select_rejections
 from pytest_autotune.workers.events import Event
 

@@ -20,9 +20,9 @@ from pytest_autotune.modes.verify_race import Verdict, find_verdict
 from pytest_autotune.report.findings import build_finding
 from pytest_autotune.report.gate import Limit, explain_empty_run, explain_skipped_run, explain_unreachable_entries
 from pytest_autotune.run.lookup import Lookup, Outcome
-from pytest_autotune.run.mode import Mode
 from pytest_autotune.run.reporter import Reporter
 from pytest_autotune.run.result import Gate, ProblemRemark, RunResult, Section
+from pytest_autotune.run.session import Mode
 from pytest_autotune.run.tuning import Tuning
 from pytest_autotune.tuners.measuring.race import Contest, TunerRace
 from pytest_autotune.workers.coordinator import Claim

@@ -15,12 +15,12 @@ from pytest_autotune.cache.diff import find_winner
 from pytest_autotune.cache.host_time import HostTime
 from pytest_autotune.cache.model import Candidate, Entry
 from pytest_autotune.cache.ties import measurement_noise
-from pytest_autotune.cache.wording import describe_duration, describe_error, round_significant
+from pytest_autotune.cache.wording import describe_duration, describe_error, round_significant, rounded_us
 from pytest_autotune.run.tuning import Tuning
 from pytest_autotune.tuners.measuring.clocks import Clock, Runner
 from pytest_autotune.tuners.measuring.launching import CandidateResult
 from pytest_autotune.tuners.measuring.race import Contest, Limits, Race, RaceOutcome, TunerRace
-from pytest_autotune.tuners.shared.candidates import LaunchError, rounded_us
+from pytest_autotune.tuners.shared.candidates import LaunchError
 
 #: A choice counts as slower if its time exceeds the time of another candidate by this share of that candidate's time.
 SLOWER_THRESHOLD = 0.05

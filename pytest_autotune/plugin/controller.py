@@ -400,7 +400,7 @@ class Controller:
         is_update = options.updates or bool(options.update)
         if options.dump is None or self._store is None:
             return NoDump(scope, is_update, options.keep_candidates)
-        return plan_dump(str(self._store), scope, is_update, options.keep_candidates)
+        return plan_dump(bool(options.dump.location.url), scope, is_update, options.keep_candidates)
 
     def _build_request(self, collected: Collected) -> RunRequest:
         """Return the user's wishes for the end of this run."""

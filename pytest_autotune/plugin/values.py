@@ -25,7 +25,7 @@ from pytest_autotune.modes import MODES, ModeRow, Option
 from pytest_autotune.plugin.options import OPTIONS
 from pytest_autotune.report.gate import Limit
 from pytest_autotune.run.lookup import Policy
-from pytest_autotune.run.mode import Mode
+from pytest_autotune.run.session import Mode
 from pytest_autotune.tuners import TUNERS, list_third_party_tuners
 
 #: The options that judge the run by the loaded caches.

@@ -42,13 +42,12 @@ from pytest_autotune.plugin.progress import ProgressFile
 from pytest_autotune.plugin.values import Options, path_argument
 from pytest_autotune.run.collected import END
 from pytest_autotune.run.lookup import NO_ENTRY, Lookup, Outcome
-from pytest_autotune.run.mode import Job, Suite
 from pytest_autotune.run.nearest import explain_miss
 from pytest_autotune.run.reporter import Progress
-from pytest_autotune.run.session import Session
+from pytest_autotune.run.session import Job, Session, Suite
 from pytest_autotune.tuners import TUNERS
 from pytest_autotune.tuners.hooks import Hooks
-from pytest_autotune.tuners.source.distributions import rootdir_of_run
+from pytest_autotune.tuners.source.libraries import rootdir_of_run
 from pytest_autotune.workers.coordinator import Coordinator
 from pytest_autotune.workers.events import Event, Log, OtherWorkers
 from pytest_autotune.workers.locks import Locks, find_shared_folder

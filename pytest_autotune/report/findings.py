@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from operator import attrgetter
 
 from pytest_autotune.cache.model import Value
-from pytest_autotune.cache.wording import describe_first
-from pytest_autotune.report.naming import describe_problem, describe_row_count, is_readable, join_nonempty
+from pytest_autotune.cache.wording import describe_first, join_nonempty
+from pytest_autotune.report.naming import describe_problem, describe_row_count, is_readable
 from pytest_autotune.run.lookup import Outcome
 from pytest_autotune.run.result import Finding, RunResult
 from pytest_autotune.run.rows import NOT_COVERED, ProblemRow

@@ -10,8 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from decimal import Decimal
 
-from pytest_autotune.cache.wording import describe_count
-from pytest_autotune.report.naming import join_nonempty
+from pytest_autotune.cache.wording import describe_count, join_nonempty
 from pytest_autotune.run.lookup import Outcome
 from pytest_autotune.run.result import Gate, RunResult
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pytest_autotune.cache.diff import Change, find_winner
 from pytest_autotune.cache.digest_parts import describe_changes
 from pytest_autotune.cache.model import Candidate, Entry, Problem, Value
-from pytest_autotune.cache.wording import describe_count, describe_duration
+from pytest_autotune.cache.wording import describe_count, describe_duration, join_nonempty
 
 #: Word of findings -> the noun for a count of them, singular and plural. For other words, the noun is the word.
 _NOUNS = {"MISS": ("miss", "misses"), "MISMATCH": ("mismatch", "mismatches"), "HIT": ("hit", "hits")}
@@ -99,11 +99,6 @@ def _describe_changed_params(old_texts: Mapping[str, str], new_texts: Mapping[st
         if old_texts.get(name) != new_texts.get(name):
             changes.append(f"{name} {old_texts.get(name, '-')} -> {new_texts.get(name, '-')}")
     return ", ".join(changes)
-
-
-def join_nonempty(separator: str, *texts: str) -> str:
-    """Join the texts, without the empty texts."""
-    return separator.join(text for text in texts if text)
 
 
 def join_with_arrow(old: str, new: str) -> str:

@@ -12,9 +12,8 @@ from dataclasses import dataclass, replace
 
 from pytest_autotune.cache.locations import is_url
 from pytest_autotune.cache.model import Cache, Device
-from pytest_autotune.cache.wording import describe_count
+from pytest_autotune.cache.wording import describe_count, join_nonempty
 from pytest_autotune.report.gate import Limit, describe_test_counts, judge
-from pytest_autotune.report.naming import join_nonempty
 from pytest_autotune.report.process_reports import LoadedCache, ProcessReport, build_joint_result
 from pytest_autotune.run.process_record import ProcessRecord
 from pytest_autotune.run.result import Gate, RunResult

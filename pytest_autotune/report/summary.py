@@ -9,10 +9,10 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from pytest_autotune.cache.wording import describe_count, to_one_line
+from pytest_autotune.cache.wording import describe_count, join_nonempty, to_one_line
 from pytest_autotune.report.findings import count_problems, list_findings
 from pytest_autotune.report.hints import list_hints
-from pytest_autotune.report.naming import describe_row_count, join_nonempty
+from pytest_autotune.report.naming import describe_row_count
 from pytest_autotune.run.result import DumpOutcome, Finding, RunResult
 
 #: The number of findings with the same word that are shown without ``-v``.

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pytest_autotune.cache.wording import describe_count
-from pytest_autotune.report.naming import join_nonempty
+from pytest_autotune.cache.wording import describe_count, join_nonempty
 from pytest_autotune.report.summary import NO_LOOKUPS, join_count_lines
 from pytest_autotune.run.result import RunResult
 

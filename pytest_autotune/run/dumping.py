@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from pytest_autotune.cache.errors import CacheError
+from pytest_autotune.cache.locations import is_url
 from pytest_autotune.cache.model import Identity
 from pytest_autotune.cache.stores.store import Store
 from pytest_autotune.run.collected import Collected
@@ -89,7 +90,7 @@ def dump_test_caches(
         if old_identities and not plan.is_update:
             # A dump into another path leaves an existing cache as it is.
             continue
-        plan_of_cache = plan_dump(str(store), scope, keeps_candidates=plan.keeps_candidates)
+        plan_of_cache = plan_dump(is_url(str(store)), scope, keeps_candidates=plan.keeps_candidates)
         cache_request = replace(request, plan=plan_of_cache)
         results.append(dump_run(store, source, InitialCaches(), collected_for_cache, cache_request, folder))
     return results

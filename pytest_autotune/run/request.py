@@ -7,7 +7,6 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from pytest_autotune.cache.locations import is_url
 from pytest_autotune.cache.merge import MergeRules, without_candidates
 from pytest_autotune.cache.model import Cache, Entry, Identity, Problem
 from pytest_autotune.run.lookup import Lookup, Policy
@@ -192,15 +191,20 @@ class SharedDump(FileDump):
         return replace(super().build_rules(is_complete), keep_other_fingerprints=True)
 
 
-def plan_dump(path: str, scope: str = UPDATE_ALL, is_update: bool = False, keeps_candidates: bool = False) -> DumpPlan:
-    """Return the plan for a dump into this path or URL. See :class:`DumpPlan` for the other parameters."""
-    if is_url(path):
+def plan_dump(
+    to_url: bool, scope: str = UPDATE_ALL, is_update: bool = False, keeps_candidates: bool = False
+) -> DumpPlan:
+    """Return the plan for a dump. See :class:`DumpPlan` for the other parameters.
+
+    :param to_url: whether the dump goes to a URL, and not to a file or folder.
+    """
+    if to_url:
         return SharedDump(scope, is_update, keeps_candidates)
     return FileDump(scope, is_update, keeps_candidates)
 
 
 class EntryReplacer(Protocol):
-    """A mode that may replace entries of a dump; see :class:`pytest_autotune.run.mode.Mode`."""
+    """A mode that may replace entries of a dump; see :class:`pytest_autotune.run.session.Mode`."""
 
     def list_replacing_entries(self, events: Sequence[Event], lookups: Sequence[Lookup]) -> Iterable[Entry]:
         """Return the entries that a dump holds in place of the entries that were used."""

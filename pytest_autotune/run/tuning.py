@@ -20,7 +20,7 @@ WORKS_NOW = "every candidate failed when it was tuned, and one works now"
 
 
 class RacingMode(Protocol):
-    """A mode that races loaded choices (:class:`pytest_autotune.run.mode.Mode` says more about both methods)."""
+    """A mode that races loaded choices (:class:`pytest_autotune.run.session.Mode` says more about both methods)."""
 
     def has_turn(self, problem: Problem, *, now: bool = False) -> bool:
         """Whether to race a loaded choice of this problem."""

@@ -13,8 +13,7 @@ from typing import Any
 from pytest_autotune.cache.model import library_of
 from pytest_autotune.cache.wording import error_message
 from pytest_autotune.run import ACTIVE_RUNS
-from pytest_autotune.run.mode import Job, Suite
-from pytest_autotune.run.session import Session
+from pytest_autotune.run.session import Job, Session, Suite
 from pytest_autotune.tuners import TUNERS, BuiltInTuner, list_third_party_tuners
 from pytest_autotune.tuners.protocol import Adapter, HookError
 from pytest_autotune.tuners.shared.patches import undo_patches, when_imported

@@ -45,7 +45,6 @@ from pytest_autotune.tuners.source.attributes import (
 from pytest_autotune.tuners.source.code_text import NoDigestError, find_definition
 from pytest_autotune.tuners.source.functions import (
     closure_cells,
-    is_library_code,
     list_layers,
     python_function,
     qualified_name,
@@ -53,6 +52,7 @@ from pytest_autotune.tuners.source.functions import (
     unwrap_attribute,
     unwrapped,
 )
+from pytest_autotune.tuners.source.libraries import is_library_code
 from pytest_autotune.tuners.source.source_digest import class_digest, immutable_text, source_digest
 
 _REMEDY = "carry numbers, text, dtypes, enum members, tuples or functions, or define it at the top of its module"

@@ -36,9 +36,9 @@ from pytest_autotune.tuners.source.code_text import (
     syntax_text,
     uncacheable_errors,
 )
-from pytest_autotune.tuners.source.functions import closure_cells, is_library_code, python_function, unwrapped
-from pytest_autotune.tuners.source.libraries import Libraries, is_library_callable, read_imported_modules
-from pytest_autotune.tuners.source.module_text import check_module_not_edited
+from pytest_autotune.tuners.source.functions import closure_cells, is_library_callable, python_function, unwrapped
+from pytest_autotune.tuners.source.libraries import Libraries, is_library_code
+from pytest_autotune.tuners.source.module_text import check_module_not_edited, read_imported_modules
 from pytest_autotune.tuners.source.source_digest import (
     DigestedSource,
     digest,

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from pytest_autotune.cache.model import Candidate
-from pytest_autotune.cache.wording import describe_error, first_line
+from pytest_autotune.cache.wording import describe_error, first_line, rounded_us
 from pytest_autotune.devices import torch_cuda
 from pytest_autotune.run.tuning import MAX_REASON_LENGTH
 from pytest_autotune.tuners.function.plan import DeviceLock, Plan
@@ -22,7 +22,7 @@ from pytest_autotune.tuners.measuring.launching import CandidateResult, DeviceLo
 from pytest_autotune.tuners.measuring.options import CallersClock, make_clock
 from pytest_autotune.tuners.measuring.race import Race
 from pytest_autotune.tuners.measuring.times import Measurement, UnusableTimesError
-from pytest_autotune.tuners.shared.candidates import LaunchError, clear_tracebacks, rounded_us
+from pytest_autotune.tuners.shared.candidates import LaunchError, clear_tracebacks
 from pytest_autotune.tuners.shared.compile_pool import CompilePool
 
 #: The message of a search without a usable candidate names at most so many candidates.

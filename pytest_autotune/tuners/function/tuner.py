@@ -48,8 +48,7 @@ from pytest_autotune.tuners.measuring.options import Measuring, make_clock
 from pytest_autotune.tuners.measuring.race import CAPTURED, Contest
 from pytest_autotune.tuners.measuring.times import UnusableTimesError
 from pytest_autotune.tuners.source.attributes import find_in_class, read_stored
-from pytest_autotune.tuners.source.distributions import Distribution
-from pytest_autotune.tuners.source.libraries import find_version, list_versions
+from pytest_autotune.tuners.source.libraries import Distribution, find_version, list_versions
 from pytest_autotune.tuners.source.source_digest import FORM, DigestedSource, digest, stable_value
 
 NAME = "function"

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pytest_autotune.cache.model import Candidate, Value, plain_value
-from pytest_autotune.tuners.shared.candidates import rounded_us
+from pytest_autotune.cache.wording import rounded_us
 
 Params = tuple[Value, ...]
 #: Attributes of a configuration, and their defaults. Params have an attribute only if it differs from its default.

@@ -22,6 +22,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 from pytest_autotune.cache.model import Candidate, Entry, Problem, Value
+from pytest_autotune.cache.wording import rounded_us
 from pytest_autotune.run.lookup import Question
 from pytest_autotune.run.session import Session
 from pytest_autotune.run.tuning import Tuning
@@ -29,7 +30,6 @@ from pytest_autotune.tuners.inductor.benchmarks import Benchmarks
 from pytest_autotune.tuners.inductor.identity import device_of, measured_module_digest, versions
 from pytest_autotune.tuners.inductor.template_key import product_settings
 from pytest_autotune.tuners.inductor.templates import EXACT_DIGITS, find_definer
-from pytest_autotune.tuners.shared.candidates import rounded_us
 from pytest_autotune.tuners.shared.patches import CallHook, CallInstead, CallResult, HookedCall, Patches
 from pytest_autotune.tuners.source.source_digest import digest
 

@@ -5,12 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NoReturn, TypeVar
 
-from pytest_autotune.cache.wording import round_significant
-
 _Error = TypeVar("_Error", bound=BaseException)
 
-#: The digits of a time that an entry keeps. More digits are noise.
-DIGITS = 4
 #: The reason why a search recorded nothing, if every candidate failed and may work in the next run.
 EVERY_CANDIDATE_FAILED = "every candidate failed"
 
@@ -36,14 +32,6 @@ class LaunchError(Exception):
             kernel_error.__context__ = context  # Python has put the LaunchError there
             # The error's traceback holds this frame. A circle would keep the tensors of the call.
             del kernel_error, context, self
-
-
-def rounded_us(time_us: float, digits: int = DIGITS) -> float:
-    """Return a time in microseconds as an entry holds it.
-
-    :param digits: the digits that are kept; more if the tuner will compare the times with each other.
-    """
-    return round_significant(time_us, digits)
 
 
 def does_not_compile(error: str) -> str:

@@ -24,11 +24,11 @@ from pytest_autotune.cache.model import (
     Versions,
 )
 from pytest_autotune.cache.structured import structured_value
-from pytest_autotune.cache.wording import describe_count, describe_error
+from pytest_autotune.cache.wording import describe_count, describe_error, rounded_us
 from pytest_autotune.run.lookup import Question
 from pytest_autotune.run.session import Session
 from pytest_autotune.run.tuning import MAX_REASONS, Tuning, stable_reason
-from pytest_autotune.tuners.shared.candidates import EVERY_CANDIDATE_FAILED, rounded_us
+from pytest_autotune.tuners.shared.candidates import EVERY_CANDIDATE_FAILED
 from pytest_autotune.tuners.source.source_digest import FORM, DigestedSource, digest, stable_value
 
 #: The result of a configuration that the library never tried.

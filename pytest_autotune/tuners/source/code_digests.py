@@ -39,13 +39,16 @@ from pytest_autotune.tuners.source.code_text import (
     read_function,
 )
 from pytest_autotune.tuners.source.functions import (
+    LibraryName,
     closure_cells,
     find_generic_class,
     find_kept_source,
+    find_library_text,
+    find_path,
+    find_public_name,
     is_code,
     is_dsl_wrapper,
-    is_library_code,
-    is_made_class,
+    is_library_callable,
     list_compiled_options,
     list_heuristics,
     list_layers,
@@ -56,15 +59,13 @@ from pytest_autotune.tuners.source.functions import (
     unwrap_attribute,
     unwrapped,
 )
-from pytest_autotune.tuners.source.libraries import (
-    Libraries,
-    LibraryName,
-    find_path,
-    find_public_name,
-    is_library_callable,
+from pytest_autotune.tuners.source.libraries import Libraries, is_library_code, is_made_class
+from pytest_autotune.tuners.source.module_text import (
+    read_class_assignments,
+    read_class_text,
     read_imported_modules,
+    read_module_assignments,
 )
-from pytest_autotune.tuners.source.module_text import read_class_assignments, read_class_text, read_module_assignments
 from pytest_autotune.tuners.source.values import (
     NOTHING_ASSIGNED,
     AssignedNames,
@@ -214,6 +215,8 @@ class CodeDigests:
 
     def _describe_imports(self, function: FunctionType, source: FunctionText) -> list[str]:
         """Return a line for each module of the user that a function imports in its body."""
+        if not source.imports:
+            return []
         package = function.__globals__.get("__package__") or ""
         lines = []
         for module, module_text in read_imported_modules(source.imports, package, self.libraries).items():
@@ -429,7 +432,7 @@ class CodeDigests:
         if is_library_code(cls):
             return None
         if self.libraries.has_code(cls):
-            return self.libraries.find_text(cls, "")
+            return find_library_text(cls, "", self.libraries)
         return self.digest_class(cls)
 
     # Values.
@@ -453,7 +456,7 @@ class CodeDigests:
             return self._describe_function_of_user(value)
         if is_instance(value, type):
             if self.libraries.has_code(value):
-                return self.libraries.find_text(value, path)
+                return find_library_text(value, path, self.libraries)
             return self.digest_class(value)
         if is_instance(value, partial):
             return self._describe_partial(value)
@@ -467,7 +470,7 @@ class CodeDigests:
         if text is not None:
             return self._add_class(text, value)
         if self._is_from_library(value):
-            return self.libraries.find_text(value, path)
+            return find_library_text(value, path, self.libraries)
         return None
 
     def _describe_list(self, value: list[object]) -> str | None:
@@ -521,7 +524,7 @@ class CodeDigests:
         ``contextlib.contextmanager`` has the user's function in its closure, ``functools.singledispatch`` only as
         ``__wrapped__``.
         """
-        name = self.libraries.find_text(value, path)
+        name = find_library_text(value, path, self.libraries)
         wrapped = vars(function).get("__wrapped__")
         if is_library_code(function) and wrapped is None:
             return name

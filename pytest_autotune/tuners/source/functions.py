@@ -1,18 +1,19 @@
-"""The Python function inside a kernel: the layers of its decorators, its name, its closure, and whose code it is.
+"""The Python function inside a kernel: the layers of its decorators, its name and its closure.
 
-:mod:`.distributions` finds the installed package that a file belongs to.
+This module also finds the public name that stands for a library's function in a digest. A digest holds the words of the
+source. A word that is the name of its function is clear: ``tl.exp``, or ``exp`` for ``tl.exp``. Then the digest needs
+nothing more. If a word stands for a function with another name, the digest also holds the function's public name:
+``tl.exp2`` for a word ``exp``.
 """
 
 from __future__ import annotations
 
 import sys
-import sysconfig
 import textwrap
-import types
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property, lru_cache, partialmethod, singledispatchmethod
 from pathlib import Path
-from types import FunctionType, MappingProxyType, ModuleType, SimpleNamespace
+from types import FunctionType, MappingProxyType, MethodType, ModuleType, SimpleNamespace
 from typing import Any, Optional
 
 from pytest_autotune.tuners.source.attributes import (
@@ -22,22 +23,22 @@ from pytest_autotune.tuners.source.attributes import (
     class_name,
     find_owner,
     has_type,
-    is_heap_class,
     is_instance,
     module_attributes,
     own_attributes,
     read_stored,
 )
-from pytest_autotune.tuners.source.distributions import find_distribution_of_file, find_file
+from pytest_autotune.tuners.source.libraries import Libraries, is_library_code
 
-#: Digests leave out the functions of these packages: a version of a package is no version of the kernel.
-_PACKAGES = {"triton", "torch", "numpy", "cupy", "numba", "pyopencl", "jax", "cutlass", "cuda", "pytest"}
-_PACKAGES |= {"jaxlib", "_pytest", "pytest_autotune"}
-#: A package with one of these names is the library itself, wherever it lies: a suite is tuned with it.
-_UNMISTAKABLE = ("triton", "torch", "jax", "jaxlib", "pytest_autotune")
+_LANGUAGE, _LIBDEVICE = "tl", "libdevice"
+#: The functions that both modules have, from Triton 3.4 to 3.9. The list is fixed, so that digests are the same under
+#: all versions of Triton.
+_IN_BOTH = {"abs", "ceil", "cos", "div_rn", "erf", "exp", "exp2", "floor", "fma", "log", "log2", "rsqrt", "sin", "sqrt"}
+_IN_BOTH |= {"sqrt_rn"}
+#: A word without a module before it means the function that most public kernels import under this word, so that their
+#: digests need no public name. For these words it is libdevice's (Liger, Unsloth, FlagGems), for all others ``tl``'s.
+_MOSTLY_LIBDEVICE = {"div_rn", "rsqrt"}
 _SCALARS: frozenset[type] = frozenset({int, str, bool, float, type(None)})
-_STANDARD = tuple({str(Path(sysconfig.get_path(name)).resolve()) for name in ("stdlib", "platstdlib")})
-_INSTALLED = {"site-packages", "dist-packages"}
 #: The arguments of ``triton.jit`` that are compiled in.
 _TRITON_OPTIONS = ("noinline", "do_not_specialize", "do_not_specialize_on_alignment", "debug")
 #: The arguments of Numba's decorators that are compiled in.
@@ -292,55 +293,165 @@ def closure_cells(function: FunctionType) -> dict[str, object]:
     return cells
 
 
-# The owner of code.
+# The names of library functions.
 
 
-def is_library_code(value: FunctionType | type | ModuleType) -> bool:
-    """Whether code belongs to Python's own library or a known package.
+class LibraryName(str):
+    """The public name of a function that a kernel reaches through a module of Triton's language."""
 
-    A module of the suite does not, even if it is called ``queue.py`` or ``cuda.py``.
+
+def find_library_text(value: object, path: str, libraries: Libraries) -> str | None:
+    """Return the public name that stands for a library's function or class in a digest; None if none is needed.
+
+    :param path: the name in the source; empty if the source has no name for the function or class.
     """
-    if type(value) is FunctionType:
-        return is_library_module(value.__module__ or "", value.__code__.co_filename)
-    if is_instance(value, ModuleType):
-        return is_library_module(str(module_attributes(value).get("__name__", "")), find_file(value))
-    assert is_instance(value, type)
-    if is_made_class(value):
+    if is_instance(value, LibraryName):
+        return str(value)
+    if libraries.has_root:
+        # The whole digest is of one library, which may name its functions as it likes.
+        return None
+    code = python_function(value) or value
+    public_name = find_public_name(code)
+    if is_instance(code, (FunctionType, type)) and not is_library_code(code):
+        # This is an installed distribution outside the list of known packages. Its public name is always in the
+        # digest, even where the source has the function's name: two modules may have functions of the same name.
+        return public_name
+    if not public_name or _is_clear(path, value, public_name):
+        return None
+    return public_name
+
+
+def is_library_callable(value: object) -> bool:
+    """Whether a value is a function of a library that is not written in Python: ``torch.relu``, ``numpy.exp``."""
+    value = unwrapped(value)
+    if not callable(value) or is_instance(value, MethodType) or not is_library_code(type(value)):
         return False
-    module = class_module(value)
-    return is_library_module(module, find_file(sys.modules.get(module)))
+    # An annotation such as list[int] can be called, and is no function.
+    return read_attribute(value, "__origin__") is None
 
 
-def is_made_class(cls: type) -> bool:
-    """Whether ``types.new_class`` made a class, as before Python 3.12 also ``dataclasses.make_dataclass`` does.
+def find_path(value: object, names: Iterable[tuple[str, ...]]) -> str:
+    """Return the first dotted name that ends in the name of a function or class; empty if none does.
 
-    Such a class has the ``__module__`` of the functions in ``types``, and ``types`` has no class of its name.
+    :param names: the dotted names in a source, split: ``("tl", "exp")``.
     """
-    return class_module(cls) == "types" and vars(types).get(class_name(cls)) is not cls and is_heap_class(cls)
+    word = find_public_name(python_function(value) or value).rpartition(".")[2]
+    for name in names:
+        if name[-1] == word:
+            return ".".join(name)
+    return ""
 
 
-def is_library_module(module: str, filename: str) -> bool:
-    """Whether a module belongs to Python's own library or a known package; see :func:`is_library_code`."""
-    if _is_known(module, filename):
+def find_name_in_module(module: ModuleType, attribute: str, path: str) -> LibraryName | None:
+    """Return the public name of a function in a module of Triton's language; None if the name in the source is clear.
+
+    :param path: the name in the source, such as ``lib.exp``.
+    """
+    if attribute not in _IN_BOTH or not _module_name(module).startswith("triton.language"):
+        return None
+    # The name is built without the function itself. The interpreter of Triton 3.4 leaves other functions in the module.
+    name = f"{_public_module(_module_name(module))}.{attribute}"
+    if _is_clear(path, value=None, public_name=name):
+        return None
+    return LibraryName(name)
+
+
+def find_public_name(code: object) -> str:
+    """Return a name of a function or class that stays in new versions of its library; empty if there is none."""
+    module, name = read_attribute(code, "__module__"), read_attribute(code, "__name__")
+    if is_instance(name, str) and module is None:
+        return _find_method_name(code, name)
+    # In typing, the version of Python decides which names are classes. A digest must not depend on the version.
+    if not is_instance(module, str) or not is_instance(name, str) or module == "typing":
+        return ""
+    if type(code) is FunctionType:
+        name = code.__qualname__
+    elif is_instance(code, type):
+        name = class_name(code)
+    return f"{_public_module(module)}.{name}"
+
+
+def _find_method_name(method: object, name: str) -> str:
+    """Return the public name of a method of a class that is not written in Python: ``str.upper``."""
+    owner = read_attribute(method, "__objclass__") or read_attribute(method, "__self__")
+    if owner is None:
+        return ""
+    owner_name = find_public_name(owner)
+    if not owner_name:
+        return ""
+    return f"{owner_name}.{name}"
+
+
+def find_shortest_name(cls: type) -> str:
+    """Return the shortest name under which a class can be imported: ``cutlass.Float32``; empty if there is none.
+
+    The module that defines a class, such as ``cutlass.base_dsl.typing``, may be another one in a new version.
+    """
+    word = class_name(cls).rpartition(".")[2]
+    name = ""
+    for module in _list_modules(cls):
+        if module_attributes(module).get(word) is cls:
+            name = f"{_module_name(module)}.{word}"
+    return name
+
+
+def _public_module(module: str) -> str:
+    """Return the public name of a module: ``tl`` for ``triton.language.math``, ``numpy`` for ``numpy._core``."""
+    parts = module.split(".")
+    if parts[:2] == ["triton", "language"]:
+        if "extra" in parts:
+            return parts[-1]
+        return _LANGUAGE
+    return ".".join(part for part in parts if not part.startswith("_")) or module.lstrip("_")
+
+
+def _is_clear(path: str, value: object, public_name: str) -> bool:
+    """Whether a name in the source already tells which function of a library it stands for.
+
+    ====================  ===================  =======================================================
+    name in the source    public name          clear?
+    ====================  ===================  =======================================================
+    ``exp``               ``tl.exp``           yes: without a module, most words mean Triton's language
+    ``exp``               ``libdevice.exp``    no
+    ``rsqrt``             ``libdevice.rsqrt``  yes: see ``_MOSTLY_LIBDEVICE``
+    ``tldevice.exp``      ``libdevice.exp``    yes
+    ``tl.exp``            ``libdevice.exp``    no
+    ``sigmoid``           ``tl.sigmoid``       yes: no other module has the word
+    ``power``             ``tl.exp2``          no, unless the library has the function as ``power``, too
+    ====================  ===================  =======================================================
+
+    :param path: the name in the source.
+    :param value: the function, for its library's other names; None if there is no function at hand.
+    """
+    module_in_source, _, word = path.rpartition(".")
+    module_in_source = module_in_source.rpartition(".")[2]
+    module, _, public_word = public_name.rpartition(".")
+    if word != public_word:
+        # Python makes up the name "<lambda>". Nothing can have this name in a source.
+        if ">" in public_name:
+            return True
+        return any(module_attributes(library).get(word) is value for library in _list_modules(value))
+    if word not in _IN_BOTH or module not in (_LANGUAGE, _LIBDEVICE):
+        # Only a function that both of Triton's modules have can be taken for another function.
         return True
-    # `pip install --target` leaves no folder that is called site-packages.
-    return module.partition(".")[0] in _PACKAGES and find_distribution_of_file(filename) is not None
+    meant_module = _LANGUAGE
+    if module_in_source:
+        if module_in_source.endswith("device"):  # FLA imports libdevice as tldevice
+            meant_module = _LIBDEVICE
+    elif word in _MOSTLY_LIBDEVICE:
+        meant_module = _LIBDEVICE
+    return module == meant_module
 
 
-@lru_cache(maxsize=4096)
-def _is_known(module: str, filename: str) -> bool:
-    root = module.split(".")[0]
-    path = Path(filename)
-    if not filename or not path.is_file():  # built in, frozen, or made by exec(): only the name is known
-        return root in _PACKAGES or (root in sys.stdlib_module_names and root not in ("test", "__main__"))
-    if is_standard(filename):
-        return True
-    path = path.resolve()
-    return root in _UNMISTAKABLE or (root in _PACKAGES and not _INSTALLED.isdisjoint(path.parts))
+def _module_name(module: ModuleType) -> str:
+    return str(module_attributes(module).get("__name__", ""))
 
 
-@lru_cache(maxsize=4096)
-def is_standard(filename: str) -> bool:
-    """Whether a file belongs to Python's own library."""
-    path = Path(filename).resolve()
-    return _INSTALLED.isdisjoint(path.parts) and any(str(path).startswith(f"{folder}/") for folder in _STANDARD)
+def _list_modules(value: object) -> Iterator[ModuleType]:
+    """Yield the module of a function, and the packages that contain the module, from the inside to the outside."""
+    name = read_attribute(value, "__module__")
+    while is_instance(name, str) and name:
+        module = sys.modules.get(name)
+        if is_instance(module, ModuleType):
+            yield module
+        name = name.rpartition(".")[0]

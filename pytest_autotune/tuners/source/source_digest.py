@@ -38,10 +38,16 @@ from pytest_autotune.tuners.source.attributes import (
 from pytest_autotune.tuners.source.code_digests import CodeDigests, list_passes
 from pytest_autotune.tuners.source.code_digests import digest as digest
 from pytest_autotune.tuners.source.code_text import uncacheable_errors
-from pytest_autotune.tuners.source.distributions import Distribution
+from pytest_autotune.tuners.source.functions import (
+    find_public_name,
+    find_shortest_name,
+    list_implementations,
+    python_function,
+    qualified_name,
+    unwrapped,
+)
 from pytest_autotune.tuners.source.functions import is_code as is_code
-from pytest_autotune.tuners.source.functions import list_implementations, python_function, qualified_name, unwrapped
-from pytest_autotune.tuners.source.libraries import Libraries, find_public_name, find_shortest_name
+from pytest_autotune.tuners.source.libraries import Distribution, Libraries
 from pytest_autotune.tuners.source.values import DtypeName, UsedValues, is_dtype_class, scalar_value
 
 #: The type of a fingerprint's value that is a digest of source. A new rule for digests gets a new name.

@@ -29,16 +29,16 @@ from pytest_autotune.tuners.source.attributes import (
     module_attributes,
     read_stored,
 )
-from pytest_autotune.tuners.source.distributions import current_rootdir
 from pytest_autotune.tuners.source.functions import (
+    LibraryName,
     closure_cells,
+    find_name_in_module,
     is_code,
-    is_library_code,
     list_compiled_options,
     list_layers,
     unwrapped,
 )
-from pytest_autotune.tuners.source.libraries import LibraryName, find_name_in_module
+from pytest_autotune.tuners.source.libraries import current_rootdir, is_library_code
 
 #: Triton's types of values that cannot change, besides its dtypes, with the attributes that distinguish the values.
 _TRITON_CORE = "triton.language.core"

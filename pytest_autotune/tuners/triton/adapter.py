@@ -20,8 +20,7 @@ from functools import wraps
 from types import ModuleType
 from typing import Any
 
-from pytest_autotune.run.mode import Job, Suite
-from pytest_autotune.run.session import Session
+from pytest_autotune.run.session import Job, Session, Suite
 from pytest_autotune.tuners.shared.patches import CallHook, CallInstead, CallResult, HookedCall, Patches
 from pytest_autotune.tuners.source.functions import python_function, qualified_name
 from pytest_autotune.tuners.triton.ahead import AheadCompiler

@@ -23,9 +23,9 @@ from pytest_autotune import devices
 from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.merge import MAX_SPECIALIZATIONS
 from pytest_autotune.cache.model import Device, Entry
-from pytest_autotune.run.mode import Job, Suite
-from pytest_autotune.run.session import Session
-from pytest_autotune.tuners.source.functions import is_library_code, python_function, qualified_name
+from pytest_autotune.run.session import Job, Session, Suite
+from pytest_autotune.tuners.source.functions import python_function, qualified_name
+from pytest_autotune.tuners.source.libraries import is_library_code
 from pytest_autotune.tuners.triton.compile_watcher import CompiledElsewhere, CompileWatcher, leave_to_others
 from pytest_autotune.tuners.triton.identity import NAME, compute_fingerprint, distinct_params, list_heuristics
 from pytest_autotune.tuners.triton.internals import apart, autotuners, compiler

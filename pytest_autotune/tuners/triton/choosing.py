@@ -22,9 +22,8 @@ from pytest_autotune.run.session import Session
 from pytest_autotune.run.tuning import Tuning
 from pytest_autotune.tuners.shared.candidates import does_not_compile
 from pytest_autotune.tuners.shared.patches import CallHook, CallInstead, CallResult, HookedCall
-from pytest_autotune.tuners.source.distributions import Distribution
 from pytest_autotune.tuners.source.functions import python_function, qualified_name
-from pytest_autotune.tuners.source.libraries import list_versions
+from pytest_autotune.tuners.source.libraries import Distribution, list_versions
 from pytest_autotune.tuners.triton.compile_watcher import CompileWatcher
 from pytest_autotune.tuners.triton.compiling import compile_and_load, help_to_compile
 from pytest_autotune.tuners.triton.identity import (
@@ -266,7 +265,8 @@ class Choices(CallHook):
                 continue
             tuning.race(CallContest(call, identity.config_by_params, self._session).build)
             call.adopt(config, {config: (entry.choice.time_us or 0.0) / 1000})
-            self._compile_watcher.note_choice(call, entry, config, kernel)
+            if not autotuners.is_interpreted(call.autotuner):
+                self._compile_watcher.end_choice(call, entry, config, kernel)
             return True
         return False
 
@@ -308,7 +308,7 @@ class Choices(CallHook):
         # launch, which raises it for the user.
         with suppress(Exception):
             kernel = _compile_if_possible(call, config)
-        self._compile_watcher.note_choice(call, lookup.entry, config, kernel)
+        self._compile_watcher.end_choice(call, lookup.entry, config, kernel)
 
     def _forget_before_the_next_test(self, call: Call) -> None:
         """Have Triton forget a choice before the next test, if the next test must ask again.

@@ -140,15 +140,15 @@ class CompileWatcher:
             self._module = None
 
     def begin_choice(self, autotuner: Any) -> None:
-        """Note that an autotuner looks for a choice. :meth:`note_choice` ends this state."""
+        """Note that an autotuner looks for a choice. :meth:`end_choice` ends this state."""
         with self._session.guard("triton", "what is compiled"):
             self.watch()
         self._choosing.add(id(autotuner))
 
-    def note_choice(self, call: Call, entry: Entry, config: Any, kernel: Any) -> None:
+    def end_choice(self, call: Call, entry: Entry, config: Any, kernel: Any) -> None:
         """Note the choice of a call, and report the specialization for which the choice was compiled.
 
-        :param kernel: Triton's compiled kernel; None if the choice was not compiled, as under the interpreter.
+        :param kernel: Triton's compiled kernel; None if the choice was not compiled.
         """
         autotuner = call.autotuner
         self._choosing.discard(id(autotuner))

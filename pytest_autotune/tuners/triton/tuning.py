@@ -16,14 +16,14 @@ from typing import Any
 from pytest_autotune.cache.host_time import HostTime
 from pytest_autotune.cache.model import Candidate, Value
 from pytest_autotune.cache.ties import NOISE_OF_INTERPRETER, choose_candidate
-from pytest_autotune.cache.wording import describe_error
+from pytest_autotune.cache.wording import describe_error, rounded_us
 from pytest_autotune.devices import stream_is_capturing
 from pytest_autotune.run.session import Session
 from pytest_autotune.run.tuning import Tuning
 from pytest_autotune.tuners.measuring.clocks import Clock, Runner, torch_clock
 from pytest_autotune.tuners.measuring.launching import CandidateResult
 from pytest_autotune.tuners.measuring.race import CAPTURED, Contest, Race
-from pytest_autotune.tuners.shared.candidates import EVERY_CANDIDATE_FAILED, LaunchError, clear_tracebacks, rounded_us
+from pytest_autotune.tuners.shared.candidates import EVERY_CANDIDATE_FAILED, LaunchError, clear_tracebacks
 from pytest_autotune.tuners.triton import interpreter
 from pytest_autotune.tuners.triton.compiling import compile_candidates, load_ahead
 from pytest_autotune.tuners.triton.identity import Call, distinct_params
