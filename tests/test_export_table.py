@@ -32,8 +32,8 @@ def entry(m: int, block: int, device: Device = L4, **key: Any) -> Entry:
     return Entry(problem, (Value("space", "s", "digest"),), Candidate(params=params, time_us=1.0), versions=versions)
 
 
-def block_shape(text: str = "[('int', '128', ''), ('int', '128', '')]") -> Value:
-    return Value("block_shape", text, "tuple")
+def block_shape() -> Value:
+    return Value("block_shape", "[('int', '128', ''), ('int', '128', '')]", "tuple")
 
 
 class Export:

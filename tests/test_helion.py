@@ -202,6 +202,25 @@ def test_values_that_a_factory_gave_a_kernel_are_in_the_key(kernels: Any, hooked
 
 
 @needs_toy
+def test_a_setting_that_changes_the_code_makes_the_choice_stale(kernels: Any) -> None:
+    """A default that the adapter did not read from the start leaves the fingerprint as it was."""
+    kernel = make_kernel(kernels, kernels.double.fn, configs=kernels.add.configs)
+    del kernel.settings.triton_do_not_specialize  # as in a version of Helion without this setting
+    with hook_adapter() as (_, lookups):
+        tune(kernel, torch.ones(8))
+    entry = lookups[0].entry
+    assert entry is not None
+
+    outcomes = []
+    for changed in ({"triton_do_not_specialize": True}, {"dot_precision": "ieee"}, {"triton_do_not_specialize": False}):
+        with hook_adapter(entry) as (_, loaded):
+            tune(make_kernel(kernels, kernels.double.fn, configs=kernels.add.configs, **changed), torch.ones(8))
+        outcomes.append((loaded[0].outcome, loaded[0].changed))
+
+    assert outcomes == [(Outcome.STALE, ("settings",)), (Outcome.STALE, ("settings",)), (Outcome.HIT, ())]
+
+
+@needs_toy
 def test_trials_of_best_of_k_give_a_single_recorded_choice(kernels: Any, hooked: Any) -> None:
     """Every trial searches, and the entry has the candidates of all trials."""
     _, lookups = hooked

@@ -54,8 +54,8 @@ def test_candidates_that_are_the_result_are_always_kept() -> None:
     assert merge_run(Cache(), [MeasuredEntry(result)]).cache.entries == (result,)
 
 
-def untimed(name: str, native: bytes = b"") -> Entry:
-    return replace(entry(), choice=candidate(name), candidates=(), native=native)
+def untimed(name: str) -> Entry:
+    return replace(entry(), choice=candidate(name), candidates=())
 
 
 def test_a_choice_stays_if_the_tuner_reports_no_times() -> None:

@@ -48,6 +48,9 @@ _CODE_SETTINGS = (
     "persistent_reserved_sms",
     "static_shapes",
 )
+#: Further settings that change the code of every config, and their defaults. A default is left out of the fingerprint:
+#: else entries from before the adapter read the setting would be stale.
+_ADDED_CODE_SETTINGS = {"triton_do_not_specialize": False}
 #: The settings that change which configs a search makes. A finite search tries its whole list under any of them.
 _SEARCH_SETTINGS = (
     "autotune_best_of_k",
@@ -339,6 +342,9 @@ def _digest_settings(search: HelionSearch) -> Digest:
     """
     settings = search.base_search.settings
     parts = list(_describe_settings(settings, _CODE_SETTINGS))
+    for name, default in _ADDED_CODE_SETTINGS.items():
+        if getattr(settings, name, default) != default:
+            parts += _describe_settings(settings, [name])
     if not search.list_configs():
         parts.append(f"search={type(search.base_search).__name__}")
         parts += _describe_settings(settings, _SEARCH_SETTINGS)

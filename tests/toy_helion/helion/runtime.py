@@ -26,6 +26,7 @@ SETTINGS = {
     "index_dtype": None,
     "persistent_reserved_sms": 0,
     "static_shapes": True,
+    "triton_do_not_specialize": False,
 }
 
 
