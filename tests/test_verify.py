@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,7 +14,10 @@ from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Identit
 from pytest_autotune.modes.verify import TIME_OVER, Share, Verify, build_verdict_event, list_verdicts, parse
 from pytest_autotune.modes.verify_race import Verdict
 from pytest_autotune.report.gate import Limit
+from pytest_autotune.report.verdict import build_verdict
 from pytest_autotune.run.lookup import Lookup, Outcome, Policy
+from pytest_autotune.run.request import FileDump
+from pytest_autotune.run.result import Gate
 from pytest_autotune.run.rows import ProblemRow
 from pytest_autotune.run.session import Session
 from pytest_autotune.tuners.measuring.clocks import Runner
@@ -182,6 +186,25 @@ def test_a_failing_candidate_leaves_the_race_of_a_choice() -> None:
     assert own.not_raced == "OutOfResources: shared memory"
 
 
+def test_a_race_without_a_rival_that_runs_compares_nothing() -> None:
+    """All rivals fail in their launch, so the choice does not count as raced."""
+
+    class OutOfResources(Exception):
+        pass
+
+    def ready(some: Sequence[Candidate]) -> dict[Candidate, Runner]:
+        def run(block: Any) -> float:
+            if block:
+                raise OutOfResources("shared memory")
+            return 5.0
+
+        return {runnable: Runner(lambda block=runnable.params[0].value: run(block)) for runnable in some}  # type: ignore
+
+    verdict = race_choice(Gpu(), [5.0, 1.0, 1.0], ready=ready, expected=(OutOfResources,))
+
+    assert verdict.not_raced == "no other candidate can be launched"
+
+
 def test_a_cpu_tolerates_larger_differences(monkeypatch: pytest.MonkeyPatch) -> None:
     """A CPU is noisier than a GPU. A loss of 7 % is within its noise, a loss of 12 % is not."""
     monkeypatch.setattr("tests.test_verify.PROBLEMS", [Problem("toy", "k", (), Device("CPU", "avx2", 8))])
@@ -208,6 +231,44 @@ def test_max_drift_fails_if_time_ends_before_any_race() -> None:
 
     assert section.gate is not None
     assert section.gate.failure == f"not one of 1 choice was raced: {TIME_OVER} (raise autotune_verify_seconds)"
+
+
+NO_HIT = "1 entry was loaded and no lookup was a hit, so no choice was raced"
+NOT_RACED = "drift of autotune choices not judged: not one was raced"
+
+
+@pytest.mark.parametrize(
+    ("changes", "failure", "skip_reason"),
+    [
+        ({}, NO_HIT, ""),
+        ({"incomplete_reason": "t.py::t was skipped", "is_only_skipped": True}, NO_HIT, ""),
+        ({"incomplete_reason": "-k selects tests"}, "", NOT_RACED),
+        ({"plan": FileDump(is_update=True)}, "", NOT_RACED),
+        ({"no_part_reason": "no GPU is visible"}, "", NOT_RACED),
+        ({"loaded": ()}, "", NOT_RACED),
+    ],
+)
+def test_max_drift_of_a_run_without_a_hit(changes: dict[str, Any], failure: str, skip_reason: str) -> None:
+    """The gate fails if the whole suite ran, as the gate on misses does if no test asked for the loaded caches.
+
+    A part of the suite may lack hits, and an update replaces the choices that do not fit.
+    """
+    missed = result(loaded=(("c", 1),), rows=(ProblemRow(PROBLEMS[0], Outcome.MISS),))
+
+    section = Verify(Share(), 1.0, Limit.parse("0")).build_section(result(missed, **changes))
+
+    assert section.gate is not None
+    assert (section.gate.failure, section.gate.skip_reason) == (failure, skip_reason)
+
+
+def test_a_report_has_no_tick_if_the_drift_is_not_judged() -> None:
+    """The gate on misses has passed, but the limit on drift judged nothing."""
+    hit = result(loaded=(("c", 1),), rows=(ProblemRow(PROBLEMS[0], Outcome.HIT),), gate=Gate(limit="0"))
+    section = Verify(Share(), 1.0, Limit.parse("0")).build_section(hit)
+
+    verdict = build_verdict(replace(hit, sections=(section,)))
+
+    assert (verdict.state, verdict.reason) == ("unjudged", NOT_RACED)
 
 
 def test_a_hit_that_its_tuner_cannot_race_is_reported() -> None:

@@ -18,7 +18,13 @@ from pytest_autotune.cache.wording import describe_count, describe_error, round_
 from pytest_autotune.modes import parse_part
 from pytest_autotune.modes.verify_race import Verdict, find_verdict
 from pytest_autotune.report.findings import build_finding
-from pytest_autotune.report.gate import Limit, explain_empty_run, explain_skipped_run, explain_unreachable_entries
+from pytest_autotune.report.gate import (
+    Limit,
+    explain_empty_run,
+    explain_skipped_run,
+    explain_unreachable_entries,
+    is_whole_suite,
+)
 from pytest_autotune.run.lookup import Lookup, Outcome
 from pytest_autotune.run.reporter import Reporter
 from pytest_autotune.run.result import Gate, ProblemRemark, RunResult, Section
@@ -237,8 +243,8 @@ class Verify(Mode):
         """Return the verdict on the limit of slower choices (``--autotune-max-drift``).
 
         The gate fails if too many choices are slower. It also fails if it could not judge the choices that it should
-        judge, because a gate that judged nothing must not pass. The gate is skipped if nothing was loaded, or if no
-        choice of this part was used.
+        judge, because a gate that judged nothing must not pass. The gate is skipped if nothing was loaded, if no choice
+        of this part was used, or if no used choice has a rival to race.
         """
         limit = self._limit
         if limit is None or result.gate.is_usage_error:
@@ -272,7 +278,22 @@ def _explain_unraced_run(result: RunResult, tally: Tally) -> str:
             return skipped_tests
     if result.loaded and not result.loaded_entry_count:
         return "no entry is loaded, so no choice was raced (add some with --autotune-update)"
-    return ""
+    return _explain_no_hits(result)
+
+
+def _explain_no_hits(result: RunResult) -> str:
+    """Return why a run of the whole suite fails in which no lookup was a hit. Empty for any other run.
+
+    The loaded choices of such a run fit none of its problems, for example because it ran on another GPU. An update is
+    not judged: it replaces the choices that do not fit.
+    """
+    has_hit = any(row.outcome is Outcome.HIT for row in result.rows)
+    if has_hit or not result.loaded or not is_whole_suite(result):
+        return ""
+    if result.no_part_reason or result.request.plan.is_update:
+        return ""
+    entries = describe_count(result.loaded_entry_count, "entry was", "entries were")
+    return f"{entries} loaded and no lookup was a hit, so no choice was raced"
 
 
 class NotRaced(NamedTuple):

@@ -26,6 +26,8 @@ from pytest_autotune.tuners.shared.candidates import LaunchError
 SLOWER_THRESHOLD = 0.05
 #: The reason for not counting a race.
 DISTURBED = "something else may have run on the device"
+#: The reason for not counting a race in which no candidate but the choice can be launched.
+NO_RIVAL = "no other candidate can be launched"
 #: The most time of one race. Long kernels differ less from launch to launch.
 LIMITS = Limits(each_us=50_000.0, all_us=300_000.0)
 
@@ -162,12 +164,16 @@ def _race_contest(contest: Contest, tuning: Tuning, threshold: float) -> RaceOut
     if ordered[0] not in racing:
         return "it cannot be launched"
     if len(racing) < 2:
-        return "no other candidate can be launched"
+        return NO_RIVAL
     runners = [runner_by_candidate[candidate] for candidate in racing]
     with tuning.measuring(contest.processor):
         started = HostTime.perf_counter()
         challenge = race_choice(contest.make_clock(), runners, threshold, contest.expected)
         outcome = replace(challenge.outcome, measured_s=HostTime.perf_counter() - started)
+    rival_results = challenge.results[1:]
+    if all(result.failed is not None for result in rival_results):
+        # Every rival failed in its launch, so the choice was compared with nothing.
+        return NO_RIVAL
     if challenge.winner is None:
         return outcome
     return replace(outcome, entry=_build_faster_entry(entry, tuning, racing, challenge))

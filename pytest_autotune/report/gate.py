@@ -250,7 +250,7 @@ def explain_empty_run(result: RunResult) -> str:
     if result.no_part_reason:
         # The caches are optional, and this machine cannot use them.
         return ""
-    if result.collected.incomplete_reason and not result.collected.is_only_skipped:
+    if not is_whole_suite(result):
         # The tests of the kernels may be in the part of the suite that did not run.
         return ""
     bypasses = ""
@@ -261,6 +261,11 @@ def explain_empty_run(result: RunResult) -> str:
     if reasons:
         text += f" ({reasons})"
     return text
+
+
+def is_whole_suite(result: RunResult) -> bool:
+    """Whether a run selected the whole suite and nothing but skips kept its tests from passing."""
+    return not result.collected.incomplete_reason or result.collected.is_only_skipped
 
 
 def explain_no_part(result: RunResult) -> str:

@@ -25,7 +25,7 @@ def build_verdict(result: RunResult) -> RunVerdict:
     """Return the verdict on a run: the first of these rules that applies.
 
     1. A run with a failure has failed.
-    2. A run whose gate judged nothing is unjudged, unless the run wrote its dump.
+    2. A run with a gate that judged nothing is unjudged, unless the run wrote its dump.
     3. A run whose gate judged its misses has passed.
     4. A run without such a gate has passed if its tests asked for kernels and an update has nothing to do.
     5. Any other run is unjudged.
@@ -35,8 +35,9 @@ def build_verdict(result: RunResult) -> RunVerdict:
         return RunVerdict("failed", "; ".join(result.failures))
     # The purpose of a run that writes a dump is the dump. Its counts say more than a gate that judged nothing.
     has_written_dump = result.dump is not None and bool(result.dump.written_to)
-    if gate.skip_reason and not has_written_dump:
-        return RunVerdict("unjudged", gate.skip_reason)
+    skip_reasons = [gate.skip_reason for gate in (gate, *result.gates_of_modes) if gate.skip_reason]
+    if skip_reasons and not has_written_dump:
+        return RunVerdict("unjudged", "; ".join(skip_reasons))
     has_judged_misses = bool(gate.limit) and not gate.skip_reason
     if has_judged_misses:
         return RunVerdict("passed", f"within the limit of {gate.limit} misses")

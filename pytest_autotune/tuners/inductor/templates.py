@@ -325,6 +325,10 @@ class TemplateRace:
             times_ms = self.benchmark(choices)
             if not math.isfinite(times_ms[winner]):
                 return "it did not run"
+            # Inductor gives a candidate that failed an infinite time.
+            finite_times_ms = list(filter(math.isfinite, times_ms.values()))
+            if len(finite_times_ms) < 2:
+                return "no other candidate can be launched"
             best = min(times_ms, key=times_ms.__getitem__)
             # A second measurement only decides about a decision that the first found slower.
             second_times_ms = times_ms
