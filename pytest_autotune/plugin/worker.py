@@ -34,13 +34,13 @@ from pytest_autotune.cache import stores
 from pytest_autotune.cache.codec import json_text
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.index import EntryIndex
-from pytest_autotune.cache.model import Entry, library_of
+from pytest_autotune.cache.model import Cache, Entry, library_of
 from pytest_autotune.cache.wording import to_one_line
 from pytest_autotune.plugin.completeness import IgnoredTestFiles
 from pytest_autotune.plugin.options import INPUT_KEY, MARKER
 from pytest_autotune.plugin.progress import ProgressFile
 from pytest_autotune.plugin.values import Options, path_argument
-from pytest_autotune.run.collected import END
+from pytest_autotune.run.collected import END, TEST_CACHE_ENTRY
 from pytest_autotune.run.lookup import NO_ENTRY, Lookup, Outcome
 from pytest_autotune.run.nearest import explain_miss
 from pytest_autotune.run.reporter import Progress
@@ -170,6 +170,8 @@ class TestProcess:
         self._disabled_tests: set[str] = set()
         #: The empty or absent caches that tests load in a run that writes, as a user types them.
         self._missing_caches: set[str] = set()
+        #: The caches of tests whose entries the log has, as a user types them.
+        self._reported_test_caches: set[str] = set()
         #: The error of the current test, which the session refused; empty if it refused nothing.
         self._refusal = ""
         self._run_exits = ExitStack()
@@ -332,12 +334,21 @@ class TestProcess:
         is_dump_path = dump is not None and argument.is_same_as(dump)
         if self._options.writes and not (cache.entries or is_dump_path or argument.location.url):
             self._missing_caches.add(argument.typed)
+        if self._options.writes and not (is_dump_path or argument.location.url):
+            self._report_test_cache(argument.typed, cache)
         # Missing entries belong to this cache. If it is the dump path, the dump of the run writes them.
         name = argument.typed
         if is_dump_path:
             name = ""
         self.session.add_cache(EntryIndex.from_caches([cache]), name)
         self.hooks.install()
+
+    def _report_test_cache(self, name: str, cache: Cache) -> None:
+        """Send the controller the entries of a test's own cache. If a test deletes the file, the update has them."""
+        if name not in self._reported_test_caches:
+            self._reported_test_caches.add(name)
+            for entry in cache.entries:
+                self.session.append_event(Event(TEST_CACHE_ENTRY, entry=entry, data={"cache": name}))
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self, item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:

@@ -384,7 +384,7 @@ def _describe_unchanged_dump(result: RunResult) -> str:
 def describe_dump(result: RunResult) -> str:
     """Return how many entries the dump has written to which path; empty if it has written nothing."""
     dump = result.dump
-    if dump is None:
+    if dump is None or dump.error:
         return ""
     if dump.remark:
         return f"{dump.path} {dump.remark}"
@@ -396,4 +396,7 @@ def describe_dump(result: RunResult) -> str:
     if dump.lost_comment_lines:
         lines = describe_count(dump.lost_comment_lines, "comment line")
         text += f"; {lines} of the old file left out, because a dump keeps no comments"
+    if dump.restored_count:
+        entries = describe_count(dump.restored_count, "entry")
+        text += f"; {entries} that the file lost during the run written again"
     return text

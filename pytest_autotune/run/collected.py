@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from operator import itemgetter
 
-from pytest_autotune.cache.model import Versions
+from pytest_autotune.cache.model import Entry, Identity, Versions
 from pytest_autotune.run.lookup import Lookup
 from pytest_autotune.workers.events import Event
 
 #: The kind of the last event of a process, with facts about the process.
 END = "end"
+#: The kind of an event with one entry of a cache that a test loads for itself.
+TEST_CACHE_ENTRY = "test-cache"
 #: The name of the only process of a run without workers, in events.
 ALONE = "main"
 
@@ -38,6 +41,7 @@ class Collected:
     :param hypothesis_tests: node ids of the tests whose arguments Hypothesis draws.
     :param disabled_tests: node ids of the tests whose marker bypasses the tuners.
     :param missing_caches: the caches that tests load, as they are typed, that had no entry; only in a run that writes.
+    :param test_cache_entries: a cache that tests load, as it is typed -> its entries; only in a run that writes.
     :param ignored_test_files: test files that a conftest.py kept pytest from collecting, relative to the rootdir.
     """
 
@@ -60,6 +64,7 @@ class Collected:
     hypothesis_tests: tuple[str, ...] = ()
     disabled_tests: tuple[str, ...] = ()
     missing_caches: tuple[str, ...] = ()
+    test_cache_entries: Mapping[str, tuple[Entry, ...]] = field(default_factory=dict)
     ignored_test_files: tuple[str, ...] = ()
     deselected_count: int = 0
 
@@ -142,11 +147,17 @@ def collect(events: Iterable[tuple[str, Event]], recovered: Iterable[tuple[str, 
     lookups: list[Lookup] = []
     mode_events: list[Event] = []
     last_events = _LastEvents()
+    test_caches: defaultdict[str, dict[Identity, Entry]] = defaultdict(dict)
     # The order of the processes is the same in each run. The events of a process keep their order.
     for process, event in sorted(events, key=itemgetter(0)):
         with suppress(ValueError, TypeError, KeyError, AttributeError):
             if event.kind == END:
                 last_events.add(event)
+                continue
+            if event.kind == TEST_CACHE_ENTRY:
+                # Each worker that runs a test of the cache sends its entries.
+                if event.entry is not None:
+                    test_caches[str(event.data["cache"])][event.entry.identity] = event.entry
                 continue
             lookup = Lookup.from_event(event)
             if lookup is None:
@@ -160,6 +171,7 @@ def collect(events: Iterable[tuple[str, Event]], recovered: Iterable[tuple[str, 
         lookups=tuple(lookups),
         recovered_lookups=_collect_recovered(recovered),
         mode_events=tuple(mode_events),
+        test_cache_entries={name: tuple(entries.values()) for name, entries in test_caches.items()},
     )
 
 

@@ -5,12 +5,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.locations import is_url
-from pytest_autotune.cache.model import Identity
+from pytest_autotune.cache.model import Cache, Entry, Identity
 from pytest_autotune.cache.stores.store import Store
 from pytest_autotune.run.collected import Collected
 from pytest_autotune.run.finish import finish_run
@@ -41,21 +41,62 @@ def dump_run(
         return result.with_dump(DumpOutcome(path))
     try:
         with store.open_for_update(removing=request.plan.prunes) as opened:
+            lost_entries: list[Entry] = []
             if opened.cache != initial.dump_cache:
-                # Another run has changed the store since this run began.
-                result = finish_run(settled, opened.cache)
+                # Another process, or a test, has changed the store since this run began.
+                if request.plan.restores_lost_entries:
+                    lost_entries = find_lost_entries(initial.dump_cache, opened.cache)
+                base = replace(opened.cache, entries=(*opened.cache.entries, *lost_entries))
+                result = finish_run(settled, base)
             updated = opened.write(result.merged.cache)
     except CacheError as error:
         message = f"{source}: {error}; {_keep_for_next_run(folder, collected)}"
         return result.with_dump(DumpOutcome(path, error=message))
+    if updated.is_refused:
+        # The user asked for this store, so a file beside it is not enough.
+        message = f"{source}: {path} {updated.beside}"
+        return result.with_dump(DumpOutcome(path, updated.written_to, updated.changed, error=message))
     dump = DumpOutcome(
         path,
         updated.written_to,
         updated.changed,
         remark=updated.beside,
         lost_comment_lines=updated.lost_comment_lines,
+        restored_count=_count_restored(lost_entries, result.merged.cache),
     )
     return result.with_dump(dump)
+
+
+def find_lost_entries(cache_before: Cache, cache_now: Cache) -> list[Entry]:
+    """Return the entries that a cache has lost during a run, for example because a test deleted its file.
+
+    An entry is not lost if another process has replaced it, by an entry of the same problem, or has renamed its kernel.
+
+    :param cache_before: the content when the run began.
+    :param cache_now: the content at the end of the run.
+    """
+    problems_before = {entry.problem for entry in cache_before.entries}
+    present_problems = {entry.problem for entry in cache_now.entries}
+    renamed_identities = set()
+    for entry in cache_now.entries:
+        if entry.problem not in problems_before:
+            renamed_identities.add(_without_kernel_name(entry))
+    lost_entries = []
+    for entry in cache_before.entries:
+        if entry.problem not in present_problems and _without_kernel_name(entry) not in renamed_identities:
+            lost_entries.append(entry)
+    return lost_entries
+
+
+def _without_kernel_name(entry: Entry) -> Identity:
+    """Return the identity of an entry with the same kernel name for all kernels; a renamed kernel keeps the rest."""
+    return Identity(replace(entry.problem, kernel="any"), entry.fingerprint)
+
+
+def _count_restored(lost_entries: Sequence[Entry], written: Cache) -> int:
+    """Return how many lost entries the dump has written again. The others belong to re-tuned or pruned problems."""
+    written_identities = {entry.identity for entry in written.entries}
+    return sum(entry.identity in written_identities for entry in lost_entries)
 
 
 def dump_test_caches(
@@ -82,7 +123,9 @@ def dump_test_caches(
     results = []
     for name in sorted(names):
         store = open_store(name)
-        old_identities = _read_identities(store)
+        loaded_cache = Cache(collected.test_cache_entries.get(name, ()))
+        # A test may have deleted the file after another test loaded it: the entries still belong to the cache.
+        old_identities = _read_identities(store).union(entry.identity for entry in loaded_cache.entries)
         collected_for_cache = _select_reports_of_cache(collected, name, old_identities)
         if not collected_for_cache.lookups and name not in collected.missing_caches:
             # The tests of this cache neither tuned nor used an entry for it.
@@ -92,7 +135,8 @@ def dump_test_caches(
             continue
         plan_of_cache = plan_dump(is_url(str(store)), scope, keeps_candidates=plan.keeps_candidates)
         cache_request = replace(request, plan=plan_of_cache)
-        results.append(dump_run(store, source, InitialCaches(), collected_for_cache, cache_request, folder))
+        initial = InitialCaches(dump_cache=loaded_cache)
+        results.append(dump_run(store, source, initial, collected_for_cache, cache_request, folder))
     return results
 
 

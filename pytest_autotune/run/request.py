@@ -56,6 +56,11 @@ class DumpPlan(ABC):
         """Whether the entry of a renamed kernel loses its old name."""
         return is_complete
 
+    @property
+    def restores_lost_entries(self) -> bool:
+        """Whether the dump writes entries again that the cache has lost since the run read it."""
+        return False
+
     @abstractmethod
     def build_base(self, loaded: Iterable[Cache], dump_cache: Cache) -> Cache:
         """Return the cache to merge the run's entries into.
@@ -126,6 +131,11 @@ class FileDump(DumpPlan):
     def writes(self) -> bool:
         return True
 
+    @property
+    def restores_lost_entries(self) -> bool:
+        """Always: a test may have deleted or emptied the file, and this run has the only copy of its entries."""
+        return True
+
     def build_base(self, loaded: Iterable[Cache], dump_cache: Cache) -> Cache:
         return dump_cache
 
@@ -161,6 +171,11 @@ class SharedDump(FileDump):
 
     Entries of the store may therefore belong to other runs: they stay, unless the user prunes.
     """
+
+    @property
+    def restores_lost_entries(self) -> bool:
+        """Never: no test deletes a store at a URL by mistake, and other runs may prune it at any time."""
+        return False
 
     @property
     def judges_unused(self) -> bool:

@@ -40,9 +40,10 @@ class DumpOutcome:
     :param path: as the user wrote it.
     :param written_to: the path that was written: another path if the file was locked; empty if none was written.
     :param is_changed: whether the bytes of the file changed.
-    :param error: why the file could not be written.
-    :param remark: why another path was written, and what to do with it.
+    :param error: why the dump path could not be written; with the other path, if another path was written.
+    :param remark: why another path was enough, or why nothing was written; only for a cache of a URL with an option.
     :param lost_comment_lines: the number of comment lines that the file had before, and does not have now.
+    :param restored_count: the number of entries that the file lost during the run, and that the dump wrote again.
     """
 
     path: str
@@ -51,6 +52,7 @@ class DumpOutcome:
     error: str = ""
     remark: str = ""
     lost_comment_lines: int = 0
+    restored_count: int = 0
 
 
 @dataclass(frozen=True)
@@ -197,15 +199,15 @@ class RunResult:
         This result was computed as if the dump was written. If no file was written, no entry changed: the result loses
         its changes, its recovered tunings and its entries that the dump left out.
         """
+        errors = self.errors
+        if dump.error:
+            errors = (*errors, dump.error)
         if dump.written_to:
             unused_entries = self.unused_entries
             if self.request.plan.prunes:
                 # The dump has removed the unused entries.
                 unused_entries = ()
-            return replace(self, dump=dump, unused_entries=unused_entries)
-        errors = self.errors
-        if dump.error:
-            errors = (*errors, dump.error)
+            return replace(self, dump=dump, unused_entries=unused_entries, errors=errors)
         merged = MergeResult(self.merged.cache, best_measurements=self.merged.best_measurements)
         return replace(self, dump=dump, merged=merged, recovered_count=0, left_out_entries=(), errors=errors)
 

@@ -7,7 +7,7 @@ runs without an :attr:`~pytest_autotune.run.collected.Collected.unasked_reason`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from pytest_autotune.cache.model import Device, Entry, Identity, Problem, is_tuner_named, library_of
 from pytest_autotune.run.collected import Collected
@@ -65,11 +65,11 @@ class CacheUsage:
 
     collected: Collected
     bypasses: tuple[Bypass, ...]
-    identities: set[Identity] = field(default_factory=set)
-    problems: set[Problem] = field(default_factory=set)
-    unserved_problems: set[Problem] = field(default_factory=set)
-    devices: set[Device] = field(default_factory=set)
-    asked_kernels: set[str] = field(default_factory=set)
+    identities: frozenset[Identity]
+    problems: frozenset[Problem]
+    unserved_problems: frozenset[Problem]
+    devices: frozenset[Device]
+    asked_kernels: frozenset[str]
 
     @classmethod
     def build(cls, collected: Collected, bypasses: Sequence[Bypass], lookups: Iterable[Lookup]) -> CacheUsage:
@@ -77,17 +77,25 @@ class CacheUsage:
 
         :param lookups: of all processes, with the facts that only a whole run knows.
         """
-        usage = cls(collected, tuple(bypasses))
+        identities = set()
+        problems = set()
+        unserved_problems = set()
         for lookup in lookups:
-            usage.identities.add(lookup.identity)
+            identities.add(lookup.identity)
             if lookup.entry is not None:
-                usage.identities.add(lookup.entry.identity)
-            usage.problems.add(lookup.problem)
+                identities.add(lookup.entry.identity)
+            problems.add(lookup.problem)
             if lookup.outcome is not Outcome.HIT:
-                usage.unserved_problems.add(lookup.problem)
-            usage.devices.add(lookup.problem.device)
-            usage.asked_kernels.add(lookup.problem.name)
-        return usage
+                unserved_problems.add(lookup.problem)
+        return cls(
+            collected,
+            tuple(bypasses),
+            identities=frozenset(identities),
+            problems=frozenset(problems),
+            unserved_problems=frozenset(unserved_problems),
+            devices=frozenset(problem.device for problem in problems),
+            asked_kernels=frozenset(problem.name for problem in problems),
+        )
 
     def may_need(self, problem: Problem) -> bool:
         """Whether a test of the run asked for a problem, or may have called its kernel without asking."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import textwrap
 
 import pytest
 
@@ -401,3 +402,24 @@ def test_a_fixture_requested_too_late_explains_the_remedy(serial_suite: Suite) -
         ["autotune_cache: the fixture was requested after the run began (name it as an argument of the test)"]
     )
     serial_suite.run("--autotune-dump=cache.textproto").assert_outcomes(passed=1)
+
+
+def test_an_update_keeps_a_markers_entries_that_a_test_removes(suite: Suite) -> None:
+    own = suite.folder / "own.textproto"
+    write(suite, "@load('own.textproto')\ndef test_own(tune): tune('lib.one'), tune('lib.two')")
+    suite.serial.run("--autotune-update")
+    assert own.read_text().count("entries {") == 2
+    test = """
+    import os
+    @load('own.textproto')
+    def test_own(tune):
+        tune('lib.one')
+        tune('lib.new')
+        os.remove('own.textproto')
+    """
+    write(suite, textwrap.dedent(test))
+
+    suite.run("--autotune-update").assert_outcomes(passed=1)
+
+    text = own.read_text()
+    assert [f'"lib.{name}"' in text for name in ("new", "one", "two")] == [True, True, True]

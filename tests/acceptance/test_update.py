@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from tests.conftest import Suite
@@ -255,3 +257,76 @@ def test_on_miss_error_is_not_judged_without_a_load(serial_suite: Suite, section
 
     assert result.ret == 0
     assert section(result)[-1] == "autotune cache misses not judged: nothing was loaded"
+
+
+LOST = "\ndef test_loses(tune):\n    tune('lib.other')\n    {loses}\n"
+
+
+@pytest.mark.parametrize("flags", [["--autotune-update"], ["--autotune-dump=cache.textproto"]], ids=["update", "dump"])
+@pytest.mark.parametrize(
+    "loses",
+    [
+        "import os; os.remove('cache.textproto')",
+        "open('cache.textproto', 'w').close()",
+        "text = open('cache.textproto').read(); open('cache.textproto', 'w').write(text[:text.rindex('entries {')])",
+    ],
+    ids=["deleted", "emptied", "shortened"],
+)
+def test_an_update_keeps_entries_that_a_test_removes(
+    serial_suite: Suite, section, flags: list[str], loses: str
+) -> None:
+    serial_suite.write(test_op=OPS.format(ms="1, 2, 3", more="")).dump()
+    # The tests ask for one of the three entries.
+    serial_suite.write(test_op=OPS.format(ms="3", more="") + LOST.format(loses=loses))
+
+    result = serial_suite.load(*flags)
+
+    assert result.ret == 0
+    text = serial_suite.cache.read_text()
+    assert sorted(re.findall(r'name: "M" int: (\d)', text)) == ["1", "2", "3"]
+    assert '"lib.other"' in text
+    (line,) = [line for line in section(result) if "lost during the run" in line]
+    assert "4 entries written to cache.textproto: 1 added, 3 unchanged; " in line
+    assert line.endswith(" that the file lost during the run written again")
+
+
+def test_an_update_keeps_what_another_process_changes(serial_suite: Suite, section) -> None:
+    """The other process replaces a stale entry, renames a kernel and adds an entry."""
+    first = "def test_first(tune): tune('lib.{name}', source='one'), tune('lib.stale', source='{source}')\n"
+    serial_suite.write(test_op=first.format(name="old", source="one")).dump()
+    changed = serial_suite.folder / "changed.textproto"
+    serial_suite.write(test_op=first.format(name="new", source="two") + "def test_more(tune): tune('lib.more')")
+    serial_suite.run("--autotune-dump=changed.textproto")
+    serial_suite.write(
+        test_op="def test_it(tune): import shutil; tune('lib.k'); shutil.copy('changed.textproto', 'cache.textproto')"
+    )
+
+    result = serial_suite.load("--autotune-update")
+
+    assert "4 entries written to cache.textproto: 1 added, 3 unchanged" in "\n".join(section(result))
+    text = serial_suite.cache.read_text()
+    assert set(changed.read_text().splitlines()) < set(text.splitlines())
+    assert "lib.old" not in text
+    assert "lost during" not in "\n".join(section(result))
+
+
+def test_a_dump_beside_its_path_fails_the_run(serial_suite: Suite, section) -> None:
+    """The next run with this dump path writes the tunings where they belong."""
+    serial_suite.write(test_op=OPS.format(ms="1, 2", more="")).dump()
+    good = serial_suite.cache.read_text()
+    damages = "\ndef test_damages(tune): tune('lib.other'); open('cache.textproto', 'a').write('}')\n"
+    serial_suite.write(test_op=OPS.format(ms="1", more="") + damages)
+
+    result = serial_suite.load("--autotune-update")
+
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    (error,) = [line for line in section(result) if line.startswith("ERROR")]
+    reason = "cache.textproto could not be locked or read"
+    written = f"3 entries written to {serial_suite.cache}.new: compare and rename it"
+    assert error == f"ERROR --autotune-load: {reason}; {written}"
+    assert (serial_suite.folder / "cache.textproto.new").read_text().count("entries {") == 3
+    serial_suite.cache.write_text(good)
+    serial_suite.write(test_op="def test_nothing(): pass")
+    again = serial_suite.load("--autotune-update")
+    assert again.ret == 0
+    assert "lib.other" in serial_suite.cache.read_text()

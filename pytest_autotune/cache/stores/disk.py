@@ -141,7 +141,7 @@ class FileStore:
         self._write(path, cache)
         entries = describe_count(len(cache.entries), "entry")
         reason = f"could not be locked or read; {entries} written to {path}: compare and rename it"
-        return UpdateOutcome(str(path), changed=True, beside=reason)
+        return UpdateOutcome(str(path), changed=True, beside=reason, is_refused=True)
 
 
 @dataclass(frozen=True)

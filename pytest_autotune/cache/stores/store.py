@@ -19,12 +19,14 @@ class UpdateOutcome:
     :param changed: whether any byte was written.
     :param beside: why another file was written, and how to go on with it; empty if the store was written.
     :param lost_comment_lines: the number of comment lines that the store's files had, and do not have now.
+    :param is_refused: another file was written although the user asked for the store itself.
     """
 
     written_to: str
     changed: bool
     beside: str = ""
     lost_comment_lines: int = 0
+    is_refused: bool = False
 
 
 class NotTakenError(CacheError):
