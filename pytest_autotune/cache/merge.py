@@ -1,4 +1,15 @@
-"""Merges a cache with the measurements of a run.
+"""Computes the cache that a test run writes: the entries of its cache file, merged with the entries of the run.
+
+- An entry holds the result of tuning a problem: usually a choice, the configuration to launch. A *failure* is an entry
+  that says "every candidate failed".
+- The *identity* of an entry is its problem (tuner, kernel, key and device) with its fingerprint (digests of the
+  kernel's code and of its candidates). A cache has at most one entry for each identity.
+- A *measured* entry comes from a tuning in this run. A *used* entry was loaded from a cache, and a tuner used it in
+  place of a tuning.
+- The *specializations* of an entry are the argument types for which its choice was compiled, as texts. They are its
+  field ``compiled``.
+- The *generation* of an entry counts how often it was replaced. If two caches have entries of the same identity, the
+  entry with the higher generation wins.
 
 The functions are pure, and no result depends on the order of the entries. :mod:`pytest_autotune.cache.combine` merges
 caches of several origins with each other.
@@ -15,8 +26,8 @@ from pytest_autotune.cache.diff import ChangeKind, Diff, compare_caches
 from pytest_autotune.cache.model import LAST_GENERATION, Cache, Entry, Identity, Problem
 from pytest_autotune.cache.ties import MeasuredEntry, keeps_entry, rank_measurements
 
-#: An entry keeps at most so many specializations. If it has more, the first of the sorted texts stay: the result must
-#: not depend on the order in which processes compiled them.
+#: An entry keeps at most so many specializations. If it has more, the first ones of the sorted texts stay, because the
+#: result must not depend on the order in which processes compiled them.
 MAX_SPECIALIZATIONS = 64
 
 
@@ -53,10 +64,10 @@ class MergeRules:
     """Options of a merge. Without them, a merge keeps as little as a complete run needs.
 
     :param keep_candidates: keep all candidates of a measured entry; else only its choice is kept.
-    :param keep_pruned: keep the entries of a re-tuned problem that differ only in the candidates that pruning left.
-        A test that asks for such an entry may not be a part of this run.
-    :param keep_other_fingerprints: keep all entries of a re-tuned problem that have another fingerprint. They belong to
-        other runs.
+    :param keep_pruned: if the run measured a problem, keep the cache's other entries of the problem that differ only in
+        the candidates that the kernel's pruning left. A test that asks for such an entry may not be a part of this run.
+    :param keep_other_fingerprints: if the run measured a problem, keep all other entries of the problem that the cache
+        has. They belong to other runs.
     :param replace_specializations: if the run has specializations for an entry, drop those that the cache had.
     """
 
@@ -73,16 +84,17 @@ def merge_run(
     dropped: Collection[Identity] = (),
     rules: MergeRules = MergeRules(),
 ) -> MergeResult:
-    """Merge the entries of a run into a cache. An identity is a problem with a fingerprint.
+    """Merge the entries of a run into a cache.
 
     - A used entry is added. If the cache has an entry of the same identity, the used entry replaces it.
     - A measured entry is added. If the cache has an entry of the same identity whose choice is still as good
       (:func:`~.ties.keeps_entry`), the cache's entry stays to the byte. Only its versions are renewed, if the tuner's
       library has another minor version now.
-    - The other entries of a re-tuned problem are removed, unless they were used: they belong to older code.
-    - "Every candidate failed" never replaces a used entry. It replaces a choice of the cache only if the run tried and
-      rejected that choice. Otherwise the cause of the failure may be transient.
+    - A failure never replaces a used entry. It replaces a choice of the cache only if the run tried and rejected that
+      choice. Otherwise the cause of the failure may be transient.
     - The specializations of all entries with the same identity and choice are united.
+    - The cache may have other entries of a problem that the run measured. They are removed, unless they were used: they
+      belong to older code.
     - All entries of other problems stay, unless they are to be dropped.
 
     :param base: the content of the file now.
@@ -92,50 +104,62 @@ def merge_run(
     """
     base_entries = {entry.identity: entry for entry in base.entries}
     ranked_by_identity = _rank_by_identity(measured)
-    run_entries = _merge_used(used, base_entries, rules)
-    run_entries.update(_merge_all_measured(ranked_by_identity, run_entries, base_entries, rules))
-    run_entries = _with_generations(run_entries, base_entries)
-    retuned_problems = {identity.problem for identity in ranked_by_identity}
-    remaining = _select_remaining(base_entries, run_entries, retuned_problems, dropped, rules)
-    entries = sorted([*remaining, *run_entries.values()], key=attrgetter("sort_key"))
+    # First the entries of the identities that the run used or measured, as the merged cache has them.
+    used_entries = _merge_all_used(used, base_entries, rules)
+    measured_entries = _merge_all_measured(ranked_by_identity, used_entries, base_entries, rules)
+    run_entries = _with_generations({**used_entries, **measured_entries}, base_entries)
+    # Then the entries of all other identities.
+    measured_problems = {identity.problem for identity in ranked_by_identity}
+    remaining_entries = _select_remaining(base_entries, run_entries, measured_problems, dropped, rules)
+    entries = sorted([*run_entries.values(), *remaining_entries], key=attrgetter("sort_key"))
     cache = replace(base, entries=tuple(entries))
     best_measurements = {identity: ranked[0].entry for identity, ranked in ranked_by_identity.items()}
     return MergeResult(cache, compare_caches(base, cache), best_measurements)
 
 
 def _rank_by_identity(measured: Iterable[MeasuredEntry]) -> dict[Identity, list[MeasuredEntry]]:
-    """Return the measurements of each identity. The best measurement is the first of its list."""
+    """Return the measurements of each identity, the best first. Several processes may have measured the same."""
     measurements_by_identity: defaultdict[Identity, list[MeasuredEntry]] = defaultdict(list)
     for measurement in measured:
         measurements_by_identity[measurement.entry.identity].append(measurement)
     return {identity: rank_measurements(rivals) for identity, rivals in measurements_by_identity.items()}
 
 
-def _merge_used(
+def _merge_all_used(
     used: Iterable[Entry], base_entries: Mapping[Identity, Entry], rules: MergeRules
 ) -> dict[Identity, Entry]:
-    """Return the entry that the cache keeps for each used entry, by identity.
-
-    Several loaded caches may each have an entry of the same identity, and the run may have used all of them.
-    """
-    merged: dict[Identity, Entry] = {}
+    """Return the entry that the merged cache has for each used identity."""
+    used_by_identity: defaultdict[Identity, list[Entry]] = defaultdict(list)
     for entry in sorted(used, key=attrgetter("sort_key")):
-        identity = entry.identity
-        old = base_entries.get(identity)
-        merged_before = merged.get(identity)
-        replaced = merged_before or old
-        if entry.is_failure and replaced is not None and not replaced.is_failure:
-            # A choice stays, because the cause of "every candidate failed" may be transient.
-            merged[identity] = replaced
+        used_by_identity[entry.identity].append(entry)
+    merged = {}
+    for identity, same_identity in used_by_identity.items():
+        merged[identity] = _merge_used(same_identity, base_entries.get(identity), rules)
+    return merged
+
+
+def _merge_used(used: Sequence[Entry], old: Entry | None, rules: MergeRules) -> Entry:
+    """Return the entry that the merged cache has for an identity that the run used.
+
+    :param used: the used entries of the identity. There are several if the run loaded several caches that have it.
+    :param old: the entry of the identity in the cache; None if the cache has none.
+    """
+    merged: Entry | None = None
+    for entry in used:
+        present = merged or old
+        if entry.is_failure and present is not None and not present.is_failure:
+            # The choice stays, because the cause of the failure may be transient.
+            merged = present
             continue
         kept = entry
         if entry == old:
-            # The old entry also has a generation and digests, which the comparison ignores. They stay.
+            # The old entry also has a generation and digests, which `==` ignores. They stay.
             kept = old
-        same_identity = [entry]
-        if merged_before is not None:
-            same_identity.append(merged_before)
-        merged[identity] = _with_specializations(kept, same_identity, old, rules)
+        run_entries = [entry]
+        if merged is not None:
+            run_entries.append(merged)
+        merged = _with_run_specializations(kept, run_entries, old, rules)
+    assert merged is not None
     return merged
 
 
@@ -145,10 +169,12 @@ def _merge_all_measured(
     base_entries: Mapping[Identity, Entry],
     rules: MergeRules,
 ) -> dict[Identity, Entry]:
-    """Return the entry that the cache keeps for each measured identity, unless a used entry stays in its place.
+    """Return the entry that the merged cache has for each measured identity.
+
+    An identity is left out if it was also used and its best measurement is a failure: the used entry stays.
 
     :param ranked_by_identity: the measurements of each identity, the best first.
-    :param used_entries: the entries that the run used, as the cache keeps them.
+    :param used_entries: the entries that the run used, as the merged cache has them.
     """
     merged: dict[Identity, Entry] = {}
     for identity, ranked in ranked_by_identity.items():
@@ -163,48 +189,48 @@ def _merge_all_measured(
 def _merge_measured(
     ranked: Sequence[MeasuredEntry], used_entry: Entry | None, old: Entry | None, rules: MergeRules
 ) -> Entry:
-    """Return the entry that the cache keeps for an identity that the run measured.
+    """Return the entry that the merged cache has for an identity that the run measured.
 
     :param ranked: the measurements of the identity, the best first.
     :param used_entry: the entry of the identity that the run used before; None if it used none.
     :param old: the entry of the identity in the cache; None if the cache has none.
     """
     best = ranked[0].entry
-    run_entries = [measurement.entry for measurement in ranked]
-    if used_entry is not None:
-        run_entries.append(used_entry)
-    is_rejected = any(measurement.has_rejected_entry for measurement in ranked)
-    if old is not None and keeps_entry(old, best, is_rejected):
-        kept = _with_news(old, best, rules)
+    is_old_rejected = any(measurement.has_rejected_entry for measurement in ranked)
+    if old is not None and keeps_entry(old, best, is_old_rejected):
+        kept = _with_renewed_details(old, best, rules)
     elif rules.keep_candidates:
         kept = best
     else:
         kept = without_candidates(best)
-    return _with_specializations(kept, run_entries, old, rules)
+    run_entries = [measurement.entry for measurement in ranked]
+    if used_entry is not None:
+        run_entries.append(used_entry)
+    return _with_run_specializations(kept, run_entries, old, rules)
 
 
-def _with_news(old: Entry, best: Entry, rules: MergeRules) -> Entry:
-    """Return an entry that the cache keeps, with the parts that a new measurement may renew.
+def _with_renewed_details(old: Entry, measured: Entry, rules: MergeRules) -> Entry:
+    """Return the cache's entry, whose choice stays, with the versions and candidates of a new measurement.
 
-    :param best: the new measurement, which found no better choice.
+    :param measured: the new measurement of the same identity, which found no better choice.
     """
-    if best.is_failure != old.is_failure:
+    if measured.is_failure != old.is_failure:
         # The new measurement failed, and says nothing about the choice that stays.
         return old
-    kept = old
-    has_other_version = old.versions.tuner_minor_version != best.versions.tuner_minor_version
-    if best.versions and has_other_version:
+    renewed = old
+    has_other_version = old.versions.tuner_minor_version != measured.versions.tuner_minor_version
+    if measured.versions and has_other_version:
         # With the old versions, each later run would report that the entry belongs to another version.
-        kept = replace(kept, versions=best.versions)
+        renewed = replace(renewed, versions=measured.versions)
     if rules.keep_candidates and not old.candidates:
-        kept = replace(kept, candidates=best.candidates)
-    return kept
+        renewed = replace(renewed, candidates=measured.candidates)
+    return renewed
 
 
 def _with_generations(
     run_entries: Mapping[Identity, Entry], base_entries: Mapping[Identity, Entry]
 ) -> dict[Identity, Entry]:
-    """Return the entries of a run, each with a generation that lets it replace the cache's entry."""
+    """Return the entries of a run, each with a generation with which it replaces the cache's entry."""
     entries = {}
     for identity, entry in run_entries.items():
         entries[identity] = _with_generation(entry, base_entries.get(identity))
@@ -212,9 +238,12 @@ def _with_generations(
 
 
 def _with_generation(entry: Entry, old: Entry | None) -> Entry:
-    """Return an entry with a generation that lets it replace an old entry in every later merge.
+    """Return an entry with a generation with which it wins over the old entry in every later merge of caches.
 
-    A new result needs the next generation. The same result needs at least the old generation.
+    If the result is new, that is the generation after the old one. If the result is the same, the old generation is
+    enough.
+
+    :param old: the entry of the same identity in the cache; None if the cache has none.
     """
     if old is None:
         return entry
@@ -240,28 +269,28 @@ def next_generation(old: Entry) -> int:
 
 def _select_remaining(
     base_entries: Mapping[Identity, Entry],
-    merged: Mapping[Identity, Entry],
-    retuned_problems: Set[Problem],
+    run_entries: Mapping[Identity, Entry],
+    measured_problems: Set[Problem],
     dropped: Collection[Identity],
     rules: MergeRules,
 ) -> list[Entry]:
     """Return the entries of the cache that stay as they are.
 
-    :param merged: the entries that replace entries of the cache or are added to it.
-    :param retuned_problems: the problems that the run tuned.
+    :param run_entries: the entries that replace entries of the cache or are added to it.
+    :param measured_problems: the problems that the run measured.
+    :param dropped: the identities of the entries to remove.
     """
-    unpruned_identities = {_without_pruning(identity) for identity in merged}
+    unpruned_identities = {_without_pruning(identity) for identity in run_entries}
     remaining = []
     for identity, entry in base_entries.items():
-        if identity in merged:
-            # The merged entry replaces this entry.
+        if identity in run_entries or identity in dropped:
             continue
-        if identity in dropped:
-            continue
-        if entry.problem not in retuned_problems or rules.keep_other_fingerprints:
+        if entry.problem not in measured_problems:
             remaining.append(entry)
-        elif rules.keep_pruned and _without_pruning(identity) in unpruned_identities:
-            # The entry belongs to the same code and list of candidates. Only the pruning differs.
+            continue
+        # The problem was measured with another fingerprint. So the entry belongs to older code, unless a rule keeps it.
+        differs_only_in_pruning = _without_pruning(identity) in unpruned_identities
+        if rules.keep_other_fingerprints or (rules.keep_pruned and differs_only_in_pruning):
             remaining.append(entry)
     return remaining
 
@@ -271,16 +300,18 @@ def _without_pruning(identity: Identity) -> Identity:
     return Identity(identity.problem, identity.fingerprint.without_pruning())
 
 
-def _with_specializations(entry: Entry, run_entries: Sequence[Entry], old: Entry | None, rules: MergeRules) -> Entry:
-    """Return an entry with the specializations of all entries with the same choice.
+def _with_run_specializations(
+    entry: Entry, run_entries: Sequence[Entry], old: Entry | None, rules: MergeRules
+) -> Entry:
+    """Return an entry with the specializations of the run, and with those of the cache unless the rules replace them.
 
     :param run_entries: the entries of the run with the same identity.
     :param old: the entry of the cache with the same identity; None if the cache has none.
     """
     if rules.replace_specializations:
-        replaced = with_specializations_of(replace(entry, compiled=()), run_entries)
-        if replaced.compiled:
-            return replaced
+        only_from_run = with_specializations_of(replace(entry, compiled=()), run_entries)
+        if only_from_run.compiled:
+            return only_from_run
         # The run compiled nothing for this choice, so the specializations of the cache stay.
     same_identity = list(run_entries)
     if old is not None:
@@ -297,15 +328,18 @@ def without_candidates(entry: Entry) -> Entry:
 
 
 def with_specializations_of(entry: Entry, same_identity: Iterable[Entry]) -> Entry:
-    """Return an entry with its specializations and those of other entries that have the same choice."""
+    """Return an entry with its own specializations and those of the other entries that have the same choice.
+
+    :param same_identity: entries with the identity of ``entry``. Entries with another choice do not count.
+    """
     if entry.choice is None:
         # Without a choice, nothing was compiled.
         return entry
-    texts = set(entry.compiled)
-    for rival in same_identity:
-        if rival.choice is not None and rival.choice.is_same_configuration(entry.choice):
-            texts.update(rival.compiled)
-    compiled = tuple(sorted(texts)[:MAX_SPECIALIZATIONS])
+    specializations = set(entry.compiled)
+    for other_entry in same_identity:
+        if other_entry.choice is not None and other_entry.choice.is_same_configuration(entry.choice):
+            specializations.update(other_entry.compiled)
+    compiled = tuple(sorted(specializations)[:MAX_SPECIALIZATIONS])
     if compiled == entry.compiled:
         return entry
     return replace(entry, compiled=compiled)
