@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 from dataclasses import replace
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem
 from pytest_autotune.report.html import build_page_data, to_html
 from pytest_autotune.report.naming import describe_problem
 from pytest_autotune.run.lookup import Outcome
-from pytest_autotune.run.result import DumpOutcome, Gate, RunResult
+from pytest_autotune.run.result import DumpOutcome, Gate, ProblemRemark, RunResult, Section
 from pytest_autotune.run.rows import ProblemRow
 from tests.results import result, tuned
 
@@ -122,6 +123,55 @@ def test_no_time_that_json_cannot_hold_is_in_the_data() -> None:
     shown = summary(1)
     row = replace(shown.rows[0], candidates=(candidate(64, float("nan")), candidate(128, float("inf"))))
     json.dumps(build_page_data(replace(shown, rows=(row,))), allow_nan=False)
+
+
+NODE = shutil.which("node")
+#: The parts of a browser's document that the page uses. The page's data is the first argument of the script.
+DOCUMENT = """
+class Element {
+  constructor(tag) { Object.assign(this, { tagName: tag, children: [], attributes: {}, dataset: {} }); }
+  style = { setProperty() {} };
+  append(...nodes) { this.children.push(...nodes); }
+  prepend(...nodes) { this.children.unshift(...nodes); }
+  replaceChildren(...nodes) { this.children = nodes; }
+  setAttribute(name, value) { this.attributes[name] = value; }
+  removeAttribute(name) { delete this.attributes[name]; }
+  addEventListener() {}
+  get textContent() { return this.text ?? this.children.map((child) => child.textContent ?? child).join(""); }
+  set textContent(text) { this.text = text; }
+}
+const elements = { data: new Element("script"), facts: new Element("dl"), main: new Element("main") };
+elements.data.textContent = require("fs").readFileSync(process.argv[2], "utf8");
+global.document = {
+  createElement: (tag) => new Element(tag),
+  createElementNS: (space, tag) => new Element(tag),
+  getElementById: (id) => elements[id],
+  querySelectorAll: () => [],
+  addEventListener() {},
+  documentElement: new Element("html"),
+};
+"""
+
+
+@pytest.mark.skipif(NODE is None, reason="needs Node.js")
+def test_the_page_lists_the_findings_of_the_terminal(tmp_path: Path) -> None:
+    """The script reads the fields that the data has: a name that only one side knows ends the script or is shown."""
+    shown = summary(120)
+    remark = ProblemRemark("the choice takes 1.2 x", {}, "slower")
+    section = Section("verify", "all", problem_remarks={shown.rows[2].problem: remark})
+    data = tmp_path / "data.json"
+    data.write_text(json.dumps(build_page_data(replace(shown, sections=(section,)))))
+    page_script = (files("pytest_autotune.report.html") / "page.js").read_text()
+    script = tmp_path / "script.js"
+    script.write_text(f"{DOCUMENT}{page_script}\nconsole.log(elements.main.textContent);")
+
+    done = subprocess.run([str(NODE), str(script), str(data)], capture_output=True, text=True, timeout=60)
+
+    assert done.stderr == ""
+    assert "verify: the choice takes 1.2 x" in done.stdout
+    assert "undefined" not in done.stdout
+    assert "misstoy:lib.ops.kernel_16" in done.stdout, "a group of six problems"
+    assert "and 5 more tests" in done.stdout
 
 
 BROWSER = shutil.which("chromium") or shutil.which("google-chrome")

@@ -234,7 +234,11 @@ def _describe_reports(reports: Sequence[ProcessReport], has_unused_gate: bool) -
             test_counts.update(collected.test_counts)
             if has_unused_gate and collected.not_passed_reason:
                 lines.append(f"{report.path}: not complete: {collected.not_passed_reason}")
-    return [f"{describe_count(len(reports), 'report')}: {describe_test_counts(test_counts)}", *lines]
+    tests = describe_test_counts(test_counts)
+    if reports and all(report.no_part_reason for report in reports):
+        # Their tests are not counted. They may have run, but they used no cache.
+        tests = "no process took part"
+    return [f"{describe_count(len(reports), 'report')}: {tests}", *lines]
 
 
 def _describe_result(result: RunResult) -> list[str]:

@@ -9,6 +9,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Generator, Iterable, Sequence
+from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
 
@@ -45,12 +46,22 @@ _LOAD_REMEDY = "add --autotune-load=PATH"
 _INI_LOAD_REMEDY = f"{_LOAD_REMEDY}; an empty --autotune-load= loads nothing on purpose"
 
 
-class Completeness:
-    """Reads the reports of a run, and remembers the first reasons why the run is not complete.
+@dataclass(frozen=True)
+class Shortfall:
+    """The first reason why a run was not complete, or why a selected test did not pass.
 
-    Attributes: ``first_skip``, the first test that was skipped or failed as expected: ``a.py::test_b was skipped``.
-    The text is empty if there is no such test.
+    :param reason: in words; empty if there is none.
+    :param is_skip: the reason is a test that was skipped or failed as expected.
+    :param is_ignored_file: the reason is a test file that was not collected.
     """
+
+    reason: str = ""
+    is_skip: bool = False
+    is_ignored_file: bool = False
+
+
+class Completeness:
+    """Reads the reports of a run, and remembers the first reasons why the run is not complete."""
 
     def __init__(self, options: Options) -> None:
         self._options = options
@@ -59,7 +70,8 @@ class Completeness:
         self._first_collection_error = ""
         #: (node id, outcome in pytest's words). A test has two outcomes if it passes and its teardown fails.
         self._outcomes: set[tuple[str, str]] = set()
-        self.first_skip = ""
+        #: The first test that was skipped or failed as expected: ``a.py::test_b was skipped``; empty if there is none.
+        self._first_skip = ""
 
     def add_report(self, report: pytest.TestReport | pytest.CollectReport) -> None:
         """Read the report of one phase of a test, or of a collector."""
@@ -72,11 +84,11 @@ class Completeness:
         elif report.failed and not self._first_collection_error:
             self._first_collection_error = f"{report.nodeid} could not be collected"
         # Pytest reports a test that failed as expected as skipped.
-        if report.skipped and not self.first_skip:
+        if report.skipped and not self._first_skip:
             event = "was skipped"
             if hasattr(report, "wasxfail"):
                 event = "failed as expected"
-            self.first_skip = f"{report.nodeid} {event}"
+            self._first_skip = f"{report.nodeid} {event}"
         outcome = _read_outcome(report)
         if outcome:
             self._outcomes.add((report.nodeid, outcome))
@@ -86,10 +98,10 @@ class Completeness:
         """The number of tests by outcome, as pytest counts them."""
         return Counter(outcome for _, outcome in self._outcomes)
 
-    def describe_incompleteness(
+    def find_shortfall(
         self, session: pytest.Session, exitstatus: int, crashed_workers: Sequence[str], collected: Collected
-    ) -> str:
-        """Return the first reason why the run was not complete; empty if it was complete.
+    ) -> Shortfall:
+        """Return the first reason why the run was not complete; without a reason if it was complete.
 
         :param session: pytest's session.
         :param exitstatus: pytest's exit status, as far as it is known.
@@ -98,23 +110,25 @@ class Completeness:
         """
         breakdown = self._describe_breakdown(session, exitstatus, crashed_workers)
         if breakdown:
-            return breakdown
+            return Shortfall(breakdown)
         selection = describe_selection(session.config) or _describe_outer_cache(session.config, self._options)
         if selection:
-            return selection
+            return Shortfall(selection)
         if collected.deselected_count:
-            return describe_count(collected.deselected_count, "test deselected", "tests deselected")
-        return self._describe_first_not_passed(session, collected)
+            return Shortfall(describe_count(collected.deselected_count, "test deselected", "tests deselected"))
+        return self._find_first_not_passed(session, collected)
 
-    def describe_not_passed(
+    def find_not_passed(
         self, session: pytest.Session, exitstatus: int, crashed_workers: Sequence[str], collected: Collected
-    ) -> str:
-        """Return the first reason why a test that was selected did not pass; empty if all passed.
+    ) -> Shortfall:
+        """Return the first reason why a test that was selected did not pass; without a reason if all passed.
 
-        The parameters are those of :meth:`describe_incompleteness`.
+        The parameters are those of :meth:`find_shortfall`.
         """
         breakdown = self._describe_breakdown(session, exitstatus, crashed_workers)
-        return breakdown or self._describe_first_not_passed(session, collected)
+        if breakdown:
+            return Shortfall(breakdown)
+        return self._find_first_not_passed(session, collected)
 
     def _describe_breakdown(self, session: pytest.Session, exitstatus: int, crashed_workers: Sequence[str]) -> str:
         """Return the event that kept tests from running, such as Ctrl-C, a crash or a collection error; else empty."""
@@ -127,37 +141,29 @@ class Completeness:
             return f"worker {crashed_workers[0]} crashed"
         return self._first_collection_error
 
-    def _describe_first_not_passed(self, session: pytest.Session, collected: Collected) -> str:
+    def _find_first_not_passed(self, session: pytest.Session, collected: Collected) -> Shortfall:
         """Return the first test that failed, was skipped or did not run, or the first test file that was ignored.
 
-        The text is empty if all tests passed.
+        The result has no reason if all tests passed.
         """
         if self._first_failure:
-            return self._first_failure
+            return Shortfall(self._first_failure)
         if session.shouldfail:
             # A plugin can end the run without a failed test.
-            return "the run stopped early"
+            return Shortfall("the run stopped early")
         # Xdist's controller has no items, only their number.
         items: Sequence[pytest.Item] = getattr(session, "items", ())
         # With --keep-duplicates several items may be the same test, which counts once.
         collected_count = len({item.nodeid for item in items}) or session.testscollected
         missing_count = collected_count - len(self._tests_run)
         if missing_count > 0:
-            return f"{missing_count} of {collected_count} tests did not run"
-        return self._describe_first_skip(collected)
-
-    def _describe_first_skip(self, collected: Collected) -> str:
-        """Return the first test file that was ignored, or the first test that was skipped; empty if there is none."""
+            return Shortfall(f"{missing_count} of {collected_count} tests did not run")
         if collected.ignored_test_files:
-            return f"{collected.ignored_test_files[0]} was not collected (collect_ignore or pytest_ignore_collect)"
-        return self.first_skip
-
-    def has_only_skips(self, not_passed_reason: str, collected: Collected) -> bool:
-        """Whether skips are the only reason why tests did not pass: no test failed, and all tests ran.
-
-        :param not_passed_reason: the text of :meth:`describe_not_passed`, which names failures before skips.
-        """
-        return bool(not_passed_reason) and not_passed_reason == self._describe_first_skip(collected)
+            reason = f"{collected.ignored_test_files[0]} was not collected (collect_ignore or pytest_ignore_collect)"
+            return Shortfall(reason, is_ignored_file=True)
+        if self._first_skip:
+            return Shortfall(self._first_skip, is_skip=True)
+        return Shortfall()
 
 
 def _read_outcome(report: pytest.TestReport | pytest.CollectReport) -> str:

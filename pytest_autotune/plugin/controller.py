@@ -322,19 +322,16 @@ class Controller:
             lines = describe_count(damaged_count_before, "line")
             self._notes.append(f"{lines} of the logs of earlier runs cannot be read")
         collected = collect(events, recovered_events)
-        incomplete_reason = self._completeness.describe_incompleteness(
-            session, exitstatus, self._crashed_workers, collected
-        )
-        not_passed_reason = self._completeness.describe_not_passed(
-            session, exitstatus, self._crashed_workers, collected
-        )
+        shortfall = self._completeness.find_shortfall(session, exitstatus, self._crashed_workers, collected)
+        not_passed = self._completeness.find_not_passed(session, exitstatus, self._crashed_workers, collected)
         return replace(
             collected,
             crashed_workers=tuple(sorted(self._crashed_workers)),
-            incomplete_reason=incomplete_reason,
-            not_passed_reason=not_passed_reason,
-            has_only_skips=self._completeness.has_only_skips(not_passed_reason, collected),
-            is_only_skipped=bool(incomplete_reason) and incomplete_reason == self._completeness.first_skip,
+            incomplete_reason=shortfall.reason,
+            not_passed_reason=not_passed.reason,
+            # The first failure is found before any skip, so a skip is the reason only if no test failed.
+            has_only_skips=not_passed.is_skip or not_passed.is_ignored_file,
+            is_only_skipped=shortfall.is_skip,
             is_interrupted=was_interrupted(session, exitstatus),
             test_counts=self._completeness.test_counts,
             notes=(*self._notes, *collected.notes),

@@ -143,7 +143,9 @@ def test_the_joint_gate_counts_processes_that_took_no_part(
     assert json.loads(report.read_text())["took_no_part"] == "no GPU is visible"
 
     assert main([*gate, "--expect=1"]) == 1
-    assert "FAILED: no process took part: no GPU is visible" in capsys.readouterr().out
+    output = capsys.readouterr().out
+    assert "\n1 report: no process took part\n" in output
+    assert "FAILED: no process took part: no GPU is visible" in output
     serial_suite.run(OPTIONAL, "--autotune-report=reports/", "test_lib.py")
     assert main([*gate, "--expect=2"]) == 0
     serial_suite.run("--autotune-load=gone.textproto?optional", "--autotune-report=reports/", "test_lib.py")

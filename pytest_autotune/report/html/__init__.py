@@ -124,8 +124,9 @@ class _CandidateEncoder:
 def _describe_row(result: RunResult, row: ProblemRow) -> dict[str, Any]:
     """Return the fields of a problem that are not in the JSON report, and its key in words.
 
-    - ``found``: the first word that a mode has for the problem, such as ``slower``. The page counts and filters by it.
-    - ``said``: the full remarks of all modes.
+    - ``mode_word``: the first word that a mode has for the problem, such as ``slower``. The page counts and filters by
+      it.
+    - ``mode_remarks``: the full remarks of all modes.
     - ``tie``: the fraction of the best time by which a choice may be slower and still stay.
     """
     first_word = ""
@@ -144,8 +145,8 @@ def _describe_row(result: RunResult, row: ProblemRow) -> dict[str, Any]:
     return {
         "key": describe_key(row.problem.key),
         "versions": str(row.versions),
-        "found": first_word,
-        "said": "; ".join(remarks),
+        "mode_word": first_word,
+        "mode_remarks": "; ".join(remarks),
         "tie": kept_choice_tolerance(row.problem.device, min(times_us, default=0.0)),
     }
 

@@ -79,7 +79,7 @@
     const { name, arch } = devices[lookup.device];
     row.device = `${name} (${arch})`;
     row.isInterpreted = arch === "interpreter";
-    const words = [row.outcome, row.name, row.key, row.device, row.label, row.reason, row.said];
+    const words = [row.outcome, row.name, row.key, row.device, row.label, row.reason, row.mode_remarks];
     row.words = [...words, configuration(row.choice), ...row.tests].join("\n").toLowerCase();
     return row;
   });
@@ -184,8 +184,8 @@
   const kernelCell = ({ tuner, kernel }) => nameCell(kernel, ".", tuner);
   const keyCell = (row) => clamped(row.key, "code quiet");
   function why(row) {
-    const found = row.found ? el("small", { class: "reason stale" }, row.said) : null;
-    return [row.reason ? el("small", { class: `reason ${row.outcome}` }, row.reason) : null, found];
+    const remarks = row.mode_word ? el("small", { class: "reason stale" }, row.mode_remarks) : null;
+    return [row.reason ? el("small", { class: `reason ${row.outcome}` }, row.reason) : null, remarks];
   }
 
   const testCell = (test) => nameCell(test, "::");
@@ -266,7 +266,7 @@
     const facts = [
       ["Key", row.key], ["Device", row.device], ["Why", row.reason], ["Known as", row.label],
       ["Asked by", row.tests.join(", ")], ["Choice", configuration(row.choice)], ["Moved from", row.moved_from],
-      ["Tuned with", row.versions], ["Found", row.said],
+      ["Tuned with", row.versions], ["Remarks", row.mode_remarks],
       ["Measured", row.disturbed ? "disturbed: something else may have run on the device" : ""],
     ].filter(([, text]) => text);
     const list = facts.flatMap(([name, text]) => [el("dt", {}, name), el("dd", { class: "code" }, text)]);
@@ -304,8 +304,8 @@
   });
 
   const isOf = { tuned: (row) => row.tuned !== null && !row.became };
-  const found = [...new Set(rows.map((row) => row.found).filter(Boolean))];
-  for (const name of found) isOf[name] = (row) => row.found === name;
+  const modeWords = [...new Set(rows.map((row) => row.mode_word).filter(Boolean))];
+  for (const name of modeWords) isOf[name] = (row) => row.mode_word === name;
   for (const outcome of OUTCOMES) isOf[outcome] = (row) => row.outcome === outcome;
 
   function refresh() {
@@ -353,7 +353,7 @@
     const { counts } = report;
     const known = OUTCOMES.filter((name) => counts[name] || (report.judged && name === "hit"));
     const tiles = [...known.map((name) => tile(name, counts[name])), tile("tuned", counts.tuned)];
-    tiles.push(...found.map((name) => tile(name, rows.filter(isOf[name]).length)));
+    tiles.push(...modeWords.map((name) => tile(name, rows.filter(isOf[name]).length)));
     const others = ["failed", "unrecorded", "fallback", "unused", "untracked"].filter((name) => counts[name]);
     tiles.push(...others.map((name) => fact(number(counts[name]), name)));
     if (counts.tuned) tiles.push(fact(seconds(report.tuning_seconds), "of tuning"));
@@ -391,14 +391,15 @@
   // As the terminal has them: many problems of one kernel are one row.
   function findings() {
     const tested = (one) => (one.test ? [link(one.test, () => look({ words: one.test }), "link code"),
-      one.more_tests ? quiet(` and ${count(one.more_tests, "more test")}`) : ""] : "");
+      one.other_test_count ? quiet(` and ${count(one.other_test_count, "more test")}`) : ""] : "");
     const table = sortedTable({
       label: "To look at",
       columns: [
         { title: "", value: (one) => one.at, cell: (one) => word(one.word.toLowerCase()) },
         { title: "Problem", value: (one) => one.problem, cell: (one) => code(one.problem) },
-        { title: "Problems", number: true, value: (one) => one.count, cell: (one) => number(one.count) },
-        { title: "Why", value: (one) => one.what, cell: (one) => one.what },
+        { title: "Problems", number: true, value: (one) => one.problem_count,
+          cell: (one) => number(one.problem_count) },
+        { title: "Why", value: (one) => one.text, cell: (one) => one.text },
         { title: "Test", value: (one) => one.test, cell: tested },
       ],
     });
