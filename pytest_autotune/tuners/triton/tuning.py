@@ -1,5 +1,10 @@
 """One search for the choice of a call: a race, or Triton's own benchmark. The module also races a loaded choice.
 
+A call is a launch for which Triton's memory has no choice. Its candidates are Triton's ``Config`` objects. A cache
+entry keeps each as a :class:`Candidate`, whose params are the values that the config gives to the kernel.
+
+In a race, :class:`Race` launches all candidates in turns. Triton's own benchmark measures them one after the other.
+
 :mod:`.choosing` decides that a call needs a search, and :mod:`.compiling` compiles the candidates.
 """
 
@@ -96,7 +101,8 @@ class ConfigLauncher:
 def build_runner(call: Call, config: Any, code: Hashable = None) -> Runner:
     """Return the runner of a candidate.
 
-    :param code: see :class:`Runner`.
+    :param code: equal for candidates with the same machine code, of which the race launches only the first; None if
+        the code is not known.
     """
     launcher = ConfigLauncher(call, config)
     return Runner(launcher.run, launcher.before_launch, launcher.after_launch, code=code)
@@ -109,24 +115,25 @@ _DISTURBED = "a candidate failed, perhaps because another thread launched an int
 
 
 @dataclass(frozen=True)
-class _Measurements:
-    """The results of a search's measurements except the times, which the autotuner keeps.
+class _ErrorsAndLabels:
+    """The facts about measured candidates that stand beside their times. The autotuner itself keeps the times.
 
-    :param errors: the error of each candidate that failed, by config.
-    :param labels: words about the measurement of each candidate that raced, by config: ``+-0.05 us, 60 of 61 runs``.
+    :param error_by_config: the error of each candidate that failed.
+    :param label_by_config: words about the measurement of each candidate that raced: ``+-0.05 us, 60 of 61 runs``.
     """
 
-    errors: Mapping[Any, BaseException]
-    labels: Mapping[Any, str] = field(default_factory=dict)
+    error_by_config: Mapping[Any, BaseException]
+    label_by_config: Mapping[Any, str] = field(default_factory=dict)
 
 
 class CallSearch:
     """One search for a call: compiles and measures the candidates, and records the choice.
 
-    The user of this class calls :meth:`race`. If the candidates cannot race, Triton benchmarks them in the context
-    :meth:`benchmarking`. Afterwards the user calls :meth:`record_benchmark`, or :meth:`record_error` after an error.
+    :mod:`.choosing` first calls :meth:`race`. If the candidates cannot race, it has Triton benchmark them in the
+    context :meth:`benchmarking`. It then calls :meth:`record_benchmark`, or :meth:`record_error` after an error.
 
     :param configs: the candidates that pruning left.
+    :param tuning: the session's object for this search, which records the result.
     :param is_compiled: whether candidates can be compiled without a launch.
     :param interpreted_lookups: the number of lookups of interpreted kernels, by the identifier of their thread; None if
         this kernel is not interpreted.
@@ -146,18 +153,22 @@ class CallSearch:
         self._configs = configs
         self._tuning = tuning
         self._is_compiled = is_compiled
-        self._arguments = call.autotuner.nargs
-        self._interpreted_search = None
+        #: The object in which Triton keeps the arguments of the launch, to recognize a launch of another thread.
+        self._triton_arguments = call.autotuner.nargs
+        #: Watches for launches of other threads; None for a compiled kernel, which such launches do not disturb.
+        self._interpreted_search: interpreter.InterpretedSearch | None = None
         if interpreted_lookups is not None:
             self._interpreted_search = interpreter.InterpretedSearch(interpreted_lookups)
         #: The contexts that are open while Triton benchmarks: the measurement on the device, and the noting of errors.
-        self._benchmark_exits = ExitStack()
+        self._benchmark_contexts = ExitStack()
+        #: The error of each candidate that failed in Triton's benchmark, by config.
         self._benchmark_errors: dict[Any, BaseException] = {}
 
     def race(self, session: Session) -> bool:
         """Compile the candidates, race them and record the choice.
 
-        :returns: whether the candidates raced. If they did, the choice is in the autotuner's memory.
+        :returns: whether the candidates raced. If they did, the choice is in the autotuner's memory. If not, Triton
+            has to benchmark the candidates.
         :raises LaunchError: for an error that Triton's own benchmark would raise, too. Triton's benchmark takes only
             some errors for the failure of a single candidate.
         """
@@ -165,7 +176,7 @@ class CallSearch:
         if not self._is_compiled:
             return False
         compile_candidates(self._call, self._configs, session, self._tuning)
-        codes = load_ahead(self._call, self._configs)
+        code_by_config = load_ahead(self._call, self._configs)
         # A race waits for its launches, which is an error while the stream captures a CUDA graph.
         if stream_is_capturing():
             return False
@@ -175,148 +186,152 @@ class CallSearch:
             return False
         try:
             with self._tuning.measuring():
-                results = self._launch_race(clocks, codes)
+                result_by_config = self._launch_race(clocks, code_by_config)
         except LaunchError as error:
             self.record_error(error.kernel_error)
             raise
-        self._record(_build_measurements(results, self._configs))
+        self._record(_list_errors_and_labels(result_by_config, self._configs))
         return True
 
     @contextmanager
     def benchmarking(self) -> Iterator[None]:
         """Hold the device for this measurement, and note the errors of candidates, while Triton benchmarks them."""
-        with self._benchmark_exits as exits:
-            exits.enter_context(self._tuning.measuring())
+        with self._benchmark_contexts as contexts:
+            contexts.enter_context(self._tuning.measuring())
             noting = noted_failures(self._autotuner, self._tuning, len(self._configs))
-            self._benchmark_errors = exits.enter_context(noting)
+            self._benchmark_errors = contexts.enter_context(noting)
             yield
 
     def record_benchmark(self) -> None:
         """Record the result of Triton's benchmark, which left its choice in the autotuner's memory."""
-        self._benchmark_exits.close()
-        self._record(_Measurements(self._benchmark_errors))
+        # The device is free again, and the autotuner has back its own do_bench, which _record looks at.
+        self._benchmark_contexts.close()
+        self._record(_ErrorsAndLabels(self._benchmark_errors))
 
     def record_error(self, error: Exception) -> None:
-        """Record the error that ended the search. The entry says that every candidate failed.
+        """Record that every candidate failed, with the error that ended the search as the reason.
 
         Nothing is recorded if the error may have a cause that the next run does not have.
         """
         # The error is transient, such as a lack of memory.
         if not fails_again(error):
             return
-        # A call in another thread replaced the arguments, and they may have caused the error.
+        # Another thread launched the same kernel. Triton keeps the arguments of both launches in the same attribute, so
+        # the arguments of the other launch may have caused the error.
         if not self._has_own_arguments():
             return
-        # A launch in another thread may have caused the error.
+        # The kernel is interpreted, and a launch in another thread may have caused the error.
         if self._may_be_disturbed():
             return
         self._tuning.record_failure([describe_failure(error)])
 
     def _has_own_arguments(self) -> bool:
-        """Whether the autotuner still has the arguments of this call. A call in another thread replaces them."""
-        return self._arguments is not None and self._autotuner.nargs is self._arguments
+        """Whether the autotuner still has the arguments of this call. A launch in another thread replaces them."""
+        return self._triton_arguments is not None and self._autotuner.nargs is self._triton_arguments
 
     def _may_be_disturbed(self) -> bool:
         """Whether an interpreted launch in another thread may have made candidates of this search fail."""
         return self._interpreted_search is not None and self._interpreted_search.may_be_disturbed()
 
-    def _launch_race(self, clocks: DriverClocks, codes: Mapping[Any, Hashable]) -> Mapping[Any, CandidateResult]:
+    def _launch_race(
+        self, clocks: DriverClocks, code_by_config: Mapping[Any, Hashable]
+    ) -> Mapping[Any, CandidateResult]:
         """Race the candidates, and leave the autotuner in the state that Triton's own benchmark would leave.
 
-        :param codes: the code of each candidate. If several candidates have equal code, the race launches the first.
-        :returns: the result of each candidate.
+        :param code_by_config: the code of each candidate; see :func:`build_runner`.
+        :returns: the result of each candidate, by config.
         """
         started_s = HostTime.time()
         race = Race(clocks.make_clock(), expected=autotuners.list_candidate_errors(), progress=self._tuning.report_race)
-        race.probe([build_runner(self._call, config, codes.get(config)) for config in self._configs])
-        race_results = race.finish()
+        race.probe([build_runner(self._call, config, code_by_config.get(config)) for config in self._configs])
+        results = race.finish()
         if race.disturbed:
             self._tuning.mark_disturbed()
-        results = _map_first_results(self._configs, race_results)
-        times_ms = {config: result.time_us / 1000 for config, result in results.items()}
         # If every candidate failed, Triton's own benchmark leaves the first candidate as the choice.
         choice = self._configs[0]
-        if any(result.measured for result in race_results):
+        if any(result.measured for result in results):
             choice = self._configs[race.choice]
+        result_by_config: dict[Any, CandidateResult] = {}
+        for config, result in zip(self._configs, results, strict=True):
+            # If the list holds a config twice, the race launched only the first.
+            result_by_config.setdefault(config, result)
+        times_ms = {config: result.time_us / 1000 for config, result in result_by_config.items()}
         self._call.adopt(choice, times_ms, HostTime.time() - started_s)
-        return results
+        return result_by_config
 
-    def _record(self, measurements: _Measurements) -> None:
-        """Record the choice that is in the autotuner's memory.
+    def _record(self, measured: _ErrorsAndLabels) -> None:
+        """Record the choice and the times that a race or Triton's benchmark left in the autotuner.
 
-        If later runs could not use the choice, record a failure, or report why nothing is recorded.
+        If every candidate failed, or the choice may be wrong, record a failure, or report why nothing is recorded.
         """
-        timings: Mapping[Any, object] = self._autotuner.configs_timings
-        times_ms = {config: _median_ms(timings.get(config)) for config in self._configs}
+        triton_timings: Mapping[Any, object] = self._autotuner.configs_timings
+        times_ms = {config: _median_ms(triton_timings.get(config)) for config in self._configs}
+        some_failed = not all(map(math.isfinite, times_ms.values()))
         # Another thread may have made a candidate fail that would be the fastest. The choice may then be wrong.
-        if self._may_be_disturbed() and not all(map(math.isfinite, times_ms.values())):
+        if some_failed and self._may_be_disturbed():
             self._tuning.not_recorded(_DISTURBED)
             return
         choice = self._autotuner.cache[self._call.tuning_key]
-        # Every candidate failed. Triton takes the first candidate as the choice then.
+        # The choice has no time. Triton chooses such a candidate only if every candidate failed.
         if not math.isfinite(times_ms.get(choice, math.inf)):
-            self._record_failure_of_all(measurements.errors)
+            self._record_failure_of_all(measured.error_by_config)
             return
-        # The interpreter's times vary by 10 %. The first candidate within the noise is the choice, so that equal runs
-        # record equal choices.
+        # The times of the interpreter depend on the load of the host. The first candidate within their large noise is
+        # the choice, so that equal runs record equal choices.
         if self._autotuner.do_bench is interpreter.interpreter_benchmark:
             choice = _choose_with_noise(times_ms, NOISE_OF_INTERPRETER)
             self._autotuner.cache[self._call.tuning_key] = choice
-        candidates = self._build_candidates(times_ms, measurements)
-        self._tuning.record(candidates[choice], list(candidates.values()))
+        candidate_by_config = self._build_candidates(times_ms, measured)
+        self._tuning.record(candidate_by_config[choice], list(candidate_by_config.values()))
 
-    def _build_candidates(self, times_ms: Mapping[Any, float], measurements: _Measurements) -> dict[Any, Candidate]:
+    def _build_candidates(self, times_ms: Mapping[Any, float], measured: _ErrorsAndLabels) -> dict[Any, Candidate]:
         """Return the candidates that were measured or failed, as entries hold them, by config.
 
         :param times_ms: the time of each candidate in milliseconds, infinite if it has none.
         """
-        candidates = {}
+        candidate_by_config = {}
         for config, params in zip(self._configs, distinct_params(self._configs), strict=True):
             if config in self._autotuner.configs_timings:
-                error = measurements.errors.get(config)
-                label = measurements.labels.get(config, "")
-                candidates[config] = build_candidate(params, times_ms[config], error, label)
-        return candidates
+                error = measured.error_by_config.get(config)
+                label = measured.label_by_config.get(config, "")
+                candidate_by_config[config] = build_candidate(params, times_ms[config], error, label)
+        return candidate_by_config
 
-    def _record_failure_of_all(self, errors: Mapping[Any, BaseException]) -> None:
+    def _record_failure_of_all(self, error_by_config: Mapping[Any, BaseException]) -> None:
         """Record that every candidate failed, if the next run will see the same. Else report why nothing is recorded.
 
-        :param errors: the errors by candidate. A kernel's own benchmark may hide the error of a candidate.
+        :param error_by_config: the errors that are known. A kernel's own benchmark may hide the error of a candidate.
         """
-        # The error of each candidate is known and will come again.
-        if len(errors) == len(self._configs) and all(map(fails_again, errors.values())):
-            self._tuning.record_failure(map(describe_failure, errors.values()))
+        errors = list(error_by_config.values())
+        transient_errors = [error for error in errors if not fails_again(error)]
+        every_error_is_known = len(errors) == len(self._configs)
+        if every_error_is_known and not transient_errors:
+            self._tuning.record_failure(map(describe_failure, errors))
             return
         reason = EVERY_CANDIDATE_FAILED
-        transient_errors = [error for error in errors.values() if not fails_again(error)]
         if transient_errors:
             reason += f" ({describe_failure(transient_errors[0])})"
         self._tuning.not_recorded(reason)
 
 
-def _map_first_results(configs: Sequence[Any], race_results: Sequence[CandidateResult]) -> dict[Any, CandidateResult]:
-    """Return the result of each candidate. If the list holds a config twice, the race launched only the first."""
-    results: dict[Any, CandidateResult] = {}
-    for config, result in zip(configs, race_results, strict=True):
-        results.setdefault(config, result)
-    return results
+def _list_errors_and_labels(
+    result_by_config: Mapping[Any, CandidateResult], configs: Sequence[Any]
+) -> _ErrorsAndLabels:
+    """Return the error of each candidate that failed in a race, and words about the measurement of each.
 
-
-def _build_measurements(results: Mapping[Any, CandidateResult], configs: Sequence[Any]) -> _Measurements:
-    """Return the errors and the labels of a race.
-
-    :param configs: the candidates in the order of the race. If a candidate has the same code as an earlier candidate,
-        its result has the position of the earlier candidate in this list.
+    :param configs: the candidates in the order of the race. ``CandidateResult.same_as`` is a position in this list.
     """
-    errors = {}
-    labels = {}
-    for config, result in results.items():
+    error_by_config = {}
+    label_by_config = {}
+    for config, result in result_by_config.items():
         if result.failed:
-            errors[config] = result.failed
-        labels[config] = str(result.measured)
+            error_by_config[config] = result.failed
+        # The race launched an earlier candidate with the same code in place of this one.
         if result.same_as is not None:
-            labels[config] = f"the same code as with {configs[result.same_as]}"
-    return _Measurements(errors, labels)
+            label_by_config[config] = f"the same code as with {configs[result.same_as]}"
+        else:
+            label_by_config[config] = str(result.measured)
+    return _ErrorsAndLabels(error_by_config, label_by_config)
 
 
 def _choose_with_noise(times_ms: Mapping[Any, float], noise: float) -> Any:
@@ -326,28 +341,31 @@ def _choose_with_noise(times_ms: Mapping[Any, float], noise: float) -> Any:
     :param noise: the tolerated difference as a part of the time: 0.1 is 10 %.
     """
     configs = list(times_ms)
-    times_by_position = {}
+    time_by_position = {}
     for position, config in enumerate(configs):
         if math.isfinite(times_ms[config]):
-            times_by_position[position] = times_ms[config]
-    return configs[choose_candidate(times_by_position, noise, tie=noise)]
+            time_by_position[position] = times_ms[config]
+    return configs[choose_candidate(time_by_position, noise, tie=noise)]
 
 
 def _median_ms(timing: object) -> float:
-    """Return the median of a benchmark's result in milliseconds; infinity if the result holds no number.
+    """Return the median time from the result of a benchmark; infinity if the result holds no number.
 
-    :param timing: the result in milliseconds: ``[median, p20, p80]``, or only the median.
+    Examples: ``[0.2, 0.1, 0.3]`` and ``0.2`` give 0.2, ``None`` gives infinity.
+
+    :param timing: the result in milliseconds: ``[median, p20, p80]``, or only the median. A kernel's own benchmark may
+        give any object.
     """
     median = timing
     if isinstance(timing, (list, tuple)) and timing:
         median = timing[0]
     try:
-        time_ms = float(median)  # type: ignore[arg-type]
+        median_ms = float(median)  # type: ignore[arg-type]
     except (TypeError, ValueError):
         return math.inf
-    if math.isnan(time_ms):
+    if math.isnan(median_ms):
         return math.inf
-    return time_ms
+    return median_ms
 
 
 def build_candidate(
@@ -372,6 +390,8 @@ def build_candidate(
 class CallContest:
     """Builds the race in which a loaded choice competes with the other candidates of its call.
 
+    ``--autotune-verify`` makes such races.
+
     :param config_by_params: the candidates by their params.
     """
 
@@ -380,7 +400,7 @@ class CallContest:
     session: Session
 
     def build(self) -> Contest | str:
-        """Return the contest, or one line with the reason why the candidates cannot race."""
+        """Return the contest. If the candidates cannot race, return the reason in words, for the report."""
         autotuner = self.call.autotuner
         if autotuners.is_interpreted(autotuner):
             return "it was interpreted, and times mean nothing"
@@ -391,70 +411,75 @@ class CallContest:
         clocks = find_clocks(autotuner)
         if clocks is None:
             return autotuners.explain_no_race(type(autotuner)) or "its kernel brings a benchmark of its own"
-        candidates = [Candidate(params=params) for params in self.config_by_params]
-        return Contest(candidates, self.build_runners, clocks.make_clock, autotuners.list_candidate_errors())
+        return Contest(
+            candidates=[Candidate(params=params) for params in self.config_by_params],
+            ready=self.build_runners,
+            make_clock=clocks.make_clock,
+            expected=autotuners.list_candidate_errors(),
+        )
 
     def build_runners(self, candidates: Sequence[Candidate]) -> dict[Candidate, Runner]:
         """Compile and load candidates, and return the runners of the candidates that did not fail."""
-        configs = {candidate: self.config_by_params[candidate.params] for candidate in candidates}
-        compile_candidates(self.call, list(configs.values()), self.session)
-        codes = load_ahead(self.call, list(configs.values()))
-        runners = {}
-        for candidate, config in configs.items():
-            if config in codes:  # else the candidate failed
-                runners[candidate] = build_runner(self.call, config, codes[config])
-        return runners
+        configs = [self.config_by_params[candidate.params] for candidate in candidates]
+        compile_candidates(self.call, configs, self.session)
+        code_by_config = load_ahead(self.call, configs)
+        runner_by_candidate = {}
+        for candidate, config in zip(candidates, configs, strict=True):
+            if config in code_by_config:  # else the candidate failed
+                runner_by_candidate[candidate] = build_runner(self.call, config, code_by_config[config])
+        return runner_by_candidate
 
 
 # The failures of candidates.
 
 
 class _NotingBenchmark:
-    """Replaces an autotuner's benchmark, and notes why candidates failed.
+    """Replaces the ``do_bench`` of an autotuner, and notes why candidates failed.
 
+    :param do_bench: the function that measures. Triton calls it for each candidate.
+    :param tuning: shows the number of each candidate before its measurement.
     :param config_count: the number of candidates.
     """
 
-    def __init__(self, benchmark: Callable[..., object], tuning: Tuning, config_count: int) -> None:
-        self._benchmark = benchmark
+    def __init__(self, do_bench: Callable[..., object], tuning: Tuning, config_count: int) -> None:
+        self._do_bench = do_bench
         self._tuning = tuning
         self._config_count = config_count
-        self._benchmarked = 0
-        #: The errors of the candidates that failed, by config.
-        self.errors: dict[Any, BaseException] = {}
+        self._begun_count = 0
+        self.error_by_config: dict[Any, BaseException] = {}
 
     def measure(self, kernel_call: Callable[[], object], *args: Any, **kwargs: Any) -> object:
-        self._benchmarked += 1
-        self._tuning.report_trial(self._benchmarked, self._config_count)
+        self._begun_count += 1
+        self._tuning.report_trial(self._begun_count, self._config_count)
         try:
-            return self._benchmark(kernel_call, *args, **kwargs)
+            return self._do_bench(kernel_call, *args, **kwargs)
         except Exception as error:
-            self.errors[autotuners.find_launched_config(kernel_call)] = error
+            self.error_by_config[autotuners.find_launched_config(kernel_call)] = error
             raise
 
 
 @contextmanager
 def noted_failures(autotuner: Any, tuning: Tuning, config_count: int) -> Iterator[dict[Any, BaseException]]:
-    """Note the errors of candidates in an autotuner's benchmark. Triton itself keeps no error.
+    """Note the errors of candidates while an autotuner benchmarks them. Triton itself keeps no error.
 
     :param tuning: shows the number of each candidate before its measurement.
     :param config_count: the number of candidates.
-    :returns: a context that yields the error of each failed candidate.
+    :returns: a context that yields a dict, to which each failed candidate adds its error, by config.
     """
     original = autotuner.do_bench
     noting = _NotingBenchmark(original, tuning, config_count)
     autotuner.do_bench = noting.measure
     try:
-        yield noting.errors
+        yield noting.error_by_config
     except BaseException:
-        # The raised error keeps its frames. A frame that leads back to the error would be a circle, which keeps the
-        # tensors of the call alive until the next garbage collection.
-        noting.errors.clear()
+        # An error ended the benchmark. It has a traceback, whose frames refer to this dict. If the dict kept the error,
+        # this circle would keep the tensors of the call alive until the next garbage collection.
+        noting.error_by_config.clear()
         raise
     finally:
         autotuner.do_bench = original
-    # These errors are only described and not raised. Their frames would keep the tensors of the call alive.
-    for error in noting.errors.values():
+    # These errors are only described and not raised. Their tracebacks would keep the tensors of the call alive.
+    for error in noting.error_by_config.values():
         clear_tracebacks(error)
 
 
