@@ -82,6 +82,8 @@ class Call:
     ) -> Call:
         """Return the call for which Triton made a benchmark function.
 
+        :param bench_fn: the function that Triton passes to ``check_disk_cache``. Only its closure has the arguments of
+            the launch.
         :param outer_heuristics: the ``triton.heuristics`` around the autotuner.
         :raises LookupError: if the function is not the function of a known Triton.
         """
@@ -101,23 +103,24 @@ class Call:
         """Leave the autotuner in the state that Triton's benchmark would leave if it had chosen this config.
 
         Like Triton's benchmark, the method calls the autotuner's ``pre_hook`` with ``reset_only=True``. The hook then
-        resets the tensors that the launches of candidates have changed.
+        resets the tensors of ``reset_to_zero`` and ``restore_value``, which launches of candidates may have changed.
 
-        :param times_ms: the time of each config in milliseconds.
+        :param times_ms: the time of each config in milliseconds. Triton keeps three numbers for each: the median and
+            two other quantiles.
         :param seconds: the duration of the benchmark.
-        :raises LaunchError: if the hook, which the kernel's author may have written, raises an error.
+        :raises LaunchError: if the hook, which the kernel's author may have written, raises an error. The autotuner
+            then has no choice.
         """
         arguments = self.arguments(config)
         # While the stream captures a CUDA graph, the reset would become a part of the graph.
         if not stream_is_capturing():
             try:
                 self.autotuner.pre_hook(arguments, reset_only=True)
-            except Exception as error:  # the hook refuses the arguments, so nothing is chosen
+            except Exception as error:
                 raise LaunchError(error) from error
         self.autotuner.configs_timings = {timed: [time_ms] * 3 for timed, time_ms in times_ms.items()}
         self.autotuner.bench_time = seconds
-        # Triton's `run` looks into `cache` without a lock. From here on, a launch in another thread has the choice, and
-        # code after that launch may read the times. The times are therefore set first.
+        # Triton's `run` looks into `cache` without a lock. From here on, launches in other threads use the choice.
         self.autotuner.cache[self.tuning_key] = config
 
 
@@ -142,23 +145,23 @@ def list_key_values(call: Call, function: FunctionType) -> Iterator[tuple[str, o
     :param function: the function of the kernel.
     """
     autotuner = call.autotuner
-    named = {name: value for name, value in call.named.items() if name in autotuner.arg_names}
+    arguments = {name: value for name, value in call.named.items() if name in autotuner.arg_names}
     # The values that the kernel's author listed in key=.
     for name in dict.fromkeys(autotuner.keys):
-        if name in named:
-            yield name, named[name]
-    # The dtypes of all arguments, which Triton adds to its own key.
-    for name, value in named.items():
-        yield from _list_compiled_in(name, value, is_key=name in autotuner.keys)
+        if name in arguments:
+            yield name, arguments[name]
+    # The dtypes of all arguments, which Triton adds to its own key, and functions, which Triton's key lacks.
+    for name, value in arguments.items():
+        yield from _list_compiled_properties(name, value, is_in_key=name in autotuner.keys)
     # The values in closures. Two kernels that a factory function made may differ only in these values.
-    yield from _list_cells("closure", function)
+    yield from _list_closure_values("closure", function)
     for name, heuristic in call.heuristics:
         heuristic_function = python_function(heuristic)
         if heuristic_function is not None:
-            yield from _list_cells(f"heuristics.{name}", heuristic_function)
+            yield from _list_closure_values(f"heuristics.{name}", heuristic_function)
 
 
-def _list_compiled_in(name: str, value: Any, is_key: bool) -> Iterator[tuple[str, object]]:
+def _list_compiled_properties(name: str, value: Any, *, is_in_key: bool) -> Iterator[tuple[str, object]]:
     """Yield the properties of an argument that Triton compiles into the kernel, each with its name.
 
     ==================== ==========================================
@@ -171,23 +174,24 @@ def _list_compiled_in(name: str, value: Any, is_key: bool) -> Iterator[tuple[str
     an object with code  as a function
     ==================== ==========================================
 
-    :param is_key: whether the kernel's author listed the argument in ``key=``.
+    :param is_in_key: whether the kernel's author listed the argument in ``key=``.
     """
     if hasattr(value, "dtype"):
         yield f"{name}.dtype", DtypeName(str(value.dtype))
     elif isinstance(value, tuple):
         for position, item in enumerate(value):
-            yield from _list_compiled_in(f"{name}.{position}", item, is_key)
+            yield from _list_compiled_properties(f"{name}.{position}", item, is_in_key=is_in_key)
     elif hasattr(getattr(value, "base", None), "dtype"):
         yield f"{name}.base.dtype", DtypeName(str(value.base.dtype))
-    elif not is_key and _has_code(unwrapped(value)):
+    elif not is_in_key and _has_code(unwrapped(value)):
         yield name, value
 
 
 def _has_code(value: object) -> bool:
-    """Whether Triton may compile code that an argument leads to: a function, or an object that has functions.
+    """Whether an argument is or has a function, which Triton may compile into the kernel.
 
-    Only functions and classes of the user have a stable form. A call with another object is uncacheable.
+    The argument then belongs to the key. Only functions and classes of the user have a stable form, so a call with
+    another object that has functions is uncacheable.
     """
     if is_instance(value, (partial, MethodType)) or python_function(value) is not None:
         return True
@@ -197,11 +201,13 @@ def _has_code(value: object) -> bool:
         return any(python_function(item) is not None for item in dict.values(value))
     if is_dataclass_instance(value):
         return any(python_function(item) is not None for _, item in list_field_values(value))
-    return type(find_in_class(type(value), "__call__")) is FunctionType and not is_library_class(type(value))
+    # An object that can be called, of a class of the user.
+    has_call_method = type(find_in_class(type(value), "__call__")) is FunctionType
+    return has_call_method and not is_library_class(type(value))
 
 
-def _list_cells(prefix: str, function: FunctionType) -> Iterator[tuple[str, object]]:
-    """Yield the plain values in the closure of a function.
+def _list_closure_values(prefix: str, function: FunctionType) -> Iterator[tuple[str, object]]:
+    """Yield the plain values in the closure of a function, each with its name.
 
     The fingerprint covers the functions and classes in the closure, by their source.
 
@@ -226,15 +232,17 @@ def encode_key_value(name: str, value: object) -> Value:
     if isinstance(value, numbers.Integral) and not isinstance(value, enum.Enum):
         return plain_value(name, int(value))
     # A float, or a member of an IntEnum. A dict takes this member and its integer for the same key.
-    if _is_number(name, value):
+    if _is_compared_as_number(name, value):
         number = float(value)  # type: ignore[arg-type]
         if number.is_integer():
             return plain_value(name, int(number))
         return plain_value(name, number)
-    return stable_value(name, value, dtype_apart=not isinstance(value, DtypeName))
+    # The dtype of a tensor is the same for torch and Triton. As an argument, torch.float16 and tl.float16 differ.
+    is_dtype_of_tensor = isinstance(value, DtypeName)
+    return stable_value(name, value, dtype_apart=not is_dtype_of_tensor)
 
 
-def _is_number(name: str, value: object) -> bool:
+def _is_compared_as_number(name: str, value: object) -> bool:
     """Whether Triton's memory compares a part of a key only by its number, as with a member of an IntEnum."""
     return not name.startswith(_CLOSURE_PREFIXES) and isinstance(unwrapped(value), numbers.Real)
 
@@ -260,7 +268,9 @@ class CallIdentity:
 
 
 def compute_identity(call: Call, function: FunctionType, configs: Sequence[Any], device: Device) -> CallIdentity:
-    """Return the identity of a call.
+    """Return the problem of a call, its fingerprint and its candidates.
+
+    If the choice cannot be cached, the identity has only the problem and the reason.
 
     :param function: the function of the kernel.
     :param configs: the candidates that pruning left.
@@ -270,17 +280,17 @@ def compute_identity(call: Call, function: FunctionType, configs: Sequence[Any],
     problem = Problem(NAME, qualified_name(function), tuple(key.values), device)
     reason = _explain_uncacheable(call.autotuner, function) or key.uncacheable
     if reason:
-        return CallIdentity(problem, reason)
+        return CallIdentity(problem, uncacheable=reason)
     config_by_params: dict[tuple[Value, ...], Any] = {}
     try:
-        # If the list holds the same candidate twice, Triton uses the first.
         for config, params in zip(configs, distinct_params(configs), strict=True):
+            # If the list holds the same candidate twice, Triton uses the first.
             config_by_params.setdefault(params, config)
         source = _read_source(call.autotuner.fn, call.heuristics, key_values)
         fingerprint = [*_list_digest_values(call.autotuner, source), *_list_pruned_values(call.autotuner, configs)]
     except UncacheableError as error:
-        return CallIdentity(problem, str(error))
-    return CallIdentity(problem, "", tuple(fingerprint), config_by_params, source)
+        return CallIdentity(problem, uncacheable=str(error))
+    return CallIdentity(problem, fingerprint=tuple(fingerprint), config_by_params=config_by_params, source=source)
 
 
 def _explain_uncacheable(autotuner: Any, function: FunctionType) -> str:
@@ -288,7 +298,7 @@ def _explain_uncacheable(autotuner: Any, function: FunctionType) -> str:
 
     :param function: the function of the kernel.
     """
-    # A tool that observes searches would see no search on a hit.
+    # A test checks through this hook that there was a search. If a cache gave the choice, there would be no search.
     observer = autotuners.find_search_observer(autotuner, function)
     if observer:
         return f"{observer} sees each search, so there is one"
@@ -343,11 +353,12 @@ def list_digests(call: Call, identity: CallIdentity, configs: Sequence[Any]) -> 
     for value in identity.fingerprint:
         if value.name == "source" and identity.source is not None:
             yield digest_of_parts(str(value.value), identity.source.parts)
-        elif value.name in ("search", PRUNED) and value.type in ("digest", NEW_CANDIDATES_TYPE):
-            candidates = call.autotuner.configs
-            if value.name == PRUNED:
-                candidates = _select_before_model(call.autotuner, configs)
-            yield digest_of_candidates(str(value.value), distinct_params(candidates))
+        elif value.name == "search":
+            yield digest_of_candidates(str(value.value), distinct_params(call.autotuner.configs))
+        # If only a performance model has pruned, the value is the text BY_MODEL and no digest.
+        elif value.name == PRUNED and value.type in ("digest", NEW_CANDIDATES_TYPE):
+            before_model = _select_before_model(call.autotuner, configs)
+            yield digest_of_candidates(str(value.value), distinct_params(before_model))
 
 
 def find_target_device() -> Device:
@@ -384,10 +395,11 @@ def _list_pruned_values(autotuner: Any, configs: Sequence[Any]) -> list[Value]:
     Pruning may depend on arguments outside of the key, so two calls with the same key can have different candidates.
     The fingerprint tells such calls apart. A kernel can prune in two ways, and can use both:
 
-    - ``early_config_prune`` returns a part of the candidates, or new candidates. The value is the digest of its list.
-    - ``perf_model`` estimates times and leaves the candidates with the best. The estimates may differ in each run, and
-      a digest of the remaining candidates would make entries stale at random. The value is therefore the digest of the
-      list before the model, with the mark ``BY_MODEL``.
+    - The pruner, ``early_config_prune``, returns a part of the candidates, or new candidates. The value is the digest
+      of its list.
+    - The model, ``perf_model``, estimates times and leaves the candidates with the best. The estimates may differ in
+      each run, and a digest of the remaining candidates would make entries stale at random. The value is therefore the
+      digest of the list before the model, with the mark ``BY_MODEL``.
 
     ========================= ================== ==========================================
     pruned by                 type of the value  value
@@ -402,25 +414,26 @@ def _list_pruned_values(autotuner: Any, configs: Sequence[Any]) -> list[Value]:
     :param configs: the candidates that pruning left.
     """
     all_configs = autotuner.configs
-    has_model = autotuner.perf_model is not None
     # Pruning left all candidates, as in most calls. No digest is computed.
     if _is_same_list(configs, all_configs):
         return []
+    has_model = autotuner.perf_model is not None
     before_model = _select_before_model(autotuner, configs)
-    pruned_digest = _compute_list_digest(before_model)
-    whole_digest = _compute_list_digest(all_configs)
-    if pruned_digest == whole_digest:
-        # The pruner left all candidates. The model has removed some, or nothing was removed.
-        if has_model and _compute_list_digest(configs) != whole_digest:
+    digest_of_all = _compute_list_digest(all_configs)
+    digest_before_model = _compute_list_digest(before_model)
+    # The pruner left all candidates.
+    if digest_before_model == digest_of_all:
+        if has_model and _compute_list_digest(configs) != digest_of_all:
             return [Value(PRUNED, BY_MODEL)]
         return []
     # The type tells a report whether the pruner selected candidates or made new ones.
+    pruner_only_selected = set(map(search_text, before_model)) <= set(map(search_text, all_configs))
     value_type = NEW_CANDIDATES_TYPE
-    if set(map(search_text, before_model)) <= set(map(search_text, all_configs)):
+    if pruner_only_selected:
         value_type = "digest"
     if has_model:
-        pruned_digest = digest(f"{pruned_digest} {BY_MODEL}")
-    return [Value(PRUNED, pruned_digest, value_type)]
+        return [Value(PRUNED, digest(f"{digest_before_model} {BY_MODEL}"), value_type)]
+    return [Value(PRUNED, digest_before_model, value_type)]
 
 
 def _is_same_list(configs: Sequence[Any], all_configs: Sequence[Any]) -> bool:
@@ -433,8 +446,11 @@ def _is_same_list(configs: Sequence[Any], all_configs: Sequence[Any]) -> bool:
 
 
 def _select_before_model(autotuner: Any, configs: Sequence[Any]) -> Sequence[Any]:
-    """Return the candidates before the performance model removed some; without a model, return ``configs``."""
-    # The kernel has a pruner and a model. The adapter's hook has noted the pruner's list.
+    """Return the candidates before the performance model removed some; without a model, return ``configs``.
+
+    :param configs: the candidates that pruning left.
+    """
+    # The kernel has a pruner, and perhaps a model. The adapter's hook has noted the pruner's list.
     if isinstance(configs, autotuners.PrunedConfigs):
         return configs.before_model
     # The kernel has no model.
@@ -447,32 +463,36 @@ def _select_before_model(autotuner: Any, configs: Sequence[Any]) -> Sequence[Any
 def _read_source(kernel: Any, heuristics: Heuristics, key_values: Sequence[tuple[str, object]]) -> DigestedSource:
     """Return the digested source of a kernel, of its heuristics, and of classes of values in the key.
 
-    The digest is computed from lines. A kernel without heuristics and without such classes has only the first line, and
-    keeps the digest of its own source::
+    The digest is computed from these lines::
 
         <digest of the kernel's source>
         BLOCK_N: <digest of the heuristic's source>
         mode: <text of the class of the value in the key>
 
+    A kernel without heuristics and without such classes has only the first line. Its digest is this line itself.
+
+    :param heuristics: the functions of the ``triton.heuristics`` inside and around the autotuner.
     :param key_values: the values of the key by name.
     """
-    source = read_source(kernel, named=False)
-    lines = [source.digest]
-    parts = dict(source.parts)
-    libraries = source.libraries
+    # The name of the kernel does not count, so that a renamed kernel keeps its digest.
+    kernel_source = read_source(kernel, named=False)
+    lines = [kernel_source.digest]
+    parts = dict(kernel_source.parts)
+    libraries = kernel_source.libraries
     for name, function in heuristics:
-        # The values in the object of a bound method count, too. They are in the text of the callable, not in a source.
-        if python_function(function) is None or inspect.ismethod(function):
+        has_source = python_function(function) is not None
+        # The text of a bound method has the values of its object, on which the method may depend. A source lacks them.
+        if not has_source or inspect.ismethod(function):
             lines.append(f"{name}: {callable_text(function)}")
             continue
         heuristic_source = read_source(function)
         lines.append(f"{name}: {heuristic_source.digest}")
-        for part_name, text in heuristic_source.parts.items():
-            parts[f"{name}.{part_name}"] = text
+        for part_name, part_digest in heuristic_source.parts.items():
+            parts[f"{name}.{part_name}"] = part_digest
         libraries = libraries | heuristic_source.libraries
     lines += _list_class_lines(key_values)
     if len(lines) == 1:
-        return source
+        return kernel_source
     return DigestedSource(digest("\n".join(lines)), parts, libraries)
 
 
@@ -483,7 +503,7 @@ def _list_class_lines(key_values: Sequence[tuple[str, object]]) -> Iterator[str]
     that the same name has another value. A member of an IntEnum needs no line, because the key holds its number.
     """
     for name, value in key_values:
-        if has_names(value) and not _is_number(name, value):
+        if has_names(value) and not _is_compared_as_number(name, value):
             yield f"{name}: {immutable_text(value)}"
 
 
@@ -512,10 +532,10 @@ def distinct_params(configs: Sequence[Any]) -> list[tuple[Value, ...]]:
 
     :raises UncacheableError: if such an attribute has no stable form, so that nothing tells two candidates apart.
     """
-    params_of_configs = [_encode_params(config) for config in configs]
-    counts = Counter(params_of_configs)
+    all_params = [_encode_params(config) for config in configs]
+    counts = Counter(all_params)
     distinct = []
-    for params, config in zip(params_of_configs, configs, strict=True):
+    for params, config in zip(all_params, configs, strict=True):
         if counts[params] > 1:
             params += tuple(_encode_extra(name, value) for name, value in _list_extras(config))
         distinct.append(params)
@@ -548,23 +568,29 @@ def _encode_extra(name: str, value: object) -> Value:
 def search_text(config: Any) -> str:
     """Return the text that stands for a candidate in the digest of a list of candidates.
 
-    The text has the candidate's params, the classes of enums and named tuples in them, and all further attributes.
+    The text has the candidate's params, the classes of enums and named tuples in them, and all further attributes. Each
+    stands in it as a tuple like ``Value.encoded``: name, kind, text, type. Example: ``[("BLOCK", "int", "64", "")]``.
     """
-    words = [value.encoded for value in _encode_params(config)]
+    encoded = [value.encoded for value in _encode_params(config)]
     for name, value in config.all_kwargs().items():
         if has_names(value):
-            words.append((name, "", str(immutable_text(value)), ""))
+            encoded.append((name, "", str(immutable_text(value)), ""))
     for name, value in _list_extras(config):
         try:
-            words.append(_encode_extra(name, value).encoded)
+            encoded.append(_encode_extra(name, value).encoded)
         except UncacheableError:
-            # The attribute has no stable form. The text then holds its type, and for a function its source without the
-            # values in its closure and defaults.
-            text = ""
-            if callable(value):
-                text = callable_text(value, carried=False)
-            words.append((name, type(value).__qualname__, text, ""))
-    return repr(words)
+            encoded.append((name, type(value).__qualname__, _describe_unstable(value), ""))
+    return repr(encoded)
+
+
+def _describe_unstable(value: object) -> str:
+    """Return a text for an attribute without a stable form: for a function its source, and nothing for other objects.
+
+    The text leaves out the values in the function's closure and defaults, because these have no stable form.
+    """
+    if callable(value):
+        return callable_text(value, carried=False)
+    return ""
 
 
 def has_names(value: object) -> bool:
