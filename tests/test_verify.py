@@ -215,6 +215,28 @@ def test_a_cpu_tolerates_larger_differences(monkeypatch: pytest.MonkeyPatch) -> 
     assert twelve.is_slower
 
 
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"slower": "0.1"},
+        {"slower": True},
+        {"seconds": None},
+        {"seconds": float("nan")},
+        {"raced": -1},
+        {"not_raced": 1.0},
+        {"unknown": 1},
+    ],
+)
+def test_a_damaged_verdict_is_refused(damage: dict[str, Any]) -> None:
+    """A run leaves it out. The gate over many processes reports it."""
+    event = build_verdict_event(Verdict(raced=2, seconds=1.0), Lookup(Identity(PROBLEMS[0], ())))
+    damaged = replace(event, data={**event.data, **damage})
+
+    assert [report.event for report in list_verdicts([event, damaged])] == [event]
+    with pytest.raises(ValueError, match="a verdict"):
+        Verify(Share(), 1.0).check_events([event, damaged])
+
+
 # The gate
 
 

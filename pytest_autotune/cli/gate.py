@@ -168,18 +168,26 @@ def _build_initial(caches: Sequence[JudgedCache]) -> InitialCaches:
 def _with_drift_section(result: RunResult, reports: Sequence[ProcessReport], limit: Limit) -> RunResult:
     """Return the result with a section about the choices that the processes raced, and with the gate on them.
 
-    If no process raced choices, the result gets an error instead.
+    If no process raced choices, or if a report of races is damaged, the result gets errors instead.
     """
     row = _find_drift_mode()
     # The first option of the mode turns it on: --autotune-verify, or --autotune-verify=1/2 for a part of the choices.
     race_option = row.options[0]
     race_values = set()
+    errors = []
     for report in reports:
-        if report.record is not None and row.name in report.record.modes:
-            race_values.add(report.record.modes[row.name])
+        if report.record is None or row.name not in report.record.modes:
+            continue
+        race_value = report.record.modes[row.name]
+        race_values.add(race_value)
+        try:
+            _make_mode(row, race_value, limit).check_events(report.record.collected.mode_events)
+        except ValueError as error:
+            errors.append(f"{report.path}: is damaged ({error})")
     if not race_values:
-        failure = f"--max-drift: no process ran with {race_option.flag}"
-        return replace(result, errors=(*result.errors, failure))
+        errors.append(f"--max-drift: no process ran with {race_option.flag}")
+    if errors:
+        return replace(result, errors=(*result.errors, *errors))
     # Processes with different values, such as 1/2 and 2/2, are treated as if they had raced all choices together.
     joint_value = race_option.alone
     if len(race_values) == 1:
@@ -201,7 +209,7 @@ def _make_mode(row: ModeRow, value: str, limit: Limit) -> Mode:
     """Make the mode with the option values of the judged processes, but with the limit of this command.
 
     :param value: the value of the mode's first option, which turns the mode on.
-    :raises CacheError: if the mode refuses the value.
+    :raises ValueError: if the mode refuses the value.
     """
     first_option, *_ = row.options
     values: dict[str, object] = {}
@@ -215,7 +223,7 @@ def _make_mode(row: ModeRow, value: str, limit: Limit) -> Mode:
             values[option.name] = float(option.default)
     mode = row.make(values)
     if mode is None:
-        raise CacheError(first_option.flag, f"{value!r} is no value that asks for it")
+        raise ValueError(f"{first_option.flag}: {value!r} is no value that asks for it")
     return mode
 
 

@@ -6,6 +6,7 @@ lookup, and writes the verdict as an event. The process that ends the run reads 
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -157,6 +158,11 @@ class Verify(Mode):
             # A later report replaces an earlier one.
             entries[entry.identity] = entry
         return list(entries.values())
+
+    def check_events(self, events: Sequence[Event]) -> None:
+        for event in events:
+            if event.kind in (RACED, NOT_RACED):
+                read_verdict(event)
 
     def build_section(self, result: RunResult) -> Section:
         """Return the section about the races: a finding for each slower choice, and the verdict on their number."""
@@ -376,9 +382,31 @@ class ReportedVerdict(NamedTuple):
 def list_verdicts(events: Iterable[Event]) -> Iterator[ReportedVerdict]:
     """Yield the verdicts among events. An event that only looks like a verdict, as in a damaged file, is left out."""
     for event in events:
-        if event.kind in (RACED, NOT_RACED) and event.identity is not None:
-            with suppress(TypeError):
-                yield ReportedVerdict(event, Verdict(**event.data, entry=event.entry))
+        if event.kind in (RACED, NOT_RACED):
+            with suppress(ValueError):
+                yield ReportedVerdict(event, read_verdict(event))
+
+
+def read_verdict(event: Event) -> Verdict:
+    """Return the verdict in an event of this mode.
+
+    :raises ValueError: if the event is damaged: it has no problem, or a field is unknown or has a wrong value.
+    """
+    if event.identity is None:
+        raise ValueError("a verdict has no problem")
+    try:
+        verdict = Verdict(**event.data, entry=event.entry)
+    except TypeError:
+        raise ValueError(f"a verdict has unknown fields: {event.data!r}") from None
+    for name, value in verdict.data.items():
+        if name == "not_raced":
+            is_valid = isinstance(value, str)
+        else:
+            is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+            is_valid = is_number and math.isfinite(value) and value >= 0
+        if not is_valid:
+            raise ValueError(f"{name} of a verdict is {value!r}")
+    return verdict
 
 
 def _rank_race(report: ReportedVerdict) -> tuple[float, bool, float, str]:

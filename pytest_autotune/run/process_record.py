@@ -133,7 +133,7 @@ def decode_record(report: Mapping[str, Any]) -> ProcessRecord:
         request=request,
         is_update=bool(record["is_update"]),
         is_optional=bool(record["is_optional"]),
-        modes=dict(record["modes"]),
+        modes=_decode_modes(record["modes"]),
         unused=_decode_identities(record["unused"]),
     )
 
@@ -157,6 +157,14 @@ def _decode_collected(report: Mapping[str, Any], record: Mapping[str, Any]) -> C
         hypothesis_tests=_read_texts(record["hypothesis_tests"]),
         disabled_tests=_read_texts(record["disabled_tests"]),
     )
+
+
+def _decode_modes(modes: Mapping[str, Any]) -> Mapping[str, str]:
+    """Return name of a mode -> the value of its option, which must be a text."""
+    for name, value in modes.items():
+        if not isinstance(value, str):
+            raise TypeError(f"the value of the mode {name} is no text")
+    return dict(modes)
 
 
 def _decode_lookups(pairs: Sequence[Any]) -> tuple[Lookup, ...]:

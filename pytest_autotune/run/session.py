@@ -47,7 +47,8 @@ class Mode:
     after the last test.
 
     In the process that ends the run, with the events of all processes, :meth:`list_replacing_entries` may be called
-    more than once. :meth:`build_section` is called when the run is settled and judged.
+    more than once. :meth:`build_section` is called when the run is settled and judged. ``pytest-autotune gate`` reads
+    the events in the reports of other processes, and calls :meth:`check_events` first.
     """
 
     #: The name of the mode's module and of its flag.
@@ -120,6 +121,13 @@ class Mode:
         :param lookups: without those that a single test's cache gave another choice.
         """
         return ()
+
+    def check_events(self, events: Sequence[Event]) -> None:
+        """Check that the mode can read its own events.
+
+        :param events: of all modes.
+        :raises ValueError: if an event of this mode is damaged.
+        """
 
     def build_section(self, result: RunResult) -> Section:
         """Return the words of the mode at the end. ``result.collected.mode_events`` has the events of all modes."""

@@ -379,6 +379,25 @@ def test_drift_is_judged_over_all_processes(gate: Gate) -> None:
     assert gate.lines[-1] == "FAILED: maximum allowed drift of autotune choices exceeded: 2 > 1"
 
 
+@pytest.mark.parametrize(
+    "edit",
+    [
+        lambda process: process["mode_events"][0]["data"].update(slower="much"),
+        lambda process: process["mode_events"][0].pop("identity"),
+        lambda process: process["modes"].update(verify="most"),
+        lambda process: process["modes"].update(verify=["all"]),
+    ],
+    ids=["number", "problem", "part", "list"],
+)
+def test_a_report_with_damaged_races_is_red(gate: Gate, edit: Callable[[dict[str, Any]], object]) -> None:
+    gate.suite.load(REPORTS, "--autotune-verify=all", "test_a.py")
+    gate.edit_report("test_a.py", lambda report: edit(report["process"]))
+
+    assert gate.judge("--expect=1", "--max-drift=9") == 1
+    path = f"reports/{gate.report_of('test_a.py').name}"
+    assert any(line.startswith(f"FAILED: {path}: is ") and "damaged (" in line for line in gate.lines)
+
+
 def test_prune_takes_all_reports_of_a_folder(gate: Gate, capsys: pytest.CaptureFixture[str]) -> None:
     (gate.suite.folder / "test_a.py").write_text(OPS.format(name="a", count=1))
     gate.run_parts()
