@@ -53,9 +53,14 @@ def pytest_configure(config: pytest.Config) -> None:
         _start_if_active(config)
 
 
+# Last: the user gets a warning if a conftest calls kernels in this hook.
+@pytest.hookimpl(trylast=True)
 def pytest_unconfigure(config: pytest.Config) -> None:
     global _has_run_ended
     _has_run_ended = True
+    process = config.stash.get(_process, None)
+    if process is not None:
+        process.hooks.uninstall()
     for undo in config.stash.get(_undo, []):
         undo()
 

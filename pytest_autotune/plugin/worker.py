@@ -136,8 +136,9 @@ class TestProcess:
     1. :meth:`begin` hooks the tuners when pytest is configured.
     2. After the collection the modes begin, for example to compile ahead.
     3. For each test it loads the test's own caches before the fixtures, and drops them after the fixtures.
-    4. :meth:`end` pauses the session and writes the last event of the log.
-    5. ``pytest_unconfigure`` restores the tuners.
+    4. :meth:`end` ends the session and writes the last event of the log.
+    5. ``pytest_unconfigure`` gives the tuners back the memory that they had before the run.
+    6. The plugin's own ``pytest_unconfigure`` restores the tuners, after the hooks of all conftests.
 
     Attributes: ``session``, which the adapters ask; ``hooks``, the adapters.
     """
@@ -195,11 +196,18 @@ class TestProcess:
         pytest.fail(self._refusal, pytrace=False)
 
     def end(self) -> dict[str, list[str]]:
-        """Write the last event of the log; return the name of the log with all its lines."""
+        """Write the last event of the log; return the name of the log with all its lines.
+
+        A hook of a conftest may still call kernels. The session leaves these calls to their tuners, and warns the user.
+        """
+        # Threads that still tune ask nothing more.
         self.session.is_paused = True
         log = self._context.log
         self._end_modes()
         log.close(Event(END, data=self._build_end_data()))
+        self.session.has_ended = True
+        # Paused adapters do not ask the session, and the user would get no warning.
+        self.session.is_paused = False
         return {log.name: log.lines}
 
     def _build_end_data(self) -> dict[str, Any]:
@@ -388,7 +396,6 @@ class TestProcess:
         # Another run may follow in this process: it begins without the state of the last test.
         self.session.begin_test("")
         self._run_exits.close()
-        self.hooks.uninstall()
 
 
 class CacheFixture:

@@ -7,6 +7,7 @@ standard error.
 from __future__ import annotations
 
 import os
+import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
@@ -137,6 +138,10 @@ class Reporter:
         self.current_test = ""
         #: While the session is paused, adapters ask and record nothing.
         self.is_paused = False
+        #: Whether the run has ended in this process, and its log is closed: see :meth:`ignores`.
+        self.has_ended = False
+        #: (tuner, kernel) of the calls after the end of the run.
+        self._late_kernels: set[tuple[str, str]] = set()
         #: The problems that this process asked for, once each. A test that counts its own empties the list before.
         self.lookups: list[Lookup] = []
         #: library -> its versions, for the libraries of all tuners that asked.
@@ -213,11 +218,29 @@ class Reporter:
             os.write(self._debug_descriptor, text.encode(errors="backslashreplace"))
 
     def ignores(self, tuner: str, kernel: str) -> bool:
-        """Whether the user wants this kernel to be bypassed."""
+        """Whether an adapter leaves this kernel to its tuner: the user wants it bypassed, or the run has ended.
+
+        After the end of the run, a line on standard error names the kernel, because no report can name it any more.
+        """
         named = self.policy.tuners
         if named is not None and not is_tuner_named(tuner, named):
             return True
-        return self.policy.ignores(tuner, kernel)
+        if self.policy.ignores(tuner, kernel):
+            return True
+        if self.has_ended:
+            self._warn_of_late_call(tuner, kernel)
+        return self.has_ended
+
+    def _warn_of_late_call(self, tuner: str, kernel: str) -> None:
+        """Write a line on standard error about a call after the end of the run, once for each kernel."""
+        if (tuner, kernel) in self._late_kernels:
+            return
+        self._late_kernels.add((tuner, kernel))
+        line = to_one_line(
+            f"autotune: {tuner}:{kernel} was looked up after the end of the run, so no cache answered, and no report "
+            "or limit has it"
+        )
+        print(line, file=sys.stderr)
 
     def report_uncacheable(self, problem: Problem, reason: str) -> None:
         """Report a problem that has no stable form, so that no cache can hold it."""

@@ -213,6 +213,32 @@ def test_tunings_after_the_tests_are_not_recorded(suite: Suite, section) -> None
     assert not any("recovered" in line for line in again), again
 
 
+LATE_LOOKUPS = """
+
+def pytest_sessionfinish():
+    toytuner.tune("lib.after")
+    toytuner.tune("lib.after", N=2)
+
+def pytest_unconfigure():
+    toytuner.tune("lib.last")
+"""
+
+
+def test_a_lookup_after_the_end_of_the_run_is_a_warning(serial_suite: Suite, section) -> None:
+    """The hooks of a conftest ask for kernels after the gate and the reports. A line names each kernel once."""
+    serial_suite.write(test_op="def test_op(tune): tune('lib.op')").dump()
+    with (serial_suite.folder / "conftest.py").open("a") as conftest:
+        conftest.write(LATE_LOOKUPS)
+
+    result = serial_suite.load("--autotune-max-misses=0")
+
+    assert result.ret == 0
+    assert section(result) == ["1 hit"]
+    warnings = [line for line in result.errlines if line.startswith("autotune: ")]
+    after_the_end = "was looked up after the end of the run, so no cache answered, and no report or limit has it"
+    assert warnings == [f"autotune: toy:lib.after {after_the_end}", f"autotune: toy:lib.last {after_the_end}"]
+
+
 def test_runs_inside_a_test_can_dump_and_load(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
     """A test of a run without a cache runs pytest twice in its own process. The second run has a hit."""
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
