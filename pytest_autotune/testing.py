@@ -176,7 +176,7 @@ class AdapterConformance(ABC):
         _, entry = self._tuned(library)
         before, picks = self.searches(), []
         for part in (1, 2):
-            with self._hooked(library, modes=(sweep.Sweep(part=part, parts=2),)) as (session, lookups, _):
+            with self._hooked(library, modes=(sweep.parse(f"{part}/2"),)) as (session, lookups, _):
                 session.begin_test("test_first")
                 self.tune()
                 self.forget()
@@ -196,7 +196,7 @@ class AdapterConformance(ABC):
         verify = pytest.importorskip("pytest_autotune.modes.verify")
         choice, entry = self._tuned(library)
         before = self.searches()
-        with self._hooked(library, entry, modes=(verify.Verify(verify.Share(), 60.0),)) as (_, lookups, _):
+        with self._hooked(library, entry, modes=(verify.Verify(verify.ALL_PROBLEMS, 60.0),)) as (_, lookups, _):
             assert self.tune() == choice
         [lookup] = lookups
         assert (lookup.outcome, lookup.is_tuned) == (Outcome.HIT, False)

@@ -60,13 +60,13 @@ class CountingHelper:
         self.help_count += 1
 
 
-def verifying(share: str = "all", seconds: float = 100.0) -> Any:
-    """Return a mode that races the loaded choices. Its ``verdicts`` are the recorded verdicts, in their order."""
+def verifying() -> Any:
+    """Return a mode that races the choices of all problems. Its ``verdicts`` are recorded in their order."""
     verify = pytest.importorskip("pytest_autotune.modes.verify")
 
     class Noting(verify.Verify):  # type: ignore[misc, name-defined]
         def __init__(self) -> None:
-            super().__init__(verify.parse(share), seconds)
+            super().__init__(verify.ALL_PROBLEMS, 100.0)
             self.verdicts: list[Any] = []
 
         def race(self, session: Any, tuning: Any, contest: Any) -> None:
@@ -84,4 +84,4 @@ def verifying(share: str = "all", seconds: float = 100.0) -> Any:
 
 def sweeping(part: int, parts: int) -> Any:
     """Return the mode of one part of a sweep."""
-    return pytest.importorskip("pytest_autotune.modes.sweep").Sweep(part=part, parts=parts)
+    return pytest.importorskip("pytest_autotune.modes.sweep").parse(f"{part}/{parts}")

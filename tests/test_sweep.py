@@ -7,7 +7,7 @@ import itertools
 import pytest
 
 from pytest_autotune.cache.model import Candidate, Device, Problem, Value
-from pytest_autotune.modes.sweep import Sweep, parse
+from pytest_autotune.modes.sweep import parse
 
 GPU = Device("GPU", "arch", 1)
 
@@ -37,13 +37,13 @@ def test_other_seeds_and_other_problems_get_other_candidates() -> None:
 def test_seven_sweeps_cover_up_to_seven_candidates(number: int) -> None:
     """Every candidate comes first in at least one of the seven parts of a sweep."""
     for m in range(20):
-        firsts = [Sweep(part=part, parts=7).ordered(problem(M=m), candidates(number))[0] for part in range(1, 8)]
+        firsts = [parse(f"{part}/7").ordered(problem(M=m), candidates(number))[0] for part in range(1, 8)]
         assert set(firsts) == set(candidates(number))
 
 
 def test_sweeps_of_many_candidates_begin_differently() -> None:
     """Each of seven sweeps over 30 candidates begins with a different candidate."""
-    firsts = [Sweep(part=part, parts=7).ordered(problem(), candidates(30))[0] for part in range(1, 8)]
+    firsts = [parse(f"{part}/7").ordered(problem(), candidates(30))[0] for part in range(1, 8)]
 
     assert len(set(firsts)) == 7
 

@@ -11,7 +11,7 @@ import pytest
 
 from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Identity, Problem, Value
-from pytest_autotune.modes.verify import TIME_OVER, Share, Verify, build_verdict_event, list_verdicts, parse
+from pytest_autotune.modes.verify import ALL_PROBLEMS, TIME_OVER, Verify, build_verdict_event, list_verdicts, parse
 from pytest_autotune.modes.verify_race import Verdict
 from pytest_autotune.report.gate import Limit
 from pytest_autotune.report.verdict import build_verdict
@@ -38,13 +38,12 @@ PROBLEMS = [Problem("toy", "k", (Value("M", m),), GPU) for m in range(300)]
 
 def test_the_parts_together_have_every_problem_once() -> None:
     parts = [
-        {problem_of_part for problem_of_part in PROBLEMS if parse(f"{part}/7").has_turn(problem_of_part)}
-        for part in range(1, 8)
+        {problem for problem in PROBLEMS if Verify(parse(f"{part}/7"), 100.0).has_turn(problem)} for part in range(1, 8)
     ]
 
     assert sum(map(len, parts)) == len(set().union(*parts)) == len(PROBLEMS)
     assert all(20 < len(part) < 70 for part in parts)
-    assert all(parse("all").has_turn(problem) for problem in PROBLEMS)
+    assert all(Verify(parse("all"), 100.0).has_turn(problem) for problem in PROBLEMS)
 
 
 @pytest.mark.parametrize("text", ["", "10%", "0/7", "8/7", "1/0", "7", "some", "-1/7"])
@@ -65,15 +64,14 @@ def race_choice(
     times_us: Sequence[float],
     choice: int = 0,
     kept_candidates: Sequence[Candidate] = (),
-    share: Share = Share(),  # noqa: B008
-    seconds: float = 100.0,
     **contest: Any,
 ) -> Any:
     """The verdict on a hit with this choice, where candidates take so long now; None where it is not raced."""
     entry = Entry(PROBLEMS[0], (), candidate(choice), tuple(kept_candidates))
     log = Log(None, "main")
     index = EntryIndex.from_caches([Cache((entry,))])
-    session = Session(Policy(), index, Coordinator(Locks(1.0)), pytest.fail, log=log, modes=(Verify(share, seconds),))
+    mode = Verify(ALL_PROBLEMS, 100.0)
+    session = Session(Policy(), index, Coordinator(Locks(1.0)), pytest.fail, log=log, modes=(mode,))
 
     def ready(some: Sequence[Candidate]) -> dict[Candidate, Runner]:
         numbers = {runnable: runnable.params[0].value for runnable in some}
@@ -247,7 +245,7 @@ def test_max_drift_fails_if_time_ends_before_any_race() -> None:
     verdicts = (Verdict("it cannot be launched"), Verdict(TIME_OVER))
     events = tuple(build_verdict_event(verdict, lookup) for verdict, lookup in zip(verdicts, lookups, strict=True))
 
-    section = Verify(Share(), 1.0, Limit.parse("0")).build_section(
+    section = Verify(ALL_PROBLEMS, 1.0, Limit.parse("0")).build_section(
         result(loaded=(("c", 2),), rows=rows, mode_events=events)
     )
 
@@ -296,7 +294,7 @@ def test_a_report_has_no_tick_if_the_drift_is_not_judged() -> None:
 def test_a_hit_that_its_tuner_cannot_race_is_reported() -> None:
     entry = Entry(PROBLEMS[0], (), candidate(0))
 
-    section = Verify(Share(), 1.0).build_section(
+    section = Verify(ALL_PROBLEMS, 1.0).build_section(
         result(loaded=(("c", 1),), rows=(ProblemRow(PROBLEMS[0], Outcome.HIT, entry=entry),))
     )
 

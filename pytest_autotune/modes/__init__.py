@@ -99,24 +99,28 @@ class ModeRow(NamedTuple):
 
 
 class Portion(NamedTuple):
-    """One of several parts that together are all, such as ``2/7``.
+    """One of several equal parts, as the user types it: ``2/7`` is the second of seven.
 
-    :param number: from 1.
+    :param number: the number of this part, from 1 to ``total``.
+    :param total: the number of parts.
     """
 
     number: int
     total: int
 
+    def __str__(self) -> str:
+        return f"{self.number}/{self.total}"
 
-def parse_part(text: str) -> Portion | None:
+
+def parse_portion(text: str) -> Portion | None:
     """Return the part that a text such as ``2/7`` names; None for any other text."""
     match = re.fullmatch(r"(\d+)/(\d+)", text)
     if match is None:
         return None
-    part = Portion(int(match[1]), int(match[2]))
-    if not 0 < part.number <= part.total:
+    portion = Portion(int(match[1]), int(match[2]))
+    if not 0 < portion.number <= portion.total:
         return None
-    return part
+    return portion
 
 
 MODES = (

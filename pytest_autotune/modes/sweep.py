@@ -12,10 +12,10 @@ from operator import itemgetter
 
 from pytest_autotune.cache.model import Candidate, Entry, Identity, Problem
 from pytest_autotune.cache.wording import describe_count, to_one_line
-from pytest_autotune.modes import parse_part
+from pytest_autotune.modes import Portion, parse_portion
+from pytest_autotune.report.gate import describe_test_counts
 from pytest_autotune.report.json_report import build_candidate_mapping, build_problem_mapping
 from pytest_autotune.report.naming import describe_problem
-from pytest_autotune.report.summary import NO_LOOKUPS
 from pytest_autotune.run.lookup import Lookup, Question, UsedEntry
 from pytest_autotune.run.reporter import Reporter
 from pytest_autotune.run.result import Finding, RunResult, Section
@@ -32,15 +32,13 @@ class Sweep(Mode):
     """A sweep, or a part of a series of sweeps.
 
     :param seed: as the user typed it; empty for a part of a series.
-    :param part: the number of the sweep in its series, from 1; 0 outside a series.
-    :param parts: the number of sweeps in the series; 0 outside a series. A series of 5 sweeps runs every candidate of a
-        problem that has up to 5 candidates.
+    :param portion: the number of the sweep in its series; None outside a series. A series of 5 sweeps runs every
+        candidate of a problem that has up to 5 candidates.
     :param ran_with: the entries of the candidates that the current test ran with.
     """
 
     seed: str = ""
-    part: int = 0
-    parts: int = 0
+    portion: Portion | None = None
     ran_with: dict[Identity, Entry] = field(default_factory=dict, compare=False)
 
     name = "sweep"
@@ -50,8 +48,8 @@ class Sweep(Mode):
     @property
     def typed_value(self) -> str:
         """The value of ``--autotune-sweep`` as the user types it: a seed such as ``7``, or a part such as ``2/5``."""
-        if self.parts:
-            return f"{self.part}/{self.parts}"
+        if self.portion is not None:
+            return str(self.portion)
         return self.seed
 
     def ordered(self, problem: Problem, candidates: Iterable[Candidate]) -> list[Candidate]:
@@ -76,10 +74,11 @@ class Sweep(Mode):
         With 3 candidates, the sweeps of a series of 5 begin with the positions 0, 1, 2, 0, 1. With 10 candidates, they
         begin with the positions 0, 2, 4, 6, 8.
         """
-        if not self.parts:
+        if self.portion is None:
             return 0
-        spread = max(candidate_count, self.parts)
-        return (self.part - 1) * spread // self.parts % candidate_count
+        number, total = self.portion
+        spread = max(candidate_count, total)
+        return (number - 1) * spread // total % candidate_count
 
     def build_source(self, question: Question, reporter: Reporter) -> Source | None:
         """Return the source of the problem's candidates, in the order of this sweep.
@@ -127,13 +126,13 @@ class Sweep(Mode):
         return Section(
             self.name,
             self.typed_value,
-            self._list_lines(entries, sweep_rows),
+            self._list_lines(result, entries, sweep_rows),
             tuple(findings),
             stands_for_counts=True,
             data={"modes": {self.name: json_data}},
         )
 
-    def _list_lines(self, entries: Sequence[Entry], rows: Sequence[SweepRow]) -> tuple[str, ...]:
+    def _list_lines(self, result: RunResult, entries: Sequence[Entry], rows: Sequence[SweepRow]) -> tuple[str, ...]:
         """Return the lines of the summary. In a series, a line says how many more sweeps run all candidates.
 
         :param entries: the entries of the candidates that problems ran with.
@@ -141,21 +140,24 @@ class Sweep(Mode):
         """
         candidate_counts = {entry.problem: len(entry.candidates) for entry in entries}
         if not candidate_counts:
-            return (NO_LOOKUPS,)
+            # On a machine that has lost its GPU, all tests of kernels are skipped, and the run passes.
+            tests = describe_test_counts(result.collected.test_counts)
+            return (f"--autotune-sweep={self.typed_value} judged nothing: no problem ran with a candidate ({tests})",)
         problems = describe_count(len(candidate_counts), "problem")
         line = f"{problems} ran with candidates of --autotune-sweep={self.typed_value}"
         failed_problems = {row.problem for row in rows if row.failed_test}
         if failed_problems:
             line += f"; {len(failed_problems)} of them in tests that failed"
-        if not self.parts:
+        if self.portion is None:
             # A sweep with a seed runs a random candidate of each problem, however many there are.
             return (line,)
-        large_counts = [count for count in candidate_counts.values() if count > self.parts]
+        sweep_count = self.portion.total
+        large_counts = [count for count in candidate_counts.values() if count > sweep_count]
         if not large_counts:
             # The series runs every candidate.
             return (line,)
         large_problems = describe_count(len(large_counts), "problem has", "problems have")
-        limit = f"{large_problems} more than {self.parts} candidates, {max(large_counts)} at most"
+        limit = f"{large_problems} more than {sweep_count} candidates, {max(large_counts)} at most"
         return line, f"{limit}: in so many sweeps all of them run"
 
 
@@ -247,9 +249,9 @@ def parse(text: str) -> Sweep:
 
     :raises ValueError: for any other text.
     """
-    part = parse_part(text)
-    if part is not None:
-        return Sweep("", part.number, part.total)
+    portion = parse_portion(text)
+    if portion is not None:
+        return Sweep("", portion)
     if not text or "/" in text:
         raise ValueError(f"expected a seed such as 7, or a part such as 2/5, not {text!r}")
     return Sweep(text)

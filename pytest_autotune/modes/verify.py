@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from pytest_autotune.cache.host_time import HostTime
 from pytest_autotune.cache.model import Entry, Identity, Problem
 from pytest_autotune.cache.wording import describe_count, describe_error, round_significant
-from pytest_autotune.modes import parse_part
+from pytest_autotune.modes import Portion, parse_portion
 from pytest_autotune.modes.verify_race import Verdict, find_verdict
 from pytest_autotune.report.findings import build_finding
 from pytest_autotune.report.gate import (
@@ -37,6 +37,7 @@ from pytest_autotune.workers.events import Event
 from pytest_autotune.workers.locks import in_distributed_run
 
 ALL = "all"
+ALL_PROBLEMS = Portion(1, 1)
 #: The kinds of events: a loaded choice was raced, or was not.
 RACED = "raced"
 NOT_RACED = "not raced"
@@ -45,30 +46,10 @@ CANNOT_RACE = "its tuner cannot race it"
 TIME_OVER = "the time for it was over"
 
 
-class Share(NamedTuple):
-    """A part of all problems, such as ``2/7``: the second of seven. This run races only the choices of its problems.
-
-    :param part: the number of the part, from 1 to ``parts``.
-    :param parts: the number of parts. All parts have about the same number of problems.
-    """
-
-    part: int = 1
-    parts: int = 1
-
-    def __str__(self) -> str:
-        if self.parts == 1:
-            return ALL
-        return f"{self.part}/{self.parts}"
-
-    def has_turn(self, problem: Problem) -> bool:
-        """Whether a problem belongs to this part. The problem's digest alone decides, so the part is stable."""
-        return int(problem.digest, 16) % self.parts == self.part - 1
-
-
 class Verify(Mode):
     """The mode that races loaded choices.
 
-    :param share: the part of the problems that this run races.
+    :param portion: the part of all problems that this run races. All parts have about the same number of problems.
     :param seconds: the time that each process may spend on races. A race that has begun is finished.
     :param limit: how many choices may be slower; None for no limit.
     """
@@ -76,15 +57,21 @@ class Verify(Mode):
     name = "verify"
     error_without_loaded = "there is no choice to race"
 
-    def __init__(self, share: Share, seconds: float, limit: Limit | None = None) -> None:
-        self._share = share
+    def __init__(self, portion: Portion, seconds: float, limit: Limit | None = None) -> None:
+        self._portion = portion
         self._limit = limit
         self._remaining_s = seconds
 
     @property
     def typed_value(self) -> str:
         """The value of ``--autotune-verify`` as the user types it: ``all``, or a part such as ``2/7``."""
-        return str(self._share)
+        if self._portion == ALL_PROBLEMS:
+            return ALL
+        return str(self._portion)
+
+    def _races_problem(self, problem: Problem) -> bool:
+        """Whether a problem belongs to this run's part. The problem's digest alone decides, so the part is stable."""
+        return int(problem.digest, 16) % self._portion.total == self._portion.number - 1
 
     # Methods for a process that runs tests.
 
@@ -101,7 +88,7 @@ class Verify(Mode):
     def has_turn(self, problem: Problem, *, now: bool = False) -> bool:
         if now and self._refusal:
             return False
-        return self._share.has_turn(problem)
+        return self._races_problem(problem)
 
     def race(self, reporter: Reporter, tuning: Tuning, contest: Callable[[], Any]) -> None:
         """Race the loaded choice of a tuning, and report the verdict as an event.
@@ -240,7 +227,7 @@ class Verify(Mode):
                 verdicts[report.event.identity.problem] = report.verdict
         for row in result.rows:
             is_used = row.outcome is Outcome.HIT and row.entry is not None and not row.entry.is_failure
-            if is_used and self._share.has_turn(row.problem):
+            if is_used and self._races_problem(row.problem):
                 # A tuner that cannot race reports no verdict.
                 verdicts.setdefault(row.problem, Verdict(CANNOT_RACE))
         return verdicts
@@ -340,20 +327,20 @@ class Tally:
         return sum(count for not_raced, count in self.not_raced.items() if not_raced.reason == reason)
 
 
-def parse(text: str) -> Share:
+def parse(text: str) -> Portion:
     """Parse ``"all"``, or ``"2/7"`` for the second of seven parts.
 
     :raises ValueError: for any other text.
     """
     if text == ALL:
-        return Share()
-    part = parse_part(text)
-    if part is None:
+        return ALL_PROBLEMS
+    portion = parse_portion(text)
+    if portion is None:
         raise ValueError(f"expected {ALL}, or a part such as 2/7, not {text!r}")
-    return Share(part.number, part.total)
+    return portion
 
 
-def make(verify: Share, max_drift: Limit | None, verify_seconds: float) -> Verify:
+def make(verify: Portion, max_drift: Limit | None, verify_seconds: float) -> Verify:
     """Make the mode from its options."""
     return Verify(verify, verify_seconds, max_drift)
 

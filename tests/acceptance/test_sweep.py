@@ -115,6 +115,16 @@ def test_a_candidate_that_does_not_compile_is_skipped(serial_suite: Suite, secti
     assert sum(line.startswith("REFUSED toy:lib.k") for line in lines) == len(refused)
 
 
+def test_a_sweep_of_skipped_tests_says_that_it_judged_nothing(serial_suite: Suite, section: Any) -> None:
+    """The sweep is no gate, so the run passes."""
+    serial_suite.write(test_lib="import pytest\n@pytest.mark.skip\ndef test(tune): tune('lib.k')")
+
+    result = serial_suite.run("--autotune-sweep=1/2")
+
+    assert result.ret == 0
+    assert section(result) == ["--autotune-sweep=1/2 judged nothing: no problem ran with a candidate (1 skipped)"]
+
+
 def test_more_candidates_than_sweeps_are_reported(serial_suite: Suite, section: Any) -> None:
     serial_suite.write(
         test_lib="""
