@@ -232,7 +232,7 @@ def test_a_damaged_verdict_is_refused(damage: dict[str, Any]) -> None:
 
     assert [report.event for report in list_verdicts([event, damaged])] == [event]
     with pytest.raises(ValueError, match="a verdict"):
-        Verify(Share(), 1.0).check_events([event, damaged])
+        Verify(ALL_PROBLEMS, 1.0).check_events([event, damaged])
 
 
 # The gate
@@ -275,7 +275,7 @@ def test_max_drift_of_a_run_without_a_hit(changes: dict[str, Any], failure: str,
     """
     missed = result(loaded=(("c", 1),), rows=(ProblemRow(PROBLEMS[0], Outcome.MISS),))
 
-    section = Verify(Share(), 1.0, Limit.parse("0")).build_section(result(missed, **changes))
+    section = Verify(ALL_PROBLEMS, 1.0, Limit.parse("0")).build_section(result(missed, **changes))
 
     assert section.gate is not None
     assert (section.gate.failure, section.gate.skip_reason) == (failure, skip_reason)
@@ -284,7 +284,7 @@ def test_max_drift_of_a_run_without_a_hit(changes: dict[str, Any], failure: str,
 def test_a_report_has_no_tick_if_the_drift_is_not_judged() -> None:
     """The gate on misses has passed, but the limit on drift judged nothing."""
     hit = result(loaded=(("c", 1),), rows=(ProblemRow(PROBLEMS[0], Outcome.HIT),), gate=Gate(limit="0"))
-    section = Verify(Share(), 1.0, Limit.parse("0")).build_section(hit)
+    section = Verify(ALL_PROBLEMS, 1.0, Limit.parse("0")).build_section(hit)
 
     verdict = build_verdict(replace(hit, sections=(section,)))
 

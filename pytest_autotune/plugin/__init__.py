@@ -105,11 +105,11 @@ def _supply_interpreter_benchmark(undo: list[Callable[[], None]]) -> None:
 def _start_if_active(config: pytest.Config) -> None:
     """Start the plugin if the values of its options ask for anything, or are an error."""
     _forget_removed_modules()
-    from pytest_autotune.plugin.completeness import find_unloaded_gate
+    from pytest_autotune.plugin.completeness import find_missing_load
     from pytest_autotune.plugin.values import read_options
 
     options = read_options(config)
-    if options.active or find_unloaded_gate(config, options):
+    if options.active or find_missing_load(config, options):
         _start(config)
 
 

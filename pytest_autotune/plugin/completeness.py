@@ -1,6 +1,8 @@
-"""Decides whether a run was complete, and whether a gate has something to judge.
+"""Decides whether a run was complete, and whether it loads the caches that its options need.
 
-Only a complete run may call an entry unused: every test ran and passed, and nothing selected a part of the suite.
+A run is complete if every test of the suite ran and passed. Only a complete run may call an entry unused: a test that
+did not run may need the entry. A gate is an option that fails the run because of its caches, such as
+``--autotune-max-misses``. It needs a loaded cache.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from pytest_autotune.cache.wording import describe_count
-from pytest_autotune.plugin.values import CacheArgument, Options
+from pytest_autotune.plugin.values import Options
 from pytest_autotune.run.collected import Collected
 
 #: Pytest's options that select tests, with the flags that a user types.
@@ -65,8 +67,11 @@ class Completeness:
 
     def __init__(self, options: Options) -> None:
         self._options = options
-        self._tests_run: set[str] = set()
+        #: Node ids of the tests that ran, or that ended in their setup.
+        self._ended_tests: set[str] = set()
+        #: ``a.py::test_b failed``; empty if no test failed.
         self._first_failure = ""
+        #: ``a.py could not be collected``; empty if all files could be collected.
         self._first_collection_error = ""
         #: (node id, outcome in pytest's words). A test has two outcomes if it passes and its teardown fails.
         self._outcomes: set[tuple[str, str]] = set()
@@ -74,24 +79,30 @@ class Completeness:
         self._first_skip = ""
 
     def add_report(self, report: pytest.TestReport | pytest.CollectReport) -> None:
-        """Read the report of one phase of a test, or of a collector."""
-        if isinstance(report, pytest.TestReport):
-            # If the setup of a test passed, the test itself has not run yet: the report of its call is still to come.
-            if report.when != "setup" or not report.passed:
-                self._tests_run.add(report.nodeid)
-            if report.failed and not self._first_failure:
-                self._first_failure = f"{report.nodeid} failed"
-        elif report.failed and not self._first_collection_error:
-            self._first_collection_error = f"{report.nodeid} could not be collected"
-        # Pytest reports a test that failed as expected as skipped.
-        if report.skipped and not self._first_skip:
-            event = "was skipped"
-            if hasattr(report, "wasxfail"):
-                event = "failed as expected"
-            self._first_skip = f"{report.nodeid} {event}"
+        """Read the report of one phase of a test (setup, call or teardown), or of the collection of a file."""
+        is_test = isinstance(report, pytest.TestReport)
+        is_passed_setup = is_test and report.when == "setup" and report.passed
+        # After a setup that passed, the test itself has still to run.
+        if is_test and not is_passed_setup:
+            self._ended_tests.add(report.nodeid)
+        if report.failed:
+            self._note_failure(report.nodeid, is_test=is_test)
         outcome = _read_outcome(report)
         if outcome:
             self._outcomes.add((report.nodeid, outcome))
+        if self._first_skip:
+            return
+        if outcome == "skipped":
+            self._first_skip = f"{report.nodeid} was skipped"
+        elif outcome == "xfailed":
+            self._first_skip = f"{report.nodeid} failed as expected"
+
+    def _note_failure(self, node_id: str, *, is_test: bool) -> None:
+        """Note the first test that failed, or the first file that could not be collected."""
+        if is_test:
+            self._first_failure = self._first_failure or f"{node_id} failed"
+        else:
+            self._first_collection_error = self._first_collection_error or f"{node_id} could not be collected"
 
     @property
     def test_counts(self) -> Counter[str]:
@@ -111,9 +122,12 @@ class Completeness:
         breakdown = self._describe_breakdown(session, exitstatus, crashed_workers)
         if breakdown:
             return Shortfall(breakdown)
-        selection = describe_selection(session.config) or _describe_outer_cache(session.config, self._options)
+        selection = describe_selection(session.config)
         if selection:
             return Shortfall(selection)
+        outside_cache = _describe_cache_outside(session.config, self._options)
+        if outside_cache:
+            return Shortfall(outside_cache)
         if collected.deselected_count:
             return Shortfall(describe_count(collected.deselected_count, "test deselected", "tests deselected"))
         return self._find_first_not_passed(session, collected)
@@ -151,11 +165,8 @@ class Completeness:
         if session.shouldfail:
             # A plugin can end the run without a failed test.
             return Shortfall("the run stopped early")
-        # Xdist's controller has no items, only their number.
-        items: Sequence[pytest.Item] = getattr(session, "items", ())
-        # With --keep-duplicates several items may be the same test, which counts once.
-        collected_count = len({item.nodeid for item in items}) or session.testscollected
-        missing_count = collected_count - len(self._tests_run)
+        collected_count = _count_collected_tests(session)
+        missing_count = collected_count - len(self._ended_tests)
         if missing_count > 0:
             return Shortfall(f"{missing_count} of {collected_count} tests did not run")
         if collected.ignored_test_files:
@@ -166,27 +177,32 @@ class Completeness:
         return Shortfall()
 
 
-def _read_outcome(report: pytest.TestReport | pytest.CollectReport) -> str:
-    """Return the outcome that pytest counts for a report: ``"passed"``, ``"error"`` …
+def _count_collected_tests(session: pytest.Session) -> int:
+    """Return the number of tests that pytest collected."""
+    items: Sequence[pytest.Item] = getattr(session, "items", ())
+    if not items:
+        # Xdist's controller has no items, only their number.
+        return session.testscollected
+    # With --keep-duplicates several items may be the same test, which counts once.
+    return len({item.nodeid for item in items})
 
-    The text is empty for a setup or teardown that passed: pytest counts only the call of such a test.
+
+def _read_outcome(report: pytest.TestReport | pytest.CollectReport) -> str:
+    """Return the outcome that pytest counts for a report: ``"passed"``, ``"failed"``, ``"error"``, ``"skipped"`` …
+
+    The text is empty for a phase that pytest does not count: a setup, a teardown or a collection that passed.
     """
     is_call = isinstance(report, pytest.TestReport) and report.when == "call"
-    was_expected_to_fail = hasattr(report, "wasxfail")
+    # Pytest sets this attribute for a test with the marker xfail, whether the test failed or passed.
+    is_xfail = hasattr(report, "wasxfail")
     if report.failed:
         # An exception outside the test function is an error, as pytest calls it.
-        if is_call:
-            return "failed"
-        return "error"
+        return "failed" if is_call else "error"
     if report.skipped:
         # Pytest reports an expected failure as a skip.
-        if was_expected_to_fail:
-            return "xfailed"
-        return "skipped"
-    if report.passed and is_call:
-        if was_expected_to_fail:
-            return "xpassed"
-        return "passed"
+        return "xfailed" if is_xfail else "skipped"
+    if is_call:
+        return "xpassed" if is_xfail else "passed"
     return ""
 
 
@@ -229,8 +245,8 @@ def _is_plugin_switched_off(config: pytest.Config, name: str) -> bool:
     return re.search(rf"(^|\s)-p\s*no:{name}(\s|$)", arguments) is not None
 
 
-def _describe_outer_cache(config: pytest.Config, options: Options) -> str:
-    """Return why a cache may have entries of tests that this run does not collect; empty if no cache may.
+def _describe_cache_outside(config: pytest.Config, options: Options) -> str:
+    """Return why a cache outside the suite may have entries that only other suites use; empty if there is none.
 
     1. A cache inside the rootdir belongs to this suite.
     2. Without an ini file, the rootdir is only the folder in which pytest was started, as in ``cd tests && pytest``.
@@ -239,45 +255,46 @@ def _describe_outer_cache(config: pytest.Config, options: Options) -> str:
        repository with an ini file for each package. A cache that the ini file names belongs to this suite.
     """
     root = config.rootpath
-    arguments = list(options.load)
+    caches = list(options.load)
     if options.dump is not None:
-        arguments.append(options.dump)
-    for argument in arguments:
-        if argument.location.url:
+        caches.append(options.dump)
+    for cache in caches:
+        if cache.location.url:
             # A store at a URL is shared, so only an explicit prune removes entries from it.
             continue
-        cache_folder = Path(os.path.abspath(argument.location.path)).parent
+        cache_folder = Path(os.path.abspath(cache.location.path)).parent
         if cache_folder.is_relative_to(root):
             continue
         if config.inipath is None:
-            return f"{argument.typed} lies outside {root}, which is the rootdir because there is no ini file"
-        if _is_from_command_line(argument):
-            return f"{argument.typed} lies outside the rootdir {root}, so other suites may use it"
+            return f"{cache.typed} lies outside {root}, which is the rootdir because there is no ini file"
+        if cache.is_from_command_line:
+            return f"{cache.typed} lies outside the rootdir {root}, so other suites may use it"
     return ""
-
-
-def _is_from_command_line(argument: CacheArgument) -> bool:
-    return argument.source.startswith("--")
 
 
 def _describe_selected_paths(config: pytest.Config) -> str:
     """Return the paths that the user selected: ``only tests/test_a.py was asked for``; empty for the whole suite.
 
-    The whole suite are the ini file's ``testpaths``, else the rootdir.
+    The whole suite is all tests in the ini file's ``testpaths``, else in the rootdir.
     """
-    invocation_folder, root = config.invocation_params.dir, config.rootpath
-    if config.args_source is pytest.Config.ArgsSource.ARGS:
-        # The user typed paths. They may still name the whole suite, as in ``pytest .`` or ``pytest tests``.
-        suite_paths = _absolute_paths(config.getini("testpaths") or ["."], root)
-        typed_paths = _absolute_paths(config.args, invocation_folder)
-        # Without an ini file, pytest derives the rootdir from the typed paths. The suite may be larger than that.
-        has_guessed_root = invocation_folder != root and config.inipath is None
-        if typed_paths != suite_paths or has_guessed_root:
-            return f"only {' '.join(config.args)} was asked for"
-    if config.args_source is pytest.Config.ArgsSource.INVOCATION_DIR and invocation_folder != root:
+    # The folder in which the user started pytest.
+    invocation_folder = config.invocation_params.dir
+    root = config.rootpath
+    # Pytest says whether ``config.args`` is typed, comes from testpaths, or is the invocation folder.
+    source = config.args_source
+    if source is pytest.Config.ArgsSource.INVOCATION_DIR and invocation_folder != root:
         # The user typed no path in a subfolder of the rootdir. Pytest then collects only this folder.
         return f"only {os.path.relpath(invocation_folder, root)} was asked for"
-    return ""
+    if source is not pytest.Config.ArgsSource.ARGS:
+        return ""
+    # The user typed paths. They may still name the whole suite, as in ``pytest .`` or ``pytest tests``.
+    suite_paths = _absolute_paths(config.getini("testpaths") or ["."], root)
+    typed_paths = _absolute_paths(config.args, invocation_folder)
+    # Without an ini file, pytest derives the rootdir from the typed paths. The suite may be larger than that.
+    has_guessed_root = invocation_folder != root and config.inipath is None
+    if typed_paths == suite_paths and not has_guessed_root:
+        return ""
+    return f"only {' '.join(config.args)} was asked for"
 
 
 class IgnoredTestFiles:
@@ -337,41 +354,42 @@ def _absolute_paths(paths: Iterable[str], folder: Path) -> set[str]:
     return {os.path.abspath(folder / path) for path in paths}
 
 
-def find_unloaded_gate(config: pytest.Config, options: Options) -> str:
-    """Return one line about an option that needs a loaded cache, in a run that loads none; else an empty text.
+def find_missing_load(config: pytest.Config, options: Options) -> str:
+    """Return the error of an option that needs a loaded cache, if the options load none; else an empty text.
 
-    Without a loaded cache a gate would pass, although it has compared nothing. The markers of tests may load caches, so
-    the line is an error only if no test has loaded a cache.
+    An example: ``--autotune-max-misses: nothing is loaded, so there is nothing to judge (add --autotune-load=PATH)``.
+    Without a loaded cache a gate would pass, although it has compared nothing. The marker of a test may still load a
+    cache, so the text is an error only if no test has loaded a cache.
     """
-    if options.update and not options.load:
-        return f"{options.update_flag}: nothing is loaded, so there is nothing to update (add --autotune-load=PATH)"
     if options.load:
         return ""
-    unloaded_mode = _find_unloaded_mode(config, options)
-    if unloaded_mode:
-        return unloaded_mode
+    if options.update:
+        return f"{options.update_flag}: nothing is loaded, so there is nothing to update ({_LOAD_REMEDY})"
+    mode_error = _find_mode_without_load(config, options)
+    if mode_error:
+        return mode_error
     if options.dump is not None:
         # The run makes a new cache, so it is right that nothing is loaded.
         return ""
-    #: Name of an option that needs a loaded cache -> whether the option is set.
-    needs_load = {
-        "max_misses": options.max_misses is not None,
-        "fail_on_unused": options.fail_on_unused,
-        # Without entries there is no nearest entry.
-        "on_miss": options.on_miss in ("error", "nearest"),
-        "on_stale": options.on_stale == "error",
-    }
-    for name, is_set in needs_load.items():
-        if not is_set:
-            continue
-        message = _describe_unloaded_option(config, name)
-        if message:
-            return message
+    options_that_judge = []
+    if options.max_misses is not None:
+        options_that_judge.append("max_misses")
+    if options.fail_on_unused:
+        options_that_judge.append("fail_on_unused")
+    # Without a loaded entry there is no nearest entry.
+    if options.on_miss in ("error", "nearest"):
+        options_that_judge.append("on_miss")
+    if options.on_stale == "error":
+        options_that_judge.append("on_stale")
+    for name in options_that_judge:
+        error = _describe_judging_nothing(config, name)
+        if error:
+            return error
     return ""
 
 
-def _find_unloaded_mode(config: pytest.Config, options: Options) -> str:
-    """Return the error of the first mode that needs a loaded cache; empty if no mode needs one."""
+def _find_mode_without_load(config: pytest.Config, options: Options) -> str:
+    """Return the error of the first mode that needs a loaded cache, such as ``verify``; empty if no mode needs one."""
     if _is_empty_load_typed(config):
         return ""
     for mode in options.modes:
@@ -380,10 +398,10 @@ def _find_unloaded_mode(config: pytest.Config, options: Options) -> str:
     return ""
 
 
-def _describe_unloaded_option(config: pytest.Config, name: str) -> str:
-    """Return the error of an option that judges loaded caches; empty if the user left out the caches on purpose.
+def _describe_judging_nothing(config: pytest.Config, name: str) -> str:
+    """Return the error of an option that has no caches to judge; empty if the user left out the caches on purpose.
 
-    :param name: the name of the option, without ``autotune_``.
+    :param name: the name of the option, without ``autotune_``: ``max_misses``.
     """
     if config.getoption(f"autotune_{name}") is not None:
         # The user typed the option for this run.

@@ -31,7 +31,7 @@ from pytest_autotune.cache.wording import describe_count, to_one_line
 from pytest_autotune.devices import visible_nvidia_gpus
 from pytest_autotune.modes import MODES
 from pytest_autotune.plugin import reports
-from pytest_autotune.plugin.completeness import Completeness, find_unloaded_gate, was_interrupted
+from pytest_autotune.plugin.completeness import Completeness, find_missing_load, was_interrupted
 from pytest_autotune.plugin.options import INPUT_KEY, MARKER, has_marker_or_fixture
 from pytest_autotune.plugin.progress import ProcessProgress, ProgressFile, make_progress_line, read_stages
 from pytest_autotune.plugin.values import CacheArgument, Options, find_cache_folder, is_distributed, path_argument
@@ -187,7 +187,7 @@ class Controller:
     # First: another plugin may deselect the test whose marker loads a cache.
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_modifyitems(self, items: Sequence[pytest.Item]) -> None:
-        problem = find_unloaded_gate(self._config, self._options)
+        problem = find_missing_load(self._config, self._options)
         if not problem or not items or self._config.option.collectonly:
             return
         # The marker or the fixture may load a cache that the gate can judge by.
@@ -375,7 +375,7 @@ class Controller:
         """Return the verdict on the misses and the unused entries of the run."""
         options = self._options
         # A gate without a loaded cache is an error only here, at the end: until then, a test may load a cache.
-        unloaded_gate = find_unloaded_gate(self._config, options)
+        unloaded_gate = find_missing_load(self._config, options)
         return judge(result, options.max_misses, options.fail_on_unused, unloaded_gate)
 
     def _explain_no_part(self, result: RunResult) -> str:

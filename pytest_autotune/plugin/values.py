@@ -57,6 +57,11 @@ class CacheArgument:
         """The path as a user types it on the command line of this run."""
         return str(self.location)
 
+    @property
+    def is_from_command_line(self) -> bool:
+        """Whether the path is the value of a flag, which may stand in ``addopts``. Else an ini value or marker names it."""
+        return self.source.startswith("--")
+
     def is_same_as(self, other: CacheArgument) -> bool:
         """Whether both arguments name the same file or folder."""
         try:
