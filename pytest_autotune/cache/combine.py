@@ -1,5 +1,8 @@
 """Combines caches of several origins, such as those of two branches, with or without their common ancestor.
 
+The identity of an entry is its problem with its fingerprint: the digests of the kernel's code and candidates. A cache
+has at most one entry for each identity.
+
 The functions are pure, and no result depends on the order of the entries or of the caches.
 """
 
@@ -34,9 +37,9 @@ class CombinedCaches:
 
 
 def combine_caches(caches_by_name: Mapping[str, Cache], ancestor: Cache | None = None) -> CombinedCaches:
-    """Combine all entries of all caches. If an identity has several entries, the entry that a run would keep stays.
+    """Combine all entries of all caches. If an identity has several entries, the best entry stays, as in a run.
 
-    Without an ancestor, nothing is removed. With an ancestor, each identity is treated in this way:
+    Without an ancestor, nothing is removed. With an ancestor, each of its entries is treated in this way:
 
     - All caches removed the ancestor's entry: it is removed.
     - Some caches removed it, and the others did not change it: it is removed.
@@ -51,27 +54,28 @@ def combine_caches(caches_by_name: Mapping[str, Cache], ancestor: Cache | None =
     if ancestor is not None:
         ancestor_entries = {entry.identity: entry for entry in ancestor.entries}
     entries_by_identity = _group_by_identity(caches_by_name)
+    # All caches removed these entries.
     removed = [entry for identity, entry in ancestor_entries.items() if identity not in entries_by_identity]
     kept: list[Entry] = []
     conflicts: list[Sequence[MeasuredEntry]] = []
     for identity, entries_by_name in entries_by_identity.items():
         rivals = _select_rivals(entries_by_name, ancestor_entries.get(identity), len(caches_by_name))
         if not rivals:
+            # Some caches removed the entry.
             removed.append(ancestor_entries[identity])
             continue
         ranked = rank_measurements(rivals)
         best = ranked[0].entry
-        if any(measurement.entry != best for measurement in ranked):
+        if any(rival.entry != best for rival in rivals):
             conflicts.append(ranked)
         kept.append(with_specializations_of(best, entries_by_name.values()))
-    return _sort_combined(
-        CombinedCaches(
-            Cache(tuple(kept), _first_loss(caches_by_name.values())),
-            tuple(conflicts),
-            tuple(removed),
-            tuple(_find_ambiguous(kept, entries_by_identity)),
-        )
+    combined = CombinedCaches(
+        Cache(tuple(kept), _first_loss(caches_by_name.values())),
+        conflicts=tuple(conflicts),
+        removed=tuple(removed),
+        ambiguous=tuple(_find_ambiguous(kept, entries_by_identity)),
     )
+    return _sort_combined(combined)
 
 
 def _sort_combined(combined: CombinedCaches) -> CombinedCaches:
@@ -97,7 +101,7 @@ def _group_by_identity(caches_by_name: Mapping[str, Cache]) -> dict[Identity, di
 def _select_rivals(
     entries_by_name: Mapping[str, Entry], ancestor_entry: Entry | None, cache_count: int
 ) -> list[MeasuredEntry]:
-    """Return the entries of an identity that compete for the combined cache; none if the identity is removed.
+    """Return the entries of an identity of which the best gets into the combined cache; none if the entry is removed.
 
     :param entries_by_name: the entries by the name of their cache. A cache that removed the entry has none.
     :param ancestor_entry: None if the ancestor has no entry of the identity. Then all entries compete.
@@ -126,20 +130,22 @@ def _first_loss(caches: Iterable[Cache]) -> tuple[str, ...]:
 def _find_ambiguous(kept: Iterable[Entry], entries_by_identity: Mapping[Identity, Mapping[str, Entry]]) -> list[Entry]:
     """Return the entries of problems for which different caches have different fingerprints.
 
+    For example, the code of a kernel was changed on one branch, and the other branch still has the old code. Each
+    branch's cache then has an entry that the other lacks.
+
     If all entries of a problem are in the same caches, they are not ambiguous. Such a cache has several fingerprints on
     purpose: for kernels that a factory makes under one name, or for two lists of candidates.
 
+    :param kept: the entries of the combined cache.
     :param entries_by_identity: the entries of each identity, by the name of the cache that has the entry.
     """
     kept_by_problem: defaultdict[Problem, list[Entry]] = defaultdict(list)
     for entry in kept:
         kept_by_problem[entry.problem].append(entry)
     ambiguous: list[Entry] = []
-    for entries in kept_by_problem.values():
-        groups_of_caches = set()
-        for entry in entries:
-            cache_names = frozenset(entries_by_identity[entry.identity])
-            groups_of_caches.add(cache_names)
-        if len(groups_of_caches) > 1:
-            ambiguous += entries
+    for same_problem in kept_by_problem.values():
+        #: For each entry of the problem, the names of the caches that have it. A set has equal groups of names once.
+        groups_of_cache_names = {frozenset(entries_by_identity[entry.identity]) for entry in same_problem}
+        if len(groups_of_cache_names) > 1:
+            ambiguous += same_problem
     return ambiguous

@@ -1,5 +1,8 @@
 """Compares two caches, and finds the winner of an entry: its choice, or its fastest candidate.
 
+An entry belongs to a problem (tuner, kernel, key and device), and to a fingerprint: the digests of the kernel's code
+and candidates. Both together are the entry's identity. A cache has at most one entry for each identity.
+
 No function of this module reads or writes a file.
 """
 
@@ -88,8 +91,9 @@ class Diff:
 def compare_caches(old: Cache, new: Cache) -> Diff:
     """Return the changes that turn the old cache into the new cache.
 
-    An entry that was removed and an entry that was added are a single change in three cases: their problem is the
-    same, or their key differs only in digests of code, or only the kernel's name differs.
+    If the code or the name of a kernel changed, an entry of another identity replaces its entry. An entry that was
+    removed and an entry that was added are a single change in three cases: their problem is the same, or their key
+    differs only in digests of code, or only the kernel's name differs.
     """
     return _Comparison(old, new).finish()
 
@@ -131,18 +135,21 @@ class _Comparison:
         return Diff(tuple(self._changes), self._unchanged_count)
 
     def _pair(self, likeness: _Likeness, kind: ChangeKind) -> None:
-        """Find an old entry for each added entry. Both are then a single change, and no longer added and removed.
+        """Pair added entries with removed entries that are like them.
+
+        Each pair becomes a single change. Its entries are no longer among the added and removed entries.
 
         :param kind: the kind of the change if both entries have the same choice.
         """
-        groups = _group(self._removed.values(), likeness)
+        removed_by_part = _group_by_common_part(self._removed.values(), likeness)
         unpaired = []
         for entry in self._added:
-            part = likeness.common_part(entry)
-            if part is None or not groups[part]:
+            common_part = likeness.common_part(entry)
+            if common_part is None or not removed_by_part[common_part]:
+                # No removed entry is like this entry, or all of these are paired already.
                 unpaired.append(entry)
                 continue
-            old_entry = groups[part].pop(0)
+            old_entry = removed_by_part[common_part].pop(0)
             del self._removed[old_entry.identity]
             self._add_pair(old_entry, entry, kind)
         self._added = unpaired
@@ -170,12 +177,14 @@ class _Likeness:
 
 
 class _SameProblem(_Likeness):
+    """Entries of the same problem. Their fingerprints differ, because the code or the candidates changed."""
+
     def common_part(self, entry: Entry) -> Hashable:
         return entry.problem
 
 
 class _SameProblemWithoutDigests(_Likeness):
-    """Entries whose key holds a digest of the code."""
+    """Entries whose keys are equal but for digests of the code."""
 
     def common_part(self, entry: Entry) -> Hashable:
         problem = entry.problem
@@ -195,7 +204,7 @@ class _SameKernelElsewhere(_Likeness):
         return problem.tuner, problem.device, problem.sorted_key, entry.fingerprint
 
 
-def _group(entries: Iterable[Entry], likeness: _Likeness) -> defaultdict[Hashable, list[Entry]]:
+def _group_by_common_part(entries: Iterable[Entry], likeness: _Likeness) -> defaultdict[Hashable, list[Entry]]:
     """Return the entries by the part that they have in common."""
     groups: defaultdict[Hashable, list[Entry]] = defaultdict(list)
     for entry in entries:
@@ -212,15 +221,12 @@ def find_winner(entry: Entry | None) -> Candidate | None:
         return None
     if entry.choice is not None:
         return entry.choice
-    fastest: Candidate | None = None
-    fastest_us = float("inf")
+    measured = []
     for candidate in entry.candidates:
-        if candidate.failed or candidate.time_us is None:
-            continue
-        if fastest is None or candidate.time_us < fastest_us:
-            fastest = candidate
-            fastest_us = candidate.time_us
-    return fastest
+        if candidate.time_us is not None and not candidate.failed:
+            measured.append(candidate)
+    # Of candidates with equal times, min() returns the first.
+    return min(measured, key=attrgetter("time_us"), default=None)
 
 
 def _has_same_result(old: Entry, new: Entry) -> bool:

@@ -5,6 +5,10 @@
 2. :func:`rank_measurements`: if a problem was measured several times, an undisturbed measurement counts, then the
    fastest.
 3. :func:`keeps_entry`: a file keeps its choice while that choice is within the noise of the best.
+
+Two candidates are tied if their times differ by so little that either may be chosen. Noise is the larger difference
+that two measurements of the same candidate may have. Both are fractions of the best time: 0.03 is 3 %. A candidate's
+number is its position in the list of candidates.
 """
 
 from __future__ import annotations
@@ -59,7 +63,8 @@ def kept_choice_tolerance(device: Device, best_us: float) -> float:
     :param best_us: the best time, in microseconds.
     """
     noise = measurement_noise(device)
-    if noise != NOISE:
+    has_gpu_noise = noise == NOISE
+    if not has_gpu_noise:
         # The noise of a CPU and of an interpreter is larger than any tie.
         return noise
     return max(noise, tie_on_gpu(best_us) + noise / 2)
@@ -71,8 +76,8 @@ class TimeErrors(Protocol):
     def error_between(self, number: int, best: int) -> float:
         """Return the fraction of the best time by which the difference between two candidates may be wrong.
 
-        :param number: the position of a candidate.
-        :param best: the position of the best candidate.
+        :param number: the number of a candidate.
+        :param best: the number of the best candidate.
         """
 
 
@@ -93,14 +98,14 @@ def choose_candidate(
     errors: TimeErrors = _NO_ERRORS,
     tie: float = TIE,
 ) -> int:
-    """Return the position of the candidate to choose: the first of these that exists.
+    """Return the number of the candidate to choose: the first of these that exists.
 
     1. The kept choice, if it is within the noise of the best candidate.
     2. The first candidate of the list that is tied with the best candidate.
 
-    :param times: the time of each candidate that may be chosen, by its position in the list; at least one.
+    :param times: the time of each candidate that may be chosen, by its number; at least one.
     :param noise: a fraction of the best time, from :func:`measurement_noise` or :func:`kept_choice_tolerance`.
-    :param kept: the position of the choice that is kept already. It stays while it is within the noise.
+    :param kept: the number of the choice that a file keeps already; None if there is none.
     :param errors: the errors of the times. A difference within its error is a tie, up to the noise.
     :param tie: a difference up to this fraction of the best time is a tie, too.
     """
@@ -109,7 +114,8 @@ def choose_candidate(
     if kept is not None and kept in times and times[kept] <= best_time * (1 + noise):
         return kept
     for number in order_of_preference(times):
-        tolerance = max(tie, min(errors.error_between(number, best), noise))
+        error = min(errors.error_between(number, best), noise)
+        tolerance = max(tie, error)
         if times[number] <= best_time * (1 + tolerance):
             return number
     # The loop returns the best candidate at the latest, unless its time is NaN.
@@ -117,7 +123,7 @@ def choose_candidate(
 
 
 def order_of_preference(numbers: Iterable[int]) -> list[int]:
-    """Return the positions of candidates in the order in which tied candidates are preferred: as in the list."""
+    """Return the numbers of tied candidates, the preferred candidate first: they are preferred as in the list."""
     return sorted(numbers)
 
 
@@ -144,7 +150,9 @@ class MeasuredEntry:
 
 
 def rank_measurements(rivals: Sequence[MeasuredEntry]) -> list[MeasuredEntry]:
-    """Return the measurements of a problem, the measurement to keep first. The order of ``rivals`` does not matter.
+    """Return the measurements of a problem, the measurement to keep first.
+
+    :param rivals: the measurements, in any order. Several processes may have measured the same problem.
 
     The first of these rules that tells two measurements apart decides:
 
@@ -161,17 +169,21 @@ def rank_measurements(rivals: Sequence[MeasuredEntry]) -> list[MeasuredEntry]:
 
 
 def keeps_entry(old: Entry, new: Entry, is_rejected: bool = False) -> bool:
-    """Whether a file keeps its entry: by the new measurement, its choice is as good as the new choice.
+    """Whether a file keeps its entry although a run measured the problem again.
+
+    It keeps the entry if the new measurement gives no reason for another choice: the old choice is as good as the new.
 
     :param old: the entry of the file.
     :param new: the entry that this run measured for the same problem.
     :param is_rejected: this run tried the old entry's choice, and could not use it.
     """
     if new.is_failure:
+        if old.is_failure:
+            # The messages may differ, because tests can draw arguments at random. The old messages stay.
+            return True
         # The cause of the failure may be gone in the next run. So the file keeps its choice, unless this run could not
-        # use it. If both entries failed, the old one stays, although its messages may differ: tests can draw arguments
-        # at random.
-        return old.is_failure or not is_rejected
+        # use it.
+        return not is_rejected
     if old.choice is None or new.choice is None:
         # The times of all candidates, or the tuner's own bytes, are the result. Only an equal result stays.
         return (old.choice, old.candidates, old.native) == (new.choice, new.candidates, new.native)
@@ -179,17 +191,17 @@ def keeps_entry(old: Entry, new: Entry, is_rejected: bool = False) -> bool:
     if best_us == float("inf"):
         # A tuner that reports no times gives no reason to change the choice.
         return True
-    times = _times_by_position(new.candidates)
-    old_position = _find_position(old.choice, times, new.candidates)
-    if old_position is None:
+    times = _times_by_number(new.candidates)
+    old_number = _find_number(old.choice, times, new.candidates)
+    if old_number is None:
         # The old choice is no candidate any more, or it was not measured.
         return False
     tolerance = kept_choice_tolerance(new.problem.device, best_us)
-    return choose_candidate(times, tolerance, old_position) == old_position
+    return choose_candidate(times, tolerance, kept=old_number) == old_number
 
 
-def _times_by_position(candidates: Sequence[Candidate]) -> dict[int, float]:
-    """Return the times of the measured candidates, in microseconds, by their position in the list."""
+def _times_by_number(candidates: Sequence[Candidate]) -> dict[int, float]:
+    """Return the times of the measured candidates, in microseconds, by the candidates' numbers."""
     times = {}
     for number, candidate in enumerate(candidates):
         if candidate.time_us is not None:
@@ -197,8 +209,11 @@ def _times_by_position(candidates: Sequence[Candidate]) -> dict[int, float]:
     return times
 
 
-def _find_position(choice: Candidate, times: Mapping[int, float], candidates: Sequence[Candidate]) -> int | None:
-    """Return the position of the first measured candidate with the choice's configuration."""
+def _find_number(choice: Candidate, times: Mapping[int, float], candidates: Sequence[Candidate]) -> int | None:
+    """Return the number of the first measured candidate with the choice's configuration; None if there is none.
+
+    :param times: the times of the measured candidates, by their numbers.
+    """
     for number in times:
         if candidates[number].is_same_configuration(choice):
             return number
@@ -210,4 +225,4 @@ def find_best_time_us(entry: Entry) -> float:
     measured = entry.candidates
     if not measured and entry.choice is not None:
         measured = (entry.choice,)
-    return min(_times_by_position(measured).values(), default=float("inf"))
+    return min(_times_by_number(measured).values(), default=float("inf"))
