@@ -1,6 +1,11 @@
-"""The reports of many pytest processes: reads a folder of reports, and builds the joint result of the processes.
+"""The JSON reports of many pytest processes: reads them from a folder, and builds the joint result of the processes.
 
-``pytest-autotune gate`` judges the joint result: see :mod:`pytest_autotune.report.process_gate`.
+A CI run may start pytest many times, for example once for each shard of a suite. Each of these processes writes a
+report with ``--autotune-report=FOLDER/``. A report has a record of the process: its lookups and its options. The joint
+result is the result that a single process would have if it ran the tests of all processes.
+
+``pytest-autotune gate`` judges the joint result: see :mod:`pytest_autotune.report.process_gate`. ``pytest-autotune
+prune`` uses the joint run to find unused entries.
 """
 
 from __future__ import annotations
@@ -9,9 +14,9 @@ import json
 import os
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from itertools import chain
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import NamedTuple
 
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.model import Versions
@@ -25,6 +30,7 @@ from pytest_autotune.run.process_record import ProcessRecord, decode_record
 from pytest_autotune.run.request import RunRequest
 from pytest_autotune.run.result import RunResult
 from pytest_autotune.run.settle import EndedRun, InitialCaches, settle_run
+from pytest_autotune.workers.events import Event
 
 
 @dataclass(frozen=True)
@@ -38,11 +44,25 @@ class LoadedCache:
     digest: str
 
 
+class RetryKey(NamedTuple):
+    """The facts that stay equal if CI repeats a process in a later attempt of the same CI run.
+
+    :param job: the name of the CI job.
+    :param command: the command line of the process.
+    :param folder: the folder in which the command ran, relative to pytest's rootdir.
+    """
+
+    job: str
+    command: str
+    folder: str
+
+
 @dataclass(frozen=True)
 class ProcessReport:
     """The JSON report of one process.
 
     :param path: the path of the report, for messages.
+    :param ci_run: the CI run of the process, with the number of its attempt.
     :param error: why the report cannot be used, in words; empty for a usable report.
     :param loaded: the caches that the process loaded.
     :param record: the lookups and options of the process; None if the report cannot be used.
@@ -58,9 +78,9 @@ class ProcessReport:
     no_part_reason: str = ""
 
     @property
-    def retry_key(self) -> tuple[str, str, str]:
-        """The job, command and folder. They are equal if a later attempt of a CI run repeats the process."""
-        return self.ci_run.job, self.ci_run.command, self.ci_run.folder
+    def retry_key(self) -> RetryKey:
+        """The facts that are equal in the report of a later attempt which repeats the process."""
+        return RetryKey(self.ci_run.job, self.ci_run.command, self.ci_run.folder)
 
 
 def list_report_files(folder: str) -> list[Path]:
@@ -74,13 +94,14 @@ def list_report_files(folder: str) -> list[Path]:
 
 
 def read_process_report(path: Path) -> ProcessReport:
-    """Return the report in a file. For a file that is no report of an ended process, ``error`` of the report is set."""
+    """Read the report in a file. If the file is no report of an ended process, the field ``error`` says why."""
     name = str(path)
+    # A damaged report may lack any field, or have a field of another type.
     try:
         report = json.loads(path.read_bytes())
         if report["format_version"] != FORMAT_VERSION:
             return ProcessReport(name, error=f"has the unknown format_version {report['format_version']}")
-        ci_run = CiRun(**report["run"])
+        ci_run = _decode_ci_run(report["run"])
         if not report["finished"]:
             return ProcessReport(name, ci_run, error="the process has not ended: it was killed, or is still running")
         loaded = []
@@ -96,36 +117,50 @@ def read_process_report(path: Path) -> ProcessReport:
     except OSError as error:
         return ProcessReport(name, error=f"cannot be read: {error.strerror or error}")
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        words = f"{type(error).__name__}: {error_message(error)}"
-        return ProcessReport(name, error=f"is no report of a process, or is damaged ({words})")
+        damage = f"{type(error).__name__}: {error_message(error)}"
+        return ProcessReport(name, error=f"is no report of a process, or is damaged ({damage})")
+
+
+def _decode_ci_run(fields: Mapping[str, object]) -> CiRun:
+    """Return the CI run of a report.
+
+    :raises TypeError: if a field is unknown or has another type than in :class:`CiRun`.
+    """
+    ci_run = CiRun(**fields)  # type: ignore[arg-type]
+    for name, default in asdict(CiRun()).items():
+        if type(getattr(ci_run, name)) is not type(default):
+            raise TypeError(f"{name} of the CI run is {getattr(ci_run, name)!r}")
+    return ci_run
 
 
 def without_repeated(reports: Sequence[ProcessReport]) -> list[ProcessReport]:
     """Return the reports, except the reports of processes that a later attempt of the CI run repeated.
 
+    Example: a job has failed in attempt 1 and is repeated in attempt 2. Its report of attempt 1 is left out.
+
     Several processes of an attempt may have the same job, command and folder. If the latest attempt has fewer of these
     processes than an earlier attempt, nobody knows which of them were repeated. The reports of both attempts are then
     kept.
     """
-    #: Retry key -> number of an attempt -> the number of reports.
-    report_counts: defaultdict[tuple[str, str, str], Counter[int]] = defaultdict(Counter)
+    #: Retry key -> number of an attempt -> the number of reports of this attempt.
+    report_counts: defaultdict[RetryKey, Counter[int]] = defaultdict(Counter)
     for report in reports:
         report_counts[report.retry_key][report.ci_run.attempt] += 1
-    kept = []
+    kept_reports = []
     for report in reports:
         count_by_attempt = report_counts[report.retry_key]
+        attempt = report.ci_run.attempt
         latest_attempt = max(count_by_attempt)
-        is_latest = report.ci_run.attempt == latest_attempt
-        is_repeated = count_by_attempt[latest_attempt] >= count_by_attempt[report.ci_run.attempt]
-        if is_latest or not is_repeated:
-            kept.append(report)
-    return kept
+        are_all_repeated = count_by_attempt[latest_attempt] >= count_by_attempt[attempt]
+        if attempt == latest_attempt or not are_all_repeated:
+            kept_reports.append(report)
+    return kept_reports
 
 
 def build_joint_result(reports: Sequence[ProcessReport], initial: InitialCaches, suite_error: str = "") -> RunResult:
     """Return the result that a single process would have if it ran the tests of all processes.
 
-    :param reports: the reports of the processes that took part.
+    :param reports: the usable reports of the processes that took part.
     :param initial: the caches that the processes loaded.
     :param suite_error: why the processes may be only a part of the suite; empty if they ran the whole suite.
     """
@@ -135,43 +170,52 @@ def build_joint_result(reports: Sequence[ProcessReport], initial: InitialCaches,
 
 
 def join_processes(records: Mapping[str, ProcessRecord], initial: InitialCaches, suite_error: str = "") -> EndedRun:
-    """Return the run of all processes as if it was the run of a single process.
+    """Return the runs of all processes as the run of a single process.
 
-    :param records: the records by the path of their report. The other parameters: see :func:`build_joint_result`.
+    :param records: path of a report -> the record of its process.
+    :param initial: the caches that the processes loaded.
+    :param suite_error: why the processes may be only a part of the suite; empty if they ran the whole suite.
     """
-    requests = [record.request for record in records.values()]
+    collected = _join_collected(records, suite_error)
+    request = _join_requests([record.request for record in records.values()])
     bypasses = tuple(record.bypass for record in records.values())
-    return EndedRun(initial, _join_collected(records, suite_error), _join_requests(requests), bypasses)
+    return EndedRun(initial, collected, request, bypasses)
 
 
 def _join_collected(records: Mapping[str, ProcessRecord], suite_error: str) -> Collected:
     """Return the lookups and facts of all processes as those of a single process.
 
-    Other facts keep their defaults, because they describe a single process. For example, a process may deselect tests
-    that another process runs. If two processes have different versions of a library, the last process decides.
+    The fields of :class:`Collected` that are not set here keep their defaults, because they describe a single process.
+    For example, a process may deselect tests that another process runs.
 
-    :param records: the records by the path of their report.
+    :param records: path of a report -> the record of its process.
     :param suite_error: why the processes may be only a part of the suite; empty if they ran the whole suite.
     """
-    processes = [record.collected for record in records.values()]
+    mode_events: list[Event] = []
+    crashed_workers: list[str] = []
     test_counts: Counter[str] = Counter()
     versions: dict[str, Versions] = {}
-    for collected in processes:
-        test_counts.update(collected.test_counts)
-        versions.update(collected.versions)
+    for record in records.values():
+        mode_events += record.collected.mode_events
+        crashed_workers += record.collected.crashed_workers
+        # A Counter adds the numbers of tests.
+        test_counts.update(record.collected.test_counts)
+        # If two processes have different versions of a library, the last process decides.
+        versions.update(record.collected.versions)
+    all_collected = [record.collected for record in records.values()]
     return Collected(
         lookups=_join_lookups(records),
-        mode_events=tuple(chain.from_iterable([collected.mode_events for collected in processes])),
-        crashed_workers=tuple(chain.from_iterable([collected.crashed_workers for collected in processes])),
+        mode_events=tuple(mode_events),
+        crashed_workers=tuple(crashed_workers),
         incomplete_reason=suite_error or _find_incomplete_process(records),
         test_counts=test_counts,
-        notes=_join_texts([collected.notes for collected in processes]),
-        untracked=_join_texts([collected.untracked for collected in processes]),
+        notes=_join_texts([collected.notes for collected in all_collected]),
+        untracked=_join_texts([collected.untracked for collected in all_collected]),
         unhooked=_join_unhooked(records.values()),
         versions=versions,
-        imported_kernels=_join_texts([collected.imported_kernels for collected in processes]),
-        hypothesis_tests=_join_texts([collected.hypothesis_tests for collected in processes]),
-        disabled_tests=_join_texts([collected.disabled_tests for collected in processes]),
+        imported_kernels=_join_texts([collected.imported_kernels for collected in all_collected]),
+        hypothesis_tests=_join_texts([collected.hypothesis_tests for collected in all_collected]),
+        disabled_tests=_join_texts([collected.disabled_tests for collected in all_collected]),
     )
 
 
@@ -188,9 +232,10 @@ def _join_lookups(records: Mapping[str, ProcessRecord]) -> tuple[Lookup, ...]:
 
 
 def _find_incomplete_process(records: Mapping[str, ProcessRecord]) -> str:
-    """Return the first process whose tests may need other entries, with the reason: ``a.json: t.py::test_a failed``.
+    """Return the first process whose tests may need more entries than they asked for: ``a.json: t.py::test_a failed``.
 
-    The text is empty if there is no such process.
+    The text has the path of the report and the reason: a test did not pass, or it bypassed the tuners. It is empty if
+    there is no such process.
     """
     for path, record in records.items():
         reason = record.collected.not_passed_reason or record.collected.bypass_reason
@@ -211,14 +256,18 @@ def _join_unhooked(records: Iterable[ProcessRecord]) -> tuple[tuple[str, str], .
 
 def _join_texts(lists: Iterable[Iterable[str]]) -> tuple[str, ...]:
     """Return the texts of several lists, each text once, in their order."""
-    joined: dict[str, None] = {}
+    joined: list[str] = []
     for texts in lists:
-        joined.update(dict.fromkeys(texts))
-    return tuple(joined)
+        joined += texts
+    # A dictionary keeps the order of its keys and has each key once.
+    return tuple(dict.fromkeys(joined))
 
 
 def _join_requests(requests: Sequence[RunRequest]) -> RunRequest:
-    """Return the requests of all processes as the request of a single process."""
+    """Return the requests of all processes as the request of a single process.
+
+    A request has the user's options for the end of a run.
+    """
     if not requests:
         return RunRequest()
     return RunRequest(
@@ -231,7 +280,10 @@ def _join_requests(requests: Sequence[RunRequest]) -> RunRequest:
 
 
 def _find_naming_option(requests: Sequence[RunRequest]) -> str:
-    """Return the option that limits the tuners of a process: ``--autotune-tuners=triton``. The last process decides."""
+    """Return the option that limits the tuners of a process: ``--autotune-tuners=triton``.
+
+    If several processes have such an option, the last of them decides.
+    """
     naming_option = requests[0].tuners_named_by
     for request in requests:
         if request.policy.tuners:
@@ -245,18 +297,14 @@ def _select_shared_adapters(requests: Sequence[RunRequest]) -> tuple[str, ...] |
     If a process had no adapter for a tuner, its lookups could not reach the entries of this tuner. The gate fails for
     such entries.
     """
-    shared: tuple[str, ...] | None = None
-    for request in requests:
-        adapters = request.adapters
-        if adapters is None:
-            # This process has not listed its adapters.
-            continue
-        if shared is None:
-            # This is the first process with a list.
-            shared = adapters
-        else:
-            shared = tuple(name for name in shared if name in adapters)
-    return shared
+    adapter_lists = [request.adapters for request in requests if request.adapters is not None]
+    if not adapter_lists:
+        return None
+    shared_adapters = []
+    for adapter in adapter_lists[0]:
+        if all(adapter in adapters for adapters in adapter_lists):
+            shared_adapters.append(adapter)
+    return tuple(shared_adapters)
 
 
 def _find_shared_value(values: Sequence[str], default: str) -> str:
@@ -268,6 +316,8 @@ def _find_shared_value(values: Sequence[str], default: str) -> str:
 
 def _join_policies(policies: Sequence[Policy]) -> Policy:
     """Return the policy that a single process would need to act on every kernel on which any process acts.
+
+    A policy has the options that decide about lookups.
 
     - It names the tuners of all policies, and ignores only the kernels that every policy ignores.
     - It fails tests for misses or stale problems only if all policies do. Otherwise such problems are tuned.
@@ -297,7 +347,8 @@ def _join_tuners(policies: Sequence[Policy]) -> tuple[str, ...] | None:
 
 def _select_shared_globs(policies: Sequence[Policy]) -> tuple[str, ...]:
     """Return the globs of ``autotune_ignore`` that all policies have."""
-    shared = policies[0].ignore
-    for policy in policies[1:]:
-        shared = tuple(glob for glob in shared if glob in policy.ignore)
-    return shared
+    shared_globs = []
+    for glob in policies[0].ignore:
+        if all(glob in policy.ignore for policy in policies):
+            shared_globs.append(glob)
+    return tuple(shared_globs)

@@ -246,6 +246,16 @@ def test_a_damaged_lookup_is_red(gate: Gate) -> None:
     assert gate.judge("--expect=3") == 1
 
 
+@pytest.mark.parametrize("damage", [{"attempt": "two"}, {"id": 7}, {"job": None}, {"unknown": ""}])
+def test_a_damaged_ci_run_is_red(gate: Gate, damage: dict[str, object]) -> None:
+    gate.run_parts("test_a.py", "test_b.py")
+
+    gate.edit_report("test_b.py", lambda report: report["run"].update(damage))
+
+    assert gate.judge("--expect=2") == 1
+    assert any(line.startswith("FAILED: reports/") and "is damaged (TypeError: " in line for line in gate.lines)
+
+
 def test_a_report_of_another_run_is_red(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
     gate.run_parts("test_a.py", "test_b.py", AUTOTUNE_RUN_ID="today")
     gate.run_parts("test_c.py", AUTOTUNE_RUN_ID="yesterday")
