@@ -302,9 +302,9 @@ def test_a_gate_without_a_load_passes_only_if_a_test_loads() -> None:
     why = "--autotune-max-misses: nothing is loaded"
     nothing_loaded = replace(MISSED, loaded=(), rows=tuple(replace(row, outcome=None) for row in MISSED.rows))
 
-    refused = judge(nothing_loaded, Limit.parse("0"), unloaded=why)
+    refused = judge(nothing_loaded, Limit.parse("0"), no_load_error=why)
     assert (refused.failure, refused.is_usage_error) == (why, True)
-    assert judge(replace(MISSED, loaded=()), Limit.parse("9"), unloaded=why).failure == ""
+    assert judge(replace(MISSED, loaded=()), Limit.parse("9"), no_load_error=why).failure == ""
 
 
 def test_crashes_and_other_versions_are_in_the_json_report() -> None:

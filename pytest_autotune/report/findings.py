@@ -1,7 +1,10 @@
 """The findings of a run, as its summary lists them, and the times of its searches.
 
-Similar rows form a group, which is a single finding. All renderers use these functions, so that every report has the
-same groups. The functions only read the result.
+A row of the result is a problem that a test asked for: a kernel with its key, such as ``M=64, N=64``. A finding is a
+line of the summary: ``MISS t.py::test_a - toy:lib.matmul (M=64, N=64): no entry``. It is about a single row, or about a
+group of similar rows, which differ only in the values of their keys.
+
+All renderers use these functions, so that every report has the same groups. The functions only read the result.
 """
 
 from __future__ import annotations
@@ -11,7 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
 
-from pytest_autotune.cache.model import Value
+from pytest_autotune.cache.model import Device, Value
 from pytest_autotune.cache.wording import describe_first, join_nonempty
 from pytest_autotune.report.naming import describe_problem, describe_row_count, is_readable
 from pytest_autotune.run.lookup import Outcome
@@ -43,17 +46,20 @@ def list_findings(result: RunResult, *, is_grouped: bool = True) -> list[Finding
     :param is_grouped: similar rows become a single finding; else each problem has a finding of its own.
     """
     findings = []
-    single_rows = list(result.rows)
+    uncovered_rows = list(result.rows)
     if is_grouped:
-        findings += _list_no_entries_findings(result)
-        rows_without_entries = _list_grouped_rows_without_entries(result)
-        single_rows = [row for row in result.rows if row not in rows_without_entries]
-    findings += list_uncovered(result, single_rows, is_grouped=is_grouped)
+        grouped_rows: set[ProblemRow] = set()
+        for rows in _list_groups_without_entries(result):
+            findings.append(_build_no_entries_finding(result, rows))
+            grouped_rows.update(rows)
+        # The finding of a group stands for all its rows, so they have no other finding.
+        uncovered_rows = [row for row in result.rows if row not in grouped_rows]
+    findings += list_uncovered(result, uncovered_rows, is_grouped=is_grouped)
     findings += _list_row_findings("UNRECORDED", _list_unrecorded_rows(result), is_grouped=is_grouped)
     has_failed_gate = bool(result.gate.failure)
-    unused_rows = _list_unused_rows(result)
     # A gate that does not judge unused entries has failed for another reason.
-    fails_for_unused = result.gate.fail_on_unused and has_failed_gate
+    fails_for_unused = has_failed_gate and result.gate.fail_on_unused
+    unused_rows = _list_unused_rows(result)
     findings += _list_row_findings("UNUSED", unused_rows, is_grouped=is_grouped, is_failure=fails_for_unused)
     findings += result.findings
     text = "tuned without asking pytest-autotune, so neither loaded nor dumped"
@@ -62,35 +68,26 @@ def list_findings(result: RunResult, *, is_grouped: bool = True) -> list[Finding
     return findings
 
 
-def _list_no_entries_findings(result: RunResult) -> list[Finding]:
-    """Return a finding for each tuner and device with several rows, if the loaded caches have no entry for both."""
-    findings = []
-    for (tuner, _), rows in result.rows_without_entries.items():
-        if len(rows) > 1:
-            findings.append(_build_no_entries_finding(result, tuner, rows))
-    return findings
-
-
-def _list_grouped_rows_without_entries(result: RunResult) -> set[ProblemRow]:
-    """Return the rows that the findings of :func:`_list_no_entries_findings` stand for."""
-    grouped_rows: set[ProblemRow] = set()
+def _list_groups_without_entries(result: RunResult) -> list[tuple[ProblemRow, ...]]:
+    """Return groups of several rows: the rows of a tuner on a device, if no loaded entry is for both."""
+    groups = []
     for rows in result.rows_without_entries.values():
         if len(rows) > 1:
-            grouped_rows.update(rows)
-    return grouped_rows
+            groups.append(rows)
+    return groups
 
 
 def list_uncovered(result: RunResult, rows: Sequence[ProblemRow], *, is_grouped: bool = True) -> list[Finding]:
-    """Return the findings of the rows that are no hits, ordered by outcome.
+    """Return the findings of the problems that the loaded caches do not cover, ordered by outcome.
 
-    :param rows: rows of the result; hits among them are left out.
+    :param rows: rows of the result. Hits among them are left out.
     :param is_grouped: similar rows become a single finding; else each problem has a finding of its own.
     """
     hypothesis_rows = frozenset(result.hypothesis_rows)
     findings = []
     for outcome in NOT_COVERED:
         outcome_rows = [row for row in rows if row.outcome is outcome]
-        # With --autotune-on-miss=error a test has failed because of the row. Else the gate may fail the run.
+        # With --autotune-on-miss=error, each miss has failed its test. Otherwise the gate may fail the run for it.
         is_failure = result.request.policy.is_error(outcome) or bool(result.gate.failure)
         findings += _list_row_findings(
             outcome.value.upper(),
@@ -102,12 +99,13 @@ def list_uncovered(result: RunResult, rows: Sequence[ProblemRow], *, is_grouped:
     return findings
 
 
-def _build_no_entries_finding(result: RunResult, tuner: str, rows: Sequence[ProblemRow]) -> Finding:
-    """Return the finding for a tuner and a device without any loaded entry: ``no entries for NVIDIA H200``.
+def _build_no_entries_finding(result: RunResult, rows: Sequence[ProblemRow]) -> Finding:
+    """Return a finding for a tuner that has no loaded entry at all for a device.
 
-    The finding is a mismatch if the caches have entries of a requested kernel for other devices, else a miss.
+    Example: ``MISS 5 problems of triton: no entries for NVIDIA H200; the entries for NVIDIA A100 do not hold here``.
 
-    :param rows: the tuner's rows on this device. Each is a miss or a mismatch.
+    :param rows: the tuner's rows on this device. Each is a miss or, if a cache has its kernel for another device, a
+        mismatch.
     """
     word = "MISS"
     is_failure = bool(result.gate.failure)
@@ -116,7 +114,8 @@ def _build_no_entries_finding(result: RunResult, tuner: str, rows: Sequence[Prob
             word = "MISMATCH"
         if result.request.policy.is_error(row.outcome):
             is_failure = True
-    text = f"no entries for {rows[0].problem.device}"
+    tuner, device = rows[0].problem.tuner, rows[0].problem.device
+    text = f"no entries for {device}"
     entry_devices = sorted(map(str, result.devices_by_tuner.get(tuner, ())))
     if entry_devices:
         text += f"; the entries for {', '.join(entry_devices)} do not hold here"
@@ -134,7 +133,7 @@ def _list_unrecorded_rows(result: RunResult) -> list[ProblemRow]:
 
 
 def _list_unused_rows(result: RunResult) -> list[ProblemRow]:
-    """Return a row for each entry that no test asked for."""
+    """Return a row without an outcome for each entry that no test asked for."""
     if not result.unused_entries:
         return []
     requested_problems = {row.problem for row in result.rows}
@@ -142,6 +141,7 @@ def _list_unused_rows(result: RunResult) -> list[ProblemRow]:
     for entry in result.unused_entries:
         reason = "not requested by any test"
         if entry.problem in requested_problems:
+            # The entry's fingerprint differs from the one that the test asked with.
             reason = "only requested with other code or candidates"
         rows.append(ProblemRow(entry.problem, None, reason))
     return rows
@@ -154,7 +154,8 @@ def count_problems(findings: Iterable[Finding]) -> int:
 
 def build_finding(word: str, row: ProblemRow, text: str, *, is_failure: bool) -> Finding:
     """Return a finding about a single problem."""
-    return Finding(word, describe_problem(row.problem, row.label), text, _find_first_test(row), is_failure)
+    problem = describe_problem(row.problem, row.label)
+    return Finding(word, problem, text, test=_find_first_test(row), is_failure=is_failure)
 
 
 def _find_first_test(row: ProblemRow) -> str:
@@ -170,53 +171,83 @@ def _list_row_findings(
     is_failure: bool = False,
     hypothesis_rows: frozenset[ProblemRow] = frozenset(),
 ) -> list[Finding]:
-    """Return the findings of some rows. A group of similar rows becomes a finding at the place of its first row.
+    """Return the findings of some rows, in the order of the rows.
+
+    A large group of similar rows is a single finding, at the place of its first row.
 
     :param word: the first word of each finding, such as ``"MISS"``.
     :param is_grouped: False gives each row a finding of its own.
+    :param is_failure: whether a test or the run fails because of the rows.
     :param hypothesis_rows: the rows that Hypothesis draws anew in each run.
     """
-    groups: defaultdict[tuple[object, ...], list[ProblemRow]] = defaultdict(list)
+    groups: defaultdict[_GroupKey, list[ProblemRow]] = defaultdict(list)
     for row in rows:
         groups[_build_group_key(row)].append(row)
     findings = []
     for row in rows:
         group = groups[_build_group_key(row)]
-        if not is_grouped or len(group) <= MAX_SINGLE_ROWS:
+        is_listed_singly = not is_grouped or len(group) <= MAX_SINGLE_ROWS
+        if is_listed_singly:
             text = row.reason + _choose_hypothesis_remark([row], hypothesis_rows)
             findings.append(build_finding(word, row, text, is_failure=is_failure))
-        elif group[0] is row:
-            # The later rows of the group have no finding: this finding stands for all of them.
+        elif row is group[0]:
+            # This finding stands for the whole group. The later rows of the group have none.
             text = _describe_group(word, group) + _choose_hypothesis_remark(group, hypothesis_rows)
-            findings.append(_build_group_finding(word, group, text, is_failure))
+            findings.append(_build_group_finding(word, group, text, is_failure=is_failure))
     return findings
 
 
 def _choose_hypothesis_remark(rows: Sequence[ProblemRow], hypothesis_rows: frozenset[ProblemRow]) -> str:
     """Return the remark for problems that Hypothesis draws; empty if another test asked for some of the rows."""
-    if hypothesis_rows.issuperset(rows):
+    if all(row in hypothesis_rows for row in rows):
         return _HYPOTHESIS_REMARK
     return ""
 
 
-def _build_group_key(row: ProblemRow) -> tuple[object, ...]:
-    """Return a value that is equal for similar rows. Such rows differ only in the values of their keys.
+@dataclass(frozen=True)
+class _GroupKey:
+    """The facts that similar rows share. They differ only in the values of their keys.
 
-    The problems with ``M=64`` and ``M=128`` of a kernel are similar if their nearest entries differ in the same names.
+    :param key_parts: (name, type) of each part of the key.
+    :param reason: why the rows are no hits: the names of the key's parts in which the nearest entry differs, or the
+        text of the reason if there is no nearest entry.
+    :param consequence: the consequence of the missing entry: see :class:`ProblemRow`.
+    """
+
+    outcome: Outcome | None
+    tuner: str
+    kernel: str
+    device: Device
+    key_parts: tuple[tuple[str, str], ...]
+    reason: tuple[str, ...] | str
+    consequence: str
+
+
+def _build_group_key(row: ProblemRow) -> _GroupKey:
+    """Return the key of a row's group.
+
+    Example: the problems ``M=64`` and ``M=128`` of a kernel are misses, and the nearest entry of both has another
+    ``M``. They have equal keys.
     """
     problem = row.problem
-    names_and_types = tuple((value.name, value.type) for value in problem.key)
-    # The text of the reason names values, so it differs between similar rows that have a nearest entry.
-    reason = _list_nearest_names(row) or row.reason
-    return row.outcome, problem.tuner, problem.kernel, problem.device, names_and_types, reason, row.consequence
+    return _GroupKey(
+        row.outcome,
+        problem.tuner,
+        problem.kernel,
+        problem.device,
+        tuple((value.name, value.type) for value in problem.key),
+        # With a nearest entry, the text of the reason names values of the key, so it differs between similar rows.
+        _list_nearest_names(row) or row.reason,
+        row.consequence,
+    )
 
 
 def _list_nearest_names(row: ProblemRow) -> tuple[str, ...]:
-    """Return the names of the key's parts in which the nearest entry differs."""
+    """Return the names of the key's parts in which the nearest entry differs; empty if there is no such entry."""
     return tuple(name for name, _ in row.nearest)
 
 
-def _build_group_finding(word: str, rows: Sequence[ProblemRow], text: str, is_failure: bool) -> Finding:
+def _build_group_finding(word: str, rows: Sequence[ProblemRow], text: str, *, is_failure: bool) -> Finding:
     """Return the finding of a group. Its problem is described by the parts of the key that all rows share."""
     shared_values = [part.values[0] for part in _list_key_parts(rows) if part.is_shared]
     shared_problem = replace(rows[0].problem, key=tuple(shared_values))
@@ -241,9 +272,9 @@ def _describe_group(word: str, rows: Sequence[ProblemRow]) -> str:
 
 @dataclass(frozen=True)
 class _KeyPart:
-    """A part of the key of similar problems.
+    """A part of the key of similar problems, such as ``M``.
 
-    :param values: the part's value in each row of the group.
+    :param values: the part's value in each row of a group: ``M=16``, ``M=32``, ``M=64``.
     """
 
     values: tuple[Value, ...]
@@ -263,15 +294,18 @@ class _KeyPart:
 
 
 def _list_key_parts(rows: Sequence[ProblemRow]) -> list[_KeyPart]:
-    """Return the parts of the key of similar rows."""
+    """Return the parts of the key of similar rows. All these keys have the same parts, in the same order."""
     keys = [row.problem.key for row in rows]
-    return list(map(_KeyPart, zip(*keys, strict=True)))
+    # A key is a row of a table, with a value for each part. zip gives the columns: the values of a part in all rows.
+    columns = zip(*keys, strict=True)
+    return list(map(_KeyPart, columns))
 
 
 def _describe_differing_keys(parts: Sequence[_KeyPart]) -> Iterator[str]:
-    """Yield the values that differ: ``(M, N) = (16, 64), (32, 8)``, ``n = 101 … 114``, ``a, b = bf16, fp16``.
+    """Yield texts with the values that differ between the rows of a group. Digests and settings are left out.
 
-    Numbers of the same row stay together in parentheses. Digests and settings are left out.
+    Examples: ``(M, N) = (16, 64), (32, 8)`` has the numbers of each row in parentheses, ``n = 101 … 114`` is a range,
+    and ``a, b = bf16, fp16`` has values that are no numbers.
     """
     numeric_parts = []
     other_parts = []
@@ -298,7 +332,8 @@ def _describe_numbers(parts: Sequence[_KeyPart]) -> str:
         return _describe_range(parts[0])
     # Each part is a column of a table: M = 16, 32 and N = 64, 8. zip gives the rows of the table: (16, 64) and (32, 8).
     columns = [part.values for part in parts]
-    distinct_rows = dict.fromkeys(zip(*columns, strict=True))
+    numbers_of_rows = zip(*columns, strict=True)
+    distinct_rows = dict.fromkeys(numbers_of_rows)
     texts = []
     for numbers in distinct_rows:
         texts.append(_join_in_parentheses([number.display_text for number in numbers]))
@@ -325,13 +360,14 @@ def _describe_texts(parts: Sequence[_KeyPart]) -> Iterator[str]:
     Parts that have equal values in every row share a text: if ``a`` and ``b`` are both bf16 in one row and both fp16 in
     another, the text is ``a, b = bf16, fp16``.
     """
-    names_by_texts: defaultdict[tuple[str, ...], list[str]] = defaultdict(list)
+    #: The value of a part in each row, as text -> the names of the parts with these values.
+    names_by_values: defaultdict[tuple[str, ...], list[str]] = defaultdict(list)
     for part in parts:
-        texts_of_rows = tuple(value.display_text for value in part.values)
-        names_by_texts[texts_of_rows].append(part.name)
-    for texts, names in names_by_texts.items():
+        values_of_rows = tuple(value.display_text for value in part.values)
+        names_by_values[values_of_rows].append(part.name)
+    for values_of_rows, names in names_by_values.items():
         shown_texts = []
-        for text in sorted(set(texts)):
+        for text in sorted(set(values_of_rows)):
             # A text with commas would read as several values.
             if ", " in text and not text.startswith("("):
                 text = f"({text})"
@@ -342,7 +378,8 @@ def _describe_texts(parts: Sequence[_KeyPart]) -> Iterator[str]:
 def _describe_shared_reason(rows: Sequence[ProblemRow]) -> str:
     """Return why the rows of a group are no hits: ``the nearest has n 100``.
 
-    If the reasons differ, the text has only the facts that all rows share.
+    The nearest entry is the entry of the same kernel whose key differs least. If the rows have different reasons, the
+    text has only the facts that all rows share.
     """
     first_row = rows[0]
     if all(row.reason == first_row.reason for row in rows):
@@ -401,6 +438,10 @@ def list_test_costs(result: RunResult) -> list[Cost]:
 
 
 def _list_costs(seconds_by_name: dict[str, list[float]]) -> list[Cost]:
+    """Return the costs, sorted by their time.
+
+    :param seconds_by_name: name of a kernel or a test -> the seconds of each of its searches.
+    """
     costs = []
     for name, seconds in seconds_by_name.items():
         # Sorted, so that the sum does not depend on the order of the processes.

@@ -1,5 +1,9 @@
 """The gate: whether a run is within the limits that its user set on misses and unused entries.
 
+A problem is a kernel with its key, such as the sizes of a matrix product. A row of the result is a problem that a test
+asked for. Its outcome is a hit if a loaded cache has an entry for it, else mostly a miss. A row has no outcome if the
+run loaded nothing for it. An entry is unused if a complete run did not ask for it.
+
 The functions only read the result of a run. A mode that judges more, such as ``verify``, has a gate of its own.
 """
 
@@ -22,14 +26,14 @@ _TEST_OUTCOMES = ("failed", "passed", "skipped", "xfailed", "xpassed")
 class Limit:
     """The largest number of misses, or of other things, that a run may have.
 
-    :param text: the limit as the user wrote it.
-    :param allowed: a count, or a percentage of all.
-    :param is_share: ``allowed`` is a percentage.
+    :param text: the limit as the user wrote it: ``5`` or ``2.5%``.
+    :param allowed: a count, or a percentage of all problems.
+    :param is_percentage: whether ``allowed`` is a percentage.
     """
 
     text: str
     allowed: Decimal
-    is_share: bool
+    is_percentage: bool
 
     @classmethod
     def parse(cls, text: str) -> Limit:
@@ -39,11 +43,12 @@ class Limit:
         """
         text = text.strip()
         if re.fullmatch(r"\d+", text, re.ASCII):
-            return cls(text, Decimal(text), is_share=False)
+            return cls(text, Decimal(text), is_percentage=False)
+        # The group is the number in front of the percent sign: "2.5" in "2.5 %".
         match = re.fullmatch(r"(\d+(?:\.\d+)?) *%", text, re.ASCII)
         if match is None or Decimal(match[1]) > 100:
             raise ValueError(f"expected a count such as 0, or a percentage such as 5%, not {text!r}")
-        return cls(text, Decimal(match[1]), is_share=True)
+        return cls(text, Decimal(match[1]), is_percentage=True)
 
     def describe_excess(self, count: int, total: int) -> str:
         """Return how a count exceeds the limit: ``"3 > 2"``, ``"3 of 40 > 5%"``; empty if it does not.
@@ -52,7 +57,7 @@ class Limit:
 
         :param total: the number of all problems, of which a percentage is taken.
         """
-        if self.is_share:
+        if self.is_percentage:
             if count * 100 > self.allowed * total:
                 return f"{count} of {total} > {self.text}"
         elif count > self.allowed:
@@ -60,19 +65,19 @@ class Limit:
         return ""
 
 
-def judge(result: RunResult, limit: Limit | None, fail_on_unused: bool = False, unloaded: str = "") -> Gate:
+def judge(result: RunResult, limit: Limit | None, fail_on_unused: bool = False, no_load_error: str = "") -> Gate:
     """Judge the misses and the unused entries of a run. Return the verdict on both.
 
     :param limit: the limit on misses; None if the user set none.
     :param fail_on_unused: whether unused entries fail the run.
-    :param unloaded: the message if the options set a gate but load no cache; else empty. It is not used if a test has
-        loaded a cache for itself.
+    :param no_load_error: the error if the options set a gate but load no cache; else empty. It does not count if a
+        test has loaded a cache for itself.
     """
     gate = Gate(fail_on_unused=fail_on_unused)
     if limit is not None:
         gate = replace(gate, limit=limit.text)
-    if unloaded and not result.is_judged:
-        return replace(gate, failure=unloaded, is_usage_error=True)
+    if no_load_error and not result.is_judged:
+        return replace(gate, failure=no_load_error, is_usage_error=True)
     judges_misses = limit is not None or _refuses_misses(result)
     subjects = []
     if judges_misses:
@@ -80,12 +85,15 @@ def judge(result: RunResult, limit: Limit | None, fail_on_unused: bool = False, 
     if fail_on_unused:
         subjects.append("unused entries")
     if not subjects:
-        # The user set no limit.
+        # The user wants no gate.
         return gate
     unjudged_reason = _explain_unjudged_run(result)
     if unjudged_reason:
         return replace(gate, skip_reason=f"autotune cache {' and '.join(subjects)} not judged: {unjudged_reason}")
-    misses = _judge_misses(result, limit, judges_misses)
+    misses = _judge_misses(result, limit)
+    if not judges_misses:
+        # A gate on unused entries alone fails for the same reasons. A run without judged problems does not concern it.
+        misses = replace(misses, skip_reason="")
     unused = _Verdict()
     if fail_on_unused:
         unused = _judge_unused(result)
@@ -129,7 +137,7 @@ class _Verdict:
     skip_reason: str = ""
 
 
-def _judge_misses(result: RunResult, limit: Limit | None, judges_misses: bool) -> _Verdict:
+def _judge_misses(result: RunResult, limit: Limit | None) -> _Verdict:
     """Return the verdict on misses: the first of these rules that applies.
 
     1. The run fails for loaded entries that no lookup could reach.
@@ -140,10 +148,7 @@ def _judge_misses(result: RunResult, limit: Limit | None, judges_misses: bool) -
     6. A run without judged problems fails if its tests were skipped.
     7. Any other run without judged problems is not judged.
 
-    A gate on unused entries alone follows these rules, too, except that it passes in place of the last rule.
-
     :param limit: the limit on misses; None if the user set none.
-    :param judges_misses: False for a gate on unused entries alone.
     """
     judged_count = _count_judged_problems(result)
     unreachable = explain_unreachable_entries(result)
@@ -162,13 +167,14 @@ def _judge_misses(result: RunResult, limit: Limit | None, judges_misses: bool) -
     skipped_tests = explain_skipped_run(result)
     if skipped_tests:
         return _Verdict(skipped_tests)
-    if judges_misses:
-        return _Verdict(skip_reason=f"autotune cache misses not judged: {_explain_no_outcomes(result)}")
-    return _Verdict()
+    return _Verdict(skip_reason=f"autotune cache misses not judged: {_explain_no_outcomes(result)}")
 
 
 def _count_judged_problems(result: RunResult) -> int:
-    """Return the number of problems that have an outcome. An untracked kernel counts as a problem that is a miss."""
+    """Return the number of problems that have an outcome.
+
+    An untracked kernel, which was tuned without asking the session, counts as a problem that is a miss.
+    """
     count = len(result.collected.untracked)
     for row in result.rows:
         if row.outcome is not None:
@@ -180,7 +186,7 @@ def explain_skipped_run(result: RunResult) -> str:
     """Return why a run without lookups fails: tests were skipped or xfailed, and none passed. Empty for any other run.
 
     A machine that has lost its GPU skips all tests of its shard. Without this rule the shard would pass, although no
-    test ran. Pytest counts a test with ``xfail(run=False)`` as xfailed, although the test did not run.
+    test ran. Xfailed tests count as skipped tests, because a test with ``xfail(run=False)`` does not run, either.
     """
     counts = result.collected.test_counts
     if counts.get("passed") or counts.get("xpassed"):
@@ -193,17 +199,17 @@ def explain_skipped_run(result: RunResult) -> str:
 def _explain_unseen_errors(result: RunResult) -> str:
     """Return how many problems were errors, such as misses with ``--autotune-on-miss=error``, if no test failed.
 
-    The error fails the test, unless a forked child of the test asked for the problem: its error does not reach pytest.
-    The text is empty if a test failed or no problem was an error.
+    An error mostly fails the test that asked for the problem. If a forked child of the test asked, the error ends the
+    child and does not reach pytest. The text is empty if a test failed or no problem was an error.
     """
     counts = result.collected.test_counts
     if counts.get("failed") or counts.get("error"):
         return ""
-    refused_rows = [row for row in result.rows if result.request.policy.is_error(row.outcome)]
-    if not refused_rows:
+    error_rows = [row for row in result.rows if result.request.policy.is_error(row.outcome)]
+    if not error_rows:
         return ""
     problems = describe_count(
-        len(refused_rows),
+        len(error_rows),
         "problem of the autotune cache is an error",
         "problems of the autotune cache are errors",
     )
@@ -211,7 +217,7 @@ def _explain_unseen_errors(result: RunResult) -> str:
 
 
 def _judge_unused(result: RunResult) -> _Verdict:
-    """Return the verdict on unused entries. A run whose tests may need any entry is not judged."""
+    """Return the verdict on unused entries. A run in which tests may not have asked for all entries is not judged."""
     reason = result.collected.unasked_reason
     if reason:
         return _Verdict(skip_reason=f"unused autotune cache entries not judged: {reason}")
@@ -253,14 +259,14 @@ def explain_empty_run(result: RunResult) -> str:
     if not is_whole_suite(result):
         # The tests of the kernels may be in the part of the suite that did not run.
         return ""
-    bypasses = ""
+    failure = f"{_describe_entries_were(result.loaded_entry_count)} loaded and not one was asked for"
+    bypass_reason = ""
     if result.bypasses:
-        bypasses = f"{' or '.join(result.bypasses)} may leave them out"
-    text = f"{_describe_entries_were(result.loaded_entry_count)} loaded and not one was asked for"
-    reasons = join_nonempty("; ", bypasses, result.collected.incomplete_reason)
+        bypass_reason = f"{' or '.join(result.bypasses)} may leave them out"
+    reasons = join_nonempty("; ", bypass_reason, result.collected.incomplete_reason)
     if reasons:
-        text += f" ({reasons})"
-    return text
+        failure += f" ({reasons})"
+    return failure
 
 
 def is_whole_suite(result: RunResult) -> bool:
@@ -271,7 +277,8 @@ def is_whole_suite(result: RunResult) -> bool:
 def explain_no_part(result: RunResult) -> str:
     """Return the library or GPU that this machine lacks, so that no lookup used the optional caches of a run.
 
-    The text is empty if a lookup used the caches, or if the machine has everything that the entries need.
+    An optional cache is loaded by ``--autotune-load=PATH?optional``. The text is empty if a lookup used the caches, if
+    a cache is not optional, or if the machine has everything that the entries need.
     """
     if not result.has_only_optional_caches or _has_used_caches(result):
         return ""
@@ -297,7 +304,8 @@ def _has_used_caches(result: RunResult) -> bool:
 def explain_unreachable_entries(result: RunResult) -> str:
     """Return which tuners' loaded entries no lookup could reach; empty if lookups can reach the entries of all tuners.
 
-    A gate fails for such entries: the problems of these tuners would have no outcome, and so no misses.
+    A gate fails for such entries. Without this rule it would pass, because the problems of these tuners have no outcome
+    and so are no misses.
     """
     if result.has_only_optional_caches:
         # The library of an optional cache may be absent.

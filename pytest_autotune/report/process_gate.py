@@ -1,7 +1,11 @@
 """The gate over many processes: whether their reports are complete, and whether the joint result passes.
 
-:func:`pytest_autotune.report.gate.judge` judges the joint result. The functions here only look for reports that are
-missing or belong to another run, and for processes that asked for no kernel.
+Each pytest process of a CI run writes a JSON report. The joint result is the result of a single process that ran the
+tests of all these processes. :func:`pytest_autotune.report.gate.judge` judges it. The functions here only look for
+reports that are missing or belong to another CI run, and for processes that asked for no kernel.
+
+A process takes no part if its caches are optional (``--autotune-load=PATH?optional``) and the machine lacks the
+library or the GPU for their entries. Its report names this reason and is not judged.
 """
 
 from __future__ import annotations
@@ -33,13 +37,17 @@ class JudgedCache:
     cache: Cache
 
     def is_loaded_as(self, loaded: LoadedCache) -> bool:
-        """Whether a process loaded this cache: a file with the same bytes, or the store at the same URL."""
+        """Whether a process loaded this cache: a file with the same bytes, or the store at the same URL.
+
+        A file may have another path on the machine of the process. A store has no digest.
+        """
         if is_url(self.path):
-            return _without_options(loaded.path) == _without_options(self.path)
+            return _without_query(loaded.path) == _without_query(self.path)
         return bool(self.digest) and loaded.digest == self.digest
 
 
-def _without_options(url: str) -> str:
+def _without_query(url: str) -> str:
+    """Return a URL without its options and its last slash: ``s3://bucket/caches`` for ``s3://bucket/caches/?optional``."""
     return url.partition("?")[0].rstrip("/")
 
 
@@ -47,7 +55,9 @@ def _without_options(url: str) -> str:
 class GateRequest:
     """The user's wishes for the gate over many processes.
 
+    :param caches: the caches that each process should have loaded.
     :param limit: the limit on misses; None if the user set none.
+    :param fails_on_unused: whether entries that no process asked for fail the gate.
     :param expected_count: the number of processes that should have a report; None if the user gave no number.
     :param run_id: the id of the CI run that the reports must belong to; empty if the id is not known.
     """
@@ -62,10 +72,11 @@ class GateRequest:
 def judge_processes(reports: Sequence[ProcessReport], initial: InitialCaches, request: GateRequest) -> RunResult:
     """Return the joint result of all processes, with its gate. Reports that are missing or wrong become its errors.
 
-    :param initial: the caches of the request.
+    :param initial: the caches of the request, as the joint run loads them.
     """
     suite_error = ""
     if request.expected_count is None:
+        # The tests of a missing process may ask for entries that would look unused here.
         suite_error = "a process may be missing (add --expect=N, the number of processes)"
     usable_reports = []
     for report in reports:
@@ -80,10 +91,10 @@ def judge_processes(reports: Sequence[ProcessReport], initial: InitialCaches, re
 
 
 def _judge_without_reports(reports: Sequence[ProcessReport], request: GateRequest) -> Gate:
-    """Return the gate of processes none of which has a usable report.
+    """Return the gate if no process has a usable report.
 
-    The gate fails if every process lacked the library or the GPU of its optional caches. Otherwise the reports are
-    missing or damaged. They are errors of the result, so the gate need not fail for them.
+    The gate fails if every process took no part. Otherwise the reports are missing or damaged. They become errors of
+    the result, which fail the command, so the gate need not fail for them.
     """
     if reports and all(report.no_part_reason for report in reports):
         return _build_failed_gate(f"no process took part: {reports[0].no_part_reason}", request)
@@ -91,7 +102,10 @@ def _judge_without_reports(reports: Sequence[ProcessReport], request: GateReques
 
 
 def _judge_joint_result(result: RunResult, usable_reports: Sequence[ProcessReport], request: GateRequest) -> Gate:
-    """Return the gate of the joint result. It also fails if the processes did not test what they should have tested."""
+    """Return the gate of the joint result.
+
+    Beside the limits of the request, the gate fails if no process asked for a kernel, or if GPUs were probably lost.
+    """
     no_lookups = _explain_no_lookups(result)
     if no_lookups:
         return _build_failed_gate(no_lookups, request)
@@ -111,7 +125,10 @@ def _build_failed_gate(failure: str, request: GateRequest) -> Gate:
 
 
 def _explain_no_lookups(result: RunResult) -> str:
-    """Return why the gate fails if no process asked for a tuned kernel; empty if a process did."""
+    """Return why the gate fails if no process asked for a tuned kernel; empty if a process did.
+
+    A lookup has an outcome. An untracked kernel was tuned without a lookup, and counts as asked for.
+    """
     if result.collected.untracked or any(row.outcome is not None for row in result.rows):
         return ""
     return f"no process asked for a tuned kernel ({describe_test_counts(result.collected.test_counts)})"
@@ -136,12 +153,12 @@ def _explain_lost_gpus(records: Sequence[ProcessRecord], caches: Sequence[Judged
 
 def _list_gpus(caches: Sequence[JudgedCache]) -> list[Device]:
     """Return the GPUs for which the caches have entries, each once."""
-    gpus: dict[Device, None] = {}
+    gpus: list[Device] = []
     for judged in caches:
         for entry in judged.cache.entries:
             if entry.problem.device.is_gpu:
-                gpus[entry.problem.device] = None
-    return list(gpus)
+                gpus.append(entry.problem.device)
+    return list(dict.fromkeys(gpus))
 
 
 def _has_lookup_on(record: ProcessRecord, gpus: Sequence[Device]) -> bool:
@@ -155,7 +172,7 @@ def _has_lookup_on(record: ProcessRecord, gpus: Sequence[Device]) -> bool:
 
 
 def list_report_errors(reports: Sequence[ProcessReport], request: GateRequest) -> list[str]:
-    """Return a line for each report that is missing, unusable, of another run or of another cache."""
+    """Return a line for each report that is missing, unusable, of another CI run or of another cache."""
     errors = list_folder_errors(reports, request.expected_count, request.run_id)
     for report in reports:
         error = _find_cache_error(report, request.caches)
@@ -172,7 +189,7 @@ def list_report_errors(reports: Sequence[ProcessReport], request: GateRequest) -
 
 
 def list_folder_errors(reports: Sequence[ProcessReport], expected_count: int | None, run_id: str) -> list[str]:
-    """Return a line for each report that is missing, unusable or of another run.
+    """Return a line for each report that is missing, unusable or of another CI run.
 
     :param expected_count: the number of processes that should have a report; None if the number is not known.
     :param run_id: the id of the CI run that the reports must belong to; if it is empty, all must belong to one run.
@@ -180,22 +197,34 @@ def list_folder_errors(reports: Sequence[ProcessReport], expected_count: int | N
     errors = []
     if not reports:
         errors.append("there is no report (give --autotune-report=FOLDER/ to each process)")
-    if reports and expected_count is not None and len(reports) != expected_count:
-        difference = "more processes ran than --expect says"
-        if len(reports) < expected_count:
-            difference = "a process wrote none"
-        counts = describe_count(len(reports), "report is there", "reports are there")
-        errors.append(f"{counts}, and {expected_count} are expected: {difference}")
+    elif expected_count is not None and len(reports) != expected_count:
+        errors.append(_describe_wrong_count(len(reports), expected_count))
     run_id = run_id or _find_common_run_id(reports)
     for report in reports:
-        if report.error:
-            errors.append(f"{report.path}: {report.error}")
-        elif report.ci_run.id != run_id:
-            runs = f"is of {_describe_run(report.ci_run.id)}, not of {_describe_run(run_id)}"
-            errors.append(f"{report.path}: {runs} (remove old reports)")
-        elif report.record is not None and report.record.collected.is_interrupted:
-            errors.append(f"{report.path}: the run was interrupted")
+        error = _find_run_error(report, run_id)
+        if error:
+            errors.append(f"{report.path}: {error}")
     return errors
+
+
+def _describe_wrong_count(count: int, expected_count: int) -> str:
+    """Return the error if the number of reports is not the expected one."""
+    difference = "more processes ran than --expect says"
+    if count < expected_count:
+        difference = "a process wrote none"
+    counts = describe_count(count, "report is there", "reports are there")
+    return f"{counts}, and {expected_count} are expected: {difference}"
+
+
+def _find_run_error(report: ProcessReport, run_id: str) -> str:
+    """Return why a report is unusable, of another CI run, or of a run that Ctrl-C ended; empty for any other report."""
+    if report.error:
+        return report.error
+    if report.ci_run.id != run_id:
+        return f"is of {_describe_run(report.ci_run.id)}, not of {_describe_run(run_id)} (remove old reports)"
+    if report.record is not None and report.record.collected.is_interrupted:
+        return "the run was interrupted"
+    return ""
 
 
 def _find_common_run_id(reports: Sequence[ProcessReport]) -> str:
@@ -209,12 +238,12 @@ def _find_common_run_id(reports: Sequence[ProcessReport]) -> str:
 
 
 def _find_cache_error(report: ProcessReport, caches: Sequence[JudgedCache]) -> str:
-    """Return why the report of an ended process cannot be judged by these caches; empty if it can be.
+    """Return why a report says nothing about the judged caches: the process loaded none of them, or changed one.
 
-    The gate does not judge an unusable report, nor the report of a process that took no part. Neither has such an
-    error.
+    The text is empty if the report can be judged by these caches.
     """
     if report.no_part_reason or report.record is None:
+        # The process took no part, or the report is unusable and has another error.
         return ""
     if report.record.is_update:
         return "the process updated the cache that it loaded, so its misses say nothing (run it without the update)"

@@ -30,7 +30,6 @@ from pytest_autotune.run.process_record import ProcessRecord, decode_record
 from pytest_autotune.run.request import RunRequest
 from pytest_autotune.run.result import RunResult
 from pytest_autotune.run.settle import EndedRun, InitialCaches, settle_run
-from pytest_autotune.workers.events import Event
 
 
 @dataclass(frozen=True)
@@ -191,13 +190,13 @@ def _join_collected(records: Mapping[str, ProcessRecord], suite_error: str) -> C
     :param records: path of a report -> the record of its process.
     :param suite_error: why the processes may be only a part of the suite; empty if they ran the whole suite.
     """
-    mode_events: list[Event] = []
-    crashed_workers: list[str] = []
+    mode_events = []
+    crashed_workers = []
     test_counts: Counter[str] = Counter()
     versions: dict[str, Versions] = {}
     for record in records.values():
-        mode_events += record.collected.mode_events
-        crashed_workers += record.collected.crashed_workers
+        mode_events.extend(record.collected.mode_events)
+        crashed_workers.extend(record.collected.crashed_workers)
         # A Counter adds the numbers of tests.
         test_counts.update(record.collected.test_counts)
         # If two processes have different versions of a library, the last process decides.
