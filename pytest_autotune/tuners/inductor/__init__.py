@@ -46,7 +46,7 @@ class Part(Protocol):
 
 
 class Adapter:
-    """The adapter for Inductor of torch 2.11 to 2.15."""
+    """Hooks Inductor of torch 2.11 to 2.15; see :class:`~pytest_autotune.tuners.protocol.Adapter`."""
 
     module = "torch._inductor.config"
     # The adapter makes every process compile its graphs, which a suite without entries must not pay for.
@@ -67,14 +67,15 @@ class Adapter:
             Fusions(benchmarks),
             Paddings(benchmarks),
         ]
-        self._hooked = ExitStack()
+        #: Undoes the hooks, the last first.
+        self._exits = ExitStack()
 
     def hook(self, module: ModuleType, session: Session) -> None:
-        """Hook each part when its module is imported: Inductor imports most modules at a function's first call."""
+        """Hook each part when its module is imported. Inductor imports most modules when it compiles a function."""
         self._session = session
-        self._hooked.callback(self._caches.change_back)
-        self._hooked.callback(self._workers.end)
-        self._caches.keep_apart(module, session)
+        self._exits.callback(self._caches.change_back)
+        self._exits.callback(self._workers.end)
+        self._caches.change_settings(module, session)
         for part in self._parts:
             when_imported(part.module, self.hook_part, part)
 
@@ -92,11 +93,11 @@ class Adapter:
                 reason = str(error)
             self._session.report_bypass(part.tuner, reason, error)
         else:
-            self._hooked.callback(patches.undo)
+            self._exits.callback(patches.undo)
 
     def unhook(self) -> None:
         self._session = None
-        self._hooked.close()
+        self._exits.close()
 
     @contextmanager
     def isolated(self) -> Iterator[None]:

@@ -2,7 +2,10 @@
 
 An autotuner has three lists: ``configs`` are the candidates, ``compile_results`` the compiled candidates, and
 ``launchers`` the loaded candidates. Inductor builds each list from the list before. All code that depends on these
-private lists is here. The name and the key of a kernel are computed in :mod:`.identity`.
+private lists is here. A function with the parameter ``choice`` gets the choice of a cache, and finds it in the lists by
+its params, such as ``XBLOCK=256 num_warps=4 num_stages=1``.
+
+The name and the key of a kernel are computed in :mod:`.identity`.
 """
 
 from __future__ import annotations
@@ -143,12 +146,16 @@ def detach_own_cache(autotuner: Any) -> str:
 
 
 def take_fresh_candidates(autotuner: Any, reload_kernel: Callable[[], Any] | None) -> None:
-    """Give an autotuner its whole list of candidates, if a compile worker took a choice from Inductor's own cache.
+    """Give an autotuner its whole list of candidates again, if a compile worker has shortened it.
 
-    :param reload_kernel: loads the kernel's module again and returns a new autotuner, as Inductor hands it over.
+    A compile worker looks into Inductor's own cache of choices. On a hit the autotuner has only the choice.
+
+    :param reload_kernel: Inductor's function that loads the kernel's module in this process and returns a new
+        autotuner. It is None if no compile worker compiled the kernel.
     """
     if reload_kernel is None:
         return
+    # Inductor's own precompile keeps the function under this name, too. _load_function() may need it earlier.
     autotuner._reload_kernel = reload_kernel
     info = autotuner.autotune_cache_info or {}
     if info.get("autotune_cache_state") != "hit":
@@ -161,18 +168,16 @@ def take_fresh_candidates(autotuner: Any, reload_kernel: Callable[[], Any] | Non
 
 
 def keep_only_choice(autotuner: Any, candidates: CandidateList, choice: Candidate) -> None:
-    """Leave only the choice in the autotuner's lists.
+    """Leave only the choice in the autotuner's lists, so that Inductor compiles and loads nothing else.
 
-    If a compile worker or a thread has compiled the choice, the compiled choice is kept, and nothing needs compiling.
+    If the choice is compiled already, its compiled form is kept, and Inductor only loads it.
     """
-    compiled = []
-    for result in (*candidates.compile_results, *autotuner.compile_results):
-        if params_of(result.config) == choice.params:
-            compiled = [result]
-            break
+    # A compile worker compiled the candidates' results, and a thread of the plugin the autotuner's.
+    results = [*candidates.compile_results, *autotuner.compile_results]
+    results_of_choice = [result for result in results if params_of(result.config) == choice.params]
     autotuner.launchers = []
-    autotuner.compile_results = compiled
-    if not compiled:
+    autotuner.compile_results = results_of_choice[:1]
+    if not results_of_choice:
         autotuner.configs = [candidates.find_or_build_config(choice)]
         _load_function(autotuner)
 
@@ -211,13 +216,18 @@ def keep_launcher(autotuner: Any, choice: Candidate) -> None:
     if launcher is None:
         raise LookupError("Inductor compiled it in another way")
     autotuner.launchers = [launcher]
-    results = [result for result in autotuner.compile_results if params_of(result.config) == choice.params]
-    if results:
-        autotuner.compile_results = results
-    for config in (launcher.config, *(result.config for result in results)):
-        # Inductor searches no further from a configuration with these marks.
-        config.found_by_coordesc = True
-        config.found_by_combo_autotune = True
+    _mark_as_found(launcher.config)
+    results_of_choice = [result for result in autotuner.compile_results if params_of(result.config) == choice.params]
+    if results_of_choice:
+        autotuner.compile_results = results_of_choice
+    for result in results_of_choice:
+        _mark_as_found(result.config)
+
+
+def _mark_as_found(config: Any) -> None:
+    """Mark a configuration as the result of Inductor's two further searches, so that neither of them begins with it."""
+    config.found_by_coordesc = True
+    config.found_by_combo_autotune = True
 
 
 def _load_function(autotuner: Any) -> None:

@@ -108,12 +108,14 @@ class Benchmarks:
     def find_time_ms(self, call: Callable[[], object], arguments: Mapping[str, Any]) -> float | None:
         """Return the time of a call in milliseconds, or None if Inductor has to time the call.
 
-        Inductor times the call in four cases: no part of the adapter has a search, Inductor passes an argument that is
-        not known here, the call does not run on CUDA, or the call fails. Inductor then handles the error.
-
-        :param arguments: the arguments of Inductor's benchmark that differ from their defaults.
+        :param call: a launch of a template, a kernel or a library function.
+        :param arguments: the arguments of Inductor's benchmark that differ from their defaults, by name.
         """
-        if not self._thread.searches or not arguments.keys() <= _KNOWN_ARGUMENTS:
+        # No part of the adapter has a search.
+        if not self._thread.searches:
+            return None
+        # An argument that is not known here may change what is measured.
+        if not _KNOWN_ARGUMENTS.issuperset(arguments):
             return None
         if arguments.get("device_type") not in (None, "cuda"):
             return None
@@ -123,12 +125,15 @@ class Benchmarks:
         try:
             return Race(self._find_clock(), ALONE).alone(Runner(call)).time_us / 1000
         except Exception:
+            # The call fails. Inductor makes it again, and handles the error.
             return None
 
     def race_launchers(
         self, autotuner: Any, launchers: Sequence[Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> dict[Any, float]:
         """Race the launchers of a kernel, and return the time of each launcher in milliseconds.
+
+        In a race the launchers take turns. A launcher is a candidate that is compiled and loaded.
 
         :param args: the arguments of the kernel's launch; ``kwargs`` as well.
         :returns: the times; an empty dictionary if Inductor has to measure the launchers one after the other.
@@ -152,7 +157,8 @@ class Benchmarks:
             times_ms[launcher] = result.time_us / 1000
         # Inductor chooses the lowest time. The race may have chosen a launcher that is as good within the error, so
         # this launcher gets the lowest time.
-        times_ms[launchers[race.choice]] = min(times_ms.values())
+        chosen_launcher = launchers[race.choice]
+        times_ms[chosen_launcher] = min(times_ms.values())
         return times_ms
 
     def _find_clock(self) -> Clock:
@@ -184,9 +190,10 @@ def _list_changed_arguments(call: HookedCall) -> dict[str, Any]:
     changed: dict[str, Any] = {}
     for parameter in inspect.signature(call.original).parameters.values():
         value = call.arguments[parameter.name]
+        has_default = parameter.default is not parameter.empty
         if parameter.kind is parameter.VAR_KEYWORD:
             changed.update(value)
-        elif parameter.default is not parameter.empty and value != parameter.default:
+        elif has_default and value != parameter.default:
             changed[parameter.name] = value
     return changed
 

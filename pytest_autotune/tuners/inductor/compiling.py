@@ -5,7 +5,7 @@ in threads of the test process, which mostly wait for Python's lock. A forked ch
 
 The test process forks a leader, and the leader forks the children. If the test process forked the children itself, an
 ``os.wait`` of a test could return for a child of the plugin. Each child has a connection, on which it gets jobs until
-the test process closes the connection.
+the test process closes the connection. A job is a call that Inductor wants a worker to make: to compile one kernel.
 """
 
 from __future__ import annotations
@@ -50,20 +50,23 @@ class CompileWorkers:
         self._pools: list[ForkedPool] = []
 
     def hook(self, module: ModuleType, session: Session, patches: Patches) -> None:
-        if getattr(module, "SubprocException", None) is None or not _may_fork(session):
+        if not _may_fork(session):
+            return
+        # No choice depends on the pool. If this torch has another pool, or another error of a failed job, the part does
+        # nothing and is not bypassed.
+        if getattr(module, "SubprocException", None) is None:
             return
         try:
-            pool_class = patches.keep_original(module, "SubprocPool", ["nprocs", "pickler", "kind", "quiesce"])
+            inductor_pool_class = patches.keep_original(module, "SubprocPool", ["nprocs", "pickler", "kind", "quiesce"])
         except HookError:
-            # This torch has another pool. No choice depends on the pool, so the part does nothing and is not bypassed.
             return
         pools = self._pools
 
         # The replacement must be a class, because Inductor checks that its pool is an instance of `SubprocPool`.
         class HookedPool(ForkedPool):
             def __init__(self, nprocs: int, *args: Any, **kwargs: Any) -> None:
-                _compute_triton_keys()
-                super().__init__(nprocs, InductorWorkers(module, pool_class, (nprocs, *args), kwargs))
+                _compute_triton_keys()  # before the fork, so that the children have the keys
+                super().__init__(nprocs, InductorWorkers(module, inductor_pool_class, (nprocs, *args), kwargs))
                 pools.append(self)
 
         module.SubprocPool = HookedPool  # type: ignore[attr-defined]
@@ -190,9 +193,11 @@ class ForkedPool:
     def _fork(self, worker_count: int) -> None:
         """Fork an intermediate process, which forks the leader of the children and ends.
 
-        The leader then belongs to no test process. The intermediate process begins a process group, whose number is the
-        number of this process. The leader and the children stay in the group, so that :meth:`shutdown` can end them.
+        The leader then is no child of the test process. The intermediate process begins a process group, and the number
+        of the group is the intermediate process's own. The leader and the children stay in the group, so that
+        :meth:`shutdown` can end them.
         """
+        # A pair has the test process's end of a connection, and the end of a child.
         pairs = [Pipe() for _ in range(worker_count)]
         with warnings.catch_warnings():
             # Python 3.12 warns that the threads of a process do not exist in a forked process. The children need none.
@@ -200,15 +205,15 @@ class ForkedPool:
             intermediate = os.fork()
         if intermediate == 0:
             try:
-                gc.freeze()  # Python must not free a tensor of the tests here, because this would call CUDA.
-                os.setsid()  # Ctrl-C then reaches only the tests.
+                gc.freeze()  # so that Python frees no tensor of the tests here, which would call CUDA
+                os.setsid()  # begins the process group: Ctrl-C then reaches only the tests
                 if os.fork() == 0:
                     _lead([child_end for _, child_end in pairs], self._library)
             finally:
                 os._exit(0)
-        for own_end, child_end in pairs:
+        for test_end, child_end in pairs:
             child_end.close()
-            self._idle_connections.put(own_end)
+            self._idle_connections.put(test_end)
         # A signal handler of the tests may have waited for the process already.
         with suppress(ChildProcessError):
             os.waitpid(intermediate, 0)
@@ -222,15 +227,17 @@ class ForkedPool:
     def submit(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Future[Any]:
         """Have a worker call a function, as the method of Inductor's own pool does."""
         job = PoolJob(function, args, kwargs)
+        if not self.is_alive:
+            return self._submit_to_library(job)
         name = getattr(function, "__name__", "")
-        # Inductor asks whether the workers have started. Forked children are ready at once.
-        if self.is_alive and name == _READY_JOB:
+        if name == _COMPILE_JOB:
+            self._library.before_compiling()
+            return self._threads.submit(self._run_in_child, job, pickle.dumps(job))
+        # With this job, Inductor asks whether the workers have started. Forked children are ready at once.
+        if name == _READY_JOB:
             ready: Future[Any] = Future()
             ready.set_result(job.run())
             return ready
-        if self.is_alive and name == _COMPILE_JOB:
-            self._library.before_compiling()
-            return self._threads.submit(self._run_in_child, job, pickle.dumps(job))
         return self._submit_to_library(job)
 
     def _run_in_child(self, job: PoolJob, pickled_job: bytes) -> Any:
@@ -247,7 +254,7 @@ class ForkedPool:
             # The child has died, because the pool was shut down.
             if not self._group:
                 raise
-            # The child has died for another reason, for example a lack of memory.
+            # The child has died for another reason, for example a lack of memory. The other children go on.
             return self._submit_to_library(job).result()
         finally:
             self._idle_connections.put(connection)
@@ -272,11 +279,11 @@ class ForkedPool:
 
     def shutdown(self, *args: Any, **kwargs: Any) -> None:
         """End the children at once, even while they compile."""
-        # A forked child of the tests has a copy of this object. The children of the pool belong to its parent.
+        # This process was forked by a test, and has a copy of the pool. The children belong to the test process.
         if self._process_id != os.getpid():
             return
         group = self._group
-        self._group = 0
+        self._group = 0  # tells the threads of the pool why their children die
         if group:
             with suppress(ProcessLookupError):  # all processes of the group have ended
                 os.killpg(group, signal.SIGKILL)
@@ -297,12 +304,16 @@ def _end_after(seconds: float) -> None:
 
 
 def _lead(connections: Sequence[Connection], library: WorkerLibrary) -> None:
-    """Prepare this process, fork a child for each connection, and wait for the end of the children."""
+    """Prepare this process, fork a child for each connection, and wait for the end of the children.
+
+    :param connections: the children's ends of the connections.
+    """
     _disconnect([connection.fileno() for connection in connections])
     sys.settrace(None)
     warnings.simplefilter("ignore")  # some libraries warn of forks
-    for handled in (signal.SIGALRM, signal.SIGCHLD, signal.SIGTERM):
-        signal.signal(handled, signal.SIG_DFL)
+    # The tests may handle or block these signals. _end_after() needs SIGALRM.
+    for signal_number in (signal.SIGALRM, signal.SIGCHLD, signal.SIGTERM):
+        signal.signal(signal_number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGALRM])
     # A thread of the test process may have held a lock at the time of the fork. This process has no such thread, so
     # nothing releases the lock. If the preparation waits for the lock, the operating system ends this process.
@@ -312,9 +323,10 @@ def _lead(connections: Sequence[Connection], library: WorkerLibrary) -> None:
     gc.freeze()  # A garbage collection would write to the memory that the children share, and so copy it.
     for number, connection in enumerate(connections):
         if os.fork() == 0:
+            # The leader has closed the connections of the children before this one.
             for later_connection in connections[number + 1 :]:
                 later_connection.close()
-            _work(connection)
+            _work(connection)  # never returns: it ends with an error, and the child with it
         connection.close()
     for _ in connections:
         os.wait()
@@ -343,8 +355,10 @@ def _disconnect(kept: Collection[int]) -> None:
     nowhere = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
     for descriptor in map(int, os.listdir("/proc/self/fd")):
         if descriptor not in kept and descriptor != nowhere:
+            # Programs that the child starts, such as ptxas, inherit the three standard streams and no other file.
+            is_standard_stream = descriptor < 3
             with suppress(OSError):
-                os.dup2(nowhere, descriptor, inheritable=descriptor < 3)
+                os.dup2(nowhere, descriptor, inheritable=is_standard_stream)
     sys.stdin = sys.stdout = sys.stderr = open(os.devnull, "r+", encoding="utf-8")  # noqa: SIM115
 
 
@@ -371,23 +385,24 @@ def _compute_triton_keys() -> None:
             return
         gpu = devices.current_gpu()
         if gpu is not None and gpu.arch.startswith("sm_"):
-            capability = int("".join(filter(str.isdigit, gpu.arch)))
-            target = import_module("triton.backends.compiler").GPUTarget("cuda", capability, 32)
+            capability = int(gpu.arch.removeprefix("sm_"))
+            target = import_module("triton.backends.compiler").GPUTarget("cuda", capability, warp_size=32)
             import_module("triton.compiler.compiler").make_backend(target).hash()
 
 
 def _keep_driver() -> None:
-    """Do nothing, in place of a function that asks CUDA for the current device. CUDA fails in a forked process."""
+    """Do nothing, in place of a function that asks CUDA whether there is a GPU. CUDA cannot be used after a fork."""
 
 
 def prepare_inductor() -> None:
-    """Import the modules that each child needs, in a process without a GPU."""
+    """Make this process a compile worker of Inductor. Its children need no further import and no GPU."""
     heuristics: Any = import_module("torch._inductor.runtime.triton_heuristics")
     codecache = import_module("torch._inductor.codecache")
     utils: Any = import_module("torch._inductor.compile_worker.utils")
+    # Inductor's own workers have this mark, too. With it, PyCodeCache keeps no module that it loads.
     utils._IN_TOPLEVEL_PROCESS = False
-    # A module that the test process loaded may hold an autotuner that was already compiled or changed. Children load
-    # the modules anew. The test process has its own copy of this cache, which stays as it is.
+    # PyCodeCache would return a module that the test process has loaded. The autotuner in such a module may be compiled
+    # already, or changed by the plugin.
     codecache.PyCodeCache.cache_clear()
     heuristics.triton_helpers.set_driver_to_gpu = _keep_driver
     codecache.torch_key()  # takes a while, and is the same in all children

@@ -2,7 +2,11 @@
 
 Inductor calls two methods of the kernel's autotuner: ``precompile`` to compile the kernel, and ``run`` to launch it. A
 compiled kernel may never be launched. Inductor tunes inside the first launch. :class:`GeneratedKernel` acts in both
-calls until the kernel has its choice. Later launches run no code of the plugin.
+calls until the kernel has its choice: one configuration, such as ``XBLOCK=256 num_warps=4``. Later launches run no code
+of the plugin.
+
+Three words have one meaning here. To *compile* a candidate is to make its binary. To *load* it is to make a launcher,
+which can run on the device. A *search* is Inductor's own tuning: it measures candidates and keeps the fastest.
 
 :mod:`.kernels` hooks Inductor and makes the objects of this class. :mod:`.autotuners` knows Inductor's private lists.
 """
@@ -86,10 +90,10 @@ class KernelQuestion(Question):
         # The entry says that every candidate failed.
         if entry.choice is None:
             return False
-        choice_names = {value.name for value in entry.choice.params}
+        names_in_choice = {value.name for value in entry.choice.params}
         for config in self.candidate_list.configs:
-            config_names = {value.name for value in params_of(config)}
-            if config_names <= choice_names:
+            names_in_config = {value.name for value in params_of(config)}
+            if names_in_config.issubset(names_in_choice):
                 return True
         return False
 
@@ -139,15 +143,16 @@ class CompileThreads:
 
     def are_allowed(self) -> bool:
         """Whether a kernel that is compiled now may be compiled in a thread."""
-        policy = self._session.policy
-        # The run compiles all candidates, in Inductor's processes or in forked children.
-        if not self._session.indexes or policy.is_dumping:
+        loads_only = bool(self._session.indexes) and not self._session.policy.is_dumping
+        # A run that dumps compiles all candidates, in Inductor's processes or in forked children.
+        if not loads_only:
             return False
         # A single thread would compile no sooner than the calling thread.
-        if policy.compile_threads <= 1:
+        if self._session.policy.compile_threads <= 1:
             return False
         config = self._heuristics.torch._inductor.config
-        # The user decided how Inductor compiles: by the variable, or by a setting other than the adapter's value 1.
+        # In a run that only loads, the adapter sets `compile_threads` to 1. With any other value, or with the variable,
+        # the user decided how Inductor compiles.
         if "TORCHINDUCTOR_COMPILE_THREADS" in os.environ or config.compile_threads != 1:
             return False
         # A graph that is cached, or called from C++, needs its compiled kernels before the first launch.
@@ -186,9 +191,17 @@ class KernelTools:
 class GeneratedKernel:
     """A Triton kernel that Inductor generated.
 
-    The kernel begins in the state ``COMPILING``, and ends in the state ``CHOSEN``. The object holds only a weak
-    reference to its autotuner. Inductor's module of the graph keeps the autotuner alive.
+    The kernel begins in the state ``COMPILING``, and ends in the state ``CHOSEN``. Its methods are called in order:
 
+    1. :meth:`compile_choice`, before Inductor compiles. It may do all that is to be done.
+    2. :meth:`begin_compiling_all` and :meth:`end_compiling_all`, around Inductor's own compilation of all candidates.
+    3. :meth:`ask_before_launch`, before the first launch.
+    4. :meth:`racing`, :meth:`take_raced_time` and :meth:`note_time`, while Inductor searches in this launch.
+    5. :meth:`end_search`, after this launch.
+
+    The object holds only a weak reference to its autotuner. Inductor's module of the graph keeps the autotuner alive.
+
+    :param precompilation: Inductor's call of ``precompile``, during which this object is made.
     :param question: asks for the kernel's choice; None if Inductor has nothing to choose.
     """
 
@@ -227,10 +240,10 @@ class GeneratedKernel:
     # Compiling.
 
     def compile_choice(self) -> CompiledBy:
-        """Compile only the choice, or say that Inductor has to compile all candidates.
+        """Compile only the kernel's choice, if the session has one. Return the code that compiles the kernel.
 
-        Inductor calls ``precompile``, and this method acts first. The first launch after a thread's compilation calls
-        the method again.
+        The method is called when Inductor calls ``precompile``. If a thread then compiles the kernel, the first launch
+        calls the method again, to load the result.
         """
         # Inductor has nothing to choose. A thread can then compile everything that the autotuner lists.
         if self._question is None:
@@ -241,7 +254,8 @@ class GeneratedKernel:
         if self._tools.session.may_race(self._question.problem):
             self._must_race = True
             return CompiledBy.INDUCTOR
-        # Inductor compiles a single candidate in any case. It may add a second one, and the first launch then asks.
+        # The only candidate is compiled, whatever the cache says. If Inductor adds a second candidate after this
+        # compilation, the first launch asks for the choice.
         if len(self._question.candidate_list.configs) == 1 and not autotuners.descends(self._autotuner):
             return CompiledBy.INDUCTOR
         with self._ask() as tuning:
@@ -258,7 +272,7 @@ class GeneratedKernel:
     def _compile_only(self, choice: Candidate) -> CompiledBy:
         """Compile and load a choice, or have a thread compile it.
 
-        :raises Exception: if the choice does not compile.
+        :raises Exception: if the choice does not compile. Inductor's error has one of several classes.
         """
         self._lists_only_choice = True
         autotuners.keep_only_choice(self._autotuner, self._require_question().candidate_list, choice)
@@ -295,21 +309,26 @@ class GeneratedKernel:
         self._compiling_began_s = HostTime.perf_counter()
 
     def end_compiling_all(self) -> None:
-        """Note that Inductor has compiled all candidates. The first launch asks for the choice, if there is a choice.
-
-        Inductor has something to choose if several candidates are loaded, or if it varies a single candidate in a
-        coordinate descent. A mode that races a single candidate also needs the first launch.
-        """
+        """Note that Inductor has compiled all candidates. If they are rivals, the first launch asks for the choice."""
         self._compiling_took_s = HostTime.perf_counter() - self._compiling_began_s
-        autotuner = self._autotuner
-        has_rivals = self._must_race or len(autotuner.launchers) > 1 or autotuners.descends(autotuner)
-        if self._question is None or not has_rivals:
-            self.finish()
-        else:
+        if self._has_rivals():
             self._wait_for_launch()
+        else:
+            self.finish()
+
+    def _has_rivals(self) -> bool:
+        """Whether something is to be chosen, after Inductor has loaded all candidates."""
+        if self._question is None:
+            return False
+        # A coordinate descent varies even a single candidate. A mode may race a loaded choice with a single candidate.
+        if autotuners.descends(self._autotuner) or self._must_race:
+            return True
+        return len(self._autotuner.launchers) > 1
 
     def compile_all_and_launch(self, *args: Any, **kwargs: Any) -> Any:
         """Compile and load all candidates, as Inductor does, and launch the kernel.
+
+        If something is to be chosen, ``run`` has a hook again, and this launch asks for the choice.
 
         :raises Exception: the errors of Inductor, and of the kernel.
         """
@@ -340,54 +359,62 @@ class GeneratedKernel:
         :param call: the launch.
         :returns: another call to make in place of the launch; None if the autotuner launches the kernel now.
         """
-        autotuner = self._autotuner
-        # From here on, the autotuner has Inductor's own `run` again.
-        vars(autotuner).pop("run", None)
-        if self.state is KernelState.COMPILING_IN_THREAD and self._load_from_thread() is CompiledBy.INDUCTOR:
-            self.begin_compiling_all()
-            launch = call.with_arguments()
-            # The guard of the plugin must not catch errors of this compilation, so the compilation is a call instead.
-            return CallInstead(self.compile_all_and_launch, launch.args, launch.kwargs)
-        # The thread's choice is loaded, or an error of the plugin has ended its part.
+        # The hook is for one launch: the autotuner gets Inductor's own `run` back.
+        vars(self._autotuner).pop("run", None)
+        if self.state is KernelState.COMPILING_IN_THREAD:
+            return self._load_from_thread(call)
+        # An error of the plugin has ended its part in this kernel.
         if self.state is not KernelState.WAITING:
             return None
-        # Inductor has the result of a coordinate descent, and no mode wants to race it.
-        if autotuners.is_chosen_by_inductor(autotuner) and not self._must_race:
+        if self._must_choose():
+            self._choose(call)
+        else:
             self.finish()
-            return None
-        # A test may have paused the plugin after the compilation.
-        if not self._tools.acts_on(autotuner):
-            self.finish()
-            return None
-        self._choose(call)
         return None
 
-    def _load_from_thread(self) -> CompiledBy:
-        """Wait for the thread that compiles the kernel, and load the result in the launching thread.
+    def _load_from_thread(self, call: HookedCall) -> CallInstead | None:
+        """Wait for the thread that compiles the choice, and load the choice in the launching thread.
 
-        If the compilation failed in the thread, it fails here again, and is handled here.
+        :param call: the launch.
+        :returns: the call that compiles all candidates and then launches, if the choice did not compile or if there is
+            no choice; else None.
         """
         assert self._thread_job is not None
         futures.wait([self._thread_job])
+        # An error of the thread is not read here. The same compilation fails again below, where the error is handled.
         self.state = KernelState.COMPILING
-        return self.compile_choice()
+        if self.compile_choice() is not CompiledBy.INDUCTOR:
+            return None
+        self.begin_compiling_all()
+        launch = call.with_arguments()
+        # Errors of Inductor's compilation are for the test, so they must not reach the guard around this hook.
+        return CallInstead(self.compile_all_and_launch, launch.args, launch.kwargs)
+
+    def _must_choose(self) -> bool:
+        """Whether this launch has to ask the session for the choice."""
+        # Inductor has the result of a coordinate descent, and no mode wants to race it.
+        if autotuners.is_chosen_by_inductor(self._autotuner) and not self._must_race:
+            return False
+        # A test may have paused the plugin after the compilation.
+        return self._tools.acts_on(self._autotuner)
 
     def _choose(self, call: HookedCall) -> None:
-        """Load the choice. If there is none, begin a search that ends with the launch.
+        """Load the choice. If there is none, have Inductor search in the launch, and record the search after it.
 
-        :param call: the launch. A search enters two contexts, which end after Inductor has measured and launched.
+        :param call: the launch. A context that is entered in it ends after Inductor has measured and launched.
         """
         call.enter(self._until_chosen())
-        with ExitStack() as exits:
-            tuning = exits.enter_context(self._ask())
+        with ExitStack() as before_launch:
+            tuning = before_launch.enter_context(self._ask())
             if self._load_choice(tuning, call.arguments["args"], call.arguments["kwargs"]):
                 self.finish()
-                return
-            call.enter(exits.pop_all())  # the tuning ends after the launch
+                return  # the tuning ends before the launch
+            # Inductor searches in the launch, so the tuning has to end after it.
+            call.enter(before_launch.pop_all())
         self._times_ms = {}
         self.state = KernelState.SEARCHING
         call.enter(self._tools.benchmarks.searching(tuning))
-        call.state = tuning
+        call.state = tuning  # for LaunchHook.note
 
     @contextmanager
     def _until_chosen(self) -> Iterator[None]:
@@ -409,6 +436,7 @@ class GeneratedKernel:
             choice = entry.choice
             assert choice is not None
             try:
+                # The candidates stay loaded until the race is over.
                 autotuners.add_launcher(autotuner, self._require_question().candidate_list, choice)
                 race = KernelRace(autotuner, choice, args, kwargs, self._tools.benchmarks, self._compiling_took_s)
                 tuning.race(race.build)
@@ -419,7 +447,7 @@ class GeneratedKernel:
         return False
 
     def _ask(self) -> AbstractContextManager[Tuning]:
-        """Return the context of the session's answer: the tuning offers entries, or records a search."""
+        """Ask the session for the choice. The returned context gives the tuning, which offers entries."""
         session = self._tools.session
         if session.picks_candidates:
             session.at_next_test(forget_compiled)  # the next test gets another candidate
@@ -435,23 +463,21 @@ class GeneratedKernel:
         self.finish()
 
     def _record(self, tuning: Tuning) -> None:
-        """Record the choice and the times of all measured candidates.
-
-        Inductor keeps only the launcher of its choice. If the choice has no finite time, every candidate failed.
-        """
-        params = params_of(self._autotuner.launchers[0].config)
-        time_ms = self._times_ms.get(params, math.inf)
-        if not math.isfinite(time_ms):
+        """Record the choice and the times of all measured candidates."""
+        # Inductor keeps only the launcher of its choice, the fastest candidate.
+        chosen_params = params_of(self._autotuner.launchers[0].config)
+        chosen_ms = self._times_ms.get(chosen_params, math.inf)
+        if not math.isfinite(chosen_ms):
             tuning.not_recorded(EVERY_CANDIDATE_FAILED)
             return
         candidates = []
-        for candidate_params, candidate_ms in self._times_ms.items():
-            candidates.append(build_candidate(candidate_params, candidate_ms))
-        tuning.record(build_candidate(params, time_ms), candidates)
+        for params, time_ms in self._times_ms.items():
+            candidates.append(build_candidate(params, time_ms))
+        tuning.record(build_candidate(chosen_params, chosen_ms), candidates)
 
     @contextmanager
     def racing(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[None]:
-        """Race the candidates of the list. Inside the context, Inductor asks for their times, one after the other.
+        """Race the candidates of the list. Inside the context, Inductor asks ``bench`` for the time of each of them.
 
         :param args: the arguments of the launch; ``kwargs`` as well.
         """

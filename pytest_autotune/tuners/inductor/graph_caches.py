@@ -48,8 +48,8 @@ class GraphCaches:
     def __init__(self) -> None:
         self._changed: list[ChangedSetting] = []
 
-    def keep_apart(self, config: ModuleType, session: Session) -> None:
-        """Switch the caches of graphs off, and limit the number of processes that compile.
+    def change_settings(self, config: ModuleType, session: Session) -> None:
+        """Switch the caches of graphs off for this run, and limit the number of processes that compile.
 
         :param config: ``torch._inductor.config``.
         """

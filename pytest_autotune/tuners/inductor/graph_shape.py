@@ -1,9 +1,9 @@
 """``inductor.fusion`` and ``inductor.pad_mm``: measurements that decide on the shape of a graph.
 
 - Fusion: Inductor compares the time of a fused kernel with the times of the unfused kernels. Its function
-  ``TritonScheduling.benchmark_codegened_module`` measures one kernel.
+  ``TritonScheduling.benchmark_codegened_module`` measures one kernel. An entry has the time of one kernel.
 - Padding: Inductor compares a matrix product with and without padded operands, in the module
-  ``torch._inductor.fx_passes.pad_mm``.
+  ``torch._inductor.fx_passes.pad_mm``. An entry has the decision whether to pad one product.
 
 The parts of the adapter replace these functions. They also keep Inductor from reading and writing its own files with
 times of earlier runs, because a time from such a file would come from no lookup.
@@ -122,8 +122,8 @@ class FusionHook(CallHook):
 
     def ask(self, call: HookedCall) -> CallResult | CallInstead | None:
         """Return the time of the entry, or have Inductor measure the kernel."""
-        module = call.arguments["mod"]
-        source = Path(module.__file__).read_text(encoding="utf-8")
+        kernel_module = call.arguments["mod"]
+        source = Path(kernel_module.__file__).read_text(encoding="utf-8")
         kernel_name = self._names.find_name(source)
         if self._session.is_paused or self._session.ignores(FUSION, kernel_name):
             return None
@@ -131,27 +131,22 @@ class FusionHook(CallHook):
         question = FusionQuestion(problem, label="whether to fuse", versions=versions())
         tuning = call.enter(self._session.tuning(question))
         if tuning.entry is not None:
-            return _build_result(tuning.entry, module.__file__)
+            return _build_result(tuning.entry, kernel_module.__file__)
         # The kernel is compiled before the measurement takes the device. Inductor handles an error when it measures.
         with suppress(Exception):
-            if not module.triton_.launchers:
-                module.triton_.precompile()
+            if not kernel_module.triton_.launchers:
+                kernel_module.triton_.precompile()
         # Inductor reads the time from a file beside the module, if there is such a file, and else writes the file. In
         # an empty folder it finds no file, and the folder is removed after the call.
-        folder = call.enter(tempfile.TemporaryDirectory())
-        module_in_folder = SimpleNamespace(
-            __file__=str(Path(folder) / "module.py"),
-            get_args=module.get_args,
-            call=module.call,
-            triton_=module.triton_,
-        )
+        empty_folder = call.enter(tempfile.TemporaryDirectory())
         call.enter(self._benchmarks.measuring(tuning))
-        call.state = FusionMeasurement(tuning, module.__file__)
-        return call.with_arguments(mod=module_in_folder)
+        call.state = FusionMeasurement(tuning, kernel_module.__file__)
+        return call.with_arguments(mod=_build_stand_in(kernel_module, empty_folder))
 
     def _build_problem(self, kernel_name: str, source: str, n_spills_threshold: object) -> Problem:
         """Return the problem of one kernel.
 
+        :param source: the source of the module with the kernel.
         :param n_spills_threshold: a kernel that spills more registers than this number counts as infinitely slow.
         """
         code = measured_module_digest(f"{source}\n{n_spills_threshold = }\n")
@@ -160,15 +155,28 @@ class FusionHook(CallHook):
         return Problem(FUSION, kernel_name, (Value("code", code, "digest"),), device)
 
     def note(self, call: HookedCall, result: Any) -> CallResult | None:
-        """Record the time that Inductor measured, and return it as a load will."""
+        """Record the time that Inductor measured, and return the recorded time."""
         measurement = call.state
         if not isinstance(measurement, FusionMeasurement):
             return None
         time_ms = float(result[0])  # the path of the module follows
-        candidate = Candidate(failed="did not compile, or spills registers")
         if math.isfinite(time_ms):
             candidate = Candidate(time_us=rounded_us(time_ms * 1000, EXACT_DIGITS))
-        return _build_result(measurement.tuning.record(choice=None, candidates=[candidate]), measurement.path)
+        else:
+            candidate = Candidate(failed="did not compile, or spills registers")
+        # A load will give Inductor the rounded time, so this run gives it the rounded time, too.
+        entry = measurement.tuning.record(choice=None, candidates=[candidate])
+        return _build_result(entry, measurement.path)
+
+
+def _build_stand_in(kernel_module: Any, folder: str) -> SimpleNamespace:
+    """Return a stand-in for a module, whose file is in a folder. It has all that Inductor's benchmark uses."""
+    return SimpleNamespace(
+        __file__=str(Path(folder) / "module.py"),
+        get_args=kernel_module.get_args,
+        call=kernel_module.call,
+        triton_=kernel_module.triton_,
+    )
 
 
 def _build_result(entry: Entry, path: str) -> CallResult:
@@ -326,6 +334,7 @@ class FindDecisionHook(CallHook):
         tuning = decision.call.enter(self._session.tuning(question))
         if tuning.entry is not None:
             return CallResult(_find_decision(tuning.entry))
+        # Inductor now measures, still inside `should_pad`. The decision's call ends the tuning and the measuring.
         decision.tuning = tuning
         decision.call.enter(self._paddings.benchmarks.measuring(tuning))
         return CallResult(None)
@@ -400,14 +409,15 @@ def _measured_sizes_text(*operands: Any) -> str:
     for operand in operands:
         if operand is None:
             continue
-        measured: list[Any] = []
+        measured_sizes: list[Any] = []
         for size in getattr(operand, "shape", ()):
             if isinstance(size, int):
-                measured.append(size)
+                measured_sizes.append(size)
             else:
                 has_symbols = True
-                measured.append(getattr(size.node, "hint", None))
-        texts.append(str(measured))
+                # The hint is the size of the first call; None if torch does not know it.
+                measured_sizes.append(getattr(size.node, "hint", None))
+        texts.append(str(measured_sizes))
     if not has_symbols:
         return ""
     return ", ".join(texts)
@@ -415,9 +425,9 @@ def _measured_sizes_text(*operands: Any) -> str:
 
 def _find_decision(entry: Entry) -> bool | None:
     """Return the decision that an entry holds, which is the value ``pad`` of its only candidate; else None."""
-    values = []
+    decisions = []
     for candidate in entry.candidates:
-        values += [value.value for value in candidate.params if value.name == "pad"]
-    if len(values) == 1 and isinstance(values[0], bool):
-        return values[0]
+        decisions += [value.value for value in candidate.params if value.name == "pad"]
+    if len(decisions) == 1 and isinstance(decisions[0], bool):
+        return decisions[0]
     return None

@@ -23,6 +23,7 @@ from pytest_autotune.cache.model import Device, Value, Versions
 from pytest_autotune.tuners.source.libraries import list_versions
 from pytest_autotune.tuners.source.source_digest import digest
 
+#: Tokens without a text of their own, or with a text that depends on the layout, and the words in their place.
 _LAYOUT_WORDS = {tokenize.INDENT: "<indent>", tokenize.DEDENT: "<dedent>", tokenize.NEWLINE: "<newline>"}
 _OMITTED_TOKENS = {tokenize.COMMENT, tokenize.NL, tokenize.ENCODING, tokenize.ENDMARKER}
 #: Settings in ``inductor_meta`` that decide which candidates Inductor offers and how it searches. The key names the
@@ -88,6 +89,7 @@ def device_of(kind: str, index: int | None) -> Device:
         if index is None:
             index = torch.cuda.current_device()
         return devices.torch_gpu(index)
+    # Any other kind, such as "xpu". If the current GPU is unknown, the kind is the only name of the device.
     return devices.current_gpu() or Device(kind, "")
 
 
@@ -108,7 +110,7 @@ def is_placeholder(autotuner: Any) -> bool:
 def kernel_key(autotuner: Any, list_digest: str) -> tuple[Value, ...]:
     """Return the key of a kernel: its code, the search for its choice, and its sizes for readers.
 
-    Example::
+    The digest of the code has the sizes already. Example::
 
         code      <digest>
         search    <digest>
@@ -117,13 +119,13 @@ def kernel_key(autotuner: Any, list_digest: str) -> tuple[Value, ...]:
 
     :param list_digest: the digest of the list of candidates.
     """
-    switches = [name for name in _SWITCHES if autotuner.inductor_meta.get(name)]
+    enabled_switches = [name for name in _SWITCHES if autotuner.inductor_meta.get(name)]
     key = [
         Value("code", _code_digest(autotuner), "digest"),
         Value("search", _search_digest(autotuner, list_digest), "digest"),
-        Value("settings", ", ".join(switches) or "default", "settings"),
+        Value("settings", ", ".join(enabled_switches) or "default", "settings"),
     ]
-    # The source may assign a size twice. The dict then keeps the place of the first and the value of the last.
+    # The source has a line for each size: "xnumel = 4096". If it assigns a size twice, the last line counts.
     sizes = dict(_SIZE.findall(autotuner.fn.src))
     for name, size in sizes.items():
         # Inductor computes rnumel from r0_numel, which is in the key.
@@ -145,12 +147,14 @@ def dtypes(autotuner: Any) -> str:
 
 def _search_digest(autotuner: Any, list_digest: str) -> str:
     """Return the digest of the candidates, and of the settings that limit or extend the search."""
-    meta = autotuner.inductor_meta
-    names = [name for name in _SEARCH_SETTINGS if meta.get(name)]
-    names += [name for name, default in _DEFAULT_SETTINGS.items() if meta.get(name, default) != default]
+    settings = autotuner.inductor_meta
+    changed_names = [name for name in _SEARCH_SETTINGS if settings.get(name)]
+    for name, default in _DEFAULT_SETTINGS.items():
+        if settings.get(name, default) != default:
+            changed_names.append(name)
     lines = [list_digest]
-    for name in names:
-        lines.append(f"{name}={_stable_text(meta[name])}")
+    for name in changed_names:
+        lines.append(f"{name}={_stable_text(settings[name])}")
     return digest("\n".join(lines))
 
 
@@ -159,18 +163,19 @@ def _code_digest(autotuner: Any) -> str:
 
     The name of the kernel and its device are no part of the digest.
     """
-    parts = [
+    texts = [
         str(getattr(autotuner.heuristic_type, "name", autotuner.heuristic_type)),
         str(autotuner.size_hints),
         str(autotuner.inductor_meta.get("grid_type")),
     ]
+    # `triton_meta` has the signature, for example {"in_ptr0": "*fp32", "xnumel": "i32"}, and options of the compiler.
     for name, value in sorted(autotuner.triton_meta.items()):
         if name not in ("device", "device_type"):
-            parts.append(f"{name}={_stable_text(value)}")
-    source = _FUNCTION_NAME.sub("def kernel(", autotuner.fn.src.strip(), count=1)
-    parts.append(_code_text_or_source(source))
-    parts += _list_helpers(autotuner)
-    return digest("\0".join(parts))
+            texts.append(f"{name}={_stable_text(value)}")
+    nameless_source = _FUNCTION_NAME.sub("def kernel(", autotuner.fn.src.strip(), count=1)
+    texts.append(_code_text_or_source(nameless_source))
+    texts += _list_helpers(autotuner)
+    return digest("\0".join(texts))
 
 
 def _stable_text(value: Any) -> str:
@@ -199,15 +204,16 @@ def _list_helpers(autotuner: Any) -> list[str]:
     """Return the code of the helper functions and constants that a kernel's module has besides the kernel."""
     # A kernel without a readable module has no helpers.
     try:
-        source = Path(autotuner.filename or "").read_text(encoding="utf-8")
-        module = ast.parse(source)
+        module_source = Path(autotuner.filename or "").read_text(encoding="utf-8")
+        module = ast.parse(module_source)
     except (OSError, SyntaxError, ValueError):
         return []
     helpers = []
     for node in module.body:
-        is_helper = isinstance(node, ast.FunctionDef) and node.name != autotuner.fn.__name__
-        if is_helper or isinstance(node, (ast.Assign, ast.AnnAssign)):
-            helpers.append(_code_text_or_source(ast.get_source_segment(source, node) or ""))
+        is_constant = isinstance(node, (ast.Assign, ast.AnnAssign))
+        is_helper_function = isinstance(node, ast.FunctionDef) and node.name != autotuner.fn.__name__
+        if is_constant or is_helper_function:
+            helpers.append(_code_text_or_source(ast.get_source_segment(module_source, node) or ""))
     return helpers
 
 
@@ -248,14 +254,15 @@ def inputs_key(inputs: str) -> list[Value]:
     :param inputs: Inductor's own key of the inputs: a list of tensors, and since torch 2.15 the way of measuring. An
         example is ``[('cpu', 'torch.float32', 8, 4, 4, 1, 0)]:benchmark_policy=eager``.
     """
-    tensors, policy = inputs, ""
     match = _INPUTS_AND_POLICY.fullmatch(inputs)
-    if match is not None:
-        tensors, policy = match.groups()
+    if match is None:
+        return [Value("inputs", inputs_text(inputs))]
+    tensors, policies = match.groups()
     key = [Value("inputs", inputs_text(tensors))]
-    unusual = [part for part in policy.split(":") if part not in ("", _DEFAULT_POLICY)]
-    if unusual:
-        key.append(Value("measuring", ", ".join(unusual)))
+    # The text of the policies begins with a colon, so the first part is empty.
+    unusual_policies = [policy for policy in policies.split(":") if policy not in ("", _DEFAULT_POLICY)]
+    if unusual_policies:
+        key.append(Value("measuring", ", ".join(unusual_policies)))
     return key
 
 
@@ -279,11 +286,11 @@ def _tensor_text(tensor: Sequence[Any]) -> str:
     :param tensor: device type, dtype, all sizes, all strides, and the offset.
     :raises ValueError: if the number of strides differs from the number of sizes.
     """
-    kind, dtype, *numbers, offset = tensor
-    rank, remainder = divmod(len(numbers), 2)
+    kind, dtype, *sizes_and_strides, offset = tensor
+    rank, remainder = divmod(len(sizes_and_strides), 2)
     if remainder:
         raise ValueError("a tensor has as many strides as sizes")
-    sizes, strides = numbers[:rank], numbers[rank:]
+    sizes, strides = sizes_and_strides[:rank], sizes_and_strides[rank:]
     text = f"{kind} {dtype.removeprefix('torch.')}{sizes}"
     if strides != contiguous_strides(sizes):
         text += f" strides {strides}"
@@ -297,33 +304,36 @@ def contiguous_strides(sizes: Sequence[Any]) -> list[Any]:
 
     A stride that depends on a symbolic size is unknown, and is -1: ``[8, s0]`` gives ``[-1, 1]``.
     """
-    strides, stride = [], 1
+    strides = []
+    stride = 1  # of the last dimension
     for size in reversed(sizes):
         strides.append(stride)
-        if isinstance(size, int) and stride >= 0:
+        if isinstance(size, int) and stride != -1:
             stride *= size
         else:
             stride = -1
-    return strides[::-1]
+    strides.reverse()
+    return strides
 
 
 def _token_text(source: str) -> str:
-    """Return the tokens of generated source, each in a line.
+    """Return the tokens of generated source, each in a line: ``x = 1  # one`` gives ``x``, ``=``, ``1``, ``<newline>``.
 
-    f-strings are omitted, because versions of Python divide them into different tokens.
+    f-strings are omitted, because versions of Python divide them into different tokens. Before Python 3.12 an f-string
+    is one token of the kind STRING. Since then it is a token FSTRING_START, tokens of its content, and FSTRING_END.
     """
-    words: list[str] = []
-    depth = 0  # in f-strings that are several tokens, since Python 3.12
+    lines: list[str] = []
+    open_f_strings = 0  # f-strings can contain f-strings
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         kind = tokenize.tok_name[token.type]
         if kind.endswith("STRING_START"):
-            depth += 1
-        is_in_f_string = depth > 0 or (kind == "STRING" and _is_f_string(token.string))
+            open_f_strings += 1
+        is_in_f_string = open_f_strings > 0 or (kind == "STRING" and _is_f_string(token.string))
         if not is_in_f_string and token.type not in _OMITTED_TOKENS:
-            words.append(_LAYOUT_WORDS.get(token.type, token.string))
+            lines.append(_LAYOUT_WORDS.get(token.type, token.string))
         if kind.endswith("STRING_END"):
-            depth -= 1
-    return "\n".join(words)
+            open_f_strings -= 1
+    return "\n".join(lines)
 
 
 def _is_f_string(literal: str) -> bool:

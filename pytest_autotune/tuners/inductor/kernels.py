@@ -69,12 +69,14 @@ class PrecompileHook(CallHook):
         self._tools = tools
         self._module = module
         self._kernels = kernels
-        #: The digest of each autotuner's list of candidates. The list itself is gone once the choice is loaded.
+        #: The digest of each autotuner's list of candidates. The list itself is not in the autotuner any more once the
+        #: choice is loaded.
         self._list_digests: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
 
     def ask(self, call: HookedCall) -> CallResult | None:
         """Compile the choice, or have Inductor compile all candidates."""
-        autotuner, reload_kernel = call.arguments["self"], call.arguments["reload_kernel"]
+        autotuner = call.arguments["self"]
+        reload_kernel = call.arguments["reload_kernel"]
         # A compile worker compiles candidates for another process.
         if call.arguments["warm_cache_only"]:
             return None
@@ -82,12 +84,13 @@ class PrecompileHook(CallHook):
             return None
         if self._is_precompiled(autotuner):
             return CallResult(None)
-        question = self._build_question(autotuner, reload_kernel)
+        autotuners.take_fresh_candidates(autotuner, reload_kernel)
+        question = self._build_question(autotuner)
         precompilation = Precompilation(call.original, reload_kernel, call.arguments["static_triton_bundle_key"])
         kernel = GeneratedKernel(self._tools, autotuner, precompilation, question)
         self._kernels[autotuner] = kernel
         if kernel.compile_choice() is not CompiledBy.INDUCTOR:
-            return CallResult(None)
+            return CallResult(None)  # Inductor's own precompile, which returns None, is not called
         kernel.begin_compiling_all()
         call.state = kernel
         return None
@@ -105,21 +108,15 @@ class PrecompileHook(CallHook):
         # The kernel is loaded.
         return autotuner in self._list_digests and bool(autotuner.launchers)
 
-    def _build_question(self, autotuner: Any, reload_kernel: Any) -> KernelQuestion | None:
+    def _build_question(self, autotuner: Any) -> KernelQuestion | None:
         """Return the question for the choice of a kernel.
 
-        :returns: None if Inductor has nothing to choose, or if a configuration has no stable form.
+        :returns: None if Inductor has nothing to choose, or if a configuration has a value that no cache can hold.
         """
-        autotuners.take_fresh_candidates(autotuner, reload_kernel)
         candidates = autotuners.read_candidates(autotuner)
         if candidates is None:
             return None
-        # A second graph may compile the same autotuner, whose list then holds only the choice. The first digest counts.
-        digest_of_own_cache = autotuners.detach_own_cache(autotuner)
-        list_digest = self._list_digests.get(autotuner) or digest_of_own_cache
-        if not list_digest:
-            list_digest = self._module.hash_configs(candidates.configs)
-        self._list_digests[autotuner] = list_digest
+        list_digest = self._digest_list(autotuner, candidates)
         device = device_of(autotuner.device_props.type, autotuner.device_props.index)
         problem = Problem(TUNER, kernel_name(autotuner), kernel_key(autotuner, list_digest), device)
         try:
@@ -129,6 +126,16 @@ class PrecompileHook(CallHook):
             self._tools.session.report_uncacheable(problem, str(error))
             return None
         return KernelQuestion(problem, candidates, dtypes(autotuner))
+
+    def _digest_list(self, autotuner: Any, candidates: autotuners.CandidateList) -> str:
+        """Return the digest of the kernel's whole list of candidates, and disconnect Inductor's own cache."""
+        digest_in_own_cache = autotuners.detach_own_cache(autotuner)
+        # A second graph may compile the same autotuner, whose list then holds only the choice. The first digest counts.
+        list_digest = self._list_digests.get(autotuner) or digest_in_own_cache
+        if not list_digest:
+            list_digest = self._module.hash_configs(candidates.configs)
+        self._list_digests[autotuner] = list_digest
+        return list_digest
 
 
 def _find_searching_kernel(kernels: WeakKeyDictionary[Any, GeneratedKernel], autotuner: Any) -> GeneratedKernel | None:
@@ -166,7 +173,7 @@ class BenchHook(CallHook):
         self._untracked = untracked
 
     def ask(self, call: HookedCall) -> CallResult | None:
-        """Return the time of a candidate that raced, or have Inductor measure the candidate."""
+        """Return the time of a candidate that raced. Inductor measures a candidate that did not race."""
         kernel = _find_searching_kernel(self._kernels, call.arguments["self"])
         if kernel is None:
             return None
@@ -176,7 +183,7 @@ class BenchHook(CallHook):
             kernel.note_time(launcher, time_ms)
             return CallResult(time_ms)
         call.enter(self._tools.benchmarks.hold_device())
-        call.state = kernel
+        call.state = kernel  # so that note() gives it the time
         return None
 
     def note(self, call: HookedCall, result: Any) -> None:

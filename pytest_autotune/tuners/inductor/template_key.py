@@ -1,5 +1,8 @@
 """Computes the key of a decision among templates: everything that Inductor's own cache tells apart.
 
+A decision has candidates: Triton or C++ templates, and calls of a library such as ATen. Inductor calls a candidate a
+``choice``.
+
 Inductor's cache has the operation, its inputs, and the digest of each candidate's code. The digest changes with every
 version of torch, so the key here avoids it. The key has the arguments of the library calls and the sizes instead, which
 tell the same decisions apart. Only if these are not enough, the key has the digest.
@@ -44,6 +47,7 @@ _DEFAULT_PRODUCT_SWITCHES = {
     "backends.cuda.matmul.allow_fp16_reduced_precision_reduction": True,
     "backends.mkldnn.enabled": True,
 }
+#: torch's names of the library with which it multiplies matrices on a GPU, unless the user prefers another library.
 _DEFAULT_LIBRARIES = ("", "Default", "Cublas")
 #: Switches of torch that decide how a library computes a convolution, and their defaults.
 _DEFAULT_CONVOLUTION_SWITCHES = {
@@ -65,14 +69,17 @@ def template_key(torch: Any, choices: Sequence[Any], op: str, inputs: str, hint:
     :param inputs: Inductor's own key of the inputs.
     :param hint: the size that Inductor compiles for, if it compiles for several sizes.
     """
-    is_on_gpu = choices[0].layout.device.type != "cpu"
+    # The candidates differ in how they compute. The inputs and the result of the first candidate count for all.
+    first_choice = choices[0]
+    is_on_gpu = first_choice.layout.device.type != "cpu"
     library_calls = [inner_choice(choice) for choice in choices if is_library_call(choice)]
-    key = [*inputs_key(inputs), Value("precision", torch.get_float32_matmul_precision())]
+    symbolic_sizes = _symbolic_sizes_text(first_choice)
+    key = inputs_key(inputs)
+    key.append(Value("precision", torch.get_float32_matmul_precision()))
     if hint is not None:
         key.append(plain_value("hint", hint))
     key += _list_arguments(library_calls)
-    symbolic_sizes = _symbolic_sizes_text(choices[0])
-    key += _list_unusual_tensors(torch, choices[0], symbolic_sizes)
+    key += _list_unusual_tensors(torch, first_choice, symbolic_sizes)
     # Without a library call, only the code has the arguments of the operation. With symbolic sizes, only the code of a
     # template for a GPU says by which numbers the sizes can be divided.
     if not library_calls or (symbolic_sizes and is_on_gpu):
@@ -102,9 +109,12 @@ def is_library_call(choice: Any) -> bool:
 
 
 def _list_settings(torch: Any, op: str, is_on_gpu: bool) -> list[str]:
-    """Return the unusual settings that decide which candidates Inductor offers, or how a library computes.
+    """Return the settings that decide which candidates Inductor offers, or how a library computes.
 
-    The key has no setting that does not matter: C++ settings on a GPU, or switches for convolutions in a product.
+    A setting is left out if it has its default, or if it does not matter: C++ settings on a GPU, or switches for
+    convolutions in a product.
+
+    :param op: the operation, for example ``"mm"``.
     """
     config = torch._inductor.config
     settings = _list_unusual_backends(config, op, is_on_gpu)
@@ -172,13 +182,15 @@ def _list_unusual_backends(config: Any, op: str, is_on_gpu: bool) -> list[str]:
     if _is_convolution(op):
         name = "max_autotune_conv_backends"
     backends = {backend.strip().upper() for backend in str(getattr(config, name, "")).split(",")}
-    # A backend without candidates on this device does not count: C++ on a GPU, Triton on a CPU.
+    backends.discard("")
+    # A backend without candidates on this device does not count.
     if is_on_gpu:
-        usual, impossible = {"ATEN", "TRITON"}, "CPP"
+        usual_backends = {"ATEN", "TRITON"}
+        backends.discard("CPP")
     else:
-        usual, impossible = {"ATEN", "CPP"}, "TRITON"
-    backends -= {"", impossible}
-    if backends == usual:
+        usual_backends = {"ATEN", "CPP"}
+        backends.discard("TRITON")
+    if backends == usual_backends:
         return []
     return [f"{name}={','.join(sorted(backends))}"]
 
@@ -189,31 +201,34 @@ def _list_unusual_backends(config: Any, op: str, is_on_gpu: bool) -> list[str]:
 def _list_arguments(calls: Sequence[Any]) -> list[Value]:
     """Return the arguments of library calls without their inputs, for example ``stride=(2, 2)`` of a convolution.
 
-    Several library calls may compute the same operation. If their arguments differ, the key has all values. Arguments
-    that are absent, off or usual are left out.
+    Several library calls may compute the same operation, with different values of an argument. The key then has all
+    these values as one text. Arguments that are absent, off or usual are left out.
     """
     values_by_name: dict[str, set[Any]] = {}
     for call in calls:
         for name, value in call.kwargs.items():
-            values_by_name.setdefault(name, set()).add(_scalar_or_text(name, value))
+            values = values_by_name.setdefault(name, set())
+            values.add(_scalar_or_text(name, value))
     arguments = []
     for name, values in sorted(values_by_name.items()):
-        value = _single_value(values)
-        if value is not None and value is not False and value != _USUAL_ARGUMENTS.get(name):
-            arguments.append(Value(name, value))
+        joined_value = _join_values(values)
+        is_off = joined_value is None or joined_value is False
+        if not is_off and joined_value != _USUAL_ARGUMENTS.get(name):
+            arguments.append(Value(name, joined_value))
     return arguments
 
 
-def _single_value(values: set[Any]) -> Any:
-    """Return the only value of an argument; if it has several values, their text.
+def _join_values(values: set[Any]) -> Any:
+    """Return the only value of an argument. If the argument has several values, return them as text.
 
-    None and False mean "off". They are left out if another value remains: ``{False, "fp32"}`` gives ``"fp32"``.
+    None and False mean "off". They are left out if another value remains: ``{False, "fp32"}`` gives ``"fp32"``, and
+    ``{1, 2}`` gives ``"1, 2"``.
     """
     if len(values) > 1:
         values = values - {None, False}
     if len(values) == 1:
-        (value,) = values
-        return value
+        [only_value] = values
+        return only_value
     return ", ".join(sorted(map(str, values)))
 
 
@@ -251,39 +266,47 @@ def _symbolic_sizes_text(choice: Any) -> str:
     texts = []
     has_symbols = False
     for node in choice.input_nodes:
-        sizes, strides = list(node.get_size()), list(node.get_stride())
-        has_symbols = has_symbols or _is_symbolic([*sizes, *strides])
+        sizes = list(node.get_size())
+        strides = list(node.get_stride())
         texts.append(f"{sizes} strides {strides}")
+        if _is_symbolic([*sizes, *strides]):
+            has_symbols = True
     if not has_symbols:
         return ""
     return _SYMBOL.sub(_SymbolNames().rename, ", ".join(texts))
 
 
-def _list_unusual_tensors(torch: Any, choice: Any, sizes: str) -> list[Value]:
+def _list_unusual_tensors(torch: Any, choice: Any, symbolic_sizes: str) -> list[Value]:
     """Return the values of the key that describe unusual inputs or results. Nearly every product has none of them.
 
-    :param sizes: the text of symbolic sizes, or an empty text.
+    :param symbolic_sizes: the text of :func:`_symbolic_sizes_text`.
     """
-    texts = {"sizes": sizes, "output": _output_text(choice), "unaligned": _unaligned_text(torch, choice)}
-    return [Value(name, text) for name, text in texts.items() if text]
+    text_by_name = {
+        "sizes": symbolic_sizes,
+        "output": _output_text(choice),
+        "unaligned": _unaligned_text(torch, choice),
+    }
+    return [Value(name, text) for name, text in text_by_name.items() if text]
 
 
 def _output_text(choice: Any) -> str:
-    """Return the dtype of the result if an input has another dtype, and its sizes and strides if it is not contiguous.
+    """Return what is unusual in the result of an operation; an empty text for the usual result.
 
-    Examples: ``float32``, ``float32[8, 4] strides [1, 8]``, or an empty text for the usual result.
+    The dtype is unusual if an input has another dtype: ``float32``. The layout is unusual if the result has gaps or
+    another order of dimensions, and then the sizes and strides are in the text: ``[8, 4] strides [1, 8]``. Both are
+    ``float32[8, 4] strides [1, 8]``.
     """
     layout = choice.layout
-    text = ""
+    dtype_text = ""
     if any(node.get_dtype() != layout.dtype for node in choice.input_nodes):
-        text = str(layout.dtype).removeprefix("torch.")
-    # The text of symbolic sizes has the sizes of the inputs already.
+        dtype_text = str(layout.dtype).removeprefix("torch.")
+    # With symbolic sizes, the key has the sizes of the inputs already.
     if _is_symbolic([*layout.size, *layout.stride]):
-        return text
-    expected = contiguous_strides(list(map(int, layout.size)))
-    if _list_text(layout.stride) != _list_text(expected):
-        text += f"{_list_text(layout.size)} strides {_list_text(layout.stride)}"
-    return text
+        return dtype_text
+    contiguous = contiguous_strides(list(map(int, layout.size)))
+    if _list_text(layout.stride) == _list_text(contiguous):
+        return dtype_text
+    return f"{dtype_text}{_list_text(layout.size)} strides {_list_text(layout.stride)}"
 
 
 def _list_text(numbers: Sequence[Any]) -> str:

@@ -1,5 +1,8 @@
 """``inductor.template``: the template or library call that computes a matrix product or a convolution.
 
+Each of them is a candidate, which Inductor calls a ``choice``: the variables ``choices`` here are all candidates, and
+not the ones that won. A template is source of Triton or C++ with parameters, such as the size of a block.
+
 The part replaces ``AlgorithmSelectorCache.lookup``, the only method in which Inductor measures these candidates. An
 entry holds the times of all candidates. On a hit Inductor gets all times back and decides as in the dump run: it fuses
 an operation into a template, or does not, by comparing times.
@@ -85,15 +88,17 @@ class LookupHook(CallHook):
 
     def ask(self, call: HookedCall) -> CallResult | CallInstead | None:
         """Return the times of the entry; if there is none, have Inductor compile or measure the candidates."""
-        session, arguments = self._session, call.arguments
-        choices, op, benchmark = arguments["choices"], arguments["op"], arguments["benchmark"]
+        session = self._session
+        choices, op = call.arguments["choices"], call.arguments["op"]
         if session.is_paused or session.ignores(TUNER, op) or not choices:
             return None
-        problem = self._build_problem(arguments)
+        problem = self._build_problem(call.arguments)
         if session.picks_candidates:
             session.at_next_test(forget_compiled)  # the next test gets another candidate
+        benchmark = call.arguments["benchmark"]
+        is_first_call = benchmark is None
         # A mode may race the loaded decision. The race needs all candidates compiled, and begins in the second call.
-        if benchmark is None and session.may_race(problem):
+        if is_first_call and session.may_race(problem):
             return CallResult({})
         decision = TemplateDecision(choices)
         tuning = call.enter(session.tuning(TemplateQuestion(problem, decision)))
@@ -104,15 +109,17 @@ class LookupHook(CallHook):
                 return CallResult(decision.find_times_ms(entry))
             tuning.reject(failure)
         # No entry can be used. Inductor compiles the candidates, and the second call asks again.
-        if benchmark is None:
+        if is_first_call:
             tuning.postpone()
             return CallResult({})
-        # A CPU has nothing to load. If Inductor measures in another process, that process loads the candidates.
+        # The candidates are loaded before the measurement takes the device. A CPU has nothing to load. If Inductor
+        # measures in another process, that process loads the candidates.
         in_subprocess = getattr(self._module.torch._inductor.config, "autotune_in_subproc", False)
         if decision.device_type != "cpu" and not in_subprocess:
             decision.load_all()
         call.enter(self._benchmarks.measuring(tuning))
         call.state = TemplateSearch(decision, tuning)
+        # `lookup` itself would keep the times in Inductor's own file, so only its function that measures is called.
         return CallInstead(benchmark, [choices])
 
     def _build_problem(self, arguments: Mapping[str, Any]) -> Problem:
@@ -122,8 +129,8 @@ class LookupHook(CallHook):
         """
         choices, op = arguments["choices"], arguments["op"]
         key = template_key(self._module.torch, choices, op, arguments["inputs"], arguments["hint_override"])
-        device = choices[0].layout.device
-        return Problem(TUNER, op, key, device_of(device.type, device.index))
+        torch_device = choices[0].layout.device
+        return Problem(TUNER, op, key, device_of(torch_device.type, torch_device.index))
 
     def note(self, call: HookedCall, result: Any) -> CallResult | None:
         """Record the times that Inductor measured, and return them as a load will."""
@@ -166,13 +173,17 @@ class TemplateDecision:
     def __init__(self, choices: Sequence[Any]) -> None:
         self.choices = choices
         self.device_type: str = choices[0].layout.device.type
-        self._ids = {choice: str(choice.hash_key()) for choice in choices}
-        self._labels = {choice: _describe(choice) for choice in choices}
-        self._label_counts = Counter(self._labels.values())
+        self._id_by_choice = {choice: str(choice.hash_key()) for choice in choices}
+        self._label_by_choice = {choice: _describe(choice) for choice in choices}
+        #: By label: the number of candidates that have it.
+        self._label_counts = Counter(self._label_by_choice.values())
 
     def list_candidates(self) -> list[Candidate]:
         """Return all candidates without times."""
-        return [Candidate(self._ids[choice], label=self._labels[choice]) for choice in self._ids]
+        candidates = []
+        for choice, candidate_id in self._id_by_choice.items():
+            candidates.append(Candidate(candidate_id, label=self._label_by_choice[choice]))
+        return candidates
 
     def build_candidates(self, times_ms: Mapping[Any, float]) -> list[Candidate]:
         """Return the candidates that are recorded.
@@ -181,25 +192,23 @@ class TemplateDecision:
         """
         candidates = []
         for choice in self.choices:
-            candidate_id, label = self._ids[choice], self._labels[choice]
+            candidate = Candidate(self._id_by_choice[choice], label=self._label_by_choice[choice])
             time_ms = times_ms.get(choice, math.inf)
             if math.isfinite(time_ms):
-                time_us = rounded_us(time_ms * 1000, EXACT_DIGITS)
-                candidates.append(Candidate(candidate_id, time_us=time_us, label=label))
+                candidates.append(replace(candidate, time_us=rounded_us(time_ms * 1000, EXACT_DIGITS)))
             else:
-                candidates.append(Candidate(candidate_id, failed="did not compile or run", label=label))
+                candidates.append(replace(candidate, failed="did not compile or run"))
         return candidates
 
     def find_winner(self, entry: Entry) -> Any:
-        """Return Inductor's candidate that is the entry's fastest; None if Inductor no longer offers this candidate.
+        """Return the candidate that is the entry's fastest; None if Inductor no longer offers it.
 
-        Only an entry of a sweep has a choice, and this choice counts as the fastest. Any other entry has only times.
+        If a sweep has picked a candidate, it is the winner.
         """
-        fastest_ms = _PICKED_MS
-        if entry.choice is None:
-            times_us = [candidate.time_us for candidate in entry.candidates if candidate.time_us is not None]
-            # If no candidate has a time, the negative number equals no time below.
-            fastest_ms = min(times_us, default=-1.0) / 1000
+        fastest_ms = _find_fastest_ms(entry)
+        # Every candidate of the entry failed.
+        if fastest_ms is None:
+            return None
         for choice, time_ms in self.find_times_ms(entry).items():
             if time_ms == fastest_ms:
                 return choice
@@ -211,43 +220,50 @@ class TemplateDecision:
         A candidate that the entry does not have is infinitely slow. If a sweep has picked a candidate, all other
         candidates are infinitely slow.
         """
-        times_ms = dict.fromkeys(self._ids, math.inf)
-        # Only an entry that a sweep made has a choice.
         if entry.choice is not None:
-            for choice, candidate_id in self._ids.items():
-                if candidate_id == entry.choice.id:
-                    times_ms[choice] = _PICKED_MS
-            return times_ms
-        candidate_by_id = {candidate.id: candidate for candidate in entry.candidates}
-        candidate_by_label = {candidate.label: candidate for candidate in entry.candidates}
-        for choice, candidate_id in self._ids.items():
-            candidate = candidate_by_id.get(candidate_id)
-            if candidate is None and self._has_reliable_label(choice, entry):
-                candidate = candidate_by_label.get(self._labels[choice])
-            if candidate is not None and candidate.time_us is not None:
-                times_ms[choice] = candidate.time_us / 1000
+            return self._find_times_of_pick(entry.choice)
+        measured_by_id = {measured.id: measured for measured in entry.candidates}
+        measured_by_label = {measured.label: measured for measured in entry.candidates}
+        times_ms = {}
+        for choice, candidate_id in self._id_by_choice.items():
+            measured = measured_by_id.get(candidate_id)
+            if measured is None and self._has_reliable_label(choice, entry):
+                measured = measured_by_label.get(self._label_by_choice[choice])
+            times_ms[choice] = math.inf
+            if measured is not None and measured.time_us is not None:
+                times_ms[choice] = measured.time_us / 1000
+        return times_ms
+
+    def _find_times_of_pick(self, pick: Candidate) -> dict[Any, float]:
+        """Return a time for each candidate, with which Inductor chooses the candidate that a sweep has picked."""
+        times_ms = {}
+        for choice, candidate_id in self._id_by_choice.items():
+            times_ms[choice] = math.inf
+            if candidate_id == pick.id:
+                times_ms[choice] = _PICKED_MS
         return times_ms
 
     def _has_reliable_label(self, choice: Any, entry: Entry) -> bool:
-        """Whether a candidate whose id is not in an entry may be found there by its label.
+        """Whether a candidate whose id is not in an entry is the entry's candidate with the same label.
 
-        An id has a digest of the candidate's code. If only torch or the index of the device has changed the code, the
-        candidate of the entry with the same label is the same candidate.
+        An id has a digest of code, and a label has none. The code may be another text for the same candidate: it
+        changes with the version of torch, and the code of a template also has the index of the device.
         """
-        kind = kind_of_choice(choice)
         # Several candidates have this label.
-        if self._label_counts[self._labels[choice]] > 1:
+        if self._label_counts[self._label_by_choice[choice]] > 1:
             return False
-        # The label of a subgraph does not tell its operations.
+        kind = kind_of_choice(choice)
+        # The candidate is a graph of several operations, which its label does not tell.
         if kind == "SubgraphChoice":
             return False
-        # The user may have registered this library call. With equal versions, the user has changed its code.
+        # The id of a library call changes with torch, or with the source of a call that the user has registered. With
+        # equal versions, it is the user's source that has changed.
         if kind == "ExternKernel":
             return entry.versions != versions()
         return True
 
     def load_all(self) -> None:
-        """Load the compiled candidates before the measurement takes the device.
+        """Load the compiled candidates, so that the measurement does not load them while it holds the device.
 
         Errors are ignored here, because Inductor meets and handles them again when it measures.
         """
@@ -257,8 +273,11 @@ class TemplateDecision:
                     choice.precompile()
 
     def explain_failed_compilation(self, entry: Entry) -> str:
-        """Return the reason why the entry's fastest candidate does not compile; an empty text if it does."""
-        # The same versions have compiled this candidate in the run that tuned it.
+        """Compile the entry's fastest candidate if the versions of libraries have changed.
+
+        :returns: the reason why the candidate does not compile; an empty text if nothing is known against it.
+        """
+        # The same versions compiled this candidate in the run that tuned it.
         if entry.versions == versions():
             return ""
         # A library call has nothing to compile.
@@ -270,6 +289,20 @@ class TemplateDecision:
         except Exception as error:
             return does_not_compile(describe_error(error))
         return ""
+
+
+def _find_fastest_ms(entry: Entry) -> float | None:
+    """Return the time of an entry's fastest candidate, as :meth:`TemplateDecision.find_times_ms` returns it.
+
+    :returns: None if every candidate failed.
+    """
+    # Only a sweep gives an entry a choice: the candidate that it has picked.
+    if entry.choice is not None:
+        return _PICKED_MS
+    times_us = [candidate.time_us for candidate in entry.candidates if candidate.time_us is not None]
+    if not times_us:
+        return None
+    return min(times_us) / 1000
 
 
 def _describe(choice: Any) -> str:
@@ -318,28 +351,28 @@ class TemplateRace:
             return "it is not on a GPU"
         entry = self.tuning.entry
         assert entry is not None
-        winner = self.decision.find_winner(entry)
+        loaded = self.decision.find_winner(entry)
         choices = self.decision.choices
         with self.benchmarks.measuring(self.tuning):
             began_s = HostTime.perf_counter()
             times_ms = self.benchmark(choices)
-            if not math.isfinite(times_ms[winner]):
+            if not math.isfinite(times_ms[loaded]):
                 return "it did not run"
             # Inductor gives a candidate that failed an infinite time.
             finite_times_ms = list(filter(math.isfinite, times_ms.values()))
             if len(finite_times_ms) < 2:
                 return "no other candidate can be launched"
-            best = min(times_ms, key=times_ms.__getitem__)
-            # A second measurement only decides about a decision that the first found slower.
+            fastest = min(times_ms, key=times_ms.__getitem__)
+            # A second measurement only decides about a candidate that the first measurement found slower.
             second_times_ms = times_ms
-            if times_ms[winner] / times_ms[best] - 1 >= threshold - ALLOWANCE:
-                second_times_ms = self.benchmark([best, winner])
+            if times_ms[loaded] / times_ms[fastest] - 1 >= threshold - ALLOWANCE:
+                second_times_ms = self.benchmark([fastest, loaded])
             measured_s = HostTime.perf_counter() - began_s
         outcome = RaceOutcome(len(choices), measured_s=measured_s)
-        slower = _compare_twice(times_ms, second_times_ms, winner, best)
+        slower = _compare_twice(times_ms, second_times_ms, loaded, fastest)
         if not slower.is_slower(threshold):
             return outcome
-        best_us = second_times_ms[best] * 1000
+        best_us = second_times_ms[fastest] * 1000
         return replace(outcome, slower=slower, best_us=best_us, entry=self._build_entry(entry, times_ms))
 
     def _build_entry(self, entry: Entry, times_ms: Mapping[Any, float]) -> Entry:
@@ -350,14 +383,14 @@ class TemplateRace:
 
 
 def _compare_twice(
-    times_ms: Mapping[Any, float], second_times_ms: Mapping[Any, float], choice: Any, best: Any
+    times_ms: Mapping[Any, float], second_times_ms: Mapping[Any, float], choice: Any, fastest: Any
 ) -> Comparison:
-    """Compare a candidate with the best in two measurements. The error is half the difference of the two results.
+    """Compare a candidate with the fastest in two measurements. The error is half the difference of the two results.
 
     Example: slower by 8 % in the first and by 6 % in the second measurement gives 7 % with an error of 1 %.
     """
-    first = times_ms[choice] / times_ms[best] - 1
-    second = second_times_ms[choice] / second_times_ms[best] - 1
+    first = times_ms[choice] / times_ms[fastest] - 1
+    second = second_times_ms[choice] / second_times_ms[fastest] - 1
     return Comparison((first + second) / 2, abs(first - second) / 2)
 
 
