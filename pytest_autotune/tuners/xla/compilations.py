@@ -1,8 +1,10 @@
 """Watches the compilations of one process: gives XLA the loaded entries, and reads the choices that it made.
 
 XLA keeps one memory of choices for the process. Before each compilation the watcher tells XLA the folder of the loaded
-entries and the file into which XLA writes its memory. The entries that are new in this file afterwards are the lookups
-of the compilation.
+entries and the file into which XLA writes its memory (the dump). The entries that are new in this file afterwards are
+the lookups of the compilation: XLA found each of them in the folder, or tuned it.
+
+An ``XlaEntry`` is an entry as XLA reads and writes it. An ``Entry`` is an entry of a cache of this package.
 
 The watcher sets XLA's flags in the options that JAX passes to a compilation, and not in the variable ``XLA_FLAGS``. The
 variable would reach child processes. XLA reads it only once, perhaps before the plugin sets it, and ends the process if
@@ -34,10 +36,10 @@ from pytest_autotune.tuners.xla.entries import KERNELS, NAME, TuningLog, describ
 from pytest_autotune.tuners.xla.files import XlaEntry
 from pytest_autotune.tuners.xla.outcomes import LoadedEntries
 
-#: The name of the folder with the loaded entries, which XLA reads.
-_ENTRIES_FOLDER = "entries"
 #: JAX's names of platforms on which XLA tunes.
 _GPU_PLATFORMS = ("gpu", "cuda", "rocm")
+#: XLA's flags for files: it writes its memory to the first, reads choices from the second, writes its measurements to
+#: the third, and reads choices from the fourth, a folder. The mode says whether XLA may write into the folder.
 _DUMP = "xla_gpu_dump_autotune_results_to"
 _LOAD = "xla_gpu_load_autotune_results_from"
 _LOGS = "xla_gpu_dump_autotune_logs_to"
@@ -85,6 +87,8 @@ class XlaCompileWatcher:
         self.bypassed: dict[str, None] = {}
         self._folder = tempfile.TemporaryDirectory(prefix="pytest-autotune-xla-", ignore_cleanup_errors=True)
         self._temporary = Path(self._folder.name)
+        #: The folder with the loaded entries, which XLA reads.
+        self._entries_folder = self._temporary / "entries"
         self._compilation_count = 0
         #: The bytes of the entries that XLA already had in its memory.
         self._in_memory: set[bytes] = set()
@@ -126,6 +130,7 @@ class XlaCompileWatcher:
     def prepare(self, backend: Any, devices: Any, options: Any, program: str) -> XlaCompilation | None:
         """Set the files that XLA reads and writes in a compilation.
 
+        :param backend: JAX's client of one platform, such as ``"cuda"``.
         :param devices: the devices that will run the program; None or empty if JAX does not tell them.
         :param options: JAX's options of the compilation. This method changes them.
         :param program: JAX's name of the program.
@@ -140,20 +145,24 @@ class XlaCompileWatcher:
             return None
         debug_options = options.executable_build_options.debug_options
         self._note_unused_settings(debug_options)
+        # While the plugin is paused, XLA tunes without the loaded entries.
         is_reported = not self._session.is_paused
         entries_folder = ""
         with self._mutex:
             self._compilation_count += 1
             number = self._compilation_count
-            # While the plugin is paused, XLA tunes without the loaded entries.
             if is_reported and self._loaded is not None:
-                entries_folder = str(self._temporary / _ENTRIES_FOLDER)
+                entries_folder = str(self._entries_folder)
         first_device = all_devices[0]
         if devices is not None:
             first_device = next(iter(devices), first_device)
-        dump = self._temporary / f"{number}.pb"
-        log = self._temporary / f"{number}.log.txt"
-        compilation = XlaCompilation(program, dump, log, jax_device(first_device), is_reported)
+        compilation = XlaCompilation(
+            program=program,
+            dump=self._temporary / f"{number}.pb",
+            log=self._temporary / f"{number}.log.txt",
+            device=jax_device(first_device),
+            is_reported=is_reported,
+        )
         _set_options(debug_options, compilation, entries_folder)
         return compilation
 
@@ -175,8 +184,7 @@ class XlaCompileWatcher:
         index = self._session.index
         if index is None:
             return None
-        folder = self._temporary / _ENTRIES_FOLDER
-        folder.mkdir()
+        self._entries_folder.mkdir()
         cache_entries: list[Entry] = []
         for kernel in KERNELS.values():
             cache_entries += index.list_kernel_entries(NAME, kernel)
@@ -185,20 +193,26 @@ class XlaCompileWatcher:
         except CacheError as error:
             self._session.note(f"xla: nothing was loaded: {error}")
             return LoadedEntries(())
-        # The folder holds a single entry for each fusion: the first that is written. XLA may refuse an entry of another
-        # version, so entries of the installed version are written first.
-        this_version = "jaxlib", find_version("jaxlib")
+        self._write_folder(loaded_entries)
+        return loaded_entries
+
+    def _write_folder(self, loaded_entries: LoadedEntries) -> None:
+        """Write the loaded entries into the folder that XLA reads, which has a single entry for each fusion.
+
+        XLA may refuse an entry of another version. If several entries are for one fusion, the folder gets the first, so
+        the entries of the installed version come first.
+        """
+        installed = ("jaxlib", find_version("jaxlib"))
         same_version: list[XlaEntry] = []
         other_versions: list[XlaEntry] = []
         for loaded in loaded_entries.entries:
-            if this_version in loaded.cache_entry.versions.libraries:
+            if installed in loaded.cache_entry.versions.libraries:
                 same_version.append(loaded.xla_entry)
             else:
                 other_versions.append(loaded.xla_entry)
-        left_out_count = files.write_folder(folder, [*same_version, *other_versions])
+        left_out_count = files.write_folder(self._entries_folder, [*same_version, *other_versions])
         if left_out_count:
             self._session.note(f"xla: {left_out_count} of the loaded entries have a form that XLA's folder cannot hold")
-        return loaded_entries
 
     def _read_lookups(self, compilation: XlaCompilation) -> list[Lookup]:
         """Return a lookup for each entry that XLA took into its memory in a compilation.
@@ -216,31 +230,32 @@ class XlaCompileWatcher:
         with self._mutex:
             new_entries = [entry for entry in files.read(dump, "XLA's dump") if entry.raw not in self._in_memory]
             self._in_memory.update(entry.raw for entry in new_entries)
-        log = TuningLog()
         try:
             log = read_log(log_text)
         except ValueError as error:
             self._session.note(f"xla: {error}; what was tuned has neither times nor op names")
+            log = TuningLog()
+        # XLA writes no log if it measured nothing, so the versions of earlier logs are kept.
         self._backend_versions.update(log.backend_versions)
         libraries = [(name, find_version(name)) for name in ("jax", "jaxlib")]
         versions = Versions((*libraries, *sorted(self._backend_versions.items())))
         return _ObservedFiles(new_entries, log, versions)
 
-    def _build_lookup(self, chosen: XlaEntry, compilation: XlaCompilation, observed: _ObservedFiles) -> Lookup:
-        """Return the lookup for an entry that is new in XLA's memory.
+    def _build_lookup(self, memory_entry: XlaEntry, compilation: XlaCompilation, observed: _ObservedFiles) -> Lookup:
+        """Return the lookup for an entry that is new in XLA's memory: a hit, or a tuning with the reason for it.
 
-        :param chosen: the entry.
+        :param memory_entry: the entry.
         """
         # The run loads nothing, so the lookup has no outcome.
         if self._loaded is None:
-            entry = _build_entry(chosen, compilation, observed, loaded_entry=None)
+            entry = _build_entry(memory_entry, compilation, observed, stale_entry=None)
             return Lookup(entry.identity, label=_build_label(entry, compilation), result=TunedEntry(entry))
-        answer = self._loaded.judge(chosen, compilation.device, self._backend_versions)
+        answer = self._loaded.judge(memory_entry, compilation.device, self._backend_versions)
         loaded_entry = answer.entry
         if answer.outcome is Outcome.HIT and loaded_entry is not None:
             used = UsedEntry(loaded_entry)
             return Lookup(loaded_entry.identity, answer.outcome, label=loaded_entry.label, result=used)
-        entry = _build_entry(chosen, compilation, observed, loaded_entry)
+        entry = _build_entry(memory_entry, compilation, observed, stale_entry=loaded_entry)
         changed: tuple[str, ...] = ()
         if answer.outcome is Outcome.STALE and loaded_entry is not None:
             changed = tuple(list_changed_names(loaded_entry.fingerprint, entry.fingerprint))
@@ -306,22 +321,22 @@ def _read_and_remove(path: Path) -> bytes:
 
 
 def _build_entry(
-    chosen: XlaEntry, compilation: XlaCompilation, observed: _ObservedFiles, loaded_entry: Entry | None
+    memory_entry: XlaEntry, compilation: XlaCompilation, observed: _ObservedFiles, stale_entry: Entry | None
 ) -> Entry:
-    """Return the cache entry for an entry of XLA's memory, with the candidates and the label from XLA's log.
+    """Return the cache entry for an entry that XLA tuned, with the candidates and the label from XLA's log.
 
-    :param loaded_entry: the stale entry for the same HLO and device; None if there is no such entry. XLA logs only
-        fusions that it measured. For any other fusion, the label of the stale entry is used.
+    :param stale_entry: the loaded entry for the same HLO and device; None if there is no such entry.
     """
     candidates: tuple[Candidate, ...] = ()
     label = ""
-    profile = observed.log.profiles.get((chosen.device, chosen.hlo))
+    profile = observed.log.profiles.get((memory_entry.device, memory_entry.hlo))
     if profile is not None:
         candidates = profile.candidates
         label = describe_hlo(profile.hlo_text)
-    elif loaded_entry is not None:
-        label = loaded_entry.label
-    return to_entry(chosen, compilation.device, candidates, label, observed.versions)
+    elif stale_entry is not None:
+        # XLA logs only fusions that it measured. The label describes the HLO, which is the same.
+        label = stale_entry.label
+    return to_entry(memory_entry, compilation.device, candidates, label, observed.versions)
 
 
 def _build_label(entry: Entry, compilation: XlaCompilation) -> str:
@@ -362,9 +377,9 @@ def _find_conflict(options: Any) -> str:
     debug_options = options.executable_build_options.debug_options
     overrides = dict(options.env_option_overrides)
     # Flags that do the work of the plugin's own options.
-    for name, instead in ((_DUMP, "--autotune-dump"), (_LOAD, "--autotune-load")):
+    for name, own_option in ((_DUMP, "--autotune-dump"), (_LOAD, "--autotune-load")):
         if getattr(debug_options, name, "") or overrides.get(name):
-            return f"--{name} is set: remove it, {instead} does the same"
+            return f"--{name} is set: remove it, {own_option} does the same"
     # Compiler options that would replace the values that the plugin sets.
     for name in (_FOLDER, _MODE):
         if overrides.get(name):
@@ -381,19 +396,20 @@ def _find_flag_against_tuning(options: Any, overrides: Mapping[str, object]) -> 
     :param overrides: the compiler options of ``jax.jit``, by the name of the flag.
     """
     # Python names only some of XLA's flags, so the flags are read from the serialized options. The message in
-    # descriptors.textproto has only the flags that matter here.
-    serialized = files.parse_message("xla.CompileOptionsProto", options.SerializeAsString())
-    flags = serialized.executable_build_options.debug_options
-    settings: dict[str, int] = {field.name: int(getattr(flags, field.name)) for field in flags.DESCRIPTOR.fields}
-    for name in settings:
-        if name in overrides:
-            settings[name] = _parse_setting(overrides[name])
-    # At level 0 XLA does not tune. Each of the other flags turns tuning off if it is set.
-    if settings.pop("xla_gpu_autotune_level") == 0:
+    # descriptors.textproto has only the flags that matter here: the level, and switches that turn tuning off.
+    message = files.parse_message("xla.CompileOptionsProto", options.SerializeAsString())
+    flags = message.executable_build_options.debug_options
+    setting_by_flag: dict[str, int] = {}
+    for field in flags.DESCRIPTOR.fields:
+        setting_by_flag[field.name] = int(getattr(flags, field.name))
+        if field.name in overrides:
+            setting_by_flag[field.name] = _parse_setting(overrides[field.name])
+    level = setting_by_flag.pop("xla_gpu_autotune_level")
+    if level == 0:
         return "xla_gpu_autotune_level=0"
-    for name, setting in settings.items():
+    for switch, setting in setting_by_flag.items():
         if setting:
-            return name
+            return switch
     return ""
 
 

@@ -1,7 +1,8 @@
 """Converts XLA's entries to entries of a cache and back, and reads XLA's tuning log.
 
-An entry of a cache keeps the bytes of XLA's entry in ``native``. The readable fields are computed from these bytes. The
-tuning log has the measured times, and the HLO text for a fingerprint. :mod:`pytest_autotune.tuners.xla.files` reads and
+An entry of a cache keeps the bytes of XLA's entry in ``native``. The readable fields are computed from these bytes. HLO
+is XLA's language for programs, and an entry is for one fusion or call in it. The tuning log has the measured times, and
+the HLO text for a fingerprint. :mod:`pytest_autotune.tuners.xla.files` reads and
 writes XLA's own files.
 """
 
@@ -32,7 +33,8 @@ NAME = "xla"
 #: The kernel name of an entry, by XLA's format. XLA tells no name of a fusion, so all entries of a format share a name.
 KERNELS = {XlaLayout.NEW: "hlo", XlaLayout.LEGACY: "hlo.legacy"}
 _DNN = re.compile(r", DNN version: ([^,]*)")
-#: An instruction of HLO text, such as ``ROOT %dot.1 = f16[512,512]{1,0} dot(f16[512,64] %a, f16[64,512] %b)``.
+#: An instruction of HLO text, such as ``ROOT %dot.1 = f16[512,512]{1,0} dot(f16[512,64] %a, f16[64,512] %b)``. The
+#: groups are ``ROOT`` or None, the name, the shape of the result, the operation, and the rest after its parenthesis.
 _INSTRUCTION = re.compile(r"^\s*(ROOT\s+)?%?([\w.-]+) = (\(.*?\)|[\w]+\[[^\]]*\](?:\{[^}]*\})?) ([a-z][\w-]*)\((.*)$")
 _SHAPE = re.compile(r"[a-z]\w*\[[^\]]*\]")
 _NUMBER_SUFFIX = re.compile(r"(\.\d+)+$")
@@ -100,7 +102,8 @@ def fingerprint_of(entry: XlaEntry) -> tuple[Value, ...]:
     """Return the fingerprint of an entry of XLA.
 
     In the legacy format it has the version of cuDNN and XLA's version of the entry. In the new format it has the
-    version and the options of XLA's code generator.
+    version and the options of XLA's code generator. cuDNN and the options are left out if XLA's entry does not name
+    them.
     """
     fingerprint = []
     if entry.layout is XlaLayout.LEGACY:
@@ -108,12 +111,12 @@ def fingerprint_of(entry: XlaEntry) -> tuple[Value, ...]:
         if cudnn:
             fingerprint.append(Value("cudnn", cudnn))
         fingerprint.append(Value("entry_version", int(entry.message.version)))
-        return tuple(fingerprint)
-    environment = entry.message.key.environment
-    fingerprint.append(Value("codegen", str(environment.codegen_version), "digest"))
-    codegen_options = str(environment.codegen_options_fingerprint)
-    if codegen_options:
-        fingerprint.append(Value("codegen_options", codegen_options, "digest"))
+    else:
+        environment = entry.message.key.environment
+        fingerprint.append(Value("codegen", str(environment.codegen_version), "digest"))
+        codegen_options = str(environment.codegen_options_fingerprint)
+        if codegen_options:
+            fingerprint.append(Value("codegen_options", codegen_options, "digest"))
     return tuple(fingerprint)
 
 
@@ -121,23 +124,28 @@ def choice_of(entry: XlaEntry) -> Candidate:
     """Return the choice of an entry of XLA. The params have the name of the backend, and then its settings.
 
     Example: ``backend=TRITON block_m=64 block_n=32 num_stages=3``.
-
-    A legacy result holds either the message of a known backend, such as ``gemm`` or ``triton``, or a message ``other``
-    with the backend's name.
     """
     if entry.layout is XlaLayout.NEW:
         return build_candidate(entry.message.value.optimal_config)
     result = entry.message.result
-    kind = result.WhichOneof("one_of")
-    params: list[Value] = []
-    if kind == "other":
-        params = [Value("backend", str(result.other.name)), *_list_params(result.other.config)]
-    elif kind is not None:
-        params = [Value("backend", kind.upper()), *_list_params(getattr(result, kind))]
     time_us = None
     if result.HasField("run_time"):
         time_us = to_microseconds(result.run_time)
-    return Candidate(params=tuple(params), time_us=time_us)
+    return Candidate(params=tuple(_list_legacy_params(result)), time_us=time_us)
+
+
+def _list_legacy_params(result: files.Message) -> list[Value]:
+    """Return the params of a choice in the legacy format: the backend, then its settings; empty if XLA chose none.
+
+    The result has one inner message. Its name is the name of the backend, such as ``gemm`` or ``triton``. If the name
+    is ``other``, the message itself has the backend's name and, in ``config``, the settings.
+    """
+    name = result.WhichOneof("one_of")  # the name of the inner message
+    if name is None:
+        return []
+    if name == "other":
+        return [Value("backend", str(result.other.name)), *_list_params(result.other.config)]
+    return [Value("backend", name.upper()), *_list_params(getattr(result, name))]
 
 
 def build_candidate(config: files.Message, time_us: float | None = None, failed: str = "") -> Candidate:
@@ -164,6 +172,7 @@ def _list_params(message: files.Message) -> list[Value]:
 
     Inner messages are flattened: ``{tile {m: 64} stages: 3}`` gives ``m=64 stages=3``.
     """
+    # An Any has another message as its type and bytes.
     if message.DESCRIPTOR.full_name == "google.protobuf.Any":
         return _list_params_of_any(message)
     params: list[Value] = []
@@ -229,10 +238,10 @@ def to_entry(
     return Entry(
         problem_of(entry, device),
         Fingerprint(fingerprint_of(entry)),
-        choice,
-        tuple(candidates),
-        entry.raw,
-        label,
+        choice=choice,
+        candidates=tuple(candidates),
+        native=entry.raw,
+        label=label,
         versions=versions,
     )
 
@@ -244,16 +253,16 @@ def to_xla(entry: Entry) -> XlaEntry:
 
     :raises CacheError: if the bytes are damaged, belong to another problem, or have a format that is not known.
     """
-    layouts = {kernel: layout for layout, kernel in KERNELS.items()}
-    layout = layouts.get(entry.problem.kernel)
+    layout_by_kernel = {kernel: layout for layout, kernel in KERNELS.items()}
+    layout = layout_by_kernel.get(entry.problem.kernel)
     if layout is None:
         raise CacheError(str(entry.problem), "is of a kind of XLA's entries that is not known here", "upgrade")
     xla_entry = XlaEntry(layout, entry.native)
     try:
-        is_same = problem_of(xla_entry, entry.problem.device) == entry.problem
+        is_of_problem = problem_of(xla_entry, entry.problem.device) == entry.problem
     except Exception:  # protobuf raises several kinds of errors for damaged bytes
-        is_same = False
-    if not is_same:
+        is_of_problem = False
+    if not is_of_problem:
         raise CacheError(str(entry.problem), "its native bytes are not those of this problem", "dump it anew")
     return xla_entry
 
@@ -292,15 +301,16 @@ class _HloSummary:
         :param instruction: a match of ``_INSTRUCTION``.
         """
         root, name, shape, op, rest = instruction.groups()
-        shapes = _SHAPE.findall(shape)
+        result_shapes = _SHAPE.findall(shape)
         if op == "parameter":
-            self.parameters += shapes
+            self.parameters += result_shapes
             return
         if root or not self.result:
-            self.result = ", ".join(shapes)
+            self.result = ", ".join(result_shapes)
         # The operands end before the attributes of the instruction: "f16[8] %a, f16[8] %b), metadata={…}".
         if not self.operands:
-            self.operands = _SHAPE.findall(rest.partition("), ")[0])
+            operands = rest.partition("), ")[0]
+            self.operands = _SHAPE.findall(operands)
         # The target of a custom call tells its operation: "__cublas$gemm".
         target = _TARGET.search(rest)
         if op == "custom-call" and target is not None:
@@ -390,34 +400,43 @@ def read_log(text: str) -> TuningLog:
 
     :raises ValueError: for a text that is no tuning log.
     """
-    from google.protobuf import text_format
-
-    profiles: dict[tuple[str, str], Profile] = {}
-    versions: dict[str, str] = {}
     # The text has the legacy format.
     if re.match(r"\s*logs\s*\{", text):
         return TuningLog()
-    for part in re.split(r"^(?=device:)", text, flags=re.MULTILINE):
-        if not part.strip():
+    profiles: dict[tuple[str, str], Profile] = {}
+    versions: dict[str, str] = {}
+    for message_text in re.split(r"^(?=device:)", text, flags=re.MULTILINE):
+        if not message_text.strip():
             continue
-        message = files.new_message("xla.autotuner.AllRawConfigProfiles")
-        try:
-            text_format.Parse(part, message, allow_unknown_field=True, descriptor_pool=files.message_pool())
-        except text_format.ParseError as error:
-            raise ValueError(f"XLA's tuning log cannot be read: {error}") from None
+        message = _parse_log_message(message_text)
         for version in message.per_backend_versions:
             versions[version.key] = version.value
         for instruction in message.instruction_profiles:
-            candidates = _list_candidates(instruction)
-            profiles[message.device, instruction.hlo_fingerprint] = Profile(instruction.hlo_text, tuple(candidates))
+            profile = Profile(instruction.hlo_text, tuple(_list_candidates(instruction)))
+            profiles[message.device, instruction.hlo_fingerprint] = profile
     return TuningLog(profiles, versions)
+
+
+def _parse_log_message(text: str) -> files.Message:
+    """Return one message of XLA's tuning log.
+
+    :raises ValueError: for a text that is no such message.
+    """
+    from google.protobuf import text_format
+
+    message = files.new_message("xla.autotuner.AllRawConfigProfiles")
+    try:
+        text_format.Parse(text, message, allow_unknown_field=True, descriptor_pool=files.message_pool())
+    except text_format.ParseError as error:
+        raise ValueError(f"XLA's tuning log cannot be read: {error}") from None
+    return message
 
 
 def _list_candidates(instruction: files.Message) -> list[Candidate]:
     """Return the candidates of one instruction: first those with a time, then those that failed."""
     candidates = []
-    for profile in instruction.config_profiles:
-        candidates.append(build_candidate(profile.config, to_microseconds(profile.run_time)))
+    for measured in instruction.config_profiles:
+        candidates.append(build_candidate(measured.config, to_microseconds(measured.run_time)))
     for failure in instruction.failed_configs:
         candidates.append(build_candidate(failure.config, failed=_describe_failure(failure)))
     return candidates

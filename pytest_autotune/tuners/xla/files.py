@@ -1,5 +1,7 @@
 """Reads and writes XLA's own files: both formats as text and as binary, and the folder with a file for each fusion.
 
+A format (``XlaLayout``) says which protobuf messages a file has. Each format has a text and a binary form.
+
 :mod:`pytest_autotune.tuners.xla.entries` converts XLA's entries to entries of a cache.
 """
 
@@ -25,6 +27,7 @@ LEGACY_FILE_VERSION = 3
 #: The suffixes of files that XLA writes as text. All others are binary.
 TEXT_SUFFIXES = (".txt", ".textproto", ".txtpb", ".prototxt", ".pbtxt")
 _DIGEST = re.compile("[0-9a-f]{8,64}")
+#: The first word of a text, after comments and empty lines.
 _FIRST_WORD = re.compile(rb"(?:\s*#[^\n]*\n)*\s*(version|results|entries|device_scope|explicit_version_scope)\b")
 #: A protobuf message. Its class is made at run time, so a type checker knows nothing of it.
 Message = Any
@@ -171,10 +174,11 @@ def _find_layout(data: bytes) -> XlaLayout | None:
     The beginning of the file decides. Trying both parsers would not help: each parser accepts a binary file of the
     other format, and returns no entries.
     """
-    beginning = data[:1]
     first_word = _FIRST_WORD.match(data)
     if first_word is not None:
-        beginning = first_word[1]
+        beginning = first_word[1]  # of a text
+    else:
+        beginning = data[:1]  # of a binary file
     for layout, beginnings in _BEGINNINGS.items():
         if beginning in beginnings:
             return layout
@@ -189,12 +193,14 @@ def _parse_file(data: bytes, layout: XlaLayout, where: str) -> Message:
     from google.protobuf.message import DecodeError
     from google.protobuf.text_format import Parse, ParseError
 
-    file = new_message(_NAMES[layout].file)
+    file_message = new_message(_NAMES[layout].file)
+    is_text_form = _FIRST_WORD.match(data) is not None
     try:
-        if _FIRST_WORD.match(data):
-            return Parse(data.decode(), file, descriptor_pool=message_pool())
-        file.MergeFromString(data)
-        return file
+        if is_text_form:
+            Parse(data.decode(), file_message, descriptor_pool=message_pool())
+        else:
+            file_message.MergeFromString(data)
+        return file_message
     except (DecodeError, UnicodeDecodeError) as error:
         raise CacheError(where, f"is damaged: {error}") from None
     except ParseError as error:
@@ -210,10 +216,10 @@ def _print_text(message: Message) -> str:
     from google.protobuf import text_format
 
     pool = message_pool()
-    text = str(
-        text_format.MessageToString(message, descriptor_pool=pool, as_utf8=False, message_formatter=_format_empty_any)
+    text: str = text_format.MessageToString(
+        message, descriptor_pool=pool, as_utf8=False, message_formatter=_format_empty_any
     )
-    # The printer leaves out fields that it does not know.
+    # The printer leaves out fields that it does not know. Then the text parsed again differs from the message.
     parsed_again = text_format.Parse(text, type(message)(), descriptor_pool=pool)
     if parsed_again.SerializeToString(deterministic=True) != message.SerializeToString(deterministic=True):
         raise CacheError("XLA's text form", "cannot hold an entry with fields of another version of XLA", "use .pb")
@@ -234,23 +240,30 @@ def write_folder(folder: Path, entries: Iterable[XlaEntry]) -> int:
     """Write the folder from which XLA reads entries, with a file for each fusion.
 
     :param entries: the entries. If several are for the same fusion, the folder gets the first.
-    :returns: the number of entries for which XLA's folder has no form.
+    :returns: the number of entries that were left out, because XLA's folder has no form for them.
     """
     left_out_count = 0
     for entry in entries:
         try:
-            data = entry.raw
-            if entry.layout is XlaLayout.LEGACY:
-                data = _print_text(entry.message.result).encode()
+            content = _content_in_folder(entry)
             file = folder / _path_in_folder(entry)
         except CacheError:
             left_out_count += 1
             continue
-        # An earlier entry of the same fusion takes precedence.
         if not file.exists():
             file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_bytes(data)
+            file.write_bytes(content)
     return left_out_count
+
+
+def _content_in_folder(entry: XlaEntry) -> bytes:
+    """Return the content of an entry's file: the whole new entry, or the result of a legacy entry as text.
+
+    :raises CacheError: if the text cannot hold the result.
+    """
+    if entry.layout is XlaLayout.LEGACY:
+        return _print_text(entry.message.result).encode()
+    return entry.raw
 
 
 def _path_in_folder(entry: XlaEntry) -> str:

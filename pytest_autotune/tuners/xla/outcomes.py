@@ -6,7 +6,7 @@ XLA reports no lookups, so this module derives the outcomes from two facts:
 - XLA writes its memory into a file after each compilation.
 
 An entry in this file is therefore a hit if it equals a loaded entry, including the value. XLA itself tuned every other
-entry in the file.
+entry in the file. Here ``memory_entry`` is the entry of the file whose outcome is asked for.
 """
 
 from __future__ import annotations
@@ -56,29 +56,30 @@ class LoadedEntries:
         for loaded in self.entries:
             self._by_hlo.setdefault((loaded.xla_entry.layout, loaded.xla_entry.hlo), []).append(loaded)
 
-    def judge(self, chosen: XlaEntry, device: Device, versions: Mapping[str, str]) -> XlaAnswer:
+    def judge(self, memory_entry: XlaEntry, device: Device, versions: Mapping[str, str]) -> XlaAnswer:
         """Return the outcome of a lookup: hit, stale, mismatch or miss, in the order of the branches below.
 
-        :param chosen: the entry of XLA's memory after a compilation.
+        :param memory_entry: an entry that is new in XLA's memory after a compilation.
         :param device: the device of the compilation.
         :param versions: the present versions of XLA's backends, by XLA's names of the backends.
         """
-        same_hlo = self._by_hlo.get((chosen.layout, chosen.hlo), [])
-        same_device = [loaded for loaded in same_hlo if is_same_device(loaded.xla_entry, chosen)]
-        # Hit: XLA's choice is a loaded one.
+        same_hlo = self._by_hlo.get((memory_entry.layout, memory_entry.hlo), [])
+        same_device = [loaded for loaded in same_hlo if is_same_device(loaded.xla_entry, memory_entry)]
+        # Hit: XLA's choice is a loaded choice.
         for loaded in same_device:
-            if _has_same_value(loaded.xla_entry, chosen):
+            if _has_same_value(loaded.xla_entry, memory_entry):
                 return XlaAnswer(Outcome.HIT, "", loaded.cache_entry)
         # Stale: a loaded entry has the same HLO and device, but XLA did not use it.
         if same_device:
-            reason = _describe_change(same_device[0], chosen, versions)
+            reason = _describe_change(same_device[0], memory_entry, versions)
             return XlaAnswer(Outcome.STALE, reason, same_device[0].cache_entry)
         # Mismatch: the entries for this HLO are of other devices.
         if same_hlo:
-            return XlaAnswer(Outcome.MISMATCH, _describe_other_device(same_hlo, chosen, device))
-        # Miss: no entry has this HLO. If another JAX wrote the loaded entries, they could not have it.
+            return XlaAnswer(Outcome.MISMATCH, _describe_other_device(same_hlo, memory_entry, device))
+        # Miss: no entry has this HLO. Entries that another version of JAX wrote name an HLO in another format.
         layouts = {loaded.xla_entry.layout for loaded in self.entries}
-        if layouts and chosen.layout not in layouts:
+        if layouts and memory_entry.layout not in layouts:
+            # There are two formats, so the loaded entries all have the other one.
             reason = f"no entry; those that are loaded are of XLA's {_describe_layout(layouts.pop())} format"
             return XlaAnswer(Outcome.MISS, reason)
         return XlaAnswer(Outcome.MISS, "no entry for this HLO: new or changed code")
@@ -89,15 +90,15 @@ def is_same_device(one: XlaEntry, other: XlaEntry) -> bool:
     return split_description(one.device)[0] == split_description(other.device)[0]
 
 
-def _has_same_value(loaded: XlaEntry, chosen: XlaEntry) -> bool:
+def _has_same_value(loaded: XlaEntry, memory_entry: XlaEntry) -> bool:
     """Whether XLA's choice equals a loaded choice.
 
     In the new format, only the values are compared, because XLA also uses entries of another codegen version. XLA then
     requires the same version of the entry's backend, and the value contains this version.
     """
-    if chosen.layout is XlaLayout.NEW:
-        return bool(loaded.message.value == chosen.message.value)
-    return loaded.identity == chosen.identity and _without_time(loaded) == _without_time(chosen)
+    if memory_entry.layout is XlaLayout.NEW:
+        return bool(loaded.message.value == memory_entry.message.value)
+    return loaded.identity == memory_entry.identity and _without_time(loaded) == _without_time(memory_entry)
 
 
 def _without_time(entry: XlaEntry) -> bytes:
@@ -108,22 +109,22 @@ def _without_time(entry: XlaEntry) -> bytes:
     return bytes(result.SerializeToString(deterministic=True))
 
 
-def _describe_change(loaded: LoadedEntry, chosen: XlaEntry, versions: Mapping[str, str]) -> str:
+def _describe_change(loaded: LoadedEntry, memory_entry: XlaEntry, versions: Mapping[str, str]) -> str:
     """Return the reason why XLA did not use a loaded entry for the same HLO and device.
 
     :param versions: the present versions of XLA's backends.
     """
-    if chosen.layout is XlaLayout.LEGACY:
-        return ", ".join(_list_legacy_changes(loaded.xla_entry, chosen)) or _UNCHANGED
-    if loaded.xla_entry.message.key.environment == chosen.message.key.environment:
+    if memory_entry.layout is XlaLayout.LEGACY:
+        return ", ".join(_list_legacy_changes(loaded.xla_entry, memory_entry)) or _UNCHANGED
+    if loaded.xla_entry.message.key.environment == memory_entry.message.key.environment:
         return _UNCHANGED
-    differences = _list_version_changes(loaded, chosen, versions)
+    differences = _list_version_changes(loaded, memory_entry, versions)
     if not differences:
         return "XLA codegen changed"
     return f"XLA codegen changed: {', '.join(differences)}"
 
 
-def _list_version_changes(loaded: LoadedEntry, chosen: XlaEntry, versions: Mapping[str, str]) -> list[str]:
+def _list_version_changes(loaded: LoadedEntry, memory_entry: XlaEntry, versions: Mapping[str, str]) -> list[str]:
     """Return the versions of backends that differ between two entries of the new format: ``CUDNN 9.10.0 -> 9.19.0``.
 
     The loaded versions come from the cache entry, and the present versions from XLA's tuning log. If a version of the
@@ -131,28 +132,30 @@ def _list_version_changes(loaded: LoadedEntry, chosen: XlaEntry, versions: Mappi
     """
     loaded_versions = dict(loaded.cache_entry.versions.libraries)
     present_versions = dict(versions)
-    loaded_value, chosen_value = loaded.xla_entry.message.value, chosen.message.value
+    loaded_value = loaded.xla_entry.message.value
+    present_value = memory_entry.message.value
     config = loaded_value.optimal_config
-    if config.backend == chosen_value.optimal_config.backend:
+    if config.backend == present_value.optimal_config.backend:
         backend = enum_name(config.DESCRIPTOR.fields_by_name["backend"], config.backend)
         loaded_versions.setdefault(backend, loaded_value.optimal_backend_version)
-        present_versions.setdefault(backend, chosen_value.optimal_backend_version)
+        present_versions.setdefault(backend, present_value.optimal_backend_version)
     differences = []
-    for name, version in sorted(present_versions.items()):
-        loaded_version = loaded_versions.get(name, version)
-        if loaded_version != version:
-            differences.append(f"{name} {_shorten(loaded_version)} -> {_shorten(version)}")
+    for backend, present_version in sorted(present_versions.items()):
+        # A version that the loaded entry does not have is not known to differ.
+        loaded_version = loaded_versions.get(backend, present_version)
+        if loaded_version != present_version:
+            differences.append(f"{backend} {_shorten(loaded_version)} -> {_shorten(present_version)}")
     return differences
 
 
-def _list_legacy_changes(loaded: XlaEntry, chosen: XlaEntry) -> Iterator[str]:
+def _list_legacy_changes(loaded: XlaEntry, memory_entry: XlaEntry) -> Iterator[str]:
     """Yield the versions that differ between two entries of the legacy format: ``cuDNN 9.10.0 -> 9.19.0``."""
     loaded_cudnn = split_description(loaded.device)[1]
-    chosen_cudnn = split_description(chosen.device)[1]
-    if loaded_cudnn != chosen_cudnn:
-        yield f"cuDNN {loaded_cudnn or '?'} -> {chosen_cudnn or '?'}"
-    if loaded.message.version != chosen.message.version:
-        yield f"XLA's entry version {loaded.message.version or '?'} -> {chosen.message.version}"
+    present_cudnn = split_description(memory_entry.device)[1]
+    if loaded_cudnn != present_cudnn:
+        yield f"cuDNN {loaded_cudnn or '?'} -> {present_cudnn or '?'}"
+    if loaded.message.version != memory_entry.message.version:
+        yield f"XLA's entry version {loaded.message.version or '?'} -> {memory_entry.message.version}"
 
 
 def _shorten(version: str) -> str:
@@ -162,7 +165,7 @@ def _shorten(version: str) -> str:
     return version
 
 
-def _describe_other_device(same_hlo: list[LoadedEntry], chosen: XlaEntry, device: Device) -> str:
+def _describe_other_device(same_hlo: list[LoadedEntry], memory_entry: XlaEntry, device: Device) -> str:
     """Return the reason of a mismatch: the loaded entries for this HLO are of other devices.
 
     :param same_hlo: the loaded entries.
@@ -173,11 +176,11 @@ def _describe_other_device(same_hlo: list[LoadedEntry], chosen: XlaEntry, device
         return f"tuned on {', '.join(loaded_devices)}, running on {device}"
     # pytest-autotune gives both devices the same name, but XLA's descriptions differ, for example in the clock rate.
     loaded_parts = split_description(same_hlo[0].xla_entry.device)[0].split(", ")
-    chosen_parts = split_description(chosen.device)[0].split(", ")
+    present_parts = split_description(memory_entry.device)[0].split(", ")
     differences = []
-    for loaded_part, chosen_part in zip(loaded_parts, chosen_parts, strict=False):
-        if loaded_part != chosen_part:
-            differences.append(f"{loaded_part} -> {chosen_part}")
+    for loaded_part, present_part in zip(loaded_parts, present_parts, strict=False):
+        if loaded_part != present_part:
+            differences.append(f"{loaded_part} -> {present_part}")
     return f"XLA tells this {device.name} from the one it was tuned on: {', '.join(differences)}"
 
 
