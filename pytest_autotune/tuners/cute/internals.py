@@ -222,10 +222,12 @@ class CompiledLaunch:
 
         :param kernel: the kernel that CuTe compiled for these arguments.
         """
-        remaining_args, remaining_kwargs = list(args), dict(kwargs)
+        remaining_args = list(args)
+        remaining_kwargs = dict(kwargs)
         compiled_in_indexes = []
         for parameter in kernel.execution_args.get_constexpr_args():
-            name, index = parameter["argument_name"], parameter["argument_index"]
+            name = parameter["argument_name"]
+            index = parameter["argument_index"]
             if name in remaining_kwargs:
                 del remaining_kwargs[name]
             elif index is not None:

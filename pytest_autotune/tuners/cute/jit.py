@@ -290,7 +290,8 @@ class JitCall:
 
         ``BenchmarkHook`` notes the times in the results of the search.
         """
-        fastest, fastest_us = None, float("inf")
+        fastest = None
+        fastest_us = float("inf")
         with search.as_current():
             for config in self.autotuned.configs:
                 search.begin(config)
@@ -301,7 +302,8 @@ class JitCall:
                     search.results.note_failure(config, error)
                     continue
                 if time_us < fastest_us:
-                    fastest, fastest_us = compiled, time_us
+                    fastest = compiled
+                    fastest_us = time_us
         return fastest
 
     def _benchmark(self, launch: CompiledLaunch) -> float:

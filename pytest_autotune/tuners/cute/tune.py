@@ -51,7 +51,10 @@ class TuneHook(CallHook):
         if not arguments["params_dict"] or self._session.is_paused:
             return None
         tune_call = TuneCall(
-            arguments["func"], arguments["params_dict"], arguments["kernel_arguments"], arguments["stream"]
+            builder=arguments["func"],
+            params_dict=arguments["params_dict"],
+            jit_arguments=arguments["kernel_arguments"],
+            stream=arguments["stream"],
         )
         if self._session.ignores(NAME, tune_call.kernel_name):
             return None
@@ -65,7 +68,8 @@ class TuneHook(CallHook):
         config = self._find_loaded_config(tune_call, question, tuning)
         if config is not None:
             return CallResult(config)
-        search = call.state = CuteSearch(question, tuning)
+        search = CuteSearch(question, tuning)
+        call.state = search
         call.enter(search.as_current())
         return call.with_arguments(func=NotingBuilder(tune_call, search))
 

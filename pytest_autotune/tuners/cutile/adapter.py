@@ -153,13 +153,13 @@ class SearchHook(CallHook):
         if self._session.is_paused or not configs:
             return None
         search = TileSearch(
-            configs,
-            arguments["stream"],
-            arguments["grid_fn"],
-            arguments["kernel"],
-            arguments["args_fn"],
-            arguments["hints_fn"],
-            arguments["flush_l2"],
+            configs=configs,
+            stream=arguments["stream"],
+            grid_fn=arguments["grid_fn"],
+            kernel=arguments["kernel"],
+            args_fn=arguments["args_fn"],
+            hints_fn=arguments["hints_fn"],
+            flush_l2=arguments["flush_l2"],
         )
         if self._session.ignores(NAME, search.kernel_name):
             return None

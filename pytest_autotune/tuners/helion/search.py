@@ -276,15 +276,13 @@ def compute_key(search: HelionSearch) -> tuple[Value, ...]:
     """
     kernel = search.bound_kernel.kernel
     args = search.base_search.args
-    parts = kernel.specialization_key(args)
+    parts = list(kernel.specialization_key(args))
     values = []
-    first_argument = 0  # the index of x in the example
     if getattr(kernel, "cute_structural_policy", None) is not None:
         # param_value() writes tuples in a form that the file shows readably.
-        values.append(param_value("policy", _to_plain(parts[0])))
-        first_argument = 1
-    end_of_arguments = first_argument + len(args)
-    argument_parts = parts[first_argument:end_of_arguments]
+        values.append(param_value("policy", _to_plain(parts.pop(0))))
+    argument_parts = parts[: len(args)]
+    other_parts = parts[len(args) :]
     # A call may leave out the last parameters, which have defaults.
     for name, arg, part in zip(kernel.signature.parameters, args, argument_parts, strict=False):
         values += _list_argument_values(name, arg, part)
@@ -292,7 +290,7 @@ def compute_key(search: HelionSearch) -> tuple[Value, ...]:
         if not is_code(value):
             # dtype_apart: torch.float16 and tl.float16 are two values here, because the kernel is compiled with them.
             values.append(stable_value(f"closure.{name}", value, dtype_apart=True))
-    values.append(param_value("specialization", _to_plain(parts[end_of_arguments:])))
+    values.append(param_value("specialization", _to_plain(other_parts)))
     return tuple(values)
 
 
