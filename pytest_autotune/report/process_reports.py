@@ -16,7 +16,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.model import Versions
@@ -190,13 +190,13 @@ def _join_collected(records: Mapping[str, ProcessRecord], suite_error: str) -> C
     :param records: path of a report -> the record of its process.
     :param suite_error: why the processes may be only a part of the suite; empty if they ran the whole suite.
     """
-    mode_events = []
-    crashed_workers = []
+    mode_events: list[Any] = []
+    crashed_workers: list[str] = []
     test_counts: Counter[str] = Counter()
     versions: dict[str, Versions] = {}
     for record in records.values():
-        mode_events.extend(record.collected.mode_events)
-        crashed_workers.extend(record.collected.crashed_workers)
+        mode_events += record.collected.mode_events
+        crashed_workers += record.collected.crashed_workers
         # A Counter adds the numbers of tests.
         test_counts.update(record.collected.test_counts)
         # If two processes have different versions of a library, the last process decides.
