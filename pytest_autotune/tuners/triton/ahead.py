@@ -15,14 +15,13 @@ import sys
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from operator import attrgetter
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 from pytest_autotune import devices
 from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.merge import MAX_SPECIALIZATIONS
-from pytest_autotune.cache.model import Device, Entry
+from pytest_autotune.cache.model import Device, Entry, Fingerprint, Value
 from pytest_autotune.run.session import Job, Session, Suite
 from pytest_autotune.tuners.source.functions import python_function, qualified_name
 from pytest_autotune.tuners.source.libraries import is_library_code
@@ -60,10 +59,14 @@ class _CompileJob:
         :returns: whether this job compiled the specialization. It is False in three cases: the kernel lies on disk, a
             test or another process compiles the kernel now, or a test has changed something that the job relies on.
         """
+        # A thread that compiles ahead has no use for a kernel that is compiled elsewhere, so it does not wait for it.
         leave_to_others()
         try:
-            # The running test has given Triton another folder, or observes compilations through a listener.
-            if compiler.find_cache_folder() != self.cache_folder or not compiler.uses_disk_cache():
+            # The running test has given Triton another folder.
+            if compiler.find_cache_folder() != self.cache_folder:
+                return False
+            # The running test has turned Triton's cache on disk off, or observes compilations through a listener.
+            if not compiler.uses_disk_cache():
                 return False
             return self._compile()
         except (CompiledElsewhere, apart.ChangedMeanwhile):
@@ -92,25 +95,31 @@ class _CompileJob:
         if len(self.kernel.params) != len(parameters):
             raise NoText("another number of parameters")
         specialization = apart.Specialization()
-        for number, (kernel_parameter, parameter) in enumerate(zip(self.kernel.params, parameters, strict=True)):
+        for position, parameter in enumerate(parameters):
+            kernel_parameter = self.kernel.params[position]
             name = kernel_parameter.name
             specialization.signature[name] = parameter.kind
+            # Triton's form of the position.
+            path = (position,)
             if parameter.kind == CONSTANT:
                 constant = parameter.constant
                 if parameter.is_in_choice:
                     constant = self.config.kwargs[name]
-                specialization.constants[number,] = constant
+                specialization.constants[path] = constant
                 assumptions = apart.find_assumptions_of_constant(constant)
             else:
                 assumptions = apart.find_assumptions(parameter.kind, kernel_parameter, divisible=parameter.divisible)
             if assumptions is not None:
-                specialization.assumptions[number,] = assumptions
+                specialization.assumptions[path] = assumptions
         return specialization
 
 
 @dataclass(frozen=True)
 class _FailedJob:
-    """Stands for the jobs of a kernel, whose listing failed. Its run raises the error, which the mode reports."""
+    """Takes the place of a kernel's jobs if they could not be listed. Its run raises the error, which is then reported.
+
+    :param error: the error of the listing.
+    """
 
     error: Exception
 
@@ -175,9 +184,9 @@ class AheadCompiler:
         reached = [value for value in list_reached(suite.tests) if id(value) in live_by_id]
         if suite.is_part:
             return reached
-        for autotuner in reached:
-            live_by_id.pop(id(autotuner), None)
-        return [*reached, *live_by_id.values()]
+        reached_ids = set(map(id, reached))
+        not_reached = [autotuner for autotuner_id, autotuner in live_by_id.items() if autotuner_id not in reached_ids]
+        return reached + not_reached
 
     def _list_jobs_of(self, autotuner: Any, index: EntryIndex, device: Device) -> list[_CompileJob]:
         """Return a job for each specialization of the loaded choices of an autotuner."""
@@ -191,24 +200,16 @@ class AheadCompiler:
         cache_folder = compiler.find_cache_folder()
         heuristics = list_heuristics(autotuner, self._heuristics.list_around(autotuner))
         config_by_params = dict(zip(distinct_params(autotuner.configs), autotuner.configs, strict=True))
-        fingerprint = tuple(sorted(compute_fingerprint(autotuner, heuristics), key=attrgetter("name")))
+        fingerprint = Fingerprint(compute_fingerprint(autotuner, heuristics))
         # Entries that differ only in their key can have the same choice and specializations, so a dict removes equal
-        # jobs. The keys of the dict hold the id of the config, because hash(config) would have Triton hash the
-        # functions in the config.
+        # jobs. Its keys are the id of the config and the text of the specialization. They do not hold the config
+        # itself, because hash(config) would have Triton hash the functions in the config.
         jobs: dict[tuple[int, str], _CompileJob] = {}
         for entry in entries:
-            # Every candidate failed, so there is no choice.
-            if entry.choice is None:
-                continue
-            # The kernel's list no longer has the choice.
-            config = config_by_params.get(entry.choice.params)
-            if config is None:
-                continue
-            # The entry is stale: the kernel, its list or a setting has changed.
-            if entry.fingerprint.without_pruning() != fingerprint:
-                continue
-            for text in entry.compiled[:MAX_SPECIALIZATIONS]:
-                jobs[id(config), text] = _CompileJob(kernel, config, text, device.arch, cache_folder)
+            config = _find_config(entry, config_by_params, fingerprint)
+            if config is not None:
+                for text in entry.compiled[:MAX_SPECIALIZATIONS]:
+                    jobs[id(config), text] = _CompileJob(kernel, config, text, device.arch, cache_folder)
         return list(jobs.values())
 
     def _list_entries(self, autotuner: Any, index: EntryIndex, device: Device) -> list[Entry]:
@@ -235,6 +236,22 @@ class AheadCompiler:
         return entries
 
 
+def _find_config(entry: Entry, config_by_params: Mapping[tuple[Value, ...], Any], fingerprint: Fingerprint) -> Any:
+    """Return the config that is an entry's choice; None if a launch will not use this choice.
+
+    :param config_by_params: the kernel's configs.
+    :param fingerprint: the kernel's fingerprint without pruning, which depends on the launch.
+    """
+    # Every candidate failed, so there is no choice.
+    if entry.choice is None:
+        return None
+    # The entry is stale: the kernel, its list or a setting has changed.
+    if entry.fingerprint.without_pruning() != fingerprint:
+        return None
+    # The pruner may have made the choice, so that the kernel's list does not have it.
+    return config_by_params.get(entry.choice.params)
+
+
 def _find_device(index: EntryIndex) -> Device | None:
     """Return the type of GPU that the tests use; None if nothing tells it yet.
 
@@ -253,6 +270,8 @@ def _find_device(index: EntryIndex) -> Device | None:
 def list_reached(tests: Iterable[Iterable[object]]) -> Iterator[object]:
     """Yield all objects that tests reach: first the objects of the first test, the nearest first.
 
+    An object reaches another if it refers to it, directly or through further objects.
+
     :param tests: the functions and values of each test.
     """
     # The dictionary keeps the objects alive. Otherwise a new object could get the id of an object that was deleted.
@@ -268,34 +287,41 @@ def list_reached(tests: Iterable[Iterable[object]]) -> Iterator[object]:
 
 
 def _list_next(value: Any) -> list[object]:
-    """Return the objects that an object refers to, and for a function the values of the names in its code."""
+    """Return the objects to which the search goes on from an object.
+
+    These are the objects that it refers to, and for a function also the values of the names in its code. From a module
+    or the code of a library, the search does not go on.
+    """
     # The exact type, because isinstance would run code of the object.
-    kind = type(value)
-    is_class = issubclass(kind, type)
+    exact_type = type(value)
+    is_function = exact_type is FunctionType
+    is_class = issubclass(exact_type, type)
     # The suite's own code reaches the suite's kernels. A library refers to very many other objects.
-    if (kind is FunctionType or is_class) and is_library_code(value):
+    if (is_function or is_class) and is_library_code(value):
         return []
     # A function uses only the values of a module that it names. They are listed with the function.
-    is_globals = kind is dict and "__builtins__" in value
-    if kind is ModuleType or is_globals:
+    is_module_globals = exact_type is dict and "__builtins__" in value
+    if exact_type is ModuleType or is_module_globals:
         return []
-    reached: list[object] = []
-    if kind is FunctionType:
-        reached += _list_named_values(value)
-    reached += filter(gc.is_tracked, gc.get_referents(value))
-    return reached
+    next_objects: list[object] = []
+    if is_function:
+        next_objects += _list_named_values(value)
+    # The garbage collector does not track numbers and texts, which refer to nothing.
+    next_objects += filter(gc.is_tracked, gc.get_referents(value))
+    return next_objects
 
 
 def _list_named_values(function: FunctionType) -> Iterator[object]:
-    """Yield the values of the names in a function's code.
+    """Yield the values of the names in a function's code, also of names in modules that the code names.
 
     Example: for ``kernels.matmul.launch(x)`` the names are ``kernels``, ``matmul`` and ``launch``. The globals have the
-    module ``kernels``, this module has the module ``matmul``, which has the function ``launch``.
+    module ``kernels``, this module has the module ``matmul``, which has the function ``launch``. The code does not tell
+    which name belongs to which module, so each name is looked up in each of these modules.
     """
     names = list(dict.fromkeys(list_names_in_code(function.__code__)))
     # The function may import a module when it runs, so the names of all modules are a scope, too.
     scopes: list[Mapping[str, Any]] = [function.__globals__, sys.modules]
-    # The loop appends the module of each name to the scopes.
+    # The loop appends further scopes to this list, and comes to them later.
     for scope in scopes:
         for name in names:
             value = scope.get(name)
@@ -306,7 +332,10 @@ def _list_named_values(function: FunctionType) -> Iterator[object]:
 
 
 def _has_scope(scopes: Iterable[Mapping[str, Any]], module: ModuleType) -> bool:
-    """Whether a module is among the scopes. ``==`` would compare all values of two scopes, and so run their code."""
+    """Whether the names of a module are among the scopes.
+
+    The scopes are compared by ``is``, because ``==`` would compare all their values, and so run the code of the values.
+    """
     return any(scope is vars(module) for scope in scopes)
 
 

@@ -34,7 +34,7 @@ _DIVISIBLE = "D"
 
 #: A thread holds this lock while Triton turns Python source into its IR. In this step Triton stores hashes in the
 #: functions, which are removed afterwards. The lock costs no time: Python's own lock lets only one thread do this step.
-_MAKES_CODE = threading.RLock()
+_IR_LOCK = threading.RLock()
 
 
 class ChangedMeanwhile(Exception):
@@ -86,7 +86,8 @@ def check_version() -> None:
 
     :raises HookError: if it does not know.
     """
-    compiler, jit = find_module("compiler.compiler"), find_module("runtime.jit")
+    compiler = find_module("compiler.compiler")
+    jit = find_module("runtime.jit")
     is_known = (
         find_module("backends.compiler") is not None
         and list(inspect.signature(compiler.ASTSource).parameters) == _SOURCE_PARAMETERS
@@ -130,7 +131,8 @@ def find_assumptions_of_constant(value: Any) -> str | None:
     Triton 3.7 and later always has the empty word. Earlier versions have no word, except that they take a text, such as
     the value of ``ACTIVATION="relu"``, for the word itself. A launch would do the same, so this function follows.
     """
-    if tuple(map(int, find_version("triton").split(".")[:2])) >= (3, 7):
+    major, minor = map(int, find_version("triton").split(".")[:2])
+    if (major, minor) >= (3, 7):
         return ""
     if isinstance(value, str):
         return value
@@ -149,16 +151,17 @@ def compile_apart(function: Any, specialization: Specialization, options: Mappin
     target = build_target(arch)
     backend = find_module("compiler.compiler").make_backend(target)
     copies = _Copies(function)
-    source = _source_class()(
-        copies.find_copy(function),
-        dict(specialization.signature),
-        dict(specialization.constants),
-        {path: backend.parse_attr(words) for path, words in specialization.assumptions.items()},
+    source = _find_source_class()(
+        fn=copies.find_copy(function),
+        signature=dict(specialization.signature),
+        constexprs=dict(specialization.constants),
+        attrs={path: backend.parse_attr(word) for path, word in specialization.assumptions.items()},
     )
     source.copies = copies
     backend_options = backend.parse_options(_complete_options(function, options)).__dict__
     kernel = find_module("compiler").compile(source, target=target, options=backend_options)
-    if not source.was_made:
+    # Triton found the kernel on disk.
+    if not source.was_turned_into_ir:
         return False
     _build_launcher(kernel)
     return True
@@ -183,33 +186,39 @@ def _build_launcher(kernel: Any) -> None:
 
 
 @cache
-def _source_class() -> Any:
-    """Return a class derived from Triton's ``ASTSource``. A function makes it, because Triton is imported late."""
+def _find_source_class() -> Any:
+    """Return a class derived from Triton's ``ASTSource``, which describes a kernel and its arguments to the compiler.
+
+    The first call makes the class, because Triton is not imported yet when this module is.
+    """
 
     class ApartSource(find_module("compiler.compiler").ASTSource):  # type: ignore[misc]
         """A kernel that is compiled apart, and its arguments.
 
         :param copies: the copies of the kernel and of the functions that it calls.
-        :param was_made: whether Triton compiled the source. It did not if it found the kernel on disk.
+        :param was_turned_into_ir: whether Triton compiled the source. It did not if it found the kernel on disk.
         """
 
         copies: Any = None
-        was_made = False
+        was_turned_into_ir = False
 
         def make_ir(self, *args: Any, **kwargs: Any) -> Any:
-            """Turn the source into Triton's IR.
+            """Turn the source into Triton's IR. Triton calls this method if it does not find the kernel on disk.
 
             :raises ChangedMeanwhile: if a test changed a function or a global before or during this step. The hash,
                 which was computed earlier, would then be wrong.
             """
-            with _MAKES_CODE, _remove_new_hashes(self.copies.originals), _refuse_warnings():
+            with _IR_LOCK, _remove_new_hashes(self.copies.originals), _refuse_warnings():
+                # The kernel uses a value now that Triton's hash does not contain.
                 if CompileTime.from_kernel(self.fn, self.constants.values()).needs_launch:
                     raise ChangedMeanwhile
-                code = super().make_ir(*args, **kwargs)
-                if _Copies(self.copies.originals[0]).state != self.copies.state:
+                ir = super().make_ir(*args, **kwargs)
+                # New copies of the functions, as they are now, differ from the copies that were hashed.
+                kernel = self.copies.originals[0]
+                if _Copies(kernel).state != self.copies.state:
                     raise ChangedMeanwhile
-            self.was_made = True
-            return code
+            self.was_turned_into_ir = True
+            return ir
 
     return ApartSource
 
@@ -225,11 +234,13 @@ def _remove_new_hashes(functions: Iterable[Any]) -> Iterator[None]:
         yield
     finally:
         for function in unhashed:
-            # A test has launched the function as a kernel in the meantime, and this launch computed the hash.
+            # A test has launched the function as a kernel in the meantime. The hash belongs to this launch, and stays.
             if getattr(function, "device_caches", None):
                 continue
-            with getattr(function, "_hash_lock", _MAKES_CODE):
-                function.hash, function.used_global_vals = None, {}
+            # Triton's lock for the hash. If this Triton has none, the caller's lock is taken a second time.
+            with getattr(function, "_hash_lock", _IR_LOCK):
+                function.hash = None
+                function.used_global_vals = {}
 
 
 @contextmanager
@@ -240,19 +251,19 @@ def _refuse_warnings() -> Iterator[None]:
     """
     # Triton imports this module at its first compilation. Its warnings must be replaced, too.
     import_module("triton.compiler.code_generator")
-    namespaces = []
-    for name, imported in sys.modules.copy().items():
-        if name.startswith("triton.") and getattr(imported, "warnings", None) is warnings:
-            namespaces.append(vars(imported))
-    for namespace in namespaces:
-        namespace["warnings"] = _WarningsModule()
+    warning_modules = []
+    for name, module in sys.modules.copy().items():
+        if name.startswith("triton.") and getattr(module, "warnings", None) is warnings:
+            warning_modules.append(module)
+    for module in warning_modules:
+        vars(module)["warnings"] = _WarningsModule()
     try:
         yield
     except _Warning:
         raise ChangedMeanwhile from None
     finally:
-        for namespace in namespaces:
-            namespace["warnings"] = warnings
+        for module in warning_modules:
+            vars(module)["warnings"] = warnings
 
 
 class _Copies:
@@ -260,34 +271,19 @@ class _Copies:
 
     Triton computes the hash of a function in the property ``cache_key``, which uses a ``DependenciesFinder``: this
     object visits the functions that the function calls and asks for their hashes. The class runs the code of the
-    property with another finder, which visits copies.
+    property with another finder, which visits copies; see :func:`_build_finder_class`.
 
     :param function: the kernel, Triton's ``JITFunction``.
     """
 
     def __init__(self, function: Any) -> None:
-        copies = self
-
-        class Finder(find_module("runtime.jit").DependenciesFinder):  # type: ignore[misc]
-            """Finds the functions that a function calls, and hashes their copies."""
-
-            def _update_hash(self, called: Any) -> None:
-                # Triton 3.4 calls this method for every value that the function names.
-                if not isinstance(getattr(type(called), "cache_key", None), property):
-                    return
-                is_new = not copies.has_copy(called)
-                copy = copies.find_copy(called)
-                used_globals = copy.used_global_vals
-                # Triton merges the globals of a called function only if the function was hashed before.
-                if is_new:
-                    copy.used_global_vals = {}
-                super()._update_hash(copy)
-                copy.used_global_vals = used_globals
-
-        key: Any = inspect.getattr_static(type(function), "cache_key").fget
-        scope = {**key.__globals__, "DependenciesFinder": Finder}
-        self._hash = FunctionType(key.__code__, scope, closure=key.__closure__)
+        cache_key: Any = inspect.getattr_static(type(function), "cache_key").fget
+        # The code of the property finds the name DependenciesFinder in its globals.
+        scope = {**cache_key.__globals__, "DependenciesFinder": _build_finder_class(self)}
+        self._compute_hash = FunctionType(cache_key.__code__, scope, closure=cache_key.__closure__)
+        #: The copies by the ``id`` of their original.
         self._copies: dict[int, Any] = {}
+        #: The functions that were copied. The first is the kernel.
         self.originals: list[Any] = []
         self.find_copy(function)
 
@@ -299,9 +295,10 @@ class _Copies:
         if id(function) not in self._copies:
             self.originals.append(function)
             copy = object.__new__(type(function))
+            # The copy is kept before it is hashed, because the function may call itself.
             self._copies[id(function)] = copy
             vars(copy).update(vars(function), hash=None, used_global_vals={}, _hash_lock=threading.RLock())
-            self._hash(copy)
+            self._compute_hash(copy)
         return self._copies[id(function)]
 
     @property
@@ -312,6 +309,34 @@ class _Copies:
         """
         state: list[object] = []
         for copy in self._copies.values():
+            # Triton keeps each global with the dict in which it found it.
             globals_text = [repr(value) for value, _ in copy.used_global_vals.values()]
             state.append((copy.hash, *globals_text))
         return state
+
+
+def _build_finder_class(copies: _Copies) -> Any:
+    """Return a class to use in place of Triton's ``DependenciesFinder``.
+
+    Its objects find the functions that a function calls, as Triton's do, and hash the copies of these functions.
+    """
+
+    class Finder(find_module("runtime.jit").DependenciesFinder):  # type: ignore[misc]
+        """Finds the functions that a function calls, and hashes their copies."""
+
+        def _update_hash(self, called: Any) -> None:
+            """Add the hash of a called function to the hash of the function that calls it."""
+            # Triton 3.4 calls this method for every value that the function names.
+            if not isinstance(getattr(type(called), "cache_key", None), property):
+                return
+            is_new = not copies.has_copy(called)
+            copy = copies.find_copy(called)
+            used_globals = copy.used_global_vals
+            # Triton merges the globals of the called function before it hashes that function. A function that was not
+            # hashed before has no globals then. The copy is already hashed, so its globals are taken away meanwhile.
+            if is_new:
+                copy.used_global_vals = {}
+            super()._update_hash(copy)
+            copy.used_global_vals = used_globals
+
+    return Finder
