@@ -9,6 +9,9 @@ The adapter replaces three members of ``triton.runtime.autotuner.Autotuner``:
 
 The adapter also replaces ``Heuristics.__init__``, because an autotuner does not know the heuristics around it. A launch
 of a kernel that has its choice runs no code of the adapter.
+
+The autotuner is the ``Autotuner`` object that the decorator ``triton.autotune`` puts around a kernel. Its memory is the
+dict ``autotuner.cache``: Triton's key of a launch -> the choice.
 """
 
 from __future__ import annotations
@@ -30,6 +33,7 @@ from pytest_autotune.tuners.triton.identity import NAME
 from pytest_autotune.tuners.triton.internals import autotuners
 from pytest_autotune.tuners.triton.internals.autotuners import CopiesForPruning
 
+#: The attribute with which a kernel's author turns Triton's disk cache on.
 _SWITCH = "cache_results"
 
 
@@ -78,12 +82,13 @@ class Adapter:
     def __init__(self) -> None:
         self._session: Session | None = None
         self._autotuner_class: Any = None
+        #: The steps that undo the hooks.
         self._exits = ExitStack()
         #: The autotuners that asked the adapter for a choice.
-        self._asked: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._asking_autotuners: weakref.WeakSet[Any] = weakref.WeakSet()
         #: The names of kernels whose autotuners searched without asking the adapter. The set holds names, because an
         #: autotuner may be deleted before the end of the run.
-        self._bypassing: set[str] = set()
+        self._bypassing_kernels: set[str] = set()
         self._ahead_compiler: AheadCompiler | None = None
 
     def hook(self, module: ModuleType, session: Session) -> None:
@@ -93,26 +98,28 @@ class Adapter:
         autotuner asks the adapter before the last step.
 
         :param module: ``triton.runtime.autotuner``.
+        :raises HookError: if this Triton is not known.
         """
         autotuner_class: Any = module.Autotuner
         patches = Patches(session, NAME)
         self._exits.callback(patches.undo)
-        # Check that this Triton is a known one. These three calls raise HookError if it is not.
+        # Check that this Triton is known. These three calls raise HookError if it is not.
         triton_check = autotuners.keep_disk_cache(autotuner_class, patches)
         autotuners.hook_pruning(autotuner_class, patches, PruningHook(session))
         heuristics = autotuners.OuterHeuristics(module, patches)
         # Build the objects that answer Triton.
         compile_watcher = CompileWatcher(session)
         self._exits.callback(compile_watcher.unhook)
-        choices = Choices(session, compile_watcher, heuristics, triton_check, self._asked)
+        choices = Choices(session, compile_watcher, heuristics, triton_check, self._asking_autotuners)
         self._note_no_race(autotuner_class, session)
         self._session = session
         self._autotuner_class = autotuner_class
         self._ahead_compiler = AheadCompiler(session, autotuner_class, heuristics, compile_watcher)
-        # Replace the method first: the switch is on only for classes that have the adapter's method.
-        choose = patches.wrap(choices.check_disk_cache, choices)
-        check_disk_cache = _build_check_disk_cache(triton_check, choose)
+        # Replace check_disk_cache by a method that asks the object `choices` first.
+        ask_choices = patches.wrap(choices.check_disk_cache, choices)
+        check_disk_cache = _build_check_disk_cache(triton_check, ask_choices)
         setattr(autotuner_class, autotuners.DISK_CACHE, check_disk_cache)
+        # The switch comes last, because it is on only for classes that have this method.
         self._turn_on_switch(autotuner_class, check_disk_cache)
 
     def _note_no_race(self, autotuner_class: Any, session: Session) -> None:
@@ -142,23 +149,21 @@ class Adapter:
 
     @contextmanager
     def isolated(self) -> Iterator[None]:
-        """Give every autotuner an empty memory, and afterwards the memory that it had before."""
-        swapped = []
+        """Give every autotuner an empty memory in this context, and afterwards the memory that it had before."""
+        memories = []
         for autotuner in self._list_live_autotuners():
-            attributes = vars(autotuner)
-            # A derived class may have a memory of another type, which the adapter cannot replace.
-            if type(attributes.get("cache")) is dict:
-                swapped.append((attributes, attributes["cache"]))
-                attributes["cache"] = {}
+            if _has_replaceable_memory(autotuner):
+                memories.append((autotuner, vars(autotuner)["cache"]))
+                vars(autotuner)["cache"] = {}
         try:
             yield
         finally:
             # A test in this context may have made further autotuners. Their memory holds choices of this context.
-            for autotuner in list(self._asked):
-                if type(vars(autotuner).get("cache")) is dict:
+            for autotuner in list(self._asking_autotuners):
+                if _has_replaceable_memory(autotuner):
                     vars(autotuner)["cache"] = {}
-            for attributes, cache in swapped:
-                attributes["cache"] = cache
+            for autotuner, memory in memories:
+                vars(autotuner)["cache"] = memory
 
     def untracked(self) -> list[str]:
         """Return the names of kernels that were tuned without asking the adapter.
@@ -166,9 +171,11 @@ class Adapter:
         Such a kernel was tuned before the hook, or its autotuner is of a derived class that has its own search.
         """
         for autotuner in self._list_live_autotuners():
-            if autotuner not in self._asked and autotuners.was_tuned(autotuner, self._autotuner_class):
+            if autotuner in self._asking_autotuners:
+                continue
+            if autotuners.was_tuned(autotuner, self._autotuner_class):
                 self._note_bypass(autotuner)
-        return sorted(self._bypassing)
+        return sorted(self._bypassing_kernels)
 
     def _note_bypass_in_tests(self, autotuner: Any) -> None:
         """Note that an autotuner searches without asking the adapter, unless the plugin is paused for this test."""
@@ -183,7 +190,7 @@ class Adapter:
             return
         kernel = qualified_name(function)
         if not self._session.ignores(NAME, kernel):
-            self._bypassing.add(f"{kernel} ({type(autotuner).__module__}.{type(autotuner).__qualname__})")
+            self._bypassing_kernels.add(f"{kernel} ({type(autotuner).__module__}.{type(autotuner).__qualname__})")
 
     def _list_live_autotuners(self) -> list[Any]:
         if self._autotuner_class is None:
@@ -191,21 +198,27 @@ class Adapter:
         return autotuners.list_live_objects(self._autotuner_class)
 
 
-def _build_check_disk_cache(triton_check: Callable[..., bool], choose: Callable[..., bool]) -> Callable[..., bool]:
-    """Return the method that replaces ``check_disk_cache``.
+def _has_replaceable_memory(autotuner: Any) -> bool:
+    """Whether the adapter can replace an autotuner's memory. A derived class may have a memory of another type."""
+    return type(vars(autotuner).get("cache")) is dict
+
+
+def _build_check_disk_cache(triton_check: Callable[..., bool], ask_choices: Callable[..., bool]) -> Callable[..., bool]:
+    """Return the method that replaces ``check_disk_cache``. After an error, it also releases the call's tensors.
 
     :param triton_check: Triton's own method.
-    :param choose: the guarded function that finds the choice, or lets Triton search.
+    :param ask_choices: the function that asks :class:`Choices`. It finds the choice, or lets Triton search.
     """
 
     @wraps(triton_check)
     def check_disk_cache(self: Any, *args: Any, **kwargs: Any) -> bool:
+        # Triton keeps the arguments of the launch here until the launch ends.
         arguments = getattr(self, "nargs", None)
         try:
-            return choose(self, *args, **kwargs)
+            return ask_choices(self, *args, **kwargs)
         except BaseException:
-            # After an error, Triton's run keeps the arguments of the call, and so their tensors. They are released
-            # here, unless a call in another thread has set its own arguments meanwhile.
+            # After an error, Triton's run does not remove the arguments, and so keeps their tensors. They are removed
+            # here, unless a launch in another thread has set its own arguments meanwhile.
             if getattr(self, "nargs", None) is arguments:
                 self.nargs = None
             raise
@@ -214,7 +227,10 @@ def _build_check_disk_cache(triton_check: Callable[..., bool], choose: Callable[
 
 
 class PruningHook(CallHook):
-    """Makes the kernel's pruner work on copies of the candidates. See :class:`CopiesForPruning`."""
+    """The hook of ``prune_configs``. It makes the kernel's pruner work on copies of the candidates.
+
+    :class:`CopiesForPruning` says why.
+    """
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -227,6 +243,7 @@ class PruningHook(CallHook):
         autotuner = call.arguments["self"]
         if self._session.is_paused:
             return None
+        # Pruning begins a search, which must use Triton's own benchmark.
         autotuners.remove_exported_benchmark(autotuner)
         if autotuners.find_pruner(autotuner) is None:
             return None

@@ -1,5 +1,8 @@
 """Finds the choice for a launch for which Triton's memory has no choice. If no cache has a choice, a search begins.
 
+Two calls take part. The ``hooked_call`` is Triton's call of ``check_disk_cache``, which the adapter replaces. The
+``call`` is the launch of the kernel, in which Triton makes that call. A config is Triton's object for a candidate.
+
 :mod:`.identity` computes the problem of the launch, and :mod:`.tuning` makes the search.
 """
 
@@ -9,7 +12,7 @@ import threading
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from types import FunctionType
 from typing import Any
@@ -103,8 +106,8 @@ class Choices(CallHook):
 
     :param compile_watcher: notes for which specializations a choice was compiled.
     :param heuristics: the ``triton.heuristics`` around autotuners.
-    :param disk_cache: Triton's own ``check_disk_cache``.
-    :param asked: the set to which this class adds each autotuner that asks.
+    :param triton_check: Triton's own ``check_disk_cache``.
+    :param asking_autotuners: the set to which this class adds each autotuner that asks.
     """
 
     def __init__(
@@ -112,19 +115,20 @@ class Choices(CallHook):
         session: Session,
         compile_watcher: CompileWatcher,
         heuristics: OuterHeuristics,
-        disk_cache: Callable[..., Any],
-        asked: weakref.WeakSet[Any],
+        triton_check: Callable[..., Any],
+        asking_autotuners: weakref.WeakSet[Any],
     ) -> None:
         self._session = session
         self._compile_watcher = compile_watcher
         self._heuristics = heuristics
-        self._disk_cache = disk_cache
-        self._asked = asked
+        self._triton_check = triton_check
+        self._asking_autotuners = asking_autotuners
+        #: The types of GPU on which this process launched kernels.
         self._devices: set[Device] = set()
         #: The number of lookups of interpreted kernels, by the identifier of their thread.
         self._interpreted_lookups: Counter[int] = Counter()
 
-    def ask(self, call: HookedCall) -> CallResult | CallInstead | None:
+    def ask(self, hooked_call: HookedCall) -> CallResult | CallInstead | None:
         """Put a choice into ``autotuner.cache``, or let Triton benchmark the candidates.
 
         The method takes the first of these steps that applies:
@@ -138,67 +142,69 @@ class Choices(CallHook):
         :returns: the result of ``check_disk_cache``: True if the choice comes from a cache, False if this call measured
             it. None leaves the call to :meth:`check_disk_cache`, as without the plugin.
         """
-        autotuner, configs = call.arguments["autotuner"], call.arguments["configs"]
-        self._asked.add(autotuner)
+        arguments = hooked_call.arguments
+        autotuner, configs = arguments["autotuner"], arguments["configs"]
+        self._asking_autotuners.add(autotuner)
         function = python_function(autotuner)
         if function is None or self._is_left_alone(function):
             return None
         if autotuners.is_interpreted(autotuner):
             self._interpreted_lookups[threading.get_ident()] += 1
         outer_heuristics = self._heuristics.list_around(autotuner)
-        kernel_call = Call.from_bench_fn(
-            autotuner, call.arguments["tuning_key"], call.arguments["bench_fn"], outer_heuristics
-        )
+        call = Call.from_bench_fn(autotuner, arguments["tuning_key"], arguments["bench_fn"], outer_heuristics)
         # Pruning left a single candidate, so there is nothing to choose.
         if len(configs) == 1:
-            return self._take_only_candidate(kernel_call, configs[0])
-        identity = self._find_identity(kernel_call, function, configs)
+            return self._take_only_candidate(call, configs[0])
+        identity = self._find_identity(call, function, configs)
         if identity is None:
             return None
         if not autotuners.is_interpreted(autotuner):
             self._compile_watcher.begin_choice(autotuner)
-        tuning = call.enter(self._begin_tuning(kernel_call, configs, identity))
-        if self._take_choice(kernel_call, identity, tuning):
-            self._forget_before_the_next_test(kernel_call)
+        # The tuning ends with the hooked call, also if an error ends it.
+        question = CallQuestion(call, configs, identity, self._session)
+        tuning = hooked_call.enter(self._session.tuning(question))
+        if self._take_choice(call, identity, tuning):
+            self._forget_before_the_next_test(call)
             return CallResult(True)
         # A dump needs the times of all candidates, which Triton's disk cache does not have.
-        if not self._session.policy.is_dumping and _owner_uses_disk_cache(autotuner):
+        if not self._session.policy.is_dumping and _author_uses_disk_cache(autotuner):
             return None
-        return self._search(call, kernel_call, tuning)
+        return self._search(hooked_call, call, tuning)
 
     def _is_left_alone(self, function: FunctionType) -> bool:
         """Whether the user has turned the plugin off for this kernel or this test."""
         return self._session.is_paused or self._session.ignores(NAME, qualified_name(function))
 
-    def _take_only_candidate(self, kernel_call: Call, config: Any) -> CallResult:
+    def _take_only_candidate(self, call: Call, config: Any) -> CallResult:
         """Put the only candidate into the autotuner's memory, as Triton does without a measurement."""
         # Triton's memory hashes the config, and so the functions in the config. If the hashing fails half-way, a
         # function would keep a wrong hash.
         with compiler.remove_unfinished_hashes():
-            kernel_call.adopt(config, {config: 0.0})
-        self._forget_before_the_next_test(kernel_call)
+            call.adopt(config, {config: 0.0})
+        self._forget_before_the_next_test(call)
         return CallResult(True)
 
-    def note(self, call: HookedCall, result: Any) -> CallResult | None:
+    def note(self, hooked_call: HookedCall, result: Any) -> CallResult | None:
         """Record the choice of Triton's benchmark, or of the kernel's own."""
-        if not isinstance(call.state, _BenchmarkedSearch):
+        benchmarked = hooked_call.state
+        if not isinstance(benchmarked, _BenchmarkedSearch):
             return None
-        call.state.search.record_benchmark()
-        self._end_search(call.state.call, call.state.tuning)
+        benchmarked.search.record_benchmark()
+        self._end_search(benchmarked.call, benchmarked.tuning)
         return CallResult(False)
 
-    def note_error(self, call: HookedCall, error: Exception) -> None:
+    def note_error(self, hooked_call: HookedCall, error: Exception) -> None:
         """Record the error that ended a benchmark, if the next run will see the same error."""
-        if isinstance(call.state, _BenchmarkedSearch):
-            call.state.search.record_error(error)
+        if isinstance(hooked_call.state, _BenchmarkedSearch):
+            hooked_call.state.search.record_error(error)
 
     def check_disk_cache(self, autotuner: Any, tuning_key: Any, configs: Any, bench_fn: Callable[[], None]) -> bool:
         """Do what Triton does without the plugin: ask its disk cache if the kernel's author uses it, else benchmark."""
         # The hook has put a choice into the memory, and an error of the plugin followed. The choice can be used.
         if tuning_key in autotuner.cache:
             return False
-        if _owner_uses_disk_cache(autotuner):
-            return bool(self._disk_cache(autotuner, tuning_key, configs, bench_fn))
+        if _author_uses_disk_cache(autotuner):
+            return bool(self._triton_check(autotuner, tuning_key, configs, bench_fn))
         bench_fn()
         return False
 
@@ -220,6 +226,7 @@ class Choices(CallHook):
         if identity.uncacheable:
             self._session.report_uncacheable(identity.problem, identity.uncacheable)
             return None
+        # If the source has very many parts, a library is probably among them. The summary then says so.
         if identity.source is not None:
             note = identity.source.note(identity.problem.name)
             if note:
@@ -241,74 +248,71 @@ class Choices(CallHook):
             )
         return device
 
-    def _begin_tuning(
-        self, call: Call, configs: Sequence[Any], identity: CallIdentity
-    ) -> AbstractContextManager[Tuning]:
-        return self._session.tuning(CallQuestion(call, configs, identity, self._session))
-
     def _take_choice(self, call: Call, identity: CallIdentity, tuning: Tuning) -> bool:
-        """Use the first of the session's choices that compiles.
+        """Put the first choice that the session offers and that compiles into Triton's memory.
 
-        :returns: whether a choice compiles.
+        :returns: whether there is such a choice. If not, a search has to follow.
         """
         for entry in tuning.offered_entries():
             assert entry.choice is not None
             config = identity.config_by_params[entry.choice.params]
             try:
-                kernel = _compile_if_possible(call, config)
+                compiled_kernel = _compile_if_possible(call, config)
             except (TypeError, ValueError, KeyError, OSError, MemoryError):
                 # The call is wrong, or a disk is full, so every other choice would fail, too. The launch of this choice
                 # raises the error for the user.
-                kernel = None
+                compiled_kernel = None
             except Exception as error:
                 tuning.reject(does_not_compile(describe_failure(error)))
                 continue
+            # With --autotune-verify, the choice first competes with the other candidates.
             tuning.race(CallContest(call, identity.config_by_params, self._session).build)
             call.adopt(config, {config: (entry.choice.time_us or 0.0) / 1000})
             if not autotuners.is_interpreted(call.autotuner):
-                self._compile_watcher.end_choice(call, entry, config, kernel)
+                self._compile_watcher.end_choice(call, entry, config, compiled_kernel)
             return True
         return False
 
-    def _search(self, call: HookedCall, kernel_call: Call, tuning: Tuning) -> CallResult | CallInstead:
+    def _search(self, hooked_call: HookedCall, call: Call, tuning: Tuning) -> CallResult | CallInstead:
         """Race the candidates. If they cannot race, return the call of the benchmark that Triton made.
 
-        :param call: the call of ``check_disk_cache``.
-        :param kernel_call: the launch of the kernel in which Triton made this call.
+        That benchmark runs after the hook. :meth:`note` then records its result, and :meth:`note_error` its error.
         """
         interpreted_lookups = None
-        if autotuners.is_interpreted(kernel_call.autotuner):
+        if autotuners.is_interpreted(call.autotuner):
             interpreted_lookups = self._interpreted_lookups
-        is_compiled = _can_compile(kernel_call.autotuner)
-        configs = call.arguments["configs"]
         search = CallSearch(
-            kernel_call, configs, tuning, is_compiled=is_compiled, interpreted_lookups=interpreted_lookups
+            call,
+            hooked_call.arguments["configs"],
+            tuning,
+            is_compiled=_can_compile(call.autotuner),
+            interpreted_lookups=interpreted_lookups,
         )
         if search.race(self._session):
-            self._end_search(kernel_call, tuning)
+            self._end_search(call, tuning)
             return CallResult(False)
-        call.enter(search.benchmarking())
-        call.state = _BenchmarkedSearch(kernel_call, search, tuning)
-        return CallInstead(call.arguments["bench_fn"])
+        hooked_call.enter(search.benchmarking())
+        hooked_call.state = _BenchmarkedSearch(call, search, tuning)
+        return CallInstead(hooked_call.arguments["bench_fn"])
 
-    def _end_search(self, kernel_call: Call, tuning: Tuning) -> None:
-        self._note_tuned(kernel_call, tuning.lookup)
-        self._forget_before_the_next_test(kernel_call)
+    def _end_search(self, call: Call, tuning: Tuning) -> None:
+        self._note_tuned(call, tuning.lookup)
+        self._forget_before_the_next_test(call)
 
     def _note_tuned(self, call: Call, lookup: Lookup) -> None:
         """Note for which specialization the choice of a search was compiled. Only a dump writes specializations."""
-        config = call.autotuner.cache.get(call.tuning_key)
-        if not self._session.policy.is_dumping or config is None:
+        if not self._session.policy.is_dumping:
             return
         # The search recorded no choice.
-        if not lookup.is_tuned or lookup.entry is None:
+        config = call.autotuner.cache.get(call.tuning_key)
+        if config is None or not lookup.is_tuned or lookup.entry is None:
             return
-        kernel = None
+        compiled_kernel = None
         # Triton returns the kernel from its memory, because the search has compiled it. An error comes again in the
         # launch, which raises it for the user.
         with suppress(Exception):
-            kernel = _compile_if_possible(call, config)
-        self._compile_watcher.end_choice(call, lookup.entry, config, kernel)
+            compiled_kernel = _compile_if_possible(call, config)
+        self._compile_watcher.end_choice(call, lookup.entry, config, compiled_kernel)
 
     def _forget_before_the_next_test(self, call: Call) -> None:
         """Have Triton forget a choice before the next test, if the next test must ask again.
@@ -316,16 +320,16 @@ class Choices(CallHook):
         The next test must ask again in two cases:
 
         - The kernel has a pruner, which may look at arguments outside the key. Triton calls the pruner only if its
-          memory has no choice for the key. With this choice in the memory, the next test could launch a config that
-          the pruner would exclude.
-        - In a sweep, each test gets another choice, and the sweep must know which test used which choice.
+          memory has no choice for the key. Without the pruner, the next test would get the choice of this test, even if
+          the pruner excludes it. The choice of a test would then depend on the order of the tests.
+        - In a sweep, the summary names the candidates with which a test failed, so each test must ask.
+
+        A kernel with a performance model keeps its choice. The fingerprint does not have the candidates that the model
+        leaves, so no entry belongs to the candidates of one test.
         """
         autotuner = call.autotuner
-        # A pruner with a performance model is an exception: its estimates differ between launches, and it keeps only
-        # the candidates with the best estimates. If Triton forgot the choice, the candidates of the next launch could
-        # lack this choice, and Triton would tune again.
-        is_pruned = find_pruner(autotuner) is not None and autotuner.perf_model is None
-        if is_pruned or self._session.picks_candidates:
+        has_only_pruner = find_pruner(autotuner) is not None and autotuner.perf_model is None
+        if has_only_pruner or self._session.picks_candidates:
             self._session.at_next_test(_RememberedChoice(autotuner.cache, call.tuning_key).forget)
 
 
@@ -349,7 +353,7 @@ def _can_compile(autotuner: Any) -> bool:
     return not compiler.is_pool_active()
 
 
-def _owner_uses_disk_cache(autotuner: Any) -> bool:
+def _author_uses_disk_cache(autotuner: Any) -> bool:
     """Whether the kernel's author has set ``cache_results``, so that Triton uses its own disk cache."""
     # Triton 3.4 and 3.5 fail in their disk cache when they interpret.
     return bool(autotuner.__dict__.get("cache_results")) and not autotuners.is_interpreted(autotuner)

@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import wraps
+from operator import attrgetter
 from typing import Any
 
 from pytest_autotune.cache.model import Entry
@@ -96,6 +97,20 @@ class _NotedChoice:
     text: str
 
 
+@dataclass(frozen=True)
+class _Match:
+    """A choice to which a compiled kernel may belong.
+
+    :param text: the specialization of the compiled kernel.
+    :param equal_words: the number of words that ``text`` has in common with the specialization of the choice's first
+        call.
+    """
+
+    entry: Entry
+    text: str
+    equal_words: int
+
+
 class CompileWatcher:
     """Watches ``triton.compiler.compile`` in one process, and notes the specializations of choices.
 
@@ -148,6 +163,8 @@ class CompileWatcher:
     def end_choice(self, call: Call, entry: Entry, config: Any, kernel: Any) -> None:
         """Note the choice of a call, and report the specialization for which the choice was compiled.
 
+        :param entry: the entry whose choice it is.
+        :param config: Triton's object for the choice.
         :param kernel: Triton's compiled kernel; None if the choice was not compiled.
         """
         autotuner = call.autotuner
@@ -156,17 +173,19 @@ class CompileWatcher:
             return
         with self._guard_notes():
             # The other keyword arguments of the call are launch options, such as num_ctas=2.
-            kernel_arguments = {*kernel.src.signature, *_TRITON_ARGUMENTS}
-            options = {name: value for name, value in call.kwargs.items() if name not in kernel_arguments}
+            known_arguments = {*kernel.src.signature, *_TRITON_ARGUMENTS}
+            options = {name: value for name, value in call.kwargs.items() if name not in known_arguments}
             chosen = _ChosenConfig(weakref.ref(autotuner), entry, config, options)
-            noted = _NotedChoice(chosen, chosen.describe(kernel))
-            self._choices[id(autotuner), call.tuning_key] = noted
-            self._session.report_specialization(entry, noted.text)
+            text = chosen.describe(kernel)
+            self._choices[id(autotuner), call.tuning_key] = _NotedChoice(chosen, text)
+            self._session.report_specialization(entry, text)
 
     def _compile(self, original: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Do what Triton's ``compile`` does, but not while another process or thread compiles the same kernel.
 
         :param original: Triton's ``compile``.
+        :returns: Triton's compiled kernel.
+        :raises CompiledElsewhere: in a thread that called :func:`leave_to_others`, if the kernel is compiled elsewhere.
         """
         # The run is over, but some kernels still refer to the replaced function.
         if self._module is None:
@@ -175,10 +194,10 @@ class CompileWatcher:
         arguments = compiler.name_compile_arguments(args, kwargs)
         if not compiler.is_kernel_source(arguments["src"]):
             return original(*args, **kwargs)
-        # The thread has called leave_to_others.
         may_wait = not getattr(_THREAD_STATE, "leaves_to_others", False)
-        with self._take_turn(arguments, may_wait) as may_compile:
-            if not may_wait and not may_compile:
+        with self._take_turn(arguments, may_wait) as has_turn:
+            # A thread that may wait compiles also without a turn: its wait took too long, or no file can be locked.
+            if not has_turn and not may_wait:
                 raise CompiledElsewhere
             kernel = original(*args, **kwargs)
         with self._guard_notes():
@@ -186,7 +205,7 @@ class CompileWatcher:
         return kernel
 
     def _take_turn(self, arguments: Mapping[str, Any], may_wait: bool) -> AbstractContextManager[bool]:
-        """Return the context of a compilation. It yields whether this thread may compile the kernel.
+        """Return the context of a compilation. It yields whether it is this thread's turn to compile the kernel.
 
         :param arguments: the arguments of Triton's ``compile`` by name.
         :param may_wait: wait until no other process or thread compiles the kernel. A thread that may not wait gets
@@ -217,20 +236,14 @@ class CompileWatcher:
         launch. The watcher therefore takes the key whose first call had the most similar specialization: the most
         equal words.
         """
-        nearest = None
-        nearest_text = ""
-        most_equal_words = -1
+        matches = []
         for noted in list(self._choices.values()):
-            if not self._may_launch(noted.chosen, kernel):
-                continue
-            text = noted.chosen.describe(kernel)
-            equal_words = _count_equal_words(text, noted.text)
-            if equal_words > most_equal_words:
-                nearest = noted
-                nearest_text = text
-                most_equal_words = equal_words
-        if nearest is not None:
-            self._session.report_specialization(nearest.chosen.entry, nearest_text)
+            if self._may_launch(noted.chosen, kernel):
+                text = noted.chosen.describe(kernel)
+                matches.append(_Match(noted.chosen.entry, text, _count_equal_words(text, noted.text)))
+        if matches:
+            nearest = max(matches, key=attrgetter("equal_words"))
+            self._session.report_specialization(nearest.entry, nearest.text)
 
     def _may_launch(self, chosen: _ChosenConfig, kernel: Any) -> bool:
         """Whether an autotuner may be launching this compiled kernel now, with this choice as its config."""
@@ -243,7 +256,7 @@ class CompileWatcher:
         # The autotuner has no arguments between two launches.
         if autotuner.nargs is None:
             return False
-        # The attribute is missing before the autotuner's first launch with a choice. Another thread may compile ahead.
+        # Triton keeps the config of the launch in this attribute, which is missing before the first launch.
         if getattr(autotuner, "best_config", None) is not chosen.config:
             return False
         return autotuners.find_jit_function(autotuner) is kernel.src.fn

@@ -44,9 +44,15 @@ class _CandidatePool(CompilePool):
     """
 
     def submit(self, job: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        """Compile a candidate. Triton calls this method for each candidate, because the pool is its executor."""
+        """Compile a candidate. Triton calls this method for each candidate, because the pool is its executor.
+
+        :param job: compiles the candidate. Triton passes no arguments for it.
+        """
         source = compiler.find_job_source(job)
-        if source is None or CompileTime.from_kernel(source.fn, source.constants.values()).needs_launching_thread:
+        # This Triton has another kind of job, so nothing is known of the kernel.
+        if source is None:
+            return self._compile_in_calling_thread(job)
+        if CompileTime.from_kernel(source.fn, source.constants.values()).needs_launching_thread:
             return self._compile_in_calling_thread(job)
         return super().submit(_do_job, job)
 
@@ -93,7 +99,8 @@ def compile_candidates(call: Call, configs: Sequence[Any], session: Session, tun
 
     :param tuning: shows the number of the candidate, if the candidates compile one after the other.
     """
-    if session.policy.compile_threads > 1 and compiler.compiles_in_pools():
+    uses_threads = session.policy.compile_threads > 1 and compiler.compiles_in_pools()
+    if uses_threads:
         # The heaviest candidate comes first. If it began last, the other threads would be idle while it compiles.
         heaviest_first = sorted(configs, key=_weigh, reverse=True)
         pool = _CandidatePool(min(session.policy.compile_threads, len(configs)))
@@ -151,16 +158,18 @@ def load_ahead(call: Call, configs: Sequence[Any]) -> dict[Any, Hashable]:
 
     The function ignores errors: a candidate that fails here fails again in the race, which reports the error.
 
-    :returns: the code of each candidate that was loaded, see :func:`find_launched_code`.
+    :returns: the code of each candidate that was loaded, by config; see :func:`find_launched_code`.
     """
-    codes: dict[Any, Hashable] = {}
-    # While a stream captures a graph, CUDA refuses cuModuleLoadData, with which Triton loads a kernel.
+    code_by_config: dict[Any, Hashable] = {}
+    # While a stream captures a graph, CUDA refuses cuModuleLoadData, with which Triton loads a kernel ("operation not
+    # permitted when stream is capturing").
     if stream_is_capturing():
-        return codes
+        return code_by_config
     for config in configs:
         with suppress(Exception):
-            codes[config] = find_launched_code(call, config, compile_and_load(call, config))
-    return codes
+            kernel = compile_and_load(call, config)
+            code_by_config[config] = find_launched_code(call, config, kernel)
+    return code_by_config
 
 
 def find_launched_code(call: Call, config: Any, kernel: Any) -> Hashable:
@@ -169,8 +178,8 @@ def find_launched_code(call: Call, config: Any, kernel: Any) -> Hashable:
     Such candidates need only a single measurement. Example: if a kernel has no loop that Triton pipelines, candidates
     that differ only in ``num_stages`` get the same code.
 
-    :returns: None if the code is not known.
     :param kernel: Triton's compiled kernel of the candidate.
+    :returns: None if the code is not known.
     """
     code = compiler.find_machine_code(kernel)
     if code is None:
@@ -178,10 +187,11 @@ def find_launched_code(call: Call, config: Any, kernel: Any) -> Hashable:
     # Equal code can be launched with different grids. A grid may depend on the arguments of the kernel, so these
     # arguments count. Other values, such as num_stages, count only if triton.heuristics stands between the autotuner
     # and the kernel: the functions of the heuristics see all values.
-    is_called_directly = autotuners.find_jit_function(call.autotuner.fn) is call.autotuner.fn
+    has_heuristics_between = autotuners.find_jit_function(call.autotuner.fn) is not call.autotuner.fn
     kernel_arguments = {*config.kwargs, *call.autotuner.arg_names}
     launched_with = []
     for name, value in config.all_kwargs().items():
-        if name in kernel_arguments or not is_called_directly:
+        if has_heuristics_between or name in kernel_arguments:
             launched_with.append((name, value))
+    # The hook of a candidate runs before each launch.
     return code, repr(sorted(launched_with)), config.pre_hook

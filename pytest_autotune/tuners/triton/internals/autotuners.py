@@ -7,6 +7,7 @@ import inspect
 import sys
 import weakref
 from collections.abc import Callable, Iterable, Sequence
+from operator import itemgetter
 from types import FunctionType, ModuleType
 from typing import Any
 
@@ -111,15 +112,14 @@ class OuterHeuristics:
         User code may decorate an autotuner ``f`` more than once: ``a = triton.heuristics(x)(f)`` and
         ``b = triton.heuristics(y)(f)``. The list then has the heuristics of both.
         """
-        heuristics_by_depth: dict[int, list[Any]] = {}
+        # Pairs of the number of layers inside heuristics, and the heuristics.
+        around: list[tuple[int, Any]] = []
         for heuristics in list(self._heuristics):
             inner_layers = list(list_layers(getattr(heuristics, "fn", None)))
             if any(layer is autotuner for layer in inner_layers):
-                heuristics_by_depth.setdefault(len(inner_layers), []).append(heuristics)
-        ordered: list[Any] = []
-        for depth in sorted(heuristics_by_depth):
-            ordered += heuristics_by_depth[depth]
-        return ordered
+                around.append((len(inner_layers), heuristics))
+        around.sort(key=itemgetter(0))
+        return [heuristics for _, heuristics in around]
 
 
 class _NotingHeuristics(CallHook):
@@ -210,15 +210,16 @@ class CopiesForPruning:
 
         If the pruner changed a copy, the list holds the copy. A pruner may also add candidates of its own.
         """
+        #: The autotuner's own candidate for each copy that the pruner did not change, by the ``id`` of the copy.
         originals = {}
         for copy, config in zip(self._copies, self._configs, strict=True):
             if vars(copy) == vars(config):
                 originals[id(copy)] = config
-        # The pruner notes nothing if it returned a generator.
+        # If the pruner is a generator, its candidates are not noted.
         before_model = self._noted_pruner.configs or pruned
         return PrunedConfigs(
-            [originals.get(id(config), config) for config in pruned],
-            [originals.get(id(config), config) for config in before_model],
+            configs=[originals.get(id(config), config) for config in pruned],
+            before_model=[originals.get(id(config), config) for config in before_model],
         )
 
 
@@ -267,8 +268,8 @@ def find_jit_function(layer: Any) -> Any:
 def find_search_observer(autotuner: Any, function: FunctionType) -> str:
     """Return the name of the hook by which a test observes an autotuner's searches; empty if no test observes them.
 
-    A test that observes searches checks that there was a search. Such a test would fail if the plugin injected a
-    choice. The test observes through one of two hooks, which must be able to keep data for the test:
+    A test that observes searches checks that there was a search. Such a test would fail if the plugin took the choice
+    from a cache. The test observes through one of two hooks, which must be able to keep data for the test:
 
     - a ``post_hook`` of a kernel that the test has made. A library's kernel has hooks that restore tensors.
     - ``triton.knobs.autotuning.listener``, since Triton 3.8.
@@ -303,7 +304,6 @@ def find_arguments(bench_fn: Callable[[], None]) -> tuple[tuple[Any, ...], dict[
     Triton passes them on only in the closure of the function that benchmarks the candidates.
 
     :param bench_fn: the function that Triton gives to ``check_disk_cache``.
-
     :raises LookupError: if the function is not the function of a known Triton.
     """
     cells = _find_cells(bench_fn)
@@ -336,7 +336,11 @@ def list_candidate_errors() -> tuple[type[BaseException], ...]:
 
 
 def explain_no_race(autotuner_class: Any) -> str:
-    """Return one line with the reason why no search of this Triton can race; empty if searches can race."""
+    """Return one line with the reason why no search of this Triton can race; empty if there is nothing to explain.
+
+    A race makes the same steps as Triton's method ``_bench``, which measures one candidate. It therefore needs a Triton
+    whose method is known.
+    """
     bench = getattr(autotuner_class, "_bench", None)
     # Another package has replaced the method. Its searches do not race either, but the user wants this.
     if bench is not None and not _is_from_triton(bench):
@@ -357,11 +361,15 @@ def _is_from_triton(bench: Any) -> bool:
 
 
 def find_benchmark_driver(autotuner: Any) -> Any:
-    """Return the active driver if an autotuner uses Triton's own benchmark; None if it uses another benchmark."""
+    """Return Triton's active driver, whose clock a race uses. Return None if a race must not replace the benchmark.
+
+    A race replaces only Triton's own benchmark.
+    """
     autotuner_class = type(autotuner)
+    # The method that benchmarks a candidate is not known.
     if explain_no_race(autotuner_class):
         return None
-    # Another package, or user code, has replaced the method that benchmarks a candidate.
+    # Another package, or user code, has replaced this method.
     if not _is_from_triton(autotuner_class._bench) or "_bench" in vars(autotuner):
         return None
     benchmark = autotuner.do_bench

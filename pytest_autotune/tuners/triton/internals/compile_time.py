@@ -34,7 +34,7 @@ _UNHASHED_NAMES = frozenset(
     {"float", "getattr", "hasattr", "int", "isinstance", "len", "list", "max", "min", "print", "range"}
 )
 #: A kernel may use a global of one of these classes.
-_READABLE_CLASSES = ("JITCallable", "JITFunction", "constexpr", "dtype")
+_USABLE_CLASSES = ("JITCallable", "JITFunction", "constexpr", "dtype")
 #: A kernel may use a global that has one of these attributes.
 _MARKS = ("__triton_builtin__", "__triton_aggregate__")
 #: A kernel may use a global that comes from one of these packages.
@@ -56,44 +56,48 @@ class CompileTime:
 
     @classmethod
     def from_kernel(cls, kernel: Any, constants: Iterable[object] = ()) -> CompileTime:
-        """Examine a kernel.
+        """Return the restrictions on the compilation of a kernel, as they are now. A global may change later.
 
         :param kernel: Triton's ``JITFunction``.
         :param constants: the arguments that are compiled in.
         """
-        walk = _NameFollower()
+        follower = _NameFollower()
         try:
-            walk.add_function(kernel)
+            follower.add_function(kernel)
             for constant in constants:
-                walk.add_constant(constant)
+                follower.add_constant(constant)
         except Exception:
             # This module cannot follow the names of the kernel, so both restrictions hold.
             return cls(needs_launching_thread=True, needs_launch=True)
         return cls(
-            needs_launching_thread=walk.runs_code,
-            needs_launch=walk.runs_code or walk.reads_unhashed,
+            needs_launching_thread=follower.runs_code,
+            needs_launch=follower.runs_code or follower.reads_unhashed,
         )
+
+
+#: A dotted name, split at the dots: ``tl.float32.name`` is ``("tl", "float32", "name")``.
+_Path = tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class _Names:
     """The names in the source of a function that may stand for values outside the function.
 
-    :param paths: the dotted names in the body, split at the dots: ``tl.float32.name`` is ``("tl", "float32", "name")``.
-    :param in_defaults: the dotted names in the defaults of the parameters.
-    :param assigned: the names of the function's own variables.
+    :param paths: the dotted names in the body.
+    :param paths_in_defaults: the dotted names in the defaults of the parameters.
+    :param variables: the names of the function's own variables.
     """
 
-    paths: frozenset[tuple[str, ...]]
-    in_defaults: frozenset[tuple[str, ...]]
-    assigned: frozenset[str]
+    paths: frozenset[_Path]
+    paths_in_defaults: frozenset[_Path]
+    variables: frozenset[str]
 
 
 class _NameCollector(ast.NodeVisitor):
     """Collects the dotted names that a syntax tree reads, and the names that it assigns."""
 
     def __init__(self) -> None:
-        self.paths: set[tuple[str, ...]] = set()
+        self.paths: set[_Path] = set()
         self.assigned: set[str] = set()
 
     def visit_Name(self, node: ast.Name) -> None:
@@ -121,8 +125,8 @@ class _NameCollector(ast.NodeVisitor):
 
 
 @lru_cache(maxsize=4096)
-def _names_in(source: str) -> _Names:
-    """Return the names in the source of a function.
+def _find_names(source: str) -> _Names:
+    """Return the names in the source of a function that may stand for values outside the function.
 
     :param source: the source as Triton keeps it: it begins with ``def``, without decorators.
     """
@@ -132,17 +136,21 @@ def _names_in(source: str) -> _Names:
     for default in (*function.args.defaults, *function.args.kw_defaults):
         if default is not None:  # None stands for a keyword parameter without a default
             collector.visit(default)
-    in_defaults = frozenset(collector.paths)
-    # Triton evaluates the annotations of variables, but not those of parameters, so only the body is visited.
+    paths_in_defaults = frozenset(collector.paths)
+    # Triton evaluates the annotations of variables, but not those of parameters, so only the body is visited. The
+    # collector adds its names to the names in the defaults.
     for statement in function.body:
         collector.visit(statement)
     parameters = {node.arg for node in ast.walk(function.args) if isinstance(node, ast.arg)}
     paths = frozenset(path for path in collector.paths if path[0] not in parameters)
-    return _Names(paths, in_defaults, frozenset(collector.assigned))
+    return _Names(paths, paths_in_defaults, variables=frozenset(collector.assigned))
 
 
 class _NameFollower:
-    """Follows the names of a kernel to their values, also in the functions that the kernel calls."""
+    """Follows the names of a kernel to their values, also in the functions that the kernel calls.
+
+    Each value may set :attr:`runs_code` or :attr:`reads_unhashed`.
+    """
 
     def __init__(self) -> None:
         #: Whether the compilation may run Python code outside Triton's package, or prints.
@@ -158,21 +166,22 @@ class _NameFollower:
             return
         is_kernel = not self._functions
         self._functions[id(function)] = function
-        names = _names_in(function.src)
-        cells, scope = closure_cells(function.fn), function.fn.__globals__
+        names = _find_names(function.src)
+        closure = closure_cells(function.fn)
+        module_globals = function.fn.__globals__
         for path in names.paths:
-            self._add_path(path, names.assigned, cells, scope)
-        if is_kernel:
-            # Triton calls the user's function in repr= to get the name of the kernel.
-            self.runs_code |= vars(function).get("_repr") is not None
-        else:
-            self._add_defaults(function.fn, names, {**scope, **cells})
+            self._add_path(path, names.variables, closure, module_globals)
+        if not is_kernel:
+            self._add_defaults(function.fn, names, {**module_globals, **closure})
+        # Triton calls the user's function in repr= to get the name of the kernel.
+        elif vars(function).get("_repr") is not None:
+            self.runs_code = True
 
     def add_constant(self, value: object) -> None:
         """Follow an argument that is compiled in. Triton's hash contains the value of such an argument."""
         value = _unwrapped(value)
         if _is_of_class(value, "JITFunction"):
-            self._add_value(value, is_hashed=True)
+            self._add_value(value, is_seen_by_hash=True)
         elif not _is_plain(value):
             self.runs_code = True
 
@@ -185,64 +194,74 @@ class _NameFollower:
             self.add_constant(default)
         for default in (function.__kwdefaults__ or {}).values():
             self.add_constant(default)
-        for path in names.in_defaults:
-            self.reads_unhashed |= not _belongs_to_triton(scope.get(path[0]))
+        for path in names.paths_in_defaults:
+            if not _belongs_to_triton(scope.get(path[0])):
+                self.reads_unhashed = True
 
     def _add_path(
-        self, path: tuple[str, ...], assigned: frozenset[str], cells: Mapping[str, object], scope: Mapping[str, object]
+        self,
+        path: _Path,
+        variables: frozenset[str],
+        closure: Mapping[str, object],
+        module_globals: Mapping[str, object],
     ) -> None:
         """Follow a dotted name of a function to its value.
 
-        :param assigned: the names of the function's own variables.
-        :param cells: the values in the closure of the function.
-        :param scope: the globals of the function.
+        :param variables: the names of the function's own variables.
+        :param closure: the values in the closure of the function, by name.
+        :param module_globals: the globals of the function.
         """
         name, *attributes = path
         # The name is a built-in function, which Triton knows, or the kernel is wrong.
-        if name not in cells and name not in scope:
+        if name not in closure and name not in module_globals:
             return
-        value = cells.get(name, scope.get(name))
+        value = closure.get(name, module_globals.get(name))
         if _is_module(value):
             # A variable with the name of a module hides the module.
-            if name not in assigned:
+            if name not in variables:
                 self._add_path_in_module(value, attributes)
             return
+        # Triton hashes no global with the name of a variable, or with one of these names.
+        is_seen_by_hash = name not in _UNHASHED_NAMES and name not in variables
         # The compilation uses the value in the closure. If a global has the same name, Triton hashes the global.
-        is_other_hashed = name in cells and scope.get(name, value) is not value
-        # Triton hashes no global with the name of a variable.
-        is_hashed = name not in _UNHASHED_NAMES and name not in assigned and not is_other_hashed
-        if name in _UNHASHED_NAMES or _is_readable(value):
-            self._add_value(value, is_hashed, is_global=True, has_attributes=bool(attributes))
+        if name in closure and module_globals.get(name, value) is not value:
+            is_seen_by_hash = False
+        if name in _UNHASHED_NAMES or _is_usable_in_kernel(value):
+            self._add_value(value, is_seen_by_hash, is_global=True, has_attributes=bool(attributes))
 
-    def _add_path_in_module(self, value: Any, attributes: list[str]) -> None:
+    def _add_path_in_module(self, module: Any, attributes: list[str]) -> None:
         """Follow a dotted name that begins with a module.
 
-        :param value: the module.
         :param attributes: the names after the first dot: ``["core", "float32"]`` for ``tl.core.float32``.
         """
-        owner = value
+        remaining = list(attributes)
+        value: Any = module
         while _is_module(value):
             # The kernel passes the module to a function, which may use any value of the module.
-            if not attributes:
+            if not remaining:
                 self.runs_code = True
                 return
-            owner = value
-            attribute = attributes.pop(0)
-            # The module computes the attribute by its own code. If it does not, the kernel is wrong.
-            if attribute not in vars(owner):
-                self.runs_code |= "__getattr__" in vars(owner) or type(owner) is not ModuleType
+            module = value
+            attribute = remaining.pop(0)
+            if attribute not in vars(module):
+                # The module computes the attribute by its own code. If it has no such code, the kernel is wrong.
+                if "__getattr__" in vars(module) or type(module) is not ModuleType:
+                    self.runs_code = True
                 return
-            value = vars(owner)[attribute]
-        # The values of Triton's modules and of math do not change.
-        is_safe = _belongs_to_triton(value) or _is_plain(value) or type(value) is BuiltinFunctionType
-        if is_safe and (owner is math or _belongs_to_triton(owner)):
-            self.runs_code |= _is_static_print(value)
-        else:
-            # The module is the user's, or user code has put a value into a module of Triton. Triton's hash contains no
-            # values of Triton's modules.
-            self._add_value(value, not _belongs_to_triton(owner), has_attributes=bool(attributes))
+            value = vars(module)[attribute]
+        # The values of Triton's modules and of math do not change, unless user code has put them there.
+        is_fixed = _belongs_to_triton(value) or _is_plain(value) or type(value) is BuiltinFunctionType
+        if is_fixed and (module is math or _belongs_to_triton(module)):
+            if _is_static_print(value):
+                self.runs_code = True
+            return
+        # Triton's hash contains no values of Triton's modules.
+        is_seen_by_hash = not _belongs_to_triton(module)
+        self._add_value(value, is_seen_by_hash, has_attributes=bool(remaining))
 
-    def _add_value(self, value: Any, is_hashed: bool, *, is_global: bool = False, has_attributes: bool = False) -> None:
+    def _add_value(
+        self, value: Any, is_seen_by_hash: bool, *, is_global: bool = False, has_attributes: bool = False
+    ) -> None:
         """Note the restrictions that follow from the value of a name.
 
         ======================== ==================================================================================
@@ -255,24 +274,31 @@ class _NameFollower:
         any other value          may run code
         ======================== ==================================================================================
 
-        :param is_hashed: whether Triton looks at the value when it computes the hash. The hash does not contain values
-            of all kinds.
+        :param is_seen_by_hash: whether Triton looks at the value when it computes the hash. It then adds values of some
+            kinds to the hash, and leaves others out.
         :param is_global: whether the name is a global, or a variable of a closure, and not an attribute.
         :param has_attributes: whether the source reads an attribute of the value.
         """
         if _is_of_class(value, "constexpr"):
             inner = _unwrapped(value)
-            self.reads_unhashed |= not (is_hashed and is_global and _hashes_constants() and _is_plain(inner))
+            is_in_hash = is_seen_by_hash and is_global and _hashes_constants() and _is_plain(inner)
+            if not is_in_hash:
+                self.reads_unhashed = True
             if not _is_plain(inner):
-                self._add_value(inner, is_hashed=False, has_attributes=has_attributes)
+                self._add_value(inner, is_seen_by_hash=False, has_attributes=has_attributes)
         elif _is_of_class(value, "JITFunction"):
-            self.runs_code |= has_attributes
-            self.reads_unhashed |= not is_hashed
+            if has_attributes:
+                self.runs_code = True
+            if not is_seen_by_hash:
+                self.reads_unhashed = True
             if not _belongs_to_triton(value):
                 self.add_function(value)
         elif _belongs_to_triton(value):
-            self.runs_code |= _is_static_print(value)
-            self.reads_unhashed |= not (is_hashed and _is_of_class(value, "ConstexprFunction"))
+            if _is_static_print(value):
+                self.runs_code = True
+            is_in_hash = is_seen_by_hash and _is_of_class(value, "ConstexprFunction")
+            if not is_in_hash:
+                self.reads_unhashed = True
         elif _is_plain(value):
             self.reads_unhashed = True
         else:
@@ -309,7 +335,7 @@ def _is_plain(value: Any) -> bool:
 
 
 def _belongs_to_triton(value: Any) -> bool:
-    """Whether a module, a class, a function or a dtype belongs to Triton's package."""
+    """Whether a module, a class, a function or a dtype belongs to Triton's package. Other values never do."""
     if _is_module(value):
         return str(value.__name__).partition(".")[0] == "triton"
     if issubclass(type(value), type):
@@ -317,14 +343,17 @@ def _belongs_to_triton(value: Any) -> bool:
     if _is_of_class(value, "dtype"):
         return True
     function = value
+    # The Python function under triton.jit.
     if _is_of_class(value, "JITCallable") or _is_of_class(value, "JITFunction"):
         function = value.fn
     if type(function) is not FunctionType:
         return False
     # A decorator of Triton can put a function with Triton's code around a user's function. The inner function decides.
     innermost = inspect.unwrap(function)
-    folder = os.path.dirname(str(sys.modules["triton"].__file__))
-    return type(innermost) is FunctionType and innermost.__code__.co_filename.startswith(folder + os.sep)
+    if type(innermost) is not FunctionType:
+        return False
+    triton_folder = os.path.dirname(str(sys.modules["triton"].__file__))
+    return innermost.__code__.co_filename.startswith(triton_folder + os.sep)
 
 
 def _is_static_print(value: Any) -> bool:
@@ -332,27 +361,30 @@ def _is_static_print(value: Any) -> bool:
     return type(value) is FunctionType and value.__name__ == "static_print"
 
 
-def _is_readable(value: Any) -> bool:
+def _is_usable_in_kernel(value: Any) -> bool:
     """Whether Triton lets a kernel use a global with this value.
 
     Otherwise the global never matters: either a local variable of the kernel has the same name, or Triton refuses the
     kernel.
     """
-    if value is None or any(_is_of_class(value, name) for name in _READABLE_CLASSES):
+    if value is None or any(_is_of_class(value, name) for name in _USABLE_CLASSES):
         return True
+    # A named tuple, or its class.
     cls = type(value)
     if issubclass(cls, type):
         cls = value
-    if issubclass(cls, tuple) and hasattr(cls, "_fields"):  # a named tuple
+    if issubclass(cls, tuple) and hasattr(cls, "_fields"):
         return True
-    if any(_attribute(value, mark) for mark in _MARKS):
+    # A part of Triton's languages, or a class or function that a decorator of Triton has marked.
+    if any(_find_attribute(value, mark) for mark in _MARKS):
         return True
-    if str(_attribute(value, "__module__")).startswith(_LANGUAGES):
+    if str(_find_attribute(value, "__module__")).startswith(_LANGUAGES):
         return True
+    # With this setting, Triton lets a kernel use every global.
     return bool(find_module("knobs").compilation.allow_non_constexpr_globals)
 
 
-def _attribute(value: Any, name: str) -> object:
+def _find_attribute(value: Any, name: str) -> object:
     """Return an attribute of a value without running code of the value's class; None if there is no such attribute."""
     if type(value) is FunctionType:
         return getattr(value, name, None)

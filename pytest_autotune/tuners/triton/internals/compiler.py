@@ -9,7 +9,7 @@ import sys
 import threading
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from concurrent.futures import Executor, Future
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from traceback import walk_tb
 from types import ModuleType
@@ -90,23 +90,31 @@ def list_changed_settings() -> Iterator[str]:
     - the settings of ``triton.knobs`` in ``_KNOBS``;
     - a hook that changes the stages of the compiler. The hook returns a key, whose digest counts.
     """
-    for name, value in sorted(find_module("_C.libtriton").get_cache_invalidating_env_vars().items()):
+    environment_variables = find_module("_C.libtriton").get_cache_invalidating_env_vars()
+    for name, value in sorted(environment_variables.items()):
         if not _PRINTING.search(name):
             yield f"{name}={value.rpartition('/')[2]}"
+    yield from _list_changed_knobs()
+    hook = getattr(find_module("knobs").runtime, "add_stages_inspection_hook", None)
+    if hook is not None:
+        key = hook()[0]
+        yield f"add_stages_inspection_hook={digest(str(key))}"
+
+
+def _list_changed_knobs() -> Iterator[str]:
+    """Yield the settings in ``_KNOBS`` that differ from their defaults: ``runtime.debug=True``."""
     knobs = find_module("knobs")
     for group_name, names in _KNOBS.items():
         group = getattr(knobs, group_name, None)
         for name in names:
             value = getattr(group, name, None)
+            # The class of the group has a descriptor for the setting, which knows the default.
             default = getattr(vars(type(group)).get(name), "default", None)
             if callable(default):  # Triton 3.4 has a function that returns the default
                 default = default()
             # None, False and an empty text all mean that the setting is off.
             if (value or None) != (default or None):
                 yield f"{group_name}.{name}={value}"
-    hook = getattr(knobs.runtime, "add_stages_inspection_hook", None)
-    if hook is not None:
-        yield f"add_stages_inspection_hook={digest(str(hook()[0]))}"
 
 
 def find_cache_folder() -> str:
@@ -120,14 +128,15 @@ def uses_disk_cache() -> bool:
     Triton does not read it if user code has set another cache manager or ``always_compile``. A listener of compilations
     counts as well: it would observe a kernel from disk in place of a compilation.
     """
-    # A Triton that has these settings in another place raises AttributeError.
-    with suppress(AttributeError):
+    try:
         knobs = find_module("knobs")
-        file_cache_manager = find_module("runtime.cache").FileCacheManager
-        cache_manager = knobs.cache.manager_class or file_cache_manager
-        if cache_manager is file_cache_manager and not knobs.compilation.always_compile:
-            return knobs.compilation.listener is None
-    return False
+        usual_manager = find_module("runtime.cache").FileCacheManager
+        manager = knobs.cache.manager_class or usual_manager
+        has_usual_cache = manager is usual_manager and not knobs.compilation.always_compile
+        return has_usual_cache and knobs.compilation.listener is None
+    except AttributeError:
+        # This Triton has the settings in another place.
+        return False
 
 
 # The compilation of a kernel.
@@ -206,8 +215,8 @@ def _list_unfinished_functions(error: BaseException) -> list[Any]:
     cache_key = inspect.getattr_static(find_module("runtime.jit").JITFunction, "cache_key", None)
     code = getattr(getattr(cache_key, "fget", None), "__code__", None)
     functions = []
-    for linked in chained_errors(error):
-        for frame, _ in walk_tb(linked.__traceback__):
+    for chained_error in chained_errors(error):
+        for frame, _ in walk_tb(chained_error.__traceback__):
             if frame.f_code is code:
                 functions.append(frame.f_locals["self"])
     return functions
@@ -359,11 +368,15 @@ def compile_at_once() -> Iterator[None]:
 
 
 def _forget_failures(kernel: Any) -> None:
-    """Delete failed compilations from a kernel's memory. Such a compilation is a ``FutureKernel`` without a kernel."""
+    """Delete failed compilations from a kernel's memory. Such a compilation is a ``FutureKernel`` without a kernel.
+
+    :param kernel: the kernel, perhaps with decorators around it.
+    """
+    # Only Triton's JITFunction, the innermost layer, has the memory.
     while kernel is not None and not hasattr(kernel, "device_caches"):
         kernel = getattr(kernel, "fn", None)
     for caches in getattr(kernel, "device_caches", {}).values():
-        compiled = caches[0]
-        for key, future in list(compiled.items()):
-            if type(future).__name__ == "FutureKernel" and future.kernel is None:
-                del compiled[key]
+        compiled_kernels = caches[0]
+        for key, compiled_kernel in list(compiled_kernels.items()):
+            if type(compiled_kernel).__name__ == "FutureKernel" and compiled_kernel.kernel is None:
+                del compiled_kernels[key]
