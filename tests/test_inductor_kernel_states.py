@@ -12,14 +12,13 @@ from pytest_autotune.run.lookup import Lookup, TunedEntry
 from pytest_autotune.run.session import Session
 from pytest_autotune.tuners.inductor.autotuners import params_of, read_candidates
 from pytest_autotune.tuners.inductor.benchmarks import Benchmarks
+from pytest_autotune.tuners.inductor.compile_threads import CompileThreads, Precompilation
 from pytest_autotune.tuners.inductor.generated_kernel import (
     CompiledBy,
-    CompileThreads,
     GeneratedKernel,
     KernelQuestion,
     KernelState,
     KernelTools,
-    Precompilation,
 )
 from pytest_autotune.tuners.shared.patches import Patches
 from tests.sessions import a_session

@@ -12,8 +12,7 @@ import pytest
 
 from pytest_autotune.cache.model import Candidate, Device, Entry, Problem, Value
 from pytest_autotune.run.session import Session
-from pytest_autotune.tuners.inductor.benchmarks import Benchmarks
-from pytest_autotune.tuners.inductor.generated_kernel import KernelRace
+from pytest_autotune.tuners.inductor.benchmarks import Benchmarks, KernelRace
 from pytest_autotune.tuners.inductor.templates import TemplateDecision, Templates
 from pytest_autotune.tuners.shared.patches import Patches
 from tests.sessions import AnyChoice, a_session, verifying

@@ -4,6 +4,8 @@ Inductor asks ``InductorBenchmarker.benchmark_gpu`` for the time of each templat
 configuration. This part of the adapter acts in the method's place while another part has a search. The configurations
 in a kernel's list can take turns, so they race. If the user replaced Inductor's benchmarker, the user's benchmarker
 measures.
+
+:class:`KernelRace` is for modes such as ``--autotune-verify``, which race a loaded choice with the other candidates.
 """
 
 from __future__ import annotations
@@ -12,13 +14,18 @@ import inspect
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
+from pytest_autotune.cache.model import Candidate
+from pytest_autotune.devices import stream_is_capturing
 from pytest_autotune.run.session import Session
 from pytest_autotune.run.tuning import Tuning
+from pytest_autotune.tuners.inductor import autotuners
+from pytest_autotune.tuners.inductor.autotuners import Params, params_of
 from pytest_autotune.tuners.measuring.clocks import Clock, Runner, torch_clock
-from pytest_autotune.tuners.measuring.race import Limits, Race
+from pytest_autotune.tuners.measuring.race import CAPTURED, Contest, Limits, Race
 from pytest_autotune.tuners.protocol import HookError
 from pytest_autotune.tuners.shared.patches import CallHook, CallResult, HookedCall, Patches
 
@@ -261,3 +268,44 @@ def build_runners(
         timed = TimedLauncher(launcher, arguments)
         runners.append(Runner(timed.run, timed.before_launch, timed.after_launch))
     return runners
+
+
+@dataclass(frozen=True)
+class KernelRace:
+    """A race between a loaded choice and the candidates that Inductor would measure. All of them are loaded.
+
+    :param args: the kernel's arguments in its first launch; ``kwargs`` as well.
+    :param compiled_s: the seconds that the compilation of the candidates took.
+    """
+
+    autotuner: Any
+    choice: Candidate
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    benchmarks: Benchmarks
+    compiled_s: float
+
+    def build(self) -> Contest | str:
+        """Return the contest, or the reason why the choice cannot be raced."""
+        if self.autotuner.device_props.type != "cuda":
+            return "it is not on a GPU"
+        if stream_is_capturing():
+            return CAPTURED
+        candidates = [Candidate(params=params) for params in self._list_launchers()]
+        return Contest(candidates, self.build_runners, self.benchmarks.make_clock, spent_s=self.compiled_s)
+
+    def build_runners(self, candidates: Sequence[Candidate]) -> dict[Candidate, Runner]:
+        """Return a runner for each of the candidates."""
+        launcher_by_params = self._list_launchers()
+        launchers = [launcher_by_params[candidate.params] for candidate in candidates]
+        runners = build_runners(self.autotuner, launchers, self.args, self.kwargs)
+        return dict(zip(candidates, runners, strict=True))
+
+    def _list_launchers(self) -> dict[Params, Any]:
+        """Return the launchers that race, by params: the choice, then the candidates that Inductor measures.
+
+        The choice may also be among these candidates. Both have the same params then, and race once.
+        """
+        launchers = autotuners.select_measurable(self.autotuner, self.autotuner.launchers)
+        choice = autotuners.find_launcher(self.autotuner, self.choice)
+        return {params_of(launcher.config): launcher for launcher in (choice, *launchers)}

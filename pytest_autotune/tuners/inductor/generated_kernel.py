@@ -14,9 +14,8 @@ which can run on the device. A *search* is Inductor's own tuning: it measures ca
 from __future__ import annotations
 
 import math
-import os
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from concurrent import futures
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
@@ -26,19 +25,16 @@ from typing import Any
 from pytest_autotune.cache.host_time import HostTime
 from pytest_autotune.cache.model import Candidate, Entry, Problem
 from pytest_autotune.cache.wording import describe_error
-from pytest_autotune.devices import stream_is_capturing
 from pytest_autotune.run.lookup import Question
 from pytest_autotune.run.session import Session
 from pytest_autotune.run.tuning import Tuning
 from pytest_autotune.tuners.inductor import autotuners
 from pytest_autotune.tuners.inductor.autotuners import CandidateList, Params, build_candidate, params_of
-from pytest_autotune.tuners.inductor.benchmarks import Benchmarks, build_runners
+from pytest_autotune.tuners.inductor.benchmarks import Benchmarks, KernelRace
+from pytest_autotune.tuners.inductor.compile_threads import CompileThreads, Precompilation
 from pytest_autotune.tuners.inductor.graph_caches import forget_compiled
 from pytest_autotune.tuners.inductor.identity import is_placeholder, kernel_name, versions
-from pytest_autotune.tuners.measuring.clocks import Runner
-from pytest_autotune.tuners.measuring.race import CAPTURED, Contest
 from pytest_autotune.tuners.shared.candidates import EVERY_CANDIDATE_FAILED, does_not_compile
-from pytest_autotune.tuners.shared.compile_pool import CompilePool
 from pytest_autotune.tuners.shared.patches import CallHook, CallInstead, HookedCall, Patches
 
 TUNER = "inductor.config"
@@ -100,70 +96,6 @@ class KernelQuestion(Question):
     def candidates(self) -> list[Candidate]:
         """Return the candidates of the list."""
         return [Candidate(params=params_of(config)) for config in self.candidate_list.configs]
-
-
-@dataclass(frozen=True)
-class Precompilation:
-    """Inductor's call of ``precompile``, which the plugin stopped and can make itself.
-
-    The methods take the autotuner as an argument, because a stored reference would keep the autotuner alive.
-
-    :param original: Inductor's own method.
-    :param reload_kernel: the method's argument of this name.
-    :param static_triton_bundle_key: the method's argument of this name.
-    """
-
-    original: Any
-    reload_kernel: Any
-    static_triton_bundle_key: Any
-
-    def run(self, autotuner: Any) -> object:
-        """Compile and load the autotuner's candidates."""
-        return self.original(autotuner, False, self.reload_kernel, self.static_triton_bundle_key)
-
-    def compile_only(self, autotuner: Any) -> None:
-        """Compile the autotuner's candidates and load none of them, as Inductor does in a compile worker."""
-        self.original(autotuner, True)  # warm_cache_only
-
-
-class CompileThreads:
-    """The threads that compile kernels in a run that loads a cache and does not dump.
-
-    Such a run compiles only one candidate of each kernel. Inductor's compile processes take longer to start than these
-    few candidates take to compile, so the adapter switches the processes off. Inductor itself would then compile the
-    kernels of a graph one after the other.
-
-    :param heuristics: Inductor's module ``triton_heuristics``.
-    """
-
-    def __init__(self, session: Session, heuristics: Any) -> None:
-        self._session = session
-        self._heuristics = heuristics
-        self._pool: CompilePool | None = None
-
-    def are_allowed(self) -> bool:
-        """Whether a kernel that is compiled now may be compiled in a thread."""
-        loads_only = bool(self._session.indexes) and not self._session.policy.is_dumping
-        # A run that dumps compiles all candidates, in Inductor's processes or in forked children.
-        if not loads_only:
-            return False
-        # A single thread would compile no sooner than the calling thread.
-        if self._session.policy.compile_threads <= 1:
-            return False
-        config = self._heuristics.torch._inductor.config
-        # In a run that only loads, the adapter sets `compile_threads` to 1. With any other value, or with the variable,
-        # the user decided how Inductor compiles.
-        if "TORCHINDUCTOR_COMPILE_THREADS" in os.environ or config.compile_threads != 1:
-            return False
-        # A graph that is cached, or called from C++, needs its compiled kernels before the first launch.
-        return not config.fx_graph_cache and not config.cpp_wrapper
-
-    def submit(self, precompilation: Precompilation, autotuner: Any) -> futures.Future[None]:
-        """Compile the autotuner's candidates in a thread."""
-        if self._pool is None:
-            self._pool = CompilePool(self._session.policy.compile_threads)
-        # The pool copies the context, and Inductor's settings belong to the context.
-        return self._pool.submit(precompilation.compile_only, autotuner)
 
 
 @dataclass(frozen=True)
@@ -519,44 +451,3 @@ class LaunchHook(CallHook):
         """Record the choice of a search."""
         if isinstance(call.state, Tuning):
             self._kernel.end_search(call.state)
-
-
-@dataclass(frozen=True)
-class KernelRace:
-    """A race between a loaded choice and the candidates that Inductor would measure. All of them are loaded.
-
-    :param args: the kernel's arguments in its first launch; ``kwargs`` as well.
-    :param compiled_s: the seconds that the compilation of the candidates took.
-    """
-
-    autotuner: Any
-    choice: Candidate
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
-    benchmarks: Benchmarks
-    compiled_s: float
-
-    def build(self) -> Contest | str:
-        """Return the contest, or the reason why the choice cannot be raced."""
-        if self.autotuner.device_props.type != "cuda":
-            return "it is not on a GPU"
-        if stream_is_capturing():
-            return CAPTURED
-        candidates = [Candidate(params=params) for params in self._list_launchers()]
-        return Contest(candidates, self.build_runners, self.benchmarks.make_clock, spent_s=self.compiled_s)
-
-    def build_runners(self, candidates: Sequence[Candidate]) -> dict[Candidate, Runner]:
-        """Return a runner for each of the candidates."""
-        launcher_by_params = self._list_launchers()
-        launchers = [launcher_by_params[candidate.params] for candidate in candidates]
-        runners = build_runners(self.autotuner, launchers, self.args, self.kwargs)
-        return dict(zip(candidates, runners, strict=True))
-
-    def _list_launchers(self) -> dict[Params, Any]:
-        """Return the launchers that race, by params: the choice, then the candidates that Inductor measures.
-
-        The choice may also be among these candidates. Both have the same params then, and race once.
-        """
-        launchers = autotuners.select_measurable(self.autotuner, self.autotuner.launchers)
-        choice = autotuners.find_launcher(self.autotuner, self.choice)
-        return {params_of(launcher.config): launcher for launcher in (choice, *launchers)}

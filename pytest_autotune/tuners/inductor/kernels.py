@@ -16,15 +16,14 @@ from pytest_autotune.cache.model import Problem, UncacheableError
 from pytest_autotune.run.session import Session
 from pytest_autotune.tuners.inductor import autotuners
 from pytest_autotune.tuners.inductor.benchmarks import Benchmarks
+from pytest_autotune.tuners.inductor.compile_threads import CompileThreads, Precompilation
 from pytest_autotune.tuners.inductor.generated_kernel import (
     TUNER,
     CompiledBy,
-    CompileThreads,
     GeneratedKernel,
     KernelQuestion,
     KernelState,
     KernelTools,
-    Precompilation,
 )
 from pytest_autotune.tuners.inductor.identity import device_of, dtypes, kernel_key, kernel_name
 from pytest_autotune.tuners.protocol import HookError
