@@ -42,7 +42,7 @@ _TEMPORARY_FILE = re.compile(rf"\.{_PROBLEM_FILE.pattern}{re.escape(TEMPORARY)}"
 
 @dataclass(frozen=True)
 class _Written:
-    """The outcome of writing a cache.
+    """The outcome of writing a cache to a path.
 
     :param is_changed: whether any byte changed.
     :param lost_comment_lines: the number of comment lines that the replaced files had.
@@ -121,9 +121,9 @@ class FileStore:
             self._lock.parent.mkdir(parents=True, exist_ok=True)
             with locked(self._lock) as is_locked:
                 self._check_ours()
+                # Without the lock, or if the content was not read as a whole, replacing it could lose entries.
                 try:
                     cache = self._read(missing_ok=True)
-                    # Without the lock, or with content that was not read as a whole, replacing could lose entries.
                     is_replaceable = is_locked and not cache.lossy
                 except CacheError:
                     cache = Cache()
@@ -212,6 +212,7 @@ class FolderStore(FileStore):
         could get some entries from before the update and others from after it.
         """
         if MARKER not in self._list_names():
+            # There is nothing to lock. This returns an empty cache, or raises the error for a missing cache.
             return self._read(missing_ok)
         try:
             with locked(self._lock) as is_locked:
@@ -230,7 +231,7 @@ class FolderStore(FileStore):
     def _read_unlocked(self, missing_ok: bool) -> Cache:
         """Return the content without taking the lock.
 
-        The folder is read again and again, until no process wrote into it during a reading.
+        If a process wrote into the folder during a reading, that reading does not count, and the folder is read again.
         """
         deadline = HostTime.monotonic() + LONGEST_WAIT_S
         while HostTime.monotonic() < deadline:
@@ -238,7 +239,7 @@ class FolderStore(FileStore):
             try:
                 cache = self._read(missing_ok)
             except CacheError:
-                # If the folder changed meanwhile, the error may come from a half-written cache.
+                # If the folder changed meanwhile, the error may come from a cache that was only partly replaced.
                 if self._is_unchanged(versions):
                     raise
             else:
@@ -252,7 +253,7 @@ class FolderStore(FileStore):
         return self._lock.name not in versions and versions == self._list_versions()
 
     def _list_versions(self) -> dict[str, object]:
-        """Return the version of each file in the folder by its name."""
+        """Return a value for each file in the folder, by its name. The value changes if the file is replaced."""
         versions: dict[str, object] = {}
         for name in self._list_names():
             # A file may be removed meanwhile.
@@ -269,14 +270,13 @@ class FolderStore(FileStore):
             self._check_ours()
             raise CacheError(self._place, "no such folder", f"create one with --autotune-dump={self._place}")
         entries: list[Entry] = []
-        lossy: tuple[str, ...] = ()
-        for name in sorted(names):
-            if _PROBLEM_FILE.fullmatch(name):
-                location = Location(self._target / name, display_text=os.path.join(self._place, name))
-                cache = FileStore(location).read()
-                entries += cache.entries
-                lossy = lossy or cache.lossy
-        return Cache(without_duplicates(entries), lossy)
+        first_loss: tuple[str, ...] = ()
+        for name in sorted(filter(_PROBLEM_FILE.fullmatch, names)):
+            location = Location(self._target / name, display_text=os.path.join(self._place, name))
+            problem_cache = FileStore(location).read()
+            entries += problem_cache.entries
+            first_loss = first_loss or problem_cache.lossy
+        return Cache(without_duplicates(entries), first_loss)
 
     def _list_names(self) -> Sequence[str]:
         """Return the names of the files in the folder; none if it is missing."""
@@ -308,7 +308,6 @@ class FolderStore(FileStore):
         if not (target / MARKER).exists():
             replace_file_bytes(target / MARKER, _MARKER_TEXT)
         data_by_name = self._encode_problems(cache)
-        existing_names = os.listdir(target)
         # All files are read before the first is written. So a file that cannot be read leaves the folder as it was.
         changed_names = []
         lost_comment_lines = 0
@@ -317,17 +316,16 @@ class FolderStore(FileStore):
             if old_data != data_by_name[name]:
                 changed_names.append(name)
                 lost_comment_lines += count_comment_lines(old_data, Format.TEXT)
-        unused_names = []
-        for name in existing_names:
-            if _PROBLEM_FILE.fullmatch(name) and name not in data_by_name:
-                unused_names.append(name)
-        for name in changed_names:
-            replace_file_bytes(target / name, data_by_name[name])
+        existing_names = os.listdir(target)
+        existing_problem_files = filter(_PROBLEM_FILE.fullmatch, existing_names)
+        obsolete_names = [name for name in existing_problem_files if name not in data_by_name]
         # A process that was killed may have left its temporary file.
         temporary_names = list(filter(_TEMPORARY_FILE.fullmatch, existing_names))
-        for name in [*unused_names, *temporary_names]:
+        for name in changed_names:
+            replace_file_bytes(target / name, data_by_name[name])
+        for name in [*obsolete_names, *temporary_names]:
             (target / name).unlink(missing_ok=True)
-        return _Written(bool(changed_names or unused_names), lost_comment_lines)
+        return _Written(bool(changed_names or obsolete_names), lost_comment_lines)
 
     def _encode_problems(self, cache: Cache) -> dict[str, bytes]:
         """Return the bytes of each problem's file by its name."""
@@ -351,14 +349,15 @@ def compute_content_digest(location: Location) -> str:
     path = Path(location.resolved)
     digest = hashlib.sha256()
     try:
-        if not location.is_folder:
-            digest.update(path.read_bytes())
-        else:
+        if location.is_folder:
             for name in sorted(os.listdir(path)):
                 # The marker file and the lock file are no part of the content.
                 if name.endswith(".textproto"):
                     digest.update(f"{name}\n".encode())
                     digest.update((path / name).read_bytes())
+        else:
+            digest.update(path.read_bytes())
     except OSError:
+        # The cache is missing, or cannot be read.
         return ""
     return digest.hexdigest()[:32]

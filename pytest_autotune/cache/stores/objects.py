@@ -129,12 +129,13 @@ def open_url(location: Location) -> OpenedUrl:
         config = {"skip_signature": True}
     # The library follows redirects, and sends the session's token along. No option prevents that. Without allow_http,
     # it refuses at least a redirect to a host without TLS.
-    client: Any = {"timeout": f"{_REQUEST_S}s", "connect_timeout": "2s", "allow_http": _allows_http(scheme)}
-    wait = {"init_backoff": timedelta(milliseconds=100), "max_backoff": timedelta(seconds=1), "base": 2}
-    retry: Any = {"max_retries": 5, "retry_timeout": timedelta(seconds=_RETRY_S), "backoff": wait}
+    client_options: Any = {"timeout": f"{_REQUEST_S}s", "connect_timeout": "2s", "allow_http": _allows_http(scheme)}
+    # The pauses between the repetitions of a request.
+    backoff = {"init_backoff": timedelta(milliseconds=100), "max_backoff": timedelta(seconds=1), "base": 2}
+    retry_config: Any = {"max_retries": 5, "retry_timeout": timedelta(seconds=_RETRY_S), "backoff": backoff}
     url: Any = location.url + "/"
     try:
-        objects = from_url(url, config=config, client_options=client, retry_config=retry)
+        objects = from_url(url, config=config, client_options=client_options, retry_config=retry_config)
     except (obstore.exceptions.BaseError, ValueError) as error:
         raise CacheError(str(location), describe_request_error(error)) from None
     return OpenedUrl(obstore, objects, has_credentials)
@@ -173,9 +174,15 @@ def _allows_http(scheme: str) -> bool:
 
 
 def describe_request_error(error: BaseException) -> str:
-    """Return an error of the library in short; its own text has pages of details."""
+    """Return an error of the library in short; its own text has pages of details.
+
+    The result is one of these:
+
+    - the store has answered: ``the store answers 403 Forbidden (AccessDenied)``. This names no host.
+    - a time limit has passed: ``no answer within 4 s (127.0.0.1:9000)``
+    - another cause, in the words of the library: ``Connection refused (127.0.0.1:9000)``
+    """
     text = str(error)
-    # The store has answered: the status and its code are short, and name no host.
     if status := re.search(r"status code: (\d{3}[ A-Za-z]*)", text):
         answer = f"the store answers {status[1].strip()}"
         if code := re.search(r"<Code>(\w+)</Code>", text):
@@ -185,10 +192,10 @@ def describe_request_error(error: BaseException) -> str:
     if address := re.search(r"Error performing \w+ \w+://([^/?#\s]*)", text):
         # Text before an @ may be a password.
         host = f" ({address[1].rpartition('@')[2]})"
-    # The store has not answered.
     if re.search(r"\bTimed ?[oO]ut|kind: Timeout", text):
         return f"no answer within {_REQUEST_S} s{host}"
     if cause := re.search(r'(?:message|error): "([^"]*)"', text):
         return cause[1] + host
+    # The first line ends with the cause, behind a dash.
     first_line = text.partition("\n")[0]
     return first_line.rpartition(" - ")[2] + host

@@ -6,9 +6,13 @@ of the store is the merge of all segments, whatever their order. So no writer ca
 and the store needs no lock, lease, clock or conditional write. A segment's name is the digest of its bytes, so a copy
 of the segment on this machine is never out of date.
 
-If several segments have entries of the same identity, the entry with the highest generation stays. An entry that
-replaces another has the next generation. A *tombstone* is an entry without a result: it removes the entry of its
-identity, and has the next generation, too.
+The identity of an entry is its problem with its fingerprint. If several segments have entries of the same identity, the
+entry with the highest generation stays. An entry that replaces another has the next generation. A *tombstone* is an
+entry without a result: it removes the entry of its identity, and has the next generation, too. A *compaction* replaces
+all segments of a device by one segment with the same entries.
+
+"The library" is obstore, which makes the requests. It refuses to list a folder that holds an object with ``//`` or
+``..`` in its name. Such a *refused* name is no segment's name, so another program has put the object there.
 
 The segments of all devices are read. The device of the tests is not known before the first lookup, because asking for
 it would initialise CUDA. A miss also tells the user that the kernel was tuned for other devices.
@@ -49,8 +53,10 @@ _REQUESTS_AT_ONCE = 8
 _TRIES = 4
 _PAUSE_S = 0.2
 _SEGMENT_NAME = re.compile(r"v1/[^/]+/([0-9a-f]{64})\.pb")
-#: The name that stands for the objects whose names the library refuses.
-_FOREIGN = "v1/"
+#: The folder of all segments.
+_FOLDER = "v1/"
+#: The name under which a loss is reported that the objects with refused names cause. It is no segment's name.
+_REFUSED_OBJECTS = "v1/"
 #: The name of a segment's copy on this machine.
 _COPY_NAME = re.compile(r"v1-.+-[0-9a-f]{64}\.pb")
 
@@ -72,11 +78,11 @@ class OpenedSegments:
 class _Listing:
     """The names of the segments of a store.
 
-    :param refused: the message with which the library rejected the name of an object; empty if it rejected none.
+    :param refusal: the message with which the library refused the name of an object; empty if it refused none.
     """
 
     names: list[str]
-    refused: str
+    refusal: str
 
 
 @dataclass(frozen=True)
@@ -84,11 +90,11 @@ class _StoredSegments:
     """The segments of a store.
 
     :param data_by_name: the bytes of each segment; None for a segment that is listed and gone.
-    :param refused: the message with which the library rejected the name of an object; empty if it rejected none.
+    :param refusal: the message with which the library refused the name of an object; empty if it refused none.
     """
 
     data_by_name: Mapping[str, bytes | None]
-    refused: str
+    refusal: str
 
 
 class SegmentStore:
@@ -120,15 +126,16 @@ class SegmentStore:
 
     def _read(self) -> Cache:
         """Return the content at the first reading, with tombstones."""
-        if self._content is None:
-            # If the next line raises an error, the content stays empty: a store that is down is an error only once.
-            self._content = Cache()
-            segments = self._read_segments()
-            losses = [cache.lossy for cache in segments.values() if cache.lossy]
-            if losses and len(losses) == len(segments):
-                # No segment can be read.
-                raise CacheError(*losses[0])
-            self._content = combine_caches(segments).cache
+        if self._content is not None:
+            return self._content
+        # If the reading raises an error, the content stays empty: a store that is down is an error only once.
+        self._content = Cache()
+        segments = self._read_segments()
+        losses = [cache.lossy for cache in segments.values() if cache.lossy]
+        if losses and len(losses) == len(segments):
+            # No segment can be read.
+            raise CacheError(*losses[0])
+        self._content = combine_caches(segments).cache
         return self._content
 
     def check_writable(self) -> Cache:
@@ -143,8 +150,8 @@ class SegmentStore:
     def add(self, cache: Cache, removing: bool) -> UpdateOutcome:
         """Write the entries by which a cache differs from the store, as new segments.
 
-        :param removing: also remove the entries that the cache lacks from the store. Without this wish they stay: other
-            runs may need them.
+        :param removing: also remove the entries that the cache lacks from the store. Else they stay, because other runs
+            may need them.
         :raises NotTakenError: if the entries could not be written.
         """
         content = self._read()
@@ -154,19 +161,20 @@ class SegmentStore:
         try:
             self._write_segments(_encode_segments(new_entries))
         except CacheError as error:
-            raise self._keep_unsent(new_entries, error) from None
+            # The entries are not lost. If no local file can be written either, the path is empty, and the error then
+            # leaves the remedy out.
+            path = self._write_unsent_file(new_entries)
+            remedy = f"it is kept: pytest-autotune merge {path} -o {self._location.url}/ sends it"
+            raise NotTakenError(self._place, error.event, path, remedy) from None
         return UpdateOutcome(self._place, bool(new_entries))
 
-    def _keep_unsent(self, entries: Iterable[Entry], error: CacheError) -> NotTakenError:
-        """Write the entries that the store did not take into a local file, and return the error that names the file."""
+    def _write_unsent_file(self, entries: Iterable[Entry]) -> str:
+        """Write entries that the store did not take into a local file. Return its path; empty if it is not written."""
         data = encode(Cache(tuple(entries)), Format.BINARY)
         file = self._local_copy / "unsent" / f"{_digest(data)[:16]}.pb"
-        # If the file cannot be written either, the error has an empty path, and so names no file.
-        path = ""
-        if _is_written(file, data):
-            path = os.path.relpath(file)
-        remedy = f"it is kept: pytest-autotune merge {path} -o {self._location.url}/ sends it"
-        return NotTakenError(self._place, error.event, path, remedy)
+        if not _try_to_write(file, data):
+            return ""
+        return os.path.relpath(file)
 
     # Compaction.
 
@@ -180,18 +188,19 @@ class SegmentStore:
         """
         segments = self._read_segments(_LIST_OF_COMPACTION_S)
         # This name stands for objects that are no segments.
-        segments.pop(_FOREIGN, None)
+        segments.pop(_REFUSED_OBJECTS, None)
         readable_segments = {name: cache for name, cache in segments.items() if not cache.lossy}
         merged_cache = _without_tombstones(combine_caches(readable_segments).cache)
-        merged_data = _encode_segments(merged_cache.entries)
-        # A merged segment may be equal to a segment of the store, and so have its name. Such a segment stays as it is.
-        self._write_segments({name: data for name, data in merged_data.items() if name not in readable_segments})
-        with self._errors("cannot be compacted", "nothing was removed"):
-            run(self._check_stored(merged_data))
-        replaced_names = readable_segments.keys() - merged_data.keys()
+        merged_data_by_name = _encode_segments(merged_cache.entries)
+        # A name is a digest of the bytes. A merged segment whose name the store already has need not be written.
+        new_data_by_name = {name: data for name, data in merged_data_by_name.items() if name not in readable_segments}
+        self._write_segments(new_data_by_name)
+        with self._cache_errors("cannot be compacted", "nothing was removed"):
+            run(self._check_stored(merged_data_by_name.keys()))
+        replaced_names = readable_segments.keys() - merged_data_by_name.keys()
         self._delete_segments({name: readable_segments[name] for name in sorted(replaced_names)})
-        remaining_names = (segments.keys() - replaced_names) | merged_data.keys()
-        return len(segments), len(remaining_names)
+        names_after = (segments.keys() - replaced_names) | merged_data_by_name.keys()
+        return len(segments), len(names_after)
 
     def _delete_segments(self, segments: Mapping[str, Cache]) -> None:
         """Remove segments; the segments with tombstones last.
@@ -214,28 +223,28 @@ class SegmentStore:
         """
         for name in names:
             data = await self._get(name)
-            if data is None or _digest(data) not in name:
+            if data is None or not _is_intact(name, data):
                 raise ValueError(f"{name} was written, and the store does not give it back")
 
     def _delete_objects(self, names: Sequence[str]) -> None:
         if names:
-            with self._errors("cannot be compacted"), suppress(FileNotFoundError):
+            with self._cache_errors("cannot be compacted"), suppress(FileNotFoundError):
                 self._library.delete(self._objects, names)
 
     # Reading.
 
     def _read_segments(self, list_s: float = _LIST_S) -> dict[str, Cache]:
-        """Return the caches of the segments by name. A cache that cannot be read is empty, and says why.
+        """Return the caches of the segments by name. A cache that cannot be read is empty, and says why in ``lossy``.
 
         :param list_s: the longest time for the list of the names.
         """
-        with self._errors("cannot be read", "with ?optional a run goes on without it"):
+        with self._cache_errors("cannot be read", "with ?optional a run goes on without it"):
             stored = run(self._load_segments(list_s))
         self._remove_old_copies(stored.data_by_name)
         segments = {name: self._decode(name, data) for name, data in stored.data_by_name.items()}
-        if stored.refused:
-            loss = (self._place, f"holds a foreign object: {stored.refused}", "remove that object")
-            segments[_FOREIGN] = Cache(lossy=loss)
+        if stored.refusal:
+            loss = (self._place, f"holds a foreign object: {stored.refusal}", "remove that object")
+            segments[_REFUSED_OBJECTS] = Cache(lossy=loss)
         return segments
 
     async def _load_segments(self, list_s: float) -> _StoredSegments:
@@ -246,41 +255,42 @@ class SegmentStore:
 
         :param list_s: the longest time for the list of the names.
         """
-        at_once = asyncio.Semaphore(_REQUESTS_AT_ONCE)
         #: The bytes of each segment; None for a segment that was listed and was gone.
         data_by_name: dict[str, bytes | None] = {}
-        for tries_left in reversed(range(_TRIES)):
+        for attempt in range(1, _TRIES + 1):
             listing = await self._list(HostTime.monotonic() + list_s)
             # The first time, these are all segments. Later they are the new segments, and those that were gone.
             unread_names = [name for name in listing.names if data_by_name.get(name) is None]
-            requests = [self._load_segment(name, at_once) for name in unread_names]
-            loaded = await asyncio.gather(*requests)
-            data_by_name |= dict(zip(unread_names, loaded, strict=True))
-            has_all_segments = None not in loaded
-            if has_all_segments or not tries_left:
+            loaded = await self._load_named_segments(unread_names)
+            data_by_name.update(loaded)
+            has_all_segments = None not in loaded.values()
+            if has_all_segments or attempt == _TRIES:
                 break
             await asyncio.sleep(_PAUSE_S)
         # Segments of an earlier list that are gone now are left out: the last list has the segments that replace them.
-        return _StoredSegments({name: data_by_name[name] for name in listing.names}, listing.refused)
+        return _StoredSegments({name: data_by_name[name] for name in listing.names}, listing.refusal)
 
-    async def _load_segment(self, name: str, at_once: asyncio.Semaphore) -> bytes | None:
-        """Return the bytes of a segment; None if the segment is gone.
+    async def _load_named_segments(self, names: Sequence[str]) -> dict[str, bytes | None]:
+        """Return the bytes of segments by name, a few requests at the same time; None for a segment that is gone."""
+        limit = asyncio.Semaphore(_REQUESTS_AT_ONCE)
+        loaded = await asyncio.gather(*[self._load_segment(name, limit) for name in names])
+        return dict(zip(names, loaded, strict=True))
 
-        The bytes come from the copy on this machine, if its digest is right. Else they come from the store, and are
-        written to the copy.
+    async def _load_segment(self, name: str, limit: asyncio.Semaphore) -> bytes | None:
+        """Return the bytes of a segment, from the copy on this machine or else from the store; None if it is gone.
 
-        :param at_once: limits the number of requests at the same time.
+        Bytes from the store are written to the copy.
+
+        :param limit: limits the number of requests at the same time.
         """
-        copy_path = self._copy_path(name)
-        with suppress(OSError):
-            data = copy_path.read_bytes()
-            if _digest(data) in name:
-                return data
-        async with at_once:
+        copied = self._read_copy(name)
+        if copied is not None:
+            return copied
+        async with limit:
             stored = await self._get(name)
-        if stored is not None and _digest(stored) in name:
+        if stored is not None and _is_intact(name, stored):
             # A copy only saves time, so it does not matter whether it could be written.
-            _is_written(copy_path, stored)
+            _try_to_write(self._copy_path(name), stored)
         return stored
 
     async def _get(self, name: str) -> bytes | None:
@@ -292,12 +302,15 @@ class SegmentStore:
             return None
 
     def _decode(self, name: str, data: bytes | None) -> Cache:
-        """Return the cache in a segment. A cache that cannot be read is empty, and says why."""
+        """Return the cache in a segment. A cache that cannot be read is empty, and says why in ``lossy``.
+
+        :param data: the bytes of the segment; None if it is gone.
+        """
         place = f"{self._place}: {name}"
         remedy = "remove that object"
         if data is None:
             return Cache(lossy=(place, "is listed, and the store answers 404; it is left out", remedy))
-        if _digest(data) not in name:
+        if not _is_intact(name, data):
             return Cache(lossy=(place, "holds other bytes than its name says, and is left out", remedy))
         try:
             return decode(data, Format.BINARY, place)
@@ -311,48 +324,49 @@ class SegmentStore:
 
         :param deadline: the time at which the list must have ended.
         """
-        refused = ""
+        refusal = ""
         try:
-            sizes = await self._list_sizes("v1/", deadline)
+            sizes = await self._list_sizes(_FOLDER, deadline)
         except self._library.exceptions.InvalidPathError as error:
-            # The store has an object with // or .. in its name. The library refuses each page of a list with this name,
-            # so each folder is listed in a way that leaves such names out.
-            refused = describe_request_error(error)
+            # The library refuses each page of a list that has a refused name. So each folder is listed in a way that
+            # leaves such names out.
+            refusal = describe_request_error(error)
             sizes = {}
             for folder in await self._list_folders(deadline):
-                sizes |= await self._list_sizes_in(folder, deadline)
+                sizes |= await self._list_sizes_without_refused(folder, deadline)
         names = []
         for name, size in sizes.items():
             if size <= MAX_BYTES and _SEGMENT_NAME.fullmatch(name):
                 names.append(name)
-        return _Listing(sorted(names), refused)
+        return _Listing(sorted(names), refusal)
 
     async def _list_folders(self, deadline: float) -> Iterable[str]:
         """Return the folders of the devices, if the library refuses a name below ``v1/``."""
         try:
-            listing = await within_patience(self._library.list_with_delimiter_async(self._objects, "v1/"))
+            listing = await within_patience(self._library.list_with_delimiter_async(self._objects, _FOLDER))
         except self._library.exceptions.InvalidPathError:
             # The name is directly below v1/. The characters "." and "/" are sorted before "0", so a list that begins
             # after "v1/0" leaves the name out.
-            names = await self._list_sizes("v1/", deadline, "v1/0")
+            names = await self._list_sizes(_FOLDER, deadline, after=f"{_FOLDER}0")
             return {name.rpartition("/")[0] for name in names}
         folders: Iterable[str] = listing["common_prefixes"]
         return folders
 
-    async def _list_sizes_in(self, folder: str, deadline: float) -> dict[str, int]:
+    async def _list_sizes_without_refused(self, folder: str, deadline: float) -> dict[str, int]:
         """Return the sizes of the objects in a folder by name, without the names that the library refuses."""
         try:
             # A segment's name begins with a digit or a letter. These are sorted after the "." and "/" of refused names.
-            return await self._list_sizes(folder, deadline, f"{folder}/0")
+            return await self._list_sizes(folder, deadline, after=f"{folder}/0")
         except self._library.exceptions.InvalidPathError:
             # The refused name lies deeper, so a list of the folder without its subfolders leaves it out.
             listing = await within_patience(self._library.list_with_delimiter_async(self._objects, folder))
             return {item["path"]: item["size"] for item in listing["objects"]}
 
     async def _list_sizes(self, prefix: str, deadline: float, after: str | None = None) -> dict[str, int]:
-        """Return the sizes of all objects below a prefix by name.
+        """Return the sizes of all objects below a prefix by name, in bytes.
 
-        :param after: leave out the names up to this name.
+        :param deadline: the time at which the list must have ended.
+        :param after: leave out the names that are sorted before this name; None to leave out none.
         :raises ValueError: if the list has no end before the deadline.
         """
         sizes: dict[str, int] = {}
@@ -371,6 +385,16 @@ class SegmentStore:
         """Return the path of a segment's copy on this machine."""
         store = _digest(self._location.url.encode())[:16]
         return self._local_copy / "segments" / store / name.replace("/", "-")
+
+    def _read_copy(self, name: str) -> bytes | None:
+        """Return the bytes of a segment's copy on this machine; None if it is missing or damaged."""
+        try:
+            data = self._copy_path(name).read_bytes()
+        except OSError:
+            return None
+        if not _is_intact(name, data):
+            return None
+        return data
 
     def _remove_old_copies(self, names: Iterable[str]) -> None:
         """Remove the copies of segments that are gone. Only files that this store made are removed.
@@ -395,18 +419,21 @@ class SegmentStore:
 
         :raises CacheError: if the store does not take a segment.
         """
-        with self._errors("cannot be written"):
+        with self._cache_errors("cannot be written"):
             run(self._put_all(data_by_name))
 
     async def _put_all(self, data_by_name: Mapping[str, bytes]) -> None:
         for name, data in data_by_name.items():
             # A name is the digest of the bytes. So another process that puts this object puts the same bytes.
             await within_patience(self._library.put_async(self._objects, name, data))
-            _is_written(self._copy_path(name), data)
+            _try_to_write(self._copy_path(name), data)
 
     @contextmanager
-    def _errors(self, event: str, remedy: str = "") -> Iterator[None]:
-        """Turn the errors of the library into a :class:`CacheError`."""
+    def _cache_errors(self, event: str, remedy: str = "") -> Iterator[None]:
+        """Turn the errors of requests into a :class:`CacheError`.
+
+        :param event: the words in front of the library's message: ``"cannot be read"``.
+        """
         try:
             yield
         except BaseException as error:
@@ -421,8 +448,8 @@ class SegmentStore:
             raise CacheError(self._place, f"{event}: {describe_request_error(error)}{hint}", remedy) from None
 
 
-def _is_written(file: Path, data: bytes) -> bool:
-    """Write a file as a whole; return whether it could be written."""
+def _try_to_write(file: Path, data: bytes) -> bool:
+    """Write a file as a whole. Return whether it could be written."""
     temporary = file.with_name(f"{file.name}.{os.getpid()}-{os.urandom(4).hex()}")
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -439,6 +466,11 @@ def _is_written(file: Path, data: bytes) -> bool:
 
 def _digest(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
+
+
+def _is_intact(name: str, data: bytes) -> bool:
+    """Whether bytes are those of the segment with this name, which has their digest."""
+    return _digest(data) in name
 
 
 # Entries and tombstones.
@@ -507,7 +539,7 @@ def _encode_segments(entries: Iterable[Entry]) -> dict[str, bytes]:
     segments = {}
     for folder, device_entries in entries_by_folder.items():
         for data in _encode_parts(device_entries):
-            segments[f"v1/{folder}/{_digest(data)}.pb"] = data
+            segments[f"{_FOLDER}{folder}/{_digest(data)}.pb"] = data
     return segments
 
 

@@ -34,15 +34,18 @@ def os_errors(place: str) -> Iterator[None]:
 
 
 def check_creatable(lock: Path, place: str) -> None:
-    """Check that a lock file can be made in its folder, or in the nearest folder above it. No file is left there.
+    """Check that a lock file can be made in its folder. No file is left there.
 
+    If the folder is missing, the nearest folder above it is checked: a writer creates the folders below that one.
+
+    :param place: the cache, for the error.
     :raises CacheError: if it cannot be made.
     """
     folder = lock.parent
     while not os.path.lexists(folder):
         folder = folder.parent
     try:
-        # The lock itself is not taken: if another process has it, nobody knows at once whether it becomes free.
+        # The lock itself is not taken. If another process had it, the check would have to wait for that process.
         NamedTemporaryFile(dir=folder, prefix=lock.name).close()
     except OSError as error:
         raise CacheError(place, f"cannot be written in {folder}: {error.strerror}") from None
@@ -71,7 +74,8 @@ def replace_file_bytes(file: Path, data: bytes) -> None:
     # A killed process may have left the file, or it may be a link to another place.
     temporary.unlink(missing_ok=True)
     try:
-        # The module tempfile would make a file that only its owner can read. The umask can be read only by setting it.
+        # open() gives the new file the mode that the user's umask asks for. The module tempfile would make a file that
+        # only its owner can read. Its mode could not be corrected, because the umask can be read only by setting it.
         with temporary.open("xb") as stream:
             stream.write(data)
             _set_access(stream.fileno(), file)
@@ -84,7 +88,10 @@ def replace_file_bytes(file: Path, data: bytes) -> None:
 
 
 def _set_access(descriptor: int, file: Path) -> None:
-    """Give an open file the mode and the owner of another file, if that file exists."""
+    """Give an open file the mode and the owner of another file, if that file exists.
+
+    :param descriptor: the number of the open file.
+    """
     # A test may have left a umask by which even the owner could not read the new file.
     mode = stat.S_IMODE(os.fstat(descriptor).st_mode)
     os.fchmod(descriptor, mode | stat.S_IRUSR | stat.S_IWUSR)
@@ -105,6 +112,8 @@ def lock_path(file: Path) -> Path:
 def locked(lock: Path, timeout_s: float = LONGEST_WAIT_S) -> Iterator[bool]:
     """Hold a lock; yield whether it could be taken. The operating system releases the lock of a killed process.
 
+    :param lock: the lock file. It is made, and removed at the end.
+    :param timeout_s: the longest time to wait for another process that holds the lock.
     :raises OSError: if no lock file can be made.
     """
     from filelock import FileLock
@@ -113,8 +122,8 @@ def locked(lock: Path, timeout_s: float = LONGEST_WAIT_S) -> Iterator[bool]:
         yield False
         return
     # The mode lets all users open a file that a killed process left. It gives a user no right to write a cache.
-    file_lock = FileLock(lock, timeout_s, 0o666, poll_interval=POLL_S)
-    is_locked = _is_acquired(file_lock, lock)
+    file_lock = FileLock(lock, timeout=timeout_s, mode=0o666, poll_interval=POLL_S)
+    is_locked = _try_to_acquire(file_lock, lock)
     try:
         yield is_locked
     finally:
@@ -125,8 +134,11 @@ def locked(lock: Path, timeout_s: float = LONGEST_WAIT_S) -> Iterator[bool]:
             file_lock.release()
 
 
-def _is_acquired(file_lock: FileLock, lock: Path) -> bool:
-    """Whether a lock could be acquired.
+def _try_to_acquire(file_lock: FileLock, lock: Path) -> bool:
+    """Acquire a lock, and return whether that was possible.
+
+    :param file_lock: the lock, which knows how long to wait.
+    :param lock: the path of its file.
 
     :raises OSError: if no lock file can be made.
     """
