@@ -19,6 +19,7 @@ from typing import Any
 
 from pytest_autotune.run.session import Session
 
+#: Inductor's settings that switch its caches on, of graphs and of choices.
 _OFF = (
     "fx_graph_cache",
     "fx_graph_remote_cache",
@@ -63,15 +64,16 @@ class GraphCaches:
 
     @contextmanager
     def isolated(self) -> Iterator[None]:
-        """Compile every graph again inside, and again afterwards."""
+        """Have torch compile every graph again inside, and again afterwards."""
         forget_compiled()
-        count = len(self._changed)
-        if count:
+        count_before = len(self._changed)
+        # Another tag leads Inductor to other files. Without changed settings, the adapter is not hooked.
+        if count_before:
             self._set(sys.modules["torch.compiler.config"], "cache_key_tag", _build_own_tag())
         try:
             yield
         finally:
-            self.change_back(count)
+            self.change_back(count_before)
             forget_compiled()
 
     def _set(self, module: Any, name: str, value: Any) -> None:
@@ -85,12 +87,12 @@ class GraphCaches:
         # default.
         entry.default = value
 
-    def change_back(self, count: int = 0) -> None:
+    def change_back(self, kept_count: int = 0) -> None:
         """Change the settings back, the last first.
 
-        :param count: the number of settings that stay changed.
+        :param kept_count: the number of settings that stay changed.
         """
-        while len(self._changed) > count:
+        while len(self._changed) > kept_count:
             self._changed.pop().change_back()
 
 

@@ -109,23 +109,29 @@ class XlaCompileWatcher:
     def tunes_on(self, backend: Any) -> bool:
         """Whether XLA tunes programs for a backend, and the user has not left XLA out.
 
-        The method also notes for the user if the backend, or JAX's own cache, limits this run.
+        :param backend: JAX's client of one platform, such as ``"cuda"``.
         """
-        if self._session.ignores(NAME, KERNELS[files.XlaLayout.NEW]):
-            return False
+        return not self._is_left_out() and backend.platform in _GPU_PLATFORMS
+
+    def note_limits(self, backend: Any) -> None:
+        """Tell the user if the backend, or JAX's own cache, limits this run. The summary has each line once."""
+        if self._is_left_out():
+            return
+        jax = sys.modules["jax"]
         if backend.platform in _GPU_PLATFORMS:
-            config = sys.modules["jax"].config
             # CacheUseHook turns JAX's own cache off.
-            if config.jax_compilation_cache_dir and config.jax_enable_compilation_cache:
+            if jax.config.jax_compilation_cache_dir and jax.config.jax_enable_compilation_cache:
                 self._session.note(
                     "xla: JAX's persistent compilation cache is off in this run: "
                     "its programs were tuned without this cache"
                 )
-            return True
         # On a machine with a GPU, JAX also compiles small programs for the CPU. Only a run without a GPU gets the note.
-        if backend.platform == "cpu" and sys.modules["jax"].default_backend() == "cpu":
+        elif backend.platform == "cpu" and jax.default_backend() == "cpu":
             self._session.note("xla: JAX runs on the CPU here, where XLA tunes nothing; it tunes on GPUs")
-        return False
+
+    def _is_left_out(self) -> bool:
+        """Whether XLA works without the plugin: the user has left it out, or the run has ended."""
+        return self._session.ignores(NAME, KERNELS[files.XlaLayout.NEW])
 
     def prepare(self, backend: Any, devices: Any, options: Any, program: str) -> XlaCompilation | None:
         """Set the files that XLA reads and writes in a compilation.
@@ -136,6 +142,7 @@ class XlaCompileWatcher:
         :param program: JAX's name of the program.
         :returns: the compilation; None if it is bypassed, and its options are unchanged.
         """
+        self.note_limits(backend)
         if not self.tunes_on(backend):
             return None
         all_devices = backend.devices()
@@ -306,7 +313,9 @@ class CacheUseHook(CallHook):
         self._watcher = watcher
 
     def ask(self, call: HookedCall) -> CallResult | None:
-        if self._watcher.tunes_on(call.arguments["backend"]):
+        backend = call.arguments["backend"]
+        self._watcher.note_limits(backend)
+        if self._watcher.tunes_on(backend):
             return CallResult(False)
         return None
 
