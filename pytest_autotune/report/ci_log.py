@@ -37,9 +37,10 @@ class _LocatedFinding:
 
 
 def list_annotations(result: RunResult) -> list[str]:
-    """Return the failures of the run and, for each test, the problems that it asked for and that are no hits.
+    """Return an annotation for each failure of the run, and for each test with findings.
 
-    An annotation is an error if the run or the test fails because of it, else a warning.
+    The findings of a test are the problems that it asked for and that are no hits, for example. An annotation is an
+    error if the run or the test fails because of it, else a warning.
     """
     hints = list_hints(result)
     annotations = []
@@ -58,7 +59,10 @@ def list_annotations(result: RunResult) -> list[str]:
 
 
 def _locate_findings(result: RunResult) -> list[_LocatedFinding]:
-    """Return the findings with their places in the code. The misses of tests at the same line are grouped."""
+    """Return the findings with their locations in the code.
+
+    Similar misses of tests at the same line, such as the parameters of a test, become a single finding.
+    """
     rows_by_location: defaultdict[SourceLocation, list[ProblemRow]] = defaultdict(list)
     for row in result.rows:
         rows_by_location[_locate_row(result, row)].append(row)
@@ -68,6 +72,7 @@ def _locate_findings(result: RunResult) -> list[_LocatedFinding]:
             located_findings.append(_LocatedFinding(location, finding))
     for finding in list_findings(result, is_grouped=False):
         if finding.word in MISS_WORDS:
+            # The loop above has located all misses.
             continue
         # Unused entries have no test. They are shown only if they fail the run.
         if finding.test or finding.is_failure or finding.word == "UNTRACKED":
@@ -76,7 +81,7 @@ def _locate_findings(result: RunResult) -> list[_LocatedFinding]:
 
 
 def _locate_row(result: RunResult, row: ProblemRow) -> SourceLocation:
-    """Return the location of the first test whose line is known, else that of the first test."""
+    """Return the location of the first test of a problem whose line is known, else that of its first test."""
     if not row.tests:
         return _NOWHERE
     for test in row.tests:
@@ -87,8 +92,9 @@ def _locate_row(result: RunResult, row: ProblemRow) -> SourceLocation:
 
 
 def _locate_test(result: RunResult, test: str) -> SourceLocation:
-    """Return the location of a test. If its worker died, its file is known from its name, and its line is not."""
-    return result.test_places.get(test, SourceLocation(test.partition("::")[0]))
+    """Return the location of a test. If its worker died, only its file is known, from its node id: ``t.py::test_a``."""
+    test_file = test.partition("::")[0]
+    return result.test_places.get(test, SourceLocation(test_file))
 
 
 def _annotate(level: str, located_findings: Sequence[_LocatedFinding], room: int) -> list[str]:
@@ -97,13 +103,13 @@ def _annotate(level: str, located_findings: Sequence[_LocatedFinding], room: int
     :param level: ``"error"`` or ``"warning"``.
     :param room: the most annotations to return. The last annotation counts the locations that have no room.
     """
+    if room <= 0:
+        # GitHub would hide any further annotation.
+        return []
     findings_by_location: defaultdict[SourceLocation, list[Finding]] = defaultdict(list)
     for located in located_findings:
         findings_by_location[located.location].append(located.finding)
     locations = sorted(findings_by_location, key=lambda location: (location.path, location.line))
-    if room <= 0:
-        # GitHub would hide any further annotation.
-        return []
     shown_count = len(locations)
     if shown_count > room:
         # The last annotation is for the count.
@@ -120,6 +126,7 @@ def _annotate(level: str, located_findings: Sequence[_LocatedFinding], room: int
 
 
 def _format_annotation(level: str, location: SourceLocation, findings: Sequence[Finding]) -> str:
+    """Return the annotation of a location, with a line for each of its first findings."""
     lines = []
     for finding in findings[:_MAX_LISTED_FINDINGS]:
         lines.append(f"{finding.word} {finding.problem}: {finding.text}")
@@ -131,9 +138,10 @@ def _format_annotation(level: str, location: SourceLocation, findings: Sequence[
 
 
 def _format_command(level: str, lines: Sequence[str], location: SourceLocation = _NOWHERE, title: str = _TITLE) -> str:
-    """Return a line that GitHub reads as a command.
+    """Return a line that GitHub reads as a command: ``::error file=t.py,line=3,title=autotune cache::MISS …``.
 
-    :param lines: of the message; empty lines are left out.
+    :param level: ``"error"`` or ``"warning"``.
+    :param lines: the lines of the message. Empty lines are left out.
     """
     properties = []
     if location.path:
@@ -149,4 +157,5 @@ def _format_command(level: str, lines: Sequence[str], location: SourceLocation =
 
 
 def _encode_property(text: str) -> str:
+    """Return the text with percent-encodings of the characters that would end a property."""
     return to_one_line(text).replace("%", "%25").replace(":", "%3A").replace(",", "%2C")

@@ -1,4 +1,8 @@
-"""Hints: lines that tell the user how to mend the findings of a run. A hint has the options for the user to copy."""
+"""Hints: lines that tell the user how to mend the findings of a run. A hint has the options for the user to copy.
+
+An update is a run that tunes the problems which the loaded cache lacks, and writes them into it. Its options are, for
+example, ``--autotune-load=cache.textproto --autotune-update``. The result of a run has them as ``update_arguments``.
+"""
 
 from __future__ import annotations
 
@@ -14,12 +18,13 @@ from pytest_autotune.run.rows import ProblemRow
 
 def list_hints(result: RunResult) -> list[str]:
     """Return the hints, in the order in which the user should follow them; none if all is well."""
+    #: The rows that an update would cover in vain; they are among ``rows_to_update``.
     hypothesis_rows = result.hypothesis_rows
     hints = []
     needs_update = bool(result.rows_to_update)
     if len(hypothesis_rows) > MAX_SINGLE_ROWS:
         hints.append(_advise_on_hypothesis(hypothesis_rows))
-        # Hypothesis draws other problems in the next run, so only the rows of other tests need an update.
+        # Hypothesis draws other problems in the next run, so an update helps only the rows of other tests.
         needs_update = len(result.rows_to_update) > len(hypothesis_rows)
     hints += _list_update_hints(result, needs_update)
     hints += _list_bypass_hints(result)
@@ -28,6 +33,7 @@ def list_hints(result: RunResult) -> list[str]:
 
 
 def _advise_on_hypothesis(rows: Sequence[ProblemRow]) -> str:
+    """Return the hint for problems whose arguments Hypothesis draws anew in each run."""
     kernels = describe_kernels(_list_kernels(rows))
     return (
         f"Hypothesis draws {len(rows)} of these problems anew in each run, so no update covers them: fix its seed "
@@ -47,8 +53,8 @@ def _list_update_hints(result: RunResult, needs_update: bool) -> list[str]:
     """
     hints = []
     if result.request.update_arguments and (needs_update or _needs_other_update(result)):
-        place = _describe_update_devices(result)
-        hints.append(f"Re-run{place} with {result.request.update_arguments} to update the cache.")
+        on_devices = _describe_update_devices(result)
+        hints.append(f"Re-run{on_devices} with {result.request.update_arguments} to update the cache.")
     prune_arguments = _find_prune_arguments(result)
     if prune_arguments and result.unused_entries:
         hints.append(f"Run with {prune_arguments} to drop the unused entries, unless another suite uses them.")
@@ -61,7 +67,7 @@ def _is_dumped(result: RunResult) -> bool:
 
 
 def _needs_other_update(result: RunResult) -> bool:
-    """Whether an update helps although no row needs it."""
+    """Whether an update helps although all rows are covered: it renames entries, or fills an empty cache."""
     if _is_dumped(result):
         # This run has already written its entries.
         return False
@@ -75,26 +81,28 @@ def _needs_other_update(result: RunResult) -> bool:
 
 def _find_prune_arguments(result: RunResult) -> str:
     """Return the arguments that drop unused entries; empty if the run has no cache to update."""
-    update_arguments, dump = result.request.update_arguments, result.dump
-    # A run that dumps to a path that it does not load is updated by another dump, which drops no entries.
+    update_arguments = result.request.update_arguments
     if update_arguments.endswith("--autotune-update"):
         if len(result.loaded) > 1:
             # An update would drop only the unused entries of the cache that was loaded last.
             return "--autotune-report=r.json, then pytest-autotune prune --unused-in=r.json for each of these caches,"
         return f"{update_arguments}=prune"
+    # The update of any other run is another dump, and a dump to a path that is not loaded drops no entries.
+    dump = result.dump
     if dump is not None and (update_arguments or not dump.error):
         return f"--autotune-load={dump.path} --autotune-update=prune"
     return ""
 
 
 def _describe_update_devices(result: RunResult) -> str:
-    """Return the devices for which entries are missing, as words of a hint: `` on NVIDIA H200``; else an empty text.
+    """Return the devices on which an update should run, as words of a hint: `` on NVIDIA H200``.
 
-    The loaded caches have entries for other devices, so the user could run the update on one of those by mistake. An
-    update only writes entries for the device on which it runs.
+    The text is empty unless the loaded caches have entries for other devices. The user could then run the update on one
+    of those by mistake, and an update only writes entries for the device on which it runs.
     """
     devices = set()
     for tuner, device in result.rows_without_entries:
+        # Without entries for any other device, there is nothing to mix up.
         if result.devices_by_tuner.get(tuner):
             devices.add(str(device))
     for row in result.rows_to_update:
@@ -123,12 +131,17 @@ def _list_adapter_hints(result: RunResult) -> list[str]:
 
 
 def _advise_to_ignore(tuners: Iterable[str]) -> str:
+    """Return the end of a hint: ``or set autotune_ignore (ini) for cute:*, toy:* to go on without.``"""
     globs = ", ".join(f"{tuner}:*" for tuner in tuners)
     return f"or set autotune_ignore (ini) for {globs} to go on without."
 
 
 def _list_bypass_hints(result: RunResult) -> list[str]:
-    """Return what to do about problems that no update covers."""
+    """Return what to do about problems that no update covers.
+
+    Such a problem has no stable form (uncacheable), its search recorded nothing (unrecorded), or its kernel was tuned
+    without asking pytest-autotune (untracked).
+    """
     if not result.is_judged:
         # Without a loaded cache no problem was expected to be a hit.
         return []

@@ -49,7 +49,10 @@ def format_cell(text: str) -> str:
 
 
 def format_code(text: str, max_length: int = _MAX_LINE_LENGTH) -> str:
-    """Return text as a code span outside of tables; empty for blank text."""
+    """Return text as a code span outside of tables; empty for blank text.
+
+    If the text has backticks, Markdown needs more backticks around it: text with one backtick stands between two.
+    """
     text = to_one_line(text, max_length)
     if not text.strip():
         return ""
@@ -57,6 +60,7 @@ def format_code(text: str, max_length: int = _MAX_LINE_LENGTH) -> str:
     fence = longest_run + "`"
     padding = ""
     if text.startswith("`") or text.endswith("`"):
+        # A blank keeps the text's own backtick apart from the fence. Markdown does not show it.
         padding = " "
     return f"{fence}{padding}{text}{padding}{fence}"
 
@@ -95,7 +99,7 @@ class _Table:
     rows: Sequence[_Row]
 
     def list_lines(self) -> list[str]:
-        """Return the lines of the table; none if it has no rows."""
+        """Return the lines of the table, with a line about the rows that do not fit; none if it has no rows."""
         if not self.rows:
             return []
         lines = [
@@ -121,6 +125,22 @@ def _join_cells(cells: Sequence[str]) -> str:
 
 def _list_tables(result: RunResult) -> list[_Table]:
     """Return the tables in their order. Some may have no rows."""
+    changes_title = "Different from the loaded cache"
+    if result.dump is not None:
+        changes_title = "Different from what the file held"
+    change_rows = list(map(_build_change_row, result.changes.changes))
+    note_rows = [_Row([format_cell(note.text)]) for note in list_notes(result, verbosity=1)]
+    return [
+        *_list_finding_tables(result),
+        _Table(changes_title, ["", "problem", "choice", "time"], change_rows),
+        _build_cost_table("Time of tuning by kernel", list_kernel_costs(result)),
+        _build_cost_table("Time of tuning by test", list_test_costs(result)),
+        _Table("Notes", [""], note_rows),
+    ]
+
+
+def _list_finding_tables(result: RunResult) -> list[_Table]:
+    """Return a table for each title of findings, such as ``Not covered`` for all kinds of misses."""
     rows_by_title: defaultdict[str, list[_Row]] = defaultdict(list)
     for finding in list_findings(result):
         title = _TITLES.get(finding.word, finding.word.capitalize())
@@ -128,15 +148,6 @@ def _list_tables(result: RunResult) -> list[_Table]:
     tables = []
     for title, rows in rows_by_title.items():
         tables.append(_Table(title, ["", "test", "problem", "why"], rows))
-    title = "Different from the loaded cache"
-    if result.dump is not None:
-        title = "Different from what the file held"
-    change_rows = list(map(_build_change_row, result.changes.changes))
-    tables.append(_Table(title, ["", "problem", "choice", "time"], change_rows))
-    tables.append(_build_cost_table("Time of tuning by kernel", list_kernel_costs(result)))
-    tables.append(_build_cost_table("Time of tuning by test", list_test_costs(result)))
-    note_rows = [_Row([format_cell(note.text)]) for note in list_notes(result, verbosity=1)]
-    tables.append(_Table("Notes", [""], note_rows))
     return tables
 
 

@@ -42,6 +42,7 @@ def describe_problem(problem: Problem, label: str = "") -> str:
 
 def describe_choice(entry: Entry) -> str:
     """Return the choice of an entry: ``BLOCK=64, num_warps=4``, or what the entry has in place of a choice."""
+    # The winner is the choice or, for a tuner that keeps only times, the fastest candidate.
     winner = find_winner(entry)
     if winner is not None:
         text = winner.display_text or "-"
@@ -71,33 +72,42 @@ def describe_change(change: Change) -> tuple[str, str]:
     """
     # A new entry has no old side, and a removed entry has no new side. The same entry then stands on both sides, so its
     # fingerprint shows no change, and its time is written once.
-    old, new = change.old or change.entry, change.new or change.entry
-    choices = _describe_choices(old, new)
-    fingerprints = describe_changes(old.fingerprint, new.fingerprint, [*old.digests, *new.digests])
-    return join_nonempty("; ", choices, fingerprints), join_with_arrow(describe_time(old), describe_time(new))
+    old = change.old or change.entry
+    new = change.new or change.entry
+    choice_change = _describe_choices(old, new)
+    fingerprint_change = describe_changes(old.fingerprint, new.fingerprint, [*old.digests, *new.digests])
+    time_change = join_with_arrow(describe_time(old), describe_time(new))
+    return join_nonempty("; ", choice_change, fingerprint_change), time_change
 
 
 def _describe_choices(old: Entry, new: Entry) -> str:
-    """Return the changed params of two choices. If a side has no params, return what it has in place of them."""
+    """Return how a choice changed: ``BLOCK 32 -> 64``. The same entry on both sides gives the choice alone.
+
+    If a choice has no params, the text has both choices: ``every candidate failed -> BLOCK=64``.
+    """
     if old is new:
         return describe_choice(new)
-    old_winner, new_winner = find_winner(old), find_winner(new)
+    old_winner = find_winner(old)
+    new_winner = find_winner(new)
     if old_winner is None or new_winner is None or not old_winner.params or not new_winner.params:
         return join_with_arrow(describe_choice(old), describe_choice(new))
-    return _describe_changed_params(_build_texts(old_winner), _build_texts(new_winner))
+    return _describe_changed_params(_map_params(old_winner), _map_params(new_winner))
 
 
-def _build_texts(candidate: Candidate) -> dict[str, str]:
-    """Return the name of each param -> its value as text."""
+def _map_params(candidate: Candidate) -> dict[str, str]:
+    """Return name of a param -> its value as text: ``{"BLOCK": "64", "num_warps": "4"}``."""
     return {value.name: value.display_text for value in candidate.params}
 
 
 def _describe_changed_params(old_texts: Mapping[str, str], new_texts: Mapping[str, str]) -> str:
     """Return the params that differ: ``BLOCK 32 -> 64, stages - -> 2``; empty if all are equal."""
     changes = []
+    # Each name once: the params of the new choice, then those that only the old choice has.
     for name in dict.fromkeys([*new_texts, *old_texts]):
+        old_text = old_texts.get(name, "-")
+        new_text = new_texts.get(name, "-")
         if old_texts.get(name) != new_texts.get(name):
-            changes.append(f"{name} {old_texts.get(name, '-')} -> {new_texts.get(name, '-')}")
+            changes.append(f"{name} {old_text} -> {new_text}")
     return ", ".join(changes)
 
 

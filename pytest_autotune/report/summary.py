@@ -1,4 +1,8 @@
-"""The section ``autotune cache`` of the terminal's summary, as lines: findings, notes, counts, errors and hints.
+"""The section ``autotune cache`` of the terminal's summary, as lines.
+
+The section has findings (``MISS t.py::test_a - toy:lib.k (N=2): no entry``), notes, counts (``3 hits, 1 miss``) with
+the state of the dump, errors, hints and the gates that judged nothing, in this order. A mode, such as
+``--autotune-verify``, adds lines of its own. The verbosity is pytest's: 0 by default, -1 for ``-q``, 1 for ``-v``.
 
 :mod:`pytest_autotune.plugin.reports` prints the lines. Reports that are files use the notes and the counts, too.
 """
@@ -55,17 +59,18 @@ def render_section(result: RunResult, verbosity: int) -> list[Line]:
     Findings that fail the gate are shown at every verbosity.
     """
     lines = _list_finding_lines(_select_findings(result, verbosity), verbosity)
-    if verbosity < -1:
+    if verbosity <= -2:
         if result.gate.failure:
+            # They may name the cause, such as a tuner without an adapter.
             lines += list_warnings(result)
         return lines + _list_error_lines(result)
-    has_counts = verbosity >= 0 or _needs_attention(result)
+    shows_counts = verbosity >= 0 or _needs_attention(result)
     lines += list_notes(result, verbosity)
-    lines += list_count_lines(result, has_counts=has_counts)
+    lines += list_count_lines(result, has_counts=shows_counts)
     if verbosity >= 0:
         lines += _list_lines_after_counts(result)
     lines += _list_error_lines(result)
-    if has_counts:
+    if shows_counts:
         lines += map(Line, list_hints(result))
     for gate in (result.gate, *result.gates_of_modes):
         if gate.skip_reason:
@@ -78,14 +83,14 @@ def _select_findings(result: RunResult, verbosity: int) -> list[Finding]:
     findings = list_findings(result, is_grouped=verbosity <= 0)
     if verbosity >= 0:
         return findings
-    for gate in (result.gate, *result.gates_of_modes):
-        if gate.failure:
-            return [finding for finding in findings if finding.is_failure]
+    gates = (result.gate, *result.gates_of_modes)
+    if any(gate.failure for gate in gates):
+        return [finding for finding in findings if finding.is_failure]
     return []
 
 
 def _needs_attention(result: RunResult) -> bool:
-    """Whether a run is not all well, so that even ``-q`` shows its counts."""
+    """Whether a user should look at something in the run, so that even ``-q`` shows its counts."""
     if result.miss_count or result.unused_entries or result.gate.failure or result.counts["unrecorded"]:
         return True
     if result.collected.unhooked or result.collected.notes:
@@ -95,7 +100,10 @@ def _needs_attention(result: RunResult) -> bool:
 
 
 def _list_finding_lines(findings: Sequence[Finding], verbosity: int) -> list[Line]:
-    """Return a line for each finding, ordered by word, and a line that counts the hidden findings of each word."""
+    """Return a line for each finding, ordered by word, and a line for the findings of a word that are not shown.
+
+    Example of the second line: ``(2 more misses hidden.  Use -v to show all.)``.
+    """
     findings_by_word: defaultdict[str, list[Finding]] = defaultdict(list)
     for finding in findings:
         findings_by_word[finding.word].append(finding)
@@ -111,8 +119,8 @@ def _list_finding_lines(findings: Sequence[Finding], verbosity: int) -> list[Lin
             lines.append(Line(f" {finding}", word, color))
         hidden_count = count_problems(word_findings[shown_count:])
         if hidden_count:
-            rows = describe_row_count(hidden_count, word, "more ")
-            lines.append(Line(f"({rows} hidden.  Use -v to show all.)"))
+            more_rows = describe_row_count(hidden_count, word, "more ")
+            lines.append(Line(f"({more_rows} hidden.  Use -v to show all.)"))
     return lines
 
 
@@ -151,19 +159,29 @@ def list_notes(result: RunResult, verbosity: int) -> list[Line]:
         notes.append(Line(f"the cache took no part: {result.no_part_reason} (?optional)", color="yellow"))
     if verbosity >= 0:
         notes += _list_entry_notes(result)
+    notes += _list_unasked_notes(result, verbosity)
+    if verbosity >= 0:
+        for section in result.sections:
+            notes += map(Line, section.notes)
+    return notes
+
+
+def _list_unasked_notes(result: RunResult, verbosity: int) -> list[Line]:
+    """Return a note if the run cannot tell which entries are unused, because some tests may not have asked for theirs.
+
+    In a run that prunes, the user expects that unused entries are removed. In other runs, only ``-v`` shows the note.
+    """
     reason = result.collected.unasked_reason
-    if reason and result.request.plan.prunes:
+    if not reason:
+        return []
+    if result.request.plan.prunes:
         event = "nothing was pruned"
         if result.collected.incomplete_reason:
             event = "nothing was pruned, the run was not complete"
-        notes.append(Line(f"{event}: {reason}", color="yellow"))
-    elif reason and verbosity > 0 and (result.loaded or result.dump):
-        notes.append(Line(f"unused entries not checked: {reason}"))
-    if verbosity >= 0:
-        for section in result.sections:
-            for note in section.notes:
-                notes.append(Line(note))
-    return notes
+        return [Line(f"{event}: {reason}", color="yellow")]
+    if verbosity > 0 and (result.loaded or result.dump):
+        return [Line(f"unused entries not checked: {reason}")]
+    return []
 
 
 def list_warnings(result: RunResult) -> list[Line]:
@@ -177,6 +195,7 @@ def list_warnings(result: RunResult) -> list[Line]:
 
 
 def _list_crashes(result: RunResult) -> list[Line]:
+    """Return a note for each xdist worker that crashed."""
     consequence = "its last test may be missing here"
     if result.dump is not None:
         consequence = "every tuning that it had finished was kept"
@@ -189,16 +208,19 @@ def _list_crashes(result: RunResult) -> list[Line]:
 def _list_entry_notes(result: RunResult) -> list[Line]:
     """Return the notes about entries of other versions, names or devices, and about entries that a dump leaves out."""
     notes = []
-    hints = ""
+    mode_hints = ""
     if result.request.mode_hints:
-        hints = f" ({'; '.join(result.request.mode_hints)})"
-    for (tuned_version, version), hits in result.other_version_counts.items():
-        notes.append(Line(f"{describe_count(hits, 'hit')}, tuned with {tuned_version}; this run has {version}{hints}"))
-    advice = ""
+        mode_hints = f" ({'; '.join(result.request.mode_hints)})"
+    for (tuned_version, version), hit_count in result.other_version_counts.items():
+        hits = describe_count(hit_count, "hit")
+        notes.append(Line(f"{hits}, tuned with {tuned_version}; this run has {version}{mode_hints}"))
+    rename_advice = ""
     if result.collected.unasked_reason:
-        advice = "; an update of a complete run renames the entries"
-    for (old_name, new_name), hits in result.rename_counts.items():
-        notes.append(Line(f"{describe_count(hits, 'hit')} of {new_name} moved from {old_name}{advice}"))
+        # A test that did not run may still ask for the old name, so this run renames nothing.
+        rename_advice = "; an update of a complete run renames the entries"
+    for (old_name, new_name), hit_count in result.rename_counts.items():
+        hits = describe_count(hit_count, "hit")
+        notes.append(Line(f"{hits} of {new_name} moved from {old_name}{rename_advice}"))
     for device, entry_device in result.alias_counts:
         notes.append(Line(f"{device} used entries of {entry_device} (autotune_device_alias)"))
     if result.left_out_entries and result.dump is not None:
@@ -209,7 +231,7 @@ def _list_entry_notes(result: RunResult) -> list[Line]:
 
 
 def _describe_devices_left_out(result: RunResult) -> str:
-    """Return how many loaded entries of each device the dump leaves out."""
+    """Return how many loaded entries of each device the dump leaves out: ``4 for NVIDIA A100; 2 for NVIDIA H200``."""
     counts: Counter[str] = Counter()
     for entry in result.left_out_entries:
         counts[str(entry.problem.device)] += 1
@@ -217,25 +239,27 @@ def _describe_devices_left_out(result: RunResult) -> str:
 
 
 def list_count_lines(result: RunResult, *, has_counts: bool = True) -> list[Line]:
-    """Return the counts and the state of the dump, on the same line unless the user must do something for the dump.
+    """Return the counts and the state of the dump: ``3 hits; 1 tuned; 4 entries written to cache.textproto``.
 
-    If modes replace the counts, return their lines.
+    Both stand on the same line, unless the user must do something for the dump. If modes replace the counts, return
+    their lines.
 
     :param has_counts: False leaves the counts out.
     """
     mode_lines = _list_lines_for_counts(result)
     if mode_lines is not None:
         return mode_lines
-    counts = color = ""
+    counts = ""
+    counts_color = ""
     if has_counts:
         counts = _describe_counts(result)
     if counts:
-        color = _choose_counts_color(result)
-    state = _describe_dump_state(result)
-    if state.needs_action:
-        lines = [Line(counts, color=color), Line(state.text, color="yellow")]
+        counts_color = _choose_counts_color(result)
+    dump_state = _describe_dump_state(result)
+    if dump_state.needs_action:
+        lines = [Line(counts, color=counts_color), Line(dump_state.text, color="yellow")]
     else:
-        lines = [Line(join_nonempty("; ", counts, state.text), color=color)]
+        lines = [Line(join_nonempty("; ", counts, dump_state.text), color=counts_color)]
     return [line for line in lines if line.text]
 
 
@@ -245,7 +269,7 @@ def join_count_lines(result: RunResult) -> str:
 
 
 def _list_lines_for_counts(result: RunResult) -> list[Line] | None:
-    """Return the lines of the modes that replace the counts; None if no mode does."""
+    """Return the lines of the modes that replace the counts, such as ``--autotune-sweep``; None if no mode does."""
     sections = [section for section in result.sections if section.stands_for_counts]
     if not sections:
         return None
@@ -261,6 +285,7 @@ def _list_lines_for_counts(result: RunResult) -> list[Line] | None:
 
 
 def _choose_counts_color(result: RunResult) -> str:
+    """Return the color of the counts; empty if the run compared nothing with a cache."""
     if not result.is_judged or not result.problem_count:
         return ""
     if result.failures:
@@ -271,29 +296,36 @@ def _choose_counts_color(result: RunResult) -> str:
 
 
 def _describe_counts(result: RunResult) -> str:
-    counts = result.counts
-    tuned = _list_tuned_counts(result, counts)
+    """Return the numbers of problems: ``3 hits, 1 miss; 1 tuned in 0.2s``."""
     if not result.is_judged:
-        texts = [*tuned, *_list_counts(counts, "uncacheable", "untracked")]
-        if not result.problem_count and result.dump is not None:
-            texts.append(_explain_no_lookups(result))
-        return ", ".join(texts)
+        return _describe_counts_without_load(result)
     if not result.problem_count:
-        text = _explain_no_lookups(result)
+        no_lookups = _explain_no_lookups(result)
         if result.loaded_entry_count:
-            text += f"; {describe_count(result.loaded_entry_count, 'entry')} loaded for nothing"
-        return text
+            no_lookups += f"; {describe_count(result.loaded_entry_count, 'entry')} loaded for nothing"
+        return no_lookups
+    counts = result.counts
     outcomes = []
     for outcome in _OUTCOMES:
         # "0 hits" tells that the caches were of no use.
         if counts[outcome] or outcome == "hit":
             outcomes.append(describe_row_count(counts[outcome], outcome.upper()))
     outcomes += _list_counts(counts, "untracked", "unused")
+    tuned = _list_tuned_counts(result, counts)
     fallbacks = _list_counts(counts, "fallback")
     saved = ""
     if result.saved_seconds >= _LEAST_SAVED_SECONDS:
         saved = f"about {result.saved_seconds:.1f}s of tuning saved"
     return join_nonempty("; ", ", ".join(outcomes), ", ".join(tuned), *fallbacks, saved)
+
+
+def _describe_counts_without_load(result: RunResult) -> str:
+    """Return the numbers of problems of a run that loaded nothing, so that no problem was a hit or a miss."""
+    texts = _list_tuned_counts(result, result.counts)
+    texts += _list_counts(result.counts, "uncacheable", "untracked")
+    if not result.problem_count and result.dump is not None:
+        texts.append(_explain_no_lookups(result))
+    return ", ".join(texts)
 
 
 def _list_counts(counts: Mapping[str, int], *names: str) -> list[str]:
@@ -306,12 +338,12 @@ def _list_counts(counts: Mapping[str, int], *names: str) -> list[str]:
 
 
 def _list_tuned_counts(result: RunResult, counts: Mapping[str, int]) -> list[str]:
-    """Return how many problems were tuned, with the time of it, and how many could not be."""
+    """Return how many problems were tuned, and how many could not be: ``["3 tuned in 0.5s", "1 cannot be tuned"]``."""
     texts = []
     if counts["tuned"]:
         number = str(counts["tuned"])
         if not result.is_judged:
-            # No outcome stands before it that would tell the unit.
+            # No count of hits stands in front of the number, which would tell that it counts problems.
             number = describe_count(counts["tuned"], "problem")
         text = f"{number} tuned"
         if result.tuning_seconds:
@@ -346,6 +378,7 @@ class _DumpState:
 
 
 def _describe_dump_state(result: RunResult) -> _DumpState:
+    """Return whether the dump was written, as in ``4 entries written to cache.textproto``, or why it was not."""
     dump = result.dump
     if dump is None or dump.error:
         return _DumpState()
@@ -362,6 +395,7 @@ def _describe_dump_state(result: RunResult) -> _DumpState:
 
 
 def _explain_unwritten_dump(result: RunResult, dump: DumpOutcome) -> str:
+    """Return why no dump was written: ``nothing was tuned: cache.textproto was not written``."""
     verb = "tuned"
     if result.problem_count or result.collected.unhooked:
         # Kernels were tuned then, although the session recorded no result.

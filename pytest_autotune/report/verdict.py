@@ -35,6 +35,7 @@ def build_verdict(result: RunResult) -> RunVerdict:
         return RunVerdict("failed", "; ".join(result.failures))
     # The purpose of a run that writes a dump is the dump. Its counts say more than a gate that judged nothing.
     has_written_dump = result.dump is not None and bool(result.dump.written_to)
+    # A gate has a skip reason if it judged nothing.
     skip_reasons = [gate.skip_reason for gate in (gate, *result.gates_of_modes) if gate.skip_reason]
     if skip_reasons and not has_written_dump:
         return RunVerdict("unjudged", "; ".join(skip_reasons))
@@ -42,6 +43,7 @@ def build_verdict(result: RunResult) -> RunVerdict:
     if has_judged_misses:
         return RunVerdict("passed", f"within the limit of {gate.limit} misses")
     counts = join_count_lines(result) or NO_LOOKUPS
+    # The rows to update are the problems that an update would tune and write.
     if result.rows and not result.rows_to_update:
         return RunVerdict("passed", counts)
     return RunVerdict("unjudged", counts)
@@ -54,13 +56,14 @@ def list_facts(result: RunResult) -> list[tuple[str, str]]:
         facts.append(("Device", str(device)))
     for path, entry_count in result.loaded:
         facts.append(("Loaded", f"{path} ({describe_count(entry_count, 'entry')})"))
-    dump, merged = result.dump, result.merged
-    if dump is not None and dump.written_to:
-        counts = describe_count(len(merged.cache.entries), "entry")
-        if merged.counts_text:
-            counts += f": {merged.counts_text}"
-        facts.append(("Written", f"{dump.written_to} ({counts})"))
-    for versions in sorted(set(result.collected.versions.values()), key=str):
+    if result.dump is not None and result.dump.written_to:
+        counts = describe_count(len(result.merged.cache.entries), "entry")
+        if result.merged.counts_text:
+            # The numbers of changed entries: 2 added, 1 changed.
+            counts += f": {result.merged.counts_text}"
+        facts.append(("Written", f"{result.dump.written_to} ({counts})"))
+    distinct_versions = set(result.collected.versions.values())
+    for versions in sorted(distinct_versions, key=str):
         if versions:
             facts.append(("Versions", str(versions)))
     for section in result.sections:

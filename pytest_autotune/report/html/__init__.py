@@ -71,12 +71,13 @@ def _compute_digest(text: str) -> str:
 
 
 def build_page_data(result: RunResult) -> dict[str, Any]:
-    """Return the data of the page: the JSON report, and words of the other renderers.
+    """Return the data of the page, which ``page.js`` reads: the JSON report, and words of the other renderers.
 
     The data is smaller than the JSON report: candidates are encoded, and fields that the page does not show are absent.
     """
     report = to_mapping(result)
     encoder = _CandidateEncoder()
+    # The report has a lookup for each row of the result, and a change for each change, in the same order.
     for lookup, row in zip(report["lookups"], result.rows, strict=True):
         lookup.update(_describe_row(result, row))
         # The candidates are encoded before the choice, so the numbers of their params follow the list of candidates.
@@ -122,7 +123,7 @@ class _CandidateEncoder:
 
 
 def _describe_row(result: RunResult, row: ProblemRow) -> dict[str, Any]:
-    """Return the fields of a problem that are not in the JSON report, and its key in words.
+    """Return the fields of a problem that the page has and the JSON report has not, and its key in words.
 
     - ``mode_word``: the first word that a mode has for the problem, such as ``slower``. The page counts and filters by
       it.
