@@ -41,7 +41,10 @@ from pytest_autotune.tuners.source.libraries import Libraries, is_library_code
 from pytest_autotune.tuners.source.module_text import check_module_not_edited, read_imported_modules
 from pytest_autotune.tuners.source.source_digest import (
     DigestedSource,
+    combine_sources,
     digest,
+    read_code_in_objects,
+    read_code_in_values,
     read_method_source,
     read_source,
     stable_value,
@@ -96,8 +99,8 @@ _sources = _KeptSources()
 def list_sources(source: object, *callbacks: object) -> tuple[object, ...]:
     """Return the objects whose source a choice depends on: the argument ``source=``, else the callbacks.
 
-    A lambda is replaced by the user's functions that it calls, because each test of a problem writes its own lambda. A
-    lambda that calls no such function stays itself.
+    A lambda is replaced by the user's functions that it calls and by the code that it reaches through objects, because
+    each test of a problem writes its own lambda. A lambda that calls no such function stays itself.
 
     :param source: the argument ``source=``; None if the user did not pass it.
     """
@@ -115,6 +118,9 @@ def list_sources(source: object, *callbacks: object) -> tuple[object, ...]:
         if function.__name__ == "<lambda>":
             try:
                 called = _list_called_functions(function)
+                code_in_objects = read_code_in_objects(function)
+                if called and code_in_objects is not None:
+                    called = (*called, code_in_objects)
             except Exception:
                 # An object that the lambda names has raised the error. The lambda stays its own source: the digest of
                 # the lambda meets the same error, and there the error is reported.
@@ -184,6 +190,8 @@ def read_source_argument(source: object) -> DigestedSource | None:
     :raises TypeError: if the argument has no source.
     :raises NoDigestError: if the source was edited after its import, or reading it fails.
     """
+    if is_instance(source, DigestedSource):
+        return source
     if is_instance(source, str):
         return _build_text_source("text", str.__str__(source))
     if is_instance(source, Path):
@@ -198,15 +206,43 @@ def read_source_argument(source: object) -> DigestedSource | None:
         # Not repr(): it may run code of the user.
         kind = class_name(type(source))
         raise TypeError(f"source= takes functions, texts, paths and Python modules, not a {kind}")
-    kept_source = None
-    if owner is None:
-        kept_source = _sources.find(kernel, cls)
+    kernel_source = _read_kernel(kernel, cls, owner)
+    arguments = _list_arguments(source)
+    if kernel_source is None or not arguments:
+        return kernel_source
+    with uncacheable_errors():
+        code_in_arguments = read_code_in_values(arguments, python_function(kernel))
+    if code_in_arguments is None:
+        return kernel_source
+    return combine_sources([kernel_source, code_in_arguments])
+
+
+def _read_kernel(kernel: object, cls: type, owner: object) -> DigestedSource | None:
+    """Return the source of a function, a method or a module; None if it cannot be read.
+
+    The source is read again only if a value that it was computed from has changed.
+
+    :param cls: the class of the object that a method is called with; ``_NO_CLASS`` for a function or module.
+    :param owner: the object, if it stores attributes; else None. Another object may store others, so no source is kept.
+    """
+    if owner is not None:
+        return _read_or_none(kernel, cls, owner)
+    kept_source = _sources.find(kernel, cls)
     if kept_source is not None and kept_source.used_values is not None and kept_source.used_values.still_hold():
         return kept_source
-    current_source = _read_or_none(kernel, cls, owner)
-    if current_source is not None and owner is None:
+    current_source = _read_or_none(kernel, cls, owner=None)
+    if current_source is not None:
         _sources.keep(kernel, cls, current_source)
     return current_source
+
+
+def _list_arguments(source: object) -> list[object]:
+    """Return the arguments of a ``partial``, or of several; none for other sources."""
+    arguments: list[object] = []
+    while is_instance(source, partial):
+        arguments += [*source.args, *dict(sorted(source.keywords.items())).values()]
+        source = source.func
+    return arguments
 
 
 def _build_text_source(name: str, text: str) -> DigestedSource:

@@ -26,6 +26,8 @@ _PROXY_MODULES = frozenset({"_wrappers", "wrapt._wrappers", "wrapt.wrappers"})
 _HEAP_TYPE = 1 << 9
 #: The attributes that Python gives to every function, such as ``__module__``.
 _OF_FUNCTIONS = frozenset(dir(FunctionType))
+#: The kinds of methods that a class stores. An attribute of the object itself comes before them.
+_METHODS = frozenset({FunctionType, staticmethod, classmethod})
 #: The default of :func:`read_stored` if a caller must tell a missing attribute from None.
 MISSING = object()
 
@@ -181,6 +183,21 @@ def list_stored_attributes(value: object) -> list[tuple[str, object]]:
         if attribute is not MISSING:
             attributes.append((name, attribute))
     return attributes
+
+
+def find_object_attribute(value: object, name: str) -> Any:
+    """Return an attribute that an object itself stores, as :func:`list_stored_attributes` has it; else ``MISSING``.
+
+    A property comes before a stored attribute. The value that a ``cached_property`` stored is left out: the object has
+    it only after the first look-up.
+    """
+    in_class = find_in_class(type(value), name, MISSING)
+    if type(in_class) is MemberDescriptorType:
+        return read_stored(value, name, MISSING)
+    is_computed = in_class is not MISSING and find_owner(type(in_class), "__get__") is not None
+    if is_computed and not has_type(in_class, _METHODS):
+        return MISSING
+    return own_attributes(value).get(name, MISSING)
 
 
 def list_items(value: Sequence[object]) -> list[object]:

@@ -10,6 +10,7 @@ import enum
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ContextDecorator
+from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
 from functools import partial
@@ -24,6 +25,7 @@ from pytest_autotune.tuners.source.attributes import (
     class_mro,
     class_name,
     find_in_class,
+    find_object_attribute,
     find_owner,
     is_dataclass_instance,
     is_frozen,
@@ -78,13 +80,34 @@ from pytest_autotune.tuners.source.values import (
 )
 
 DIGEST_LENGTH = 12
-#: Stands among the names of members for all members of a class: the method does more with its object than name members.
-_WHOLE_OBJECT = "*"
+#: A dotted name, as its parts.
+_Name = tuple[str, ...]
+#: The dotted name that code takes from an object that it uses as a whole, as in ``helper(obj)`` and ``obj[0]``.
+_WHOLE_OBJECT: _Name = ()
+#: A digest follows at most so many uses of objects that lead to each other.
+_MAX_USES = 1000
 
 
 def digest(text: str) -> str:
     """Return a short digest of text, as fingerprints hold it."""
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:DIGEST_LENGTH]
+
+
+@dataclass(frozen=True)
+class _ObjectUse:
+    """A dotted name that code takes from an object: ``("sub", "launch")`` for ``obj.sub.launch()``.
+
+    :param owner: the object; None if only its class is known.
+    :param name: empty if the code uses the object as a whole, as in ``helper(obj)`` and ``obj[0]``.
+    """
+
+    owner: object
+    cls: type
+    name: _Name
+
+    def __post_init__(self) -> None:
+        # obj.__class__.launch is obj.launch.
+        object.__setattr__(self, "name", tuple(part for part in self.name if part != "__class__"))
 
 
 class CodeDigests:
@@ -108,6 +131,11 @@ class CodeDigests:
         self._read_objects: list[object] = []
         #: The ids of the objects that are being described now.
         self._open_objects: set[int] = set()
+        self._open_callables: set[int] = set()
+        #: The ids of the functions, classes and objects of the methods that are being digested now.
+        self._open_methods: set[tuple[int, int, int]] = set()
+        #: See :meth:`_list_bases_of_user`.
+        self._bases_of_user_by_id: dict[int, list[type]] = {}
         self.libraries = Libraries(root)
         #: The name of each function, class and constant, with a digest of it without the code that it uses.
         self.parts: dict[str, str] = {}
@@ -155,7 +183,7 @@ class CodeDigests:
         lines += self._describe_used_values(function, source, own_cells)
         lines += self._describe_imports(function, source)
         lines += self._describe_assigned(function, source)
-        fixed_lines = [*self._describe_defaults(function, source.names), *list_compiled_options(layers)]
+        fixed_lines = [*self._describe_defaults(function, source), *list_compiled_options(layers)]
         lines += fixed_lines
         # The part of this function lacks the values and functions that the function uses. These are parts themselves.
         self._note_part(function.__qualname__, "\n".join([lines[0], *fixed_lines]))
@@ -174,15 +202,16 @@ class CodeDigests:
         is_library_function = self.libraries.has_file(function.__code__.co_filename)
         lines = []
         for name, value in list_used_values(function, source.names, self._ignored):
-            if not is_code(value) and not self._counts_plain_value(function, name, own_cells):
-                continue
-            text = self._describe_used_value(function, name, value, is_library_function)
-            if text is None:
-                continue
-            lines.append(f"{name}: {text}")
-            # A function or class of the user is a part under its own name.
-            if not is_code(value) or self._is_from_library(value):
-                self._note_part(name, text)
+            text = None
+            if is_code(value) or self._counts_plain_value(function, name, own_cells):
+                text = self._describe_used_value(function, name, value, is_library_function)
+                # A function or class of the user is a part under its own name.
+                if text is not None and (not is_code(value) or self._is_from_library(value)):
+                    self._note_part(name, text)
+            if text is None and not is_code(value):
+                text = self.describe_code_in(value, _list_names_below(name, source.whole_names))
+            if text is not None:
+                lines.append(f"{name}: {text}")
         return lines
 
     def _counts_plain_value(self, function: FunctionType, name: str, own_cells: bool) -> bool:
@@ -230,7 +259,7 @@ class CodeDigests:
 
         They have its first value. The value itself is left out, because it may have changed since then.
         """
-        self.assigned.add(function, source.assigned, source.assigned_in_class)
+        self.assigned.add(function, source.assigned, source.assigned_in_class, source.assigned_attributes)
         lines = []
         for *owners, name in source.assigned:
             scope = find_scope(function, owners)
@@ -244,45 +273,194 @@ class CodeDigests:
                     self._note_part(name, text)
         return lines
 
-    def _describe_defaults(self, function: FunctionType, names: tuple[tuple[str, ...], ...]) -> Iterator[str]:
+    def _describe_defaults(self, function: FunctionType, source: FunctionText) -> Iterator[str]:
+        """Yield a line for each default that counts, or that leads to code of the user."""
         for name, value in list_defaults(function):
-            if self._carried or is_code(value):
-                text = self._describe(value, find_path(value, names) or name) or self._describe_with_gaps(value)
+            counts = self._carried or is_code(value)
+            text = None
+            if counts:
+                text = self._describe(value, find_path(value, source.names) or name) or self._describe_with_gaps(value)
+            if text is None and not is_code(value):
+                text = self.describe_code_in(value, _list_names_below(name, source.whole_names))
+            if counts or text is not None:
                 yield f"default {name}: {text}"
 
-    def digest_method(self, method: object, cls: type) -> str:
-        """Return the digest of a method, with the members of the class that the method reaches through its object.
+    # Methods, and the objects that code takes members from.
+
+    def digest_method(self, method: object, cls: type, owner: object = None) -> str:
+        """Return the digest of a method, with the members that the method reaches through its object.
 
         :param cls: the class of the object that the method is called with.
+        :param owner: the object; None if it stores nothing.
         """
-        lines = [self.digest_function(method)]
-        # super() may reach the methods of the classes above, so each class that has a member counts.
-        bases_of_user = [base for base in class_mro(cls) if not self.libraries.has_code(base)]
-        for base in bases_of_user:
-            self.used_values.add_class(base)
-        seen: set[str] = set()
-        pending = self._list_members(method)
-        while pending:
-            name = pending.pop(0)
-            if name in seen:
-                continue
-            seen.add(name)
-            if name == _WHOLE_OBJECT:
-                lines.append(self.digest_class(cls))
-                continue
-            for base in bases_of_user:
-                member_lines, further_names = self._describe_member(base, name)
-                lines += member_lines
-                pending += further_names
+        key = id(python_function(method)), id(cls), id(owner)
+        if key in self._open_methods:
+            return f"recursive method of {class_name(cls)}"
+        self._open_methods.add(key)
+        try:
+            lines = [self.digest_function(method)]
+            uses = [_ObjectUse(owner, cls, name) for name in self._list_members(method)]
+            # super() may reach the methods of the classes above, so each class that has a member counts.
+            self._list_bases_of_user(cls)
+            lines += self._describe_uses(uses)
+        finally:
+            self._open_methods.discard(key)
         if len(lines) == 1:
             return lines[0]
         return digest("\n".join(lines))
 
-    def _describe_member(self, base: type, name: str) -> tuple[list[str], list[str]]:
-        """Return the lines of a member of one class, and the names that its functions take from their object.
+    def describe_objects(self, function: FunctionType) -> list[str]:
+        """Return a text for each object that a function names, if the function reaches code of the user through it.
+
+        The texts lack the names, so functions that use the same code have the same texts.
+        """
+        source = read_function(function)
+        self.used_values.add_function(function, function, source.names)
+        texts = []
+        for name, value in [*list_used_values(function, source.names, self._ignored), *list_defaults(function)]:
+            if is_code(value):
+                continue
+            text = self.describe_code_in(value, _list_names_below(name, source.whole_names))
+            if text is not None:
+                texts.append(text)
+        return sorted(texts)
+
+    def describe_code_in(self, value: object, names: Iterable[_Name] = (_WHOLE_OBJECT,)) -> str | None:
+        """Return the text of the user's code that a function reaches through a value; None if there is none.
+
+        The data in the value are left out.
+
+        :param names: the dotted names that the function takes from the value: ``("sub", "launch")`` for
+            ``value.sub.launch()``. By default, the function uses the value as a whole.
+        """
+        value = unwrapped(value)
+        if is_code(value):
+            return self._describe_stored(value, "")
+        if is_instance(value, (MethodType, BuiltinMethodType)):
+            text = self._describe_bound_method(value, "")
+            if text is None and is_instance(value, MethodType):
+                text = self.describe_code_in(value.__func__)
+            return text
+        texts: list[str] = []
+        if self._is_object_of_user(value):
+            lines = self._describe_uses([_ObjectUse(value, type(value), name) for name in names])
+            if lines:
+                texts.append(digest("\n".join(lines)))
+        for item in _list_parts(value):
+            item_text = self.describe_code_in(item)
+            if item_text is not None:
+                texts.append(item_text)
+        if not texts:
+            return None
+        return ", ".join(texts)
+
+    def _describe_uses(self, uses: Sequence[_ObjectUse]) -> list[str]:
+        """Return a line for each piece of the user's code that other code reaches through objects.
+
+        :param uses: the uses of objects in that code. The members that they lead to may use further objects.
+        """
+        # A dict, because two objects may lead to the same code.
+        lines: dict[str, None] = {}
+        seen: set[tuple[int, int, _Name]] = set()
+        pending = list(uses)
+        while pending and len(seen) < _MAX_USES:
+            use = pending.pop(0)
+            key = id(use.owner), id(use.cls), use.name
+            if key in seen:
+                continue
+            seen.add(key)
+            if use.name == _WHOLE_OBJECT:
+                use_lines, further_uses = self._describe_whole_object(use)
+            else:
+                use_lines, further_uses = self._describe_member_use(use)
+            lines.update(dict.fromkeys(use_lines))
+            pending += further_uses
+        return list(lines)
+
+    def _describe_whole_object(self, use: _ObjectUse) -> tuple[list[str], list[_ObjectUse]]:
+        """Return the lines of an object that code uses as a whole, and the uses of the objects that it stores.
+
+        Nothing tells which members the code uses, so all of the class and of the stored code count.
+        """
+        lines = [self.digest_class(use.cls)]
+        # The digest of an enum has all of its members.
+        if use.owner is None or is_instance(use.owner, enum.Enum):
+            return lines, []
+        lines += self.describe_stored_code(use.owner)
+        return lines, self._list_stored_objects(use.owner)
+
+    def _list_stored_objects(self, owner: object) -> list[_ObjectUse]:
+        """Return the objects of the user that an object stores, besides those that can be called."""
+        self.used_values.add_object(owner, names=None)
+        uses = []
+        for name, attribute in list_stored_attributes(owner):
+            if self._ignored.has_object_attribute(name) or self._is_callable_object(attribute):
+                continue
+            if self._is_object_of_user(attribute):
+                uses.append(_ObjectUse(attribute, type(attribute), _WHOLE_OBJECT))
+        return uses
+
+    def _describe_member_use(self, use: _ObjectUse) -> tuple[list[str], list[_ObjectUse]]:
+        """Return the lines of a member of an object and of its class, and the uses of objects that they lead to."""
+        name = use.name[0]
+        lines: list[str] = []
+        further_uses: list[_ObjectUse] = []
+        for base in self._list_bases_of_user(use.cls):
+            member_lines, member_uses = self._describe_member(base, use)
+            lines += member_lines
+            further_uses += member_uses
+        attribute = self._find_stored_member(use)
+        if self._is_object_of_user(attribute):
+            further_uses.append(_ObjectUse(attribute, type(attribute), use.name[1:]))
+        elif attribute is not MISSING:
+            text = self.describe_code_in(attribute, [use.name[1:]])
+            if text is not None:
+                lines.append(f"{class_name(use.cls)}.{name}={text}")
+        # Python calls these methods of the user to find the member.
+        if attribute is MISSING and find_owner(use.cls, name) is None and name != "__getattr__":
+            further_uses.append(_ObjectUse(use.owner, use.cls, ("__getattr__",)))
+        if find_in_class(use.cls, "__getattribute__") is not object.__getattribute__:
+            further_uses.append(_ObjectUse(use.owner, use.cls, ("__getattribute__",)))
+        return lines, further_uses
+
+    def _find_stored_member(self, use: _ObjectUse) -> object:
+        """Return the value that an object stores under the first name of a use, or its class an object; else MISSING.
+
+        A value that digested functions assign is left out: each call may change it.
+        """
+        name = use.name[0]
+        if self._ignored.has_object_attribute(name):
+            return MISSING
+        if use.owner is not None:
+            self.used_values.add_object(use.owner, names=(name,))
+            attribute = find_object_attribute(use.owner, name)
+            if attribute is not MISSING:
+                return attribute
+        base = find_owner(use.cls, name)
+        if base is None or self._ignored.has_attribute(base, name):
+            return MISSING
+        in_class = class_attributes(base)[name]
+        # The digest of the class has its functions and constants.
+        if not self._is_object_of_user(in_class) or find_owner(type(in_class), "__get__") is not None:
+            return MISSING
+        return in_class
+
+    def _list_bases_of_user(self, cls: type) -> Sequence[type]:
+        """Return a class and the classes that it inherits from, without those of libraries."""
+        if id(cls) not in self._bases_of_user_by_id:
+            self._read_objects.append(cls)
+            bases = [base for base in class_mro(cls) if not self.libraries.has_code(base)]
+            for base in bases:
+                self.used_values.add_class(base)
+            self._bases_of_user_by_id[id(cls)] = bases
+        return self._bases_of_user_by_id[id(cls)]
+
+    def _describe_member(self, base: type, use: _ObjectUse) -> tuple[list[str], list[_ObjectUse]]:
+        """Return the lines of a member of one class, and the uses of the object in the member's functions.
 
         Both lists are empty if the class itself does not define the member.
         """
+        name = use.name[0]
         attributes = class_attributes(base)
         attribute_name = _mangle(name, base)
         if attribute_name not in attributes:
@@ -297,18 +475,18 @@ class CodeDigests:
         lines = []
         if text is not None:
             lines.append(f"{class_name(base)}.{name}: {text}")
-        further_names = self._list_members(member)
-        if is_instance(attribute, staticmethod):  # it gets no object
-            further_names = [further_name for further_name in further_names if further_name != _WHOLE_OBJECT]
-        for function in list_other_functions(attribute).values():
-            further_names += self._list_members(function)
         for line in self._describe_other_functions(name, attribute):
             lines.append(f"{class_name(base)}.{line}")
-        return lines, further_names
+        further_names = self._list_members(member)
+        for function in list_other_functions(attribute).values():
+            further_names += self._list_members(function)
+        if is_instance(attribute, staticmethod):  # it gets no object
+            return lines, [_ObjectUse(None, use.cls, name) for name in further_names if name != _WHOLE_OBJECT]
+        return lines, [_ObjectUse(use.owner, use.cls, name) for name in further_names]
 
-    def _list_members(self, method: object) -> list[str]:
-        """Return the names that a method takes from its object, also inside the wrappers of its decorators."""
-        members: list[str] = []
+    def _list_members(self, method: object) -> list[_Name]:
+        """Return the dotted names that a method takes from its object, also inside the wrappers of its decorators."""
+        members: list[_Name] = []
         seen: list[FunctionType] = []
         pending = [method]
         while pending:
@@ -326,6 +504,14 @@ class CodeDigests:
                     members.append(_WHOLE_OBJECT)
                 self.used_values.add_function(value, function, names=())
         return members
+
+    def _is_object_of_user(self, value: object) -> bool:
+        """Whether a value is an object of a class of the user, and no code."""
+        return not is_code(value) and not self.libraries.has_object(value)
+
+    def _is_callable_object(self, value: object) -> bool:
+        """Whether a value is an object of a class of the user that has a ``__call__``."""
+        return self._is_function_of_user(find_in_class(type(value), "__call__"))
 
     # Classes.
 
@@ -377,6 +563,8 @@ class CodeDigests:
             if name in members or (class_text and self._ignored.has_attribute(cls, name)):
                 continue
             text = self._describe_attribute(name, unwrap_attribute(value))
+            if text is None and self._is_object_of_user(value) and find_owner(type(value), "__get__") is None:
+                text = self.describe_code_in(value)
             if text is not None:
                 yield f"{name}: {text}"
             yield from self._describe_other_functions(name, value)
@@ -516,7 +704,9 @@ class CodeDigests:
         if python_function(function) is None or self._is_from_library(function):
             # A library's method, such as apply() of torch.autograd.Function, may call any method of the user's class.
             return f"{read_attribute(method, '__name__')} of {self.digest_class(cls)}"
-        return self.digest_method(function, cls)
+        if is_instance(owner, type):
+            return self.digest_method(function, cls)
+        return self.digest_method(function, cls, owner)
 
     def _describe_library_function(self, value: object, function: FunctionType, path: str) -> str | None:
         """Return the name of a library's function, and the user's functions inside if a decorator made the function.
@@ -560,9 +750,13 @@ class CodeDigests:
 
         Such an object may be a decorator whose function a digest finds under no usual name.
         """
-        if not self._is_function_of_user(find_in_class(type(value), "__call__")):
+        if not self._is_callable_object(value):
             return None
         texts = [f"object of {self._describe_unnamed_class(type(value))}", *self.describe_stored_code(value)]
+        if id(value) not in self._open_callables:
+            self._open_callables.add(id(value))
+            texts += self._describe_uses(self._list_stored_objects(value))
+            self._open_callables.discard(id(value))
         return ", ".join(texts)
 
     def describe_stored_code(self, value: object) -> list[str]:
@@ -588,11 +782,7 @@ class CodeDigests:
             return self._describe_unnamed_class(value)
         if is_instance(value, MethodType) or self._is_function_of_user(value):
             return self._describe(value, name)
-        items: list[object] = []
-        if is_instance(value, partial):
-            items = [value.func, *value.args, *dict(sorted(value.keywords.items())).values()]
-        elif is_instance(value, tuple):
-            items = list_items(value)
+        items = _list_parts(value)
         if not items:
             return self._describe_callable_object(value)
         texts = [self._describe_stored(item, "") for item in items]
@@ -614,7 +804,12 @@ class CodeDigests:
         value = unwrapped(value)
         if not is_instance(value, tuple) or self.libraries.has_root:
             return None
-        texts = [self._describe(item, "") or self._describe_with_gaps(item) for item in list_items(value)]
+        texts = []
+        for item in list_items(value):
+            text = self._describe(item, "") or self._describe_with_gaps(item)
+            if text is None and not is_code(item):
+                text = self.describe_code_in(item)
+            texts.append(text)
         if not any(texts):
             return None
         items = ", ".join(text or "..." for text in texts)
@@ -696,13 +891,13 @@ class CodeDigests:
         self.parts[name] = digest(self.parts.get(name, "") + text)
 
 
-def list_passes(carried: bool, root: FunctionType | type) -> Iterator[CodeDigests]:
+def list_passes(carried: bool, root: FunctionType | type | None) -> Iterator[CodeDigests]:
     """Yield the objects that compute a digest again until all names are known that digested functions assign.
 
     The digest of the last one counts. Functions that assign no global and no class attribute need a single pass.
 
     :param carried: whether plain values in closures and defaults count.
-    :param root: the function or class that the digest is for.
+    :param root: the function or class that the digest is for; None for a value.
     """
     ignored = AssignedNames()
     while True:
@@ -712,6 +907,24 @@ def list_passes(carried: bool, root: FunctionType | type) -> Iterator[CodeDigest
             return
         digests.assigned.add_all(ignored)
         ignored = digests.assigned
+
+
+def _list_names_below(path: str, names: Iterable[_Name]) -> list[_Name]:
+    """Return the dotted names that begin with a path, without the path: ``("launch",)`` for ``obj.launch`` and ``obj``.
+
+    The result is empty in one case: the source of the function names the path nowhere.
+    """
+    parts = tuple(path.split("."))
+    return [name[len(parts) :] for name in names if name[: len(parts)] == parts]
+
+
+def _list_parts(value: object) -> list[object]:
+    """Return the items of a tuple, or the function and the arguments of a partial; none for other values."""
+    if is_instance(value, partial):
+        return [value.func, *value.args, *dict(sorted(value.keywords.items())).values()]
+    if is_instance(value, tuple):
+        return list_items(value)
+    return []
 
 
 def _mangle(name: str, cls: type) -> str:

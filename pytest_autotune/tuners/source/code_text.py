@@ -29,6 +29,8 @@ from pytest_autotune.tuners.source.functions import qualified_name
 
 #: Fields that follow from other fields, or that describe how a statement is written.
 _OMITTED_FIELDS = {"ctx", "kind", "simple", "type_comment", "type_ignores"}
+#: The methods that give an object its first attributes.
+_CONSTRUCTORS = ("__init__", "__new__", "__post_init__")
 #: The errors of reading and parsing a source.
 SOURCE_ERRORS = (OSError, TypeError, SyntaxError, IndexError, tokenize.TokenError)
 
@@ -177,12 +179,15 @@ class FunctionText:
     :param text: the text of the definition without its decorators.
     :param nameless_text: the same text without the function's name.
     :param names: the dotted names that do not begin with a variable of the function.
-    :param members: the names that a method takes from its object or class: ``area`` for ``self.area``.
+    :param whole_names: the dotted names that are no part of a longer one, also those that begin with a variable.
+    :param members: the names that a method takes from its object or class: ``("sub", "area")`` for ``self.sub.area``.
     :param uses_whole_object: whether a method uses its object in another way: ``len(self)``, ``other = self``.
     :param imports: the import statements inside the function.
     :param assigned: the names outside the function that it assigns: ``("COUNT",)`` after ``global COUNT``,
         ``("state", "count")`` for ``state.count += 1``.
     :param assigned_in_class: the attributes that it assigns of an unnamed class: ``count`` for ``cls.count += 1``.
+    :param assigned_attributes: the attributes that it assigns of anything: ``plan`` for ``self.plan = plan``. Empty for
+        a constructor: nobody uses the object before.
     """
 
     code: CodeType
@@ -190,11 +195,13 @@ class FunctionText:
     text: str
     nameless_text: str
     names: tuple[tuple[str, ...], ...]
-    members: tuple[str, ...]
+    whole_names: tuple[tuple[str, ...], ...]
+    members: tuple[tuple[str, ...], ...]
     uses_whole_object: bool
     imports: tuple[Import, ...]
     assigned: tuple[tuple[str, ...], ...]
     assigned_in_class: tuple[str, ...]
+    assigned_attributes: tuple[str, ...]
 
 
 _function_texts: WeakKeyDictionary[FunctionType, FunctionText] = WeakKeyDictionary()
@@ -235,11 +242,13 @@ def _build_function_text(code: CodeType, kept_source: str, node: ast.AST) -> Fun
         syntax_text(node, without=("decorator_list",)),
         syntax_text(node, without=("decorator_list", "name")),
         tuple(_list_outer_names(code, node)),
-        _list_members(node),
+        tuple(_list_whole_names(node)),
+        tuple(_list_members(node)),
         _uses_whole_object(node),
         list_imports(node),
         tuple(_list_assigned(code, node)),
         tuple(_list_assigned_in_class(node)),
+        tuple(_list_assigned_attributes(node)),
     )
 
 
@@ -330,19 +339,44 @@ def list_imports(tree: ast.AST) -> tuple[Import, ...]:
     return tuple(imports)
 
 
-def _list_members(node: ast.AST) -> tuple[str, ...]:
-    """Return the attributes that a method reads of its first parameter, of ``super()`` and of its class, sorted."""
+def _list_members(node: ast.AST) -> list[tuple[str, ...]]:
+    """Return the dotted names that a method takes from its first parameter, ``super()`` and its class, sorted.
+
+    ``self.sub.area(n)`` gives ``("sub", "area")``.
+    """
     first = _find_first_parameter(node)
     if not first:
-        return ()
+        return []
     owners = _list_owners(first)
-    members = set()
+    owners_of_attributes = _list_owners_of_attributes(node)
+    members: set[tuple[str, ...]] = set()
     for part in ast.walk(node):
-        if isinstance(part, ast.Attribute) and _describe_owner(part.value) in owners:
-            members.add(part.attr)
+        if isinstance(part, ast.Attribute) and part not in owners_of_attributes:
+            member = _split_member(part, owners)
+            if member:
+                members.add(member)
         elif isinstance(part, ast.Call) and _describe_owner(part.func) in owners:  # self(x)
-            members.add("__call__")
-    return tuple(sorted(members))
+            members.add(("__call__",))
+    return sorted(members)
+
+
+def _split_member(node: ast.AST, owners: set[str]) -> tuple[str, ...]:
+    """Return ``("sub", "area")`` for ``self.sub.area``; an empty tuple if the expression begins with no owner.
+
+    :param owners: see :func:`_list_owners`.
+    """
+    attributes: list[str] = []
+    while isinstance(node, ast.Attribute):
+        attributes.append(node.attr)
+        node = node.value
+        if _describe_owner(node) in owners:
+            return tuple(reversed(attributes))
+    return ()
+
+
+def _list_owners_of_attributes(node: ast.AST) -> set[ast.AST]:
+    """Return each expression of which another one takes an attribute: ``tl.math`` and ``tl`` in ``tl.math.exp``."""
+    return {part.value for part in ast.walk(node) if isinstance(part, ast.Attribute)}
 
 
 def _find_first_parameter(node: ast.AST) -> str:
@@ -374,7 +408,8 @@ def _uses_whole_object(node: ast.AST) -> bool:
         owner: ast.AST | None = None
         if isinstance(part, ast.Attribute):
             owner = part.value
-        elif isinstance(part, ast.Call):
+        elif isinstance(part, ast.Call) and _describe_owner(part.func) == first:
+            # type(self)(x) makes another object, whose members the method may reach.
             owner = part.func
         if owner is not None and _describe_owner(owner) in owners:
             named.update(ast.walk(owner))
@@ -404,6 +439,26 @@ def _list_outer_names(code: CodeType, node: ast.AST) -> list[tuple[str, ...]]:
         for inner in ast.walk(part):
             name = _split_dotted_name(inner)
             if name and name[0] not in variables:
+                names.add(name)
+    return sorted(names)
+
+
+def _list_whole_names(node: ast.AST) -> list[tuple[str, ...]]:
+    """Return the dotted names in a function that are no part of a longer one, sorted: not ``tl`` of ``tl.exp``.
+
+    The defaults of the function itself are left out: in ``def f(obj=obj)``, the second ``obj`` is no use of the first.
+    """
+    left_out = _list_owners_of_attributes(node)
+    arguments = getattr(node, "args", None)
+    if isinstance(arguments, ast.arguments):
+        for default in [*arguments.defaults, *arguments.kw_defaults]:
+            if default is not None:
+                left_out.update(ast.walk(default))
+    names: set[tuple[str, ...]] = set()
+    for part in _list_parts_without_decorators(node):
+        for inner in ast.walk(part):
+            name = _split_dotted_name(inner)
+            if name and inner not in left_out:
                 names.add(name)
     return sorted(names)
 
@@ -465,6 +520,17 @@ def _list_assigned_in_class(node: ast.AST) -> list[str]:
             owner = _describe_owner(part.value)
             if owner == "cls" or owner.startswith("type(") or owner.endswith(".__class__"):
                 names.add(part.attr)
+    return sorted(names)
+
+
+def _list_assigned_attributes(node: ast.AST) -> list[str]:
+    """Return the attributes that a function assigns of any object, sorted; none for a constructor."""
+    if getattr(node, "name", "") in _CONSTRUCTORS:
+        return []
+    names = set()
+    for part in ast.walk(node):
+        if isinstance(part, ast.Attribute) and not isinstance(part.ctx, ast.Load):
+            names.add(part.attr)
     return sorted(names)
 
 

@@ -93,6 +93,11 @@ class Libraries:
         self.left_out.add(distribution)
         return True
 
+    def has_object(self, value: object) -> bool:
+        """Whether the class of a value belongs to a library. No distribution is noted: the kernel calls none of it."""
+        cls = type(value)
+        return is_library_code(cls) or find_distribution(cls) not in (None, self._distribution)
+
     def has_file(self, filename: str) -> bool:
         """Whether a file belongs to a library."""
         return is_standard(filename) or find_distribution_of_file(filename) not in (None, self._distribution)

@@ -20,7 +20,7 @@ functions of a factory may differ in nothing else. docs/reference/source-digest.
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from types import BuiltinFunctionType, FunctionType, MethodType
@@ -153,7 +153,7 @@ def read_method_source(method: object, cls: type, owner: object = None) -> Diges
     """Return the source of a method, without values in closures and defaults.
 
     :param cls: the class of the object that the method is called with.
-    :param owner: the object, for the functions that it stores; None if they do not count.
+    :param owner: the object, for the code that it stores; None if it stores nothing.
     :raises UncacheableError: if the source of a function cannot be read.
     """
     function = python_function(method)
@@ -161,10 +161,39 @@ def read_method_source(method: object, cls: type, owner: object = None) -> Diges
         raise UncacheableError(f"no Python function is found in a {class_name(type(method))}")
     with uncacheable_errors():
         for digests in list_passes(carried=False, root=function):
-            text = digests.digest_method(method, cls)
-            stored_code = digests.describe_stored_code(owner)
-    if stored_code:
-        text = digest("\n".join([text, *stored_code]))
+            text = digests.digest_method(method, cls, owner)
+    return DigestedSource(text, digests.parts, frozenset(digests.libraries.left_out), digests.used_values)
+
+
+def read_code_in_values(values: Iterable[object], root: FunctionType | None) -> DigestedSource | None:
+    """Return the source of the user's code that values lead to, such as the arguments of a ``partial``.
+
+    None if they lead to none.
+
+    :param root: the function that the values are for.
+    :raises UncacheableError: if the source of a function cannot be read.
+    """
+    with uncacheable_errors():
+        for digests in list_passes(carried=False, root=root):
+            texts = [digests.describe_code_in(value) for value in values]
+    return _build_source_of_texts([text for text in texts if text is not None], digests)
+
+
+def read_code_in_objects(function: FunctionType) -> DigestedSource | None:
+    """Return the source of the user's code that a function reaches through objects that it names; None without any.
+
+    :raises UncacheableError: if the source of a function cannot be read.
+    """
+    with uncacheable_errors():
+        for digests in list_passes(carried=False, root=function):
+            texts = digests.describe_objects(function)
+    return _build_source_of_texts(texts, digests)
+
+
+def _build_source_of_texts(texts: Sequence[str], digests: CodeDigests) -> DigestedSource | None:
+    if not texts:
+        return None
+    text = digest("\n".join(texts))
     return DigestedSource(text, digests.parts, frozenset(digests.libraries.left_out), digests.used_values)
 
 

@@ -23,9 +23,11 @@ from pytest_autotune.tuners.source.attributes import (
     class_bases,
     class_module,
     class_name,
+    find_object_attribute,
     find_owner,
     has_type,
     is_instance,
+    list_stored_attributes,
     module_attributes,
     read_stored,
 )
@@ -54,6 +56,8 @@ _DTYPE_CLASSES = ("numpy", "ml_dtypes")
 Names = tuple[tuple[str, ...], ...]
 #: The types of texts that are made anew at each look.
 _TEXTS = frozenset({str, LibraryName})
+#: The types of values in which no code can stand. An object may change them in each call.
+_PLAIN: frozenset[type] = frozenset({int, str, bool, float, type(None), list, dict, set})
 
 
 class AssignedNames:
@@ -68,14 +72,20 @@ class AssignedNames:
         self._names: set[tuple[int, str]] = set()
         #: The attributes of classes that only a running program knows, as in ``cls.count += 1``.
         self._attributes: set[str] = set()
+        #: The attributes of any objects, as in ``self.plan = plan``.
+        self._object_attributes: set[str] = set()
 
-    def add(self, function: FunctionType, names: Names, attributes: Sequence[str]) -> None:
+    def add(
+        self, function: FunctionType, names: Names, attributes: Sequence[str], object_attributes: Sequence[str]
+    ) -> None:
         """Add the names that a function assigns.
 
         :param names: the dotted names; an attribute of a module or class, or a global.
         :param attributes: the attributes of an unnamed class.
+        :param object_attributes: the attributes of any objects.
         """
         self._attributes.update(attributes)
+        self._object_attributes.update(object_attributes)
         for *owners, name in names:
             scope = find_scope(function, owners)
             if scope is not None:
@@ -85,10 +95,15 @@ class AssignedNames:
         """Add the names of another set."""
         self._names |= names._names
         self._attributes |= names._attributes
+        self._object_attributes |= names._object_attributes
 
     def has_all(self, names: AssignedNames) -> bool:
         """Whether this set has all names of another set."""
-        return names._names <= self._names and names._attributes <= self._attributes
+        return (
+            names._names <= self._names
+            and names._attributes <= self._attributes
+            and names._object_attributes <= self._object_attributes
+        )
 
     def has_global(self, scope: Mapping[str, object], name: str) -> bool:
         """Whether a global is among the names, and its value is no code.
@@ -103,6 +118,10 @@ class AssignedNames:
             return False
         value = class_attributes(cls).get(name)
         return not is_code(value) and find_owner(type(value), "__get__") is None
+
+    def has_object_attribute(self, name: str) -> bool:
+        """Whether a function assigns an attribute of this name."""
+        return name in self._object_attributes
 
 
 def find_scope(function: FunctionType, owners: Sequence[str]) -> object:
@@ -301,6 +320,35 @@ def _list_attributes(cls: type, assigned: AssignedNames) -> list[tuple[str, obje
     return attributes
 
 
+@dataclass(frozen=True)
+class _ObjectState:
+    """The attributes that an object stored when a digest was computed, besides plain values.
+
+    :param names: the names of the attributes; None for all.
+    """
+
+    owner: _Value
+    names: tuple[str, ...] | None
+    values: tuple[tuple[str, _Value], ...]
+
+    @classmethod
+    def build(cls, owner: object, names: tuple[str, ...] | None) -> _ObjectState:
+        values = tuple([(name, _Value(value)) for name, value in _list_object_attributes(owner, names)])
+        return cls(_Value(owner), names, values)
+
+    def still_holds(self) -> bool:
+        """Whether the object stores the same objects under these names."""
+        return _are_still(self.values, _list_object_attributes(self.owner.get(), self.names))
+
+
+def _list_object_attributes(owner: object, names: tuple[str, ...] | None) -> list[tuple[str, object]]:
+    if names is None:
+        attributes = list_stored_attributes(owner)
+    else:
+        attributes = [(name, find_object_attribute(owner, name)) for name in names]
+    return [(name, value) for name, value in attributes if not has_type(value, _PLAIN)]
+
+
 def _are_still(kept: Sequence[tuple[str, _Value]], values: Sequence[tuple[str, object]]) -> bool:
     if len(kept) != len(values):
         return False
@@ -319,7 +367,7 @@ class UsedValues:
     def __init__(self, assigned: AssignedNames) -> None:
         self._assigned = assigned
         self._rootdir: Path | None = current_rootdir()
-        self._states: list[_FunctionState | _ClassState] = []
+        self._states: list[_FunctionState | _ClassState | _ObjectState] = []
         self._can_be_compared = True
 
     def add_function(self, kernel: object, function: FunctionType, names: Names) -> None:
@@ -332,6 +380,13 @@ class UsedValues:
     def add_class(self, cls: type) -> None:
         """Keep the attributes that a class has now."""
         self._states.append(_ClassState.build(cls, self._assigned))
+
+    def add_object(self, owner: object, names: tuple[str, ...] | None) -> None:
+        """Keep what an object stores now.
+
+        :param names: the names of the attributes; None for all.
+        """
+        self._states.append(_ObjectState.build(owner, names))
 
     def add_other(self) -> None:
         """Note that the digest depends on something else, such as a file: it is computed anew at each lookup."""

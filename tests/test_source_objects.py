@@ -1,0 +1,274 @@
+"""A digest has the members of objects that a function reaches, and nothing of their data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import ModuleType
+
+import pytest
+
+from pytest_autotune.tuners.function.identity import list_sources, read_source_argument
+from pytest_autotune.tuners.source.source_digest import read_source
+from tests.test_source_digest import load
+
+__all__ = ["load"]
+Load = Callable[..., ModuleType]
+
+OBJECTS = """
+import dataclasses, enum, functools, typing, unittest.mock
+class Sub:
+    def launch(self, n):
+        return n + 1
+    def unrelated(self):
+        return 2
+class Base:
+    def inherited(self, n):
+        return self.below(n) + 3
+class Suite(Base):
+    sub_of_class = Sub()
+    launches = 4
+    def __init__(self):
+        self.sub = Sub()
+        self.size = 5
+    def kernel(self, n):
+        return n + 6
+    def below(self, n):
+        return super().inherited(n) if n else 7
+    @property
+    def area(self):
+        return 8
+    @staticmethod
+    def static(n):
+        return n + 9
+    @classmethod
+    def of_class(cls, n):
+        return cls.static(n) + 10
+    def through(self, n):
+        return self.sub.launch(n) + 11
+    def made(self, n):
+        return type(self)().kernel(n)
+    def test_other(self):
+        return 12
+    def __len__(self):
+        return 13
+    def __enter__(self):
+        return 14
+    def __exit__(self, *error):
+        pass
+class Called:
+    def __call__(self, n):
+        return self.inner(n)
+    def inner(self, n):
+        return 15
+class Delegating:
+    def __init__(self, inner):
+        self.inner = inner
+    def __getattr__(self, name):
+        return getattr(self.inner, name)
+class Slotted:
+    __slots__ = ("function", "sub")
+    def __init__(self):
+        self.function, self.sub = plain, Sub()
+@dataclasses.dataclass(frozen=True)
+class Frozen:
+    n: int = 1
+    def area(self):
+        return 16
+class Named(typing.NamedTuple):
+    n: int = 1
+    def area(self):
+        return 17
+class Mode(enum.Enum):
+    FAST = 1
+    def area(self):
+        return 18
+def plain(n):
+    return n + 19
+def passed(obj, n):
+    return obj.kernel(n)
+GLOBAL = Suite()
+def make():
+    obj = Suite()
+    called, delegating, slotted = Called(), Delegating(obj), Slotted()
+    frozen, named, mode = Frozen(), Named(), Mode.FAST
+    method, partial = obj.kernel, functools.partial(passed, obj)
+    obj.stored = plain
+    def with_object(n):
+        with obj:
+            return n
+    return RUN
+"""
+#: The expression for ``run=``, and the numbers of the returns whose edit changes its digest.
+RUNS = [
+    ("lambda n: obj.kernel(n)", [6]),
+    ("lambda n: GLOBAL.kernel(n)", [6]),
+    ("lambda n, me=obj: me.kernel(n)", [6]),
+    ("lambda n: obj.__class__.kernel(obj, n)", [6, 12]),
+    ("lambda n: obj.sub.launch(n)", [1]),
+    ("lambda n: obj.sub_of_class.launch(n)", [1]),
+    ("lambda n: obj.through(n)", [1, 11]),
+    ("obj.through", [1, 11]),
+    ("lambda n: obj.inherited(n)", [3, 7]),
+    ("lambda n: obj.area", [8]),
+    ("lambda n: obj.of_class(n)", [9, 10]),
+    ("lambda n: obj.stored(n)", [19]),
+    ("lambda n: obj.made(n)", [6, 12]),
+    ("lambda n: method(n)", [6]),
+    ("lambda n: partial(n)", [6, 12]),
+    ("lambda n: passed(obj, n)", [1, 6, 12]),
+    ("functools.partial(passed, obj)", [1, 6, 12]),
+    ("functools.partial(plain)", [19]),
+    ("lambda n: functools.partial(map, plain)", [19]),
+    ("functools.partial(passed, n=plain)", [19]),
+    ("lambda n: len(obj)", [6, 12, 13]),
+    ("with_object", [6, 12, 14]),
+    ("lambda n: plain(obj.kernel(n))", [6, 19]),
+    ("lambda n: called(n)", [15]),
+    ("lambda n: delegating.kernel(n)", [6, 12]),
+    ("lambda n: slotted.function(n) + slotted.sub.launch(n)", [1, 19]),
+    ("lambda n: frozen.area() + named.area() + mode.area()", [16, 17, 18]),
+    ("lambda n: (obj, n)[0].kernel(n)", [6, 12]),
+    ("lambda n: unittest.mock.Mock(spec=obj)", [6, 12]),
+]
+ALL_RETURNS = [1, 2, 3, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19]
+
+
+def digests_of_run(module: ModuleType) -> list[str | None]:
+    sources = [read_source_argument(source) for source in list_sources(None, module.make())]
+    return [source and source.digest for source in sources]
+
+
+@pytest.mark.parametrize(("run", "reached"), RUNS, ids=[run for run, _ in RUNS])
+def test_a_member_that_a_function_reaches_is_read(load: Load, run: str, reached: list[int]) -> None:
+    """A class whose object is used as a whole counts with all members, so only the others must not count."""
+    source = OBJECTS.replace("RUN", run)
+    digests = digests_of_run(load(source, "suite"))
+    uses_whole_class = 12 in reached
+    for number in ALL_RETURNS:
+        edited = source.replace(f" {number}\n", f" {number}00\n")
+        assert edited != source
+        if number in reached:
+            assert digests_of_run(load(edited, "suite")) != digests, number
+        elif not uses_whole_class or number in (15, 16, 17, 18):
+            assert digests_of_run(load(edited, "suite")) == digests, number
+
+
+@pytest.mark.parametrize("run", [run for run, _ in RUNS if "stored" not in run])
+def test_the_data_of_an_object_are_not_read(load: Load, run: str) -> None:
+    source = OBJECTS.replace("RUN", run)
+    other_data = source.replace("obj = Suite()\n", "obj = Suite()\n    obj.size, obj.log = 70, [1]\n")
+    assert digests_of_run(load(source, "suite")) == digests_of_run(load(other_data, "suite"))
+
+
+LAZY = """
+class Plan:
+    def run(self, n):
+        return n
+class Runner:
+    plan = None
+    def __init__(self):
+        self.runs = 0
+    def run(self, n):
+        if self.plan is None:
+            self.plan = Plan()
+        self.runs += 1
+        return self.plan.run(n)
+runner = Runner()
+def kernel(n):
+    return runner.run(n)
+def whole(n):
+    return len(runner)
+"""
+
+
+@pytest.mark.parametrize("name", ["kernel", "whole"])
+def test_an_attribute_that_the_code_assigns_changes_no_digest(load: Load, name: str) -> None:
+    module = load(LAZY, "suite")
+    digest = read_source(getattr(module, name), carried=False).digest
+    module.kernel(1)
+    assert read_source(getattr(module, name), carried=False).digest == digest
+    edited = load(LAZY.replace("return n\n", "return n + 1\n"), "suite")
+    assert read_source(getattr(edited, name), carried=False).digest != digest
+
+
+def test_the_cheap_check_notices_a_replaced_member(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = load(OBJECTS.replace("RUN", "lambda n: GLOBAL.kernel(n) + GLOBAL.sub.launch(n)"), "suite")
+    run = module.make()
+    source = read_source(run, carried=False)
+    assert source.used_values is not None
+    module.GLOBAL.size = 50
+    assert source.used_values.still_hold()
+    for owner, name in [(module.Suite, "kernel"), (module.GLOBAL, "kernel"), (module.Sub, "launch")]:
+        with monkeypatch.context() as patch:
+            patch.setattr(owner, name, module.plain)
+            assert not source.used_values.still_hold()
+        assert source.used_values.still_hold()
+    monkeypatch.setattr(module.GLOBAL, "sub", module.Suite())
+    assert not source.used_values.still_hold()
+
+
+COMPUTED = """
+class Trap:
+    def __getattribute__(self, name):
+        raise SystemExit
+    def __getattr__(self, name):
+        raise SystemExit
+    def __eq__(self, other):
+        raise SystemExit
+    __hash__ = None
+    def __bool__(self):
+        raise SystemExit
+    __len__ = __iter__ = __call__ = __bool__
+    @property
+    def area(self):
+        raise SystemExit
+    def kernel(self, n):
+        return n
+class Computed:
+    @property
+    def __class__(self):
+        raise SystemExit
+    @property
+    def __dict__(self):
+        raise SystemExit
+    @property
+    def area(self):
+        raise SystemExit
+trap, computed = Trap(), Computed()
+def kernel(n):
+    return trap.kernel(n), trap.area.x, computed.area.x, len(trap), bool(computed), trap.missing, (trap, computed)
+"""
+
+
+def test_reading_the_members_of_an_object_runs_no_code(load: Load) -> None:
+    module = load(COMPUTED, "suite")
+    for carried in (False, True):
+        source = read_source(module.kernel, carried=carried)
+        assert source.used_values is not None
+        source.used_values.still_hold()
+
+
+LONG_CHAIN = """
+class Node:
+    pass
+first = None
+for _ in range(5000):
+    node = Node()
+    node.next = first
+    first = node
+def kernel(n):
+    return len(first)
+"""
+
+
+def test_a_long_chain_of_objects_is_read(load: Load) -> None:
+    module = load(LONG_CHAIN, "suite")
+    assert read_source(module.kernel, carried=False).digest
+
+
+def test_an_object_of_a_library_is_not_read(load: Load) -> None:
+    text = "import unittest.mock\nobj = NONE\ndef kernel(n):\n    return obj.kernel(n) + len(obj)\n"
+    digest = read_source(load(text.replace("NONE", "None"), "suite").kernel, carried=False).parts["kernel"]
+    for value in ("unittest.mock.MagicMock()", "unittest.mock.MagicMock(spec=list)", "object()"):
+        source = read_source(load(text.replace("NONE", value), "suite").kernel, carried=False)
+        assert source.parts == {"kernel": digest}
