@@ -59,7 +59,7 @@ class CacheArgument:
 
     @property
     def is_from_command_line(self) -> bool:
-        """Whether the path is the value of a flag, which may stand in ``addopts``. Else an ini value or marker names it."""
+        """Whether a flag names the path, also in ``addopts``. Otherwise an ini value or a marker names it."""
         return self.source.startswith("--")
 
     def is_same_as(self, other: CacheArgument) -> bool:
