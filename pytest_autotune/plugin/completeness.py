@@ -267,7 +267,7 @@ def _describe_cache_outside(config: pytest.Config, options: Options) -> str:
             continue
         if config.inipath is None:
             return f"{cache.typed} lies outside {root}, which is the rootdir because there is no ini file"
-        if cache.is_from_command_line:
+        if cache.is_flag_value:
             return f"{cache.typed} lies outside the rootdir {root}, so other suites may use it"
     return ""
 

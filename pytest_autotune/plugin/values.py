@@ -1,7 +1,11 @@
 """Reads the values of all options from the command line, else from the ini file.
 
-Workers read the options again, so nothing here opens a file. The table of options is in
+Workers read the options again, so nothing here opens a file. The table of options, a row for each, is in
 :mod:`pytest_autotune.plugin.options`.
+
+The flags of ``addopts`` and ``PYTEST_ADDOPTS`` belong to the command line. The user *typed* a flag if it stands in the
+command itself. A *mode* is something that a run does besides loading and dumping, such as ``--autotune-verify``. A
+*gate* is an option that fails the run because of its caches, such as ``--autotune-max-misses``.
 """
 
 from __future__ import annotations
@@ -30,7 +34,7 @@ from pytest_autotune.tuners import TUNERS, list_third_party_tuners
 
 #: The options that judge the run by the loaded caches.
 _GATES = ("max_misses", "fail_on_unused")
-#: The options whose values an update decides.
+#: The options that ``--autotune-update`` sets itself.
 _DECIDED_BY_UPDATE = ("dump", "on_miss", "on_stale")
 #: The brackets that a summary shows after a device's name: ``NVIDIA H200 (sm_90, 132 multiprocessors)``.
 _SHOWN_AFTER_NAME = re.compile(r" \([^()]*, \d+ (multiprocessor|thread)s?\)$")
@@ -58,7 +62,7 @@ class CacheArgument:
         return str(self.location)
 
     @property
-    def is_from_command_line(self) -> bool:
+    def is_flag_value(self) -> bool:
         """Whether a flag names the path, also in ``addopts``. Otherwise an ini value or a marker names it."""
         return self.source.startswith("--")
 
@@ -191,24 +195,26 @@ class Options:
     def update_arguments(self) -> str:
         """The arguments of a run that tunes only missing problems; empty if no loaded cache can be written.
 
-        An example: ``--autotune-load=cache.pb --autotune-update``. Paths of the ini file need not be typed again.
+        An example: ``--autotune-load=cache.pb --autotune-update``. A path of the ini file is no argument, because the
+        next run reads it from the ini file again.
         """
         if not self.load:
             return ""
         if self.dump is None and READ_ONLY in self.load[-1].location.options:
             # An update writes the last loaded cache, and this cache is read-only.
             return ""
-        typed = [f"--autotune-load={load.typed}" for load in self.load if load.source.startswith("--")]
+        arguments = [f"--autotune-load={cache.typed}" for cache in self.load if cache.is_flag_value]
         if self.dump is None or self.dump.is_same_as(self.load[-1]):
-            return shlex.join([*typed, "--autotune-update"])
-        # An update would write the last loaded cache. This run writes another path, so its dump is named again.
-        if self.dump.source.startswith("--"):
-            typed.append(f"--autotune-dump={self.dump.typed}")
+            return shlex.join([*arguments, "--autotune-update"])
+        # An update would write the last loaded cache, but this run writes another path: the same options again, which
+        # must not keep the run from tuning.
+        if self.dump.is_flag_value:
+            arguments.append(f"--autotune-dump={self.dump.typed}")
         if self.on_miss != "tune":
-            typed.append("--autotune-on-miss=tune")
+            arguments.append("--autotune-on-miss=tune")
         if self.on_stale != "tune":
-            typed.append("--autotune-on-stale=tune")
-        return shlex.join(typed)
+            arguments.append("--autotune-on-stale=tune")
+        return shlex.join(arguments)
 
 
 def read_options(config: pytest.Config) -> Options:
@@ -220,14 +226,15 @@ def read_options(config: pytest.Config) -> Options:
     _refuse_gpus_without_workers(config, options)
     cacheless_mode = _find_cacheless_mode(options)
     if cacheless_mode is not None:
-        _refuse_caches(config, options, cacheless_mode)
-        return _with_only_mode(options, cacheless_mode)
-    # The command line of a worker differs from the command line that the user typed. The controller has read the
-    # user's command line before it started the worker.
-    if not hasattr(config, "workerinput"):
-        _refuse_unjudged_gate(config, options)
+        _refuse_caches_beside(config, options, cacheless_mode)
+        return _without_caches(options, cacheless_mode)
+    # A worker cannot see what the user typed. The controller has checked this before it started the worker.
+    is_worker = hasattr(config, "workerinput")
+    if not is_worker:
+        _refuse_gate_beside_writing(config, options)
     if options.update:
-        _refuse_options_of_update(config, options)
+        reason = f"{options.update_flag} always tunes, and always writes the loaded cache"
+        _refuse_set_options(config, _DECIDED_BY_UPDATE, reason)
         return _with_update(options)
     return options
 
@@ -238,30 +245,32 @@ def _read_values(config: pytest.Config) -> Options:
     :raises pytest.UsageError: for a value that makes no sense.
     """
     values = {option.name: _read_option(config, option) for option in OPTIONS}
-    modes = _read_modes(config, values)
-    for row in MODES:
-        for option in row.options:
-            # The mode holds the value.
+    modes = _make_modes(config, values)
+    # The modes have the values of their own options, so Options has no fields for them.
+    for mode_row in MODES:
+        for option in mode_row.options:
             del values[option.name]
     return Options(**values, modes=modes)
 
 
-def _read_modes(config: pytest.Config, values: Mapping[str, Any]) -> tuple[Mode, ...]:
-    """Return the modes that the user asked for.
+def _make_modes(config: pytest.Config, values: Mapping[str, Any]) -> tuple[Mode, ...]:
+    """Return the modes that the options ask for.
 
     :param values: the values of all options by name.
     :raises pytest.UsageError: for an option of a mode that the user did not ask for.
     """
     modes = []
-    for row in MODES:
-        mode_values = {option.name: values[option.name] for option in row.options}
-        _refuse_options_without_mode(config, row, mode_values)
-        mode = row.make(mode_values)
+    for mode_row in MODES:
+        mode_values = {option.name: values[option.name] for option in mode_row.options}
+        _refuse_options_without_mode(config, mode_row, mode_values)
+        mode = mode_row.make(mode_values)
         if mode is None:
+            # No option asks for this mode.
             continue
-        if mode.needs_loaded and not values["load"]:
-            continue
-        modes.append(mode)
+        # For example, compile_ahead does nothing in a run that loads no cache.
+        is_useless = mode.needs_loaded and not values["load"]
+        if not is_useless:
+            modes.append(mode)
     return tuple(modes)
 
 
@@ -278,15 +287,6 @@ def _refuse_gpus_without_workers(config: pytest.Config, options: Options) -> Non
         )
 
 
-def _refuse_options_of_update(config: pytest.Config, options: Options) -> None:
-    """Refuse an option of the command line that an update decides.
-
-    :raises pytest.UsageError: for the first such option.
-    """
-    reason = f"{options.update_flag} always tunes, and always writes the loaded cache"
-    _refuse_beside(config, reason, *_DECIDED_BY_UPDATE)
-
-
 def _with_update(options: Options) -> Options:
     """Return the options of an update: it tunes all problems that are no hits, and writes the last loaded cache.
 
@@ -298,34 +298,36 @@ def _with_update(options: Options) -> Options:
     return replace(options, dump=dump, on_miss="tune", on_stale="tune")
 
 
-def _refuse_unjudged_gate(config: pytest.Config, options: Options) -> None:
-    """Refuse a gate of the command line in a run that writes its cache anew.
+def _refuse_gate_beside_writing(config: pytest.Config, options: Options) -> None:
+    """Refuse a gate of the command line in a run that writes the cache which the gate would judge.
 
     Such a run tunes each problem that is no hit, so the gate would judge nothing. A gate in ``addopts`` is no error if
     the user types the update: ``addopts`` is meant for the other runs.
 
     :raises pytest.UsageError: for the first such gate.
     """
-    writer = _find_writing_option(options)
-    if not writer:
+    writing_option = _find_writing_option(options)
+    if not writing_option:
         return
-    is_limit_typed = options.max_misses is not None and config.getoption("autotune_max_misses") is not None
-    gates = {
-        "--autotune-max-misses": is_limit_typed,
-        "--autotune-fail-on-unused": bool(config.getoption("autotune_fail_on_unused")),
-    }
-    for flag, is_set in gates.items():
-        if not is_set:
-            continue
-        if _is_on_command_line(config, writer) and not _is_on_command_line(config, flag):
-            continue
-        raise pytest.UsageError(f"{flag}: {writer} writes the cache, so nothing is judged (leave one of the two out)")
+    gates = []
+    # The limit "off" is no gate, and a limit of the ini file is no error.
+    if options.max_misses is not None and config.getoption("autotune_max_misses") is not None:
+        gates.append("--autotune-max-misses")
+    if config.getoption("autotune_fail_on_unused"):
+        gates.append("--autotune-fail-on-unused")
+    for gate in gates:
+        is_for_other_runs = _is_typed(config, writing_option) and not _is_typed(config, gate)
+        if not is_for_other_runs:
+            raise pytest.UsageError(
+                f"{gate}: {writing_option} writes the cache, so nothing is judged (leave one of the two out)"
+            )
 
 
 def _find_writing_option(options: Options) -> str:
-    """Return the option that writes the cache anew: ``--autotune-update=new``, ``autotune_dump (ini)``; else empty.
+    """Return the option that makes this run write the cache which a gate would judge; empty if there is none.
 
-    A dump beside another loaded cache is no such option: the gate judges the loaded cache.
+    Examples: ``--autotune-update=new``, ``autotune_dump (ini)``. A dump beside another loaded cache is no such option:
+    the gate judges the loaded cache.
     """
     if options.update:
         return options.update_flag
@@ -334,27 +336,28 @@ def _find_writing_option(options: Options) -> str:
     return ""
 
 
-def _is_on_command_line(config: pytest.Config, flag: str) -> bool:
+def _is_typed(config: pytest.Config, flag: str) -> bool:
     """Whether the user typed a flag for this run; False for a flag of ``addopts`` or ``PYTEST_ADDOPTS``.
 
-    :param flag: with or without a value. The user may have typed another value.
+    :param flag: with or without a value, which does not matter: ``--autotune-update=new``.
     """
     name = flag.partition("=")[0]
-    return any(argument.partition("=")[0] == name for argument in config.invocation_params.args)
+    typed_names = [argument.partition("=")[0] for argument in config.invocation_params.args]
+    return name in typed_names
 
 
-def _refuse_options_without_mode(config: pytest.Config, mode: ModeRow, values: dict[str, Any]) -> None:
+def _refuse_options_without_mode(config: pytest.Config, mode_row: ModeRow, values: Mapping[str, Any]) -> None:
     """Refuse a mode's further options, such as ``--autotune-max-drift`` without ``--autotune-verify``.
 
     :param values: the values of the mode's options by name. The first option asks for the mode.
     :raises pytest.UsageError: for the first option of the command line whose mode is not asked for.
     """
-    first_option, *further_options = mode.options
+    first_option, *further_options = mode_row.options
     if values[first_option.name]:
         return
     for option in further_options:
         if config.getoption(option.ini, None):
-            raise pytest.UsageError(f"{option.flag}: {mode.without_mode} (add {first_option.flag})")
+            raise pytest.UsageError(f"{option.flag}: {mode_row.without_mode} (add {first_option.flag})")
 
 
 def _is_spread_gpus_typed(config: pytest.Config) -> bool:
@@ -371,20 +374,21 @@ def _find_cacheless_mode(options: Options) -> Mode | None:
     return None
 
 
-def _refuse_caches(config: pytest.Config, options: Options, cacheless_mode: Mode) -> None:
+def _refuse_caches_beside(config: pytest.Config, options: Options, cacheless_mode: Mode) -> None:
     """Refuse a cache, a gate, or a mode that needs a loaded cache, beside a mode that uses no caches.
 
     :raises pytest.UsageError: for the first such option of the command line.
     """
     modes_with_caches = [mode.name for mode in options.modes if mode.error_without_loaded]
     names = ["load", "dump", "update", *_GATES, *modes_with_caches]
-    _refuse_beside(config, cacheless_mode.error_with_caches, *names)
+    _refuse_set_options(config, names, cacheless_mode.error_with_caches)
 
 
-def _with_only_mode(options: Options, cacheless_mode: Mode) -> Options:
-    """Return the options of a run with a mode that uses no caches.
+def _without_caches(options: Options, cacheless_mode: Mode) -> Options:
+    """Return the options of a run whose only mode uses no caches.
 
-    The caches and gates of the ini file are left out, so that users need no other ini file for such a run.
+    The caches and gates of the ini file are left out, so that users need no other ini file for such a run. An update
+    cannot be set here, because it is only a flag.
     """
     return replace(
         options,
@@ -403,20 +407,20 @@ def is_distributed(config: pytest.Config) -> bool:
     return hasattr(config, "workerinput") or config.getoption("dist", "no") != "no"
 
 
-def _refuse_beside(config: pytest.Config, reason: str, *names: str) -> None:
-    """Refuse options of the command line that contradict another option.
+def _refuse_set_options(config: pytest.Config, names: Sequence[str], reason: str) -> None:
+    """Refuse each of some options that the command line sets, because another option contradicts it.
 
+    :param names: the names of the options, without ``autotune_``: ``on_miss``.
     :param reason: the words that the message has after the flag.
-    :param names: the names of the options to refuse, without ``autotune_``.
-    :raises pytest.UsageError: for the first option that the command line sets to a value that is no default.
+    :raises pytest.UsageError: for the first option whose value asks for something.
     """
     for name in names:
         value = config.getoption(f"autotune_{name}")
-        if name in ("on_miss", "on_stale") and value == "tune":
-            # This is the default. As a value of other options, "tune" is a path.
-            continue
-        # An empty value undoes the ini file's value.
-        if value not in (None, "", []):
+        # An empty value only undoes the value of the ini file.
+        is_set = value not in (None, "", [])
+        # As the value of a path, such as of --autotune-dump, "tune" is no default.
+        is_default = name in ("on_miss", "on_stale") and value == "tune"
+        if is_set and not is_default:
             raise pytest.UsageError(f"--autotune-{name.replace('_', '-')}: {reason} (leave one of the two out)")
 
 
@@ -429,16 +433,14 @@ def _read_option(config: pytest.Config, option: Option) -> Any:
     """
     flag_value: Any = None
     if option.is_flag:
+        # Pytest has the value of a flag under the name of the ini value.
         flag_value = config.getoption(option.ini, None)
-    source = option.flag
-    if flag_value is None:
-        source = f"{option.ini} (ini)"
+    is_flag_set = flag_value is not None
+    source = option.flag if is_flag_set else f"{option.ini} (ini)"
     try:
-        if flag_value is None:
-            return _parse_ini_value(config, option, source)
-        if option.kind == "limit":
-            _refuse_empty_limit(flag_value, option)
-        return _parse_value(config, option, flag_value, source, config.invocation_params.dir)
+        if is_flag_set:
+            return _parse_flag_value(config, option, flag_value, source)
+        return _parse_ini_value(config, option, source)
     except (CacheError, TypeError, ValueError, pytest.UsageError) as error:
         remedy = ""
         if option.alone:
@@ -447,8 +449,21 @@ def _read_option(config: pytest.Config, option: Option) -> Any:
         raise pytest.UsageError(f"{source}: {error}{remedy}") from None
 
 
+def _parse_flag_value(config: pytest.Config, option: Option, value: Any, source: str) -> Any:
+    """Return the parsed value of a flag. Paths are relative to the folder in which the user started pytest.
+
+    :param source: the flag, for messages.
+    """
+    if option.kind == "limit" and not value.strip():
+        # An example is --autotune-max-misses=$LIMIT, if the shell has no such variable.
+        raise ValueError(f"the value is empty (is a variable unset?); use {option.flag}={_NO_LIMIT} for no limit")
+    return _parse_value(config, option, value, source, config.invocation_params.dir)
+
+
 def _parse_ini_value(config: pytest.Config, option: Option, source: str) -> Any:
     """Return the parsed value of the ini file; the option's default if the file has none.
+
+    Paths are relative to the folder of the ini file.
 
     :param source: the name of the ini value, for messages.
     """
@@ -471,9 +486,10 @@ def _parse_value(config: pytest.Config, option: Option, value: Any, source: str,
     """
     if option.kind not in ("path", "paths"):
         return READERS[option.kind](value, option)
+    caches_may_be_absent = option.name == "load"
     arguments = []
     for text in _list_path_texts(value):
-        is_optional = option.name == "load" and text.endswith(_OPTIONAL_SUFFIX)
+        is_optional = caches_may_be_absent and text.endswith(_OPTIONAL_SUFFIX)
         if is_optional and not is_url(text):
             text = text.removesuffix(_OPTIONAL_SUFFIX)
         argument = path_argument(text, folder, source, config)
@@ -485,26 +501,19 @@ def _parse_value(config: pytest.Config, option: Option, value: Any, source: str,
     return arguments[0]
 
 
-def _refuse_empty_limit(text: str, option: Option) -> None:
-    """Refuse an empty limit on the command line, such as ``--autotune-max-misses=$LIMIT`` without the variable.
-
-    :raises ValueError: if the text is empty.
-    """
-    if not text.strip():
-        raise ValueError(f"the value is empty (is a variable unset?); use {option.flag}={_NO_LIMIT} for no limit")
-
-
 def _list_path_texts(value: str | Sequence[str] | None) -> list[str]:
     """Return the paths of an option's value. An empty path removes the paths before it.
 
     So ``--autotune-load= --autotune-load=b.pb`` loads ``b.pb`` alone, also if ``addopts`` loads ``a.pb``.
+
+    :param value: a list for an option that may be repeated, else a text; None if the option is not set.
     """
-    texts: list[str] = []
+    if value is None:
+        return []
     if isinstance(value, str):
-        if value:
-            texts.append(value)
-        return texts
-    for text in value or ():
+        value = [value]
+    texts: list[str] = []
+    for text in value:
         if text:
             texts.append(text)
         else:
@@ -522,11 +531,15 @@ def _read_ini_value(config: pytest.Config, option: Option) -> Any:
     except TypeError:
         # In native TOML, a number is no text, and pytest before 9.2 refuses it. So the unchecked value is read.
         with warnings.catch_warnings():
+            # Pytest warns that inicfg is deprecated.
             warnings.simplefilter("ignore")
-            value = config.inicfg[option.ini]
-        value = getattr(value, "value", value)
-        if option.kind in ("seconds", "limit") and type(value) in (int, float):
-            return value
+            unchecked_value = config.inicfg[option.ini]
+        # Some versions of pytest wrap the value in an object.
+        unchecked_value = getattr(unchecked_value, "value", unchecked_value)
+        # A bool is an int in Python, and no number here.
+        is_number = type(unchecked_value) in (int, float)
+        if is_number and option.kind in ("seconds", "limit"):
+            return unchecked_value
         raise
 
 
@@ -561,12 +574,10 @@ def _read_tuner_names(value: str | Sequence[str] | None, option: Option) -> tupl
 
     :param value: names with commas or spaces between them; a list in the ini file.
     """
-    texts: Sequence[str] = value or ()
-    if isinstance(value, str):
-        texts = [value]
-    names: list[str] = []
-    for text in texts:
-        names += text.replace(",", " ").split()
+    text = value or ""
+    if not isinstance(text, str):
+        text = " ".join(text)
+    names = text.replace(",", " ").split()
     if not names:
         # Most runs name no tuner. To list the tuners of other packages, Python reads a file of each installed package.
         return None
