@@ -130,7 +130,7 @@ def _start(config: pytest.Config) -> None:
     else:
         controller = config.stash[_controller] = Controller(config, options)
         config.pluginmanager.register(controller, "autotune-controller")
-        process = controller.begin()
+        process = controller.make_test_process()
     if process is not None:
         config.stash[_process] = process
         process.begin(hides_earlier_run=_has_run_ended)
