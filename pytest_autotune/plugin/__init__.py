@@ -41,11 +41,12 @@ def pytest_configure(config: pytest.Config) -> None:
     )
     if config.option.help:
         return
+    # xdist's controller has started the plugin, and has sent this worker a task.
     has_task = INPUT_KEY in getattr(config, "workerinput", ())
-    has_options = has_task or is_any_option_set(config)
+    has_options = is_any_option_set(config)
     # Triton reads the variable when it is imported, and accepts these values.
     is_interpreted = os.environ.get("TRITON_INTERPRET", "").lower() in ("1", "true", "on", "yes", "y")
-    if has_options or is_interpreted:
+    if has_task or has_options or is_interpreted:
         _supply_interpreter_benchmark(config.stash.setdefault(_undo, []))
     if has_task:
         _start(config)
@@ -77,9 +78,11 @@ def _forget_removed_modules() -> None:
     Pytester removes the modules that a run inside a test imported. Their packages stay, if the outer run imported them,
     and ``from package import module`` would still find the removed module.
     """
-    for module_name, package in list(sys.modules.items()):
-        if module_name.partition(".")[0] != "pytest_autotune":
-            continue
+    our_modules = []
+    for module_name, module in sys.modules.items():
+        if module_name.partition(".")[0] == "pytest_autotune":
+            our_modules.append(module)
+    for package in our_modules:
         for name, value in list(vars(package).items()):
             full_name = f"{package.__name__}.{name}"
             is_submodule = isinstance(value, ModuleType) and value.__name__ == full_name
@@ -87,17 +90,17 @@ def _forget_removed_modules() -> None:
                 delattr(package, name)
 
 
-def _supply_interpreter_benchmark(undo: list[Callable[[], None]]) -> None:
+def _supply_interpreter_benchmark(undo_functions: list[Callable[[], None]]) -> None:
     """Let Triton's autotuner measure interpreted kernels, as soon as Triton is imported.
 
-    :param undo: gets a function that restores Triton.
+    :param undo_functions: a function that restores Triton is appended to this list.
     """
     import wrapt
 
-    def supply(module: Any) -> None:
+    def supply(autotuner_module: Any) -> None:
         from pytest_autotune.tuners.triton.interpreter import supply_interpreter_benchmark
 
-        undo.append(supply_interpreter_benchmark(module))
+        undo_functions.append(supply_interpreter_benchmark(autotuner_module))
 
     wrapt.register_post_import_hook(supply, "triton.runtime.autotuner")
 
@@ -114,7 +117,7 @@ def _start_if_active(config: pytest.Config) -> None:
 
 
 def _start(config: pytest.Config) -> None:
-    """Start the plugin in this process: as a worker, or as the controller, which may also run tests.
+    """Start the plugin in this process: as an xdist worker, or as the controller, which runs the tests without xdist.
 
     :raises pytest.UsageError: for an option that makes no sense, and a cache that cannot be read.
     """
@@ -124,8 +127,10 @@ def _start(config: pytest.Config) -> None:
     from pytest_autotune.plugin.worker import TestProcess, build_worker_context
 
     options = read_options(config)
+    # Only an xdist worker has this attribute.
+    workerinput = getattr(config, "workerinput", None)
     process: TestProcess | None
-    if (workerinput := getattr(config, "workerinput", None)) is not None:
+    if workerinput is not None:
         process = TestProcess(config, options, build_worker_context(workerinput, options))
     else:
         controller = config.stash[_controller] = Controller(config, options)

@@ -32,6 +32,7 @@ _INI_TYPES = {
     "lines": "linelist",
     "pairs": "linelist",
 }
+#: The action of a flag in argparse, by the option's kind; all other kinds store one value.
 _ACTIONS = {"paths": "append", "switch": "store_true"}
 
 OPTIONS = (
@@ -85,35 +86,44 @@ def add_options(parser: pytest.Parser) -> None:
     )
     group = parser.getgroup("autotune", title)
     for option in OPTIONS:
-        action = _ACTIONS.get(option.kind, "store")
         if option.is_flag:
-            settings: dict[str, Any] = {}
-            if action != "store_true":
-                settings["metavar"] = option.metavar
-            if option.alone:
-                settings["nargs"] = "?"
-                settings["const"] = option.alone
-            help_text = option.help_text.replace("%", "%%")
-            # A switch has the default None, too: a switch that is not typed takes the value of the ini file.
-            group.addoption(option.flag, action=action, default=None, help=help_text, **settings)
+            group.addoption(option.flag, **_list_flag_settings(option))
         if option.is_ini:
             parser.addini(option.ini, option.help_text, type=_INI_TYPES.get(option.kind), default=None)
     for flag in _INI_ONLY_FLAGS:
         group.addoption(flag, action=_IniOnlyFlag, nargs="?", help=argparse.SUPPRESS)
 
 
+def _list_flag_settings(option: Option) -> dict[str, Any]:
+    """Return the arguments that a flag has in :meth:`argparse.ArgumentParser.add_argument`."""
+    action = _ACTIONS.get(option.kind, "store")
+    # A switch has the default None, too: a switch that is not typed takes the value of the ini file.
+    settings: dict[str, Any] = {"action": action, "default": None, "help": option.help_text.replace("%", "%%")}
+    if action != "store_true":
+        settings["metavar"] = option.metavar
+    if option.alone:
+        # The flag may be typed without a value.
+        settings["nargs"] = "?"
+        settings["const"] = option.alone
+    return settings
+
+
 def is_any_option_set(config: pytest.Config) -> bool:
     """Whether the command line or the ini file sets any option of the plugin."""
-    try:
-        for option in OPTIONS:
+    for option in OPTIONS:
+        if option.is_flag:
+            # Pytest has the value of a flag under the name of the ini value.
+            value = config.getoption(option.ini, None)
             # An empty text is typed, too: it may be an error.
-            if option.is_flag and config.getoption(option.ini, None) not in (None, []):
+            if value not in (None, []):
                 return True
-            if option.is_ini and config.getini(option.ini):
+        if option.is_ini:
+            try:
+                if config.getini(option.ini):
+                    return True
+            except (TypeError, ValueError, pytest.UsageError):
+                # The value makes no sense. The code that reads it reports the error.
                 return True
-    except (TypeError, ValueError, pytest.UsageError):
-        # The value makes no sense. The code that reads it reports the error.
-        return True
     return False
 
 

@@ -34,6 +34,7 @@ from pytest_autotune.cache import stores
 from pytest_autotune.cache.codec import json_text
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.index import EntryIndex
+from pytest_autotune.cache.locations import Location
 from pytest_autotune.cache.model import Cache, Entry, library_of
 from pytest_autotune.cache.wording import to_one_line
 from pytest_autotune.plugin.completeness import IgnoredTestFiles
@@ -44,7 +45,7 @@ from pytest_autotune.run.collected import END, TEST_CACHE_ENTRY
 from pytest_autotune.run.lookup import NO_ENTRY, Lookup, Outcome
 from pytest_autotune.run.nearest import explain_miss
 from pytest_autotune.run.reporter import Progress
-from pytest_autotune.run.session import Job, Session, Suite
+from pytest_autotune.run.session import Job, Mode, Session, Suite
 from pytest_autotune.tuners import TUNERS
 from pytest_autotune.tuners.hooks import Hooks
 from pytest_autotune.tuners.source.libraries import rootdir_of_run
@@ -92,32 +93,37 @@ class Task:
 
 
 def build_worker_context(workerinput: Mapping[str, Any], options: Options) -> WorkerContext:
-    """Return the context of a worker, from the message of its controller."""
+    """Return the context of a worker, from the message of its controller.
+
+    :param workerinput: xdist's input of the worker, with the controller's :class:`Task` if it sent one.
+    """
     task = Task(**workerinput.get(INPUT_KEY, {}))
-    worker = workerinput["workerid"]
-    shared = find_shared_folder()
-    folder = None
-    if task.run_id:
-        folder = shared.run_folder(task.run_id)
+    worker_name = workerinput["workerid"]
     is_on_controller_host = task.host == socket.gethostname()
-    # The controller of another host cannot read the log, but the other workers of this machine can.
-    log_folder = folder
+    shared = find_shared_folder()
+    # All workers of this machine share this folder.
+    machine_folder = None
+    if task.run_id:
+        machine_folder = shared.run_folder(task.run_id)
     if is_on_controller_host and task.run_folder:
-        log_folder = Path(task.run_folder)
-    log = Log(log_folder, worker)
-    others = None
-    if folder is not None and log.folder is not None:
-        others = OtherWorkers(log.folder, worker)
+        log_folder: Path | None = Path(task.run_folder)
+    else:
+        # The controller of another host cannot read the log, but the other workers of this machine can.
+        log_folder = machine_folder
+    log = Log(log_folder, worker_name)
+    other_workers = None
+    if machine_folder is not None and log.folder is not None:
+        other_workers = OtherWorkers(log.folder, worker_name)
     progress = Progress()
-    if is_on_controller_host and folder is not None:
-        progress = Progress(ProgressFile(folder, worker))
+    if is_on_controller_host and machine_folder is not None:
+        progress = Progress(ProgressFile(machine_folder, worker_name))
     return WorkerContext(
         _decode_entries(task.entries),
-        Coordinator(Locks(options.wait_timeout, shared=shared), folder, others),
+        Coordinator(Locks(options.wait_timeout, shared=shared), machine_folder, other_workers),
         log,
         workers=task.workers,
         progress=progress,
-        folder=folder,
+        folder=machine_folder,
     )
 
 
@@ -147,10 +153,9 @@ class TestProcess:
 
     def __init__(self, config: pytest.Config, options: Options, context: WorkerContext) -> None:
         self._context = context
-        share = max(devices.count_usable_cores() // context.workers, 1)
-        policy = replace(options.policy, compile_threads=share)
+        cores_per_worker = max(devices.count_usable_cores() // context.workers, 1)
         self.session = Session(
-            policy,
+            replace(options.policy, compile_threads=cores_per_worker),
             context.index,
             context.coordination,
             self._refuse,
@@ -162,6 +167,7 @@ class TestProcess:
         self._config = config
         self._options = options
         self._process_id = os.getpid()
+        #: The number of collected tests that options or plugins removed.
         self._deselected_count = 0
         self._ignored_test_files = IgnoredTestFiles(config)
         config.pluginmanager.register(self._ignored_test_files)
@@ -173,10 +179,12 @@ class TestProcess:
         self._missing_caches: set[str] = set()
         #: The caches of tests whose entries the log has, as a user types them.
         self._reported_test_caches: set[str] = set()
-        #: The error of the current test, which the session refused; empty if it refused nothing.
+        #: The message with which the session failed the current test, for example for a miss; empty if it did not.
         self._refusal = ""
+        #: The contexts that end with the run, and with the current test.
         self._run_exits = ExitStack()
         self._test_exits = ExitStack()
+        #: Whether the choices of earlier tests are hidden from the current test: see :meth:`_isolate`.
         self._is_test_isolated = False
         # A URL is read once for each run: a server that is down takes seconds to fail.
         self._read_url = functools.cache(stores.read_cache)
@@ -192,6 +200,7 @@ class TestProcess:
             self._run_exits.enter_context(self.hooks.isolated())
 
     def _refuse(self, message: str) -> NoReturn:
+        """Fail the current test, because the user wants an error for the outcome of a lookup."""
         self._refusal = to_one_line(message)
         pytest.fail(self._refusal, pytrace=False)
 
@@ -200,7 +209,7 @@ class TestProcess:
 
         A hook of a conftest may still call kernels. The session leaves these calls to their tuners, and warns the user.
         """
-        # Threads that still tune ask nothing more.
+        # From here on, threads that still tune ask nothing more.
         self.session.is_paused = True
         log = self._context.log
         self._end_modes()
@@ -211,23 +220,24 @@ class TestProcess:
         return {log.name: log.lines}
 
     def _build_end_data(self) -> dict[str, Any]:
-        """Return the facts that the controller needs from this process: the fields of ``Collected``."""
-        # Before the notes are read: this call may add a note.
+        """Return the facts that the controller needs from this process. ``run/collected.py`` reads them."""
+        session = self.session
+        # These lines come before the notes are read, because they may add notes.
         untracked = self.hooks.untracked()
-        open_tunings = self.session.progress.open_tunings
+        open_tunings = session.progress.open_tunings
         if open_tunings:
-            self.session.note(f"not recorded, since a thread still tuned it after the tests: {', '.join(open_tunings)}")
+            session.note(f"not recorded, since a thread still tuned it after the tests: {', '.join(open_tunings)}")
         log_error = self._context.log.error
         if log_error:
-            self.session.note(f"the log of this run cannot be written, so a kill would lose tunings: {log_error}")
+            session.note(f"the log of this run cannot be written, so a kill would lose tunings: {log_error}")
         imported_kernels: list[str] = []
         if self._context.index is not None:
             imported_kernels = list(filter(_is_module_imported, self._context.index.list_kernels()))
         return {
-            "notes": [*self.session.notes, *self._context.coordination.notes],
+            "notes": [*session.notes, *self._context.coordination.notes],
             "untracked": sorted(untracked),
-            "unhooked": self.session.unhooked_tuners,
-            "versions": {tuner: str(versions) for tuner, versions in self.session.versions.items()},
+            "unhooked": session.unhooked_tuners,
+            "versions": {tuner: str(versions) for tuner, versions in session.versions.items()},
             "imported_kernels": imported_kernels,
             "unavailable": self._list_unavailable(),
             "hypothesis_tests": sorted(self._hypothesis_tests),
@@ -244,13 +254,15 @@ class TestProcess:
             return []
         reasons = []
         for library in sorted({library_of(tuner) for tuner in index.list_tuners()}):
-            if library not in TUNERS:
-                # A tuner of another package: only its adapter knows the library.
+            tuner = TUNERS.get(library)
+            if tuner is None:
+                # A tuner of another package: only its adapter knows the package of the library.
                 continue
-            package = TUNERS[library].module.partition(".")[0]
+            package = tuner.module.partition(".")[0]
             if not _is_installed(package):
                 reasons.append(f"{package} is not installed")
-        if any(entry.problem.device.is_gpu for entry in index) and not devices.has_visible_gpu():
+        has_gpu_entries = any(entry.problem.device.is_gpu for entry in index)
+        if has_gpu_entries and not devices.has_visible_gpu():
             reasons.append("no GPU is visible")
         return reasons
 
@@ -282,6 +294,7 @@ class TestProcess:
         return Suite(tuple(objects_by_test), is_part)
 
     def _end_modes(self) -> None:
+        """End the modes and write their last events."""
         # In a forked child of a test, the threads of a mode belong to the parent.
         if os.getpid() != self._process_id:
             return
@@ -292,17 +305,20 @@ class TestProcess:
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
         self.session.begin_test(item.nodeid)
-        if getattr(getattr(item, "obj", None), "is_hypothesis_test", False):
-            self._hypothesis_tests.add(item.nodeid)
+        # The fixture shows only the lookups of its own test.
         self.session.lookups.clear()
+        test_function = getattr(item, "obj", None)
+        if getattr(test_function, "is_hypothesis_test", False):
+            self._hypothesis_tests.add(item.nodeid)
+        is_enabled = _is_enabled(item)
+        if not is_enabled:
+            self._disabled_tests.add(item.nodeid)
         try:
             with ExitStack() as self._test_exits:
                 self._is_test_isolated = False
                 if item.get_closest_marker(MARKER) is not None:
                     self._isolate()
-                self.session.is_paused = not _is_enabled(item)
-                if self.session.is_paused:
-                    self._disabled_tests.add(item.nodeid)
+                self.session.is_paused = not is_enabled
                 return (yield)
         finally:
             self.session.current_test = ""
@@ -328,28 +344,35 @@ class TestProcess:
         self._isolate()
         try:
             argument = path_argument(path, item.path.parent, MARKER, item.config)
-            # A run that writes may create the cache, so it may be absent.
-            if argument.location.url:
-                cache = self._read_url(argument.location, self._options.writes)
-            else:
-                cache = stores.read_cache(argument.location, self._options.writes)
+            cache = self._read_test_cache(argument.location)
         except CacheError as error:
+            # The error proposes to create the cache. For the cache of a test, an update does this.
             text = str(error).replace(f"--autotune-dump={error.place}", "--autotune-update")
             raise pytest.fail.Exception(f"{MARKER}: {text}", pytrace=False) from None
         if cache.lossy:
             self.session.note(str(CacheError(*cache.lossy)))
         dump = self._options.dump
         is_dump_path = dump is not None and argument.is_same_as(dump)
-        if self._options.writes and not (cache.entries or is_dump_path or argument.location.url):
+        is_written_for_tests = self._options.writes and not is_dump_path and not argument.location.url
+        if is_written_for_tests and not cache.entries:
             self._missing_caches.add(argument.typed)
-        if self._options.writes and not (is_dump_path or argument.location.url):
+        if is_written_for_tests:
             self._report_test_cache(argument.typed, cache)
-        # Missing entries belong to this cache. If it is the dump path, the dump of the run writes them.
-        name = argument.typed
-        if is_dump_path:
-            name = ""
+        # The tunings of this test are written into this cache. The dump path gets the tunings of all tests.
+        name = "" if is_dump_path else argument.typed
         self.session.add_cache(EntryIndex.from_caches([cache]), name)
+        # The cache may have entries of tuners that did not act before.
         self.hooks.install()
+
+    def _read_test_cache(self, location: Location) -> Cache:
+        """Return the content of a cache; an empty cache if it is absent and this run may create it.
+
+        :raises CacheError: if the cache cannot be read.
+        """
+        may_be_absent = self._options.writes
+        if location.url:
+            return self._read_url(location, may_be_absent)
+        return stores.read_cache(location, may_be_absent)
 
     def _report_test_cache(self, name: str, cache: Cache) -> None:
         """Send the controller the entries of a test's own cache. If a test deletes the file, the update has them."""
@@ -362,7 +385,7 @@ class TestProcess:
     def pytest_runtest_makereport(self, item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         report = yield
         if self._refusal and report.outcome != "failed":
-            # The library under test swallowed the error.
+            # The library under test swallowed the error, or the test is expected to fail.
             report.outcome = "failed"
             report.longrepr = self._refusal
             # pytest would not count an expected failure.
@@ -377,11 +400,8 @@ class TestProcess:
         for mode in self._options.modes:
             lines, events = mode.test_failed(item.nodeid)
             if lines:
-                flag = f"--autotune-{mode.name}"
-                if mode.typed_value:
-                    flag += f"={mode.typed_value}"
-                command = _build_rerun_command(item, self._options, flag)
-                report.sections.append((f"autotune {mode.name}", "\n".join([*lines, f"rerun: {command}"])))
+                section = [*lines, f"rerun: {_build_rerun_command(item, self._options, mode)}"]
+                report.sections.append((f"autotune {mode.name}", "\n".join(section)))
             for event in events:
                 self.session.append_event(event)
 
@@ -484,8 +504,8 @@ def _list_marker_caches(item: pytest.Item) -> list[str]:
         if not isinstance(load, (list, tuple)):
             load = [load]
         if not _has_marker_arguments(mark, load):
-            _refuse_marker(mark)
-        paths += map(str, load)
+            _fail_test_of_marker(mark)
+        paths += [str(path) for path in load]
     return paths
 
 
@@ -501,7 +521,7 @@ def _has_marker_arguments(mark: pytest.Mark, load: Sequence[object]) -> bool:
     return all(isinstance(path, (str, Path)) for path in load)
 
 
-def _refuse_marker(mark: pytest.Mark) -> NoReturn:
+def _fail_test_of_marker(mark: pytest.Mark) -> NoReturn:
     """Fail the test with one line that has the arguments of its marker."""
     arguments = [repr(argument) for argument in mark.args]
     arguments += [f"{name}={value!r}" for name, value in mark.kwargs.items()]
@@ -511,20 +531,26 @@ def _refuse_marker(mark: pytest.Mark) -> NoReturn:
     )
 
 
-def _build_rerun_command(item: pytest.Item, options: Options, flag: str) -> str:
-    """Return the command that runs a test again with a mode's flag."""
-    typed = ["pytest", flag]
+def _build_rerun_command(item: pytest.Item, options: Options, mode: Mode) -> str:
+    """Return the command that runs a test again in a mode: ``pytest --autotune-sweep=7 tests/test_a.py::test_b``."""
+    flag = f"--autotune-{mode.name}"
+    if mode.typed_value:
+        flag += f"={mode.typed_value}"
+    words = ["pytest", flag]
     if options.tuners is not None:
-        typed.append(f"--autotune-tuners={','.join(options.tuners)}")
+        words.append(f"--autotune-tuners={','.join(options.tuners)}")
+    # The path of a node id is relative to the rootdir, and the user types paths in the folder where pytest was started.
     _, colons, name = item.nodeid.partition("::")
     path = os.path.relpath(item.path, item.config.invocation_params.dir)
-    return shlex.join([*typed, f"{path}{colons}{name}"])
+    words.append(f"{path}{colons}{name}")
+    return shlex.join(words)
 
 
 def _list_test_objects(item: pytest.Item) -> Iterator[object]:
     """Yield the objects that a test may call: its function, its parameters and the functions of its fixtures.
 
-    The attributes are private to pytest, or absent in items of other plugins.
+    A mode compiles the kernels among these objects ahead. Some attributes are private to pytest, and all of them can be
+    absent in items of other plugins.
     """
     untyped_item: Any = item
     yield getattr(untyped_item, "obj", None)
@@ -532,6 +558,7 @@ def _list_test_objects(item: pytest.Item) -> Iterator[object]:
         yield from untyped_item.callspec.params.values()
     with suppress(AttributeError, TypeError, IndexError):
         definitions: Sequence[Any]
+        # Name of a fixture -> its definitions. The last definition overrides the others.
         for definitions in untyped_item._fixtureinfo.name2fixturedefs.values():
             yield definitions[-1].func
 
@@ -548,16 +575,20 @@ def _is_installed(package: str) -> bool:
 def _is_module_imported(kernel: str) -> bool:
     """Whether this process imported the module that should define a kernel.
 
-    :param kernel: ``tuner:module.qualname``.
+    :param kernel: ``tuner:module.qualname``, such as ``triton:lib.ops.Matmul.kernel``. The name does not tell where the
+        module ends: here it may be ``lib.ops.Matmul``, ``lib.ops`` or ``lib``.
     """
-    parts = kernel.partition(":")[2].split(".")
-    for end in range(len(parts) - 1, 0, -1):
-        module = sys.modules.get(".".join(parts[:end]))
+    names = kernel.partition(":")[2].split(".")
+    longest = len(names) - 1
+    for length in range(longest, 0, -1):
+        module = sys.modules.get(".".join(names[:length]))
         if module is None:
             continue
+        # Only a package has this path, in which Python searches the modules of the package.
         search_path = getattr(module, "__path__", None)
-        if end == len(parts) - 1 or search_path is None:
+        if length == longest or search_path is None:
             return True
-        # This is a package: the kernel may be in one of its modules that exists and was not imported.
-        return not PathFinder.find_spec(".".join(parts[: end + 1]), search_path)
+        # The kernel may be in a module of this package that exists and was not imported.
+        unimported_module = PathFinder.find_spec(".".join(names[: length + 1]), search_path)
+        return unimported_module is None
     return False
