@@ -79,7 +79,7 @@ def _forget_removed_modules() -> None:
     and ``from package import module`` would still find the removed module.
     """
     our_modules = []
-    for module_name, module in sys.modules.items():
+    for module_name, module in list(sys.modules.items()):
         if module_name.partition(".")[0] == "pytest_autotune":
             our_modules.append(module)
     for package in our_modules:

@@ -82,7 +82,7 @@ class Controller:
     """
 
     def __init__(self, config: pytest.Config, options: Options) -> None:
-        reports.check_reports(options)
+        reports.prepare_reports(options)
         self._config = config
         self._options = options
         self._run_id = uuid.uuid4().hex

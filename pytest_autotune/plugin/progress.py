@@ -48,6 +48,7 @@ class ProgressLine:
         self._terminal = terminal
         self._list_stages = list_stages
         self._now = now
+        #: The time of the last line; before all times if there is none yet.
         self._last_line_s = float("-inf")
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
@@ -68,23 +69,26 @@ class ProgressLine:
             self._stop.set()
             thread.join()
 
+    # Pytest calls these names, if the line is registered as a plugin.
     pytest_sessionstart, pytest_sessionfinish = start, stop
 
     def _watch(self) -> None:
+        """Write lines until the thread is to end. ``wait`` returns whether it is."""
         while not self._stop.wait(AFTER_S / 10):
             self.write()
 
     def write(self) -> None:
         """Write a line if a tuning has taken long and the last line is old enough."""
-        now = self._now()
-        long_stages = [stage for stage in self._list_stages() if now - stage.started_s >= AFTER_S]
-        if not long_stages or now - self._last_line_s < EVERY_S:
+        now_s = self._now()
+        long_stages = [stage for stage in self._list_stages() if now_s - stage.started_s >= AFTER_S]
+        if not long_stages or now_s - self._last_line_s < EVERY_S:
             return
-        self._last_line_s = now
-        longest = min(long_stages, key=lambda stage: stage.started_s)
-        text = f"autotune: tuning {to_one_line(longest.describe(now))}"
+        self._last_line_s = now_s
+        longest_stage = min(long_stages, key=lambda stage: stage.started_s)
+        text = f"autotune: tuning {to_one_line(longest_stage.describe(now_s))}"
         if len(long_stages) > 1:
             text += f" (and {len(long_stages) - 1} more)"
+        # The terminal's line may have the dots of tests that passed.
         if self._config.get_terminal_writer().width_of_current_line:
             text = f"\n{text}"
         # The terminal may be gone.

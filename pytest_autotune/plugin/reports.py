@@ -36,8 +36,10 @@ _JOB_VARIABLES = ("CI_JOB_URL", "BUILD_URL", "BUILD_BUILDURI")
 _JUNIT_CLASS = "autotune_cache"
 
 
-def check_reports(options: Options) -> None:
-    """Check, before any test runs, that all reports can be written and that none replaces another kind of file.
+def prepare_reports(options: Options) -> None:
+    """Make the folders of the reports, and check that each report can be written and replaces only an older report.
+
+    This takes place before any test runs, so that a wrong path does not cost a whole run.
 
     :raises pytest.UsageError: for the first report that cannot be written.
     """
@@ -45,13 +47,16 @@ def check_reports(options: Options) -> None:
     if options.dump is not None:
         caches.append(options.dump)
     for report in options.report:
-        error = _find_report_error(report, caches)
+        error = _prepare_report(report, caches)
         if error:
             raise pytest.UsageError(f"{report.source}: {report.typed}: {error}")
 
 
-def _find_report_error(report: CacheArgument, caches: Sequence[CacheArgument]) -> str:
-    """Return why a report cannot be written, and make its folder; empty if the report can be written."""
+def _prepare_report(report: CacheArgument, caches: Sequence[CacheArgument]) -> str:
+    """Make the folder of a report; return why the report cannot be written, or an empty text if it can.
+
+    :param caches: the caches of this run, which no report may replace.
+    """
     if report.location.url:
         return "is a URL, and a report is a file (name a path)"
     suffix = report.location.path.suffix
@@ -130,13 +135,15 @@ def write_reports(reports: Sequence[CacheArgument], result: RunResult) -> RunRes
     """Write the report files; return the result, with an error for each file that could not be written."""
     for report in reports:
         if report.location.is_folder_path:
+            # FolderReports writes these reports.
             continue
-        path, suffix = Path(report.location.resolved), report.location.path.suffix
+        path = Path(report.location.resolved)
+        file_kind = FILES[report.location.path.suffix]
         try:
             # Checked before the tests, too; a test may have written a file there.
-            problem = describe_obstacle(path, FILES[suffix].beginning)
+            problem = describe_obstacle(path, file_kind.beginning)
             if not problem:
-                path.write_text(FILES[suffix].render(result), encoding="utf-8")
+                path.write_text(file_kind.render(result), encoding="utf-8")
         except OSError as error:
             problem = f"cannot be written: {error.strerror or error}"
         if problem:
@@ -149,11 +156,11 @@ def list_run_facts(command: str) -> tuple[tuple[str, str], ...]:
 
     :param command: the command of the run, as the user typed it.
     """
-    now = time.time()
-    # The variable is set for reproducible builds.
+    date_s = time.time()
+    # A reproducible build sets this variable to the seconds of its date.
     with suppress(ValueError):
-        now = int(os.environ.get("SOURCE_DATE_EPOCH", ""))
-    facts = [("Date", time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(now)))]
+        date_s = int(os.environ.get("SOURCE_DATE_EPOCH", ""))
+    facts = [("Date", time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(date_s)))]
     commit = _first_variable(_COMMIT_VARIABLES)
     if commit:
         facts.append(("Commit", commit))
@@ -207,13 +214,14 @@ def add_to_junit(result: RunResult, config: pytest.Config) -> None:
 def _build_gate_report(result: RunResult) -> pytest.TestReport | None:
     """Return the report of the test case for the gates; None if the run has no gate and no failure."""
     if result.failures:
-        failure = _JunitFailure("\n".join(line.word + line.text for line in render_section(result, verbosity=1)))
+        summary = [line.word + line.text for line in render_section(result, verbosity=1)]
+        failure = _JunitFailure("\n".join(summary))
         failure.reprcrash = SimpleNamespace(message=to_one_line("; ".join(result.failures)))
         return _build_junit_report("failed", failure, "call")
-    gates = [gate for gate in (result.gate, *result.gates_of_modes) if gate.limit or gate.fail_on_unused]
-    if not gates:
+    set_gates = [gate for gate in (result.gate, *result.gates_of_modes) if gate.limit or gate.fail_on_unused]
+    if not set_gates:
         return None
-    skip_reasons = [gate.skip_reason for gate in gates if gate.skip_reason]
+    skip_reasons = [gate.skip_reason for gate in set_gates if gate.skip_reason]
     if skip_reasons:
         # Pytest's form of a skip: path, line, reason.
         skip = (_JUNIT_CLASS, 0, to_one_line("; ".join(skip_reasons)))
@@ -260,13 +268,17 @@ def show_section(lines: Sequence[Line], terminalreporter: pytest.TerminalReporte
 
 def add_step_summary(result: RunResult) -> RunResult:
     """Append the result, as Markdown, to GitHub's step summary; return the result, with a note if that failed."""
+    # GitHub shows the Markdown of this file on the page of the workflow run.
     path = os.environ.get("GITHUB_STEP_SUMMARY", "")
-    if not path or not (result.rows or result.loaded or result.dump or result.failures):
+    has_content = bool(result.rows or result.loaded or result.dump or result.failures)
+    if not path or not has_content:
         return result
     try:
         with open(path, "a", encoding="utf-8") as file:
             text = markdown.to_markdown(result)
-            if file.tell() + len(text.encode()) <= ci_log.SUMMARY_BYTES:
+            size_after = file.tell() + len(text.encode())
+            # GitHub limits the size of the file, and other tools write to it, too.
+            if size_after <= ci_log.SUMMARY_BYTES:
                 file.write(text)
     except OSError as error:
         note = f"the step summary could not be written: {error.strerror or error} (GITHUB_STEP_SUMMARY)"
@@ -280,13 +292,17 @@ def locate_tests(locations: Mapping[str, tuple[str, int | None, str]], root: Pat
     :param locations: pytest's location of each test: path, line from 0 (or None), name.
     :param root: pytest's rootdir.
     """
-    root, checkout = root.resolve(), Path(os.environ.get("GITHUB_WORKSPACE") or root).resolve()
-    folder = root.relative_to(checkout) if root.is_relative_to(checkout) else Path()
+    root = root.resolve()
+    checkout = Path(os.environ.get("GITHUB_WORKSPACE") or root).resolve()
+    root_in_checkout = Path()
+    if root.is_relative_to(checkout):
+        root_in_checkout = root.relative_to(checkout)
     places = {}
-    for test, (path, line, _) in sorted(locations.items()):
+    for test, (path, line_from_0, _) in sorted(locations.items()):
         # Line 0 says that the line is not known.
         line_from_1 = 0
-        if line is not None:
-            line_from_1 = line + 1
-        places[test] = SourceLocation(posixpath.normpath((folder / path).as_posix()), line_from_1)
+        if line_from_0 is not None:
+            line_from_1 = line_from_0 + 1
+        path_in_checkout = posixpath.normpath((root_in_checkout / path).as_posix())
+        places[test] = SourceLocation(path_in_checkout, line_from_1)
     return places
