@@ -20,6 +20,8 @@ from pytest_autotune.cache.wording import describe_count, to_one_line
 from pytest_autotune.run.result import Finding, Gate, RunResult, Section
 from pytest_autotune.run.session import Mode
 
+#: The names and values of a problem's key.
+Key = frozenset[tuple[str, Any]]
 _NO_PROBLEM = "is no problem that pytest_autotune.use() reported"
 
 
@@ -29,7 +31,7 @@ class ProductionProblem:
 
     tuner: str
     kernel: str
-    key: frozenset[tuple[str, Any]]
+    key: Key
 
     def __str__(self) -> str:
         values = [f"{name}={value}" for name, value in sorted(self.key)]
@@ -103,15 +105,16 @@ class ProblemsOfTests:
 
     def __init__(self, result: RunResult) -> None:
         #: (tuner, kernel) -> key -> node id of the first test that asks for the key; empty for a lookup outside tests.
-        self._tests_by_kernel: dict[tuple[str, str], dict[frozenset[tuple[str, Any]], str]] = {}
+        self._tests_by_kernel: dict[tuple[str, str], dict[Key, str]] = {}
         # If two tests are equally near, the test whose problem comes first in a file is named, as in runs.
         for row in sorted(result.rows, key=lambda row: row.problem.sort_key):
-            kernel = (row.problem.tuner, row.problem.kernel)
             key = frozenset(launch_key(row.problem.key).items())
             first_test = ""
             if row.tests:
                 first_test = row.tests[0]
-            self._tests_by_kernel.setdefault(kernel, {}).setdefault(key, first_test)
+            test_by_key = self._tests_by_kernel.setdefault((row.problem.tuner, row.problem.kernel), {})
+            # The same key on another device keeps the first test.
+            test_by_key.setdefault(key, first_test)
 
     def has(self, problem: ProductionProblem) -> bool:
         """Whether a test asks for a problem."""
@@ -130,8 +133,8 @@ class ProblemsOfTests:
         if not test_by_key:
             # No test asks for the kernel at all, so there is no nearest problem.
             return Finding("UNCOVERED", problem_text, f"{text}, nor is this kernel with another key")
-        key = dict(problem.key)
-        nearest_key = min(test_by_key, key=lambda tested_key: distance(key, dict(tested_key)))
+        wanted = dict(problem.key)
+        nearest_key = min(test_by_key, key=lambda tested_key: distance(wanted, dict(tested_key)))
         differing_values = [f"{name}={value}" for name, value in sorted(nearest_key - problem.key)]
         # Without a differing value, the nearest key has only a part of the problem's values.
         nearest = ", ".join(differing_values) or "no more"
@@ -182,8 +185,9 @@ def _list_lines(reports: ProblemReports, uncovered_count: int, incomplete_reason
     :param incomplete_reason: why the run was not complete; empty if it was complete.
     """
     problems = f"{describe_count(len(reports.counts), 'problem')} of production"
-    line = f"{problems}, all covered"
-    if uncovered_count:
+    if not uncovered_count:
+        line = f"{problems}, all covered"
+    else:
         line = f"{problems}: {uncovered_count} not covered by the suite"
         if incomplete_reason:
             line += f" (this run was not complete: {incomplete_reason})"

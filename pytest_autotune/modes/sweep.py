@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from operator import itemgetter
 
 from pytest_autotune.cache.model import Candidate, Entry, Identity, Problem
 from pytest_autotune.cache.wording import describe_count, to_one_line
@@ -62,11 +61,11 @@ class Sweep(Mode):
         candidate_by_digest = {}
         for candidate in candidates:
             candidate_by_digest[hashlib.sha256(prefix + _encode(candidate)).digest()] = candidate
-        ranked = [candidate for _, candidate in sorted(candidate_by_digest.items(), key=itemgetter(0))]
-        if not ranked:
+        ordered = [candidate_by_digest[digest] for digest in sorted(candidate_by_digest)]
+        if not ordered:
             return []
-        first = self._find_first_position(len(ranked))
-        return ranked[first:] + ranked[:first]
+        first = self._find_first_position(len(ordered))
+        return ordered[first:] + ordered[:first]
 
     def _find_first_position(self, candidate_count: int) -> int:
         """Return the position of the candidate that this sweep begins with; 0 outside a series.
@@ -81,19 +80,18 @@ class Sweep(Mode):
         return (number - 1) * spread // total % candidate_count
 
     def build_source(self, question: Question, reporter: Reporter) -> Source | None:
-        """Return the source of the problem's candidates, in the order of this sweep.
+        """Return the source that answers a question with the problem's candidates, in the order of this sweep.
 
         If the tuner does not know its candidates before its search, or fails to list them, the source has none.
         """
-        problem = question.problem
+        tuner = question.problem.tuner
         candidates: Sequence[Candidate] = ()
-        with reporter.guard(problem.tuner, "candidates()"):
+        # An error of the adapter is a line of the summary.
+        with reporter.guard(tuner, "candidates()"):
             candidates = question.candidates()
             if not candidates:
-                reporter.note(
-                    f"{problem.tuner} does not say what its candidates are: in a sweep, too, it chose by itself"
-                )
-        return SweptCandidates(self.ordered(problem, candidates))
+                reporter.note(f"{tuner} does not say what its candidates are: in a sweep, too, it chose by itself")
+        return SweptCandidates(self.ordered(question.problem, candidates))
 
     def begin_test(self) -> None:
         self.ran_with.clear()

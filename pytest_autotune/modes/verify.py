@@ -1,7 +1,10 @@
 """Verify: is each loaded choice still the fastest? The mode races loaded choices and judges the verdicts.
 
-:mod:`pytest_autotune.modes.verify_race` has the race itself. A process that runs tests races a choice in its first
-lookup, and writes the verdict as an event. The process that ends the run reads the verdicts of all processes.
+:mod:`pytest_autotune.modes.verify_race` has the race itself. A process that runs tests races a choice when a tuner asks
+for it, and writes the verdict as an event. The process that ends the run reads the verdicts of all processes.
+
+The tuner brings its candidates to the race as a *contest*. Of several workers, the one that gets the *claim*, a lock,
+races a choice. The *drift* of a cache is the number of its choices that are slower than another candidate.
 """
 
 from __future__ import annotations
@@ -93,8 +96,10 @@ class Verify(Mode):
     def race(self, reporter: Reporter, tuning: Tuning, contest: Callable[[], Any]) -> None:
         """Race the loaded choice of a tuning, and report the verdict as an event.
 
-        A choice is raced once in a run: the first worker that gets the claim races it. A race does not begin if the
-        tuner has no race for the choice, or if :attr:`_refusal` has a reason.
+        A choice is raced once in a run: the first worker that gets the claim races it. If a race cannot begin, the
+        verdict has the reason.
+
+        :param contest: builds the contest. See :meth:`pytest_autotune.run.tuning.Tuning.race`.
         """
         lookup = tuning.lookup
         try:
@@ -110,20 +115,25 @@ class Verify(Mode):
             reporter.append_event(build_verdict_event(Verdict(refusal), lookup))
             return
         claiming = reporter.coordinator.claim(_claim_name(lookup), helper=None)
-        with reporter.guarded(lookup.problem.tuner, claiming, Claim()) as claim:
+        # If the lock fails, this worker races the choice without a claim.
+        with reporter.guarded(lookup.problem.tuner, claiming, default=Claim()) as claim:
             if not claim.is_claimed:
                 # Another worker races the choice, or has raced it.
                 return
-            started = HostTime.perf_counter()
-            verdict = find_verdict(tuning, built_contest)
-            seconds = HostTime.perf_counter() - started
-            self._remaining_s -= seconds
-            if isinstance(built_contest, Contest):
-                # The tuner spent this time before the race, for example on compiling candidates.
-                seconds += built_contest.spent_s
+            verdict = self._race_and_time(tuning, built_contest)
             # The event is written while the claim is held, so that a waiting worker finds it.
-            verdict = replace(verdict, seconds=round_significant(seconds))
             reporter.append_event(build_verdict_event(verdict, lookup))
+
+    def _race_and_time(self, tuning: Tuning, contest: Contest | TunerRace) -> Verdict:
+        """Race the loaded choice of a tuning, and return the verdict. The time counts against the limit of this run."""
+        started = HostTime.perf_counter()
+        verdict = find_verdict(tuning, contest)
+        seconds = HostTime.perf_counter() - started
+        self._remaining_s -= seconds
+        if isinstance(contest, Contest):
+            # The tuner spent this time before the race, for example on compiling candidates.
+            seconds += contest.spent_s
+        return replace(verdict, seconds=round_significant(seconds))
 
     # Methods for the process that ends the run.
 
@@ -216,7 +226,7 @@ class Verify(Mode):
         return lines
 
     def _find_verdicts(self, result: RunResult) -> dict[Problem, Verdict]:
-        """Return the verdict on each problem of this run's part that used a loaded choice.
+        """Return the verdict on each problem of this run's part that used a loaded choice, by problem.
 
         Workers on two machines may have raced the same choice: see :func:`_rank_race`.
         """
@@ -226,10 +236,10 @@ class Verify(Mode):
                 # A later report replaces an earlier one.
                 verdicts[report.event.identity.problem] = report.verdict
         for row in result.rows:
-            is_used = row.outcome is Outcome.HIT and row.entry is not None and not row.entry.is_failure
-            if is_used and self._races_problem(row.problem):
+            has_used_choice = row.outcome is Outcome.HIT and row.entry is not None and not row.entry.is_failure
+            if has_used_choice and row.problem not in verdicts and self._races_problem(row.problem):
                 # A tuner that cannot race reports no verdict.
-                verdicts.setdefault(row.problem, Verdict(CANNOT_RACE))
+                verdicts[row.problem] = Verdict(CANNOT_RACE)
         return verdicts
 
     def _judge(self, result: RunResult, slower_count: int, tally: Tally) -> Gate:
@@ -252,9 +262,10 @@ class Verify(Mode):
         failure = explain_empty_run(result) or _explain_unraced_run(result, tally)
         if failure:
             return Gate(limit.text, failure=failure)
-        reason = "nothing was loaded"
         if result.is_judged:
             reason = "not one was raced"
+        else:
+            reason = "nothing was loaded"
         return Gate(limit.text, skip_reason=f"drift of autotune choices not judged: {reason}")
 
 
@@ -347,11 +358,10 @@ def make(verify: Portion, max_drift: Limit | None, verify_seconds: float) -> Ver
 
 def build_verdict_event(verdict: Verdict, lookup: Lookup) -> Event:
     """Return a verdict as an event of the log. Only a race answers the claim, so another worker may still race."""
-    kind, claim = RACED, _claim_name(lookup)
-    if verdict.not_raced:
-        kind, claim = NOT_RACED, ""
     data = {name: value for name, value in verdict.data.items() if value}
-    return Event(kind, lookup.identity, verdict.entry, lookup.test, data, claim)
+    if verdict.not_raced:
+        return Event(NOT_RACED, lookup.identity, verdict.entry, lookup.test, data)
+    return Event(RACED, lookup.identity, verdict.entry, lookup.test, data, _claim_name(lookup))
 
 
 def _claim_name(lookup: Lookup) -> str:

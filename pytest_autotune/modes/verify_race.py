@@ -1,5 +1,6 @@
 """The race of a loaded choice against the other candidates of its problem, for the mode ``--autotune-verify``.
 
+The tuner brings its candidates as a *contest*, or races them itself.
 A race is a tuning in which the choice wins ties. Another candidate beats the choice only if it also wins a second race
 against the choice alone: by :data:`SLOWER_THRESHOLD`, and by more than three standard errors. Only times of one race
 are compared with each other. A race never uses the times in a cache file, which may come from another machine.
@@ -155,17 +156,17 @@ def _race_contest(contest: Contest, tuning: Tuning, threshold: float) -> RaceOut
     assert entry is not None
     choice = entry.choice
     assert choice is not None
-    # From here on, the choice is the first of all candidates, if it is a candidate at all.
-    ordered = _list_choice_first(contest.candidates, choice)
-    if len(ordered) < 2 or not ordered[0].is_same_configuration(choice):
+    candidates = _list_choice_first(contest.candidates, choice)
+    if len(candidates) < 2 or not candidates[0].is_same_configuration(choice):
         return "there is nothing to race it against"
-    runner_by_candidate = contest.ready(ordered)
-    racing = [candidate for candidate in ordered if candidate in runner_by_candidate]
-    if ordered[0] not in racing:
+    # A candidate without a runner cannot be launched, for example because it does not compile.
+    runner_by_candidate = contest.ready(candidates)
+    launchable = [candidate for candidate in candidates if candidate in runner_by_candidate]
+    if candidates[0] not in launchable:
         return "it cannot be launched"
-    if len(racing) < 2:
+    if len(launchable) < 2:
         return NO_RIVAL
-    runners = [runner_by_candidate[candidate] for candidate in racing]
+    runners = [runner_by_candidate[candidate] for candidate in launchable]
     with tuning.measuring(contest.processor):
         started = HostTime.perf_counter()
         challenge = race_choice(contest.make_clock(), runners, threshold, contest.expected)
@@ -176,7 +177,7 @@ def _race_contest(contest: Contest, tuning: Tuning, threshold: float) -> RaceOut
         return NO_RIVAL
     if challenge.winner is None:
         return outcome
-    return replace(outcome, entry=_build_faster_entry(entry, tuning, racing, challenge))
+    return replace(outcome, entry=_build_faster_entry(entry, tuning, launchable, challenge))
 
 
 def _list_choice_first(candidates: Iterable[Candidate], choice: Candidate) -> list[Candidate]:
