@@ -1,6 +1,10 @@
 """The result of a settled run: the entries that the dump path keeps, and the data that all reports show. Pure.
 
 This module is step 2 of the end of a run. :mod:`pytest_autotune.run.settle` describes all steps.
+
+The dump path is the cache that the run writes. A lookup is one question of a tuner in one process. Its entry is either
+an entry of a loaded cache that the tuner used, or the result of a search in this run. An identity names an entry: it is
+the entry's problem (kernel, key and device) with its fingerprint (digests of the kernel's source and the like).
 """
 
 from __future__ import annotations
@@ -38,13 +42,23 @@ class KeptEntries:
 
 @dataclass(frozen=True)
 class Rename:
-    """A lookup that used an entry under another name of its kernel.
+    """A lookup that used an entry which the cache holds under another kernel's name.
 
     :param old_entry: the entry, as the cache still holds it.
     """
 
     old_entry: Entry
     lookup: Lookup
+
+    @property
+    def new_entry(self) -> Entry:
+        """The entry under the name of the lookup's kernel."""
+        return replace(self.old_entry, problem=self.lookup.problem)
+
+    @property
+    def moves_entry(self) -> bool:
+        """Whether the old name loses the entry. If a kernel of that name still exists, the lookup is no hit."""
+        return self.lookup.outcome is Outcome.HIT
 
 
 def finish_run(settled: SettledRun, dump_cache: Cache) -> RunResult:
@@ -77,17 +91,18 @@ class _SelectedLookups:
 def _keep_entries(settled: SettledRun, dump_cache: Cache) -> KeptEntries:
     """Merge the entries of a run into the content of the dump path.
 
-    The plan of the dump decides which lookups and entries take part. The merge receives four sets of entries:
+    The run's plan has the rules of its dump, for example of ``--autotune-update=new``. The merge receives:
 
     - the base, whose entries stay unless the run changes them;
-    - the measurements of this run and of killed runs;
-    - the entries that the run used and that the merge must therefore keep, with renamed entries under their new names;
-    - the entries to drop.
+    - the entries that this run and killed runs measured;
+    - the entries that the run used, or that must stay for another reason;
+    - the identities to drop.
 
     :param dump_cache: the content of the dump path now.
     """
     run, plan = settled.run, settled.run.request.plan
-    base = plan.build_base([cache for _, cache in run.initial.loaded], dump_cache)
+    loaded_caches = [cache for _, cache in run.initial.loaded]
+    base = plan.build_base(loaded_caches, dump_cache)
     selected = _select_lookups(settled, dump_cache)
     used = _list_used_entries(selected.current, base)
     used = plan.select_used(used, dump_cache, run.collected.recovered_lookups)
@@ -95,9 +110,11 @@ def _keep_entries(settled: SettledRun, dump_cache: Cache) -> KeptEntries:
     if plan.prunes:
         dropped.update(entry.identity for entry in settled.unused_entries)
     if not plan.only_adds:
-        renames = find_renames(settled.lookups, plan.removes_old_names(run.is_complete))
-        dropped.update(_list_old_names(renames))
-        used = _rename_entries(used, renames, dropped)
+        for rename in find_renames(settled.lookups, plan.removes_old_names(run.is_complete)):
+            used.append(rename.new_entry)
+            if rename.moves_entry:
+                dropped.add(rename.old_entry.identity)
+        used = [entry for entry in used if entry.identity not in dropped]
     if plan.writes:
         used += _list_entries_of_modes(settled, selected.current)
     merged = merge_run(base, selected.collect_measurements(), used, dropped, plan.build_rules(run.is_complete))
@@ -121,28 +138,29 @@ def _list_used_entries(lookups: Sequence[Lookup], base: Cache) -> list[Entry]:
 
     :param base: the cache that the run's entries are merged into.
     """
-    entries = _list_unreplaced(lookups, base)
+    entries = _list_unanswered_entries(lookups, base)
     for lookup in lookups:
         if lookup.entry is not None and lookup.outcome is Outcome.HIT and not lookup.is_searched:
             entries.append(lookup.entry)
     return entries
 
 
-def _list_unreplaced(lookups: Iterable[Lookup], base: Cache) -> list[Entry]:
+def _list_unanswered_entries(lookups: Sequence[Lookup], base: Cache) -> list[Entry]:
     """Return the entries of a cache that this run asked for, and for which no lookup of this run has an entry.
 
-    Such an entry was searched again, and the search recorded nothing. The search may succeed in the next run, so the
-    merge must keep the entry. Without this list, the merge would remove the entry if this run recorded an entry of the
-    same problem with another fingerprint.
+    The tuner searched again, for example because the choice was no candidate any more, and the search recorded nothing.
+    The search may succeed in the next run, so the merge must keep the old entry. The merge would remove it if this run
+    recorded an entry of the same problem with another fingerprint.
+
+    :param base: the cache.
     """
-    asked = set()
-    answered = set()
-    for lookup in lookups:
-        asked.add(lookup.identity)
-        if lookup.entry is not None:
-            answered.add(lookup.identity)
-    unanswered = asked - answered
-    return [entry for entry in base.entries if entry.identity in unanswered]
+    asked_identities = {lookup.identity for lookup in lookups}
+    answered_identities = {lookup.identity for lookup in lookups if lookup.entry is not None}
+    entries = []
+    for entry in base.entries:
+        if entry.identity in asked_identities and entry.identity not in answered_identities:
+            entries.append(entry)
+    return entries
 
 
 def _list_entries_of_modes(settled: SettledRun, lookups: Sequence[Lookup]) -> list[Entry]:
@@ -161,37 +179,20 @@ def _list_entries_of_modes(settled: SettledRun, lookups: Sequence[Lookup]) -> li
 def find_renames(lookups: Iterable[Lookup], removes_old_names: bool) -> list[Rename]:
     """Return the lookups whose entry belongs under the present name of their kernel.
 
-    A lookup that is a hit used the entry of a renamed kernel, which moves to the new name. A lookup that is no hit used
-    the entry of a kernel that still exists: the lookup's kernel gets a copy of the entry under its name.
+    There are two kinds. A hit used the entry of a kernel that was renamed. A lookup that is no hit used the entry of a
+    kernel that still exists: its own kernel gets a copy of the entry.
 
-    :param removes_old_names: no test uses an old name any more.
+    :param removes_old_names: no test uses an old name any more. Otherwise hits are left out: a test that did not run
+        may still use the old name.
     """
     renames = []
     for lookup in lookups:
-        old_entry = lookup.renamed_from_entry
-        if old_entry is None:
+        if lookup.renamed_from_entry is None:
             continue
-        if lookup.outcome is Outcome.HIT and not removes_old_names:
-            # A test that did not run may still use the old name.
-            continue
-        renames.append(Rename(old_entry, lookup))
+        rename = Rename(lookup.renamed_from_entry, lookup)
+        if removes_old_names or not rename.moves_entry:
+            renames.append(rename)
     return renames
-
-
-def _list_old_names(renames: Iterable[Rename]) -> list[Identity]:
-    """Return the entries that are removed under their old name.
-
-    A lookup that is no hit used the entry of a kernel that still exists. That kernel keeps its entry.
-    """
-    return [rename.old_entry.identity for rename in renames if rename.lookup.outcome is Outcome.HIT]
-
-
-def _rename_entries(used: Sequence[Entry], renames: Iterable[Rename], dropped: Set[Identity]) -> list[Entry]:
-    """Return the used entries, with renamed entries under their new names and without the dropped entries."""
-    entries = list(used)
-    for rename in renames:
-        entries.append(replace(rename.old_entry, problem=rename.lookup.problem))
-    return [entry for entry in entries if entry.identity not in dropped]
 
 
 def collect_measurements(lookups: Iterable[Lookup]) -> list[MeasuredEntry]:
@@ -200,13 +201,14 @@ def collect_measurements(lookups: Iterable[Lookup]) -> list[MeasuredEntry]:
     Several workers report an entry that they share. The report of the worker that searched counts. If that worker died
     before it could report, the first report of another worker counts.
     """
+    #: (entry, whether its search rejected a loaded entry) -> the measurement.
     measurements: dict[tuple[Entry, bool], MeasuredEntry] = {}
     for lookup in lookups:
         if lookup.entry is None or not lookup.is_searched:
             continue
-        search = lookup.entry, lookup.has_rejected_entry
-        # The process of a tuned lookup has searched; that of any other lookup has only shared the result.
-        if lookup.is_tuned or search not in measurements:
+        search = (lookup.entry, lookup.has_rejected_entry)
+        has_searched_itself = lookup.is_tuned
+        if has_searched_itself or search not in measurements:
             measurements[search] = MeasuredEntry(
                 lookup.entry, lookup.process, lookup.is_disturbed, lookup.has_rejected_entry
             )
@@ -214,17 +216,21 @@ def collect_measurements(lookups: Iterable[Lookup]) -> list[MeasuredEntry]:
 
 
 def _build_result(settled: SettledRun, kept: KeptEntries) -> RunResult:
-    """Return the result of a run, as if its dump was written."""
+    """Return the result of a run, as if its dump was written.
+
+    :param kept: the content of the dump path after the run.
+    """
     run, policy = settled.run, settled.run.request.policy
+    # Without loaded caches, rows and counts are those of an empty cache.
     index = run.initial.index or EntryIndex(())
     left_out_entries: tuple[Entry, ...] = ()
     if run.request.plan.writes:
         left_out_entries = _list_left_out_entries(run.initial, kept, settled.problems)
     return RunResult(
-        build_rows(settled.lookups, index, policy, kept.merged),
-        run.collected,
-        run.request,
-        kept.merged,
+        rows=build_rows(settled.lookups, index, policy, kept.merged),
+        collected=run.collected,
+        request=run.request,
+        merged=kept.merged,
         loaded=tuple((path, len(cache.entries)) for path, cache in run.initial.loaded),
         devices_by_tuner=_list_devices_by_tuner(index, policy),
         unused_entries=settled.unused_entries,
@@ -244,19 +250,20 @@ def _list_devices_by_tuner(index: EntryIndex, policy: Policy) -> dict[str, froze
 
 
 def _list_test_cache_problems(lookups: Iterable[Lookup], index: EntryIndex) -> frozenset[Problem]:
-    """Return the problems that only the caches of single tests could cover.
+    """Return the problems of tests with a cache of their own that no cache of the run has any entry for.
 
     :param index: the caches that are loaded for all tests.
     """
     problems = set()
     for lookup in lookups:
         if not lookup.test_cache:
+            # The test loads no cache for itself.
             continue
-        # The entry of a renamed kernel has the kernel's old name.
-        cached_problem = lookup.problem
+        problem_in_cache = lookup.problem
         if lookup.renamed_from_entry is not None:
-            cached_problem = lookup.renamed_from_entry.problem
-        if not index.list_same_key(cached_problem):
+            # The entry of a renamed kernel has the kernel's old name.
+            problem_in_cache = lookup.renamed_from_entry.problem
+        if not index.list_same_key(problem_in_cache):
             problems.add(lookup.problem)
     return frozenset(problems)
 
@@ -267,14 +274,18 @@ def _list_left_out_entries(
     """Return the loaded entries of problems that no test asked for and that the dump path does not hold.
 
     A run that loads one file and dumps into another leaves such entries out, which surprises users.
+
+    :param initial: has the loaded caches.
+    :param kept: the content of the dump path after the run.
+    :param asked_problems: the problems that tests asked for.
     """
-    written_problems = {entry.problem for entry in kept.merged.cache.entries}
+    dumped_problems = {entry.problem for entry in kept.merged.cache.entries}
+    # Several caches can have an entry of one identity; the last counts.
     loaded_entries = {entry.identity: entry for entry in initial.file_entries}
-    left_out = []
-    for identity, entry in loaded_entries.items():
-        if identity in kept.dropped:
-            # The run removes the entry on purpose.
-            continue
-        if entry.problem not in written_problems and entry.problem not in asked_problems:
-            left_out.append(entry)
-    return tuple(sorted(left_out, key=attrgetter("sort_key")))
+    left_out_entries = []
+    for entry in loaded_entries.values():
+        is_removed_on_purpose = entry.identity in kept.dropped
+        is_covered = entry.problem in dumped_problems or entry.problem in asked_problems
+        if not is_removed_on_purpose and not is_covered:
+            left_out_entries.append(entry)
+    return tuple(sorted(left_out_entries, key=attrgetter("sort_key")))

@@ -66,6 +66,9 @@ def explain_miss(indexes: Sequence[EntryIndex], problem: Problem, policy: Policy
 
     The function compares all entries of the kernel, which takes time. It is called only for a row of the summary, and
     for a lookup that fails a test.
+
+    :param indexes: the loaded caches.
+    :param policy: names the other devices whose entries a device may use.
     """
     usable_entries = []
     for entry in list_kernel_entries(indexes, problem):
@@ -79,15 +82,18 @@ def explain_miss(indexes: Sequence[EntryIndex], problem: Problem, policy: Policy
         names = ", ".join(value.name for value in usable_entries[0].problem.key) or "no names"
         return MissReason(f"no entry with these key names; the entries of this kernel have {names}")
     differences = _compare_keys(nearest_entry, problem)
-    text = ", ".join(map(str, differences))
-    if text == "other code":
+    differences_text = ", ".join(map(str, differences))
+    if differences_text == "other code":
+        # The keys differ in nothing but the digest that is named "code".
         return MissReason("no entry; new or changed code")
-    text = f"no entry; the nearest has {text}"
+    text = f"no entry; the nearest has {differences_text}"
     if any(difference.is_digest for difference in differences):
         # The value of a digest tells a reader nothing.
         return MissReason(text)
-    values = tuple((difference.name, _to_text(difference.entry_value)) for difference in differences)
-    return MissReason(text, values)
+    names_and_values = []
+    for difference in differences:
+        names_and_values.append((difference.name, _to_text(difference.entry_value)))
+    return MissReason(text, tuple(names_and_values))
 
 
 def _compare_keys(entry: Entry, problem: Problem) -> list[KeyDifference]:
@@ -97,11 +103,13 @@ def _compare_keys(entry: Entry, problem: Problem) -> list[KeyDifference]:
     """
     wanted_values = {value.name: value for value in problem.key}
     entry_values = {value.name: value for value in entry.problem.key}
+    # A dict, unlike a set, keeps the order of the names.
+    names = dict.fromkeys([*wanted_values, *entry_values])
     differences = []
-    for name in dict.fromkeys([*wanted_values, *entry_values]):
-        difference = KeyDifference(name, entry_values.get(name), wanted_values.get(name))
-        if difference.entry_value != difference.wanted_value:
-            differences.append(difference)
+    for name in names:
+        entry_value, wanted_value = entry_values.get(name), wanted_values.get(name)
+        if entry_value != wanted_value:
+            differences.append(KeyDifference(name, entry_value, wanted_value))
     return differences
 
 
@@ -123,7 +131,8 @@ def list_kernel_entries(indexes: Sequence[EntryIndex], problem: Problem) -> list
 class _RankedEntry:
     """An entry with its distance from a problem.
 
-    :param rank: the lowest rank comes first.
+    :param rank: whether the problem's device may not use the entry, the number of other parts of the key, and the
+        distance between the numbers of the keys. The nearest entry has the lowest rank.
     """
 
     rank: tuple[bool, int, float]
@@ -133,24 +142,32 @@ class _RankedEntry:
 def list_nearest_entries(entries: Iterable[Entry], problem: Problem, policy: Policy) -> Iterator[Entry]:
     """Yield the entries whose keys can be compared with a problem's key, the nearest first.
 
-    Two keys can be compared if one key has all parts of the other key. It may have further parts, because some tuners
-    name only the settings that are not the default.
     Entries that the problem's device may use come before all others. Entries that are equally near come in the order of
     a file, as in production.
+
+    :param entries: of the problem's kernel.
+    :param policy: names the other devices whose entries a device may use.
     """
     wanted_key = launch_key(problem.key)
-    ranked = []
+    ranked_entries = []
     for entry in entries:
         entry_key = _cached_launch_key(entry.problem.key)
-        if not (entry_key.keys() <= wanted_key.keys() or wanted_key.keys() <= entry_key.keys()):
-            # Each key has a part that the other key lacks.
-            continue
-        is_for_other_device = not policy.may_use_entries_of(problem.device, entry.problem.device)
-        ranked.append(_RankedEntry((is_for_other_device, *distance(wanted_key, entry_key)), entry))
-    ranked.sort(key=attrgetter("rank"))
-    for _, equally_near in groupby(ranked, key=attrgetter("rank")):
+        if _have_comparable_names(wanted_key, entry_key):
+            is_for_other_device = not policy.may_use_entries_of(problem.device, entry.problem.device)
+            rank = (is_for_other_device, *distance(wanted_key, entry_key))
+            ranked_entries.append(_RankedEntry(rank, entry))
+    ranked_entries.sort(key=attrgetter("rank"))
+    for _, equally_near in groupby(ranked_entries, key=attrgetter("rank")):
         # Only entries that are equally near need their sort keys, which take longer to compute than distances.
         yield from sorted((ranked_entry.entry for ranked_entry in equally_near), key=attrgetter("sort_key"))
+
+
+def _have_comparable_names(wanted_key: Mapping[str, LaunchValue], entry_key: Mapping[str, LaunchValue]) -> bool:
+    """Whether one key has all the names of the other key.
+
+    It may have further names, because some tuners name only the settings that are not the default.
+    """
+    return entry_key.keys() <= wanted_key.keys() or wanted_key.keys() <= entry_key.keys()
 
 
 @lru_cache(4096)

@@ -1,4 +1,10 @@
-"""The problems of a run as rows: each row has the reports of all processes that asked for the problem. Pure."""
+"""The problems of a run as rows, which all reports show. Pure.
+
+A lookup is one question of a tuner in one process: a problem (kernel, key and device) with a fingerprint (digests of
+the kernel's source and the like). It ends with an outcome, such as a miss, and perhaps with an entry: an entry of a
+loaded cache that the tuner used, or a new entry from a search among the candidates. A row sums up all lookups of one
+problem, from all processes and with all fingerprints.
+"""
 
 from __future__ import annotations
 
@@ -130,7 +136,7 @@ class ProblemRow:
 def build_rows(
     lookups: Iterable[Lookup], index: EntryIndex, policy: Policy, merged: MergeResult
 ) -> tuple[ProblemRow, ...]:
-    """Return a row for each problem, sorted by problem. The row has the worst outcome of the problem's lookups.
+    """Return a row for each problem that a test asked for, sorted by problem.
 
     :param index: the loaded caches. A row of a problem without an entry names the nearest entry of its kernel.
     :param merged: the cache after the run. If it has an entry for a problem, the row shows that entry's choice.
@@ -140,21 +146,32 @@ def build_rows(
         lookups_by_problem[lookup.problem].append(lookup)
     entries_after_run = {entry.identity: entry for entry in merged.cache.entries}
     rows = []
-    for problem, problem_lookups in lookups_by_problem.items():
-        worst_first = sorted(problem_lookups, key=_rank_outcome, reverse=True)
-        entry = _find_entry(worst_first)
-        kept_entry, best_measurement = entry, entry
-        if entry is not None:
-            # The merge may keep an earlier entry, or the entry of another process.
-            kept_entry = entries_after_run.get(entry.identity, entry)
-            best_measurement = merged.best_measurements.get(entry.identity, entry)
-        row = _build_row(worst_first, kept_entry, best_measurement)
+    for lookups_of_problem in lookups_by_problem.values():
+        worst_first = sorted(lookups_of_problem, key=_rank_outcome, reverse=True)
+        run_entry = _find_entry(worst_first)
+        if run_entry is None:
+            row = _build_row(worst_first, None, None)
+        else:
+            identity = run_entry.identity
+            # The merge may have kept an earlier entry, or the measurement of another process.
+            kept_entry = entries_after_run.get(identity, run_entry)
+            best_measurement = merged.best_measurements.get(identity, run_entry)
+            row = _build_row(worst_first, kept_entry, best_measurement)
         if row.reason == NO_ENTRY:
-            # The search for the nearest entry takes time, so lookups leave it to this function.
-            miss = explain_miss([index], problem, policy)
-            row = replace(row, reason=miss.text, nearest=miss.differences)
+            row = _with_nearest_entry(row, index, policy)
         rows.append(_with_consequence(row))
     return tuple(sorted(rows, key=lambda row: row.problem.sort_key))
+
+
+def _with_nearest_entry(row: ProblemRow, index: EntryIndex, policy: Policy) -> ProblemRow:
+    """Return the row of a miss with the nearest entry of its kernel: ``no entry; the nearest has M 64 instead of 100``.
+
+    Lookups leave this to the end of the run, because the search for the nearest entry takes time.
+
+    :param index: the loaded caches.
+    """
+    miss = explain_miss([index], row.problem, policy)
+    return replace(row, reason=miss.text, nearest=miss.differences)
 
 
 def _with_consequence(row: ProblemRow) -> ProblemRow:
@@ -190,49 +207,59 @@ def _find_entry(worst_first: Sequence[Lookup]) -> Entry | None:
 
 
 def _build_row(worst_first: Sequence[Lookup], kept_entry: Entry | None, best_measurement: Entry | None) -> ProblemRow:
-    """Return the row of a problem.
+    """Return the row of a problem, with the outcome and the reason of its worst lookup.
 
     :param worst_first: the lookups of the problem, the lookup with the worst outcome first.
-    :param kept_entry: the entry that the cache keeps.
-    :param best_measurement: the entry of the measurement that counts. A merge may keep an earlier entry all the same.
+    :param kept_entry: the entry that the cache has after the run; None if no lookup has an entry.
+    :param best_measurement: the entry of the search that counts, if there was a search. The cache may nevertheless keep
+        an earlier entry.
     """
     worst = worst_first[0]
-    # Several lookups can be of the same test; dict.fromkeys keeps the order.
-    tests = tuple(dict.fromkeys(lookup.test for lookup in worst_first if lookup.test))
+    label = worst.label
+    if not label and kept_entry is not None:
+        label = kept_entry.label
+    changed: tuple[str, ...] = ()
+    if worst.outcome is Outcome.STALE:
+        changed = worst.changed
+    searches = [lookup for lookup in worst_first if lookup.is_searched]
+    fallback = ""
+    if not searches:
+        # With a search, the problem is tuned, even if another process used a fallback.
+        fallback = _find_first(lookup.fallback for lookup in worst_first)
     row = ProblemRow(
         worst.problem,
         worst.outcome,
         worst.reason,
-        label=worst.label,
-        tests=tests,
+        label,
+        # Several lookups can be of the same test; dict.fromkeys keeps the order.
+        tests=tuple(dict.fromkeys(lookup.test for lookup in worst_first if lookup.test)),
         entry=kept_entry,
+        fallback=fallback,
         unrecorded=_find_unrecorded_reason(worst_first),
+        changed=changed,
     )
-    if not row.label and kept_entry is not None:
-        row = replace(row, label=kept_entry.label)
-    if worst.outcome is Outcome.STALE:
-        row = replace(row, changed=worst.changed)
-    searches = [lookup for lookup in worst_first if lookup.is_searched]
-    if not searches:
-        # With a search, the problem is tuned, even if another process used a fallback.
-        row = replace(row, fallback=_find_first(lookup.fallback for lookup in worst_first))
-    return _with_measurements(row, searches, best_measurement)
-
-
-def _with_measurements(row: ProblemRow, searches: Sequence[Lookup], best_measurement: Entry | None) -> ProblemRow:
-    """Return a row with the fields that searches decide.
-
-    :param searches: the lookups that were searched in this run.
-    :param best_measurement: the entry of the measurement that counts.
-    """
     if best_measurement is None:
         return row
+    return _with_measurement(row, searches, best_measurement)
+
+
+def _with_measurement(row: ProblemRow, searches: Sequence[Lookup], best_measurement: Entry) -> ProblemRow:
+    """Return a row with the times of the candidates, and with the searches of the run.
+
+    :param searches: the lookups of the problem whose entry comes from a search in this run.
+    :param best_measurement: the entry of the search that counts.
+    """
+    has_failed_search = any(lookup.has_failed for lookup in searches)
+    is_disturbed = False
+    for lookup in searches:
+        if lookup.entry == best_measurement and lookup.is_disturbed:
+            is_disturbed = True
     return replace(
         row,
         searches=_list_searches(searches),
-        failed=best_measurement.is_failure and any(lookup.has_failed for lookup in searches),
+        failed=best_measurement.is_failure and has_failed_search,
         candidates=best_measurement.candidates,
-        is_disturbed=any(lookup.is_disturbed for lookup in searches if lookup.entry == best_measurement),
+        is_disturbed=is_disturbed,
     )
 
 
@@ -245,19 +272,17 @@ def _find_first(texts: Iterable[str]) -> str:
 
 
 def _find_unrecorded_reason(worst_first: Sequence[Lookup]) -> str:
-    """Return why a search of the problem recorded nothing; empty if no such search matters.
+    """Return why a search of the problem recorded nothing; empty if every fingerprint has an entry all the same.
 
-    A problem can have several fingerprints, for example if two kernels of a factory share a name. The search of a
-    fingerprint does not matter if another lookup has an entry for the same fingerprint: the entry of a search or, if no
-    search of the problem recorded an entry, an entry that was used.
+    A problem can have several fingerprints, for example if two kernels of a factory share a name. A search that
+    recorded nothing matters only if its fingerprint has no entry from another lookup.
     """
-    has_search = any(lookup.is_searched for lookup in worst_first)
-    recorded_fingerprints = set()
+    fingerprints_with_entry = {lookup.fingerprint for lookup in worst_first if lookup.is_searched}
+    if not fingerprints_with_entry:
+        # Without any new entry of the problem, entries that were used count.
+        fingerprints_with_entry = {lookup.fingerprint for lookup in worst_first if lookup.entry is not None}
     for lookup in worst_first:
-        if lookup.is_searched or (not has_search and lookup.entry is not None):
-            recorded_fingerprints.add(lookup.fingerprint)
-    for lookup in worst_first:
-        if lookup.unrecorded_reason and lookup.fingerprint not in recorded_fingerprints:
+        if lookup.unrecorded_reason and lookup.fingerprint not in fingerprints_with_entry:
             return lookup.unrecorded_reason
     return ""
 
@@ -270,9 +295,10 @@ def _list_searches(searches: Sequence[Lookup]) -> tuple[tuple[str, float], ...]:
 
     :param searches: the lookups with an entry from a search in this run.
     """
-    lookup_by_entry: dict[Entry, Lookup] = {}
-    # The lookup of the worker that searched comes last, and replaces the lookups of other workers.
-    for lookup in sorted(searches, key=lambda search: (search.is_tuned, search.test)):
-        if lookup.entry is not None:
-            lookup_by_entry[lookup.entry] = lookup
-    return tuple(sorted((lookup.test, entry.tuning_seconds) for entry, lookup in lookup_by_entry.items()))
+    # The lookups of the workers that searched come last, and replace the other reports of the same entry.
+    reports = sorted(searches, key=lambda lookup: (lookup.is_tuned, lookup.test))
+    lookup_by_entry = {lookup.entry: lookup for lookup in reports if lookup.entry is not None}
+    tests_and_seconds = []
+    for entry, lookup in lookup_by_entry.items():
+        tests_and_seconds.append((lookup.test, entry.tuning_seconds))
+    return tuple(sorted(tests_and_seconds))
