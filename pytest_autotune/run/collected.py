@@ -1,4 +1,9 @@
-"""The reports of all processes of a run, collected from their events."""
+"""The reports of all processes of a run, collected from their events.
+
+While tests run, each process writes events to its log: one for each lookup (a question of a tuner, with its outcome),
+others for modes such as ``--autotune-verify``, and a last event with facts about the process. At the end, the
+controller collects the events of all processes.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +15,7 @@ from operator import itemgetter
 
 from pytest_autotune.cache.model import Entry, Identity, Versions
 from pytest_autotune.run.lookup import Lookup
-from pytest_autotune.workers.events import Event
+from pytest_autotune.workers.events import Event, ProcessEvent
 
 #: The kind of the last event of a process, with facts about the process.
 END = "end"
@@ -88,7 +93,8 @@ class _LastEvents:
     """The facts in the last events of all processes."""
 
     def __init__(self) -> None:
-        #: Name of a field of :class:`Collected` -> its texts, each once, in the order of their first event.
+        #: Name of a field of :class:`Collected` -> its texts, each once, in the order of their first event. The texts
+        #: are the keys of a dict, which keeps the order; the values mean nothing.
         self.texts: dict[str, dict[str, None]] = {
             "notes": {},
             "untracked": {},
@@ -104,7 +110,7 @@ class _LastEvents:
         self.deselected_count = 0
 
     def add(self, event: Event) -> None:
-        """Add a last event.
+        """Add the facts of a last event.
 
         :raises TypeError, KeyError, AttributeError: for an event of a damaged file. Some of its facts may be added.
         """
@@ -115,7 +121,7 @@ class _LastEvents:
             self.unhooked.add((tuner, str(reason)))
         for library, text in event.data["versions"].items():
             self.versions[library] = Versions.parse(text)
-        # Every worker collects the whole suite and deselects the same tests.
+        # Every worker collects the whole suite and deselects the same tests, so the numbers are not added.
         self.deselected_count = max(self.deselected_count, event.data["deselected"])
 
     def to_collected(self) -> Collected:
@@ -136,46 +142,67 @@ class _LastEvents:
         )
 
 
-def collect(events: Iterable[tuple[str, Event]], recovered: Iterable[tuple[str, Event]] = ()) -> Collected:
+def collect(events: Iterable[ProcessEvent], recovered: Iterable[ProcessEvent] = ()) -> Collected:
     """Return the reports that are in the events of a run. An event that is damaged or not understood is left out.
 
-    Three kinds of events are told apart: the last event of a process, lookups, and events of modes.
-
-    :param events: (name of the process, event).
-    :param recovered: the same, of killed runs with the same dump path.
+    :param events: of this run, each with the name of its process.
+    :param recovered: of killed runs with the same dump path.
     """
     lookups: list[Lookup] = []
     mode_events: list[Event] = []
     last_events = _LastEvents()
-    test_caches: defaultdict[str, dict[Identity, Entry]] = defaultdict(dict)
+    test_caches = _TestCaches()
     # The order of the processes is the same in each run. The events of a process keep their order.
     for process, event in sorted(events, key=itemgetter(0)):
+        # The reader of an event raises one of these errors if the event is damaged.
         with suppress(ValueError, TypeError, KeyError, AttributeError):
             if event.kind == END:
                 last_events.add(event)
-                continue
-            if event.kind == TEST_CACHE_ENTRY:
-                # Each worker that runs a test of the cache sends its entries.
-                if event.entry is not None:
-                    test_caches[str(event.data["cache"])][event.entry.identity] = event.entry
-                continue
-            lookup = Lookup.from_event(event)
-            if lookup is None:
-                mode_events.append(event)
-                continue
-            if process != ALONE:
-                lookup = replace(lookup, process=process)
-            lookups.append(lookup)
+            elif event.kind == TEST_CACHE_ENTRY:
+                test_caches.add(event)
+            else:
+                lookup = Lookup.from_event(event)
+                if lookup is None:
+                    mode_events.append(event)
+                else:
+                    lookups.append(_with_process(lookup, process))
     return replace(
         last_events.to_collected(),
         lookups=tuple(lookups),
         recovered_lookups=_collect_recovered(recovered),
         mode_events=tuple(mode_events),
-        test_cache_entries={name: tuple(entries.values()) for name, entries in test_caches.items()},
+        test_cache_entries=test_caches.list_entries(),
     )
 
 
-def _collect_recovered(events: Iterable[tuple[str, Event]]) -> tuple[Lookup, ...]:
+class _TestCaches:
+    """The entries of the caches that tests load for themselves."""
+
+    def __init__(self) -> None:
+        #: Cache, as it is typed -> identity -> entry. Each worker that runs a test of the cache sends its entries.
+        self._entries_by_cache: defaultdict[str, dict[Identity, Entry]] = defaultdict(dict)
+
+    def add(self, event: Event) -> None:
+        """Add the entry of an event.
+
+        :raises KeyError: for an event of a damaged file.
+        """
+        if event.entry is not None:
+            self._entries_by_cache[str(event.data["cache"])][event.entry.identity] = event.entry
+
+    def list_entries(self) -> dict[str, tuple[Entry, ...]]:
+        """Return cache, as it is typed -> its entries."""
+        return {name: tuple(entries.values()) for name, entries in self._entries_by_cache.items()}
+
+
+def _with_process(lookup: Lookup, process: str) -> Lookup:
+    """Return a lookup with the name of its worker. In a run without workers, a lookup has no such name."""
+    if process == ALONE:
+        return lookup
+    return replace(lookup, process=process)
+
+
+def _collect_recovered(events: Iterable[ProcessEvent]) -> tuple[Lookup, ...]:
     """Return the tunings in the events of killed runs, without their other lookups."""
     if not events:
         return ()

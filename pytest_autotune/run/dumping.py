@@ -1,6 +1,8 @@
 """Writing the dump path, and the caches of single tests: step 3 of the end of a run.
 
-:mod:`pytest_autotune.run.settle` describes all steps.
+:mod:`pytest_autotune.run.settle` describes all steps. The dump path is the cache that the run writes. The marker or
+fixture ``autotune_cache`` loads a test's own cache for this test alone. A lookup is one question of a tuner in one
+process, with the entry that the tuner used or recorded.
 """
 
 from __future__ import annotations
@@ -14,8 +16,8 @@ from pytest_autotune.cache.model import Cache, Entry, Identity
 from pytest_autotune.cache.stores.store import Store
 from pytest_autotune.run.collected import Collected
 from pytest_autotune.run.finish import finish_run
-from pytest_autotune.run.lookup import TUNED
-from pytest_autotune.run.request import UPDATE_ALL, UPDATE_NEW, RunRequest, plan_dump
+from pytest_autotune.run.lookup import TUNED, Lookup
+from pytest_autotune.run.request import UPDATE_ALL, UPDATE_NEW, DumpPlan, RunRequest, plan_dump
 from pytest_autotune.run.result import DumpOutcome, RunResult
 from pytest_autotune.run.settle import EndedRun, InitialCaches, settle_run
 from pytest_autotune.workers.events import RunFolder
@@ -26,10 +28,10 @@ def dump_run(
 ) -> RunResult:
     """Write the entries of a run into a store, and return the result.
 
-    A run without any entry makes no file, unless a test loads a cache that is missing. The merge takes the content that
-    the store has under its lock.
+    A run without any entry makes no file, unless a test loads a cache that is missing.
 
     :param source: the option or marker that named the store.
+    :param initial: the caches when the run began, with the content of the store.
     :param folder: keeps the tunings for the next run if the store cannot be written.
     """
     path = str(store)
@@ -39,21 +41,23 @@ def dump_run(
     if not has_entries and path not in collected.missing_caches:
         # No test loads this cache, so nobody needs an empty file.
         return result.with_dump(DumpOutcome(path))
+    restored_count = 0
     try:
         with store.open_for_update(removing=request.plan.prunes) as opened:
-            lost_entries: list[Entry] = []
             if opened.cache != initial.dump_cache:
                 # Another process, or a test, has changed the store since this run began.
+                lost_entries: list[Entry] = []
                 if request.plan.restores_lost_entries:
                     lost_entries = find_lost_entries(initial.dump_cache, opened.cache)
                 base = replace(opened.cache, entries=(*opened.cache.entries, *lost_entries))
                 result = finish_run(settled, base)
+                restored_count = _count_restored(lost_entries, result.merged.cache)
             updated = opened.write(result.merged.cache)
     except CacheError as error:
         message = f"{source}: {error}; {_keep_for_next_run(folder, collected)}"
         return result.with_dump(DumpOutcome(path, error=message))
     if updated.is_refused:
-        # The user asked for this store, so a file beside it is not enough.
+        # The user asked for this store, so the file that was written beside it is not enough.
         message = f"{source}: {path} {updated.beside}"
         return result.with_dump(DumpOutcome(path, updated.written_to, updated.changed, error=message))
     dump = DumpOutcome(
@@ -62,7 +66,7 @@ def dump_run(
         updated.changed,
         remark=updated.beside,
         lost_comment_lines=updated.lost_comment_lines,
-        restored_count=_count_restored(lost_entries, result.merged.cache),
+        restored_count=restored_count,
     )
     return result.with_dump(dump)
 
@@ -70,26 +74,32 @@ def dump_run(
 def find_lost_entries(cache_before: Cache, cache_now: Cache) -> list[Entry]:
     """Return the entries that a cache has lost during a run, for example because a test deleted its file.
 
-    An entry is not lost if another process has replaced it, by an entry of the same problem, or has renamed its kernel.
+    An entry is not lost if another process has replaced it by an entry of the same problem, or has renamed its kernel.
 
     :param cache_before: the content when the run began.
     :param cache_now: the content at the end of the run.
     """
     problems_before = {entry.problem for entry in cache_before.entries}
-    present_problems = {entry.problem for entry in cache_now.entries}
-    renamed_identities = set()
+    problems_now = {entry.problem for entry in cache_now.entries}
+    # After a rename, the cache has the entry under a name that it did not have before.
+    identities_under_new_names = set()
     for entry in cache_now.entries:
         if entry.problem not in problems_before:
-            renamed_identities.add(_without_kernel_name(entry))
+            identities_under_new_names.add(_without_kernel_name(entry))
     lost_entries = []
     for entry in cache_before.entries:
-        if entry.problem not in present_problems and _without_kernel_name(entry) not in renamed_identities:
+        is_replaced = entry.problem in problems_now
+        is_renamed = _without_kernel_name(entry) in identities_under_new_names
+        if not is_replaced and not is_renamed:
             lost_entries.append(entry)
     return lost_entries
 
 
 def _without_kernel_name(entry: Entry) -> Identity:
-    """Return the identity of an entry with the same kernel name for all kernels; a renamed kernel keeps the rest."""
+    """Return the problem and fingerprint of an entry with the same placeholder for every kernel's name.
+
+    They are equal for the entries of a kernel before and after its rename.
+    """
     return Identity(replace(entry.problem, kernel="any"), entry.fingerprint)
 
 
@@ -102,7 +112,7 @@ def _count_restored(lost_entries: Sequence[Entry], written: Cache) -> int:
 def dump_test_caches(
     open_store: Callable[[str], Store], source: str, collected: Collected, request: RunRequest, folder: RunFolder
 ) -> list[RunResult]:
-    """Write the caches that single tests load with the marker, and return a result for each.
+    """Write the tests' own caches, and return a result for each cache.
 
     - Any run that dumps creates the missing caches.
     - An update also writes missing and stale entries into existing caches.
@@ -111,39 +121,49 @@ def dump_test_caches(
     :param open_store: opens a cache by its name in lookups.
     :param source: the marker that named the caches.
     """
-    plan = request.plan
-    names = set(collected.missing_caches)
+    cache_names = set(collected.missing_caches)
     for lookup in collected.lookups:
         if lookup.test_cache:
-            names.add(lookup.test_cache)
-    # An entry that no test of a test's own cache asked for is never removed.
-    scope = UPDATE_ALL
-    if plan.only_adds:
-        scope = UPDATE_NEW
+            cache_names.add(lookup.test_cache)
     results = []
-    for name in sorted(names):
+    for name in sorted(cache_names):
         store = open_store(name)
-        loaded_cache = Cache(collected.test_cache_entries.get(name, ()))
+        cache_before = Cache(collected.test_cache_entries.get(name, ()))
         # A test may have deleted the file after another test loaded it: the entries still belong to the cache.
-        old_identities = _read_identities(store).union(entry.identity for entry in loaded_cache.entries)
+        old_identities = _list_identities(cache_before) | _read_identities(store)
         collected_for_cache = _select_reports_of_cache(collected, name, old_identities)
         if not collected_for_cache.lookups and name not in collected.missing_caches:
             # The tests of this cache neither tuned nor used an entry for it.
             continue
-        if old_identities and not plan.is_update:
+        if old_identities and not request.plan.is_update:
             # A dump into another path leaves an existing cache as it is.
             continue
-        plan_of_cache = plan_dump(is_url(str(store)), scope, keeps_candidates=plan.keeps_candidates)
-        cache_request = replace(request, plan=plan_of_cache)
-        initial = InitialCaches(dump_cache=loaded_cache)
-        results.append(dump_run(store, source, initial, collected_for_cache, cache_request, folder))
+        request_for_cache = replace(request, plan=_plan_dump_of_test_cache(store, request.plan))
+        initial = InitialCaches(dump_cache=cache_before)
+        results.append(dump_run(store, source, initial, collected_for_cache, request_for_cache, folder))
     return results
+
+
+def _plan_dump_of_test_cache(store: Store, plan: DumpPlan) -> DumpPlan:
+    """Return the plan for the dump of a test's own cache.
+
+    :param plan: of the run. Even with ``--autotune-update=prune``, entries that no test asked for stay.
+    """
+    scope = UPDATE_ALL
+    if plan.only_adds:
+        scope = UPDATE_NEW
+    return plan_dump(is_url(str(store)), scope, keeps_candidates=plan.keeps_candidates)
+
+
+def _list_identities(cache: Cache) -> set[Identity]:
+    """Return the identities of the entries in a cache."""
+    return {entry.identity for entry in cache.entries}
 
 
 def _read_identities(store: Store) -> set[Identity]:
     """Return the identities of the entries in a store; none if it cannot be read. The dump reports the error."""
     try:
-        return {entry.identity for entry in store.read(missing_ok=True).entries}
+        return _list_identities(store.read(missing_ok=True))
     except CacheError:
         return set()
 
@@ -151,11 +171,11 @@ def _read_identities(store: Store) -> set[Identity]:
 def _select_reports_of_cache(collected: Collected, name: str, old_identities: set[Identity]) -> Collected:
     """Return the reports of a run with only the lookups whose entries belong to a test's own cache.
 
-    These are lookups of tests that load this cache last. If the cache has entries, a hit belongs to the cache only if
-    it used an entry of this cache. An empty cache receives every entry that its tests used.
+    These are lookups of tests that load this cache last. If the cache has entries, a lookup that used an entry belongs
+    to the cache only if the cache has that entry. An empty cache receives every entry that its tests used.
 
     :param name: the cache, as lookups name it.
-    :param old_identities: the identities of the entries that the cache has.
+    :param old_identities: the identities of the entries that the cache has; empty for an empty cache.
     """
     lookups = []
     for lookup in collected.lookups:
@@ -163,13 +183,17 @@ def _select_reports_of_cache(collected: Collected, name: str, old_identities: se
             continue
         used_entry_of_cache = lookup.entry is not None and lookup.entry.identity in old_identities
         if not old_identities or lookup.is_searched or used_entry_of_cache:
-            # For the dump of this cache, the cache is the dump path and no test's own cache.
-            lookups.append(replace(lookup, test_cache=""))
+            lookups.append(_as_lookup_of_run(lookup))
     recovered_lookups = []
     for lookup in collected.recovered_lookups:
         if lookup.test_cache == name:
-            recovered_lookups.append(replace(lookup, test_cache=""))
+            recovered_lookups.append(_as_lookup_of_run(lookup))
     return replace(collected, lookups=tuple(lookups), recovered_lookups=tuple(recovered_lookups))
+
+
+def _as_lookup_of_run(lookup: Lookup) -> Lookup:
+    """Return a lookup for the dump of its test's own cache: for this dump, the cache is the dump path."""
+    return replace(lookup, test_cache="")
 
 
 def _keep_for_next_run(folder: RunFolder, collected: Collected) -> str:
@@ -183,7 +207,9 @@ def _keep_for_next_run(folder: RunFolder, collected: Collected) -> str:
     if not tuned_entries:
         return "nothing was tuned"
     unwritten_events, error = folder.keep()
-    lost_entries = {event.entry for event in unwritten_events if event.kind == TUNED} & tuned_entries
+    unwritten_entries = {event.entry for event in unwritten_events if event.kind == TUNED}
+    # The log has the tunings for all caches of the run.
+    lost_entries = tuned_entries & unwritten_entries
     if not lost_entries:
         return "what was tuned is kept for the next run with this dump path"
     reason = "no log can be kept"

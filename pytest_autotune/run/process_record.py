@@ -1,7 +1,8 @@
 """The record of a pytest process: facts from which ``pytest-autotune gate`` rebuilds the result of many processes.
 
-The JSON report of a run has the record. The gate settles the lookups of all records together, by the functions of
-:mod:`pytest_autotune.run.settle`, so that its verdict is the verdict of one process that ran all tests.
+The JSON report of a run has the record, as its field ``process``. The gate settles the lookups (the questions of the
+tuners, with their outcomes) of all records together, by the functions of :mod:`pytest_autotune.run.settle`. Its verdict
+is therefore the verdict of one process that ran all tests.
 """
 
 from __future__ import annotations
@@ -60,16 +61,19 @@ def encode_record(result: RunResult) -> dict[str, Any]:
         lookups.append([lookup.process, _encode_event(lookup.to_event())])
     mode_events = []
     for event in collected.mode_events:
-        # A specialization only changes the contents of a dump. `pytest-autotune gate`, which reads the record, writes
-        # no dump.
+        # A specialization only changes the contents of a dump, and the gate writes no dump.
         if event.kind != SPECIALIZATION:
             mode_events.append(_encode_event(event))
+    unused_entries = []
+    for entry in result.unused_entries:
+        # The event has the identity of the entry only.
+        unused_entries.append(_encode_event(Event(_UNUSED, entry.identity)))
     return {
         "lookups": lookups,
         "mode_events": mode_events,
         "modes": {section.name: section.typed_value for section in result.sections},
-        "unused": [_encode_event(Event(_UNUSED, entry.identity)) for entry in result.unused_entries],
-        "unhooked": [list(pair) for pair in collected.unhooked],
+        "unused": unused_entries,
+        "unhooked": [list(tuner_and_reason) for tuner_and_reason in collected.unhooked],
         "versions": {library: str(versions) for library, versions in collected.versions.items()},
         "imported_kernels": list(collected.imported_kernels),
         "hypothesis_tests": list(collected.hypothesis_tests),
@@ -113,12 +117,14 @@ def _encode_event(event: Event) -> Any:
 
 
 def _without_measurements(entry: Entry) -> Entry:
+    """Return an entry with its identity and its choice, and without the rest of its search."""
     return replace(without_candidates(entry), native=b"", compiled=(), digests=())
 
 
 def decode_record(report: Mapping[str, Any]) -> ProcessRecord:
     """Return the record in a JSON report.
 
+    :param report: the whole report, because some facts of the process stand outside of its field ``process``.
     :raises ValueError, TypeError, KeyError, AttributeError: if the report has no record, or a damaged record.
     """
     record = report["process"]
@@ -139,7 +145,11 @@ def decode_record(report: Mapping[str, Any]) -> ProcessRecord:
 
 
 def _decode_collected(report: Mapping[str, Any], record: Mapping[str, Any]) -> Collected:
-    """Return the reports of a process, from its record and from the fields of the JSON report that users read."""
+    """Return the reports of the workers of a process.
+
+    :param report: the JSON report, which has the facts that users read.
+    :param record: its field ``process``, which has the other facts.
+    """
     return Collected(
         lookups=_decode_lookups(record["lookups"]),
         mode_events=tuple(_decode_event(plain) for plain in record["mode_events"]),
@@ -167,14 +177,14 @@ def _decode_modes(modes: Mapping[str, Any]) -> Mapping[str, str]:
     return dict(modes)
 
 
-def _decode_lookups(pairs: Sequence[Any]) -> tuple[Lookup, ...]:
+def _decode_lookups(processes_and_events: Sequence[Any]) -> tuple[Lookup, ...]:
     """Return the lookups of a record.
 
-    :param pairs: [name of the process, event] of each lookup.
+    :param processes_and_events: for each lookup, the name of its process and the event that encodes it.
     :raises ValueError: if an event is no lookup.
     """
     lookups = []
-    for process, plain in pairs:
+    for process, plain in processes_and_events:
         lookup = Lookup.from_event(_decode_event(plain))
         if lookup is None:
             raise ValueError("an event of the record is no lookup")
@@ -182,13 +192,13 @@ def _decode_lookups(pairs: Sequence[Any]) -> tuple[Lookup, ...]:
     return tuple(lookups)
 
 
-def _decode_identities(events: Sequence[Any]) -> frozenset[Identity]:
+def _decode_identities(plain_events: Sequence[Any]) -> frozenset[Identity]:
     """Return the identities of events.
 
     :raises ValueError: if an event has no identity.
     """
     identities = set()
-    for plain in events:
+    for plain in plain_events:
         identity = _decode_event(plain).identity
         if identity is None:
             raise ValueError("an event of the record has no identity")
@@ -197,6 +207,7 @@ def _decode_identities(events: Sequence[Any]) -> frozenset[Identity]:
 
 
 def _decode_event(plain: Any) -> Event:
+    """Return the event that :func:`_encode_event` has made values of JSON."""
     return Event.decode(json.dumps(plain))
 
 

@@ -1,4 +1,9 @@
-"""The user's wishes for the end of a run, with the plan of its dump."""
+"""The user's wishes for the end of a run, with the plan of its dump.
+
+A dump writes the entries of a run into a cache, the dump path. A lookup is one question of a tuner in one process; its
+entry is an entry of a loaded cache that the tuner used, or the result of a search. An identity names an entry: it is
+the entry's problem (kernel, key and device) with its fingerprint (digests of the kernel's source and the like).
+"""
 
 from __future__ import annotations
 
@@ -144,26 +149,29 @@ class FileDump(DumpPlan):
     ) -> list[Lookup]:
         """Return the lookups whose entries belong to the cache; see :class:`DumpPlan`.
 
-        Three kinds of lookups are left out:
-
-        - with ``--autotune-update=new``, all lookups of problems that the dump path has;
-        - in an update, all lookups of tests that load a cache for themselves: the update writes them into that cache;
-        - in another dump, the lookups of such tests that used an entry, if a file of the run has an entry for them.
+        With ``--autotune-update=new``, the lookups of problems that the dump path has are left out.
         """
         protected_problems: set[Problem] = set()
         if self.only_adds:
             protected_problems = {entry.problem for entry in dump_cache.entries}
-        selected = []
+        selected_lookups = []
         for lookup in lookups:
-            if lookup.problem in protected_problems:
-                continue
-            if lookup.test_cache and self.is_update:
-                continue
-            if lookup.test_cache and lookup.identity in file_identities and not lookup.is_searched:
-                # The choice of the test's own cache must not replace the choice of the file.
-                continue
-            selected.append(lookup)
-        return selected
+            belongs_to_test_cache = bool(lookup.test_cache) and self._belongs_to_test_cache(lookup, file_identities)
+            if lookup.problem not in protected_problems and not belongs_to_test_cache:
+                selected_lookups.append(lookup)
+        return selected_lookups
+
+    def _belongs_to_test_cache(self, lookup: Lookup, file_identities: Collection[Identity]) -> bool:
+        """Whether the entry of a lookup belongs only to the cache that its test loads for itself.
+
+        :param lookup: of a test that loads a cache for itself.
+        :param file_identities: of the entries in the loaded files and in the dump path.
+        """
+        if self.is_update:
+            # An update writes the entry into the test's cache.
+            return True
+        # The entry that the test used must not replace the entry of a file. A new entry from a search may.
+        return lookup.identity in file_identities and not lookup.is_searched
 
 
 class SharedDump(FileDump):
@@ -187,19 +195,17 @@ class SharedDump(FileDump):
         return False
 
     def select_used(self, used: Sequence[Entry], dump_cache: Cache, recovered: Iterable[Lookup]) -> list[Entry]:
-        """Return the used entries that the store has; see :class:`DumpPlan`. The others belong to loaded files.
+        """Return the used entries that the store has, as it has them; see :class:`DumpPlan`.
 
-        The entries of killed runs count as entries of the store, because this dump adds them to the store.
+        The other used entries belong to loaded files. The entries of killed runs count as entries of the store, because
+        this dump adds them to the store.
         """
-        entries_in_store = {entry.identity: entry for entry in dump_cache.entries}
+        store_entries = {entry.identity: entry for entry in dump_cache.entries}
         for lookup in recovered:
             if lookup.entry is not None:
-                entries_in_store[lookup.entry.identity] = lookup.entry
-        selected = []
-        for entry in used:
-            if entry.identity in entries_in_store:
-                selected.append(entries_in_store[entry.identity])
-        return selected
+                store_entries[lookup.entry.identity] = lookup.entry
+        used_identities = [entry.identity for entry in used]
+        return [store_entries[identity] for identity in used_identities if identity in store_entries]
 
     def build_rules(self, is_complete: bool) -> MergeRules:
         """Return the rules of the merge. Entries with other fingerprints stay: runs of other code use them."""

@@ -185,31 +185,27 @@ class RunResult:
         Empty if all entries are new. A first dump has no earlier choices that a user could compare.
         """
         changes = self.merged.changes
-        has_earlier_entry = bool(changes.unchanged)
-        for change in changes.changes:
-            if change.kind is not ChangeKind.ADDED:
-                has_earlier_entry = True
-        if not has_earlier_entry:
+        are_all_added = all(change.kind is ChangeKind.ADDED for change in changes.changes)
+        if are_all_added and not changes.unchanged:
             return Diff(changes=(), unchanged=0)
         return changes
 
     def with_dump(self, dump: DumpOutcome) -> RunResult:
         """Return the result of a run whose dump has this outcome.
 
-        This result was computed as if the dump was written. If no file was written, no entry changed: the result loses
+        This result was computed as if the dump was written. If nothing was written, no entry changed: the result loses
         its changes, its recovered tunings and its entries that the dump left out.
         """
-        errors = self.errors
+        result = replace(self, dump=dump)
         if dump.error:
-            errors = (*errors, dump.error)
-        if dump.written_to:
-            unused_entries = self.unused_entries
-            if self.request.plan.prunes:
-                # The dump has removed the unused entries.
-                unused_entries = ()
-            return replace(self, dump=dump, unused_entries=unused_entries, errors=errors)
-        merged = MergeResult(self.merged.cache, best_measurements=self.merged.best_measurements)
-        return replace(self, dump=dump, merged=merged, recovered_count=0, left_out_entries=(), errors=errors)
+            result = replace(result, errors=(*self.errors, dump.error))
+        if not dump.written_to:
+            merged = MergeResult(self.merged.cache, best_measurements=self.merged.best_measurements)
+            return replace(result, merged=merged, recovered_count=0, left_out_entries=())
+        if self.request.plan.prunes:
+            # The dump has removed the unused entries.
+            return replace(result, unused_entries=())
+        return result
 
     @property
     def tuners_without_adapter(self) -> tuple[str, ...]:
@@ -287,21 +283,22 @@ class RunResult:
 
         Left out are hits, problems whose search recorded nothing, and problems whose entry this run has dumped.
         """
-        is_dumped = self.dump is not None and not self.dump.error
         rows = []
         for row in self.rows:
-            if row.outcome not in (Outcome.MISS, Outcome.STALE, Outcome.MISMATCH):
-                continue
-            if row.unrecorded:
-                # The search of an update would record nothing, either.
-                continue
-            # A dump with --autotune-update=new leaves a stale entry as it is.
-            stays_stale = self.request.plan.only_adds and row.outcome is Outcome.STALE
-            if is_dumped and row.is_kept and not stays_stale:
-                # The dump of this run has the entry.
-                continue
-            rows.append(row)
+            is_uncovered = row.outcome in (Outcome.MISS, Outcome.STALE, Outcome.MISMATCH)
+            # If a search recorded nothing, the search of an update would record nothing, either.
+            if is_uncovered and not row.unrecorded and not self._has_dumped(row):
+                rows.append(row)
         return tuple(rows)
+
+    def _has_dumped(self, row: ProblemRow) -> bool:
+        """Whether the dump of this run has written the entry of a problem that the loaded caches do not cover."""
+        if self.dump is None or self.dump.error:
+            return False
+        if self.request.plan.only_adds and row.outcome is Outcome.STALE:
+            # A dump with --autotune-update=new leaves a stale entry as it is.
+            return False
+        return row.is_kept
 
     @property
     def rename_counts(self) -> dict[tuple[str, str], int]:
@@ -374,20 +371,19 @@ class RunResult:
     def other_version_counts(self) -> dict[tuple[str, str], int]:
         """(version of the tuning, version of this run) -> the number of hits, if they differ in the minor version.
 
-        Reports show them as a hint. They fail no gate, because a choice is often still good under another version.
+        The versions are those of the tuner's library, such as ``triton 3.4.0``. Reports show them as a hint. They fail
+        no gate, because a choice is often still good under another version.
         """
-        versions = []
+        version_pairs = []
         for row in self.rows:
             if row.outcome is not Outcome.HIT:
                 continue
-            versions_of_tuning = row.versions
-            versions_of_run = self.collected.versions.get(row.problem.library)
-            if not versions_of_tuning or not versions_of_run:
-                # Nothing is known about one of the versions.
-                continue
-            if versions_of_tuning.tuner_minor_version != versions_of_run.tuner_minor_version:
-                versions.append((versions_of_tuning.tuner_version, versions_of_run.tuner_version))
-        return _count_pairs(versions)
+            tuned_with = row.versions
+            run_with = self.collected.versions.get(row.problem.library)
+            # Either may be empty, if nothing is known.
+            if tuned_with and run_with and tuned_with.tuner_minor_version != run_with.tuner_minor_version:
+                version_pairs.append((tuned_with.tuner_version, run_with.tuner_version))
+        return _count_pairs(version_pairs)
 
     @property
     def rows_without_entries(self) -> dict[tuple[str, Device], tuple[ProblemRow, ...]]:
@@ -403,9 +399,9 @@ class RunResult:
             rows_by_device[row.problem.tuner, row.problem.device].append(row)
         rows_without_entries = {}
         for (tuner, device), rows in rows_by_device.items():
-            has_entry = device in self.devices_by_tuner.get(tuner, ())
-            uses_alias = any(row.outcome not in (Outcome.MISS, Outcome.MISMATCH) for row in rows)
-            if not has_entry and not uses_alias:
+            has_entries = device in self.devices_by_tuner.get(tuner, ())
+            are_all_missing = all(row.outcome in (Outcome.MISS, Outcome.MISMATCH) for row in rows)
+            if not has_entries and are_all_missing:
                 rows_without_entries[tuner, device] = tuple(rows)
         return rows_without_entries
 

@@ -10,6 +10,10 @@ Every run ends in the same steps. A run that writes nothing does, too: its repor
 
 The steps 1 and 2 are pure. :mod:`pytest_autotune.run.dumping` repeats step 2 if another run has changed the dump path.
 ``pytest-autotune gate`` takes the steps 1 and 2 for many pytest processes as if they were one process.
+
+Words: the dump path is the cache that the run writes. A lookup is one question of a tuner in one process; its entry is
+an entry of a loaded cache that the tuner used, or the result of a search. A problem is a kernel with a key and a
+device. An identity is a problem with a fingerprint (digests of the kernel's source and the like), and names an entry.
 """
 
 from __future__ import annotations
@@ -107,10 +111,13 @@ class SettledRun:
         if not run.request.plan.judges_unused:
             # Other runs use the same store, and may need any entry.
             return ()
-        entries = {entry.identity: entry for entry in (*run.initial.dump_cache.entries, *run.initial.file_entries)}
+        # The loaded files and the dump path are often the same file, so each identity counts once.
+        entries_by_identity = {}
+        for entry in (*run.initial.dump_cache.entries, *run.initial.file_entries):
+            entries_by_identity[entry.identity] = entry
         usage = self.usage
-        unused = [entry for entry in entries.values() if usage.is_unused(entry)]
-        return tuple(sorted(unused, key=attrgetter("sort_key")))
+        unused_entries = [entry for entry in entries_by_identity.values() if usage.is_unused(entry)]
+        return tuple(sorted(unused_entries, key=attrgetter("sort_key")))
 
 
 def settle_run(run: EndedRun) -> SettledRun:
@@ -120,83 +127,84 @@ def settle_run(run: EndedRun) -> SettledRun:
     lookups = complete_lookups(collected.lookups, collected.mode_events, replaces_specializations)
     settled = SettledRun(run, tuple(lookups))
     if not plan.writes:
-        # Nobody recovers tunings without a dump path.
+        # Only the dump path takes the tunings of killed runs.
         return settled
-    problems = settled.problems
-    recovered = []
+    asked_problems = settled.problems
+    recovered_lookups = []
     for lookup in complete_lookups(collected.recovered_lookups):
-        if lookup.problem not in problems:
-            recovered.append(lookup)
-    return replace(settled, recovered=tuple(recovered))
+        if lookup.problem not in asked_problems:
+            # This run has no newer result for the problem.
+            recovered_lookups.append(lookup)
+    return replace(settled, recovered=tuple(recovered_lookups))
 
 
 def complete_lookups(
     lookups: Sequence[Lookup], events: Iterable[Event] = (), replaces_specializations: bool = False
 ) -> list[Lookup]:
-    """Return the lookups with the facts that only a whole run knows.
+    """Return the lookups with three facts that only a whole run knows, each about the entry of a lookup.
 
     - A hit on the entry of another kernel becomes a miss if a test asks for that kernel, too.
     - An entry that only another tuning asked for gets the name of that tuning in ``asked_by``.
-    - An entry gets the specializations that its choice was compiled for.
+    - An entry gets the specializations that its choice was compiled for, such as ``n=64``.
 
     :param events: the events that are no lookups. Those with specializations count.
     :param replaces_specializations: an entry loses its earlier specializations if this run has any for it.
     """
-    problems = {lookup.problem for lookup in lookups}
-    asked_kernels = {lookup.problem.name for lookup in lookups}
+    asked_problems = {lookup.problem for lookup in lookups}
+    asked_kernels = {problem.name for problem in asked_problems}
     tunings_by_identity = _collect_outer_tunings(lookups)
-    texts_by_entry = _collect_specializations(events)
-    completed = []
+    specializations_by_entry = _collect_specializations(events)
+    completed_lookups = []
     for lookup in lookups:
         entry = lookup.entry
         if entry is None:
-            # All three facts are about the entry of a lookup.
-            completed.append(lookup)
+            completed_lookups.append(lookup)
             continue
-        lookup = _without_false_rename(lookup, problems)
-        entry = _with_outer_tuning(entry, lookup, tunings_by_identity[lookup.identity], asked_kernels)
-        new_texts = texts_by_entry.get(entry.identity.digest)
-        if new_texts is not None:
-            entry = _with_specializations(entry, new_texts, replaces_specializations)
-        completed.append(lookup.with_entry(entry))
-    return completed
+        outer_tunings = tunings_by_identity[lookup.identity]
+        entry = _with_outer_tuning(entry, outer_tunings, asked_kernels, is_new=lookup.is_searched)
+        specializations = specializations_by_entry.get(entry.identity.digest)
+        if specializations is not None:
+            entry = _with_specializations(entry, specializations, replaces_specializations)
+        completed_lookups.append(_without_false_rename(lookup.with_entry(entry), asked_problems))
+    return completed_lookups
 
 
 def _collect_outer_tunings(lookups: Iterable[Lookup]) -> dict[Identity, set[str]]:
     """Return identity -> the outermost tunings that asked for the identity, as ``tuner:kernel``.
 
-    An identity that a test asked for outside any tuning has the empty name among its tunings.
+    The tuning of a hand-written loop, for example, runs candidates, and a candidate may launch a kernel that asks for
+    its own choice. The loop is then the outermost tuning of the kernel. If a test launched the kernel outside of any
+    tuning, the identity has the empty name among its tunings.
     """
-    outer_tunings: defaultdict[Identity, set[str]] = defaultdict(set)
+    tunings_by_identity: defaultdict[Identity, set[str]] = defaultdict(set)
     for lookup in lookups:
-        outer_tunings[lookup.identity].add(lookup.outer_tuning)
-    return dict(outer_tunings)
+        tunings_by_identity[lookup.identity].add(lookup.outer_tuning)
+    return dict(tunings_by_identity)
 
 
-def _with_outer_tuning(entry: Entry, lookup: Lookup, tunings: Set[str], asked_kernels: Set[str]) -> Entry:
+def _with_outer_tuning(entry: Entry, outer_tunings: Set[str], asked_kernels: Set[str], *, is_new: bool) -> Entry:
     """Return an entry with the tuning that asked for it in ``asked_by``, if no test asked for the entry.
 
     Example: a candidate of the tuning ``function:lib.gemm`` launches the entry's kernel. In a later run that tuning is
     a hit, so its candidates do not run, and nothing asks for the entry. ``asked_by`` then keeps the entry from being
     called unused.
 
-    :param lookup: the lookup that used or recorded the entry.
-    :param tunings: the tunings that asked for the lookup's identity; see :func:`_collect_outer_tunings`.
+    :param outer_tunings: the tunings that asked for the entry; see :func:`_collect_outer_tunings`.
     :param asked_kernels: the kernels of all lookups, as ``tuner:kernel``.
+    :param is_new: a search of this run made the entry; else it was loaded.
     """
-    if "" in tunings:
-        # A test asked for the entry, and will ask again.
+    if "" in outer_tunings:
+        # A test asked for the entry outside of any tuning, and will ask again.
         return entry
-    is_loaded = not lookup.is_searched
-    if is_loaded and not entry.asked_by:
+    if not is_new and not entry.asked_by:
         # A test asked for the entry in an earlier run, and may ask again.
         return entry
-    if is_loaded and entry.asked_by in asked_kernels:
+    if not is_new and entry.asked_by in asked_kernels:
         # The outer tuning that the entry names still exists.
         return entry
     # The entry is new, or the tuning that it names is gone, for example after a rename. If several tunings asked, the
     # alphabetically first name is taken, so that each run writes the same file.
-    return replace(entry, asked_by=min(tunings))
+    return replace(entry, asked_by=min(outer_tunings))
 
 
 def _with_specializations(entry: Entry, new_texts: Set[str], replaces_specializations: bool) -> Entry:
@@ -211,19 +219,21 @@ def _with_specializations(entry: Entry, new_texts: Set[str], replaces_specializa
     return replace(entry, compiled=tuple(sorted(texts)[:MAX_SPECIALIZATIONS]))
 
 
-def _without_false_rename(lookup: Lookup, problems: Set[Problem]) -> Lookup:
+def _without_false_rename(lookup: Lookup, asked_problems: Set[Problem]) -> Lookup:
     """Return a lookup as a miss if it used the entry of a kernel that still exists.
 
-    The lookup used that entry because nothing had asked for the entry's kernel yet, so its own kernel looked renamed.
-    If a test asks for the entry's kernel later, both kernels exist, and each needs an entry. The choice was good in any
-    case: source, candidates, key and device of both kernels are equal.
+    When the lookup took place, nothing had asked for the entry's kernel yet. The lookup's own kernel, which has the
+    same source, therefore looked like that kernel under a new name. If a test asks for the entry's kernel later, both
+    kernels exist, and each needs an entry. The choice was good in any case: source, candidates, key and device of both
+    kernels are equal.
 
-    :param problems: the problems that this run asked for.
+    :param asked_problems: the problems that this run asked for.
     """
     old_entry = lookup.renamed_from_entry
     if old_entry is None:
+        # The lookup used the entry of its own kernel, or none.
         return lookup
-    if old_entry.problem not in problems:
+    if old_entry.problem not in asked_problems:
         # No test asks for the old name, so the kernel was renamed.
         return lookup
     reason = f"no entry; that of {old_entry.problem.kernel} was used, which has the same source"

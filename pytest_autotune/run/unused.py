@@ -1,5 +1,8 @@
 """The rule for unused entries: which entries should a complete run have asked for? Pure.
 
+A lookup is one question of a tuner in one process: it asks for an identity, which is a problem (kernel, key and device)
+with a fingerprint (digests of the kernel's source and the like). An entry of a cache is the choice for one identity.
+
 A run's own reports, the gate over many processes and ``pytest-autotune prune`` share the rule. The rule judges only
 runs without an :attr:`~pytest_autotune.run.collected.Collected.unasked_reason`.
 """
