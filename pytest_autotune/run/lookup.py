@@ -1,4 +1,11 @@
-"""The question of an adapter about one problem, the lookup with its outcome and result, and the policy for lookups."""
+"""The question of an adapter about one problem, the lookup with its outcome and result, and the policy for lookups.
+
+An adapter hooks one tuner, such as Triton's autotuner. It asks before the tuner searches, that is, measures its
+candidates. A problem is a kernel with a key and a device. Its fingerprint has digests of all that the choice depends
+on, such as the kernel's source. Problem and fingerprint are the identity of an entry of a cache.
+
+Each process writes its lookups as events to its log. The controller and ``pytest-autotune gate`` read them back.
+"""
 
 from __future__ import annotations
 
@@ -100,7 +107,7 @@ class Outcome(str, Enum):
 
 #: The kind of an event: a lookup whose process searched, and recorded an entry.
 TUNED = "tuned"
-#: The kind of an event: a lookup whose process recorded no search.
+#: The kind of an event: any other lookup.
 _ASKED = "asked"
 #: The kind of an event: a specialization that a choice was compiled for.
 SPECIALIZATION = "specialization"
@@ -282,7 +289,7 @@ class Lookup:
         return replace(self, result=replace(self.result, entry=entry))
 
     def to_event(self) -> Event:
-        """Return the lookup as an event of the log.
+        """Return the lookup as an event of the log; :meth:`from_event` reads it back.
 
         Only a recorded search answers the claim of its problem, because other workers wait for its entry.
         """
@@ -306,13 +313,15 @@ class Lookup:
         if event.identity is None or event.kind not in (TUNED, _ASKED):
             return None
         try:
-            data = dict(event.data)
-            result = _read_result(event, data)
-            if "outcome" in data:
-                data["outcome"] = Outcome(data["outcome"])
-            if "changed" in data:
-                data["changed"] = tuple(data["changed"])
-            return Lookup(event.identity, test=event.test, result=result, **data)
+            result = _read_result(event)
+            # The rest of the data has the names of a lookup's own fields.
+            fields = {name: value for name, value in event.data.items() if name not in _RESULT_FIELDS}
+            if "outcome" in fields:
+                fields["outcome"] = Outcome(fields["outcome"])
+            if "changed" in fields:
+                # JSON has lists only.
+                fields["changed"] = tuple(fields["changed"])
+            return Lookup(event.identity, test=event.test, result=result, **fields)
         except (TypeError, KeyError, AttributeError) as error:
             raise ValueError(f"not a lookup: {error}") from None
 
@@ -326,7 +335,7 @@ _RESULT_NAMES = {
     SharedEntry: "shared",
     NotRecorded: "not recorded",
 }
-#: The fields of a lookup, and of its result, that an event holds unless they are empty or False.
+#: The attributes of a lookup that an event holds unless they are empty or False.
 _EVENT_FIELDS = (
     "reason",
     "label",
@@ -339,33 +348,32 @@ _EVENT_FIELDS = (
     "fallback",
     "unrecorded_reason",
 )
+#: The data of an event from which :func:`_read_result` makes the result of a lookup.
+_RESULT_FIELDS = ("result", "is_disturbed", "has_failed", "fallback", "unrecorded_reason")
 
 
-def _read_result(event: Event, data: dict[str, Any]) -> LookupResult:
-    """Return the result of a lookup, and remove its fields from an event's data.
+def _read_result(event: Event) -> LookupResult:
+    """Return the result of the lookup that an event holds.
 
-    The other fields of the data belong to the lookup itself.
-
-    :raises ValueError: if the data and the entry do not belong together.
+    :raises ValueError, KeyError: if the data and the entry do not belong together, or if the data has no result.
     """
-    name = data.pop("result")
-    is_disturbed = bool(data.pop("is_disturbed", False))
-    has_failed = bool(data.pop("has_failed", False))
-    fallback_kind = data.pop("fallback", "")
-    unrecorded_reason = data.pop("unrecorded_reason", "")
+    data = event.data
+    name = data["result"]
     if name == "not recorded":
-        return NotRecorded(unrecorded_reason)
+        return NotRecorded(data.get("unrecorded_reason", ""))
     if name == "none":
         return NoResult()
-    # All other results have an entry. Exactly the events of the kind TUNED have the result of a search.
-    if event.entry is None or (name == "tuned") is not (event.kind == TUNED):
+    # All other results have an entry.
+    is_recorded_search = name == "tuned"
+    if event.entry is None or is_recorded_search is not (event.kind == TUNED):
         raise ValueError(f"not a lookup: a {event.kind} event with the result {name}")
+    is_disturbed = bool(data.get("is_disturbed", False))
     if name == "used":
         return UsedEntry(event.entry)
     if name == "fallback":
-        return UsedFallback(event.entry, fallback_kind)
+        return UsedFallback(event.entry, data.get("fallback", ""))
     if name == "tuned":
-        return TunedEntry(event.entry, is_disturbed, has_failed)
+        return TunedEntry(event.entry, is_disturbed, bool(data.get("has_failed", False)))
     if name == "shared":
         return SharedEntry(event.entry, is_disturbed)
     raise ValueError(f"not a lookup: the result {name}")

@@ -1,6 +1,9 @@
 """The result of a run as data, which every renderer shows. Pure.
 
 :mod:`pytest_autotune.run.finish` builds it, and :mod:`pytest_autotune.report` renders and judges it.
+
+A row is one problem that tests asked for: a kernel with a key and a device. Its outcome says whether the loaded caches
+have an entry for the problem. The dump path is the cache that the run writes.
 """
 
 from __future__ import annotations
