@@ -1,4 +1,9 @@
-"""The session of one process, which answers the questions of the tuners, and the modes that the session calls."""
+"""The session of one process, which answers the questions of the tuners, and the modes that the session calls.
+
+An adapter hooks one tuner. It asks the session for the choice of a problem (a kernel with a key and a device) in a
+tuning, :meth:`Session.tuning`: the session offers an entry of a source, such as the loaded caches, or the tuner
+searches and records its choice. The lookup is the record of this: the question with its outcome and its result.
+"""
 
 from __future__ import annotations
 
@@ -188,16 +193,16 @@ class Session(Reporter):
     def isolated(self) -> Iterator[None]:
         """Answer as a new process would: without the earlier entries of this process and of other workers.
 
-        When the context ends, the earlier entries are back, and the entries of the context are forgotten.
+        When the context ends, the earlier entries are back, and the entries and caches of the context are forgotten.
         """
-        remembered, was_isolated = self._remembered, self._is_isolated
-        indexes, test_cache = self.indexes, self._test_cache
+        remembered_before, was_isolated = self._remembered, self._is_isolated
+        indexes_before, test_cache_before = self.indexes, self._test_cache
         self._remembered, self._is_isolated = {}, True
         try:
             yield
         finally:
-            self._remembered, self._is_isolated = remembered, was_isolated
-            self.indexes, self._test_cache = indexes, test_cache
+            self._remembered, self._is_isolated = remembered_before, was_isolated
+            self.indexes, self._test_cache = indexes_before, test_cache_before
 
     def begin_test(self, test: str) -> None:
         """Begin the test with this node id."""
@@ -227,18 +232,11 @@ class Session(Reporter):
         if self.indexes:
             self._asked_kernels.add((problem.tuner, problem.kernel))
         outermost_name, outer_tuning = outermost_tuning.get(), _innermost_tuning.get()
-        lookup = Lookup(
-            question.identity,
-            test=self.current_test,
-            label=question.label,
-            outer_tuning=outermost_name,
-            test_cache=self._test_cache,
-        )
         with ExitStack() as claims:
-            sources = self._list_sources(question, claims)
-            tuning = Tuning(self, question, lookup, sources, self._modes, outer_tuning)
+            tuning = self._build_tuning(question, claims)
             try:
                 tuning.ask()
+                # A candidate may launch other kernels. Their tunings are inside this tuning.
                 outermost_tuning.set(outermost_name or problem.name)
                 _innermost_tuning.set(tuning)
                 yield tuning
@@ -252,6 +250,21 @@ class Session(Reporter):
                 _innermost_tuning.set(outer_tuning)
                 self._close(tuning)
 
+    def _build_tuning(self, question: Question, claims: ExitStack) -> Tuning:
+        """Return the tuning of a question, which has asked no source yet.
+
+        :param claims: see :meth:`_list_sources`.
+        """
+        lookup = Lookup(
+            question.identity,
+            test=self.current_test,
+            label=question.label,
+            outer_tuning=outermost_tuning.get(),
+            test_cache=self._test_cache,
+        )
+        sources = self._list_sources(question, claims)
+        return Tuning(self, question, lookup, sources, self._modes, outer=_innermost_tuning.get())
+
     def _list_sources(self, question: Question, claims: ExitStack) -> list[Source]:
         """Return the sources of a lookup, in the order in which the lookup asks them.
 
@@ -260,12 +273,11 @@ class Session(Reporter):
         sources: list[Source] = [RememberedEntry(self._remembered.get(question.identity))]
         if self.picks_candidates:
             for mode in self._modes:
-                source = mode.build_source(question, self)
-                if source is not None:
-                    sources.append(source)
+                mode_source = mode.build_source(question, self)
+                if mode_source is not None:
+                    sources.append(mode_source)
         elif self.indexes:
-            has_run_cache = self.index is not None
-            has_test_cache = len(self.indexes) > int(has_run_cache)
+            has_test_cache = any(index is not self.index for index in self.indexes)
             sources.append(LoadedCaches(self.indexes, self.policy, self._asked_kernels, has_test_cache, self))
             if self.policy.on_miss in ("first", "nearest"):
                 sources.append(Fallback(self.indexes, self.policy))
@@ -277,6 +289,7 @@ class Session(Reporter):
         """Remember the entry of a tuning that has ended, and report the lookup."""
         lookup = tuning.lookup
         self.progress.end(lookup.problem)
+        # The entry that the tuner used, or the entry of its search.
         entry = tuning.entry
         if lookup.is_tuned:
             entry = lookup.entry

@@ -1,5 +1,9 @@
 """The sources of a choice, in the order in which a lookup asks them.
 
+An adapter asks a question about one problem: a kernel with a key and a device. The fingerprint of the question has
+digests of all that the choice depends on, such as the kernel's source and its list of candidates. The entry of a cache
+is the choice for one problem and fingerprint, or says that every candidate failed.
+
 A lookup has a list of sources. Each source answers with an entry for the tuner, with an outcome without an entry, or
 with nothing. If the tuner rejects an entry, the lookup asks the same source again, and then the next source. The
 session decides which sources a lookup has. :class:`~pytest_autotune.run.tuning.Tuning` asks them and decides when an
@@ -154,67 +158,73 @@ class LoadedCaches:
         4. An entry has the kernel and the key, but another device: a mismatch.
         5. Otherwise: a miss.
         """
-        own_rejections = select_rejections(rejections, self)
-        if own_rejections:
-            rejection = own_rejections[-1]
-            is_entry_of_question = rejection.entry.identity == question.identity
-            return Answer(Outcome.STALE, rejection.reason, has_rejected_entry=is_entry_of_question)
-        entries: list[Entry] = []
+        rejections_of_source = select_rejections(rejections, self)
+        if rejections_of_source:
+            last_rejection = rejections_of_source[-1]
+            is_entry_of_question = last_rejection.entry.identity == question.identity
+            return Answer(Outcome.STALE, last_rejection.reason, has_rejected_entry=is_entry_of_question)
+        same_key_entries: list[Entry] = []
         for index in self.indexes:
-            entries += index.list_same_key(question.problem)
-        device_entries = self._select_entries_of_device(question, entries)
+            same_key_entries += index.list_same_key(question.problem)
+        device_entries = self._select_entries_of_device(question, same_key_entries)
         if device_entries:
-            return self._judge_entries(question, device_entries)
+            return self._find_hit_or_stale(question, device_entries)
         renamed_entry = self._find_renamed_entry(question)
         if renamed_entry is not None:
             return Answer(Outcome.HIT, f"moved from {renamed_entry.problem.kernel}", UsedEntry(renamed_entry))
-        if entries:
-            devices = ", ".join(sorted({str(entry.problem.device) for entry in entries}))
+        if same_key_entries:
+            devices = ", ".join(sorted({str(entry.problem.device) for entry in same_key_entries}))
             return Answer(Outcome.MISMATCH, f"tuned on {devices}, running on {question.problem.device}")
         return Answer(Outcome.MISS, self._describe_miss(question))
 
-    def _select_entries_of_device(self, question: Question, entries: Sequence[Entry]) -> list[Entry]:
-        """Return the entries for the device of the problem or, if there is none, the entries for its alias."""
+    def _select_entries_of_device(self, question: Question, same_key_entries: Sequence[Entry]) -> list[Entry]:
+        """Return the entries for the device of the problem.
+
+        If there is none, return the entries for the device that ``autotune_device_alias`` names in its place.
+        """
         device = question.problem.device
-        device_entries = [entry for entry in entries if entry.problem.device == device]
+        device_entries = [entry for entry in same_key_entries if entry.problem.device == device]
         if device_entries:
             return device_entries
-        return [entry for entry in entries if self.policy.may_use_entries_of(device, entry.problem.device)]
+        return [entry for entry in same_key_entries if self.policy.may_use_entries_of(device, entry.problem.device)]
 
-    def _judge_entries(self, question: Question, entries: Sequence[Entry]) -> Answer:
-        """Return a hit, or how the problem is stale.
+    def _find_hit_or_stale(self, question: Question, device_entries: Sequence[Entry]) -> Answer:
+        """Return a hit or, if no entry has the question's fingerprint and a candidate, how the problem is stale.
 
-        :param entries: the entries of the problem, at least one.
+        :param device_entries: the entries of the problem, at least one.
         """
-        hit = _find_hit(question, entries)
+        hit = _find_hit(question, device_entries)
         if hit is not None:
             # An entry can say that every candidate failed. Then no later source is asked, and the tuner fails as it
             # would without the plugin.
             return Answer(Outcome.HIT, result=UsedEntry(hit), is_final=hit.is_failure)
-        for entry in entries:
+        for entry in device_entries:
             if entry.fingerprint == question.fingerprint:
                 # The code is the same, so only the choice itself can be the reason.
                 return Answer(Outcome.STALE, f"{_describe_choice(entry)} is no longer a candidate")
-        return self._describe_stale(question, entries)
+        return self._describe_stale(question, device_entries)
 
-    def _describe_stale(self, question: Question, entries: Sequence[Entry]) -> Answer:
+    def _describe_stale(self, question: Question, device_entries: Sequence[Entry]) -> Answer:
         """Return a stale answer that says how the nearest entry differs.
 
         Kernels that one factory makes share a name, so a problem can have several entries. The nearest entry is the
         entry that differs in the fewest parts, among the entries whose choice is still a candidate. If there is no such
         entry, all entries are compared. With ``--autotune-on-stale=use``, the answer offers the nearest entry.
+
+        :param device_entries: the entries of the problem, all with other fingerprints than the question.
         """
         digests = self.reporter.list_digests(question)
-        ranked = _sort_by_differences(entries, question.fingerprint, digests)
-        usable_entry = _find_usable_entry(question, ranked)
-        nearest = usable_entry or ranked[0]
-        reason = _explain_change(nearest, question.fingerprint, digests)
-        if usable_entry is None and not nearest.is_failure:
-            reason += f", and {_describe_choice(nearest)} is no longer a candidate"
-        changed = tuple(list_changed_names(nearest.fingerprint, question.fingerprint))
+        nearest_first = _sort_by_differences(device_entries, question.fingerprint, digests)
+        usable_entry = _find_usable_entry(question, nearest_first)
+        nearest_entry = usable_entry or nearest_first[0]
+        reason = _explain_change(nearest_entry, question.fingerprint, digests)
+        if usable_entry is None and not nearest_entry.is_failure:
+            reason += f", and {_describe_choice(nearest_entry)} is no longer a candidate"
+        changed_names = tuple(list_changed_names(nearest_entry.fingerprint, question.fingerprint))
+        stale_answer = Answer(Outcome.STALE, reason, changed=changed_names)
         if usable_entry is not None and self.policy.on_stale == "use":
-            return Answer(Outcome.STALE, reason, UsedFallback(usable_entry, "stale"), changed=changed)
-        return Answer(Outcome.STALE, reason, changed=changed)
+            return replace(stale_answer, result=UsedFallback(usable_entry, "stale"))
+        return stale_answer
 
     def _find_renamed_entry(self, question: Question) -> Entry | None:
         """Return the entry that this kernel has under its old name; None if there is none.
@@ -233,11 +243,9 @@ class LoadedCaches:
                 entries.append(entry)
         if not entries:
             return None
-        first_choice = entries[0].choice
-        for entry in entries:
-            if entry.choice is None or first_choice is None or not entry.choice.is_same_configuration(first_choice):
-                # Several kernels have the same source and different choices, so any of them may be this kernel.
-                return None
+        if not all(_have_same_choice(entry, entries[0]) for entry in entries):
+            # Several kernels have the same source and different choices, so any of them may be this kernel.
+            return None
         return entries[0]
 
     def _list_other_names(self, question: Question) -> list[str]:
@@ -269,11 +277,21 @@ class LoadedCaches:
         return explain_miss(self.indexes, question.problem, self.policy).text
 
 
+def _have_same_choice(entry: Entry, other: Entry) -> bool:
+    """Whether two entries chose the same configuration."""
+    if entry.choice is None or other.choice is None:
+        return False
+    return entry.choice.is_same_configuration(other.choice)
+
+
 def _find_hit(question: Question, entries: Sequence[Entry]) -> Entry | None:
     """Return the entry that is a hit for the question; None if there is none.
 
     The entry has the question's fingerprint, or the question's fingerprint without pruning. Its choice is a candidate.
     An entry that says that every candidate failed has no choice, and is a hit as well.
+
+    Pruning (such as Triton's ``early_config_prune``) leaves a part of the candidates, or makes others. The fingerprint
+    then has a digest of these candidates, named ``pruned``.
     """
     fingerprint = question.fingerprint
     for entry in entries:
@@ -371,8 +389,8 @@ class Fallback:
             return []
         choices = []
         if self._policy.on_miss == "nearest":
-            entries = list_kernel_entries(self._indexes, question.problem)
-            for entry in list_nearest_entries(entries, question.problem, self._policy):
+            kernel_entries = list_kernel_entries(self._indexes, question.problem)
+            for entry in list_nearest_entries(kernel_entries, question.problem, self._policy):
                 if entry.choice is not None and question.offers(entry):
                     choices.append(_build_fallback(question, entry.choice, "nearest"))
         for candidate in candidates:
@@ -404,27 +422,28 @@ class OtherWorker:
         If there is none that this tuner can use, the answer says whether the other worker may still be measuring.
         """
         if select_rejections(rejections, self):
+            # The tuner has rejected the other worker's entry, and there is no second one.
             return None
         claim = self._claim(question)
-        shared_lookup = None
-        if claim.result is not None:
-            shared_lookup = Lookup.from_event(claim.result)
         # After a time-out, the other worker may go on measuring while this worker measures.
-        without_entry = Answer(is_disturbed=claim.has_timed_out)
-        if shared_lookup is None or shared_lookup.entry is None:
+        answer_without_entry = Answer(is_disturbed=claim.has_timed_out)
+        if claim.result is None:
             # No other worker has tuned the problem, so this worker tunes it.
-            return without_entry
-        if shared_lookup.entry.is_failure or not question.offers(shared_lookup.entry):
+            return answer_without_entry
+        lookup = Lookup.from_event(claim.result)
+        if lookup is None or lookup.entry is None:
+            return answer_without_entry
+        if lookup.entry.is_failure or not question.offers(lookup.entry):
             # No candidate worked for the other worker, or this process has other candidates. This worker tries itself.
-            return without_entry
+            return answer_without_entry
         # This worker reports the outcome of the other worker, so the count is right even if the other worker dies.
         return Answer(
-            shared_lookup.outcome,
-            shared_lookup.reason,
-            SharedEntry(shared_lookup.entry, shared_lookup.is_disturbed),
-            shared_lookup.label,
-            shared_lookup.has_rejected_entry,
-            changed=shared_lookup.changed,
+            outcome=lookup.outcome,
+            reason=lookup.reason,
+            result=SharedEntry(lookup.entry, lookup.is_disturbed),
+            label=lookup.label,
+            has_rejected_entry=lookup.has_rejected_entry,
+            changed=lookup.changed,
         )
 
     def _claim(self, question: Question) -> Claim:

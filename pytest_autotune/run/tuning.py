@@ -1,4 +1,8 @@
-"""Tuning: one problem in one process, from the first question to the recorded entry."""
+"""Tuning: one problem in one process, from the first question to the recorded entry.
+
+A problem is a kernel with a key and a device. Its lookup is the record of the question, with outcome and result. The
+sources of :mod:`pytest_autotune.run.sources` offer entries: those of the loaded caches, of another worker, and others.
+"""
 
 from __future__ import annotations
 
@@ -68,7 +72,8 @@ class Tuning:
         self._rejections: list[Rejection] = []
         #: The lookup without the entry that is offered now.
         self._lookup_without_offer = lookup
-        self._started = 0.0
+        #: The beginning of the search, on the clock of :meth:`HostTime.perf_counter`.
+        self._started_s = 0.0
         #: Seconds that do not count as tuning: of waiting, and of tunings inside this tuning.
         self._uncounted_s = 0.0
         self._is_reported = False
@@ -77,13 +82,15 @@ class Tuning:
     def ask(self) -> None:
         """Ask the sources until one offers an entry. The session calls this first.
 
+        If a source fails, the tuner searches as it would without the plugin.
+
         :raises BaseException: from the session's ``refuse``, if the outcome is an error.
         """
         self.entry, self.is_remembered = None, False
         try:
             while self._sources and self.entry is None:
                 self._ask_next_source()
-        except Exception as error:  # the tuner goes on by itself
+        except Exception as error:
             self._sources.clear()
             self._reporter.report_error(self.lookup.problem.tuner, "the session", error)
             if self._reporter.indexes and self.lookup.outcome is None:
@@ -92,7 +99,7 @@ class Tuning:
             self._reporter.refuse_errors(self.lookup)
         if self.entry is None:
             self._reporter.progress.begin_search(self.lookup.problem)
-        self._started, self._uncounted_s = HostTime.perf_counter(), 0.0
+        self._started_s, self._uncounted_s = HostTime.perf_counter(), 0.0
 
     def _ask_next_source(self) -> None:
         """Ask the first source that may still have an answer, and drop it unless it offers an entry."""
@@ -202,14 +209,13 @@ class Tuning:
         is recorded; or a candidate works, and the problem is stale.
 
         :param candidates: every candidate with its time in microseconds, or why it failed.
+        :param native: the tuner's own bytes for its choice.
+        :param label: words about the call, for reports; empty for the words of the question.
         :returns: the new entry or, if both say that every candidate fails, the loaded entry.
         :raises BaseException: from the session's ``refuse``, if a stale problem is an error.
         """
         was_expected_to_fail = self.is_expected_to_fail
-        seconds = HostTime.perf_counter() - self._started
-        if self._outer is not None:
-            # The outer tuning does not count these seconds again.
-            self._outer._uncounted_s += seconds
+        tuning_seconds = self._count_seconds()
         entry = Entry(
             self.lookup.problem,
             self.lookup.fingerprint,
@@ -217,7 +223,7 @@ class Tuning:
             tuple(candidates),
             native,
             label or self.lookup.label,
-            round_significant(seconds - self._uncounted_s),
+            tuning_seconds,
             self.versions,
             digests=self._reporter.list_digests(self._question),
         )
@@ -234,6 +240,13 @@ class Tuning:
             self._reporter.refuse_errors(self.lookup)
         return entry
 
+    def _count_seconds(self) -> float:
+        """Return the seconds of the search until now, which the outer tuning then does not count again."""
+        seconds = HostTime.perf_counter() - self._started_s
+        if self._outer is not None:
+            self._outer._uncounted_s += seconds
+        return round_significant(seconds - self._uncounted_s)
+
     def report(self) -> None:
         """Report the lookup, once."""
         if not self._is_reported:
@@ -248,15 +261,17 @@ class Tuning:
         """Note why a search recorded nothing. The search of the next run may succeed.
 
         The session calls this itself if an error ends a search. The reason is ignored if the tuner used an entry, if
-        the search recorded an entry, or if a loaded entry says that every candidate fails.
+        the search recorded an entry, or if a loaded entry says that every candidate fails. The first reason counts.
 
         :param is_over: an error or ``pytest.skip`` ended the search. An update would end in the same way, so the
             problem is no miss.
         """
-        if self.entry is None and not self.lookup.is_tuned and not self.is_expected_to_fail:
-            self.lookup = replace(self.lookup, result=NotRecorded(self.lookup.unrecorded_reason or reason))
-            if is_over:
-                self.lookup = replace(self.lookup, outcome=None)
+        if self.entry is not None or self.lookup.is_tuned or self.is_expected_to_fail:
+            return
+        first_reason = self.lookup.unrecorded_reason or reason
+        self.lookup = replace(self.lookup, result=NotRecorded(first_reason))
+        if is_over:
+            self.lookup = replace(self.lookup, outcome=None)
 
     def record_failure(self, reasons: Iterable[str]) -> Entry:
         """Record that no candidate can be used. Later runs expect this, and their calls fail as calls always do.
@@ -271,8 +286,11 @@ class Tuning:
         distinct_reasons = {stable_reason(reason) for reason in reasons}
         distinct_reasons.discard("")
         # The entry is the same in each run, so the reasons are sorted.
-        kept_reasons = sorted(distinct_reasons)[:MAX_REASONS] or ["failed"]
-        return self.record(choice=None, candidates=[Candidate(failed=reason) for reason in kept_reasons])
+        kept_reasons = sorted(distinct_reasons)[:MAX_REASONS]
+        if not kept_reasons:
+            kept_reasons = ["failed"]
+        failed_candidates = [Candidate(failed=reason) for reason in kept_reasons]
+        return self.record(choice=None, candidates=failed_candidates)
 
 
 #: An entry without a choice keeps at most so many different reasons of failed candidates.
