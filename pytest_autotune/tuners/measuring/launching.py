@@ -222,42 +222,44 @@ class Launching:
         launches: list[RacerLaunch] = []
         for first in range(0, len(turns), QUEUED):
             for turn in turns[first : first + QUEUED]:
-                racer = turn.racer
-                if racer.failed is not None:
-                    continue
-                try:
-                    if turn.needs_set_up and racer.runner.set_up is not None:
-                        racer.runner.set_up()
-                    launch = self._clock.launch(racer.runner, busy_us)
-                except self._expected as error:
-                    self._fail(racer, error)
-                else:
-                    launches.append(RacerLaunch(racer, turn.round_number, launch))
+                launch = self._launch(turn, busy_us)
+                if launch is not None:
+                    launches.append(launch)
             self._wait_for_device()
+        # A racer may have failed after launches of earlier rounds.
         return [launch for launch in launches if launch.racer.failed is None]
+
+    def _launch(self, turn: Turn, busy_us: float) -> RacerLaunch | None:
+        """Launch the racer of a turn; return None if the racer fails, or has failed before."""
+        racer = turn.racer
+        if racer.failed is not None:
+            return None
+        try:
+            if turn.needs_set_up and racer.runner.set_up is not None:
+                racer.runner.set_up()
+            launch = self._clock.launch(racer.runner, busy_us)
+        except self._expected as error:
+            self._fail(racer, error)
+            return None
+        return RacerLaunch(racer, turn.round_number, launch)
 
     def time_rounds(self, racers: Sequence[Racer], round_count: int) -> RoundTimes:
         """Launch each racer once in each round, and return the times of the launches that count.
 
-        A launch counts if the host was in time for it. If the host was late for most launches of a racer, all
-        launches count.
+        A launch counts if the host was in time for it: the device was still busy when the host had prepared the launch,
+        so the time is the kernel's time. If the host was late for most launches of a racer, all launches count.
         """
         launches = self.launch_rounds(racers, round_count, self.busy_us)
-        counted = launches
-        is_host_late = False
-        if self.can_keep_busy:
-            # The device was still busy when the host had prepared the launch, so the time is the kernel's time.
-            in_time = [launch for launch in launches if launch.prepared_us <= self.busy_us]
-            if _are_enough(in_time, launches):
-                counted = in_time
-            # The device can be kept busy for longer, and the caller repeats these rounds.
-            elif self.busy_us < LONGEST_BUSY_US:
-                is_host_late = True
-                self.keep_busy([launch.prepared_us for launch in launches])
-        rounds: list[Round] = [{} for _ in range(round_count)]
-        for launch in counted:
-            rounds[launch.round_number][launch.racer.number] = launch.launch.time_us()
-        return RoundTimes(rounds, is_host_late)
+        if not self.can_keep_busy:
+            return RoundTimes(_list_round_times(launches, round_count), is_host_late=False)
+        in_time = [launch for launch in launches if launch.prepared_us <= self.busy_us]
+        if _are_enough(in_time, launches):
+            return RoundTimes(_list_round_times(in_time, round_count), is_host_late=False)
+        # If the device can be kept busy for longer, the caller repeats these rounds.
+        is_host_late = self.busy_us < LONGEST_BUSY_US
+        if is_host_late:
+            self.keep_busy([launch.prepared_us for launch in launches])
+        return RoundTimes(_list_round_times(launches, round_count), is_host_late)
 
     def keep_busy(self, prepared_us: Sequence[float]) -> None:
         """Have the device kept busy for as long as the host needs to prepare almost every launch.
@@ -275,17 +277,17 @@ class Launching:
         """Return the launches of some rounds in their order, which is drawn at random."""
         shuffled = list(racers)
         turns = []
-        # A set-up may take long. A racer with a set-up is therefore launched for all rounds in one turn.
         if any(racer.runner.set_up for racer in racers):
+            # A set-up may take long. Each racer is therefore launched for all rounds, before the next racer begins.
             self._random.shuffle(shuffled)
             for racer in shuffled:
-                for number in range(round_count):
-                    turns.append(Turn(racer, number, needs_set_up=number == 0))
+                for round_number in range(round_count):
+                    turns.append(Turn(racer, round_number, needs_set_up=round_number == 0))
             return turns
-        for number in range(round_count):
+        for round_number in range(round_count):
             self._random.shuffle(shuffled)
             for racer in shuffled:
-                turns.append(Turn(racer, number, needs_set_up=False))
+                turns.append(Turn(racer, round_number, needs_set_up=False))
         return turns
 
     def _wait_for_device(self) -> None:
@@ -312,12 +314,16 @@ class Launching:
             raise DeviceLostError(racer.number, error, device_error) from device_error
 
 
+def _list_round_times(launches: Sequence[RacerLaunch], round_count: int) -> list[Round]:
+    """Return the times of launches, by round and by the number of the candidate."""
+    rounds: list[Round] = [{} for _ in range(round_count)]
+    for launch in launches:
+        rounds[launch.round_number][launch.racer.number] = launch.launch.time_us()
+    return rounds
+
+
 def _are_enough(in_time: Sequence[RacerLaunch], launches: Sequence[RacerLaunch]) -> bool:
     """Whether the host was in time for at least half of the launches of each racer."""
-    in_time_counts: Counter[int] = Counter()
-    for launch in in_time:
-        in_time_counts[launch.racer.number] += 1
-    counts: Counter[int] = Counter()
-    for launch in launches:
-        counts[launch.racer.number] += 1
+    in_time_counts = Counter(launch.racer.number for launch in in_time)
+    counts = Counter(launch.racer.number for launch in launches)
     return all(2 * in_time_counts[number] >= count for number, count in counts.items())

@@ -5,6 +5,10 @@ every candidate is launched once. After each stage the clearly slower candidates
 device once for many launches. A disturbance (kernels of another process, a clock that ramps, a host that stalls) slows
 all candidates alike, because they take turns. A stage that disagrees with the stages before it is run again.
 
+A *racer* is a candidate that is launched. Candidates with equal code have one racer. A race may begin with a choice,
+the first candidate: it keeps the choice unless another candidate is faster by a threshold. A difference that is too
+small to matter is a *tie*. Among tied candidates, the first one is chosen.
+
 The stages were chosen by measuring 61 problems of public suites on an H200, kernels of 4 to 90 us, against 200 to
 300 launches of every candidate: the choice was 0.3 % slower than the best on average.
 """
@@ -15,6 +19,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from pytest_autotune.cache.host_time import HostTime
 from pytest_autotune.cache.model import Candidate, Entry
@@ -40,9 +45,31 @@ from pytest_autotune.tuners.measuring.times import (
     scores,
 )
 
-#: For each stage: how often it launches each candidate, and a share of the best time. After the stage, candidates drop
-#: out that are slower than the best by more than this share.
-STAGES = ((4, 0.30), (5, 0.15), (10, 0.08), (20, 0.04), (40, 0.02), (40, 0.0))
+
+class StagePlan(NamedTuple):
+    """A stage of a race.
+
+    :param rounds: how often it launches each candidate.
+    :param margin: a share of the best time. After the stage, candidates drop out that are slower than the best by more
+        than this share.
+    """
+
+    rounds: int
+    margin: float
+
+
+STAGES = (
+    StagePlan(4, 0.30),
+    StagePlan(5, 0.15),
+    StagePlan(10, 0.08),
+    StagePlan(20, 0.04),
+    StagePlan(40, 0.02),
+    StagePlan(40, 0.0),
+)
+#: The number of rounds in a stage of a candidate that is timed alone.
+ROUNDS_ALONE = 10
+#: The number of rounds in each stage that decides ties.
+ROUNDS_TO_DECIDE = 40
 #: Each candidate gets two probes. If the host was too slow to prepare them in time, the race repeats both. It makes at
 #: most this many attempts.
 PROBES = 3
@@ -246,22 +273,9 @@ class Race:
         """
         began_s = self._now_s()
         racers = self._select_possible_winners()
-        for launches, margin in STAGES:
-            count = self._count_launches(racers, launches, is_over=self._is_over(began_s))
-            if not count:
-                break
-            self._run_stage(racers, count)
-            racers = self._without_losers(_running(racers), margin)
-            if len(racers) <= 1 or self._is_decided(racers):
-                break
+        racers = self._drop_losers(racers, began_s)
         racers = self._decide_ties(racers, began_s)
-        # A candidate that fails in such a stage leaves the race, and the others may still need launches.
-        count = self._count_launches(racers, 0, is_over=True)
-        while count:
-            self._run_stage(racers, count)
-            racers = _running(racers)
-            count = self._count_launches(racers, 0, is_over=True)
-        self._finalists = racers
+        self._finalists = self._launch_least(racers)
         return self.results
 
     def alone(self, runner: Runner) -> CandidateResult:
@@ -269,7 +283,7 @@ class Race:
         self.probe([runner])
         racer = self._racers[0]
         while racer.failed is None:
-            count = self._count_launches([racer], STAGES[2][0], is_over=False)
+            count = self._count_rounds([racer], ROUNDS_ALONE, is_over=False)
             if not count:
                 break
             self._run_stage([racer], count)
@@ -282,6 +296,7 @@ class Race:
         for number, racer in enumerate(self._racer_by_number):
             result = racer.result
             if racer.number != number:
+                # An earlier candidate with equal code was launched in place of this one.
                 result = replace(result, same_as=racer.number)
             results.append(result)
         return results
@@ -299,16 +314,16 @@ class Race:
         if not self._finalists:
             raise LookupError("every candidate failed")
         finalist_scores = scores(self._rounds, _list_numbers(self._finalists))
-        shares = {number: score.share for number, score in finalist_scores.items()}
+        share_by_number = {number: score.share for number, score in finalist_scores.items()}
+        errors = _ScoreErrors(finalist_scores)
+        tie = self._tie(self._finalists)
+        if self._threshold is not None:
+            # The first candidate has the choice before the race.
+            return choose_candidate(share_by_number, self._threshold - ALLOWANCE, kept=0, errors=errors, tie=tie)
         noise = NOISE_ON_CPU
         if self._launching.can_keep_busy:
             noise = NOISE
-        kept = None
-        if self._threshold is not None:
-            noise = self._threshold - ALLOWANCE
-            kept = 0
-        errors = _ScoreErrors(finalist_scores)
-        return choose_candidate(shares, noise, kept=kept, errors=errors, tie=self._tie(self._finalists))
+        return choose_candidate(share_by_number, noise, errors=errors, tie=tie)
 
     def compare(self, number: int, rival: int) -> Comparison | None:
         """Compare two candidates by the rounds that timed both; None if there is no such round."""
@@ -319,14 +334,15 @@ class Race:
 
     def _enter(self, runners: Iterable[Runner]) -> list[Racer]:
         """Add candidates, and return a racer for each whose code no earlier candidate runs."""
-        first = len(self._racers)
+        earlier_count = len(self._racers)
         for runner in runners:
             racer = self._find_racer_with_code(runner)
             if racer is None:
-                racer = Racer(len(self._racer_by_number), mark_errors(runner, self._expected))
+                number = len(self._racer_by_number)
+                racer = Racer(number, mark_errors(runner, self._expected))
                 self._racers.append(racer)
             self._racer_by_number.append(racer)
-        return self._racers[first:]
+        return self._racers[earlier_count:]
 
     def _find_racer_with_code(self, runner: Runner) -> Racer | None:
         """Return the racer with the same code; None if the code is new or unknown."""
@@ -350,18 +366,24 @@ class Race:
     def _probe_with_busy_device(self, racers: Sequence[Racer]) -> None:
         """Probe quick kernels again. Without a busy device, their times were the times of the host."""
         launching = self._launching
-        quick = self._without_hopeless(racers)
-        if launching.can_keep_busy:
-            quick = [racer for racer in quick if racer.fastest_probe_us < 10 * launching.busy_us]
+        racers = self._without_hopeless(racers)
+        if not launching.can_keep_busy:
+            # The host cannot be in time or late, so no probe is repeated.
+            self._probe_twice(racers)
+            return
+        # A long kernel hides the time of the host.
+        to_probe = [racer for racer in racers if racer.fastest_probe_us < 10 * launching.busy_us]
         for _ in range(PROBES):
-            for launch in launching.launch_rounds(quick, round_count=2, busy_us=launching.busy_us):
-                racer = launch.racer
-                racer.probed_us.append(launch.launch.time_us())
-                if launch.prepared_us <= launching.busy_us:
-                    racer.was_in_time = True
-            if not launching.can_keep_busy:
-                break
-            quick = [racer for racer in _running(quick) if not racer.was_in_time]
+            self._probe_twice(to_probe)
+            to_probe = [racer for racer in _running(to_probe) if not racer.was_in_time]
+
+    def _probe_twice(self, racers: Sequence[Racer]) -> None:
+        """Launch each racer twice, and note its times and whether the host was in time."""
+        busy_us = self._launching.busy_us
+        for launch in self._launching.launch_rounds(racers, round_count=2, busy_us=busy_us):
+            launch.racer.probed_us.append(launch.launch.time_us())
+            if launch.prepared_us <= busy_us:
+                launch.racer.was_in_time = True
 
     def _without_hopeless(self, racers: Sequence[Racer]) -> list[Racer]:
         """Return the racers without those that failed, or are certainly much slower than the best."""
@@ -377,6 +399,31 @@ class Race:
 
     # The stages.
 
+    def _drop_losers(self, racers: list[Racer], began_s: float) -> list[Racer]:
+        """Run the stages in which losers drop out. Return the racers that may still win.
+
+        :param began_s: the time at which the first stage began.
+        """
+        for plan in STAGES:
+            count = self._count_rounds(racers, plan.rounds, is_over=self._is_over(began_s))
+            if not count:
+                break
+            self._run_stage(racers, count)
+            racers = self._without_losers(_running(racers), plan.margin)
+            if len(racers) <= 1 or self._is_decided(racers):
+                break
+        return racers
+
+    def _launch_least(self, racers: list[Racer]) -> list[Racer]:
+        """Launch racers until each was timed as often as the limits require. Return those that did not fail."""
+        count = self._count_rounds(racers, 0, is_over=True)
+        while count:
+            self._run_stage(racers, count)
+            # A racer that fails in such a stage leaves the race, and the others may still need launches.
+            racers = _running(racers)
+            count = self._count_rounds(racers, 0, is_over=True)
+        return racers
+
     def _select_possible_winners(self) -> list[Racer]:
         """Return the racers whose probes were quick, and the racer that holds the choice."""
         best_us = _find_fastest_probe_us(self._racers)
@@ -391,32 +438,34 @@ class Race:
         """Whether the stages took longer than the limit for all candidates."""
         return (self._now_s() - began_s) * 1e6 > self._limits.all_us
 
-    def _count_launches(self, racers: Sequence[Racer], wanted: int, is_over: bool) -> int:
-        """Return how often the next stage launches each racer, within the limits.
+    def _count_rounds(self, racers: Sequence[Racer], wanted_count: int, is_over: bool) -> int:
+        """Return the number of rounds of the next stage, within the limits. A round launches each racer once.
 
-        :param wanted: the number of launches in a stage without limits.
-        :param is_over: whether only launches up to the least number are allowed.
+        :param wanted_count: the number of rounds in a stage without limits.
+        :param is_over: whether only rounds up to the least number of launches are allowed.
         """
         if not racers:
             return 0
         limits = self._limits
-        timed = min(len(racer.timed_us) for racer in racers)
-        each_us = max(racer.time_us for racer in racers)
-        if each_us > 0:
-            wanted = min(wanted, int((limits.each_us - timed * each_us) / each_us))
-        if is_over:
-            wanted = 0
-        # A racer may have been timed more often than `most`: stages are as long as the least timed racer allows.
-        return max(0, min(max(limits.least - timed, wanted), limits.most - timed))
+        # A stage is as long as the racer needs that was timed the fewest times. The others may exceed `most`.
+        timed_count = min(len(racer.timed_us) for racer in racers)
+        slowest_us = max(racer.time_us for racer in racers)
+        count = 0
+        if not is_over:
+            count = wanted_count
+        if slowest_us > 0:
+            remaining_us = limits.each_us - timed_count * slowest_us
+            count = min(count, int(remaining_us / slowest_us))
+        count = max(count, limits.least - timed_count)
+        count = min(count, limits.most - timed_count)
+        return max(count, 0)
 
-    def _run_stage(self, racers: Sequence[Racer], launches: int) -> None:
+    def _run_stage(self, racers: Sequence[Racer], round_count: int) -> None:
         """Run some rounds and keep their times. Run them again while they disagree with the rounds before."""
         self._progress(len(racers), len(self._racers))
-        while True:
-            times = self._launching.time_rounds(racers, launches)
-            disturbed_rounds = self._find_disturbed_rounds(times, racers)
-            if not times.is_host_late and not disturbed_rounds:
-                break
+        times = self._launching.time_rounds(racers, round_count)
+        disturbed_rounds = self._compare_with_earlier_rounds(times, racers)
+        while times.is_host_late or disturbed_rounds:
             if not self._repeats_left:
                 self.disturbed = True
                 break
@@ -424,21 +473,23 @@ class Race:
             if disturbed_rounds == "earlier":
                 # The earlier rounds are dropped, and the repetition is compared with this stage.
                 self._rounds = times.rounds
+            times = self._launching.time_rounds(racers, round_count)
+            disturbed_rounds = self._compare_with_earlier_rounds(times, racers)
         self._rounds += times.rounds
         for racer in _running(racers):
             racer.timed_us = list_times_us(self._rounds, racer.number)
 
-    def _find_disturbed_rounds(self, times: RoundTimes, racers: Sequence[Racer]) -> str:
+    def _compare_with_earlier_rounds(self, times: RoundTimes, racers: Sequence[Racer]) -> str:
         """Return which rounds were disturbed: ``"earlier"``, ``"latest"``, or an empty text for none.
 
         :param times: the times of the latest stage.
         """
-        running = _running(racers)
-        # The stage is run again in any case, because its times include waiting for the host.
         if times.is_host_late:
+            # The stage is run again in any case, because its times include waiting for the host.
             return ""
-        # Every candidate has failed, so no times can be compared.
+        running = _running(racers)
         if not running:
+            # Every candidate has failed, so no times can be compared.
             return ""
         return find_disturbed_rounds(self._rounds, times.rounds, _list_numbers(running))
 
@@ -458,14 +509,15 @@ class Race:
         # The lower number wins among equal shares.
         best = min(sorted(scores_by_number), key=lambda number: scores_by_number[number].share)
         best_score = scores_by_number[best]
-        standings = {}
+        standing_by_number = {}
         for number, score in scores_by_number.items():
             tolerated = tie
             if self._threshold is not None and number == 0:
                 tolerated = self._threshold - ALLOWANCE
+            slower = score.share / best_score.share - 1
             error = math.hypot(score.error, best_score.error)
-            standings[number] = Standing(score.share / best_score.share - 1, error, tolerated)
-        return Standings(best, standings)
+            standing_by_number[number] = Standing(slower, error, tolerated)
+        return Standings(best, standing_by_number)
 
     def _without_losers(self, racers: Sequence[Racer], margin: float) -> list[Racer]:
         """Return the racers that may still win.
@@ -476,15 +528,17 @@ class Race:
             return []
         standings = self._compare_with_best(racers)
         best = self._racer_by_number[standings.best]
-        winners = []
+        remaining = []
         for racer in racers:
             standing = standings.by_number[racer.number]
             racer.defeat = None
             if racer is not best:
                 racer.defeat = Defeat(best, 1 + standing.slower)
-            if standing.slower <= max(margin, standing.tolerated + VERY_SURE * standing.error):
-                winners.append(racer)
-        return winners
+            # The measured difference may be wrong by some standard errors.
+            largest_winning = standing.tolerated + VERY_SURE * standing.error
+            if standing.slower <= max(margin, largest_winning):
+                remaining.append(racer)
+        return remaining
 
     # The end of the race.
 
@@ -495,7 +549,7 @@ class Race:
                 break
             deciders = self._select_deciders(racers)
             racers = deciders.racers
-            count = self._count_launches(racers, STAGES[-1][0], self._is_over(began_s))
+            count = self._count_rounds(racers, ROUNDS_TO_DECIDE, self._is_over(began_s))
             if not deciders.is_open or not count:
                 break
             self._run_stage(racers, count)
@@ -510,33 +564,35 @@ class Race:
         has the choice before the race, only this candidate and the best are deciders.
         """
         standings = self._compare_with_best(racers)
-        if self._threshold is None:
-            numbers = order_of_preference(standings.by_number)
-        else:
-            numbers = sorted({0, standings.best})
-        deciding = {standings.best}
+        deciding_numbers = {standings.best}
         is_open = False
-        for number in numbers:
-            if number == standings.best:
-                break
-            standing = standings.by_number.get(number)
-            # No round timed this racer.
-            if standing is None:
-                continue
-            if standing.may_be_chosen:
-                deciding.add(number)
-            # This racer is chosen before all racers after it.
+        for number in self._list_preferred(standings):
+            standing = standings.by_number[number]
             if standing.is_surely_chosen(SURE):
+                # This racer is chosen before all racers after it.
+                deciding_numbers.add(number)
                 break
             if standing.may_be_chosen:
+                deciding_numbers.add(number)
                 is_open = True
-        return _Deciders([racer for racer in racers if racer.number in deciding], is_open)
+        return _Deciders([racer for racer in racers if racer.number in deciding_numbers], is_open)
+
+    def _list_preferred(self, standings: Standings) -> list[int]:
+        """Return the numbers of the candidates that are chosen before the best, if they are as good as the best."""
+        numbers = order_of_preference(standings.by_number)
+        if self._threshold is not None:
+            # Only the first candidate, which has the choice before the race.
+            numbers = [number for number in numbers if number in (0, standings.best)]
+        return numbers[: numbers.index(standings.best)]
 
     def _is_decided(self, racers: Sequence[Racer]) -> bool:
         """Whether the first racer is certainly as good as the best, so that it is the choice."""
-        least_rounds, certainty = LEAST_ROUNDS, SURE
-        if self._threshold is not None:
-            least_rounds, certainty = LEAST_ROUNDS_WITH_CHOICE, VERY_SURE
+        if self._threshold is None:
+            least_rounds = LEAST_ROUNDS
+            certainty = SURE
+        else:
+            least_rounds = LEAST_ROUNDS_WITH_CHOICE
+            certainty = VERY_SURE
         if len(self._rounds) < least_rounds:
             return False
         standings = self._compare_with_best(racers)

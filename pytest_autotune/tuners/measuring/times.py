@@ -1,15 +1,16 @@
 """Statistics of measured times: a candidate's median, and comparisons of candidates that took turns.
 
-A disturbance of a whole round, such as another clock rate, changes all its candidates alike. Candidates are therefore
-compared within rounds.
+In a *round*, each candidate is launched once. A disturbance of a whole round, such as another clock rate, changes all
+its candidates alike. Candidates are therefore compared within rounds. A candidate is known by its number.
 """
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 #: A sample is an outlier if it is more than this many interquartile ranges above the upper quartile. J. W. Tukey calls
 #: such samples "far out" (Exploratory Data Analysis, 1977).
@@ -63,7 +64,14 @@ def measurement(samples_us: Sequence[float]) -> Measurement:
     return Measurement(statistics.median(kept), (upper - lower) / 2, len(kept), len(ordered))
 
 
-def interquartile_mean(samples: Sequence[float]) -> tuple[float, float]:
+class Mean(NamedTuple):
+    """A mean of samples, and its standard error."""
+
+    value: float
+    error: float
+
+
+def interquartile_mean(samples: Sequence[float]) -> Mean:
     """Return the mean of the middle half of the samples, and its standard error.
 
     A timer rounds each time to its ticks, and the rounding changes this mean less than a median. A tick of CUDA events
@@ -77,12 +85,12 @@ def interquartile_mean(samples: Sequence[float]) -> tuple[float, float]:
     ordered = sorted(samples)
     tail = len(ordered) // 4
     if not tail:
-        return statistics.median(ordered), (ordered[-1] - ordered[0]) / 2
+        return Mean(statistics.median(ordered), (ordered[-1] - ordered[0]) / 2)
     middle = ordered[tail:-tail]
     with_replaced_tails = [middle[0]] * tail + middle + [middle[-1]] * tail
     middle_share = len(middle) / len(ordered)
     error = statistics.stdev(with_replaced_tails) / (middle_share * math.sqrt(len(ordered)))
-    return statistics.fmean(middle), error
+    return Mean(statistics.fmean(middle), error)
 
 
 def _quartiles(ordered: Sequence[float]) -> tuple[float, float]:
@@ -141,8 +149,8 @@ class Comparison:
                 ratios.append(times[number] / times[other])
         if not ratios:
             return None
-        share, error = interquartile_mean(ratios)
-        return cls(share - 1, error)
+        ratio = interquartile_mean(ratios)
+        return cls(ratio.value - 1, ratio.error)
 
     def is_slower(self, threshold: float) -> bool:
         """Whether the first candidate is certainly slower, and by at least the threshold.
@@ -167,50 +175,61 @@ def scores(rounds: Sequence[Round], numbers: Sequence[int]) -> dict[int, Score]:
     The error of a score is at least the error that the average scatter of all candidates gives. The few times of a
     single candidate could look steadier by chance than they are.
     """
+    shares_by_number = _divide_by_level(rounds, numbers)
+    mean_by_number = {number: interquartile_mean(shares) for number, shares in shares_by_number.items()}
+    average_scatter = _average_scatter(shares_by_number, mean_by_number)
+    # A level is a mean over the candidates, so it contains a part of the candidate's own time: with two candidates, a
+    # half. This part hides a part of the candidate's scatter, and the factor restores it.
+    candidate_count = len(mean_by_number)
+    hidden_scatter_factor = 1.0
+    if candidate_count > 1:
+        hidden_scatter_factor = (candidate_count / (candidate_count - 1)) ** 0.5
+    score_by_number: dict[int, Score] = {}
+    for number, mean in mean_by_number.items():
+        measured_error = mean.error / (mean.value or 1.0)
+        least_error = average_scatter / len(shares_by_number[number]) ** 0.5
+        score_by_number[number] = Score(mean.value, hidden_scatter_factor * max(measured_error, least_error))
+    return score_by_number
+
+
+def _average_scatter(shares_by_number: Mapping[int, Sequence[float]], mean_by_number: Mapping[int, Mean]) -> float:
+    """Return how much a single share of a candidate differs from the candidate's mean, as an average of all candidates.
+
+    The result is a part of the mean; infinite if no candidate has enough shares.
+    """
+    scatters = []
+    for number, shares in shares_by_number.items():
+        mean = mean_by_number[number]
+        if len(shares) >= _SCATTER and mean.value:
+            # The error of a mean of n shares is the scatter of a share, divided by the square root of n.
+            scatters.append(mean.error * len(shares) ** 0.5 / mean.value)
+    if not scatters:
+        return math.inf
+    return statistics.fmean(scatters)
+
+
+def _divide_by_level(rounds: Sequence[Round], numbers: Sequence[int]) -> dict[int, list[float]]:
+    """Return the times of each candidate, each divided by the level of its round.
+
+    :returns: by the number of the candidate; a candidate without a time is left out.
+    """
     usual_us: dict[int, float] = {}
     for number in numbers:
         times_us = list_times_us(rounds, number)
         if times_us:
-            usual_us[number], _ = interquartile_mean(times_us)
-    shares_by_number = _shares_of_level(rounds, usual_us)
-    means: dict[int, tuple[float, float]] = {}
-    scatters: list[float] = []
-    for number, shares in shares_by_number.items():
-        share, error = means[number] = interquartile_mean(shares)
-        if len(shares) >= _SCATTER and share:
-            scatters.append(error * len(shares) ** 0.5 / share)
-    scatter = math.inf
-    if scatters:
-        scatter = statistics.fmean(scatters)
-    # A level is a mean over the candidates, so it contains a part of the candidate's own time: with two candidates, a
-    # half. This part hides a part of the candidate's scatter, and the factor restores it.
-    hidden_scatter_factor = 1.0
-    if len(means) > 1:
-        hidden_scatter_factor = (len(means) / (len(means) - 1)) ** 0.5
-    result: dict[int, Score] = {}
-    for number, (share, error) in means.items():
-        relative_error = max(error / (share or 1.0), scatter / len(shares_by_number[number]) ** 0.5)
-        result[number] = Score(share, hidden_scatter_factor * relative_error)
-    return result
-
-
-def _shares_of_level(rounds: Sequence[Round], usual_us: dict[int, float]) -> dict[int, list[float]]:
-    """Return each candidate's times, divided by the level of their round.
-
-    :param usual_us: the usual time of each candidate, over all rounds.
-    :returns: by the number of the candidate; a candidate without a time is left out.
-    """
-    shares: dict[int, list[float]] = {number: [] for number in usual_us}
+            usual_us[number] = interquartile_mean(times_us).value
+    shares_by_number: dict[int, list[float]] = {number: [] for number in usual_us}
     for times in rounds:
-        present = [number for number in usual_us if number in times]
-        if not present:
+        timed_numbers = [number for number in usual_us if number in times]
+        if not timed_numbers:
             continue
-        level = statistics.fmean(times[number] / (usual_us[number] or 1.0) for number in present)
+        # A clock with coarse ticks can give 0. The level of 1.1 says that the candidates took 10 % longer than usual.
+        level = statistics.fmean(times[number] / (usual_us[number] or 1.0) for number in timed_numbers)
         if not level:
             continue
-        for number in present:
-            shares[number].append(times[number] / level)
-    return {number: values for number, values in shares.items() if values}
+        for number in timed_numbers:
+            shares_by_number[number].append(times[number] / level)
+    return {number: shares for number, shares in shares_by_number.items() if shares}
 
 
 @dataclass(frozen=True)
@@ -233,21 +252,22 @@ def find_disturbed_rounds(before: Sequence[Round], after: Sequence[Round], numbe
 
     :param before: the rounds of the earlier stages.
     :param after: the rounds of the latest stage.
+    :param numbers: the candidates to compare.
     """
     shifts = []
     for number in numbers:
         shift = _find_shift(list_times_us(before, number), list_times_us(after, number))
-        # Too few times tell nothing about disturbances.
         if shift is None:
+            # Too few times tell nothing about disturbances.
             return ""
         shifts.append(shift)
     tolerated = DISAGREE + 1.5 * SURE * max(shift.error for shift in shifts)
-    slower = [shift.slower for shift in shifts]
-    changed_together = abs(statistics.median(slower)) > tolerated
-    changed_apart = max(slower) - min(slower) > 2 * tolerated
-    if not changed_together and not changed_apart:
+    changes = [shift.slower for shift in shifts]
+    all_changed = abs(statistics.median(changes)) > tolerated
+    some_changed_more = max(changes) - min(changes) > 2 * tolerated
+    if not all_changed and not some_changed_more:
         return ""
-    if sum(slower) > 0:
+    if sum(changes) > 0:
         return "latest"
     return "earlier"
 
