@@ -85,6 +85,7 @@ def decode(data: bytes, form: Format, place: str) -> Cache:
     except ReportError:
         raise
     except CacheError as error:
+        # If the bytes are something else that is known, an error that names it helps the user more.
         _check_conflict(data, place)
         _check_other_formats(data, form, place)
         remedy = error.remedy or "mend it, or restore it from version control"
@@ -93,7 +94,7 @@ def decode(data: bytes, form: Format, place: str) -> Cache:
 
 
 def _read(data: bytes, form: Format, place: str) -> Cache:
-    """Return the cache with all its entries.
+    """Return the cache that the bytes hold in a format, with all entries that the bytes have for an identity.
 
     :raises CacheError: if the bytes are not a cache in this format.
     """

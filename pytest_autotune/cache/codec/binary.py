@@ -61,7 +61,11 @@ class _PlainBuilder:
         self._values: dict[bytes, Plain] = {}
 
     def build(self, message: Any, kind: str) -> Plain:
-        """Return the fields of a message that are set."""
+        """Return the fields of a message that are set, as a plain mapping.
+
+        :param message: a generated message.
+        :param kind: the kind of the message, a key of ``MESSAGES``: ``"entry"``, ``"value"`` …
+        """
         from google.protobuf.unknown_fields import UnknownFieldSet
 
         unknown_fields: Any = UnknownFieldSet(message)

@@ -89,7 +89,7 @@ _COMPACT_ENCODER = json.JSONEncoder(separators=(",", ":"))
 
 
 def without_duplicates(entries: Iterable[Entry]) -> tuple[Entry, ...]:
-    """Return the entries, one for each problem and fingerprint.
+    """Return the entries, one for each identity: a problem with a fingerprint.
 
     After a merge by version control, a file may have two entries of the same identity. The higher generation stays,
     then the faster entry, then the entry that is encoded lower. The order of the lines does not matter.
@@ -120,7 +120,10 @@ def sort_entries(entries: Iterable[Entry]) -> list[Entry]:
 
 
 def device_ids(devices: Iterable[Device]) -> dict[Device, str]:
-    """Return an id for each device. Ids are unique inside a file, and do not depend on the order of the devices."""
+    """Return an id for each device. Ids are unique inside a file, and do not depend on the order of the devices.
+
+    Two devices whose own id is ``toy-gpu`` get the ids ``toy-gpu`` and ``toy-gpu-2``.
+    """
     ids: dict[Device, str] = {}
     used_ids: set[str] = set()
     for device in sorted(set(devices), key=attrgetter("sort_key")):
@@ -178,7 +181,8 @@ def _device_mapping(device: Device, device_id: str) -> Plain:
 def _entry_mapping(entry: Entry, device_id: str) -> Plain:
     """Return the fields of an entry that are set, in the order in which they are written."""
     problem = entry.problem
-    values = {
+    # The other fields of the message have the same names and values as the fields of an Entry.
+    special_values = {
         "tuner": problem.tuner,
         "kernel": problem.kernel,
         "key": problem.key,
@@ -188,7 +192,10 @@ def _entry_mapping(entry: Entry, device_id: str) -> Plain:
     }
     plain: Plain = {}
     for name, field in MESSAGES["entry"].items():
-        value = values[name] if name in values else getattr(entry, name)
+        if name in special_values:
+            value = special_values[name]
+        else:
+            value = getattr(entry, name)
         if value:
             plain[name] = _field_value(field, value)
     return plain

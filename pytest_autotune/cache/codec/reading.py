@@ -49,11 +49,11 @@ class UnknownField:
 def from_mapping(plain: object, place: str, text: str = "", unknown: UnknownField | None = None) -> Cache:
     """Return the cache in a file's mapping, with all its entries, in their order.
 
-    If the file has an unknown field, the cache must not be rewritten.
+    If the file has an unknown field, the cache must not be rewritten: its ``lossy`` then says why.
 
     :param place: the path, for the error.
     :param text: the text of the file, to find the line of an unknown field; empty for a binary file.
-    :param unknown: a field that the parser left out.
+    :param unknown: an unknown field that the parser found and left out of the mapping; None if it found none.
     :raises CacheError: if the mapping is not a cache.
     """
     if isinstance(plain, dict) and "complete" in plain and "lookups" in plain:
@@ -64,14 +64,14 @@ def from_mapping(plain: object, place: str, text: str = "", unknown: UnknownFiel
         cache = reader.read_cache(plain, place)
     except _WrongPartError as wrong_part:
         if reader.unknown is not None and _find_nearest_name(reader.unknown):
-            # A field is misspelt, such as "devise" for "device". So the part seems to lack the field, which caused the
-            # error.
+            # The unknown field is misspelt, such as "devise" for "device". So the part seems to lack the field, which
+            # caused the error.
             raise _describe_unknown_field(reader.unknown, place, text) from None
         raise CacheError(place, str(wrong_part)) from None
     if reader.unknown is None:
         return cache
-    lossy = _describe_unknown_field(reader.unknown, place, text)
-    return replace(cache, lossy=lossy.args)
+    reason = _describe_unknown_field(reader.unknown, place, text)
+    return replace(cache, lossy=(reason.place, reason.event, reason.remedy))
 
 
 def _find_nearest_name(unknown: UnknownField) -> str:
@@ -155,31 +155,37 @@ _LARGEST_EXACT = 2**53
 
 
 def _read_scalar(kind: str, plain: Any) -> Any:
-    """Return a scalar of a kind, such as ``"float"``.
-
-    JSON and YAML have other forms of some scalars, and all parsers use this function:
-
-    - a float can be an integer, ``64`` for ``64.0``, or the text ``"inf"``, ``"-inf"`` or ``"nan"``;
-    - bytes are text in base64.
+    """Return a scalar of a kind, such as ``"float"``. All parsers use this function.
 
     :raises _WrongPartError: for a scalar of another kind, and for an integer that is out of range.
     """
-    scalar = plain
-    if kind == "float" and type(plain) is str:
-        scalar = _NON_FINITE.get(plain, plain)
-    elif kind == "float" and type(plain) is int and abs(plain) <= _LARGEST_EXACT:
-        scalar = float(plain)
-    elif kind == "bytes" and type(plain) is str:
-        try:
-            scalar = base64.b64decode(plain, validate=True)
-        except ValueError:
-            raise _WrongPartError(" is not base64") from None
+    scalar = _convert_scalar(kind, plain)
     # isinstance() would take True for an integer.
     is_right = type(scalar) is _TYPES[kind]
     if is_right and kind in _RANGES:
         is_right = scalar in _RANGES[kind]
     _check(is_right, scalar, _DESCRIPTIONS[kind])
     return scalar
+
+
+def _convert_scalar(kind: str, plain: Any) -> Any:
+    """Return a scalar of which JSON and YAML have another form; any other plain data as it is.
+
+    - A float may be an integer, ``64`` for ``64.0``, or the text ``"inf"``, ``"-inf"`` or ``"nan"``.
+    - Bytes are text in base64.
+
+    :raises _WrongPartError: for text that is not base64.
+    """
+    if kind == "float" and type(plain) is str:
+        return _NON_FINITE.get(plain, plain)
+    if kind == "float" and type(plain) is int and abs(plain) <= _LARGEST_EXACT:
+        return float(plain)
+    if kind == "bytes" and type(plain) is str:
+        try:
+            return base64.b64decode(plain, validate=True)
+        except ValueError:
+            raise _WrongPartError(" is not base64") from None
+    return plain
 
 
 class _Reader:
@@ -192,8 +198,8 @@ class _Reader:
         self.unknown = unknown
         self._devices: dict[str, Device] = {}
         self._digests: dict[str, Digest] = {}
-        #: The values by the id of their plain data. A file has many equal values, and its parser may give one object
-        #: for all of them.
+        #: The values by the Python id of their plain data. A file has many equal values, and its parser may give one
+        #: object for all of them.
         self._values: dict[int, Value] = {}
 
     def read_cache(self, plain: Any, place: str) -> Cache:
@@ -203,17 +209,22 @@ class _Reader:
         """
         _check(type(plain) is dict, plain, "a mapping")
         # The version is read before all other fields: a file of a later version may have other fields.
-        version = {"format_version": plain.get("format_version", 0)}
-        check_version(self._read_fields("cache", version)["format_version"], place)
+        version_field = {"format_version": plain.get("format_version", 0)}
+        version = self._read_fields("cache", version_field)["format_version"]
+        check_version(version, place)
         # Entries refer to devices and digests by their ids. A file may have these behind the entries, so the entries
         # are moved to the end.
-        parts = dict(plain)
-        if "entries" in parts:
-            parts["entries"] = parts.pop("entries")
-        return Cache(self._read_fields("cache", parts).get("entries", ()))
+        ordered = dict(plain)
+        if "entries" in ordered:
+            ordered["entries"] = ordered.pop("entries")
+        fields = self._read_fields("cache", ordered)
+        return Cache(fields.get("entries", ()))
 
     def _read_fields(self, kind: str, plain: Any) -> Plain:
-        """Return the fields of a message, as objects of the model and scalars."""
+        """Return the fields of a message, as objects of the model and scalars.
+
+        :param kind: the kind of the message: ``"entry"``, ``"value"`` …
+        """
         _check(type(plain) is dict, plain, "a mapping")
         known_fields = MESSAGES[kind]
         fields: Plain = {}
@@ -229,6 +240,7 @@ class _Reader:
                 try:
                     fields[name] = self._read_item(field.kind, item)
                 except _WrongPartError as error:
+                    # The message of the error begins with the path of the wrong part.
                     error.path.append(name)
                     raise
         return fields
@@ -299,7 +311,7 @@ class _Reader:
             self._digests[digest.id] = digest
 
     def _build_entry(self, fields: Plain) -> Entry:
-        """Return an entry. The fields of its problem and its versions are removed from the mapping."""
+        """Return an entry. All fields that are no parameters of ``Entry`` are removed from the mapping."""
         device_id = fields.pop("device", "")
         if device_id not in self._devices:
             raise _WrongPartError(f': no device has the id "{device_id}"', "device")

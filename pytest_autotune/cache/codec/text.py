@@ -147,8 +147,9 @@ def decode(text: str, place: str) -> Cache:
 
     :raises CacheError: if the text is not a cache; with line and column if it is not protobuf's text format.
     """
-    # Protobuf's parser alone would do. For 100, 1,000 and 5,000 entries (0.1, 1.0 and 4.8 MB) it takes 0.18, 1.2 and
-    # 6.0 s, and our reader 0.02, 0.19 and 0.90 s. A run that loads and dumps a cache reads the file three times.
+    # Protobuf's parser alone would do, but it is slow. For 100, 1,000 and 5,000 entries (0.1, 1.0 and 4.8 MB) it takes
+    # 0.18, 1.2 and 6.0 s, and our reader 0.02, 0.19 and 0.90 s. A run that loads and dumps a cache reads the file three
+    # times.
     try:
         plain = _TextprotoReader().read_message("cache", iter(_TOKEN.findall(text)), "")
     except (LookupError, ValueError, StopIteration):
@@ -185,21 +186,11 @@ class _TextprotoReader:
             name = token.removesuffix(":")
             field = fields[name]
             has_colon = token.endswith(":")
-            is_message = field.kind in MESSAGES
-            if has_colon is is_message:
+            needs_colon = field.kind not in MESSAGES
+            if has_colon != needs_colon:
                 raise ValueError(token)
             item = self._read_item(field.kind, next(tokens), tokens)
-            if not field.is_list:
-                if name in message:
-                    # The field stands there twice.
-                    raise ValueError(name)
-                message[name] = item
-            elif isinstance(item, list):
-                # name: ["a", "b"]
-                message.setdefault(name, []).extend(item)
-            else:
-                # A list may also have its name in front of each item: name: "a" name: "b"
-                message.setdefault(name, []).append(item)
+            _add_item(message, name, item, is_list=field.is_list)
         raise ValueError(f"no {end}")
 
     def _read_item(self, kind: str, token: str, tokens: Iterator[str]) -> Any:
@@ -234,8 +225,28 @@ class _TextprotoReader:
         return items
 
 
+def _add_item(message: Plain, name: str, item: Any, *, is_list: bool) -> None:
+    """Add a scalar, a message or a list of them to the field of a message.
+
+    :param is_list: whether the field holds a list. Its items are in brackets, ``name: ["a", "b"]``, or each of them
+        stands behind the name of the field, ``name: "a" name: "b"``.
+    :raises ValueError: if a field without a list stands there twice.
+    """
+    if not is_list:
+        if name in message:
+            raise ValueError(name)
+        message[name] = item
+    elif isinstance(item, list):
+        message.setdefault(name, []).extend(item)
+    else:
+        message.setdefault(name, []).append(item)
+
+
 def _read_scalar(kind: str, token: str) -> Any:
-    """Return the scalar of a kind that a token stands for."""
+    """Return the scalar of a kind, such as ``"float"``, that a token stands for.
+
+    :raises LookupError, ValueError: if the token is no scalar of this kind, as our printer writes it.
+    """
     if kind == "bool":
         return _BOOLS[token]
     if kind == "bytes":
@@ -282,7 +293,7 @@ def _read_by_protobuf(text: str, place: str) -> Cache:
             message, unknown = _parse(text)
     except text_format.ParseError as error:
         line, column = error.GetLine() or 1, error.GetColumn() or 1
-        # The error repeats the whole line of the file.
+        # The error is like `3:1 : 'LINE': Expected ":".`, and LINE is the whole line of the file.
         repeated_line = "'" + text.split("\n")[line - 1] + "': "
         event = str(error).partition(" : ")[2].removeprefix(repeated_line)
         raise CacheError(f"{place}:{line}:{column}", event) from None
@@ -295,7 +306,7 @@ def _read_by_protobuf(text: str, place: str) -> Cache:
 
 
 def _parse(text: str) -> tuple[Any, UnknownField | None]:
-    """Return the generated message of a cache, and the first field that it does not have.
+    """Return the generated message of a cache, and the first field of the text that is unknown; None if none is.
 
     :raises ParseError: if the text is not protobuf's text format.
     """
@@ -310,7 +321,9 @@ def _parse(text: str) -> tuple[Any, UnknownField | None]:
         match = _NO_FIELD.search(str(error))
         if match is None:
             raise
-        unknown = UnknownField(match[2], match[1].lower().replace("autotunecache", "cache"))
+        # The name of the generated class is AutotuneCache, Entry … Here the message is "cache", "entry" …
+        kind = match[1].lower().replace("autotunecache", "cache")
+        unknown = UnknownField(match[2], kind)
         return text_format.Parse(text, new_message(), allow_unknown_field=True), unknown
     return message, None
 

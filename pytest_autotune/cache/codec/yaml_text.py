@@ -27,26 +27,32 @@ def encode(entries: Sequence[Entry]) -> str:
 def _print_fields(fields: Plain, indent: str) -> Iterator[str]:
     """Yield the lines of a mapping.
 
-    A scalar stands behind its name. A mapping has a line for each of its fields, and a list a line for each item. Only
-    an entry has several lines, the first with a dash.
+    A scalar, and an empty list or mapping, stands behind its name. Another mapping has a line for each of its fields,
+    and another list a line for each of its items. Only an entry has several lines.
 
     :param indent: the spaces at the beginning of each line.
     """
     for name, field in fields.items():
-        if not isinstance(field, (dict, list)) or not field:
+        is_scalar = not isinstance(field, (dict, list))
+        if is_scalar or not field:
             yield f"{indent}{name}: {_print_inline(field)}"
             continue
         yield f"{indent}{name}:"
         if isinstance(field, dict):
             yield from _print_fields(field, f"{indent}  ")
-            continue
-        for item in field:
-            if name != "entries":
+        elif name == "entries":
+            for entry in field:
+                yield from _print_entry(entry, indent)
+        else:
+            for item in field:
                 yield f"{indent}- {_print_inline(item)}"
-                continue
-            first_line, *lines = _print_fields(item, f"{indent}  ")
-            yield f"{indent}- {first_line.lstrip()}"
-            yield from lines
+
+
+def _print_entry(entry: Plain, indent: str) -> Iterator[str]:
+    """Yield the lines of an entry. The first line has a dash, which makes the entry an item of a list."""
+    first_line, *other_lines = _print_fields(entry, f"{indent}  ")
+    yield f"{indent}- {first_line.lstrip()}"
+    yield from other_lines
 
 
 def _print_inline(field: object) -> str:
@@ -131,14 +137,17 @@ class _DocumentReader:
         if event.tag is not None:
             self._refuse(event, f"the tag {event.tag} of YAML: caches have none")
         if kind == "ScalarEvent":
+            # PyYAML's word for a scalar without quotes and without a tag is that its tag is implicit.
             is_unquoted = event.implicit[0]
-            return _read_unquoted(event.value) if is_unquoted else event.value
+            if is_unquoted:
+                return _read_unquoted(event.value)
+            return event.value
         if kind == "SequenceStartEvent":
-            items = self._events_until("SequenceEndEvent")
-            return [self._read_node(item, depth + 1) for item in items]
+            return [self._read_node(item, depth + 1) for item in self._events_until("SequenceEndEvent")]
         return self._read_mapping(depth)
 
     def _read_mapping(self, depth: int) -> Plain:
+        """Return the mapping whose first event was read. Its events are a name, the events of a node, a name …"""
         plain: Plain = {}
         for name_event in self._events_until("MappingEndEvent"):
             name = getattr(name_event, "value", None)
@@ -150,9 +159,9 @@ class _DocumentReader:
         return plain
 
     def _events_until(self, end: str) -> Iterator[Any]:
-        """Yield the first event of each node, up to the event that ends the list or mapping.
+        """Yield the first event of each item of a list, or of each name in a mapping, until the list or mapping ends.
 
-        Between two of them, the user of this generator reads the other events of the node.
+        Between two of them, the caller reads the other events of the item, or of the node behind the name.
 
         :param end: the name of the class of the last event.
         """
