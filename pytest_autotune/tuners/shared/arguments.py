@@ -13,25 +13,33 @@ from pytest_autotune.tuners.source.source_digest import stable_value
 
 
 def list_argument_values(name: str, value: Any) -> list[Value]:
-    """Return the values of a key for one argument. A stream has none: it does not change the choice.
+    """Return the values of a key for one argument.
 
-    A tensor has its dtype, its shape, and its strides unless it is contiguous.
+    ====================== ========================================================================
+    argument ``x``         values
+    ====================== ========================================================================
+    a stream               none: it does not change the choice
+    a tensor               ``x.dtype``, ``x.shape``, and ``x.stride`` unless the tensor is contiguous
+    a list with tensors    the values of its items: ``x.0.dtype``, ``x.0.shape``, ``x.1``
+    anything else          ``x``
+    ====================== ========================================================================
 
     :raises UncacheableError: for an argument without a stable form.
     """
     if is_stream(value):
         return []
     if is_tensor(value):
-        values = [list_dtype_value(name, value), structured_value(f"{name}.shape", _plain_sizes(value.shape))]
+        tensor_values = [list_dtype_value(name, value), structured_value(f"{name}.shape", _plain_sizes(value.shape))]
         strides = _list_strides(value)
         if strides is not None and not _is_contiguous(value.shape, strides):
-            values.append(structured_value(f"{name}.stride", _plain_sizes(strides)))
-        return values
-    if isinstance(value, (list, tuple)) and any(is_tensor(item) for item in value):
-        values = []
+            tensor_values.append(structured_value(f"{name}.stride", _plain_sizes(strides)))
+        return tensor_values
+    has_tensors = isinstance(value, (list, tuple)) and any(is_tensor(item) for item in value)
+    if has_tensors:
+        item_values = []
         for index, item in enumerate(value):
-            values += list_argument_values(f"{name}.{index}", item)
-        return values
+            item_values += list_argument_values(f"{name}.{index}", item)
+        return item_values
     return [stable_value(name, value)]
 
 
@@ -72,13 +80,14 @@ def _list_strides(tensor: Any) -> Sequence[Any] | None:
 
 def _is_contiguous(shape: Iterable[Any], strides: Sequence[Any]) -> bool:
     """Whether the elements lie one after the other, the last dimension first. Dimensions of size 1 do not matter."""
-    expected = 1
+    expected_stride = 1
     for size, stride in reversed(list(zip(shape, strides, strict=False))):
+        # CuTe's layouts have nested sizes, and sizes that are known only at a launch.
         if not isinstance(size, int) or not isinstance(stride, int):
             return False
-        if size != 1 and stride != expected:
+        if size != 1 and stride != expected_stride:
             return False
-        expected *= size
+        expected_stride *= size
     return True
 
 
@@ -96,7 +105,10 @@ def _plain_sizes(sizes: Iterable[Any]) -> list[Any]:
 
 
 def list_holders(function: FunctionType) -> list[tuple[ModuleType, str]]:
-    """Return the imported modules that hold a function, each with the name: ``from cuda.tile.tune import …``."""
+    """Return each imported module that has a function among its globals, with the name that the function has there.
+
+    User code that says ``from cuda.tile.tune import …`` is such a module.
+    """
     holders = []
     for module in list(sys.modules.values()):
         if type(module) is not ModuleType:

@@ -49,22 +49,25 @@ def param_value(name: str, value: object) -> Value:
 
 
 def list_params(config: object) -> tuple[Value, ...]:
-    """Return the params of a configuration: a mapping, dataclass, named tuple, namespace, or a single value.
+    """Return the params of a configuration: its values by name, as a cache holds them.
+
+    The configuration may be a mapping, a dataclass, a named tuple, a namespace, or a single value. Example: the mapping
+    ``{"tile": 64}`` gives ``tile=64``, and the single value 64 gives ``config=64``.
 
     :raises UncacheableError: for a value without a stable form, or names that are not text.
     """
-    values: Mapping[Any, object]
+    value_by_name: Mapping[Any, object]
     if isinstance(config, Mapping):
-        values = config
+        value_by_name = config
     elif dataclasses.is_dataclass(config) and not isinstance(config, type):
-        values = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
+        value_by_name = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
     elif isinstance(config, tuple) and hasattr(config, "_asdict"):
-        values = config._asdict()
+        value_by_name = config._asdict()
     elif isinstance(config, SimpleNamespace):
-        values = vars(config)
+        value_by_name = vars(config)
     else:
-        values = {"config": config}
-    return tuple(param_value(name, value) for name, value in values.items())
+        value_by_name = {"config": config}
+    return tuple(param_value(name, value) for name, value in value_by_name.items())
 
 
 class Configurations:
@@ -101,11 +104,11 @@ class Configurations:
 
 
 class ConfigurationQuestion(Question):
-    """Asks for one of some configurations.
+    """The question which of some configurations is the choice for a problem.
 
     The fingerprint has the digest of the kernel's source, the digest of the configurations, and ``settings``.
 
-    :param source: of the kernel, with all that the tuner calls beside it.
+    :param source: the source of the kernel, and of all functions that the tuner calls beside it.
     :param settings: further values that must be equal for a choice to be trusted.
     """
 
@@ -120,8 +123,12 @@ class ConfigurationQuestion(Question):
     ) -> None:
         self.source = source
         self.configurations = configurations
-        values = [Value("source", source.digest, FORM), Value("search", configurations.digest, "digest"), *settings]
-        super().__init__(problem, values, versions=versions, may_be_renamed=True)
+        fingerprint = [
+            Value("source", source.digest, FORM),
+            Value("search", configurations.digest, "digest"),
+            *settings,
+        ]
+        super().__init__(problem, fingerprint, versions=versions, may_be_renamed=True)
 
     def note_large_source(self, session: Session) -> None:
         """Add a line to the summary if the source has so many parts that a library must be among them."""

@@ -27,10 +27,11 @@ class RunnerBuilder(Protocol):
 def build_contest(
     configurations: Configurations, builder: RunnerBuilder, stream: Any, *, flush_l2: bool
 ) -> Contest | str:
-    """Return what a race needs to compare a loaded choice with the other candidates.
+    """Return the contest in which a loaded choice competes with the other candidates.
 
-    The result is a text with the reason if there can be no race.
+    If they cannot race, return the reason in words, for the report.
 
+    :param builder: makes the configurations ready to be launched.
     :param stream: the stream that the builder's configurations are launched on; see :func:`on_torch_stream`.
     :param flush_l2: whether the L2 cache is emptied before each launch.
     """
@@ -40,16 +41,16 @@ def build_contest(
         return "torch, whose events time a race, is not imported"
     contestants = _Contestants(configurations, builder, stream, flush_l2)
     return Contest(
-        configurations.list_candidates(),
-        contestants.ready,
-        contestants.make_clock,
+        candidates=configurations.list_candidates(),
+        ready=contestants.build_runners,
+        make_clock=contestants.make_clock,
         expected=(Exception,),
         context=contestants.on_stream,
     )
 
 
 class _Contestants:
-    """The configurations of one race."""
+    """The configurations of one race, with the methods that the race calls."""
 
     def __init__(self, configurations: Configurations, builder: RunnerBuilder, stream: Any, flush_l2: bool) -> None:
         self._configurations = configurations
@@ -57,15 +58,15 @@ class _Contestants:
         self._stream = stream
         self._flush_l2 = flush_l2
 
-    def ready(self, candidates: Sequence[Candidate]) -> Mapping[Candidate, Runner]:
+    def build_runners(self, candidates: Sequence[Candidate]) -> Mapping[Candidate, Runner]:
         """Return a runner for each candidate that can be used."""
-        runners = {}
+        runner_by_candidate = {}
         for candidate in candidates:
             try:
-                runners[candidate] = self._builder.build_runner(self._configurations.find(candidate))
+                runner_by_candidate[candidate] = self._builder.build_runner(self._configurations.find(candidate))
             except Exception:
                 continue  # the library's own search leaves such a configuration out
-        return runners
+        return runner_by_candidate
 
     def make_clock(self) -> Clock:
         """Return the clock that times the launches."""
@@ -82,11 +83,11 @@ def on_torch_stream(stream: Any) -> AbstractContextManager[object]:
     :param stream: a stream of torch, or a number or object that stands for one. None and 0 are the default stream.
     """
     torch: Any = sys.modules["torch"]
-    if isinstance(stream, torch.cuda.Stream):
-        context: AbstractContextManager[object] = torch.cuda.stream(stream)
-        return context
-    number = 0 if stream is None else int(stream)
-    if not number:
-        return nullcontext()
-    external: AbstractContextManager[object] = torch.cuda.stream(torch.cuda.ExternalStream(number))
-    return external
+    torch_stream = stream
+    if not isinstance(stream, torch.cuda.Stream):
+        # The default stream. The race keeps torch's current stream.
+        if stream is None or int(stream) == 0:
+            return nullcontext()
+        torch_stream = torch.cuda.ExternalStream(int(stream))
+    context: AbstractContextManager[object] = torch.cuda.stream(torch_stream)
+    return context

@@ -92,11 +92,17 @@ class CallHook:
     """An adapter's part in the calls of one replaced function. A subclass overrides what it needs."""
 
     def ask(self, call: HookedCall) -> CallResult | CallInstead | None:
-        """Look up the choice before the tuner does its work. None leaves the call as it is."""
+        """Look up the choice before the tuner does its work.
+
+        :returns: the result of the call, or a call to make in its place; None leaves the call as it is.
+        """
         return None
 
     def note(self, call: HookedCall, result: Any) -> CallResult | None:
-        """Record the tuner's result. None leaves the result as it is."""
+        """Record the tuner's result.
+
+        :returns: another result for the caller; None leaves the result as it is.
+        """
         return None
 
     def note_error(self, call: HookedCall, error: Exception) -> None:
@@ -112,7 +118,7 @@ class Patches:
     def __init__(self, session: Session, tuner: str) -> None:
         self._session = session
         self._tuner = tuner
-        #: (owner, name, original) in the order of the replacements.
+        #: The replaced functions in the order of the replacements: their module or class, their name, the original.
         self._originals: list[tuple[Any, str, Any]] = []
         _all_patches.add(self)
 
@@ -126,9 +132,10 @@ class Patches:
         allow_more_parameters: bool = False,
         advice: str = "another version is needed",
     ) -> None:
-        """Have a hook asked about each call of a function, until :meth:`undo`.
+        """Replace a function by one that asks a hook in each call. :meth:`undo` puts the original back.
 
         :param owner: the module or the class that has the function.
+        :param name: the name of the function in its owner.
         :param parameters: the names of the function's parameters, in order.
         :param allow_more_parameters: whether later versions may have more parameters after these.
         :param advice: the version to install, for the message.
@@ -140,10 +147,12 @@ class Patches:
         setattr(owner, name, self.wrap(original, hook))
 
     def wrap(self, original: Callable[..., Any], hook: CallHook) -> Callable[..., Any]:
-        """Return a function that does what ``original`` does, with a hook before and after it.
+        """Return a function that does what ``original`` does, and asks a hook before and after it.
 
-        :param original: a function of the tuner. The adapter itself puts the result into an object that has the
-            function. For a function of a module or class, use :meth:`replace`.
+        This method replaces nothing: the adapter itself puts the returned function into an object. For a function of a
+        module or class, use :meth:`replace`.
+
+        :param original: a function of the tuner.
         """
         hooked = _HookedFunction(original, hook, self._session, self._tuner)
 
@@ -151,7 +160,8 @@ class Patches:
         def call(*args: Any, **kwargs: Any) -> Any:
             return hooked.call(args, kwargs)
 
-        call.__dict__[_PATCHES] = self  # the patches live as long as the function
+        # The function refers to the patches, so that they live as long as it: undo_patches knows only live patches.
+        call.__dict__[_PATCHES] = self
         return call
 
     def keep_original(
@@ -165,13 +175,15 @@ class Patches:
     ) -> Any:
         """Return a function, or a class, that the adapter replaces itself. :meth:`undo` puts it back.
 
-        The parameters are those of :meth:`replace`.
+        The parameters and the error are those of :meth:`replace`.
         """
-        where = f"{owner.__name__.rpartition('.')[2]}.{name}"
-        library = getattr(owner, "__module__", owner.__name__).partition(".")[0]
+        # For triton.runtime.autotuner.Autotuner: "Autotuner.prune_configs", "triton".
+        displayed_name = f"{owner.__name__.rpartition('.')[2]}.{name}"
+        owner_module = getattr(owner, "__module__", owner.__name__)
+        library = owner_module.partition(".")[0]
         original = check_signature(
             vars(owner).get(name),
-            where,
+            displayed_name,
             library,
             parameters,
             allow_more_parameters=allow_more_parameters,
@@ -224,16 +236,15 @@ class _HookedFunction:
         if isinstance(answer, CallResult):
             self._end(call, error=None)
             return answer.value
-        if answer is None:
-            answer = CallInstead(self._original, args, kwargs)
+        call_to_make = answer or CallInstead(self._original, args, kwargs)
         try:
-            result = answer.function(*answer.args, **answer.kwargs)
+            result = call_to_make.function(*call_to_make.args, **call_to_make.kwargs)
         except BaseException as error:
             self._note_error(call, error)
             raise
-        changed = self._note(call, result)
-        if changed is not None:
-            return changed.value
+        changed_result = self._note(call, result)
+        if changed_result is not None:
+            return changed_result.value
         return result
 
     def _ask(self, call: HookedCall) -> CallResult | CallInstead | None:
@@ -251,28 +262,32 @@ class _HookedFunction:
             self._end(call, error.kernel_error)
             error.raise_kernel_error()
         except Exception as error:
+            # An error of the adapter. The tuner goes on without it.
             self._end(call, error)
             self._report(error)
             return None
         except BaseException as error:
+            # Ctrl-C, pytest.fail, or a refusal of the session.
             self._end(call, error)
             raise
 
     def _note(self, call: HookedCall, result: Any) -> CallResult | None:
-        """Show the hook the tuner's result. After an error of the adapter, return None."""
+        """Show the hook the tuner's result, and end the contexts. After an error of the adapter, return None."""
         try:
-            changed = self._hook.note(call, result)
-            if changed is not None and not isinstance(changed, CallResult):
-                raise TypeError(f"note() returned {type(changed).__name__}, and not a CallResult")
+            changed_result = self._hook.note(call, result)
+            if changed_result is not None and not isinstance(changed_result, CallResult):
+                raise TypeError(f"note() returned {type(changed_result).__name__}, and not a CallResult")
         except Exception as error:
+            # An error of the adapter. The caller gets the tuner's own result.
             self._end(call, error)
             self._report(error)
             return None
         except BaseException as error:
+            # Ctrl-C, pytest.fail, or a refusal of the session.
             self._end(call, error)
             raise
         self._end(call, error=None)
-        return changed
+        return changed_result
 
     def _note_error(self, call: HookedCall, error: BaseException) -> None:
         """Show the hook the error of the tuner's own call, and end the contexts with it."""
@@ -285,9 +300,10 @@ class _HookedFunction:
             self._end(call, error)
 
     def _end(self, call: HookedCall, error: BaseException | None) -> None:
-        """End the contexts that the hook entered.
+        """End the contexts that the hook entered. Report an error with which a context ends.
 
-        :param error: the error that ends the call, which the caller raises afterwards; None if there is none.
+        :param error: the error that ends the call; None if there is none. A context may raise this error again, which
+            is ignored here, because the caller of this method deals with it.
         """
         try:
             if error is None:
@@ -319,8 +335,9 @@ def check_signature(
     allow_more_parameters: bool = False,
     advice: str = "another version is needed",
 ) -> Callable[..., Any]:
-    """Return a function of a library after a check of its parameters.
+    """Check that a library has a function with the expected parameters, and return the function.
 
+    :param function: the function; None if the library has none.
     :param name: the name of the function, for messages.
     :param parameters: the names of the parameters, in order.
     :param allow_more_parameters: whether later versions may have more parameters after these.
@@ -338,18 +355,20 @@ def check_signature(
 
 
 def when_imported(module: str, hook: Callable[..., object], *arguments: object) -> None:
-    """Call ``hook`` with the arguments and the module when the module is imported, or now if it is.
+    """Call ``hook`` when a module is imported. If the module is imported already, call ``hook`` now.
 
+    :param module: the module's name.
     :param hook: a bound method. wrapt keeps its hooks for the life of the process, so only a weak reference to the
         method is kept: the hooks must not keep a run alive.
+    :param arguments: passed to the hook before the module.
     """
     import wrapt
 
-    reference = weakref.WeakMethod(hook)
+    method_reference = weakref.WeakMethod(hook)
 
-    def call(library: ModuleType) -> None:
-        method = reference()
+    def call_hook(imported_module: ModuleType) -> None:
+        method = method_reference()
         if method is not None:
-            method(*arguments, library)
+            method(*arguments, imported_module)
 
-    wrapt.register_post_import_hook(call, module)
+    wrapt.register_post_import_hook(call_hook, module)

@@ -99,7 +99,7 @@ class _CompileJob:
             kernel_parameter = self.kernel.params[position]
             name = kernel_parameter.name
             specialization.signature[name] = parameter.kind
-            # Triton's form of the position.
+            # Triton's name for the parameter. An item of a tuple would have a longer path.
             path = (position,)
             if parameter.kind == CONSTANT:
                 constant = parameter.constant

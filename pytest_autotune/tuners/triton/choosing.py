@@ -320,8 +320,8 @@ class Choices(CallHook):
         The next test must ask again in two cases:
 
         - The kernel has a pruner, which may look at arguments outside the key. Triton calls the pruner only if its
-          memory has no choice for the key. Without the pruner, the next test would get the choice of this test, even if
-          the pruner excludes it. The choice of a test would then depend on the order of the tests.
+          memory has no choice for the key. If the memory kept this choice, the next test would get it, even if the
+          pruner excludes it for that test. The choice of a test would then depend on the order of the tests.
         - In a sweep, the summary names the candidates with which a test failed, so each test must ask.
 
         A kernel with a performance model keeps its choice. The fingerprint does not have the candidates that the model

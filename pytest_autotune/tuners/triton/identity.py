@@ -92,7 +92,7 @@ class Call:
 
     @property
     def named(self) -> dict[str, Any]:
-        """Every argument by its name, Triton's own ``grid`` and ``warmup`` included."""
+        """Every argument of the launch by its name, Triton's own ``grid`` and ``warmup`` included."""
         return {**dict(zip(self.autotuner.arg_names, self.args, strict=False)), **self.kwargs}
 
     def arguments(self, config: Any) -> dict[str, Any]:
@@ -102,14 +102,13 @@ class Call:
     def adopt(self, config: Any, times_ms: Mapping[Any, float], seconds: float = 0.0) -> None:
         """Leave the autotuner in the state that Triton's benchmark would leave if it had chosen this config.
 
-        Like Triton's benchmark, the method calls the autotuner's ``pre_hook`` with ``reset_only=True``. The hook then
-        resets the tensors of ``reset_to_zero`` and ``restore_value``, which launches of candidates may have changed.
+        Like Triton's benchmark, the method calls the autotuner's ``pre_hook`` with ``reset_only=True``. Unless the
+        kernel's author wrote the hook, it then fills the tensors of ``reset_to_zero`` with zeros.
 
         :param times_ms: the time of each config in milliseconds. Triton keeps three numbers for each: the median and
             two other quantiles.
         :param seconds: the duration of the benchmark.
-        :raises LaunchError: if the hook, which the kernel's author may have written, raises an error. The autotuner
-            then has no choice.
+        :raises LaunchError: if the hook raises an error. The autotuner then has no choice.
         """
         arguments = self.arguments(config)
         # While the stream captures a CUDA graph, the reset would become a part of the graph.

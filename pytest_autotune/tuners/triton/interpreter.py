@@ -24,10 +24,12 @@ def supply_interpreter_benchmark(module: ModuleType) -> Callable[[], None]:
     """
     autotuner_class: Any = module.Autotuner
     original = autotuner_class.__dict__.get("do_bench")
+    # This Triton finds its benchmark in another way.
     if not isinstance(original, cached_property):
         return _do_nothing
     supplied = _SuppliedBenchmark(autotuner_class, original)
     replacement = cached_property(supplied.find_benchmark)
+    # A property learns its name only in the body of a class, so this one is told its name.
     replacement.__set_name__(autotuner_class, "do_bench")
     autotuner_class.do_bench = replacement
     return supplied.undo

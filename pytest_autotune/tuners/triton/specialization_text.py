@@ -28,6 +28,7 @@ from pytest_autotune.tuners.triton.internals import compiler
 #: The length of the longest text that is written or read, in characters.
 LONGEST = 1000
 _IN_CHOICE, _DIVISIBLE = "_", ":16"
+#: The word for a type. The first group is the type, the second is there if the value is divisible by 16.
 _TYPE = re.compile(r"(\*?k?[a-z][a-z0-9]*(?:<[a-z0-9]+\[[0-9]+(?:,[0-9]+)*\]>)?)(:16)?")
 CONSTANT = "constexpr"
 
@@ -62,8 +63,9 @@ def encode_specialization(source: Any, choice_names: Collection[str], options: M
     """
     words = []
     for parameter in compiler.list_parameters(source):
+        # A constant without a stable form raises NoText here, also if its value is in the choice.
         word = _encode_parameter(parameter)
-        if parameter.name in choice_names and parameter.kind == CONSTANT:
+        if parameter.kind == CONSTANT and parameter.name in choice_names:
             word = _IN_CHOICE
         words.append(word)
     if options:
@@ -83,6 +85,7 @@ def _encode_parameter(parameter: compiler.CompiledParameter) -> str:
     """
     if parameter.kind == CONSTANT:
         return f"={_encode_json(_encode_constant(parameter.constant))}"
+    # Spaces separate the words of a text, and Triton's "tensordesc<fp16[128, 64]>" has one.
     kind = str(parameter.kind).replace(" ", "")
     if not _TYPE.fullmatch(kind):
         raise NoText(f"the type {kind[:60]}")
@@ -92,35 +95,39 @@ def _encode_parameter(parameter: compiler.CompiledParameter) -> str:
 
 
 def parse_specialization(text: str) -> tuple[list[Parameter], dict[str, Any]]:
-    """Return the parameters of a text, and the options of the launch.
+    """Return the parameters that a text describes, and the options of the launch.
 
     :raises NoText: if the text describes no specialization.
     """
     if len(text) > LONGEST:
         raise NoText(f"longer than {LONGEST} characters")
-    # json.loads and the words raise a ValueError for damaged text, and a RecursionError for deeply nested JSON.
     parameter_words, _, option_words = text.partition(" | ")
     try:
         parameters = [_parse_parameter(word) for word in parameter_words.split(" ")]
-        return parameters, _parse_options(option_words)
+        options = _parse_options(option_words)
+    # Damaged text raises a ValueError. For deeply nested JSON, json.loads raises a RecursionError.
     except (ValueError, RecursionError) as error:
         raise NoText(str(error)) from None
+    return parameters, options
 
 
 def _parse_parameter(word: str) -> Parameter:
     """Return the parameter that a word describes; the opposite of :func:`_encode_parameter`.
+
+    Example: ``*bf16:16`` gives ``Parameter("*bf16", divisible=True)``.
 
     :raises ValueError: if the word describes no parameter.
     """
     if word == _IN_CHOICE:
         return Parameter(CONSTANT, is_in_choice=True)
     if word.startswith("="):
-        return Parameter(CONSTANT, _parse_constant(json.loads(word[1:])))
+        return Parameter(CONSTANT, constant=_parse_constant(json.loads(word[1:])))
     match = _TYPE.fullmatch(word)
     if match is None:
         raise NoText(word[:40])
+    kind, divisible_mark = match[1], match[2]
     # Triton's signature has a space after each comma: "tensordesc<fp16[128, 64]>".
-    return Parameter(match[1].replace(",", ", "), divisible=match[2] is not None)
+    return Parameter(kind.replace(",", ", "), divisible=divisible_mark is not None)
 
 
 def _parse_options(text: str) -> dict[str, Any]:

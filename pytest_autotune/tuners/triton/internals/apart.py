@@ -88,13 +88,12 @@ def check_version() -> None:
     """
     compiler = find_module("compiler.compiler")
     jit = find_module("runtime.jit")
-    is_known = (
-        find_module("backends.compiler") is not None
-        and list(inspect.signature(compiler.ASTSource).parameters) == _SOURCE_PARAMETERS
-        and hasattr(jit.DependenciesFinder, "_update_hash")
-        and isinstance(inspect.getattr_static(jit.JITFunction, "cache_key"), property)
-    )
-    if not is_known:
+    has_targets = find_module("backends.compiler") is not None
+    has_known_sources = list(inspect.signature(compiler.ASTSource).parameters) == _SOURCE_PARAMETERS
+    # These two members compute the hash of a kernel.
+    has_finder = hasattr(jit.DependenciesFinder, "_update_hash")
+    has_cache_key = isinstance(inspect.getattr_static(jit.JITFunction, "cache_key"), property)
+    if not (has_targets and has_known_sources and has_finder and has_cache_key):
         raise HookError(f"triton {find_version('triton')} compiles in a way that is not known here")
 
 
@@ -140,9 +139,10 @@ def find_assumptions_of_constant(value: Any) -> str | None:
 
 
 def compile_apart(function: Any, specialization: Specialization, options: Mapping[str, Any], arch: str) -> bool:
-    """Compile a kernel as a launch with these arguments would.
+    """Compile a kernel into Triton's cache on disk, as a launch with these arguments would.
 
-    :param function: Triton's ``JITFunction``.
+    :param function: the kernel, Triton's ``JITFunction``.
+    :param specialization: the arguments of the launch.
     :param options: the options of the launch, such as ``num_warps``.
     :param arch: the architecture, for example ``sm_90``.
     :returns: whether this call compiled the kernel. It did not if Triton's cache on disk already has the kernel.
@@ -150,6 +150,7 @@ def compile_apart(function: Any, specialization: Specialization, options: Mappin
     """
     target = build_target(arch)
     backend = find_module("compiler.compiler").make_backend(target)
+    # The launch will compute the hash that the copy has, and so finds the compiled copy on disk.
     copies = _Copies(function)
     source = _find_source_class()(
         fn=copies.find_copy(function),

@@ -372,12 +372,13 @@ def find_benchmark_driver(autotuner: Any) -> Any:
     # Another package, or user code, has replaced this method.
     if not _is_from_triton(autotuner_class._bench) or "_bench" in vars(autotuner):
         return None
-    benchmark = autotuner.do_bench
     # The author of the kernel has set do_bench=, warmup=, rep= or use_cuda_graph=.
     if autotuner._do_bench is not None:
         return None
     # The backend has a benchmark of its own.
-    if getattr(benchmark, "__module__", "") != "triton.testing" or getattr(benchmark, "__qualname__", "") != "do_bench":
+    benchmark = autotuner.do_bench
+    benchmark_name = getattr(benchmark, "__module__", ""), getattr(benchmark, "__qualname__", "")
+    if benchmark_name != ("triton.testing", "do_bench"):
         return None
     triton_runtime: Any = sys.modules["triton.runtime.driver"]
     driver = triton_runtime.driver.active

@@ -23,13 +23,15 @@ from pytest_autotune.tuners.source.source_digest import digest
 JIT_MODULE = "triton.runtime.jit"
 LANGUAGE_MODULE = "triton.language.core"
 _COMPILE_PARAMETERS = ["src", "target", "options"]
+#: The names of Triton's errors that say that a kernel cannot be compiled, or needs more than the device has.
 _REFUSALS = {"CompilationError", "OutOfResources", "PTXASError", "AutotunerError"}
 #: The message with which Triton refuses a kernel that uses a function of another kind. The group is the function's kind
 #: and name: ``function f``.
 _UNSUPPORTED = re.compile(r"Unsupported function referenced(?:: <([a-z ]+ [\w.<>]+))?")
 #: While Triton computes the hash of a function, the hash is a placeholder that begins with this word.
 _PLACEHOLDER = "recursion:"
-_NO_LOCK = threading.Lock()
+#: Stands in for the lock that Triton holds while it computes a hash, if this Triton has no such lock.
+_FALLBACK_LOCK = threading.Lock()
 #: The metadata of a compiled kernel that does not change its launch.
 _COMPILED_WITH = {"hash", "num_stages", "maxnreg"}
 #: Environment variables in Triton's hash that do not change the compiled code: Triton only prints more.
@@ -200,7 +202,7 @@ def remove_unfinished_hashes() -> Iterator[None]:
     except BaseException as error:
         for function in _list_unfinished_functions(error):
             # Another thread may have computed the hash in the meantime, so check it under Triton's lock.
-            with getattr(function, "_hash_lock", _NO_LOCK):
+            with getattr(function, "_hash_lock", _FALLBACK_LOCK):
                 if str(function.hash).startswith(_PLACEHOLDER):
                     function.hash = None
         raise
