@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import enum
 import gc
@@ -14,10 +15,10 @@ import threading
 import time
 import weakref
 from collections import namedtuple
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from functools import partial
+from functools import partial, wraps
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -888,3 +889,71 @@ def test_a_tuned_method_follows_the_members_of_its_object() -> None:
         (source,) = tuned_function._list_sources((cls(), 1))
         sources.append(source_text(source))
     assert sources[0] != sources[1]
+
+
+async def coroutine(*values: Any) -> None:
+    raise AssertionError("was run")
+
+
+def generator(*values: Any) -> Iterator[None]:
+    yield
+    raise AssertionError("was run")
+
+
+async def asynchronous_generator(*values: Any) -> AsyncIterator[None]:
+    yield
+    raise AssertionError("was run")
+
+
+class Deferred:
+    async def method(self, *values: Any) -> None:
+        raise AssertionError("was run")
+
+    async def __call__(self, *values: Any) -> None:
+        raise AssertionError("was run")
+
+
+DEFERRED = {
+    "coroutine": coroutine,
+    "generator": generator,
+    "asynchronous generator": asynchronous_generator,
+    "partial": partial(generator, 1),
+    "method": Deferred().method,
+    "partial of a method": partial(Deferred().method),
+    "object": Deferred(),
+    "lambda": lambda *values: coroutine(*values),
+    "lambda of a generator": lambda *values: generator(*values),
+    "lambda of an asynchronous generator": lambda *values: asynchronous_generator(*values),
+}
+
+
+@pytest.mark.parametrize("strict", [True, False])
+@pytest.mark.parametrize("name", ["run", "compile", "setup", "reset", "verify"])
+@pytest.mark.parametrize("callback", DEFERRED.values(), ids=DEFERRED)
+def test_a_callback_whose_call_runs_nothing_is_refused(callback: Any, name: str, strict: bool) -> None:
+    """A candidate would be timed and accepted although its body never ran."""
+    options: dict[str, Any] = {"run": lambda *values: 1, "measuring": QUICK, "device": "cpu", name: callback}
+    with pytest.raises(TypeError, match=rf"\A{name}= returns an? [a-z ]+, which has not run yet: pass a .*\Z") as error:
+        tune("deferred", space=[1, 2], strict=strict, **options)
+    assert "\n" not in str(error.value)
+    assert ("asyncio.run" in str(error.value)) == ("coroutine" in str(error.value))
+
+
+def test_a_tuned_function_or_constraint_that_runs_nothing_is_refused() -> None:
+    with pytest.raises(TypeError, match=r"\Athe function under @tuned returns a generator"):
+        tuned(space=[1, 2])(generator)
+    with pytest.raises(TypeError, match="reset= returns a coroutine"):
+        tuned(space=[1, 2], reset=coroutine)
+    with pytest.raises(TypeError, match="where= returns a coroutine"):
+        product(where=coroutine, n=[1, 2])
+
+
+def test_a_plain_wrapper_of_a_coroutine_may_be_timed() -> None:
+    async def launch(config: int) -> int:
+        return config
+
+    @wraps(launch)
+    def run(config: int) -> int:
+        return asyncio.run(launch(config))
+
+    assert tune("plain", space=[1, 2], run=run, measuring=AS_TOLD, device="cpu") == 1

@@ -99,6 +99,7 @@ class Generic(typing.Generic[typing.TypeVar("T")]):
     z = 1
 Alias = Generic[int]
 SIZES = constexpr([2, 1])
+TABLE = constexpr({"a": {1: (5, m)}, "b": [{3, 4}]})
 def g():
     return 1
 def helper(x):
@@ -125,6 +126,10 @@ def kernel(x):
         ("Below().m()", "return 1", "return 10"),
         ("Alias.z", "z = 1", "z = 10"),
         ("SIZES", "[2, 1]", "[1, 2]"),
+        ("TABLE['a'][1]", "(5, m)", "(6, m)"),
+        ("TABLE['a'][1]", "1: (5", "2: (5"),
+        ("TABLE['a'][1]", "return 1", "return 10"),
+        ("TABLE['b']", "{3, 4}", "{3, 5}"),
         ("helper(x)", "return 1", "return 10"),
         ("helper(x)", "helper.w = 3", "helper.w = 30"),
     ],

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from importlib import import_module
+from types import AsyncGeneratorType, CoroutineType, GeneratorType
 from typing import Any, Protocol, TypeAlias
 
 from pytest_autotune import devices
@@ -14,7 +15,14 @@ from pytest_autotune.cache.model import Device
 from pytest_autotune.tuners.function import MEMORIES
 from pytest_autotune.tuners.function.space import Configuration, InvalidConfiguration, Space, TuningError
 from pytest_autotune.tuners.measuring.options import Measuring
+from pytest_autotune.tuners.source.functions import find_deferred_kind
 
+#: The kinds of results that have not run yet.
+_DEFERRED_TYPES: dict[type, str] = {
+    CoroutineType: "a coroutine",
+    GeneratorType: "a generator",
+    AsyncGeneratorType: "an asynchronous generator",
+}
 #: The number of times that Optuna is asked for each candidate at most. A strict constraint makes most combinations
 #: useless.
 ASKED_FOR_EACH = 20
@@ -210,6 +218,42 @@ def find_processor(device: object) -> Processor:
     if device is not None:
         raise TuningError("device='cuda': no library of this process uses a GPU yet (allocate the inputs first)")
     return Processor(devices.cpu(), "cpu")
+
+
+class DeferredCallError(TypeError):
+    """A callback is an ``async def`` or generator function. Its call runs nothing, so it cannot be timed or checked."""
+
+    def __init__(self, callback: str, kind: str) -> None:
+        remedy = "iterates over it"
+        if kind == "a coroutine":
+            remedy = "runs it, such as lambda config: asyncio.run(launch(config))"
+        super().__init__(f"{callback} returns {kind}, which has not run yet: pass a function that {remedy}")
+
+
+def check_callbacks(callbacks: Mapping[str, object]) -> None:
+    """Check that a call of each callback runs it.
+
+    :param callbacks: the callbacks by the names of their parameters.
+    :raises DeferredCallError: for an ``async def`` or generator function.
+    """
+    for parameter, callback in callbacks.items():
+        kind = find_deferred_kind(callback)
+        if kind:
+            raise DeferredCallError(f"{parameter}=", kind)
+
+
+def check_result(parameter: str, result: object) -> None:
+    """Check that a callback has run: a plain function such as a lambda may return the coroutine of another function.
+
+    :param parameter: the name of the callback's parameter.
+    :raises DeferredCallError: for a coroutine or generator.
+    """
+    kind = _DEFERRED_TYPES.get(type(result))
+    if kind is None:
+        return
+    if isinstance(result, (CoroutineType, GeneratorType)):
+        result.close()  # otherwise Python warns that nobody awaited it
+    raise DeferredCallError(f"{parameter}=", kind)
 
 
 def parse_compile_threads(number: object) -> int | None:

@@ -15,7 +15,7 @@ from pytest_autotune.cache.model import Candidate
 from pytest_autotune.cache.wording import describe_error, first_line, rounded_us
 from pytest_autotune.devices import torch_cuda
 from pytest_autotune.run.tuning import MAX_REASON_LENGTH
-from pytest_autotune.tuners.function.plan import DeviceLock, Plan
+from pytest_autotune.tuners.function.plan import DeferredCallError, DeviceLock, Plan, check_result
 from pytest_autotune.tuners.function.space import Configuration, InvalidConfiguration, TuningError
 from pytest_autotune.tuners.measuring.clocks import Runner
 from pytest_autotune.tuners.measuring.launching import CandidateResult, DeviceLostError
@@ -271,10 +271,14 @@ class Bench:
             compiled = None
             if compilation is not None:
                 compiled = compilation.result()
+                check_result("compile", compiled)
             trial = Trial(configuration, compiled)
             if runs_once:
                 self._run_once(trial)
             return trial
+        except DeferredCallError:
+            # No candidate would run.
+            raise
         except self._expected as error:
             return self._build_failed_trial(configuration, error)
 
@@ -282,9 +286,10 @@ class Bench:
         """Run a candidate once and check its result. A kernel that compiles at its first call compiles here."""
         runner = self.build_runner(trial)
         if runner.set_up is not None:
-            runner.set_up()
-        runner.before_launch()
+            check_result("setup", runner.set_up())
+        check_result("reset", runner.before_launch())
         result = runner.run()
+        check_result("run", result)
         self._clock.synchronise()
         if self._plan.verify is None:
             return
@@ -293,6 +298,7 @@ class Bench:
             passed = self._plan.verify(trial.configuration.config, result)
         except AssertionError as error:
             raise InvalidConfiguration(f"wrong result: {first_line(str(error)) or 'AssertionError'}") from error
+        check_result("verify", passed)
         if passed is not None and not passed:
             raise InvalidConfiguration("wrong result")
 

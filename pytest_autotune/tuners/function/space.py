@@ -15,6 +15,7 @@ from typing import Any
 from pytest_autotune.cache.model import UncacheableError, Value
 from pytest_autotune.tuners.function.identity import param_value, source_text
 from pytest_autotune.tuners.source.code_text import NoDigestError, UnreadableSourceError
+from pytest_autotune.tuners.source.functions import find_deferred_kind
 from pytest_autotune.tuners.source.source_digest import digest
 
 
@@ -283,13 +284,16 @@ def product(*, where: Callable[[dict[str, Any]], object] | None = None, **axes: 
 
     :param where: gets a combination as a mapping, and returns whether it is a configuration.
     :raises ValueError: without any axis.
-    :raises TypeError: for an axis without several values.
+    :raises TypeError: for an axis without several values, and for a ``where`` whose call does not run it.
     """
     if not axes:
         raise ValueError("product() takes at least one axis: product(BLOCK=[16, 32])")
     for name, values in axes.items():
         if isinstance(values, (str, bytes)) or not isinstance(values, Iterable):
             raise TypeError(f"product(): the axis {name} takes several values, not {values!r}")
+    kind = find_deferred_kind(where)
+    if kind:
+        raise TypeError(f"product(): where= returns {kind}, which is always true: pass a function that returns a bool")
     return ProductSpace({name: tuple(values) for name, values in axes.items()}, where)
 
 

@@ -35,8 +35,10 @@ from pytest_autotune.run.tuning import Tuning
 from pytest_autotune.tuners.function import MEMORIES, Memory
 from pytest_autotune.tuners.function.identity import key_values, list_sources, read_source_argument, source_text
 from pytest_autotune.tuners.function.plan import (
+    DeferredCallError,
     DeviceLock,
     Plan,
+    check_callbacks,
     find_processor,
     parse_compile_threads,
     parse_strategy,
@@ -48,6 +50,7 @@ from pytest_autotune.tuners.measuring.options import Measuring, make_clock
 from pytest_autotune.tuners.measuring.race import CAPTURED, Contest
 from pytest_autotune.tuners.measuring.times import UnusableTimesError
 from pytest_autotune.tuners.source.attributes import find_in_class, read_stored
+from pytest_autotune.tuners.source.functions import find_deferred_kind
 from pytest_autotune.tuners.source.libraries import Distribution, find_version, list_versions
 from pytest_autotune.tuners.source.source_digest import FORM, DigestedSource, digest, stable_value
 
@@ -55,6 +58,8 @@ NAME = "function"
 #: The largest space that is raced as a whole, and the number of candidates of a sweep in a space that is too large to
 #: be listed.
 MOST = 1000
+#: The callbacks besides ``run``. For :func:`tuned` they get the arguments of the call after their own.
+_CALLBACKS = ("compile", "setup", "reset", "verify")
 _NO_SOURCE = "no source was found in what tune() was given, so no edit makes its choices stale: pass source="
 #: Libraries whose versions a hand-written kernel's choice may depend on, if they are imported.
 _LIBRARIES = ("torch", "triton", "cupy", "numba", "pyopencl", "pycuda", "cutlass", "cuda.tile")
@@ -112,7 +117,7 @@ def tune(
     :returns: the configuration, as the space holds it.
     :raises TuningError: if every configuration failed.
     :raises ValueError: for an empty space, or if ``where`` fails; the message names the kernel and the cause.
-    :raises TypeError: for an argument of a wrong type.
+    :raises TypeError: for an argument of a wrong type, such as an ``async def`` function as ``run``.
     """
     callbacks = {"compile": compile, "setup": setup, "reset": reset, "verify": verify}
     plan = _build_plan(space, run, invalid, strategy, measuring, device, compile_threads, strict=strict, **callbacks)
@@ -159,6 +164,8 @@ def _build_plan(
     **callbacks_and_flags: Any,
 ) -> Plan:
     """Return the plan for the arguments of ``tune()`` and ``loss()`` that say how to search."""
+    callbacks = {name: callbacks_and_flags.get(name) for name in _CALLBACKS}
+    check_callbacks({"run": run, **callbacks})
     error_classes = invalid if isinstance(invalid, tuple) else (invalid,)
     for error_class in error_classes:
         if not isinstance(error_class, type) or not issubclass(error_class, BaseException):
@@ -519,10 +526,6 @@ class _RunnerBuilder:
         return runners
 
 
-#: The callbacks that get the arguments of the call after their own arguments.
-_CALLBACKS = ("compile", "setup", "reset", "verify")
-
-
 def tuned(
     *,
     space: Iterable[Any],
@@ -547,8 +550,12 @@ def tuned(
     :param kernel: the kernel's name; empty for the module and the name of the function.
     """
     configurations = as_space(space)
+    check_callbacks({name: options.get(name) for name in _CALLBACKS})
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        kind = find_deferred_kind(function)
+        if kind:
+            raise DeferredCallError("the function under @tuned", kind)
         name = kernel or f"{function.__module__}.{function.__qualname__}"
         tuned_function = _TunedFunction(function, name, key, configurations, options)
 

@@ -651,9 +651,9 @@ class CodeDigests:
         generic_class = find_generic_class(value)
         if generic_class is not None and not self.libraries.has_code(generic_class):
             return f"alias of {self.digest_class(generic_class)}"
-        if inner is not value and is_instance(inner, list):
-            # Triton compiles the list in a tl.constexpr into the kernel.
-            return self._describe_list(inner)
+        if inner is not value and is_instance(inner, (list, dict, set)):
+            # Triton compiles the contents of a tl.constexpr into the kernel.
+            return self._describe_contents(inner)
         text = self.describe_constant(value)
         if text is not None:
             return self._add_class(text, value)
@@ -661,12 +661,29 @@ class CodeDigests:
             return find_library_text(value, path, self.libraries)
         return None
 
-    def _describe_list(self, value: list[object]) -> str | None:
-        """Return the text of a list; None if an item of it may change."""
-        texts = [self._describe(item, "") for item in list_items(value)]
-        if None in texts:
-            return None
-        return f"list({', '.join(map(str, texts))})"
+    def _describe_contents(self, value: object) -> str | None:
+        """Return the text of a list, dict or set in a ``tl.constexpr``; None if a part of it may change.
+
+        ``{"a": [1]}`` gives ``dict('a', list(1))``, with each value as :meth:`_describe` has it.
+        """
+        if is_instance(value, list):
+            kind, parts = "list", list_items(value)
+        elif is_instance(value, dict):
+            kind, parts = "dict", [part for item in dict.items(value) for part in item]
+        elif is_instance(value, set):
+            kind, parts = "set", list(set.__iter__(value))
+        else:
+            return self._describe(value, "")
+        texts: list[str] = []
+        for part in parts:
+            text = self._describe_contents(part)
+            if text is None:
+                return None
+            texts.append(text)
+        # The order of a set differs between processes.
+        if kind == "set":
+            texts.sort()
+        return f"{kind}({', '.join(texts)})"
 
     def _describe_function_of_user(self, value: object) -> str:
         """Return the digest of a function or kernel that a function uses, with the kernel's ``triton.heuristics``."""

@@ -11,7 +11,8 @@ from __future__ import annotations
 import sys
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping
-from functools import cached_property, lru_cache, partialmethod, singledispatchmethod
+from functools import cached_property, lru_cache, partial, partialmethod, singledispatchmethod
+from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE, CO_GENERATOR
 from pathlib import Path
 from types import FunctionType, MappingProxyType, MethodType, ModuleType, SimpleNamespace
 from typing import Any, Optional
@@ -21,6 +22,7 @@ from pytest_autotune.tuners.source.attributes import (
     class_attributes,
     class_module,
     class_name,
+    find_in_class,
     find_owner,
     has_type,
     is_instance,
@@ -52,6 +54,12 @@ _NUMBA_OPTIONS = (
     "max_registers",
     "parallel",
 )
+#: The flags of code that a call does not run, and the kinds of objects that the call returns.
+_DEFERRED_KINDS = {
+    CO_COROUTINE: "a coroutine",
+    CO_GENERATOR: "a generator",
+    CO_ASYNC_GENERATOR: "an asynchronous generator",
+}
 #: The file that has the wrapper of ``@pytest_autotune.tuned``.
 _TUNED_FILE = str(Path(__file__).parents[1] / "function" / "tuner.py")
 #: No stack of decorators is so deep.
@@ -140,6 +148,27 @@ def find_generic_class(value: object) -> type | None:
     if not is_instance(origin, type):
         return None
     return origin
+
+
+def find_deferred_kind(value: object) -> str:
+    """Return ``"a coroutine"`` for an ``async def`` function, ``"a generator"`` for a generator function; else empty.
+
+    A call of such a function runs nothing, and returns an object of this kind. The function may be inside a
+    ``partial``, a bound method or an object with a ``__call__``.
+    """
+    while is_instance(value, (partial, MethodType)):
+        if is_instance(value, partial):
+            value = value.func
+        else:
+            value = value.__func__
+    if type(value) is not FunctionType:
+        value = find_in_class(type(value), "__call__")
+    if type(value) is not FunctionType:
+        return ""
+    for flag, kind in _DEFERRED_KINDS.items():
+        if value.__code__.co_flags & flag:
+            return kind
+    return ""
 
 
 def list_heuristics(kernel: object) -> list[tuple[str, object]]:
