@@ -79,7 +79,7 @@ class Benchmarks:
 
     @contextmanager
     def measuring(self, tuning: Tuning) -> Iterator[None]:
-        """Time a search, and hold the device for the whole search."""
+        """Time a search, and hold the device for the whole search: no other worker measures meanwhile."""
         with self.searching(tuning), self.hold_device():
             yield
 
@@ -152,8 +152,8 @@ class Benchmarks:
         with self.hold_device():
             try:
                 race = Race(self._find_clock(), progress=search.report_race)
-                race.probe(build_runners(autotuner, launchers, args, kwargs))
-                race.finish()
+                race.probe(build_runners(autotuner, launchers, args, kwargs))  # launches each a few times
+                race.finish()  # times those that may win
             except Exception:
                 # A launcher fails. Inductor measures all launchers again, and handles the error.
                 return {}

@@ -60,8 +60,11 @@ _SEARCH_SETTINGS = (
 )
 #: Search settings that are on by default. They are part of the digest only if they are off.
 _DEFAULT_SETTINGS = {"dynamic_disable_pipelining": True, "mix_order_reduction_allow_multi_stages": True}
+#: Settings of Inductor's caches, which a generated module repeats.
 _CACHE_SWITCHES = "autotune_local_cache|autotune_remote_cache|backend_hash|force_disable_caches|store_cubin"
+#: A line of a kernel's source that assigns a size: ``xnumel = 4096``.
 _SIZE = re.compile(r"^\s*(\w*numel)\s*=\s*(\d+)$", re.MULTILINE)
+#: The number at the end of a kernel's name, as in ``triton_poi_fused_add_3``.
 _KERNEL_NUMBER = re.compile(r"_\d+$")
 _FUNCTION_NAME = re.compile(r"^def [^(]+\(")
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
@@ -168,12 +171,13 @@ def _code_digest(autotuner: Any) -> str:
         str(autotuner.size_hints),
         str(autotuner.inductor_meta.get("grid_type")),
     ]
-    # `triton_meta` has the signature, for example {"in_ptr0": "*fp32", "xnumel": "i32"}, and options of the compiler.
+    # "signature" in `triton_meta` is a mapping such as {"in_ptr0": "*fp32", "xnumel": "i32"}. "configs" says which
+    # arguments are divisible by 16.
     for name, value in sorted(autotuner.triton_meta.items()):
         if name not in ("device", "device_type"):
             texts.append(f"{name}={_stable_text(value)}")
     nameless_source = _FUNCTION_NAME.sub("def kernel(", autotuner.fn.src.strip(), count=1)
-    texts.append(_code_text_or_source(nameless_source))
+    texts.append(_tokens_or_source(nameless_source))
     texts += _list_helpers(autotuner)
     return digest("\0".join(texts))
 
@@ -213,12 +217,12 @@ def _list_helpers(autotuner: Any) -> list[str]:
         is_constant = isinstance(node, (ast.Assign, ast.AnnAssign))
         is_helper_function = isinstance(node, ast.FunctionDef) and node.name != autotuner.fn.__name__
         if is_constant or is_helper_function:
-            helpers.append(_code_text_or_source(ast.get_source_segment(module_source, node) or ""))
+            helpers.append(_tokens_or_source(ast.get_source_segment(module_source, node) or ""))
     return helpers
 
 
-def _code_text_or_source(source: str) -> str:
-    """Return the code text, which ignores layout and comments; the source itself if it cannot be parsed."""
+def _tokens_or_source(source: str) -> str:
+    """Return the tokens of source, so that layout and comments do not count; the source itself if it has an error."""
     try:
         return _token_text(textwrap.dedent(source))
     except (SyntaxError, tokenize.TokenError):
@@ -230,7 +234,7 @@ def _code_text_or_source(source: str) -> str:
 
 def measured_module_digest(source: str) -> str:
     """Return the digest of a module that Inductor made only to measure it."""
-    return digest(_code_text_or_source(without_place(source)))
+    return digest(_tokens_or_source(without_place(source)))
 
 
 def without_place(source: str) -> str:
