@@ -108,7 +108,7 @@ ALWAYS = [
     "tuners.triton.choosing.find_target_device",
     "tuners.triton.choosing.compute_identity",
     "tuners.triton.choosing.list_versions",
-    "tuners.triton.choosing.Choices._begin_tuning",
+    "tuners.triton.choosing.CallQuestion",
     "tuners.triton.choosing.Choices._take_choice",
     "tuners.triton.choosing.Choices._forget_before_the_next_test",
     "tuners.triton.compile_watcher.CompileWatcher.begin_choice",

@@ -54,6 +54,8 @@ from pytest_autotune.tuners.triton.internals import autotuners, compiler
 
 #: The functions of ``triton.heuristics``. Each stands in a pair with the name of the value that it computes.
 Heuristics = list[tuple[str, Callable[..., object]]]
+#: A part of a key before it is encoded: its name, such as ``M`` or ``x_ptr.dtype``, and its value.
+KeyPart = tuple[str, object]
 #: The beginnings of the names of values in closures. Triton compiles such a value into the kernel, but Triton's own key
 #: does not have it.
 _CLOSURE_PREFIXES = ("closure.", "heuristics.")
@@ -134,8 +136,8 @@ def list_heuristics(autotuner: Any, outer_heuristics: Iterable[Any] = ()) -> Heu
 # The key of the problem.
 
 
-def list_key_values(call: Call, function: FunctionType) -> Iterator[tuple[str, object]]:
-    """Yield the values that a choice depends on, each with its name.
+def list_key_values(call: Call, function: FunctionType) -> Iterator[KeyPart]:
+    """Yield the values of a call that its choice depends on, each with its name.
 
     Triton's own key is a tuple of values, for example ``(512, 64, "torch.bfloat16")``. The key here has names, because
     positions would change if the kernel got another parameter. Example: ``M=512``, ``N=64``,
@@ -160,7 +162,7 @@ def list_key_values(call: Call, function: FunctionType) -> Iterator[tuple[str, o
             yield from _list_closure_values(f"heuristics.{name}", heuristic_function)
 
 
-def _list_compiled_properties(name: str, value: Any, *, is_in_key: bool) -> Iterator[tuple[str, object]]:
+def _list_compiled_properties(name: str, value: Any, *, is_in_key: bool) -> Iterator[KeyPart]:
     """Yield the properties of an argument that Triton compiles into the kernel, each with its name.
 
     ==================== ==========================================
@@ -192,20 +194,23 @@ def _has_code(value: object) -> bool:
     The argument then belongs to the key. Only functions and classes of the user have a stable form, so a call with
     another object that has functions is uncacheable.
     """
+    # A function, a method, or a function with some of its arguments.
     if is_instance(value, (partial, MethodType)) or python_function(value) is not None:
         return True
+    # A class, such as a dtype of a library.
     if is_instance(value, type):
         return not is_library_class(value)
+    # An object that holds functions.
     if is_instance(value, dict):
         return any(python_function(item) is not None for item in dict.values(value))
     if is_dataclass_instance(value):
         return any(python_function(item) is not None for _, item in list_field_values(value))
-    # An object that can be called, of a class of the user.
+    # An object that can be called. The classes of libraries do not count.
     has_call_method = type(find_in_class(type(value), "__call__")) is FunctionType
     return has_call_method and not is_library_class(type(value))
 
 
-def _list_closure_values(prefix: str, function: FunctionType) -> Iterator[tuple[str, object]]:
+def _list_closure_values(prefix: str, function: FunctionType) -> Iterator[KeyPart]:
     """Yield the plain values in the closure of a function, each with its name.
 
     The fingerprint covers the functions and classes in the closure, by their source.
@@ -225,6 +230,7 @@ def encode_key_value(name: str, value: object) -> Value:
 
     :raises UncacheableError: if the value has no stable form.
     """
+    # The value inside a tl.constexpr.
     value = unwrapped(value)
     if name.startswith(_CLOSURE_PREFIXES):
         return stable_value(name, value, dtype_apart=True)
@@ -319,7 +325,7 @@ class _EncodedKey:
     uncacheable: str
 
 
-def _encode_key(key_values: Iterable[tuple[str, object]]) -> _EncodedKey:
+def _encode_key(key_values: Iterable[KeyPart]) -> _EncodedKey:
     """Encode the parts of a key, and note the first part without a stable form."""
     values = []
     uncacheable = ""
@@ -406,7 +412,7 @@ def _list_pruned_values(autotuner: Any, configs: Sequence[Any]) -> list[Value]:
     nothing                   no value
     the model only            text               ``BY_MODEL``
     a pruner                  ``digest``         digest of the pruner's list
-    a pruner, new candidates  new candidates     digest of the pruner's list
+    a pruner, new candidates  ``digest.anew``    digest of the pruner's list
     a pruner and a model      as above           digest of the pruner's list and ``BY_MODEL``
     ========================= ================== ==========================================
 
@@ -459,7 +465,7 @@ def _select_before_model(autotuner: Any, configs: Sequence[Any]) -> Sequence[Any
     return list(autotuner.configs)
 
 
-def _read_source(kernel: Any, heuristics: Heuristics, key_values: Sequence[tuple[str, object]]) -> DigestedSource:
+def _read_source(kernel: Any, heuristics: Heuristics, key_values: Sequence[KeyPart]) -> DigestedSource:
     """Return the digested source of a kernel, of its heuristics, and of classes of values in the key.
 
     The digest is computed from these lines::
@@ -471,7 +477,7 @@ def _read_source(kernel: Any, heuristics: Heuristics, key_values: Sequence[tuple
     A kernel without heuristics and without such classes has only the first line. Its digest is this line itself.
 
     :param heuristics: the functions of the ``triton.heuristics`` inside and around the autotuner.
-    :param key_values: the values of the key by name.
+    :param key_values: the values of the key, each with its name.
     """
     # The name of the kernel does not count, so that a renamed kernel keeps its digest.
     kernel_source = read_source(kernel, named=False)
@@ -495,7 +501,7 @@ def _read_source(kernel: Any, heuristics: Heuristics, key_values: Sequence[tuple
     return DigestedSource(digest("\n".join(lines)), parts, libraries)
 
 
-def _list_class_lines(key_values: Sequence[tuple[str, object]]) -> Iterator[str]:
+def _list_class_lines(key_values: Sequence[KeyPart]) -> Iterator[str]:
     """Yield a line for each value of a key whose class gives names to values: an enum or a named tuple.
 
     The key holds only the name of an enum's member, and the values of a named tuple. The user may edit the class, so
