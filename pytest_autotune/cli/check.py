@@ -1,4 +1,7 @@
-"""The command ``pytest-autotune check``, which reports defects of caches. It imports no library that tunes."""
+"""The command ``pytest-autotune check``, which reports defects of caches. It imports no library that tunes.
+
+A cache file has one correct form: the bytes that this package writes for its entries. Any other form is a defect.
+"""
 
 from __future__ import annotations
 
@@ -73,9 +76,8 @@ def _list_export_defects(path: str, cache: Cache, modules: Sequence[str]) -> lis
 
 
 def _read_cache(path: str, fix: bool) -> Cache:
-    """Read a cache.
+    """Read a cache. With ``--fix``, first write it again in the form in which this package writes its entries.
 
-    :param fix: write the cache again first, in its usual form.
     :raises CacheError: if the cache cannot be read or written, or has fields that this version does not know.
     """
     cache = refuse_lossy(stores.read_cache(path))
@@ -105,9 +107,10 @@ def _list_defects(path: str, cache: Cache) -> list[str]:
 
 
 def _find_form_defect(path: str, cache: Cache) -> str:
-    """Return the first line of a file that this package would write otherwise, as ``FILE:LINE: is not as …``.
+    """Return the defect of a file whose bytes this package would write otherwise: ``FILE:LINE: is not as …``.
 
-    The text is empty if there is no such line. A binary file has no lines, so only the file is named.
+    The line is the first that differs. A binary file has no lines, so only the file is named. The text is empty if the
+    file has no such defect.
 
     :param cache: the cache that the file holds.
     """

@@ -1,4 +1,10 @@
-"""The command ``pytest-autotune convert``, which writes a cache in another form, also from and to XLA's own files."""
+"""The command ``pytest-autotune convert``, which writes a cache in another form, also from and to XLA's own files.
+
+XLA can dump its autotuning results into a file and load them from it (``--xla_gpu_dump_autotune_results_to``). Such a
+file is no cache of this package. XLA has two formats of such files, new and legacy.
+
+An existing output is replaced only if nothing in it is lost.
+"""
 
 from __future__ import annotations
 
@@ -68,9 +74,12 @@ def command(
 def _refuse_loss(cache: Cache, output: str, output_cache: Cache, remedy: str) -> None:
     """Refuse to replace a cache that has a problem or an entry which the converted cache lacks.
 
-    A converted entry with the same problem and fingerprint replaces the entry of the output.
+    A converted entry with the same problem and fingerprint (its identity) replaces the entry of the output.
 
-    :param remedy: how to keep both.
+    :param cache: the converted cache.
+    :param output: the path of the output, for the error.
+    :param output_cache: the content of the output now.
+    :param remedy: how to keep both, for the error.
     :raises CacheError: if there is such a problem or entry.
     """
     problems = {entry.problem for entry in cache.entries}
@@ -79,14 +88,18 @@ def _refuse_loss(cache: Cache, output: str, output_cache: Cache, remedy: str) ->
     lost_identities = {entry.identity for entry in output_cache.entries} - identities
     if not lost_identities:
         return
-    # The entries of a lost problem are lost, too. The number of problems is the plainer one.
-    count = describe_count(len(lost_identities), "entry")
+    lost = describe_count(len(lost_identities), "entry")
     if lost_problems:
-        count = describe_count(len(lost_problems), "problem")
-    raise CacheError(output, f"holds {count} that the other cache lacks, and was left as it was", remedy)
+        # All entries of a lost problem are lost. A user understands the number of problems better.
+        lost = describe_count(len(lost_problems), "problem")
+    raise CacheError(output, f"holds {lost} that the other cache lacks, and was left as it was", remedy)
 
 
 def _parse_device(text: str) -> Device:
+    """Parse ``NVIDIA H200,sm_90,132``: the name, the architecture and the number of multiprocessors.
+
+    :raises CacheError: for a text of another form.
+    """
     parts = list(map(str.strip, text.split(",")))
     if len(parts) != 3 or not parts[0] or not parts[2].isdecimal():
         raise CacheError("--device", f"expected NAME,ARCH,MULTIPROCESSORS, not {text!r}")
@@ -104,6 +117,7 @@ def _read_cache(path: str) -> Cache:
 
 
 def _is_xla_file(path: str) -> bool:
+    """Whether a file can be read and has autotuning results of XLA."""
     try:
         return _is_xla_data(stores.read_file(path), path)
     except CacheError:
@@ -111,6 +125,7 @@ def _is_xla_file(path: str) -> bool:
 
 
 def _is_xla_data(data: bytes, path: str) -> bool:
+    """Whether the bytes of a file are autotuning results of XLA. An empty file has none."""
     try:
         _decode_xla(data, path)
     except CacheError:
@@ -121,7 +136,9 @@ def _is_xla_data(data: bytes, path: str) -> bool:
 def _decode_xla(data: bytes, path: str, device: Device | None = None) -> Cache:
     """Return the results of a file of XLA as a cache.
 
+    :param data: the bytes of the file.
     :param path: names the file in messages.
+    :param device: the device of the entries, which XLA does not write into its files; None if the user named none.
     """
     from pytest_autotune.tuners.xla import entries, files
 
@@ -129,22 +146,24 @@ def _decode_xla(data: bytes, path: str, device: Device | None = None) -> Cache:
 
 
 def _write_xla(cache: Cache, path: str, output: str, format_name: str | None) -> str:
-    """Write the entries of XLA in a cache as a file of XLA, and return what was written as a line.
+    """Write the entries of XLA in a cache as a file of XLA, and return a line about the file.
 
     :param path: of the cache, for messages.
+    :param output: the path of the file.
     :param format_name: ``"new"`` or ``"legacy"``; None if the cache has entries of a single format.
     """
     from pytest_autotune.tuners.xla import entries, files
 
-    all_entries = [entries.to_xla(entry) for entry in cache.entries if entry.problem.tuner == entries.NAME]
-    layout = _choose_xla_layout({entry.layout for entry in all_entries}, path, format_name)
-    xla_entries = [entry for entry in all_entries if entry.layout is layout]
+    # The entries of both formats. A file has only entries of one.
+    xla_entries = [entries.to_xla(entry) for entry in cache.entries if entry.problem.tuner == entries.NAME]
+    layout = _choose_xla_layout({entry.layout for entry in xla_entries}, path, format_name)
+    written_entries = [entry for entry in xla_entries if entry.layout is layout]
     file = stores.OutputFile(output)
-    # XLA's files do not name the device, so both sides are compared without it.
-    _refuse_xla_loss(entries.to_cache(xla_entries), output, file.read())
-    file.replace(files.write(xla_entries, layout, files.is_text(Path(output))))
-    line = f"{describe_count(len(xla_entries), 'entry')} written to {output} in XLA's {layout.value} format"
-    left_out_count = len(cache.entries) - len(xla_entries)
+    # XLA's files do not name the device. The new results lose it here, too, so that they equal those of the old file.
+    _refuse_xla_loss(entries.to_cache(written_entries), output, file.read())
+    file.replace(files.write(written_entries, layout, files.is_text(Path(output))))
+    line = f"{describe_count(len(written_entries), 'entry')} written to {output} in XLA's {layout.value} format"
+    left_out_count = len(cache.entries) - len(written_entries)
     if left_out_count:
         line += f"; {describe_count(left_out_count, 'other')} left out"
     return line

@@ -1,4 +1,11 @@
-"""The command ``pytest-autotune gate``: one verdict on the reports of many pytest processes."""
+"""The command ``pytest-autotune gate``: one verdict on the reports of many pytest processes.
+
+Each process of a CI run writes a JSON report with ``--autotune-report=FOLDER/``. This module reads the reports, and
+prints or writes the verdict. :mod:`pytest_autotune.report.process_gate` judges them.
+
+Drift means that loaded choices are slower now than other candidates. ``--autotune-verify`` races the choices in the
+pytest processes. ``--max-drift`` judges the results of these races, which the reports hold.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +43,7 @@ from pytest_autotune.run.result import Gate, RunResult
 from pytest_autotune.run.session import Mode
 from pytest_autotune.run.settle import InitialCaches
 
-#: The name of the option that limits slower choices. The mode that has this option measures them.
+#: The name of the option that limits slower choices. The mode that has this option races the choices.
 _DRIFT_OPTION = "max_drift"
 #: The name of the test suite in JUnit's report.
 _JUNIT_SUITE = "pytest-autotune gate"
@@ -105,7 +112,8 @@ def command(
     if fail_on_unused and expect is None:
         raise click.UsageError("--fail-on-unused: only --expect=N tells that no process is missing (add it)")
     # Both files are checked before any work, so that a wrong path is an error at once.
-    junit_file, markdown_file = None, None
+    junit_file = None
+    markdown_file = None
     if junit is not None:
         junit_file = _open_report(junit, _JUNIT_BEGINNING, files)
     if markdown is not None:
@@ -127,8 +135,9 @@ def command(
 
 
 def _open_report(path: str, beginning: str, cache_paths: Sequence[str]) -> stores.OutputFile:
-    """Return the file of a report, without writing anything.
+    """Return the file for the output of this command, without writing anything.
 
+    :param path: the value of ``--junit`` or ``--markdown``.
     :param beginning: a regular expression for the beginning of an earlier report, which may be replaced.
     :param cache_paths: the judged caches.
     :raises CacheError: if the file holds something else, or is a judged cache.
@@ -166,17 +175,21 @@ def _build_initial(caches: Sequence[JudgedCache]) -> InitialCaches:
 
 
 def _with_drift_section(result: RunResult, reports: Sequence[ProcessReport], limit: Limit) -> RunResult:
-    """Return the result with a section about the choices that the processes raced, and with the gate on them.
+    """Return the joint result with a section about the raced choices, and with the gate on their number.
 
     If no process raced choices, or if a report of races is damaged, the result gets errors instead.
+
+    :param limit: how many choices may be slower.
     """
     row = _find_drift_mode()
     # The first option of the mode turns it on: --autotune-verify, or --autotune-verify=1/2 for a part of the choices.
     race_option = row.options[0]
+    #: The values of this option in the processes that raced choices, such as ``all`` or ``1/2``.
     race_values = set()
     errors = []
     for report in reports:
         if report.record is None or row.name not in report.record.modes:
+            # The report is unusable, or the process raced nothing.
             continue
         race_value = report.record.modes[row.name]
         race_values.add(race_value)
@@ -206,7 +219,7 @@ def _find_drift_mode() -> ModeRow:
 
 
 def _make_mode(row: ModeRow, value: str, limit: Limit) -> Mode:
-    """Make the mode with the option values of the judged processes, but with the limit of this command.
+    """Make the mode as in the judged processes, but with the limit of this command. It reads their results.
 
     :param value: the value of the mode's first option, which turns the mode on.
     :raises ValueError: if the mode refuses the value.
@@ -228,7 +241,9 @@ def _make_mode(row: ModeRow, value: str, limit: Limit) -> Mode:
 
 
 def _describe_reports(reports: Sequence[ProcessReport], has_unused_gate: bool) -> list[str]:
-    """Return lines about the reports: the number of tests, then the processes that took no part or are incomplete.
+    """Return lines about the reports: ``3 reports: 6 passed``, then the processes that took no part or are incomplete.
+
+    A process takes no part if the machine lacks the library or the GPU of its optional caches.
 
     :param has_unused_gate: whether to list incomplete processes. They matter only to the gate on unused entries.
     """
@@ -268,7 +283,7 @@ def _list_gate_failures(result: RunResult) -> list[str]:
 
 
 def _build_junit(result: RunResult) -> bytes:
-    """Return a report in JUnit's form. It has one test case, which fails or is skipped as the gate does.
+    """Return a report in JUnit's form, with one test case: failed, skipped if a gate judged nothing, or passed.
 
     A pytest process adds the same test case to its own JUnit report.
     """

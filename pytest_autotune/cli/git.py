@@ -1,4 +1,9 @@
-"""Commands for git: ``git-setup`` registers the merge driver ``git-merge`` and the view ``git-textconv``."""
+"""Commands for git: ``git-setup`` registers the merge driver ``git-merge`` and the view ``git-textconv``.
+
+A merge driver is a program with which git merges the versions of a file. A textconv is a program that prints a file as
+text, and ``git diff`` compares these texts. Git needs two settings for each. A line of ``.gitattributes``, which is
+committed, names the files and the driver. Git's configuration, which is not committed, has the command of the driver.
+"""
 
 from __future__ import annotations
 
@@ -25,6 +30,7 @@ from pytest_autotune.cli.output import FOUND, OK, PATH, describe_choice_and_time
 
 #: The name of the command, and of the merge driver in git's configuration.
 NAME = "pytest-autotune"
+#: The attributes of a cache in .gitattributes: the names of its merge driver and its textconv.
 _ATTRIBUTES = f"merge={NAME} diff={NAME}"
 #: A pattern of .gitattributes that needs no quotes.
 _UNQUOTED_PATTERN = re.compile(r"[\w./*\\-]+", re.ASCII)
@@ -41,12 +47,12 @@ def setup(files: tuple[str, ...], globally: bool) -> None:
     once, without FILE. Where it is not registered, git merges and shows the lines, as it always does.
     """
     root = Path(_run_git("rev-parse", "--show-toplevel").removesuffix("\n"))
-    attributes = root / ".gitattributes"
+    attributes_file = root / ".gitattributes"
     # A line is like "/tests/cache.textproto merge=pytest-autotune diff=pytest-autotune".
-    wanted_lines = []
+    attribute_lines = []
     for file in files:
-        wanted_lines.append(f"{_build_pattern(file, root)} {_ATTRIBUTES}")
-    added_lines = _append_lines(attributes, wanted_lines)
+        attribute_lines.append(f"{_build_pattern(file, root)} {_ATTRIBUTES}")
+    added_lines = _append_lines(attributes_file, attribute_lines)
     _register(globally)
     owner = "clone"
     if globally:
@@ -54,29 +60,31 @@ def setup(files: tuple[str, ...], globally: bool) -> None:
     message = f"registered in the configuration of this {owner}"
     if added_lines:
         message += "; commit .gitattributes"
-    elif not _has_driver(attributes):
+    elif not _names_driver(attributes_file):
         message += "; .gitattributes names no cache yet (git-setup FILE adds one)"
     print_lines(f"{NAME}: {safe(line)}" for line in [*added_lines, message])
 
 
-def _has_driver(attributes: Path) -> bool:
+def _names_driver(attributes_file: Path) -> bool:
     """Whether .gitattributes names the merge driver for any file."""
-    return attributes.exists() and f"merge={NAME}" in attributes.read_text(errors="replace")
+    return attributes_file.exists() and f"merge={NAME}" in attributes_file.read_text(errors="replace")
 
 
 def _register(globally: bool) -> None:
-    """Write the merge driver and the view into git's configuration.
-
-    If this installation is gone or cannot read a file, both fall back on git's own merge and on the file's text.
+    """Write the commands of the merge driver and of the textconv into git's configuration.
 
     :param globally: for all repositories of the user, else for this clone.
     """
-    program = shlex.quote(_find_program())
-    driver = f"{program} git-merge %O %A %B %P || git merge-file -q %A %O %B || exit 1"
-    textconv = f'textconv() {{ {program} git-textconv "$1" 2>/dev/null || cat "$1"; }}; textconv'
     scope = []
     if globally:
         scope = ["--global"]
+    program = shlex.quote(_find_program())
+    # Git puts paths in place of %O (the ancestor), %A (our version, which gets the result), %B (their version) and %P
+    # (the name of the merged file). If the program is gone or refuses a version, git's own merge of lines follows.
+    driver = f"{program} git-merge %O %A %B %P || git merge-file -q %A %O %B || exit 1"
+    # Git puts the path behind this command, as the argument of the shell function. If the program is gone or cannot
+    # read the file, the file's own text follows.
+    textconv = f'textconv() {{ {program} git-textconv "$1" 2>/dev/null || cat "$1"; }}; textconv'
     _run_git("config", *scope, f"merge.{NAME}.name", "autotuning caches, entry by entry")
     _run_git("config", *scope, f"merge.{NAME}.driver", driver)
     _run_git("config", *scope, f"diff.{NAME}.textconv", textconv)
@@ -101,17 +109,20 @@ def _run_git(*arguments: str) -> str:
 
 
 def _build_pattern(file: str, root: Path) -> str:
-    """Return the pattern of .gitattributes for a cache: ``/tests/cache.textproto``, or ``/tests/cache/*.textproto``.
+    """Return the pattern of .gitattributes for a cache.
 
-    The second form is for a folder. A pattern with a blank or other special characters stands in double quotes.
+    - A file: ``/tests/cache.textproto``.
+    - A folder: ``/tests/cache/*.textproto``.
+    - A name with a blank or another special character stands in double quotes: ``"/my tests/cache.textproto"``.
 
+    :param file: the path of the cache, as the user typed it.
     :param root: the folder of the repository.
     :raises CacheError: for a path outside the repository, and for a name with a line break: it would add lines.
     """
     path = Path(os.path.realpath(file))
     is_folder = Location.parse(file, Path()).is_folder
     if not is_folder:
-        # This call raises an error for the name of a file that is no cache.
+        # This call raises an error if the suffix is not that of a cache.
         find_format(path, file)
     try:
         path_below_root = path.relative_to(os.path.realpath(root))
@@ -122,6 +133,7 @@ def _build_pattern(file: str, root: Path) -> str:
     parts = list(map(_escape_glob, path_below_root.parts))
     if is_folder:
         parts.append("*.textproto")
+    # The first slash stands for the folder of .gitattributes. Without it, the pattern would also match in subfolders.
     pattern = "/" + "/".join(parts)
     if _UNQUOTED_PATTERN.fullmatch(pattern):
         return pattern
@@ -130,13 +142,14 @@ def _build_pattern(file: str, root: Path) -> str:
 
 
 def _escape_glob(text: str) -> str:
-    """Return a pattern that matches only the text itself."""
+    """Return a pattern that matches only the text itself: special characters of patterns get a backslash in front."""
     return re.sub(r"([*?\[\\])", r"\\\1", text)
 
 
 def _append_lines(file: Path, lines: Sequence[str]) -> list[str]:
     """Append the lines that a file does not have yet, and return these lines.
 
+    :param lines: without their line breaks.
     :raises CacheError: for a link. Git does not follow it, and a stranger who committed it chose its target.
     """
     if file.is_symlink():
@@ -161,7 +174,7 @@ def _append_lines(file: Path, lines: Sequence[str]) -> list[str]:
 def _find_program() -> str:
     """Return a command that git can run: the path of this installation's program, else its name.
 
-    ``python -m`` would import modules from the folder in which git merges.
+    It is not ``python -m pytest_autotune.cli``, which would import modules from the folder in which git merges.
     """
     path = Path(sys.executable).with_name(NAME)
     if path.is_file():
@@ -180,12 +193,13 @@ def merge(ancestor: str, ours: str, theirs: str, path: str) -> int:
     A change of one side is kept. If both sides have an entry of one problem and fingerprint, the entry that a run would
     keep stays. If a side cannot be read or is empty, OURS stays as it is, and the exit status is 1.
     """
+    # ANCESTOR, OURS and THEIRS are temporary files of git. Only PATH has the suffix that tells the format.
     cache_format = find_format(Path(path), path)
     try:
-        sides = {}
-        for name, file in (("ours", ours), ("theirs", theirs)):
-            # Git gives temporary files. Only PATH has the suffix that tells the format.
-            sides[name] = refuse_lossy(decode(stores.read_file(file), cache_format, path))
+        sides = {
+            "ours": _read_version(ours, cache_format, path),
+            "theirs": _read_version(theirs, cache_format, path),
+        }
         combined = combine_caches(sides, _read_ancestor(ancestor, cache_format, path))
         stores.OutputFile(ours).replace(encode(combined.cache, cache_format))
     except CacheError as error:
@@ -196,9 +210,20 @@ def merge(ancestor: str, ours: str, theirs: str, path: str) -> int:
     return OK
 
 
+def _read_version(file: str, cache_format: Format, path: str) -> Cache:
+    """Read the version of one side.
+
+    :param file: git's temporary file with the version.
+    :param path: names the cache in messages.
+    :raises CacheError: if the version cannot be read, or has fields that this version of the command would lose.
+    """
+    return refuse_lossy(decode(stores.read_file(file), cache_format, path))
+
+
 def _read_ancestor(file: str, cache_format: Format, path: str) -> Cache:
     """Read the version that both sides began with. Git gives an empty file if both sides added the cache.
 
+    :param file: git's temporary file with the version.
     :param path: names the cache in messages.
     """
     data = stores.read_file(file)
@@ -220,12 +245,15 @@ def textconv(file: str) -> None:
 
 
 def _describe_entry(entry: Entry) -> str:
-    """Return a line about an entry. If a part of the entry changes, the line changes, too."""
+    """Return a line about an entry: ``toy:lib.k (M=64) on gpu: BLOCK=64, 7.7 us; source=ab12, triton 3.5``.
+
+    ``git diff`` compares these lines, so if any part of the entry changes, the line must change, too.
+    """
     problem = f"{safe(str(entry.problem))} on {safe(entry.problem.device.id)}"
     details = [*map(str, entry.fingerprint), str(entry.versions), entry.label]
     if entry.tuning_seconds:
         details.append(f"{describe_seconds(entry.tuning_seconds)} of tuning")
-    # These fields fill many lines of the file, so a digest stands for them.
+    # These fields are too long for the line, so a digest stands for them.
     long_fields = (entry.candidates, entry.native, entry.compiled, entry.digests)
     if any(long_fields):
         digest = hashlib.sha256(repr(long_fields).encode()).hexdigest()

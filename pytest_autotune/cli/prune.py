@@ -1,4 +1,13 @@
-"""The command ``pytest-autotune prune``, which drops the entries that no run needs, by the JSON reports of the runs."""
+"""The command ``pytest-autotune prune``, which drops the entries that no run needs, by the JSON reports of the runs.
+
+A report lists the entries that its run calls unused: the run should have asked for them and did not. It also has the
+lookups of the run, so the command knows which problems the tests asked for.
+
+There are two kinds of reports. With ``--unused-in``, each report is of a complete run. With ``--together`` or
+``--reports``, the reports are parts of one run, such as shards. The command then joins them as if one process had run
+all tests. A test that was skipped or failed may need entries for which it did not ask. This is a doubt, and if there is
+any doubt, nothing is dropped.
+"""
 
 from __future__ import annotations
 
@@ -72,45 +81,46 @@ def command(
     A report of an incomplete run is refused, unless --together or --reports says that all reports make one run.
     Entries of devices that no report names stay.
     """
-    all_paths = list(paths)
+    report_paths = list(paths)
+    # The reports in a folder are parts of one run.
+    are_parts = together or folder is not None
     if folder is not None:
-        # The reports in a folder are those of one run.
-        together = True
-        all_paths += _list_folder_paths(folder, expect)
-    _refuse_contradictions(all_paths, folder, expect, together, allow_skipped)
-    reports = [_read_report(path, together) for path in all_paths]
+        report_paths += _list_folder_paths(folder, expect)
+    _refuse_contradictions(report_paths, folder, expect, are_parts, allow_skipped)
+    reports = [_read_report(path, may_be_incomplete=are_parts) for path in report_paths]
     store = stores.open_store(file)
     cache = with_warning(store.read())
     doubts = _list_doubts(reports, allow_skipped)
     if doubts:
-        # A test that did not pass may need any entry, so nothing is dropped.
         print_lines([_describe_counts([], cache, dry_run), *doubts])
         return OK
-    dropped = _drop_unused(store, cache, UnusedSelection(reports, together, device), dry_run)
-    if exit_code and dropped:
+    selection = UnusedSelection(reports, are_parts=are_parts, device=device)
+    unused_entries = selection.select_unused(cache)
+    _drop_and_print(store, cache, unused_entries, selection, dry_run)
+    if exit_code and unused_entries:
         return FOUND
     return OK
 
 
-def _drop_unused(store: Store, cache: Cache, selection: UnusedSelection, dry_run: bool) -> list[Entry]:
-    """Drop the unused entries of a cache, print them, and return them.
+def _drop_and_print(
+    store: Store, cache: Cache, unused_entries: Sequence[Entry], selection: UnusedSelection, dry_run: bool
+) -> None:
+    """Drop the unused entries of a store, and print them with their number.
 
-    :param cache: the content of the store.
-    :param dry_run: print the entries that would be dropped, and write nothing.
+    :param cache: the content of the store, as it was when the unused entries were selected.
+    :param dry_run: only print the entries, and write nothing.
     """
-    dropped = selection.select_unused(cache)
-    counts = _describe_counts(dropped, cache, dry_run)
-    if dropped and not dry_run:
+    counts = _describe_counts(unused_entries, cache, dry_run)
+    if unused_entries and not dry_run:
         counts += _write_without_unused(store, selection)
     lines = [counts]
-    for entry in dropped:
+    for entry in unused_entries:
         lines.append(describe_on_device(entry.problem))
     print_lines(lines)
-    return dropped
 
 
 def _list_doubts(reports: Sequence[ReportedUse], allow_skipped: bool) -> list[str]:
-    """Return a line for each report with a test that may need any entry, because it was skipped or failed."""
+    """Return a line for each report with a test that may need any entry: it did not pass, or it bypassed the tuners."""
     doubts = []
     for report in reports:
         doubt = report.describe_doubt(allow_skipped)
@@ -128,10 +138,11 @@ def _describe_counts(dropped: Sequence[Entry], cache: Cache, dry_run: bool) -> s
 
 
 def _write_without_unused(store: Store, selection: UnusedSelection) -> str:
-    """Remove the unused entries from a store.
+    """Remove the unused entries from a store, and return the end of the line that reports it.
 
-    A store that cannot be replaced, for example because another process holds its lock, is written to a file beside it.
-    The result then names this file: ``, written to cache.textproto.new``. Else the result is empty.
+    A file that cannot be replaced, for example because another process holds its lock, stays as it is, and the new
+    content is written beside it. The end of the line names the new file: ``, written to cache.textproto.new``. For a
+    store that was replaced, it is empty.
     """
     store.check_writable()
     with store.open_for_update(removing=True) as opened:
@@ -143,23 +154,24 @@ def _write_without_unused(store: Store, selection: UnusedSelection) -> str:
 
 
 def _refuse_contradictions(
-    paths: Sequence[str], folder: str | None, expect: int | None, together: bool, allow_skipped: bool
+    paths: Sequence[str], folder: str | None, expect: int | None, are_parts: bool, allow_skipped: bool
 ) -> None:
     """Refuse options that make no sense together.
 
     :param paths: the reports of ``--unused-in`` and of the folder.
+    :param are_parts: whether the reports are parts of one run.
     :raises click.UsageError: for the first such option.
     """
     if not paths:
         raise click.UsageError("no report is named (add --reports=FOLDER/ or --unused-in=REPORT.json)")
     if expect is not None and folder is None:
         raise click.UsageError("--expect counts the reports of a folder (add --reports=FOLDER/)")
-    if allow_skipped and not together:
+    if allow_skipped and not are_parts:
         raise click.UsageError("--allow-skipped: the report of one run has no unused entries if tests were skipped")
 
 
 def _list_folder_paths(folder: str, expect: int | None) -> list[str]:
-    """Return the reports of a folder, without those of repeated processes.
+    """Return the paths of the reports in a folder, without those of processes that a later attempt of CI repeated.
 
     :raises CacheError: if a report is missing, unusable or of another run.
     """
@@ -175,6 +187,7 @@ class ReportedUse:
     """The use of a cache in one run, by the run's JSON report.
 
     :param path: the path of the report.
+    :param record: the lookups of the run, the entries that it calls unused, and its options.
     :param usage: the problems that tests asked for, and the kernels that the run bypassed.
     """
 
@@ -186,15 +199,16 @@ class ReportedUse:
         """Return why a test of this run may need an entry for which it did not ask; empty if no test may.
 
         A test that was skipped, or failed early, could have asked for any entry.
+
+        :param allow_skipped: the user says that skipped tests need no entry.
         """
         collected = self.record.collected
-        # With --allow-skipped, the user says that skipped tests need no entry.
-        is_allowed = collected.has_only_skips and allow_skipped
-        if collected.not_passed_reason and not is_allowed:
+        if collected.not_passed_reason:
             doubt = f"{self.path}: {collected.not_passed_reason}, so its tests may need any entry"
-            if collected.has_only_skips:
-                doubt += " (--allow-skipped drops entries all the same)"
-            return doubt
+            if not collected.has_only_skips:
+                return doubt
+            if not allow_skipped:
+                return f"{doubt} (--allow-skipped drops entries all the same)"
         if collected.bypass_reason:
             # A test without tuners asked for no entry, and the same test may ask for entries in another run.
             return f"{self.path}: {collected.bypass_reason}, so it may need any entry"
@@ -204,19 +218,19 @@ class ReportedUse:
 class UnusedSelection:
     """Selects the entries of a cache that no report needs.
 
-    An entry is unused if a report calls it unused, and no other report needs its problem.
+    An entry is unused if a report calls it unused, and no other report needs its problem. If the reports are parts of
+    one run, an entry is also unused if the joint run would call it unused.
 
-    :param together: whether the reports are parts of one run, such as shards. Then an entry is unused, too, if the
-        joint run would call it unused. Kernels that no test asked for stay: a report may be missing.
-    :param device: selects only entries of devices with this name; None for all devices.
+    :param are_parts: whether the reports are parts of one run, such as shards.
+    :param device: selects only entries of devices with this id or name; None for all devices.
     """
 
-    def __init__(self, reports: Sequence[ReportedUse], together: bool, device: str | None) -> None:
+    def __init__(self, reports: Sequence[ReportedUse], *, are_parts: bool, device: str | None) -> None:
         self._reports = reports
         self._device = device
         #: The use in the joint run; None if each report is of a run of its own.
         self._joint_usage: CacheUsage | None = None
-        if together:
+        if are_parts:
             self._joint_usage = _compute_usage({report.path: report.record for report in reports})
 
     def select_unused(self, cache: Cache) -> list[Entry]:
@@ -225,7 +239,8 @@ class UnusedSelection:
 
     def without_unused(self, cache: Cache) -> Cache:
         """Return the cache without the entries to drop."""
-        return replace(cache, entries=tuple(entry for entry in cache.entries if not self._is_unused(entry)))
+        kept_entries = [entry for entry in cache.entries if not self._is_unused(entry)]
+        return replace(cache, entries=tuple(kept_entries))
 
     def _is_unused(self, entry: Entry) -> bool:
         """Whether no report needs an entry; see the class for the rules."""
@@ -237,7 +252,7 @@ class UnusedSelection:
         is_called_unused = False
         for report in self._reports:
             if entry.identity in report.record.unused:
-                # In this run, a test may have asked for the problem, but with other code. So may_need() does not count.
+                # A test of this run may have asked for the problem with other code. The run does not need the entry.
                 is_called_unused = True
             elif report.usage.may_need(entry.problem):
                 return False
@@ -245,19 +260,22 @@ class UnusedSelection:
 
 
 def _compute_usage(records: Mapping[str, ProcessRecord]) -> CacheUsage:
-    """Return the use of a cache by processes, without the kernels that no test asked for.
+    """Return the joint use of a cache by some processes.
 
-    :param records: the records by the path of their report.
+    An entry of a kernel that no test asked for is not unused here, because the report of another shard may be missing.
+
+    :param records: path of a report -> the record of its process.
     """
     run = join_processes(records, InitialCaches())
+    # Without the names of the imported kernels, only the kernels count that tests asked for.
     run = replace(run, collected=replace(run.collected, imported_kernels=()))
     return settle_run(run).usage
 
 
-def _read_report(path: str, together: bool) -> ReportedUse:
+def _read_report(path: str, *, may_be_incomplete: bool) -> ReportedUse:
     """Read the JSON report of a run.
 
-    :param together: the run may be incomplete.
+    :param may_be_incomplete: the run is a part of a larger one, so a selection of tests does no harm.
     :raises CacheError: if the file is no such report, or if its run was not complete.
     """
     try:
@@ -265,7 +283,7 @@ def _read_report(path: str, together: bool) -> ReportedUse:
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise CacheError(path, "is no JSON report of a run", "write one with --autotune-report=REPORT.json") from None
     incomplete_reason = record.collected.incomplete_reason
-    if incomplete_reason and not together:
+    if incomplete_reason and not may_be_incomplete:
         event = f"of a run that was not complete ({incomplete_reason}), so nothing is known to be unused"
         raise CacheError(path, event, "with all shards' reports: --together")
     return ReportedUse(path, record, _compute_usage({path: record}))
