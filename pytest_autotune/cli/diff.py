@@ -22,7 +22,7 @@ from pytest_autotune.report.naming import describe_change, join_with_arrow
 
 #: The largest number of characters in a row of a Markdown table, without the backticks of its code spans.
 _MAX_ROW_LENGTH = 119
-#: Of these, the characters between the cells.
+#: The number of these characters that stand between the cells.
 _BETWEEN_CELLS = 21
 _MAX_CHOICE_LENGTH = 36
 _MAX_TIME_LENGTH = 20
@@ -43,11 +43,14 @@ def command(old: str, new: str, exit_code: bool, markdown: bool) -> int:
     As git's difftool: git difftool --extcmd="pytest-autotune diff" -- FILE
     """
     diff = compare_caches(_read_side(old), _read_side(new))
-    lines = _build_tables(diff)
     if markdown:
         lines = _build_markdown(diff)
+    else:
+        lines = _build_tables(diff)
     print_lines(lines)
-    return FOUND if exit_code and diff.changes else OK
+    if exit_code and diff.changes:
+        return FOUND
+    return OK
 
 
 def _read_side(path: str) -> Cache:
@@ -58,7 +61,10 @@ def _read_side(path: str) -> Cache:
 
 
 def _build_tables(diff: Diff) -> Iterator[str]:
-    """Yield the counts, and a table for each device."""
+    """Yield the counts, and a table for each device with the kind of each change, the problem, the choice and the time.
+
+    A row shows an entry or, in the last rows, the number of entries that differ only in the versions of libraries.
+    """
     yield str(diff)
     for device, changes in _group_by_device(diff):
         rows = []
@@ -81,6 +87,7 @@ def _group_by_device(diff: Diff) -> Iterator[tuple[Device, list[Change]]]:
     changes_by_device: defaultdict[Device, list[Change]] = defaultdict(list)
     for change in diff.changes:
         changes_by_device[change.entry.problem.device].append(change)
+    # The first part of the key is False for the device with the most changes, and False comes before True.
     for device in sorted(changes_by_device, key=lambda device: (device != diff.device, device.sort_key)):
         yield device, changes_by_device[device]
 
@@ -99,14 +106,16 @@ class _VersionCount:
 
 def _count_versions(changes: Sequence[Change]) -> list[_VersionCount]:
     """Return how many entries changed from which versions to which."""
-    counts: Counter[str] = Counter()
+    #: The old and the new versions, in words -> the number of entries.
+    entry_counts: Counter[str] = Counter()
     for change in changes:
         if change.kind is ChangeKind.VERSIONS:
-            old, new = change.old or change.entry, change.new or change.entry
-            counts[join_with_arrow(str(old.versions), str(new.versions))] += 1
+            old = change.old or change.entry
+            new = change.new or change.entry
+            entry_counts[join_with_arrow(str(old.versions), str(new.versions))] += 1
     version_counts = []
-    for versions, count in counts.items():
-        version_counts.append(_VersionCount(describe_count(count, "entry"), versions))
+    for versions, entry_count in entry_counts.items():
+        version_counts.append(_VersionCount(describe_count(entry_count, "entry"), versions))
     return version_counts
 
 
@@ -114,7 +123,7 @@ def _count_versions(changes: Sequence[Change]) -> list[_VersionCount]:
 
 
 def _build_markdown(diff: Diff) -> Iterator[str]:
-    """Yield the counts, and a table for each kernel and device."""
+    """Yield the counts, and a table for each kernel and device. Entries with other versions only share a line."""
     yield f"**{format_code(str(diff), _MAX_HEADING_LENGTH)}**"
     for device, changes in _group_by_device(diff):
         for count in _count_versions(changes):
@@ -128,16 +137,22 @@ def _build_markdown(diff: Diff) -> Iterator[str]:
 
 
 def _build_kernel_table(kernel: str, device: Device, changes: Sequence[Change]) -> Iterator[str]:
-    """Yield a Markdown table. Its heading has the parts of the key that all rows share."""
+    """Yield a heading and a Markdown table, with a row for each change of a kernel's entries on a device.
+
+    The heading has the parts of the key that all rows share, and a row has the parts that differ.
+    """
     keys = compare_keys([change.entry.problem for change in changes])
     heading = ", ".join([kernel, *map(str, keys.shared_values)])
     # " on " and the code span's backticks also need room.
     heading_length = _MAX_HEADING_LENGTH - len(device.name) - 6
     yield f"\n{format_code(safe(heading, heading_length))} on {format_code(device.name)}\n"
     yield "| | problem | choice | time |\n| --- | --- | --- | --- |"
-    for change, key in zip(changes, keys.values_by_name, strict=True):
-        values = [f"{name}={key[name].display_text}" for name in keys.differing_names if name in key]
-        yield _build_row(change, " ".join(values))
+    for change, value_by_name in zip(changes, keys.values_by_name, strict=True):
+        parts = []
+        for name in keys.differing_names:
+            if name in value_by_name:
+                parts.append(f"{name}={value_by_name[name].display_text}")
+        yield _build_row(change, " ".join(parts))
 
 
 def _build_row(change: Change, problem: str) -> str:

@@ -86,6 +86,10 @@ def command(
 def _choose_layout(preset: str | None, path: str | None, row: str | None, values: str) -> TableLayout:
     """Return the layout of a table: a preset, or the layout that ``--file``, ``--row`` and ``--values`` describe.
 
+    A layout tells the names of the files, the part of the key that numbers the rows, and the params in a row.
+
+    :param preset: the value of ``--preset``; None if it was not typed. The other parameters are the values of the other
+        options.
     :raises CacheError: if the options name no complete layout, or if they name two.
     """
     has_own_layout = bool(path or row or values)
@@ -104,22 +108,23 @@ def _choose_layout(preset: str | None, path: str | None, row: str | None, values
 def _write_files(output: str, texts: Mapping[str, str], is_export: Callable[[str], bool]) -> list[str]:
     """Write files below a folder, and return their paths.
 
+    :param output: the folder.
     :param texts: path below the folder -> text.
-    :param is_export: whether a text is an earlier export of this kind. Other files are not replaced.
+    :param is_export: tells whether a text is an earlier export of this kind. Other files are not replaced.
     :raises CacheError: if a file must not be replaced. Then no file is written.
     """
+    #: Path below the folder -> the file there. All files are checked before the first is written.
     files: dict[str, stores.OutputFile] = {}
-    for name in texts:
-        path = os.path.join(output, name)
+    for relative_path in texts:
+        path = os.path.join(output, relative_path)
         file = stores.OutputFile(path, below=output)
         old_text = file.read().decode(errors="replace")
         if old_text.strip() and not is_export(old_text):
             raise CacheError(path, "is no earlier export, and stays as it is", "name another --output or --file")
-        files[name] = file
-    # All files were checked before the first is written.
-    for name, file in files.items():
-        file.replace(texts[name].encode())
-    return [safe(os.path.join(output, name)) for name in files]
+        files[relative_path] = file
+    for relative_path, file in files.items():
+        file.replace(texts[relative_path].encode())
+    return [safe(os.path.join(output, relative_path)) for relative_path in files]
 
 
 @dataclass(frozen=True)
@@ -143,18 +148,22 @@ class _ExportCommand:
     def parse(cls, line: str, module: str) -> _ExportCommand:
         """Parse the command of an exported module.
 
+        Messages ask users to run this line. A module may come from a stranger, so its line must not hold another
+        command, such as ``; rm -r x``. A line is therefore accepted only if it is exactly as :meth:`__str__` writes it.
+
         :param line: the command, as ``pytest-autotune export FILE --to=python --output=OUT``.
         :param module: the name of the module in messages.
-        :raises CacheError: if the line is not exactly as :meth:`__str__` writes it. Messages ask users to run the line,
-            so the line of a module from a stranger must not hold another command, such as ``; rm -r x``.
+        :raises CacheError: for any other line.
         """
         error = CacheError(module, f"COMMAND is no command of pytest-autotune: {line}", "export it again")
         try:
             # The first two words are "pytest-autotune" and "export".
             arguments = shlex.split(line)[2:]
+            # Click parses the arguments without running the command.
             params = command.make_context("export", arguments).params
             export = cls(params["file"], params["kernels"], params["devices"], params["aliases"], params["output"])
         except (click.ClickException, click.exceptions.Exit, ValueError):
+            # An option is unknown, or a quote is not closed.
             raise error from None
         if str(export) != line:
             raise error
@@ -216,8 +225,9 @@ def find_export_defect(cache: Cache, path: str, module: str) -> str:
     :raises CacheError: if the module is no export.
     """
     text = stores.read_file(module).decode(errors="replace")
-    line = find_command(text, module)
-    expected_text = _ExportCommand.parse(line, module).build_module(cache).text
+    export_command = find_command(text, module)
+    expected_text = _ExportCommand.parse(export_command, module).build_module(cache).text
     if text == expected_text:
         return ""
-    return safe(f"{module}:{find_first_difference(text, expected_text)}: is not what {path} says ({line})")
+    line_number = find_first_difference(text, expected_text)
+    return safe(f"{module}:{line_number}: is not what {path} says ({export_command})")

@@ -56,11 +56,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if arguments is None:
         _prepare_process()
     try:
+        # Without standalone_mode, click returns the result of the command, and raises errors in place of exiting.
         status = commands.main(arguments, PROGRAM, standalone_mode=False)
         # The standard output is None if it was closed before this process began.
         if sys.stdout is not None:
             sys.stdout.flush()
-        return status if isinstance(status, int) else OK
+        if isinstance(status, int):
+            return status
+        # Commands without a status of their own return None.
+        return OK
     except CacheError as error:
         print(f"{PROGRAM}: {error}", file=sys.stderr)
     except click.UsageError as error:
@@ -69,8 +73,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (click.Abort, KeyboardInterrupt):
         return INTERRUPTED
     except OSError as error:
-        # Mostly the standard output failed, because errors of caches are a CacheError. Without this line, Python would
-        # write the rest of the output when it ends, and fail again.
+        # Mostly the standard output failed, because errors of caches are a CacheError. When Python ends, it writes the
+        # rest of the output. The rest goes to the null device, so that this write does not fail again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         print(f"{PROGRAM}: {error.filename or 'standard output'}: {error.strerror or error}", file=sys.stderr)
     return FAILED

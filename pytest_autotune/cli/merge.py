@@ -1,4 +1,9 @@
-"""The commands ``pytest-autotune merge``, which merges caches of several jobs or branches, and ``compact``."""
+"""The commands ``pytest-autotune merge``, which merges caches of several jobs or branches, and ``compact``.
+
+A cache has at most one entry for each problem and fingerprint. The fingerprint has digests of the kernel's source and
+of its candidates, so a problem can have several entries: of the code now and of earlier code. An entry conflicts with
+an entry of another cache if both have the same problem and fingerprint, and are different.
+"""
 
 from __future__ import annotations
 
@@ -47,18 +52,19 @@ def command(files: tuple[str, ...], output: str, base: str | None) -> None:
     of the highest generation (how often it was replaced), else the entry with the lowest time. They are listed.
     """
     _refuse_duplicates(files)
-    sides = {}
+    caches_by_name = {}
     for path in files:
-        sides[path] = refuse_lossy(stores.read_cache(path))
+        caches_by_name[path] = refuse_lossy(stores.read_cache(path))
     ancestor = None
     if base is not None:
         ancestor = stores.read_cache(base)
     store = stores.open_store(output)
     store.check_writable()
     with store.open_for_update() as opened:
-        # A run may have written to the output since it was read as one of the sides.
-        sides.update(dict.fromkeys(_find_names_of_output(files, output), opened.cache))
-        combined = combine_caches(sides, ancestor)
+        # The output may be one of the merged caches, and a run may have written to it since it was read above.
+        for name in _find_names_of_output(files, output):
+            caches_by_name[name] = opened.cache
+        combined = combine_caches(caches_by_name, ancestor)
         lost_count = _count_lost_problems(opened.cache, combined)
         updated = opened.write(combined.cache)
     counts = f"{describe_count(len(combined.cache.entries), 'entry')} of {describe_count(len(files), 'cache')}"
@@ -70,6 +76,10 @@ def command(files: tuple[str, ...], output: str, base: str | None) -> None:
 
 
 def _refuse_duplicates(paths: Sequence[str]) -> None:
+    """Refuse to merge a cache with itself.
+
+    :raises CacheError: if a path is named twice.
+    """
     for path in paths:
         if paths.count(path) > 1:
             raise CacheError(path, "is named twice")
@@ -91,16 +101,20 @@ def _find_names_of_output(paths: Sequence[str], output: str) -> list[str]:
 def _count_lost_problems(output_cache: Cache, combined: CombinedCaches) -> int:
     """Return the number of problems that the output has and no merged cache has.
 
+    A problem that one of the merged caches removed is not counted, because the merge removes it on purpose.
+
     :param output_cache: the content of the output before the merge.
     """
-    problems = {entry.problem for entry in output_cache.entries}
+    lost_problems = {entry.problem for entry in output_cache.entries}
     for entry in (*combined.cache.entries, *combined.removed):
-        problems.discard(entry.problem)
-    return len(problems)
+        lost_problems.discard(entry.problem)
+    return len(lost_problems)
 
 
 def describe_combined(combined: CombinedCaches, has_base: bool = True) -> Iterator[str]:
     """Yield lines about entries that a user may want to look at: removed, ambiguous and conflicting entries.
+
+    Ambiguous entries have the same problem and come from caches with different fingerprints of it.
 
     :param has_base: the caches were combined with an ancestor, so entries that a side removed are gone.
     """
@@ -113,6 +127,7 @@ def describe_combined(combined: CombinedCaches, has_base: bool = True) -> Iterat
 
 
 def _describe_removed(combined: CombinedCaches) -> Iterator[str]:
+    """Yield a heading, and a line for each entry of the ancestor that a merged cache no longer has."""
     yield f"{describe_count(len(combined.removed), 'entry')} left out, which one side removed or replaced:"
     combined_problems = {entry.problem for entry in combined.cache.entries}
     for entry in combined.removed:
@@ -123,6 +138,7 @@ def _describe_removed(combined: CombinedCaches) -> Iterator[str]:
 
 
 def _describe_ambiguous(entries: Sequence[Entry], has_base: bool) -> Iterator[str]:
+    """Yield a heading, a line for each entry, and the way to drop the entries of code that is gone."""
     yield f"{describe_count(len(entries), 'entry')} of one problem and several fingerprints, all of which stay:"
     for entry in entries:
         fingerprint = safe(", ".join(map(str, entry.fingerprint)))
@@ -134,20 +150,21 @@ def _describe_ambiguous(entries: Sequence[Entry], has_base: bool) -> Iterator[st
 
 
 def _describe_conflicts(conflicts: Sequence[Sequence[MeasuredEntry]]) -> Iterator[str]:
-    """Yield the entries of each problem for which the caches had different entries.
+    """Yield the entries of each problem for which the caches had different entries, with the names of the caches.
 
     :param conflicts: for each problem its entries; the first of them is kept.
     """
     problems = describe_count(len(conflicts), "problem")
     yield f"{problems} with several entries, of which the one stays that a run would keep:"
-    for candidates in conflicts:
-        kept_entry = candidates[0].entry
+    for conflict in conflicts:
+        kept_entry = conflict[0].entry
         yield describe_on_device(kept_entry.problem)
-        for candidate in candidates:
+        for measured in conflict:
             verb = "dropped"
-            if candidate.entry == kept_entry:
+            if measured.entry == kept_entry:
                 verb = "kept"
-            yield f"    {verb} {safe(candidate.process)}: {describe_choice_and_time(candidate.entry)}"
+            cache_name = measured.process
+            yield f"    {verb} {safe(cache_name)}: {describe_choice_and_time(measured.entry)}"
 
 
 @click.command("compact", short_help="fewer and larger segments in a store at a URL")

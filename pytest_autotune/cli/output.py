@@ -32,9 +32,9 @@ safe = to_one_line
 
 
 def matches(wanted: str | None, *names: str) -> bool:
-    """Whether an option selects any of some names.
+    """Whether an option such as ``--device`` selects a thing with these names, for example the id and the name.
 
-    :param wanted: a glob, or a part of a name; None selects all.
+    :param wanted: the value of the option: a glob, or a part of a name; None selects all.
     """
     if wanted is None:
         return True
@@ -60,6 +60,7 @@ def print_lines(lines: Iterable[str], err: bool = False) -> None:
 def format_table(title: str, rows: Sequence[Sequence[str]], right: Collection[int] = ()) -> Iterator[str]:
     """Yield a title and the lines of a table with aligned columns; all text is made safe.
 
+    :param rows: the cells of each row. All rows have the same number of cells.
     :param right: the indices of the columns that are aligned to the right.
     """
     yield safe(title)
@@ -86,8 +87,10 @@ def describe_on_device(problem: Problem) -> str:
 class KeyComparison:
     """The keys of several problems, for a table with a column for each part of the key that differs.
 
-    :param values_by_name: for each problem, the values of its key by name.
-    :param differing_names: the names of the values that are not equal in all keys.
+    Example: the keys ``M=16, N=8`` and ``M=32, N=8`` differ in ``M`` and share the value ``N=8``.
+
+    :param values_by_name: for each problem, a mapping: name of a part -> its value.
+    :param differing_names: the names of the parts that are not equal in all keys.
     :param shared_values: the values that are equal in all keys; empty for a single problem.
     """
 
@@ -101,23 +104,23 @@ def compare_keys(problems: Sequence[Problem]) -> KeyComparison:
 
     The key of a single problem shares nothing: a table with one row still shows the whole key in its columns.
     """
-    keys = []
-    # The values of this dictionary mean nothing. It is used because it keeps the order of the names, unlike a set.
-    names: dict[str, None] = {}
+    values_by_name: list[dict[str, Value]] = []
+    all_names: list[str] = []
     for problem in problems:
-        key = {value.name: value for value in problem.key}
-        keys.append(key)
-        names.update(dict.fromkeys(key))
+        value_by_name = {value.name: value for value in problem.key}
+        values_by_name.append(value_by_name)
+        all_names += value_by_name
     differing_names: list[str] = []
     shared_values: list[Value] = []
-    for name in names:
+    # Each name once, in the order of the keys. A dictionary keeps this order, unlike a set.
+    for name in dict.fromkeys(all_names):
         # A key without this part has the value None here.
-        distinct_values = {key.get(name) for key in keys}
-        if len(keys) > 1 and len(distinct_values) == 1:
-            shared_values.append(keys[0][name])
+        distinct_values = {value_by_name.get(name) for value_by_name in values_by_name}
+        if len(problems) > 1 and len(distinct_values) == 1:
+            shared_values.append(values_by_name[0][name])
         else:
             differing_names.append(name)
-    return KeyComparison(keys, differing_names, shared_values)
+    return KeyComparison(values_by_name, differing_names, shared_values)
 
 
 def describe_choice_and_time(entry: Entry) -> str:
@@ -125,16 +128,18 @@ def describe_choice_and_time(entry: Entry) -> str:
     return safe(join_nonempty(", ", describe_choice(entry), describe_time(entry)))
 
 
-def find_first_difference(text: str, other: str) -> int:
+def find_first_difference(text: str, expected_text: str) -> int:
     """Return the number, from 1, of the first line in which two different texts differ.
 
-    If one text has all lines of the other, this is the number of its first further line.
+    If one text has all lines of the other and more, this is the number of its first further line.
     """
-    lines, other_lines = text.split("\n"), other.split("\n")
-    for number, (line, other_line) in enumerate(zip(lines, other_lines, strict=False), 1):
-        if line != other_line:
-            return number
-    return min(len(lines), len(other_lines)) + 1
+    lines = text.split("\n")
+    expected_lines = expected_text.split("\n")
+    # zip ends with the shorter text.
+    for line_number, (line, expected_line) in enumerate(zip(lines, expected_lines, strict=False), 1):
+        if line != expected_line:
+            return line_number
+    return min(len(lines), len(expected_lines)) + 1
 
 
 def with_warning(cache: Cache) -> Cache:

@@ -69,8 +69,8 @@ class _Selection:
 def _select_entries(entries: Sequence[Entry], kernel: str | None, device: str | None) -> _Selection:
     """Select the entries of some kernels and devices. An empty cache has nothing to show, and that is no error.
 
-    :param kernel: a glob, or a part of a name; None for all kernels.
-    :param device: the same for devices.
+    :param kernel: the value of ``--kernel``: a glob, or a part of a name; None for all kernels.
+    :param device: the value of ``--device``: the same for the id or the name of a device.
     """
     kernel_entries = [entry for entry in entries if matches(kernel, entry.problem.name)]
     if entries and not kernel_entries:
@@ -95,20 +95,27 @@ def _group_entries(entries: Sequence[Entry]) -> _Groups:
 
 
 def _describe_absence(wanted: str, names: Sequence[str]) -> str:
-    """Return a line for a name that no entry has, with the names that resemble it.
+    """Return a line for a name that no entry has, with the names that resemble it, else with the first names.
 
+    :param wanted: the value of ``--kernel`` or ``--device``.
     :param names: the names of the entries.
     """
     distinct_names = list(dict.fromkeys(names))
-    shown = get_close_matches(wanted, distinct_names, _SUGGESTION_COUNT, 0.3) or distinct_names[:_SUGGESTION_COUNT]
-    text = f"no entry of {wanted}; there are: {', '.join(shown)}"
-    if len(distinct_names) > len(shown):
-        text += f" and {len(distinct_names) - len(shown)} more (--summary)"
+    # The default cutoff is 0.6, which finds no "triton:lib.ops.matmul" for "matnul".
+    shown_names = get_close_matches(wanted, distinct_names, _SUGGESTION_COUNT, cutoff=0.3)
+    if not shown_names:
+        shown_names = distinct_names[:_SUGGESTION_COUNT]
+    text = f"no entry of {wanted}; there are: {', '.join(shown_names)}"
+    if len(distinct_names) > len(shown_names):
+        text += f" and {len(distinct_names) - len(shown_names)} more (--summary)"
     return safe(text)
 
 
 def _describe_totals(groups: _Groups, cache_entry_count: int) -> str:
-    """Return one line with the numbers of the shown entries, kernels and devices."""
+    """Return a line about the shown entries: ``4 entries, 2 kernels, 1 device, 3.2 s of tuning, 5 not shown``.
+
+    :param cache_entry_count: the number of all entries of the cache.
+    """
     entries: list[Entry] = []
     for group_entries in groups.values():
         entries += group_entries
@@ -152,6 +159,8 @@ def _build_table(title: str, entries: Sequence[Entry]) -> Iterator[str]:
 
     The columns are the parts of the key that differ, the choice and the times. The title has the parts of the key that
     are equal in all entries. If a problem has several entries, a last column shows their fingerprints.
+
+    :param title: the kernel and the device.
     """
     problems = [entry.problem for entry in entries]
     keys = compare_keys(problems)
@@ -160,32 +169,33 @@ def _build_table(title: str, entries: Sequence[Entry]) -> Iterator[str]:
     if has_fingerprints:
         header.append("fingerprint")
     rows = [header]
-    for key, entry in zip(keys.values_by_name, entries, strict=True):
-        cells = _build_key_cells(key, keys.differing_names)
+    for value_by_name, entry in zip(keys.values_by_name, entries, strict=True):
+        cells = _build_key_cells(value_by_name, keys.differing_names)
         cells += [describe_choice(entry), describe_time(entry), _describe_tuning_time([entry])]
         if has_fingerprints:
             cells.append(" ".join(map(str, entry.fingerprint)))
         rows.append(cells)
-    # Numbers are aligned to the right.
-    right = [number for number, name in enumerate(keys.differing_names) if _is_numeric(name, keys)]
-    right += [header.index("time"), header.index("tuned in")]
-    yield from format_table(", ".join([title, *map(str, keys.shared_values)]), rows, right)
+    # The columns of numbers are aligned to the right. The first columns are the parts of the key.
+    right_columns = [index for index, name in enumerate(keys.differing_names) if _is_numeric(name, keys)]
+    right_columns += [header.index("time"), header.index("tuned in")]
+    full_title = ", ".join([title, *map(str, keys.shared_values)])
+    yield from format_table(full_title, rows, right_columns)
 
 
-def _build_key_cells(key: Mapping[str, Value], names: Sequence[str]) -> list[str]:
-    """Return the cells of a key's values; ``-`` for a value that this key does not have."""
+def _build_key_cells(value_by_name: Mapping[str, Value], names: Sequence[str]) -> list[str]:
+    """Return the cells with the values of a key; ``-`` for a value that this key does not have."""
     cells = []
     for name in names:
         text = "-"
-        if name in key:
-            text = key[name].display_text
+        if name in value_by_name:
+            text = value_by_name[name].display_text
         cells.append(text)
     return cells
 
 
 def _is_numeric(name: str, keys: KeyComparison) -> bool:
     """Whether all values of a part of the key are numbers."""
-    for key in keys.values_by_name:
-        if name in key and not isinstance(key[name].value, (int, float)):
+    for value_by_name in keys.values_by_name:
+        if name in value_by_name and not isinstance(value_by_name[name].value, (int, float)):
             return False
     return True
