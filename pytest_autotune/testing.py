@@ -74,9 +74,15 @@ class AdapterConformance(ABC):
     def _hooked(
         self, library: ModuleType, *entries: Entry, modes: Sequence[Mode] = (), **policy: Any
     ) -> Iterator[tuple[Session, list[Lookup], Adapter]]:
-        """Hook the adapter for a run that loaded these entries; yield the session, its lookups and the adapter."""
+        """Hook the adapter for a run that loaded these entries; yield the session, its lookups and the adapter.
+
+        :param policy: fields of :class:`pytest_autotune.run.lookup.Policy`, such as ``is_dumping=True``.
+        """
+        #: Gets the events of the run.
         self._log = Log(None, process="main")
-        index = EntryIndex.from_caches([Cache(entries)]) if entries else None
+        index = None
+        if entries:
+            index = EntryIndex.from_caches([Cache(entries)])
         session = Session(Policy(**policy), index, Coordinator(Locks(WAIT_S)), pytest.fail, log=self._log, modes=modes)
         adapter = self._make()
         try:

@@ -1,4 +1,8 @@
-"""Hooks each tuner when the suite imports its library."""
+"""Hooks each tuner when the suite imports its library.
+
+To hook a tuner is to replace some of its functions, so that it asks the session for its choices. The tuner's *adapter*
+does this. A tuner *acts* in a run if it is to be hooked. A *bypassed* tuner is left as it is: its adapter failed.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +49,7 @@ class Hooks:
         _see_imports()
         ACTIVE_RUNS.add(self)
         for name, tuner in TUNERS.items():
-            if self._may_add(name) and self._is_to_act(name, tuner):
+            if self._may_add(name) and self._must_act(name, tuner):
                 self._add_built_in(name, tuner)
         for entry_point in list_third_party_tuners():
             if entry_point.name in TUNERS:
@@ -60,6 +64,7 @@ class Hooks:
         return self._wanted is None or name in map(library_of, self._wanted)
 
     def _add_built_in(self, name: str, tuner: BuiltInTuner) -> None:
+        """Hook a tuner that comes with the plugin, as soon as its library is imported."""
         self._acting.add(name)
         with self._bypassing(name):
             if tuner.module == tuner.adapter_module:
@@ -69,21 +74,25 @@ class Hooks:
             when_imported(tuner.module, self._hook, name)
 
     def _add_third_party(self, entry_point: EntryPoint) -> None:
-        """Make an adapter of another package, and hook its tuner. Only the adapter knows whether its tuner acts."""
+        """Make an adapter of another package, and hook its tuner as soon as its library is imported.
+
+        Only the adapter tells whether its tuner acts in runs without entries.
+        """
         name = entry_point.name
         with self._bypassing(name, origin=f"{entry_point.value}: "):
             adapter: Adapter = entry_point.load()()
-            if not self._is_to_act(name, adapter):
+            if not self._must_act(name, adapter):
                 return
             self._acting.add(name)
             self._adapters[name] = adapter
             when_imported(adapter.module, self._hook, name)
             # If the library is imported already, hooking may have failed. The tuner is bypassed then.
-            if self._isolation is not None and name in self._acting:
+            is_bypassed = name not in self._acting
+            if self._isolation is not None and not is_bypassed:
                 self._isolate(name, adapter, self._isolation)
 
-    def _is_to_act(self, name: str, tuner: BuiltInTuner | Adapter) -> bool:
-        """Whether a tuner acts in this run, if ``--autotune-tuners`` does not leave it out.
+    def _must_act(self, name: str, tuner: BuiltInTuner | Adapter) -> bool:
+        """Whether this run needs a tuner to act, if ``--autotune-tuners`` does not leave the tuner out.
 
         Acting may slow a suite: an adapter may have to switch off the tuner's own cache. A tuner therefore acts only if
         the run needs it.
@@ -97,7 +106,8 @@ class Hooks:
             # A sweep runs a kernel with other candidates, and needs no entries.
             return getattr(tuner, "names_candidates", False)
         for index in self._session.indexes:
-            if name in map(library_of, index.list_tuners()):
+            libraries = [library_of(tuner_name) for tuner_name in index.list_tuners()]
+            if name in libraries:
                 return True
         return False
 
@@ -130,6 +140,7 @@ class Hooks:
         with self._bypassing(name):
             adapter = self._adapters.get(name)
             if adapter is not None:
+                # The adapter of another package was made before.
                 self._call_hook(name, adapter, library)
                 return
             adapter = self._adapters[name] = import_module(TUNERS[name].adapter_module).Adapter()

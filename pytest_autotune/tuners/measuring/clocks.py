@@ -206,6 +206,7 @@ class EventClock:
         runner.before_launch()
         began_ns = HostTime.perf_counter_ns()
         if busy_us and self.can_keep_busy:
+            # While the GPU spins, the host queues both events and the kernel. No time of the host is between them.
             self.library.spin(int(busy_us * self._cycles_per_us))
         start.record()
         _run(runner)
@@ -319,13 +320,13 @@ class CupyFlush:
 def torch_clock(flush_l2: bool, interface: Any = None) -> EventClock:
     """Return a clock by events on torch's current stream.
 
-    :param flush_l2: empty the L2 cache before each launch.
+    :param flush_l2: empty the L2 cache before each launch, if the memory has room for the buffer that this needs.
     :param interface: the module that stands for ``torch.cuda`` in another backend.
     """
     torch: Any = sys.modules["torch"]
-    library = TorchEvents(interface or torch.cuda)
+    events = TorchEvents(interface or torch.cuda)
     if not flush_l2:
-        return EventClock(library)
+        return EventClock(events)
     device = torch.accelerator.current_accelerator()
 
     def allocate(size: int) -> Any:
@@ -333,26 +334,27 @@ def torch_clock(flush_l2: bool, interface: Any = None) -> EventClock:
 
     tensor = as_large_as_fits(allocate, torch.OutOfMemoryError)
     if tensor is None:
-        return EventClock(library)
-    return EventClock(library, TorchFlush(tensor))
+        return EventClock(events)
+    return EventClock(events, TorchFlush(tensor))
 
 
 def cupy_clock(flush_l2: bool) -> EventClock:
     """Return a clock by CUDA events on CuPy's current stream.
 
-    :param flush_l2: empty the L2 cache before each launch.
+    :param flush_l2: empty the L2 cache before each launch, if the memory has room for the buffer that this needs.
     """
     cupy: Any = sys.modules["cupy"]
+    events = CupyEvents(cupy)
     if not flush_l2:
-        return EventClock(CupyEvents(cupy))
+        return EventClock(events)
 
     def allocate(size: int) -> Any:
         return cupy.empty(size, dtype=cupy.int8)
 
     array = as_large_as_fits(allocate, cupy.cuda.memory.OutOfMemoryError)
     if array is None:
-        return EventClock(CupyEvents(cupy))
-    return EventClock(CupyEvents(cupy), CupyFlush(array))
+        return EventClock(events)
+    return EventClock(events, CupyFlush(array))
 
 
 def as_large_as_fits(allocate: Callable[[int], Any], out_of_memory: type[Exception]) -> Any:

@@ -99,27 +99,36 @@ def make_clock(name: str | CallersBenchmark | None, on_gpu: bool, flush_l2: bool
     if on_gpu:
         library = _find_library_on_gpu()
     if callable(name):
-        if library:
-            return CallersClock(name, _CLOCKS[library](False))
-        return CallersClock(name, HostClock())
+        return CallersClock(name, _make_waiting_clock(library))
     if name is None and on_gpu and not library:
         raise ValueError(
             "neither torch nor CuPy uses the GPU: pass Measuring(clock=…), a benchmark of your own or 'host' "
             "for calls that wait for the GPU themselves"
         )
-    name = name or library or "host"
-    if name == "host":
+    clock_name = name or library or "host"
+    if clock_name == "host":
         if flush_l2:
             raise ValueError("flush_l2=True is for GPUs that are timed with events of torch or CuPy")
         return HostClock()
-    if name not in _CLOCKS:
-        raise ValueError(f"clock={name!r}: expected 'torch', 'cupy', 'host' or a benchmark of your own")
-    if name not in sys.modules:
-        raise ValueError(f"clock={name!r}: {name} is not imported")
-    return _CLOCKS[name](flush_l2)
+    if clock_name not in _EVENT_CLOCKS:
+        raise ValueError(f"clock={clock_name!r}: expected 'torch', 'cupy', 'host' or a benchmark of your own")
+    if clock_name not in sys.modules:
+        raise ValueError(f"clock={clock_name!r}: {clock_name} is not imported")
+    return _EVENT_CLOCKS[clock_name](flush_l2)
 
 
-_CLOCKS: dict[str, Callable[[bool], Clock]] = {"torch": torch_clock, "cupy": cupy_clock}
+#: Name of a library -> the function that makes its clock; the argument says whether to flush the L2 cache.
+_EVENT_CLOCKS: dict[str, Callable[[bool], Clock]] = {"torch": torch_clock, "cupy": cupy_clock}
+
+
+def _make_waiting_clock(library: str) -> Clock:
+    """Return the clock with which a race waits for the device, if the caller's benchmark takes the times.
+
+    :param library: the library that uses the GPU; empty if the candidates run on the CPU.
+    """
+    if not library:
+        return HostClock()
+    return _EVENT_CLOCKS[library](False)
 
 
 def _find_library_on_gpu() -> str:
