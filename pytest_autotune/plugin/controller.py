@@ -87,6 +87,9 @@ class Controller:
         self._options = options
         self._run_id = uuid.uuid4().hex
         self._is_on_github = options.ci != "off" and os.environ.get("GITHUB_ACTIONS") == "true"
+        self._folder_reports = reports.FolderReports(options.report, config, self._run_id[:12])
+        self._init_caches_and_folders()
+        # The rest changes during the run.
         #: The process that runs the tests here; None under xdist.
         self._process: TestProcess | None = None
         #: Whether pytest has begun to run tests. Options such as --fixtures only list things.
@@ -102,12 +105,16 @@ class Controller:
         self._locations: dict[str, tuple[str, int | None, str]] = {}
         #: The result of the run; None until the run has ended.
         self._result: RunResult | None = None
-        self._folder_reports = reports.FolderReports(options.report, config, self._run_id[:12])
-        self._shared = find_shared_folder()
-        preparation = prepare_run(config, options, self._shared)
-        self._initial = preparation.initial
-        self._folder = preparation.folder
-        self._store = preparation.store
+
+    def _init_caches_and_folders(self) -> None:
+        """Read the caches, make the folders of the run, and note what the user is to know about them."""
+        options = self._options
+        #: The folder for all runs of this user on this machine.
+        self._shared_folder = find_shared_folder()
+        preparation = prepare_run(self._config, options, self._shared_folder)
+        self._initial_caches = preparation.initial
+        self._log_folder = preparation.folder
+        self._dump_store = preparation.store
         #: Path of a loaded cache -> digest of its bytes before the tests. The end of an update changes the bytes.
         self._loaded_digests: dict[str, str] = {}
         if options.report:
@@ -117,10 +124,10 @@ class Controller:
         self._absent_caches = [cache.typed for cache in options.load if is_absent(cache, options)]
         #: Lines for the summary.
         self._notes = self._list_cache_notes()
-        if self._shared.note:
-            self._notes.append(self._shared.note)
+        if self._shared_folder.note:
+            self._notes.append(self._shared_folder.note)
         #: The folder in which the processes of this machine share their tunings; None if it could not be made.
-        self._shared_run_folder = self._shared.run_folder(self._run_id)
+        self._shared_run_folder = self._shared_folder.run_folder(self._run_id)
         #: Keeps other runs from removing this folder.
         self._membership: RunMembership | None = None
         self._join_shared_run_folder()
@@ -138,10 +145,10 @@ class Controller:
     def _list_cache_notes(self) -> list[str]:
         """Return a line for each cache with fields that this version does not know, or that is not there."""
         notes: list[str] = []
-        if self._initial.loaded:
+        if self._initial_caches.loaded:
             notes += [f"{path} is not there, and not loaded (?optional)" for path in self._absent_caches]
-        caches = [cache for _, cache in self._initial.loaded]
-        caches.append(self._initial.dump_cache)
+        caches = [cache for _, cache in self._initial_caches.loaded]
+        caches.append(self._initial_caches.dump_cache)
         for cache in caches:
             # The file of a lossy cache has unknown fields.
             if not cache.lossy:
@@ -159,9 +166,9 @@ class Controller:
             self._show_progress_of_workers()
             return None
         context = WorkerContext(
-            self._initial.index,
-            Coordinator(Locks(options.wait_timeout, shared=self._shared)),
-            self._folder.log(ALONE),
+            self._initial_caches.index,
+            Coordinator(Locks(options.wait_timeout, shared=self._shared_folder)),
+            self._log_folder.log(ALONE),
             progress=Progress(ProcessProgress(config)),
             folder=self._shared_run_folder,
         )
@@ -180,7 +187,7 @@ class Controller:
     def pytest_report_header(self) -> list[str]:
         # Example: "autotune: load cache.pb (12 entries), dump cache.pb"
         parts = []
-        for path, cache in self._initial.loaded:
+        for path, cache in self._initial_caches.loaded:
             parts.append(f"load {path} ({describe_count(len(cache.entries), 'entry')})")
         if self._options.dump is not None:
             parts.append(f"dump {self._options.dump.typed}")
@@ -228,7 +235,7 @@ class Controller:
     def pytest_configure_node(self, node: Any) -> None:
         task = Task(
             entries=self._encode_loaded_entries(),
-            run_folder=str(self._folder.path or ""),
+            run_folder=str(self._log_folder.path or ""),
             host=socket.gethostname(),
             run_id=self._run_id,
             workers=node.workerinput["workercount"],
@@ -238,8 +245,8 @@ class Controller:
     def _encode_loaded_entries(self) -> str | None:
         """Return the message with the loaded entries; None in a run that loads nothing."""
         # Encoding 5,000 entries takes 0.35 s, so all workers get the same text.
-        if self._encoded_entries is None and self._initial.index is not None:
-            self._encoded_entries = encode_for_process(self._initial.index)
+        if self._encoded_entries is None and self._initial_caches.index is not None:
+            self._encoded_entries = encode_for_process(self._initial_caches.index)
         return self._encoded_entries
 
     @pytest.hookimpl(optionalhook=True)
@@ -284,7 +291,7 @@ class Controller:
         """Build the result of the run, write the dump and the reports, and set pytest's exit status."""
         only_lists_tests = self._config.getoption("collectonly") or self._config.getoption("setupplan", False)
         if only_lists_tests or not self._has_begun:
-            self._folder.close(written=False)
+            self._log_folder.close(written=False)
             return
         if self._process is not None:
             self._log_lines |= self._process.end()
@@ -294,7 +301,7 @@ class Controller:
         self._result = self._write_reports(result)
         if self._result.failures:
             self._fail(session, self._result)
-        self._folder.close(written=is_written)
+        self._log_folder.close(written=is_written)
 
     def _write_reports(self, result: RunResult) -> RunResult:
         """Write all reports of the run except the terminal's summary.
@@ -333,9 +340,9 @@ class Controller:
 
     def _collect(self, session: pytest.Session, exitstatus: int) -> Collected:
         """Return the events of all processes, with the facts that only this process knows."""
-        events, damaged_count = self._folder.collect(self._log_lines)
+        events, damaged_count = self._log_folder.collect(self._log_lines)
         # The logs of killed runs with the same dump path.
-        recovered_events, damaged_recovered_count = self._folder.recovered
+        recovered_events, damaged_recovered_count = self._log_folder.recovered
         if damaged_count:
             self._notes.append(f"{describe_count(damaged_count, 'line')} of this run's log cannot be read")
         if damaged_recovered_count:
@@ -380,7 +387,7 @@ class Controller:
         notes = []
         errors: list[str] = []
         if self._options.writes:
-            for dump in dump_test_caches(self._open_test_cache, MARKER, collected, request, self._folder):
+            for dump in dump_test_caches(self._open_test_cache, MARKER, collected, request, self._log_folder):
                 note = describe_dump(dump)
                 if note:
                     notes.append(note)
@@ -390,10 +397,10 @@ class Controller:
     def _write_dump(self, collected: Collected, request: RunRequest) -> RunResult:
         """Write the dump, if the user asked for one, and return the result of the run."""
         dump = self._options.dump
-        if dump is None or self._store is None:
-            run = EndedRun.of_one_process(self._initial, collected, request)
+        if dump is None or self._dump_store is None:
+            run = EndedRun.of_one_process(self._initial_caches, collected, request)
             return finish_run(settle_run(run), Cache())
-        return dump_run(self._store, dump.source, self._initial, collected, request, self._folder)
+        return dump_run(self._dump_store, dump.source, self._initial_caches, collected, request, self._log_folder)
 
     def _judge(self, result: RunResult) -> Gate:
         """Return the verdict on the misses and the unused entries of the run."""
@@ -419,7 +426,7 @@ class Controller:
         options = self._options
         scope = options.update or UPDATE_ALL
         is_update = options.updates or bool(options.update)
-        if options.dump is None or self._store is None:
+        if options.dump is None or self._dump_store is None:
             return NoDump(scope, is_update, options.keep_candidates)
         return plan_dump(bool(options.dump.location.url), scope, is_update, options.keep_candidates)
 
@@ -471,11 +478,11 @@ class Controller:
                 terminalreporter.write_line(line)
 
     def pytest_unconfigure(self) -> None:
-        self._folder.close(written=False)
+        self._log_folder.close(written=False)
         if self._membership is not None:
             self._membership.end()
             self._membership = None
-        remove_run_folders(self._shared)
+        remove_run_folders(self._shared_folder)
 
 
 def _stop_workers(xdist_session: Any) -> None:
