@@ -1,5 +1,8 @@
 """Coordination of this process with others: a problem is tuned once in a run, and no two measurements share a GPU.
 
+A run has several workers under pytest-xdist. A worker that wants to tune a problem claims it. It answers the claim with
+an event, which holds the result. Workers that claim the same problem meanwhile wait for that event.
+
 Claims and the lock of a GPU are file locks of :mod:`pytest_autotune.workers.locks`. The operating system releases them
 when their holder dies, so a killed worker leaves no other worker waiting. Every wait is bounded.
 """
@@ -84,17 +87,9 @@ class Coordinator:
         :param name: a file name. The event that answers the claim has this name, too.
         :param helper: helps the worker that has the claim, before this worker waits for it; None to wait for no worker.
         """
+        # The claim is released when the context ends.
         with self.budget.limit_waits(), ExitStack() as exits:
-            if self._others is None or self._folder is None:
-                # There are no other workers.
-                yield Claim()
-                return
-            if in_distributed_run():
-                # A kernel with a collective operation needs all ranks, so no rank may wait for a tuning or skip it.
-                yield Claim()
-                return
-            if not self._join():
-                # The folder cannot be used, so this process cannot see the claims of other workers.
+            if self._others is None or self._folder is None or not self._can_share_tunings():
                 yield Claim()
                 return
             if self._locks.is_holding_gpu:
@@ -102,11 +97,20 @@ class Coordinator:
                 helper = None
             yield self._take_claim(name, self._folder, self._others, helper, exits)
 
+    def _can_share_tunings(self) -> bool:
+        """Whether this process may wait for the tunings of other workers, and sees their claims."""
+        if in_distributed_run():
+            # A kernel with a collective operation needs all ranks, so no rank may wait for a tuning or skip it.
+            return False
+        return self._join()
+
     def _take_claim(
         self, name: str, folder: Path, others: OtherWorkers, helper: Helper | None, exits: ExitStack
     ) -> Claim:
         """Take a claim, unless another worker has answered it. The claim is released when ``exits`` is closed.
 
+        :param folder: the folder of the run, with a lock file for each claim.
+        :param others: finds the events with which other workers answered their claims.
         :param helper: helps the worker that has the claim; None to wait for no worker.
         """
         result = others.find(name)
@@ -123,14 +127,18 @@ class Coordinator:
         if lock is None:
             has_waited_in_vain = helper is not None and result is None
             return Claim(result, is_claimed=False, has_timed_out=has_waited_in_vain)
-        exits.callback(lock.release)
         if result is not None:
             # All waiting workers need only the result, so this worker releases the claim for the next worker at once.
-            exits.close()
-        return Claim(result, is_claimed=result is None)
+            lock.release()
+            return Claim(result, is_claimed=False)
+        exits.callback(lock.release)
+        return Claim()
 
     def _join(self) -> bool:
-        """Enter the folder of the run at the first call; return whether this process can share tunings with workers."""
+        """Enter the folder of the run at the first call; return whether this process is in it.
+
+        If the folder cannot be used, this process cannot see the claims of other workers.
+        """
         if self._membership is None and self._folder is not None:
             try:
                 self._membership = RunMembership(self._folder)
@@ -154,6 +162,7 @@ class Coordinator:
         :param name: the same wherever the same thing is compiled.
         :param wait: wait for the process that compiles the same thing now. Its result is on disk afterwards.
         """
+        # This sets the folder for the locks of compilations.
         self._join()
         if self._compile_folder is None or in_distributed_run():
             yield True

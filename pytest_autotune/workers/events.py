@@ -6,6 +6,9 @@ workers from their files. At its end, a process also hands over all its lines, b
 A worker hands them over through xdist. At the end of the run, the controller reads all files and all these lines.
 
 Processes of a run exchange nothing else. :mod:`pytest_autotune.run.collected` gives the events their meaning.
+
+Words: a claim is a worker's right to tune a problem, so that each problem is tuned once in a run. A problem with its
+fingerprint (digests of the kernel's source and the like) is an identity. An entry is the result of a search.
 """
 
 from __future__ import annotations
@@ -35,9 +38,7 @@ if TYPE_CHECKING:
     from filelock import FileLock
 
 _SUFFIX = ".jsonl"
-#: The order of the fields in a line. The claim comes first, so that waiting workers need not parse every line.
-_FIELDS = ("claim", "kind", "identity", "entry", "test", "data")
-#: The beginning of each line that has a claim.
+#: The beginning of each line that has a claim; see :meth:`Event.encode`.
 _CLAIM = b'{"claim":"'
 _LOCK = "lock"
 #: The name of a run's folder: the process id, and random digits.
@@ -68,21 +69,26 @@ class Event:
     def encode(self) -> str:
         """Return the event as a line of JSON, without the line's end.
 
+        Example: ``{"kind":"asked","identity":{...},"test":"test_op.py::test","data":{"outcome":"miss"}}``.
+
         :raises TypeError: if an adapter has put an object into the event that a cache cannot hold.
         """
-        fields = {}
-        for name in _FIELDS:
-            value = getattr(self, name)
-            if value:
-                fields[name] = value
+        encoded_identity, encoded_entry = None, None
         if self.entry is not None:
-            fields["entry"] = _encode_entry(self.entry)
-        if _has_identity(self.entry, self.identity):
-            # The encoded entry has the identity, so the line does not repeat it.
-            del fields["identity"]
-        elif self.identity is not None:
-            fields["identity"] = _encode_entry(Entry(*self.identity))
-        return to_compact_json(fields)
+            encoded_entry = _encode_entry(self.entry)
+        if self.identity is not None and not _has_identity(self.entry, self.identity):
+            # An entry without a result stands for its identity.
+            encoded_identity = _encode_entry(Entry(*self.identity))
+        fields = {
+            # The claim comes first, so that waiting workers need not parse every line.
+            "claim": self.claim,
+            "kind": self.kind,
+            "identity": encoded_identity,
+            "entry": encoded_entry,
+            "test": self.test,
+            "data": self.data,
+        }
+        return to_compact_json({name: value for name, value in fields.items() if value})
 
     @staticmethod
     def decode(line: str | bytes) -> Event:
@@ -97,21 +103,22 @@ class Event:
             if "identity" in fields:
                 fields["identity"] = _decode_entry(fields["identity"]).identity
             elif "entry" in fields:
+                # The line does not repeat the identity of the entry.
                 fields["identity"] = fields["entry"].identity
             return Event(**fields)
         except (TypeError, AttributeError, RecursionError, CacheError) as error:
             raise ValueError(f"not an event: {error!r}") from None
 
 
-def _has_identity(entry: Entry | None, identity: Identity | None) -> bool:
+def _has_identity(entry: Entry | None, identity: Identity) -> bool:
     """Whether an entry is an entry of this identity, with the parts of the key in the same order."""
-    if entry is None or identity is None:
+    if entry is None:
         return False
     return entry.identity == identity and entry.problem.key == identity.problem.key
 
 
 def _encode_entry(entry: Entry) -> object:
-    """Return an entry as the only entry of a cache. An identity is an entry without a result."""
+    """Return an entry as values of JSON: as the only entry of a cache."""
     return for_json(to_mapping([entry]))
 
 
@@ -135,19 +142,20 @@ def decode_events(lines: Iterable[tuple[str, str | bytes]]) -> tuple[list[Proces
 
     :param lines: the name of the log and the line.
     """
-    events: list[ProcessEvent] = []
+    process_events: list[ProcessEvent] = []
     damaged_count = 0
     for log_name, line in lines:
         try:
             event = Event.decode(line)
         except ValueError:
             damaged_count += 1
-            continue
-        events.append((_process_of_log(log_name), event))
-    return events, damaged_count
+        else:
+            process_events.append((_process_of_log(log_name), event))
+    return process_events, damaged_count
 
 
 def _process_of_log(log_name: str) -> str:
+    """Return the process that wrote a log: ``gw0`` for ``gw0-4711``."""
     return log_name.rpartition("-")[0]
 
 
@@ -157,7 +165,8 @@ class Log:
     A line is in ``lines`` when :meth:`append` returns. Lines are in the order of the calls. The event of :meth:`close`
     is the last line, even if other threads append later.
 
-    Attributes: ``lines``, all lines of this process; ``error``, the reason why a line is missing in the file.
+    Attributes: ``lines``, all lines of this process; ``error``, the first reason why a line is missing in the file;
+    empty if the file has all lines.
 
     :param folder: the folder of the run; None if this process has none.
     :param process: the name of the process in the run, such as ``gw0``.
@@ -216,7 +225,8 @@ class Log:
         try:
             self._write(self.folder, line)
         except OSError as error:
-            self.error = self.error or f"{error.strerror or error}"
+            if not self.error:
+                self.error = f"{error.strerror or error}"
             return False
         return True
 
@@ -271,17 +281,18 @@ class OtherWorkers:
     def __init__(self, folder: Path, process: str) -> None:
         self._reader = LogReader(folder)
         self._process = process
+        #: Name of a claim -> the first line that answered it.
         self._line_by_claim: dict[str, bytes] = {}
 
     def find(self, claim: str) -> Event | None:
         """Return the event of the first worker that answered a claim; None if no worker has answered it.
 
-        A line with a claim begins ``{"claim":"NAME"``. Only the line of the wanted claim is decoded, because waiting
-        workers call this method many times a second.
+        Only the line of the wanted claim is decoded, because waiting workers call this method many times a second.
         """
         for log_name, line in self._reader.read_new_lines():
             if _process_of_log(log_name) == self._process or not line.startswith(_CLAIM):
                 continue
+            # Such a line begins {"claim":"NAME", so the name ends at the next quotation mark.
             name, _, _ = line.removeprefix(_CLAIM).partition(b'"')
             self._line_by_claim.setdefault(name.decode(errors="replace"), line)
         if claim not in self._line_by_claim:
@@ -290,6 +301,38 @@ class OtherWorkers:
             return Event.decode(self._line_by_claim[claim])
         except ValueError:
             return None
+
+
+@dataclass(frozen=True)
+class _LockedFolder:
+    """The folder of a run whose lock this process holds.
+
+    :param reader: reads the logs in the folder.
+    """
+
+    reader: LogReader
+    lock: FileLock
+
+    @property
+    def path(self) -> Path:
+        """The path of the folder."""
+        return self.reader.folder
+
+    def clear(self, *, removes_logs: bool) -> None:
+        """Remove the folder if it has no logs any more.
+
+        :param removes_logs: remove the logs first. A log with lines that this process has not read stays: the next run
+            needs them.
+        :raises OSError: if a file cannot be removed.
+        """
+        logs_with_new_lines = {log_name for log_name, _ in self.reader.read_new_lines()}
+        if removes_logs:
+            for file in self.reader.list_files():
+                if file.stem not in logs_with_new_lines:
+                    file.unlink()
+        if not self.reader.list_files():
+            (self.path / _LOCK).unlink()
+            self.path.rmdir()
 
 
 class RunFolder:
@@ -306,20 +349,23 @@ class RunFolder:
     def __init__(self, bases: Iterable[Path], purpose: str = "") -> None:
         #: The folder of this run; None if no folder can be made.
         self.path: Path | None = None
-        #: The folders of this run and of killed runs, with their locks.
-        self._locked_folders: list[tuple[LogReader, FileLock]] = []
+        #: The folders of this run and of killed runs.
+        self._locked_folders: list[_LockedFolder] = []
         #: The events that processes handed over and that are in no file.
         self._unwritten: list[ProcessEvent] = []
-        name = hashlib.sha256(purpose.encode()).hexdigest()[:16]
+        purpose_digest = hashlib.sha256(purpose.encode()).hexdigest()[:16]
         for base in bases:
-            runs = base / name
+            runs = base / purpose_digest
             if self.path is None or runs.is_dir():
                 # The time-out of a lock is an OSError, too.
                 with suppress(OSError):
                     self._open(runs)
 
     def _open(self, runs: Path) -> None:
-        """Take the abandoned folders of earlier runs, and create this run's folder unless it exists."""
+        """Take the abandoned folders of earlier runs, and create this run's folder unless it exists.
+
+        :param runs: the folder of all runs with this purpose; each run has a folder in it.
+        """
         if runs.is_symlink():
             # The folders behind a link may belong to another program, and this run would remove them.
             return
@@ -355,7 +401,7 @@ class RunFolder:
 
         lock = FileLock(path / _LOCK, timeout=0, thread_local=False)
         lock.acquire()
-        self._locked_folders.append((LogReader(path), lock))
+        self._locked_folders.append(_LockedFolder(LogReader(path), lock))
 
     def log(self, process: str) -> Log:
         """Return the log of one process of this run."""
@@ -373,16 +419,18 @@ class RunFolder:
         :param lines_by_log: name of a log -> all lines that its process handed over.
         """
         file_lines: list[LogLine] = []
-        for reader, _ in self._locked_folders:
-            if reader.folder == self.path:
-                file_lines += reader.read_new_lines()
-        handed_over: list[LogLine] = []
+        for folder in self._locked_folders:
+            if folder.path == self.path:
+                file_lines += folder.reader.read_new_lines()
+        handed_over_lines: list[LogLine] = []
         for log_name, lines in lines_by_log.items():
             for line in lines:
-                handed_over.append((log_name, line.encode()))
-        self._unwritten, _ = decode_events(_without_lines(handed_over, file_lines))
-        lines_of_killed = [log_line for log_line in file_lines if log_line[0] not in lines_by_log]
-        return decode_events([*lines_of_killed, *handed_over])
+                handed_over_lines.append((log_name, line.encode()))
+        lines_in_files = set(file_lines)
+        lines_in_no_file = [log_line for log_line in handed_over_lines if log_line not in lines_in_files]
+        self._unwritten, _ = decode_events(lines_in_no_file)
+        lines_of_killed = [(log_name, line) for log_name, line in file_lines if log_name not in lines_by_log]
+        return decode_events([*lines_of_killed, *handed_over_lines])
 
     def keep(self) -> tuple[list[Event], str]:
         """Write the events that a process handed over and that are in no file. The next run recovers them.
@@ -390,16 +438,16 @@ class RunFolder:
         :returns: the events that could not be written, and the reason.
         """
         log = self.log("controller")
-        lost = [event for _, event in self._unwritten if not log.append(event)]
-        return lost, log.error
+        lost_events = [event for _, event in self._unwritten if not log.append(event)]
+        return lost_events, log.error
 
     @cached_property
     def recovered(self) -> tuple[list[ProcessEvent], int]:
         """The events of killed runs with the same purpose, and the number of their damaged lines."""
         lines: list[LogLine] = []
-        for reader, _ in self._locked_folders:
-            if reader.folder != self.path:
-                lines += reader.read_new_lines()
+        for folder in self._locked_folders:
+            if folder.path != self.path:
+                lines += folder.reader.read_new_lines()
         return decode_events(lines)
 
     def close(self, *, written: bool) -> None:
@@ -408,31 +456,18 @@ class RunFolder:
         :param written: the events are in a cache now, or are not wanted. Their files are removed, unless a worker that
             outlives its controller has appended to them.
         """
-        for reader, lock in self._locked_folders:
-            # The next run needs the lines that this run has not collected.
-            logs_with_new_lines = {log_name for log_name, _ in reader.read_new_lines()}
+        for folder in self._locked_folders:
+            # The files may be gone, or on a disk that is read-only now.
             with suppress(OSError):
-                if written:
-                    for path in reader.list_files():
-                        if path.stem not in logs_with_new_lines:
-                            path.unlink()
-                if not reader.list_files():
-                    (reader.folder / _LOCK).unlink()
-                    reader.folder.rmdir()
+                folder.clear(removes_logs=written)
             # A test may have closed the descriptor of the lock.
             with suppress(OSError):
-                lock.release()
-        for runs in {reader.folder.parent for reader, _ in self._locked_folders}:
+                folder.lock.release()
+        for runs in {folder.path.parent for folder in self._locked_folders}:
             # The removal fails while another run has a folder there.
             with suppress(OSError), _folders_lock(runs):
                 runs.rmdir()
         self._locked_folders.clear()
-
-
-def _without_lines(lines: Iterable[LogLine], unwanted: Iterable[LogLine]) -> list[LogLine]:
-    """Return the lines that are not among the unwanted lines."""
-    unwanted_lines = set(unwanted)
-    return [log_line for log_line in lines if log_line not in unwanted_lines]
 
 
 def _folders_lock(runs: Path) -> FileLock:
