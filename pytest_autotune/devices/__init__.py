@@ -46,6 +46,7 @@ def current_gpu() -> Device | None:
     cuda = torch_cuda()
     if cuda is not None:
         return _cuda_device(cuda.get_device_properties(cuda.current_device()))
+    # GPUs of Intel.
     xpu: Any = getattr(sys.modules.get("torch"), "xpu", None)
     if xpu is not None and xpu.is_available() and xpu.is_initialized():
         properties = xpu.get_device_properties(xpu.current_device())
@@ -121,36 +122,63 @@ class ContextGpu(NamedTuple):
 def context_gpu(driver: Any = None) -> ContextGpu:
     """Return the GPU of this thread's CUDA context; an empty :class:`ContextGpu` if there is none.
 
-    Each function of the driver returns 0 if it succeeds, else the number of an error.
-
     :param driver: NVIDIA's driver; None for the driver that this process has loaded.
     """
     driver = driver or _find_loaded_driver()
     if driver is None:
         return ContextGpu()
-    context, gpu = ctypes.c_void_p(), ctypes.c_int()
-    if driver.cuCtxGetCurrent(ctypes.byref(context)) or not context:
-        # The driver is not initialised, or the thread has no context.
+    context = ctypes.c_void_p()
+    try:
+        _check(driver.cuCtxGetCurrent(ctypes.byref(context)))
+        if not context:
+            return ContextGpu()
+        return _read_context_gpu(driver)
+    except _DriverError:
+        # Most often, the driver is not initialised.
         return ContextGpu()
-    if driver.cuCtxGetDevice(ctypes.byref(gpu)):
-        return ContextGpu()
+
+
+class _DriverError(Exception):
+    """A function of NVIDIA's driver has failed."""
+
+
+def _check(status: int) -> None:
+    """Raise an error unless a function of the driver has succeeded.
+
+    :param status: the function's result: 0 if it succeeded, else the number of an error.
+    """
+    if status:
+        raise _DriverError(status)
+
+
+def _read_context_gpu(driver: Any) -> ContextGpu:
+    """Return the GPU of this thread's CUDA context, which exists.
+
+    :raises _DriverError: if a function of the driver fails.
+    """
+    gpu = ctypes.c_int()
+    _check(driver.cuCtxGetDevice(ctypes.byref(gpu)))
     name = ctypes.create_string_buffer(_NAME_LENGTH)
-    if driver.cuDeviceGetName(name, _NAME_LENGTH, gpu):
-        return ContextGpu()
+    _check(driver.cuDeviceGetName(name, _NAME_LENGTH, gpu))
     uuid_bytes = (ctypes.c_ubyte * 16)()
     # Only the newer function gives a MIG slice its own UUID. The older gives the UUID of the whole GPU.
     get_uuid = getattr(driver, "cuDeviceGetUuid_v2", None) or driver.cuDeviceGetUuid
-    if get_uuid(ctypes.byref(uuid_bytes), gpu):
-        return ContextGpu()
-    attribute_values = []
-    for attribute in (_MULTIPROCESSORS, _MAJOR, _MINOR):
-        number = ctypes.c_int()
-        if driver.cuDeviceGetAttribute(ctypes.byref(number), attribute, gpu):
-            return ContextGpu()
-        attribute_values.append(number.value)
-    multiprocessors, major, minor = attribute_values
+    _check(get_uuid(ctypes.byref(uuid_bytes), gpu))
+    major, minor = _read_attribute(driver, gpu, _MAJOR), _read_attribute(driver, gpu, _MINOR)
+    multiprocessors = _read_attribute(driver, gpu, _MULTIPROCESSORS)
     device = Device(name.value.decode(errors="replace"), f"sm_{major}{minor}", multiprocessors)
     return ContextGpu(device, str(uuid.UUID(bytes=bytes(uuid_bytes))))
+
+
+def _read_attribute(driver: Any, gpu: ctypes.c_int, attribute: int) -> int:
+    """Return an attribute of a GPU.
+
+    :param attribute: its number in the driver's API, such as ``_MULTIPROCESSORS``.
+    :raises _DriverError: if the driver does not know it.
+    """
+    number = ctypes.c_int()
+    _check(driver.cuDeviceGetAttribute(ctypes.byref(number), attribute, gpu))
+    return number.value
 
 
 def _find_loaded_driver() -> Any:
@@ -178,29 +206,29 @@ def cpu(threads: int = 0) -> Device:
 
 
 def count_usable_cores(cgroups: Path = Path("/sys/fs/cgroup"), membership: Path = Path("/proc/self/cgroup")) -> int:
-    """Return the number of cores whose time this process may use.
+    """Return the number of cores whose time this process may use, at least 1.
 
-    A container can often run on all cores of a machine, but gets only a part of their time. The file ``cpu.max`` of a
-    control group (version 2) has this quota: ``200000 100000`` allows 200 ms in each 100 ms, which is two cores.
-    The quotas of all groups around the process's own group count, too. The result is at least 1.
+    A container can often run on all cores of a machine, but gets only a part of their time. A control group of Linux
+    (version 2) is a folder whose file ``cpu.max`` has this quota: ``200000 100000`` allows 200 ms in each 100 ms, which
+    is two cores. Groups lie inside each other, and the quotas of all groups around the process count.
 
     :param cgroups: the folder of control groups. Inside a container, it is usually the folder of the container's group.
     :param membership: the file that names the process's own group: ``0::/system.slice/tests.service``.
     """
     cores = _count_threads()
-    group = cgroups
+    innermost_group = cgroups
     with suppress(OSError, ValueError):
         for line in membership.read_text(encoding="utf-8").splitlines():
             if line.startswith("0::/"):
-                group = cgroups / line.removeprefix("0::/")
-    while True:
+                innermost_group = cgroups / line.removeprefix("0::/")
+    for group in (innermost_group, *innermost_group.parents):
         # A group without a quota has `max` in the place of a time, and the outermost group has no file.
         with suppress(OSError, ValueError, ZeroDivisionError):
             time_us, period_us = (group / "cpu.max").read_text(encoding="ascii").split()
             cores = min(cores, int(time_us) // int(period_us))
         if group == cgroups:
-            return max(cores, 1)
-        group = group.parent
+            break
+    return max(cores, 1)
 
 
 def _count_threads() -> int:
@@ -240,16 +268,16 @@ def visible_nvidia_gpus() -> list[str]:
     """
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None:
-        words = map(str.strip, visible.split(","))
-        return list(filter(None, words))
+        names = [name.strip() for name in visible.split(",")]
+        return [name for name in names if name]
     try:
         listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=60, check=True).stdout
     except (OSError, subprocess.SubprocessError):
         # There is no driver, or it has no GPU.
         return []
-    # MIG slices have lines of their own, which are indented.
-    gpu_lines = [line for line in listed.splitlines() if line.startswith("GPU ")]
-    return list(map(str, range(len(gpu_lines))))
+    # The line of a GPU: "GPU 0: NVIDIA H200 (UUID: GPU-...)". The lines of its MIG slices are indented.
+    gpu_count = sum(line.startswith("GPU ") for line in listed.splitlines())
+    return [str(index) for index in range(gpu_count)]
 
 
 def has_visible_gpu() -> bool:
@@ -284,14 +312,14 @@ def find_only_type(
     if visible is not None and (not visible or visible.strip().startswith(("-", "MIG", "NoDev"))):
         # No GPU is visible, or only a MIG slice, which the files of the driver do not describe.
         return None
-    models: set[str] = set()
+    names: set[str] = set()
     for path in glob.glob(information):
         # A container may hide the content of the files.
         with suppress(OSError):
             text = Path(path).read_text(errors="replace")
-            models.update(re.findall(r"^Model:\s*(.+?)\s*$", text, re.MULTILINE))
-    matching = [device for device in devices if models == {device.name}]
-    if len(matching) != 1:
+            names.update(re.findall(r"^Model:\s*(.+?)\s*$", text, re.MULTILINE))
+    devices_of_that_name = [device for device in devices if names == {device.name}]
+    if len(devices_of_that_name) != 1:
         # The GPUs have several models, or several devices have the name of the only model.
         return None
-    return matching[0]
+    return devices_of_that_name[0]

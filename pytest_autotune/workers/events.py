@@ -457,7 +457,7 @@ class RunFolder:
             outlives its controller has appended to them.
         """
         for folder in self._locked_folders:
-            # The files may be gone, or on a disk that is read-only now.
+            # A folder that cannot be removed stays for the next run.
             with suppress(OSError):
                 folder.clear(removes_logs=written)
             # A test may have closed the descriptor of the lock.

@@ -3,6 +3,8 @@
 The operating system releases a lock when its holder dies, so a killed process leaves no other process waiting. The
 folder of locks is used only if it is private to the user. In this folder, the plugin removes only the folders of runs.
 The age of such a folder does not tell whether a run still uses it. A folder whose lock nobody holds is abandoned.
+
+A processor is a GPU, a MIG slice of a GPU, or the CPU. One process measures on a processor at a time.
 """
 
 from __future__ import annotations
@@ -29,8 +31,10 @@ from pytest_autotune.devices import current_gpu_uuid
 if TYPE_CHECKING:
     from filelock import FileLock
 
+#: How often a waiting process looks whether a lock is free, in seconds.
 POLL_S = 0.02
-_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+#: Open a folder, and never a link to a folder.
+_FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 @dataclass(frozen=True)
@@ -64,6 +68,7 @@ def find_shared_folder() -> SharedFolder:
     try:
         with suppress(FileExistsError):
             folder.mkdir(mode=0o700)
+        # Another user may have made a folder, or a link, of this name.
         fault = _explain_unsafe_folder(folder, folder.lstat())
     except OSError as error:
         fault = error.strerror or f"{error}"
@@ -99,6 +104,11 @@ def _explain_unsafe_folder(folder: Path, status: os.stat_result) -> str:
 
 
 def _build_missing_folder(folder: Path, fault: str) -> SharedFolder:
+    """Return that there is no folder for locks, with the reason for the user.
+
+    :param folder: the folder that cannot be used.
+    :param fault: why not, in words.
+    """
     note = f"{folder}: {fault}; workers do not wait for each other, and measurements may overlap"
     return SharedFolder(path=None, note=note)
 
@@ -113,7 +123,7 @@ class RunMembership:
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(mode=0o700, exist_ok=True)
-        descriptor = os.open(folder, _FOLDER)
+        descriptor = os.open(folder, _FOLDER_FLAGS)
         self._close = weakref.finalize(self, os.close, descriptor)
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
 
@@ -130,8 +140,9 @@ def remove_run_folders(shared: SharedFolder) -> None:
     for folder in shared.path.glob("run-" + 32 * "[0-9a-f]"):
         # An error means that a process of the run holds the lock, or that the folder is gone.
         with suppress(OSError):
-            descriptor = os.open(folder, _FOLDER)
+            descriptor = os.open(folder, _FOLDER_FLAGS)
             try:
+                # Each process of a run has a shared lock (RunMembership), which excludes this one.
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 shutil.rmtree(folder, ignore_errors=True)
             finally:
@@ -174,11 +185,15 @@ class WaitBudget:
 
     @contextmanager
     def limit_waits(self) -> Iterator[None]:
-        """Give a tuning its budget. All waits inside the context share it."""
-        outer = _TUNING.get()
-        if outer in self._remaining_s:
+        """Give a tuning its budget. All waits inside the context share it.
+
+        A tuning inside another tuning gets no budget of its own.
+        """
+        outermost_tuning = _TUNING.get()
+        if outermost_tuning in self._remaining_s:
             yield
             return
+        # Only the identity of the object matters.
         tuning = object()
         self._remaining_s[tuning] = self.timeout_s
         _TUNING.set(tuning)
@@ -187,7 +202,7 @@ class WaitBudget:
         finally:
             # Another thread, or a forked child, may have forgotten the tuning.
             self._remaining_s.pop(tuning, None)
-            _TUNING.set(outer)
+            _TUNING.set(outermost_tuning)
 
     @contextmanager
     def waiting(self) -> Iterator[float]:
@@ -233,13 +248,14 @@ class Locks:
         self.budget = WaitBudget(timeout_s)
         self._uuid = uuid
         self._folder = (shared or find_shared_folder()).path
+        #: False in a child that was forked inside a tuning; see :meth:`_begin_child`.
         self._may_wait = True
         self._forget()
         # The hook cannot be removed, so it must not keep this object alive.
-        reference = weakref.WeakMethod(self._begin_child)
+        begin_child_reference = weakref.WeakMethod(self._begin_child)
 
         def begin_child() -> None:
-            method = reference()
+            method = begin_child_reference()
             if method is not None:
                 method()
 
@@ -248,6 +264,7 @@ class Locks:
     def _forget(self) -> None:
         """Begin with no open tuning and no processor, as a new process does."""
         self.budget.forget()
+        #: Name of a processor -> its lock file in this process.
         self._processors: dict[str, _Processor] = {}
 
     def _begin_child(self) -> None:
@@ -282,9 +299,13 @@ class Locks:
 
         lock = FileLock(path, thread_local=False, poll_interval=POLL_S)
         try:
-            path.parent.lstat()  # filelock would create a missing folder, which other users could enter
+            # filelock would create a missing folder, which other users could enter. lstat raises an error instead.
+            path.parent.lstat()
             with self._waiting() as remaining_s:
-                lock.acquire(remaining_s if wait else 0, cancel_check=unless)
+                timeout_s = remaining_s
+                if not wait:
+                    timeout_s = 0.0
+                lock.acquire(timeout_s, cancel_check=unless)
         except Timeout:
             return None
         except OSError as error:
@@ -327,7 +348,8 @@ class Locks:
             yield False
             return
         try:
-            yield processor.lock is not None
+            has_lock = processor.lock is not None
+            yield has_lock
         finally:
             # In a forked child the processor is forgotten, and its lock is the parent's.
             if self._processors.get(name) is processor:
@@ -338,14 +360,17 @@ class Locks:
 
         The thread that holds ``mutex`` waits for the lock file. All other threads wait for ``mutex``, and for no longer
         than their tuning may wait.
+
+        :param folder: the folder for locks.
+        :param name: the name of the processor.
         """
         with self._waiting() as remaining_s:
-            has_entered = processor.mutex.acquire(timeout=remaining_s)
-        if not has_entered:
+            has_mutex = processor.mutex.acquire(timeout=remaining_s)
+        if not has_mutex:
             return False
         try:
-            if not processor.measurement_count:
-                # This thread is the first.
+            is_first_measurement = not processor.measurement_count
+            if is_first_measurement:
                 digest = hashlib.sha256(name.encode()).hexdigest()[:16]
                 processor.lock = self.acquire(folder / f"gpu-{digest}.lock")
             processor.measurement_count += 1

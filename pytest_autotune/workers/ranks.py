@@ -37,7 +37,7 @@ class Ranks:
     def of_this_job(cls) -> Ranks | None:
         """Return this rank of a job that torchrun started; None if the job has only this rank.
 
-        The environment variables are those that torchrun sets for each rank.
+        torchrun describes the job in environment variables of each rank.
         """
         environment = os.environ
         world_size = environment.get("WORLD_SIZE", "1")
@@ -51,7 +51,8 @@ class Ranks:
         job_store = distributed.TCPStore(address, port, int(world_size), is_server, _TIMEOUT)
         # After a restart of the job, the store still has the values of the earlier attempt.
         attempt = environment.get("TORCHELASTIC_RESTART_COUNT", "0")
-        return cls(int(environment["RANK"]), distributed.PrefixStore(f"pytest-autotune/{attempt}", job_store))
+        store_of_attempt = distributed.PrefixStore(f"pytest-autotune/{attempt}", job_store)
+        return cls(int(environment["RANK"]), store_of_attempt)
 
     def _receive(self, name: str) -> bytes:
         """Return the data that rank 0 has put into the store under a name.
@@ -87,16 +88,16 @@ class Ranks:
     def check_same(self, caches: Iterable[tuple[str, Cache]]) -> None:
         """Check that this rank has loaded the same caches as rank 0. Rank 0 only publishes the digests of its caches.
 
-        :param caches: (path or URL, content).
+        :param caches: (path or URL, content) of each loaded cache, in the same order on all ranks.
         :raises CacheError: for the first cache that differs.
         """
         for number, (place, cache) in enumerate(caches):
             digest = hashlib.sha256(encode(cache, Format.BINARY)).hexdigest()[:12]
-            name = f"digest {number}"
+            digest_name = f"digest {number}"
             if self.is_rank_0:
-                self._store.set(name, digest.encode())
+                self._store.set(digest_name, digest.encode())
                 continue
-            rank_0_digest = self._receive(name).decode()
+            rank_0_digest = self._receive(digest_name).decode()
             if digest != rank_0_digest:
                 event = f"holds other choices on rank {self._rank} ({digest}) than on rank 0 ({rank_0_digest})"
                 raise CacheError(place, event, "ranks that launch other kernels may hang: give all of them one cache")
