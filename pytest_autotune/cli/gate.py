@@ -39,6 +39,7 @@ from pytest_autotune.report.process_reports import (
 from pytest_autotune.report.summary import render_section
 from pytest_autotune.report.verdict import build_verdict
 from pytest_autotune.run.ci_run import read_ci_run
+from pytest_autotune.run.process_record import ProcessRecord
 from pytest_autotune.run.result import Gate, RunResult
 from pytest_autotune.run.session import Mode
 from pytest_autotune.run.settle import InitialCaches
@@ -115,9 +116,9 @@ def command(
     junit_file = None
     markdown_file = None
     if junit is not None:
-        junit_file = _open_report(junit, _JUNIT_BEGINNING, files)
+        junit_file = _prepare_output_file(junit, _JUNIT_BEGINNING, files)
     if markdown is not None:
-        markdown_file = _open_report(markdown, FILES[".md"].beginning, files)
+        markdown_file = _prepare_output_file(markdown, FILES[".md"].beginning, files)
     caches = [_read_cache(path) for path in files]
     reports = without_repeated([read_process_report(path) for path in list_report_files(folder)])
     request = GateRequest(caches, max_misses, fail_on_unused, expect, read_ci_run(os.environ).id)
@@ -134,7 +135,7 @@ def command(
     return OK
 
 
-def _open_report(path: str, beginning: str, cache_paths: Sequence[str]) -> stores.OutputFile:
+def _prepare_output_file(path: str, beginning: str, cache_paths: Sequence[str]) -> stores.OutputFile:
     """Return the file for the output of this command, without writing anything.
 
     :param path: the value of ``--junit`` or ``--markdown``.
@@ -188,15 +189,12 @@ def _with_drift_section(result: RunResult, reports: Sequence[ProcessReport], lim
     race_values = set()
     errors = []
     for report in reports:
-        if report.record is None or row.name not in report.record.modes:
-            # The report is unusable, or the process raced nothing.
-            continue
-        race_value = report.record.modes[row.name]
-        race_values.add(race_value)
-        try:
-            _make_mode(row, race_value, limit).check_events(report.record.collected.mode_events)
-        except ValueError as error:
-            errors.append(f"{report.path}: is damaged ({error})")
+        if report.record is not None and row.name in report.record.modes:
+            race_value = report.record.modes[row.name]
+            race_values.add(race_value)
+            damage = _describe_damage(row, race_value, limit, report.record)
+            if damage:
+                errors.append(f"{report.path}: is damaged ({damage})")
     if not race_values:
         errors.append(f"--max-drift: no process ran with {race_option.flag}")
     if errors:
@@ -207,6 +205,15 @@ def _with_drift_section(result: RunResult, reports: Sequence[ProcessReport], lim
         joint_value = race_values.pop()
     mode = _make_mode(row, joint_value, limit)
     return replace(result, sections=(mode.build_section(result),))
+
+
+def _describe_damage(row: ModeRow, race_value: str, limit: Limit, record: ProcessRecord) -> str:
+    """Return why the races in a record cannot be judged; empty if they can."""
+    try:
+        _make_mode(row, race_value, limit).check_events(record.collected.mode_events)
+    except ValueError as error:
+        return str(error)
+    return ""
 
 
 def _find_drift_mode() -> ModeRow:

@@ -92,6 +92,7 @@ def command(
     cache = with_warning(store.read())
     doubts = _list_doubts(reports, allow_skipped)
     if doubts:
+        # Nothing is dropped, and the lines say why.
         print_lines([_describe_counts([], cache, dry_run), *doubts])
         return OK
     selection = UnusedSelection(reports, are_parts=are_parts, device=device)

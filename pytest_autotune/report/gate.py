@@ -78,7 +78,8 @@ def judge(result: RunResult, limit: Limit | None, fail_on_unused: bool = False, 
         gate = replace(gate, limit=limit.text)
     if no_load_error and not result.is_judged:
         return replace(gate, failure=no_load_error, is_usage_error=True)
-    judges_misses = limit is not None or _refuses_misses(result)
+    # A gate on unused entries alone does not judge misses.
+    judges_misses = limit is not None or _fails_tests_for_misses(result)
     subjects = []
     if judges_misses:
         subjects.append("misses")
@@ -92,7 +93,7 @@ def judge(result: RunResult, limit: Limit | None, fail_on_unused: bool = False, 
         return replace(gate, skip_reason=f"autotune cache {' and '.join(subjects)} not judged: {unjudged_reason}")
     misses = _judge_misses(result, limit)
     if not judges_misses:
-        # A gate on unused entries alone fails for the same reasons. A run without judged problems does not concern it.
+        # A gate on unused entries alone fails for the same reasons, but it need not say that no misses were judged.
         misses = replace(misses, skip_reason="")
     unused = _Verdict()
     if fail_on_unused:
@@ -104,7 +105,7 @@ def judge(result: RunResult, limit: Limit | None, fail_on_unused: bool = False, 
     )
 
 
-def _refuses_misses(result: RunResult) -> bool:
+def _fails_tests_for_misses(result: RunResult) -> bool:
     """Whether ``--autotune-on-miss=error`` or ``--autotune-on-stale=error`` fails each test that has a stale problem.
 
     The gate then judges the misses even without a limit. Otherwise a run without any lookup would pass.
@@ -115,6 +116,7 @@ def _refuses_misses(result: RunResult) -> bool:
 def _explain_unjudged_run(result: RunResult) -> str:
     """Return why neither misses nor unused entries of a run can be judged; empty if they can."""
     if result.no_part_reason:
+        # The caches are optional, and this machine cannot use them.
         return f"{result.no_part_reason} (?optional)"
     if not result.is_judged:
         return "nothing was loaded"
@@ -292,7 +294,10 @@ def explain_no_part(result: RunResult) -> str:
 
 
 def _has_used_caches(result: RunResult) -> bool:
-    """Whether a lookup with a result has asked the caches that the options load for all tests."""
+    """Whether a lookup asked the caches that the options load for all tests, and had a result.
+
+    A test can also load a cache for itself, by its marker or fixture.
+    """
     for row in result.rows:
         has_result = row.outcome is not None or row.entry is not None
         # The other lookups asked the cache that a single test loads for itself.
