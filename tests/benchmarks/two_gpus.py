@@ -558,7 +558,7 @@ class Place:
         return [f"gw{number}" for number in range(2 if self.is_dry else 4)]
 
     @property
-    def n(self) -> str:
+    def worker_option(self) -> str:
         """The option for xdist with the number of workers."""
         return f"-n{len(self.workers)}"
 
@@ -783,7 +783,7 @@ def run_spread(place: Place, checks: Checks) -> None:
     # The compile caches are empty before each of the two dumps, so their seconds can be compared.
     together = place.pytest(
         "dump-together",
-        place.n,
+        place.worker_option,
         "test_spread.py",
         "--autotune-dump=together.textproto",
         TRITON_CACHE_DIR=find_compiled(place, "together"),
@@ -794,7 +794,7 @@ def run_spread(place: Place, checks: Checks) -> None:
 
     dump = place.pytest(
         "dump-spread",
-        *(place.n, *SPREAD, "test_spread.py", "--autotune-dump=spread.textproto"),
+        *(place.worker_option, *SPREAD, "test_spread.py", "--autotune-dump=spread.textproto"),
         TRITON_CACHE_DIR=find_compiled(place, "spread"),
     )
     checks.expect(step, "dump, spread: passes", dump, dump.status, 0)
@@ -812,14 +812,14 @@ def run_spread(place: Place, checks: Checks) -> None:
     checks.expect(step, "the entries are of one device", dump, len(dump.list_devices()), 1)
 
     load = place.pytest(
-        "load-spread", place.n, *SPREAD, "test_spread.py", "--autotune-load=together.textproto", NO_MISSES
+        "load-spread", place.worker_option, *SPREAD, "test_spread.py", "--autotune-load=together.textproto", NO_MISSES
     )
     is_hit = (load.status, load.count("hit"), load.count("tuned"))
     checks.expect(step, "load, spread: 12 hits, none tuned", load, is_hit, (0, 12, 0))
 
     one_gpu = place.pytest(
         "dump-on-one-gpu",
-        *(place.n, *SPREAD, "test_spread.py", "--autotune-dump=one.textproto"),
+        *(place.worker_option, *SPREAD, "test_spread.py", "--autotune-dump=one.textproto"),
         CUDA_VISIBLE_DEVICES=second.index,
         TWO_GPUS_HOLD_S="0.1",
     )
@@ -828,7 +828,7 @@ def run_spread(place: Place, checks: Checks) -> None:
 
     two_gpus = place.pytest(
         "dump-in-other-order",
-        *(place.n, *SPREAD, "test_spread.py", "--autotune-dump=order.textproto"),
+        *(place.worker_option, *SPREAD, "test_spread.py", "--autotune-dump=order.textproto"),
         CUDA_VISIBLE_DEVICES=f"{second.index},{first.index}",
         TWO_GPUS_HOLD_S="0.3",
     )
@@ -888,7 +888,13 @@ def run_public_suite(place: Place, checks: Checks) -> None:
     for name, options in (("public-together", ()), ("public-spread", SPREAD)):
         dump = f"--autotune-dump={place.logs / f'{name}.textproto'}"
         run = place.pytest(
-            name, place.n, *options, dump, *files, folder=folder, TRITON_CACHE_DIR=find_compiled(place, name)
+            name,
+            place.worker_option,
+            *options,
+            dump,
+            *files,
+            folder=folder,
+            TRITON_CACHE_DIR=find_compiled(place, name),
         )
         # Tests of the checkout may fail for reasons of their own.
         passed = run.reports.get("report", {}).get("tests", {}).get("passed", 0)
@@ -1087,7 +1093,7 @@ def run_lost(place: Place, checks: Checks) -> None:
     expected = {worker: (visible[worker], current[worker].uuid) for worker in place.workers}
     dump = place.pytest(
         "lost-dump",
-        *(place.n, "lost", "--autotune-dump=lost.textproto"),
+        *(place.worker_option, "lost", "--autotune-dump=lost.textproto"),
         TWO_GPUS_VISIBLE=json.dumps(visible),
         TWO_GPUS_HOLD_S="0.3",
     )
@@ -1098,7 +1104,7 @@ def run_lost(place: Place, checks: Checks) -> None:
     check_locks(checks, step, dump, place.uuids, must_overlap=True)
 
     # The other file of the same tests runs without the conftest.
-    load = place.pytest("lost-load", place.n, "test_spread.py", "--autotune-load=lost.textproto", NO_MISSES)
+    load = place.pytest("lost-load", place.worker_option, "test_spread.py", "--autotune-load=lost.textproto", NO_MISSES)
     is_hit = (load.status, load.count("hit"), load.count("tuned"))
     checks.expect(step, "load where all workers see both: 12 hits", load, is_hit, (0, 12, 0))
     checks.expect(step, "the problems are the same", load, load.list_problems(), dump.list_problems())
