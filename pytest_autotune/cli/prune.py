@@ -244,7 +244,7 @@ class UnusedSelection:
         return replace(cache, entries=tuple(kept_entries))
 
     def _is_unused(self, entry: Entry) -> bool:
-        """Whether no report needs an entry; see the class for the rules."""
+        """Whether to drop an entry: ``--device`` selects it, and it is unused by the rules of the class."""
         device = entry.problem.device
         if not matches(self._device, device.id, device.name):
             return False
@@ -253,7 +253,7 @@ class UnusedSelection:
         is_called_unused = False
         for report in self._reports:
             if entry.identity in report.record.unused:
-                # A test of this run may have asked for the problem with other code. The run does not need the entry.
+                # This run does not need the entry, also if a test asked for its problem with other code.
                 is_called_unused = True
             elif report.usage.may_need(entry.problem):
                 return False

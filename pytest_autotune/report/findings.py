@@ -206,7 +206,7 @@ def _choose_hypothesis_remark(rows: Sequence[ProblemRow], hypothesis_rows: froze
 
 @dataclass(frozen=True)
 class _GroupKey:
-    """The facts that similar rows share. They differ only in the values of their keys.
+    """The facts that similar rows share. Similar rows differ only in the values of their keys.
 
     :param key_parts: (name, type) of each part of the key.
     :param reason: why the rows are no hits: the names of the key's parts in which the nearest entry differs, or the
@@ -231,14 +231,14 @@ def _build_group_key(row: ProblemRow) -> _GroupKey:
     """
     problem = row.problem
     return _GroupKey(
-        row.outcome,
-        problem.tuner,
-        problem.kernel,
-        problem.device,
-        tuple((value.name, value.type) for value in problem.key),
+        outcome=row.outcome,
+        tuner=problem.tuner,
+        kernel=problem.kernel,
+        device=problem.device,
+        key_parts=tuple((value.name, value.type) for value in problem.key),
         # With a nearest entry, the text of the reason names values of the key, so it differs between similar rows.
-        _list_nearest_names(row) or row.reason,
-        row.consequence,
+        reason=_list_nearest_names(row) or row.reason,
+        consequence=row.consequence,
     )
 
 
@@ -396,6 +396,7 @@ def _describe_nearest(rows: Sequence[ProblemRow]) -> str:
     - The rows have different nearest entries: ``the nearest differ in n``.
     - The rows have no nearest entry: an empty text. The rows of a group agree in this.
     """
+    # (name, value of the nearest entry) of each part of the key that differs.
     nearest = rows[0].nearest
     if not nearest:
         return ""

@@ -26,7 +26,7 @@ from pytest_autotune.run.ci_run import CiRun
 from pytest_autotune.run.collected import Collected
 from pytest_autotune.run.finish import finish_run
 from pytest_autotune.run.lookup import Lookup, Policy
-from pytest_autotune.run.process_record import ProcessRecord, decode_record
+from pytest_autotune.run.process_record import ProcessRecord, decode_record, read_text
 from pytest_autotune.run.request import RunRequest
 from pytest_autotune.run.result import RunResult
 from pytest_autotune.run.settle import EndedRun, InitialCaches, settle_run
@@ -36,6 +36,7 @@ from pytest_autotune.run.settle import EndedRun, InitialCaches, settle_run
 class LoadedCache:
     """A cache that a process loaded.
 
+    :param path: as the user typed it for that process.
     :param digest: the digest of the cache's bytes; empty for a URL.
     """
 
@@ -105,13 +106,13 @@ def read_process_report(path: Path) -> ProcessReport:
             return ProcessReport(name, ci_run, error="the process has not ended: it was killed, or is still running")
         loaded = []
         for cache in report["loaded"]:
-            loaded.append(LoadedCache(str(cache["path"]), str(cache["digest"])))
+            loaded.append(LoadedCache(read_text(cache, "path"), read_text(cache, "digest")))
         return ProcessReport(
             name,
             ci_run,
             loaded=tuple(loaded),
             record=decode_record(report),
-            no_part_reason=str(report["took_no_part"]),
+            no_part_reason=read_text(report, "took_no_part"),
         )
     except OSError as error:
         return ProcessReport(name, error=f"cannot be read: {error.strerror or error}")

@@ -100,8 +100,8 @@ def _encode_policy(policy: Policy) -> dict[str, Any]:
 
 def _decode_policy(record: Mapping[str, Any]) -> Policy:
     return Policy(
-        on_miss=str(record["on_miss"]),
-        on_stale=str(record["on_stale"]),
+        on_miss=read_text(record, "on_miss"),
+        on_stale=read_text(record, "on_stale"),
         tuners=_read_optional_texts(record["tuners"]),
         ignore=_read_texts(record["ignore"]),
         device_aliases=dict(record["device_aliases"]),
@@ -129,16 +129,16 @@ def decode_record(report: Mapping[str, Any]) -> ProcessRecord:
     """
     record = report["process"]
     request = RunRequest(
-        update_arguments=str(report["update"]),
+        update_arguments=read_text(report, "update"),
         policy=_decode_policy(record),
-        tuners_named_by=str(record["tuners_named_by"]),
+        tuners_named_by=read_text(record, "tuners_named_by"),
         adapters=_read_optional_texts(record["adapters"]),
     )
     return ProcessRecord(
         collected=_decode_collected(report, record),
         request=request,
-        is_update=bool(record["is_update"]),
-        is_optional=bool(record["is_optional"]),
+        is_update=_read_flag(record, "is_update"),
+        is_optional=_read_flag(record, "is_optional"),
         modes=_decode_modes(record["modes"]),
         unused=_decode_identities(record["unused"]),
     )
@@ -154,10 +154,10 @@ def _decode_collected(report: Mapping[str, Any], record: Mapping[str, Any]) -> C
         lookups=_decode_lookups(record["lookups"]),
         mode_events=tuple(_decode_event(plain) for plain in record["mode_events"]),
         crashed_workers=_read_texts(report["crashed"]),
-        incomplete_reason=str(report["incomplete_reason"]),
-        not_passed_reason=str(report["not_passed_reason"]),
-        has_only_skips=bool(report["only_skips"]),
-        is_interrupted=bool(record["is_interrupted"]),
+        incomplete_reason=read_text(report, "incomplete_reason"),
+        not_passed_reason=read_text(report, "not_passed_reason"),
+        has_only_skips=_read_flag(report, "only_skips"),
+        is_interrupted=_read_flag(record, "is_interrupted"),
         test_counts={str(outcome): int(count) for outcome, count in report["tests"].items()},
         notes=_read_texts(report["notes"]),
         untracked=_read_texts(report["untracked"]),
@@ -209,6 +209,30 @@ def _decode_identities(plain_events: Sequence[Any]) -> frozenset[Identity]:
 def _decode_event(plain: Any) -> Event:
     """Return the event that :func:`_encode_event` has made values of JSON."""
     return Event.decode(json.dumps(plain))
+
+
+def read_text(fields: Mapping[str, Any], name: str) -> str:
+    """Return a field of a report that must be a text.
+
+    A damaged report may have null there, which must not become the text ``None``.
+
+    :raises TypeError: if the field has another type.
+    """
+    text = fields[name]
+    if not isinstance(text, str):
+        raise TypeError(f"{name} is no text")
+    return text
+
+
+def _read_flag(fields: Mapping[str, Any], name: str) -> bool:
+    """Return a field of a report that must be true or false.
+
+    :raises TypeError: if the field has another type.
+    """
+    flag = fields[name]
+    if not isinstance(flag, bool):
+        raise TypeError(f"{name} is neither true nor false")
+    return flag
 
 
 def _read_texts(plain: Sequence[Any]) -> tuple[str, ...]:

@@ -246,6 +246,34 @@ def test_a_damaged_lookup_is_red(gate: Gate) -> None:
     assert gate.judge("--expect=3") == 1
 
 
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"took_no_part": None},
+        {"only_skips": 1},
+        {"not_passed_reason": None},
+        {"process": {"is_update": None}},
+        {"process": {"is_interrupted": "no"}},
+        {"process": {"on_miss": None}},
+    ],
+)
+def test_a_field_of_another_type_is_red(gate: Gate, damage: dict[str, Any]) -> None:
+    """A null, for example, must not become a text or false: the report would then say something else."""
+    gate.run_parts("test_a.py", "test_b.py")
+
+    def edit(report: dict[str, Any]) -> None:
+        for name, value in damage.items():
+            if isinstance(value, dict):
+                report[name].update(value)
+            else:
+                report[name] = value
+
+    gate.edit_report("test_b.py", edit)
+
+    assert gate.judge("--expect=2") == 1
+    assert any(line.startswith("FAILED: reports/") and "is damaged (TypeError: " in line for line in gate.lines)
+
+
 @pytest.mark.parametrize("damage", [{"attempt": "two"}, {"id": 7}, {"job": None}, {"unknown": ""}])
 def test_a_damaged_ci_run_is_red(gate: Gate, damage: dict[str, object]) -> None:
     gate.run_parts("test_a.py", "test_b.py")
