@@ -80,8 +80,8 @@ class _SelectedLookups:
     current: list[Lookup]
     recovered: list[Lookup]
 
-    def collect_measurements(self) -> list[MeasuredEntry]:
-        """Return the measurements of all these lookups. The recovered measurements name their process."""
+    def list_measurements(self) -> list[MeasuredEntry]:
+        """Return the measurements of all these lookups. Those of killed runs get a process of their own."""
         lookups = list(self.current)
         for lookup in self.recovered:
             lookups.append(replace(lookup, process=INTERRUPTED_RUN))
@@ -91,12 +91,12 @@ class _SelectedLookups:
 def _keep_entries(settled: SettledRun, dump_cache: Cache) -> KeptEntries:
     """Merge the entries of a run into the content of the dump path.
 
-    The run's plan has the rules of its dump, for example of ``--autotune-update=new``. The merge receives:
+    The plan of the run has the rules of its dump, for example of ``--autotune-update=new``. The merge receives:
 
     - the base, whose entries stay unless the run changes them;
     - the entries that this run and killed runs measured;
     - the entries that the run used, or that must stay for another reason;
-    - the identities to drop.
+    - the identities of the entries to drop.
 
     :param dump_cache: the content of the dump path now.
     """
@@ -104,21 +104,23 @@ def _keep_entries(settled: SettledRun, dump_cache: Cache) -> KeptEntries:
     loaded_caches = [cache for _, cache in run.initial.loaded]
     base = plan.build_base(loaded_caches, dump_cache)
     selected = _select_lookups(settled, dump_cache)
-    used = _list_used_entries(selected.current, base)
-    used = plan.select_used(used, dump_cache, run.collected.recovered_lookups)
+    used_entries = _list_used_entries(selected.current, base)
+    used_entries = plan.select_used(used_entries, dump_cache, run.collected.recovered_lookups)
     dropped: set[Identity] = set()
     if plan.prunes:
         dropped.update(entry.identity for entry in settled.unused_entries)
     if not plan.only_adds:
+        # The entry of a renamed kernel gets its new name.
         for rename in find_renames(settled.lookups, plan.removes_old_names(run.is_complete)):
-            used.append(rename.new_entry)
+            used_entries.append(rename.new_entry)
             if rename.moves_entry:
                 dropped.add(rename.old_entry.identity)
-        used = [entry for entry in used if entry.identity not in dropped]
+        used_entries = [entry for entry in used_entries if entry.identity not in dropped]
     if plan.writes:
-        used += _list_entries_of_modes(settled, selected.current)
-    merged = merge_run(base, selected.collect_measurements(), used, dropped, plan.build_rules(run.is_complete))
-    return KeptEntries(merged, frozenset(dropped), len(selected.recovered))
+        used_entries += _list_entries_of_modes(settled, selected.current)
+    rules = plan.build_rules(run.is_complete)
+    merged = merge_run(base, selected.list_measurements(), used_entries, dropped, rules)
+    return KeptEntries(merged, frozenset(dropped), recovered_count=len(selected.recovered))
 
 
 def _select_lookups(settled: SettledRun, dump_cache: Cache) -> _SelectedLookups:

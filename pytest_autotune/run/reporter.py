@@ -2,6 +2,9 @@
 
 An error of pytest-autotune costs a line of the summary, never a test. ``autotune_debug`` also writes its traceback to
 standard error.
+
+A lookup is one question of a tuner about a problem (a kernel with a key and a device), with its outcome. The log of a
+process is a file of events, from which the controller makes the result of the run.
 """
 
 from __future__ import annotations
@@ -103,6 +106,7 @@ class Progress:
             self._show_innermost()
 
     def _show_innermost(self) -> None:
+        """Show the innermost open tuning, or that there is none."""
         if self._display is None:
             return
         innermost_stage = None
@@ -177,9 +181,12 @@ class Reporter:
     ) -> str:
         """Note an error of pytest-autotune in one line. It must never fail a test, or the run.
 
+        Example: ``triton: error in digests(): KeyError: 'M'; that call was left to triton, and not recorded``.
+
         :param place: the function that raised the error, in words.
         :param consequence: the end of the line.
-        :param is_counted: the problem of the call is counted all the same. Otherwise the error fails a limit on misses.
+        :param is_counted: the problem of the call is among the lookups all the same. Otherwise no lookup shows that a
+            call was not answered, so the tuner counts as one that could not be hooked, which fails a limit on misses.
         :returns: the error in words.
         """
         self._write_traceback(error)
@@ -202,9 +209,11 @@ class Reporter:
 
     @contextmanager
     def guarded(self, tuner: str, context: AbstractContextManager[_T], default: _T) -> Iterator[_T]:
-        """Enter a context of pytest-autotune, and yield its value. An error inside the context is raised as always.
+        """Enter a context of pytest-autotune, such as a lock, and yield its value.
 
-        :param default: the value if the context cannot be entered. The error of entering is noted.
+        An error of the code inside the context is raised as always. Only an error of entering the context is noted.
+
+        :param default: the value if the context cannot be entered.
         """
         value = default
         with ExitStack() as exits:
@@ -213,6 +222,7 @@ class Reporter:
             yield value
 
     def _write_traceback(self, error: BaseException | None) -> None:
+        """Write the traceback of an error to standard error, with ``autotune_debug``."""
         if self._debug_descriptor is not None and error is not None:
             text = "".join(traceback.format_exception(error))
             os.write(self._debug_descriptor, text.encode(errors="backslashreplace"))
@@ -305,12 +315,10 @@ class Reporter:
 
     def list_digests(self, question: Question) -> tuple[Digest, ...]:
         """Return the digests of a question as a cache file can hold them; none if the adapter fails to give them."""
-        digests = []
+        digests: tuple[Digest, ...] = ()
         with self.guard(question.problem.tuner, "digests()"):
-            for digest in question.digests():
-                digests.append(Digest(to_one_line(digest.id), tuple(map(to_one_line, digest.parts))))
-            return tuple(digests)
-        return ()
+            digests = tuple(_with_one_line_texts(digest) for digest in question.digests())
+        return digests
 
     def compiling(self, name: str, wait: bool) -> AbstractContextManager[bool]:
         """Enter a compilation that other workers and threads of this run may make, too.
@@ -328,3 +336,8 @@ class Reporter:
         :param processor: its name; empty for the current GPU.
         """
         return self.guarded("lock", self.coordinator.measuring(processor), default=False)
+
+
+def _with_one_line_texts(digest: Digest) -> Digest:
+    """Return a digest whose texts have no line ends, which a line of a text file could not hold."""
+    return Digest(to_one_line(digest.id), tuple(to_one_line(part) for part in digest.parts))

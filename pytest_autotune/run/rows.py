@@ -211,8 +211,8 @@ def _build_row(worst_first: Sequence[Lookup], kept_entry: Entry | None, best_mea
 
     :param worst_first: the lookups of the problem, the lookup with the worst outcome first.
     :param kept_entry: the entry that the cache has after the run; None if no lookup has an entry.
-    :param best_measurement: the entry of the search that counts, if there was a search. The cache may nevertheless keep
-        an earlier entry.
+    :param best_measurement: the entry with the candidates to show: after a search, the entry of the search that counts.
+        None if no lookup has an entry.
     """
     worst = worst_first[0]
     label = worst.label
@@ -221,6 +221,7 @@ def _build_row(worst_first: Sequence[Lookup], kept_entry: Entry | None, best_mea
     changed: tuple[str, ...] = ()
     if worst.outcome is Outcome.STALE:
         changed = worst.changed
+    tests = [lookup.test for lookup in worst_first if lookup.test]
     searches = [lookup for lookup in worst_first if lookup.is_searched]
     fallback = ""
     if not searches:
@@ -232,7 +233,7 @@ def _build_row(worst_first: Sequence[Lookup], kept_entry: Entry | None, best_mea
         worst.reason,
         label,
         # Several lookups can be of the same test; dict.fromkeys keeps the order.
-        tests=tuple(dict.fromkeys(lookup.test for lookup in worst_first if lookup.test)),
+        tests=tuple(dict.fromkeys(tests)),
         entry=kept_entry,
         fallback=fallback,
         unrecorded=_find_unrecorded_reason(worst_first),
@@ -244,10 +245,10 @@ def _build_row(worst_first: Sequence[Lookup], kept_entry: Entry | None, best_mea
 
 
 def _with_measurement(row: ProblemRow, searches: Sequence[Lookup], best_measurement: Entry) -> ProblemRow:
-    """Return a row with the times of the candidates, and with the searches of the run.
+    """Return a row with the searches of the run, and with the candidates of the entry to show.
 
-    :param searches: the lookups of the problem whose entry comes from a search in this run.
-    :param best_measurement: the entry of the search that counts.
+    :param searches: the lookups of the problem whose entry comes from a search in this run; perhaps none.
+    :param best_measurement: see :func:`_build_row`.
     """
     has_failed_search = any(lookup.has_failed for lookup in searches)
     is_disturbed = False
@@ -257,7 +258,7 @@ def _with_measurement(row: ProblemRow, searches: Sequence[Lookup], best_measurem
     return replace(
         row,
         searches=_list_searches(searches),
-        failed=best_measurement.is_failure and has_failed_search,
+        failed=has_failed_search and best_measurement.is_failure,
         candidates=best_measurement.candidates,
         is_disturbed=is_disturbed,
     )
@@ -275,11 +276,11 @@ def _find_unrecorded_reason(worst_first: Sequence[Lookup]) -> str:
     """Return why a search of the problem recorded nothing; empty if every fingerprint has an entry all the same.
 
     A problem can have several fingerprints, for example if two kernels of a factory share a name. A search that
-    recorded nothing matters only if its fingerprint has no entry from another lookup.
+    recorded nothing matters only if no other lookup has an entry for its fingerprint.
     """
     fingerprints_with_entry = {lookup.fingerprint for lookup in worst_first if lookup.is_searched}
     if not fingerprints_with_entry:
-        # Without any new entry of the problem, entries that were used count.
+        # No search of the problem recorded an entry, so an entry that a lookup used is enough.
         fingerprints_with_entry = {lookup.fingerprint for lookup in worst_first if lookup.entry is not None}
     for lookup in worst_first:
         if lookup.unrecorded_reason and lookup.fingerprint not in fingerprints_with_entry:
