@@ -349,8 +349,9 @@ class RunFolder:
     def __init__(self, bases: Iterable[Path], purpose: str = "") -> None:
         #: The folder of this run; None if no folder can be made.
         self.path: Path | None = None
-        #: The folders of this run and of killed runs.
-        self._locked_folders: list[_LockedFolder] = []
+        self._own_folder: _LockedFolder | None = None
+        #: The folders of killed runs, and of runs that could not write their dump.
+        self._abandoned_folders: list[_LockedFolder] = []
         #: The events that processes handed over and that are in no file.
         self._unwritten: list[ProcessEvent] = []
         purpose_digest = hashlib.sha256(purpose.encode()).hexdigest()[:16]
@@ -378,7 +379,7 @@ class RunFolder:
                 path = runs / f"{getpid()}-{os.urandom(4).hex()}"
                 runs.mkdir(mode=0o700, exist_ok=True)
                 path.mkdir(mode=0o700)
-                self._lock_folder(path)
+                self._own_folder = _lock_folder(path)
                 self.path = path
 
     def _take_abandoned_folders(self, runs: Path) -> None:
@@ -388,20 +389,9 @@ class RunFolder:
             # goes on with the next folder.
             with suppress(OSError):
                 status = path.lstat()
-                is_own_folder = stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid()
-                if is_own_folder and _RUN_FOLDER_NAME.fullmatch(path.name):
-                    self._lock_folder(path)
-
-    def _lock_folder(self, path: Path) -> None:
-        """Take the lock of a folder, and keep it until :meth:`close`.
-
-        :raises OSError: if another run holds the lock.
-        """
-        from filelock import FileLock
-
-        lock = FileLock(path / _LOCK, timeout=0, thread_local=False)
-        lock.acquire()
-        self._locked_folders.append(_LockedFolder(LogReader(path), lock))
+                is_folder_of_user = stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid()
+                if is_folder_of_user and _RUN_FOLDER_NAME.fullmatch(path.name):
+                    self._abandoned_folders.append(_lock_folder(path))
 
     def log(self, process: str) -> Log:
         """Return the log of one process of this run."""
@@ -419,9 +409,8 @@ class RunFolder:
         :param lines_by_log: name of a log -> all lines that its process handed over.
         """
         file_lines: list[LogLine] = []
-        for folder in self._locked_folders:
-            if folder.path == self.path:
-                file_lines += folder.reader.read_new_lines()
+        if self._own_folder is not None:
+            file_lines += self._own_folder.reader.read_new_lines()
         handed_over_lines: list[LogLine] = []
         for log_name, lines in lines_by_log.items():
             for line in lines:
@@ -445,9 +434,8 @@ class RunFolder:
     def recovered(self) -> tuple[list[ProcessEvent], int]:
         """The events of killed runs with the same purpose, and the number of their damaged lines."""
         lines: list[LogLine] = []
-        for folder in self._locked_folders:
-            if folder.path != self.path:
-                lines += folder.reader.read_new_lines()
+        for folder in self._abandoned_folders:
+            lines += folder.reader.read_new_lines()
         return decode_events(lines)
 
     def close(self, *, written: bool) -> None:
@@ -456,18 +444,34 @@ class RunFolder:
         :param written: the events are in a cache now, or are not wanted. Their files are removed, unless a worker that
             outlives its controller has appended to them.
         """
-        for folder in self._locked_folders:
+        folders = list(self._abandoned_folders)
+        if self._own_folder is not None:
+            folders.append(self._own_folder)
+        for folder in folders:
             # A folder that cannot be removed stays for the next run.
             with suppress(OSError):
                 folder.clear(removes_logs=written)
             # A test may have closed the descriptor of the lock.
             with suppress(OSError):
                 folder.lock.release()
-        for runs in {folder.path.parent for folder in self._locked_folders}:
+        for runs in {folder.path.parent for folder in folders}:
             # The removal fails while another run has a folder there.
             with suppress(OSError), _folders_lock(runs):
                 runs.rmdir()
-        self._locked_folders.clear()
+        self._own_folder = None
+        self._abandoned_folders.clear()
+
+
+def _lock_folder(path: Path) -> _LockedFolder:
+    """Take the lock of a run's folder.
+
+    :raises OSError: if another run holds the lock.
+    """
+    from filelock import FileLock
+
+    lock = FileLock(path / _LOCK, timeout=0, thread_local=False)
+    lock.acquire()
+    return _LockedFolder(LogReader(path), lock)
 
 
 def _folders_lock(runs: Path) -> FileLock:
