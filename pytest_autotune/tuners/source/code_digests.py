@@ -10,10 +10,9 @@ import enum
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ContextDecorator
-from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
-from functools import partial
+from functools import cached_property, partial
 from types import BuiltinMethodType, FunctionType, MappingProxyType, MethodType, ModuleType
 from typing import Any
 
@@ -22,10 +21,8 @@ from pytest_autotune.tuners.source.attributes import (
     MISSING,
     class_attributes,
     class_bases,
-    class_mro,
     class_name,
     find_in_class,
-    find_object_attribute,
     find_owner,
     is_dataclass_instance,
     is_frozen,
@@ -41,16 +38,18 @@ from pytest_autotune.tuners.source.code_text import (
     read_function,
 )
 from pytest_autotune.tuners.source.functions import (
-    LibraryName,
     closure_cells,
     find_generic_class,
     find_kept_source,
     find_library_text,
     find_path,
     find_public_name,
+    is_callable_object,
     is_code,
     is_dsl_wrapper,
-    is_library_callable,
+    is_from_library,
+    is_function_of_user,
+    is_object_of_user,
     list_compiled_options,
     list_heuristics,
     list_layers,
@@ -68,6 +67,15 @@ from pytest_autotune.tuners.source.module_text import (
     read_imported_modules,
     read_module_assignments,
 )
+from pytest_autotune.tuners.source.objects import (
+    WHOLE_OBJECT,
+    DottedName,
+    ObjectUse,
+    ReachedMember,
+    ReachedObject,
+    ReachedObjects,
+    ReachedValue,
+)
 from pytest_autotune.tuners.source.values import (
     NOTHING_ASSIGNED,
     AssignedNames,
@@ -80,34 +88,11 @@ from pytest_autotune.tuners.source.values import (
 )
 
 DIGEST_LENGTH = 12
-#: A dotted name, as its parts.
-_Name = tuple[str, ...]
-#: The dotted name that code takes from an object that it uses as a whole, as in ``helper(obj)`` and ``obj[0]``.
-_WHOLE_OBJECT: _Name = ()
-#: A digest follows at most so many uses of objects that lead to each other.
-_MAX_USES = 1000
 
 
 def digest(text: str) -> str:
     """Return a short digest of text, as fingerprints hold it."""
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:DIGEST_LENGTH]
-
-
-@dataclass(frozen=True)
-class _ObjectUse:
-    """A dotted name that code takes from an object: ``("sub", "launch")`` for ``obj.sub.launch()``.
-
-    :param owner: the object; None if only its class is known.
-    :param name: empty if the code uses the object as a whole, as in ``helper(obj)`` and ``obj[0]``.
-    """
-
-    owner: object
-    cls: type
-    name: _Name
-
-    def __post_init__(self) -> None:
-        # obj.__class__.launch is obj.launch.
-        object.__setattr__(self, "name", tuple(part for part in self.name if part != "__class__"))
 
 
 class CodeDigests:
@@ -134,13 +119,15 @@ class CodeDigests:
         self._open_callables: set[int] = set()
         #: The ids of the functions, classes and objects of the methods that are being digested now.
         self._open_methods: set[tuple[int, int, int]] = set()
-        #: See :meth:`_list_bases_of_user`.
-        self._bases_of_user_by_id: dict[int, list[type]] = {}
         self.libraries = Libraries(root)
         #: The name of each function, class and constant, with a digest of it without the code that it uses.
         self.parts: dict[str, str] = {}
         #: The values that the digests so far were computed from.
         self.used_values = UsedValues(ignored)
+
+    @cached_property
+    def _reached_objects(self) -> ReachedObjects:
+        return ReachedObjects(self.libraries, self.used_values, self._ignored)
 
     # Functions.
 
@@ -206,7 +193,7 @@ class CodeDigests:
             if is_code(value) or self._counts_plain_value(function, name, own_cells):
                 text = self._describe_used_value(function, name, value, is_library_function)
                 # A function or class of the user is a part under its own name.
-                if text is not None and (not is_code(value) or self._is_from_library(value)):
+                if text is not None and (not is_code(value) or is_from_library(value, self.libraries)):
                     self._note_part(name, text)
             if text is None and not is_code(value):
                 text = self.describe_code_in(value, _list_names_below(name, source.whole_names))
@@ -233,7 +220,7 @@ class CodeDigests:
         :raises UncacheableError: for a plain value in the function's closure that has no stable form. Two functions of
             a factory may differ only in this value, so a digest without the value could be wrong.
         """
-        if not (is_library_function and self._is_from_library(value)):
+        if not (is_library_function and is_from_library(value, self.libraries)):
             text = self._describe(value, name)
             if text is not None:
                 return text
@@ -299,10 +286,7 @@ class CodeDigests:
         self._open_methods.add(key)
         try:
             lines = [self.digest_function(method)]
-            uses = [_ObjectUse(owner, cls, name) for name in self._list_members(method)]
-            # super() may reach the methods of the classes above, so each class that has a member counts.
-            self._list_bases_of_user(cls)
-            lines += self._describe_uses(uses)
+            lines += self._describe_uses(self._reached_objects.list_method_uses(method, cls, owner))
         finally:
             self._open_methods.discard(key)
         if len(lines) == 1:
@@ -325,7 +309,7 @@ class CodeDigests:
                 texts.append(text)
         return sorted(texts)
 
-    def describe_code_in(self, value: object, names: Iterable[_Name] = (_WHOLE_OBJECT,)) -> str | None:
+    def describe_code_in(self, value: object, names: Iterable[DottedName] = (WHOLE_OBJECT,)) -> str | None:
         """Return the text of the user's code that a function reaches through a value; None if there is none.
 
         The data in the value are left out.
@@ -342,8 +326,8 @@ class CodeDigests:
                 text = self.describe_code_in(value.__func__)
             return text
         texts: list[str] = []
-        if self._is_object_of_user(value):
-            lines = self._describe_uses([_ObjectUse(value, type(value), name) for name in names])
+        if is_object_of_user(value, self.libraries):
+            lines = self._describe_uses([ObjectUse(value, type(value), name) for name in names])
             if lines:
                 texts.append(digest("\n".join(lines)))
         for item in _list_parts(value):
@@ -354,164 +338,37 @@ class CodeDigests:
             return None
         return ", ".join(texts)
 
-    def _describe_uses(self, uses: Sequence[_ObjectUse]) -> list[str]:
-        """Return a line for each piece of the user's code that other code reaches through objects.
-
-        :param uses: the uses of objects in that code. The members that they lead to may use further objects.
-        """
+    def _describe_uses(self, uses: Iterable[ObjectUse]) -> list[str]:
+        """Return a line for each piece of the user's code that other code reaches by some uses of objects."""
         # A dict, because two objects may lead to the same code.
         lines: dict[str, None] = {}
-        seen: set[tuple[int, int, _Name]] = set()
-        pending = list(uses)
-        while pending and len(seen) < _MAX_USES:
-            use = pending.pop(0)
-            key = id(use.owner), id(use.cls), use.name
-            if key in seen:
-                continue
-            seen.add(key)
-            if use.name == _WHOLE_OBJECT:
-                use_lines, further_uses = self._describe_whole_object(use)
+        for reached in self._reached_objects.follow(uses):
+            if isinstance(reached, ReachedObject):
+                lines[self.digest_class(reached.cls)] = None
+                if reached.owner is not None:
+                    lines.update(dict.fromkeys(self.describe_stored_code(reached.owner)))
+            elif isinstance(reached, ReachedValue):
+                text = self.describe_code_in(reached.value, [reached.further_name])
+                if text is not None:
+                    lines[f"{class_name(reached.cls)}.{reached.name}={text}"] = None
             else:
-                use_lines, further_uses = self._describe_member_use(use)
-            lines.update(dict.fromkeys(use_lines))
-            pending += further_uses
+                lines.update(dict.fromkeys(self._describe_member(reached)))
         return list(lines)
 
-    def _describe_whole_object(self, use: _ObjectUse) -> tuple[list[str], list[_ObjectUse]]:
-        """Return the lines of an object that code uses as a whole, and the uses of the objects that it stores.
-
-        Nothing tells which members the code uses, so all of the class and of the stored code count.
-        """
-        lines = [self.digest_class(use.cls)]
-        # The digest of an enum has all of its members.
-        if use.owner is None or is_instance(use.owner, enum.Enum):
-            return lines, []
-        lines += self.describe_stored_code(use.owner)
-        return lines, self._list_stored_objects(use.owner)
-
-    def _list_stored_objects(self, owner: object) -> list[_ObjectUse]:
-        """Return the objects of the user that an object stores, besides those that can be called."""
-        self.used_values.add_object(owner, names=None)
-        uses = []
-        for name, attribute in list_stored_attributes(owner):
-            if self._ignored.has_object_attribute(name) or self._is_callable_object(attribute):
-                continue
-            if self._is_object_of_user(attribute):
-                uses.append(_ObjectUse(attribute, type(attribute), _WHOLE_OBJECT))
-        return uses
-
-    def _describe_member_use(self, use: _ObjectUse) -> tuple[list[str], list[_ObjectUse]]:
-        """Return the lines of a member of an object and of its class, and the uses of objects that they lead to."""
-        name = use.name[0]
-        lines: list[str] = []
-        further_uses: list[_ObjectUse] = []
-        for base in self._list_bases_of_user(use.cls):
-            member_lines, member_uses = self._describe_member(base, use)
-            lines += member_lines
-            further_uses += member_uses
-        attribute = self._find_stored_member(use)
-        if self._is_object_of_user(attribute):
-            further_uses.append(_ObjectUse(attribute, type(attribute), use.name[1:]))
-        elif attribute is not MISSING:
-            text = self.describe_code_in(attribute, [use.name[1:]])
-            if text is not None:
-                lines.append(f"{class_name(use.cls)}.{name}={text}")
-        # Python calls these methods of the user to find the member.
-        if attribute is MISSING and find_owner(use.cls, name) is None and name != "__getattr__":
-            further_uses.append(_ObjectUse(use.owner, use.cls, ("__getattr__",)))
-        if find_in_class(use.cls, "__getattribute__") is not object.__getattribute__:
-            further_uses.append(_ObjectUse(use.owner, use.cls, ("__getattribute__",)))
-        return lines, further_uses
-
-    def _find_stored_member(self, use: _ObjectUse) -> object:
-        """Return the value that an object stores under the first name of a use, or its class an object; else MISSING.
-
-        A value that digested functions assign is left out: each call may change it.
-        """
-        name = use.name[0]
-        if self._ignored.has_object_attribute(name):
-            return MISSING
-        if use.owner is not None:
-            self.used_values.add_object(use.owner, names=(name,))
-            attribute = find_object_attribute(use.owner, name)
-            if attribute is not MISSING:
-                return attribute
-        base = find_owner(use.cls, name)
-        if base is None or self._ignored.has_attribute(base, name):
-            return MISSING
-        in_class = class_attributes(base)[name]
-        # The digest of the class has its functions and constants.
-        if not self._is_object_of_user(in_class) or find_owner(type(in_class), "__get__") is not None:
-            return MISSING
-        return in_class
-
-    def _list_bases_of_user(self, cls: type) -> Sequence[type]:
-        """Return a class and the classes that it inherits from, without those of libraries."""
-        if id(cls) not in self._bases_of_user_by_id:
-            self._read_objects.append(cls)
-            bases = [base for base in class_mro(cls) if not self.libraries.has_code(base)]
-            for base in bases:
-                self.used_values.add_class(base)
-            self._bases_of_user_by_id[id(cls)] = bases
-        return self._bases_of_user_by_id[id(cls)]
-
-    def _describe_member(self, base: type, use: _ObjectUse) -> tuple[list[str], list[_ObjectUse]]:
-        """Return the lines of a member of one class, and the uses of the object in the member's functions.
-
-        Both lists are empty if the class itself does not define the member.
-        """
-        name = use.name[0]
-        attributes = class_attributes(base)
-        attribute_name = _mangle(name, base)
-        if attribute_name not in attributes:
-            return [], []
-        attribute = attributes[attribute_name]
-        member = unwrap_attribute(attribute)
-        if self._ignored.has_attribute(base, attribute_name):
+    def _describe_member(self, member: ReachedMember) -> list[str]:
+        """Return the lines of a member of a class, and of the further functions in it such as a property's setter."""
+        attribute = class_attributes(member.cls)[member.stored_name]
+        if self._ignored.has_attribute(member.cls, member.stored_name):
             # A method of the class changes the attribute. Its first value stands in the body of the class.
-            text = read_class_assignments(base, name) or None
+            text = read_class_assignments(member.cls, member.name) or None
         else:
-            text = self._describe_attribute(name, member)
+            text = self._describe_attribute(member.name, unwrap_attribute(attribute))
         lines = []
         if text is not None:
-            lines.append(f"{class_name(base)}.{name}: {text}")
-        for line in self._describe_other_functions(name, attribute):
-            lines.append(f"{class_name(base)}.{line}")
-        further_names = self._list_members(member)
-        for function in list_other_functions(attribute).values():
-            further_names += self._list_members(function)
-        if is_instance(attribute, staticmethod):  # it gets no object
-            return lines, [_ObjectUse(None, use.cls, name) for name in further_names if name != _WHOLE_OBJECT]
-        return lines, [_ObjectUse(use.owner, use.cls, name) for name in further_names]
-
-    def _list_members(self, method: object) -> list[_Name]:
-        """Return the dotted names that a method takes from its object, also inside the wrappers of its decorators."""
-        members: list[_Name] = []
-        seen: list[FunctionType] = []
-        pending = [method]
-        while pending:
-            value = pending.pop(0)
-            function = python_function(value)
-            if function is None or function in seen:
-                continue
-            seen.append(function)
-            pending += closure_cells(function).values()
-            pending.append(vars(function).get("__wrapped__"))
-            if not self._is_from_library(function) and not self.libraries.has_file(function.__code__.co_filename):
-                text = read_function(function, find_kept_source(list_layers(value)))
-                members += text.members
-                if text.uses_whole_object:
-                    members.append(_WHOLE_OBJECT)
-                self.used_values.add_function(value, function, names=())
-        return members
-
-    def _is_object_of_user(self, value: object) -> bool:
-        """Whether a value is an object of a class of the user, and no code."""
-        return not is_code(value) and not self.libraries.has_object(value)
-
-    def _is_callable_object(self, value: object) -> bool:
-        """Whether a value is an object of a class of the user that has a ``__call__``."""
-        return self._is_function_of_user(find_in_class(type(value), "__call__"))
+            lines.append(f"{class_name(member.cls)}.{member.name}: {text}")
+        for line in self._describe_other_functions(member.name, attribute):
+            lines.append(f"{class_name(member.cls)}.{line}")
+        return lines
 
     # Classes.
 
@@ -563,7 +420,7 @@ class CodeDigests:
             if name in members or (class_text and self._ignored.has_attribute(cls, name)):
                 continue
             text = self._describe_attribute(name, unwrap_attribute(value))
-            if text is None and self._is_object_of_user(value) and find_owner(type(value), "__get__") is None:
+            if text is None and is_object_of_user(value, self.libraries) and find_owner(type(value), "__get__") is None:
                 text = self.describe_code_in(value)
             if text is not None:
                 yield f"{name}: {text}"
@@ -580,7 +437,7 @@ class CodeDigests:
         """Yield a line for each default of a dataclass or named tuple that is not an attribute of the class."""
         for name, field in sorted(class_attributes(cls).get("__dataclass_fields__", {}).items()):
             factory = python_function(field.default_factory)
-            if factory is not None and not self._is_from_library(factory):
+            if factory is not None and not is_from_library(factory, self.libraries):
                 yield f"factory {name}: {self._describe_attribute(name, factory)}"
         # namedtuple() keeps the defaults only here. The text of a typing.NamedTuple may lack their values.
         for name, value in sorted(class_attributes(cls).get("_field_defaults", {}).items()):
@@ -657,7 +514,7 @@ class CodeDigests:
         text = self.describe_constant(value)
         if text is not None:
             return self._add_class(text, value)
-        if self._is_from_library(value):
+        if is_from_library(value, self.libraries):
             return find_library_text(value, path, self.libraries)
         return None
 
@@ -718,7 +575,7 @@ class CodeDigests:
         if is_instance(owner, ModuleType) or self.libraries.has_code(cls):
             return None
         function = read_stored(method, "__func__", method)
-        if python_function(function) is None or self._is_from_library(function):
+        if python_function(function) is None or is_from_library(function, self.libraries):
             # A library's method, such as apply() of torch.autograd.Function, may call any method of the user's class.
             return f"{read_attribute(method, '__name__')} of {self.digest_class(cls)}"
         if is_instance(owner, type):
@@ -737,17 +594,17 @@ class CodeDigests:
             return name
         texts = []
         for inner in closure_cells(function).values():
-            if self._is_function_of_user(inner):
+            if is_function_of_user(inner, self.libraries):
                 texts.append(self.digest_function(inner))
             elif is_instance(inner, ContextDecorator):
                 texts.append(self._describe_context(inner))
-        if not texts and self._is_function_of_user(wrapped):
+        if not texts and is_function_of_user(wrapped, self.libraries):
             texts.append(self.digest_function(wrapped))
         registry = vars(function).get("registry")  # functools.singledispatch: class -> implementation
         if is_instance(registry, MappingProxyType):
             self.used_values.add_other()
             for cls in sorted(registry, key=find_public_name):
-                if self._is_function_of_user(registry[cls]):
+                if is_function_of_user(registry[cls], self.libraries):
                     texts.append(self.digest_function(registry[cls]))
         if not texts:
             return name
@@ -767,12 +624,12 @@ class CodeDigests:
 
         Such an object may be a decorator whose function a digest finds under no usual name.
         """
-        if not self._is_callable_object(value):
+        if not is_callable_object(value, self.libraries):
             return None
         texts = [f"object of {self._describe_unnamed_class(type(value))}", *self.describe_stored_code(value)]
         if id(value) not in self._open_callables:
             self._open_callables.add(id(value))
-            texts += self._describe_uses(self._list_stored_objects(value))
+            texts += self._describe_uses(self._reached_objects.list_stored_objects(value))
             self._open_callables.discard(id(value))
         return ", ".join(texts)
 
@@ -797,7 +654,7 @@ class CodeDigests:
         """Return the text of the user's code in a value that an object stores; None if there is none."""
         if is_instance(value, type):
             return self._describe_unnamed_class(value)
-        if is_instance(value, MethodType) or self._is_function_of_user(value):
+        if is_instance(value, MethodType) or is_function_of_user(value, self.libraries):
             return self._describe(value, name)
         items = _list_parts(value)
         if not items:
@@ -806,15 +663,6 @@ class CodeDigests:
         if not any(texts):
             return None
         return f"({', '.join(text or '...' for text in texts)})"
-
-    def _is_function_of_user(self, value: object) -> bool:
-        return python_function(value) is not None and not self._is_from_library(value)
-
-    def _is_from_library(self, value: object) -> bool:
-        code = python_function(value) or value
-        if is_instance(code, (FunctionType, type)):
-            return self.libraries.has_code(code)
-        return is_instance(value, LibraryName) or is_library_callable(value)
 
     def _describe_with_gaps(self, value: object) -> str | None:
         """Return the text of a tuple with ``...`` for items that may change; None if all may, or it is no tuple."""
@@ -926,7 +774,7 @@ def list_passes(carried: bool, root: FunctionType | type | None) -> Iterator[Cod
         ignored = digests.assigned
 
 
-def _list_names_below(path: str, names: Iterable[_Name]) -> list[_Name]:
+def _list_names_below(path: str, names: Iterable[DottedName]) -> list[DottedName]:
     """Return the dotted names that begin with a path, without the path: ``("launch",)`` for ``obj.launch`` and ``obj``.
 
     The result is empty in one case: the source of the function names the path nowhere.
@@ -942,13 +790,6 @@ def _list_parts(value: object) -> list[object]:
     if is_instance(value, tuple):
         return list_items(value)
     return []
-
-
-def _mangle(name: str, cls: type) -> str:
-    """Return the name under which a class has an attribute: Python mangles a private name such as ``__launch``."""
-    if not name.startswith("__") or name.endswith("__"):
-        return name
-    return f"_{class_name(cls).rpartition('.')[2].lstrip('_')}{name}"
 
 
 def _name_of_function(value: object) -> str:

@@ -359,6 +359,29 @@ def is_library_callable(value: object) -> bool:
     return read_attribute(value, "__origin__") is None
 
 
+def is_from_library(value: object, libraries: Libraries) -> bool:
+    """Whether a value is a function or class of a library."""
+    code = python_function(value) or value
+    if is_instance(code, (FunctionType, type)):
+        return libraries.has_code(code)
+    return is_instance(value, LibraryName) or is_library_callable(value)
+
+
+def is_function_of_user(value: object, libraries: Libraries) -> bool:
+    """Whether a value is a Python function of the user, or a decorated function."""
+    return python_function(value) is not None and not is_from_library(value, libraries)
+
+
+def is_callable_object(value: object, libraries: Libraries) -> bool:
+    """Whether a value is an object of a class that has a ``__call__`` of the user."""
+    return is_function_of_user(find_in_class(type(value), "__call__"), libraries)
+
+
+def is_object_of_user(value: object, libraries: Libraries) -> bool:
+    """Whether a value is an object of a class of the user, and is no function, class or module itself."""
+    return not is_code(value) and not libraries.has_object(value)
+
+
 def find_path(value: object, names: Iterable[tuple[str, ...]]) -> str:
     """Return the first dotted name that ends in the name of a function or class; empty if none does.
 

@@ -149,7 +149,7 @@ def combine_sources(sources: Sequence[DigestedSource]) -> DigestedSource:
     return DigestedSource(digest("\n".join(source.digest for source in sources)), parts, frozenset(libraries))
 
 
-def read_method_source(method: object, cls: type, owner: object = None) -> DigestedSource:
+def read_method_source(method: object, cls: type, owner: object) -> DigestedSource:
     """Return the source of a method, without values in closures and defaults.
 
     :param cls: the class of the object that the method is called with.
