@@ -248,6 +248,36 @@ def test_an_edit_of_what_a_lambda_calls_makes_its_choices_stale(serial_suite: Su
     assert serial_suite.load("--autotune-max-misses=0").ret == 1
 
 
+IN_CLASS = """
+from times import HOW, SPACE
+
+class TestGemm:
+    def setup_method(self):
+        self.scale = 1
+
+    def kernel(self, config):
+        return config["BLOCK"] * self.scale
+
+    def test_gemm(self, autotune_cache):
+        autotune_cache.tune("lib.gemm", space=SPACE, run=lambda c: self.kernel(c), measuring=HOW, device="cpu")
+
+    def test_other(self):
+        assert self.scale == 1
+"""
+
+
+def test_an_edit_of_a_method_that_a_lambda_calls_is_stale(serial_suite: Suite) -> None:
+    """An edit of another test of the same class changes nothing."""
+    a_suite(serial_suite, IN_CLASS).dump()
+    edited = IN_CLASS.replace("self.scale == 1", "self.scale > 0")
+    a_suite(serial_suite, edited)
+    assert serial_suite.load("--autotune-max-misses=0").ret == 0
+
+    a_suite(serial_suite, edited.replace('["BLOCK"] * self', '["BLOCK"] // self'))
+    row, *_ = serial_suite.load_stale()
+    assert row["reason"] == "source changed (TestGemm.kernel)"
+
+
 def test_tunings_of_a_conftest_before_the_run_are_untracked(serial_suite: Suite, section: Any) -> None:
     a_suite(
         serial_suite,
