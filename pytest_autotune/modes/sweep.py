@@ -203,7 +203,8 @@ def _list_rows(result: RunResult, entries: Sequence[Entry]) -> list[SweepRow]:
 
     :param entries: the entries of the candidates that problems ran with.
     """
-    order = {row.problem: position for position, row in enumerate(result.rows)}
+    position_by_problem = {row.problem: position for position, row in enumerate(result.rows)}
+    # A candidate that several processes could not use is one row.
     rows = set()
     for entry in entries:
         for candidate in entry.candidates:
@@ -213,9 +214,17 @@ def _list_rows(result: RunResult, entries: Sequence[Entry]) -> list[SweepRow]:
         if event.kind != FAILED_WITH or event.entry is None or event.entry.choice is None:
             # A failed test that ran with the tuner's own choice did not run with a candidate of the sweep.
             continue
-        if event.entry.problem in order:
+        if event.entry.problem in position_by_problem:
             rows.add(SweepRow(event.entry.problem, event.entry.choice, event.test))
-    return sorted(rows, key=lambda row: (not row.failed_test, order[row.problem], str(row.candidate), row.failed_test))
+    return sorted(
+        rows,
+        key=lambda row: (
+            not row.failed_test,
+            position_by_problem[row.problem],
+            str(row.candidate),
+            row.failed_test,
+        ),
+    )
 
 
 @dataclass(frozen=True)

@@ -206,8 +206,8 @@ class Options:
         arguments = [f"--autotune-load={cache.typed}" for cache in self.load if cache.is_flag_value]
         if self.dump is None or self.dump.is_same_as(self.load[-1]):
             return shlex.join([*arguments, "--autotune-update"])
-        # An update would write the last loaded cache, but this run writes another path: the same options again, which
-        # must not keep the run from tuning.
+        # This run writes another path, and an update would write the last loaded cache. The arguments are therefore
+        # those of this run, without the options that keep a run from tuning.
         if self.dump.is_flag_value:
             arguments.append(f"--autotune-dump={self.dump.typed}")
         if self.on_miss != "tune":

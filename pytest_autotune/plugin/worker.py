@@ -254,11 +254,11 @@ class TestProcess:
             return []
         reasons = []
         for library in sorted({library_of(tuner) for tuner in index.list_tuners()}):
-            tuner = TUNERS.get(library)
-            if tuner is None:
+            built_in_tuner = TUNERS.get(library)
+            if built_in_tuner is None:
                 # A tuner of another package: only its adapter knows the package of the library.
                 continue
-            package = tuner.module.partition(".")[0]
+            package = built_in_tuner.module.partition(".")[0]
             if not _is_installed(package):
                 reasons.append(f"{package} is not installed")
         has_gpu_entries = any(entry.problem.device.is_gpu for entry in index)
@@ -310,15 +310,14 @@ class TestProcess:
         test_function = getattr(item, "obj", None)
         if getattr(test_function, "is_hypothesis_test", False):
             self._hypothesis_tests.add(item.nodeid)
-        is_enabled = _is_enabled(item)
-        if not is_enabled:
-            self._disabled_tests.add(item.nodeid)
         try:
             with ExitStack() as self._test_exits:
                 self._is_test_isolated = False
                 if item.get_closest_marker(MARKER) is not None:
                     self._isolate()
-                self.session.is_paused = not is_enabled
+                if not _is_enabled(item):
+                    self._disabled_tests.add(item.nodeid)
+                    self.session.is_paused = True
                 return (yield)
         finally:
             self.session.current_test = ""
