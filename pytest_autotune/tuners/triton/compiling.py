@@ -57,6 +57,7 @@ class _CandidatePool(CompilePool):
         return super().submit(_do_job, job)
 
     def _compile_in_calling_thread(self, job: Callable[[], object]) -> Future[Any]:
+        """Compile the candidate now, and return a future that is done."""
         future: Future[Any] = Future()
         try:
             future.set_result(_do_job(job))
@@ -75,6 +76,7 @@ class _HelpersPool(_CandidatePool):
         super().__init__(workers, leave_to_others)
 
     def _compile_in_calling_thread(self, job: Callable[[], object]) -> Future[Any]:
+        """Leave the candidate to the other worker, because the calling thread here is not the launching thread."""
         future: Future[Any] = Future()
         future.set_exception(CompiledElsewhere())
         return future

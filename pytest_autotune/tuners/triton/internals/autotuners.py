@@ -61,7 +61,7 @@ def was_tuned(autotuner: Any, autotuner_class: Any) -> bool:
 
 
 def list_live_objects(*classes: Any) -> list[Any]:
-    """Return all objects of this process whose class is in the list, or is derived from a class in the list.
+    """Return all objects of this process that are of one of the classes, or of a class derived from them.
 
     Each object refers to its class, so the garbage collector finds the objects as referrers of the classes. Two simpler
     ways have a side effect:
@@ -210,7 +210,7 @@ class CopiesForPruning:
 
         If the pruner changed a copy, the list holds the copy. A pruner may also add candidates of its own.
         """
-        #: The autotuner's own candidate for each copy that the pruner did not change, by the ``id`` of the copy.
+        # The autotuner's own candidate for each copy that the pruner did not change, by the id of the copy.
         originals = {}
         for copy, config in zip(self._copies, self._configs, strict=True):
             if vars(copy) == vars(config):
