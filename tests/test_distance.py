@@ -17,7 +17,7 @@ import pytest
 
 import pytest_autotune
 from pytest_autotune.cache import stores
-from pytest_autotune.cache.distance import distance, launch_key
+from pytest_autotune.cache.distance import distance, launch_key, split_words
 from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Scalar, Value, Versions
 from pytest_autotune.production import shipped
@@ -157,11 +157,13 @@ def test_a_tuple_of_a_choice_is_read_back(text: str, value: object) -> None:
     assert launch_key([Value("block", text, "json.tuple")]) == {"block": value}
 
 
-def test_the_picker_has_a_copy_of_the_function() -> None:
-    source = inspect.getsource(distance)
+def test_the_picker_has_a_copy_of_the_functions() -> None:
+    exported = build_module(Cache((entry(1, 2, 3),)), "", [], [], {}).text
 
-    assert source in PICKER.read_text()
-    assert source in build_module(Cache((entry(1, 2, 3),)), "", [], [], {}).text
+    for function in (distance, split_words):
+        source = inspect.getsource(function)
+        assert source in PICKER.read_text()
+        assert source in exported
 
 
 @pytest.mark.parametrize(

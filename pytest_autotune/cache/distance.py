@@ -1,7 +1,8 @@
 """Computes the distance between two keys, and turns keys into the values that a launch shows.
 
-Exported modules contain a copy of :func:`distance`, so the function uses nothing but the standard library. Two modules
-search the nearest entry with it: :mod:`pytest_autotune.run.nearest` in a run, ``production/picker.py`` in production.
+Exported modules contain a copy of :func:`distance` and :func:`split_words`, so these use nothing but the standard
+library. Two modules search the nearest entry with them: :mod:`pytest_autotune.run.nearest` in a run, and
+``production/picker.py`` in production.
 """
 
 from __future__ import annotations
@@ -39,24 +40,35 @@ def distance(wanted: Mapping[str, Any], has: Mapping[str, Any]) -> tuple[int, fl
     for name in wanted.keys() & has.keys():
         if wanted[name] == has[name]:
             continue
+        # The two values of this part, or the pairs of their words.
         pairs: Any = [(wanted[name], has[name])]
         if isinstance(wanted[name], (str, tuple)) and isinstance(has[name], (str, tuple)):
-            wanted_words = re.findall(r"\w+", str(wanted[name]))
-            words = re.findall(r"\w+", str(has[name]))
             # None stands for each word that the shorter text lacks.
-            pairs = zip_longest(wanted_words, words)
-        for a, b in pairs:
-            if isinstance(a, str) and isinstance(b, str) and a.isdecimal() and b.isdecimal():
-                a, b = float(a), float(b)
-            if a == b:
+            pairs = zip_longest(split_words(wanted[name]), split_words(has[name]))
+        for wanted_value, value in pairs:
+            if wanted_value == value:
                 continue
-            # A bool is no number, and NaN, which does not equal itself, is none either.
-            if {type(a), type(b)} <= {int, float} and a == a and b == b:
-                doublings.append(abs(math.log2(max(a, 0.5)) - math.log2(max(b, 0.5))))
+            # Types are compared, because a bool is an instance of int.
+            are_numbers = {type(wanted_value), type(value)} <= {int, float}
+            # NaN does not equal itself.
+            has_nan = wanted_value != wanted_value or value != value
+            if are_numbers and not has_nan:
+                doublings.append(abs(math.log2(max(wanted_value, 0.5)) - math.log2(max(value, 0.5))))
             else:
                 differing_parts += 1
     # Sets have another order in each process. Without sorting, that order could change the last digit of the sum.
     return differing_parts, math.hypot(*sorted(doublings))
+
+
+def split_words(value: Any) -> list[Any]:
+    """Return the words of a text or tuple. Words of digits become numbers: ``f32[2, 8]`` gives ``"f32"``, 2.0, 8.0."""
+    words: list[Any] = []
+    for word in re.findall(r"\w+", str(value)):
+        if word.isdecimal():
+            words.append(float(word))
+        else:
+            words.append(word)
+    return words
 
 
 def launch_value(value: Value) -> LaunchValue:

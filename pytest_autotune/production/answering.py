@@ -23,6 +23,7 @@ from pytest_autotune.tuners.source.functions import python_function, qualified_n
 if TYPE_CHECKING:
     from pytest_autotune.tuners.triton.identity import Call
 
+#: The attribute of Triton's autotuner that is its benchmark.
 _BENCH = "do_bench"
 
 
@@ -38,9 +39,7 @@ def hook_triton(module: ModuleType) -> None:
     """
     autotuner_class: Any = module.Autotuner
     original: Any = vars(autotuner_class).get("prune_configs")
-    # Python takes an autotuner's own attribute before a cached property, so the attribute replaces the benchmark.
-    has_cached_bench = isinstance(vars(autotuner_class).get(_BENCH), cached_property)
-    if original is None or list(inspect.signature(original).parameters) != ["self", "kwargs"] or not has_cached_bench:
+    if original is None or not _has_expected_attributes(autotuner_class):
         warnings.warn("pytest_autotune.use(): this Triton's Autotuner is not known, so it tunes", stacklevel=2)
         return
 
@@ -54,10 +53,18 @@ def hook_triton(module: ModuleType) -> None:
         choice = _choose_config(self, kwargs, configs)
         if choice is None:
             return configs
+        # Python takes an autotuner's own attribute before the cached property of its class.
         vars(self)[_BENCH] = _time_nothing
         return [choice]
 
     autotuner_class.prune_configs = prune_configs
+
+
+def _has_expected_attributes(autotuner_class: Any) -> bool:
+    """Whether the class has a method ``prune_configs(self, kwargs)`` and a cached property ``do_bench``."""
+    prune_configs: Any = vars(autotuner_class)["prune_configs"]
+    parameters = list(inspect.signature(prune_configs).parameters)
+    return parameters == ["self", "kwargs"] and isinstance(vars(autotuner_class).get(_BENCH), cached_property)
 
 
 def _time_nothing(kernel_call: object, quantiles: object = None) -> list[float]:
@@ -121,10 +128,12 @@ class TritonLaunch:
 
 
 def _encode_key_part(name: str, value: object) -> LaunchValue:
-    """Return a part of a key as exports have it, with the name in place of a function.
+    """Return the value of a part of a launch's key, in the form that exports and caches of production have.
 
-    Production does not compare a function's source: tests report when it has changed. No cache has a value without a
-    stable form. Its launch is a miss that names the value.
+    A function becomes its name. Production does not compare a function's source: tests report when it has changed.
+
+    A value without a stable form becomes the words that say so. No cache has such a value, so the launch is a miss, and
+    its warning names the value.
     """
     from pytest_autotune.tuners.triton.identity import encode_key_value
 
@@ -158,6 +167,8 @@ def can_compile(call: Call, config: Any) -> bool:
 
 def hook_function(module: ModuleType) -> None:
     """Let calls of ``tune()`` ask for a shipped choice first.
+
+    The tuner calls its attribute ``find_shipped`` before it tunes.
 
     :param module: :mod:`pytest_autotune.tuners.function.tuner`.
     """

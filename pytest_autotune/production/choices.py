@@ -18,8 +18,9 @@ from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Value
 PICKER = Path(__file__).with_name("picker.py")
 #: A device as pickers know it: name, architecture, multiprocessors.
 DeviceIdentity: TypeAlias = "tuple[str, str, int]"
-#: The beginnings of the names of key parts that a launch does not show: values that a kernel took from its factory.
-_CELLS = ("closure.", "heuristics.")
+#: The beginnings of the names of key parts that a launch does not show: values that a kernel took from its factory, the
+#: function that made it.
+_FACTORY_VALUES = ("closure.", "heuristics.")
 
 
 @dataclass(frozen=True)
@@ -37,8 +38,26 @@ class SelectedChoices:
 def select_choices(entries: Iterable[Entry]) -> SelectedChoices:
     """Select an entry for each problem that has a single choice.
 
-    A problem has several choices if kernels with different code share a name, or if pruning left different candidates.
-    If some entries chose among all candidates, the entries that chose among a part of them do not count.
+    A problem has several choices if kernels with different code share a name, or if a kernel's pruning left different
+    candidates. If some entries chose among all candidates, the entries that chose among a part of them do not count.
+    """
+    selected: list[Entry] = []
+    ambiguous: list[Entry] = []
+    for same_problem in _group_by_launched_problem(entries):
+        unpruned = [entry for entry in same_problem if not entry.fingerprint.is_pruned]
+        rivals = unpruned or same_problem
+        configurations = {_configuration(entry.choice) for entry in rivals}
+        if len(configurations) == 1:
+            selected.append(rivals[0])
+        else:
+            ambiguous.append(rivals[0])
+    return SelectedChoices(selected, ambiguous)
+
+
+def _group_by_launched_problem(entries: Iterable[Entry]) -> Iterable[list[Entry]]:
+    """Return the entries with a choice, a list for each problem that a launch can tell apart from other problems.
+
+    A launch shows less than an entry. For example, it does not show the digest of a function's source.
     """
     entries_by_problem: dict[object, list[Entry]] = {}
     for entry in entries:
@@ -48,17 +67,7 @@ def select_choices(entries: Iterable[Entry]) -> SelectedChoices:
         key = frozenset(launch_key(problem.key).items())
         launched_problem = (problem.tuner, problem.kernel, problem.device, key)
         entries_by_problem.setdefault(launched_problem, []).append(entry)
-    selected: list[Entry] = []
-    ambiguous: list[Entry] = []
-    for same_entries in entries_by_problem.values():
-        unpruned_entries = [entry for entry in same_entries if not entry.fingerprint.is_pruned]
-        best_entries = unpruned_entries or same_entries
-        configurations = {_configuration(entry.choice) for entry in best_entries}
-        if len(configurations) == 1:
-            selected.append(best_entries[0])
-        else:
-            ambiguous.append(best_entries[0])
-    return SelectedChoices(selected, ambiguous)
+    return entries_by_problem.values()
 
 
 def _has_nan(values: Iterable[Value]) -> bool:
@@ -82,12 +91,13 @@ def resolve_aliases(devices: Iterable[Device], aliases: Mapping[str, str]) -> di
     :param devices: the devices that have choices.
     :param aliases: name of a device -> name of the device whose choices it takes. Both have the same architecture.
     """
-    identities = sorted(map(device_identity, devices))
+    tuned_devices = sorted(map(device_identity, devices))
     resolved = {}
     for name, tuned_name in sorted(aliases.items()):
-        for identity in identities:
-            if identity[0] == tuned_name:
-                resolved[name, identity[1]] = identity
+        for tuned_device in tuned_devices:
+            device_name, arch, _ = tuned_device
+            if device_name == tuned_name:
+                resolved[name, arch] = tuned_device
     return resolved
 
 
@@ -149,8 +159,9 @@ class ExportableEntries:
     def select(cls, cache: Cache, kernels: Sequence[str], devices: Sequence[str]) -> ExportableEntries:
         """Select the entries of some kernels and devices.
 
-        A kernel that a factory makes is left out of ``plain``. The method looks for such kernels in the whole cache,
-        because only an entry that is not selected may show that a factory makes the kernel.
+        A kernel that a function of the user makes, a factory, is left out of ``plain``: a launch does not show the
+        values that it took from its factory. The method looks for such kernels in the whole cache, because only an
+        entry that is not selected may show that a factory makes the kernel.
 
         :param kernels: globs; all kernels if there are none.
         :param devices: globs; all devices if there are none.
@@ -186,6 +197,6 @@ def _list_factory_kernels(entries: Iterable[Entry]) -> set[str]:
     """Return the kernels whose keys have values of their factory. A launch does not show these values."""
     kernels = set()
     for entry in entries:
-        if any(value.name.startswith(_CELLS) for value in entry.problem.key):
+        if any(value.name.startswith(_FACTORY_VALUES) for value in entry.problem.key):
             kernels.add(entry.problem.kernel)
     return kernels

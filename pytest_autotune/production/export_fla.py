@@ -49,7 +49,8 @@ class FlaExport:
 class KernelFile:
     """The choices of one kernel on one type of GPU.
 
-    :param entries: the choices by the digest of their keys. A key with several spellings has several digests.
+    :param entries: the entries of the file by the digest of their keys. A key with several spellings has several
+        digests.
     :param contested: digests of keys for which several kernels of this name have different choices.
     :param versions: the versions of Triton that the choices were tuned with.
     """
@@ -60,19 +61,20 @@ class KernelFile:
     versions: set[str] = field(default_factory=set)
 
     def add(self, entry: Entry, keys: Sequence[list[LaunchValue]]) -> None:
-        """Add an entry.
+        """Add an entry that has a choice.
 
-        :param keys: the spellings of its key.
+        :param keys: the spellings of its key, see :func:`_list_key_spellings`.
         """
         assert entry.choice is not None
         self.versions.add(find_triton_version(entry))
         for key in keys:
             fla_entry: dict[str, Any] = {"autotune_key": key, "config": _build_config(entry)}
             if entry.choice.time_us is not None:
+                # FLA's times are in milliseconds.
                 fla_entry["best_timing"] = entry.choice.time_us / 1000
             key_digest = _compute_key_digest(key)
-            known_entry = self.entries.setdefault(key_digest, fla_entry)
-            if known_entry["config"] != fla_entry["config"]:
+            first_entry = self.entries.setdefault(key_digest, fla_entry)
+            if first_entry["config"] != fla_entry["config"]:
                 self.contested.add(key_digest)
 
     def encode(self) -> str:
@@ -101,22 +103,25 @@ def build_fla_files(cache: Cache, kernels: Sequence[str], devices: Sequence[str]
     files: dict[str, KernelFile] = {}
     written_count = 0
     for entry in choices.entries:
-        if _add_to_file(files, entry):
+        if _try_to_add(files, entry):
             written_count += 1
     if not files:
         raise CacheError("--to=fla", "no choice of a Triton kernel to write", "is it the right cache, or glob?")
     parts = [f"{describe_count(written_count, 'choice')} in {describe_count(len(files), 'file')}"]
-    odd_count = exportable.triton_count - len(exportable.plain) + len(choices.entries) - written_count
-    if odd_count:
-        parts.append(f"{describe_count(odd_count, 'entry')} left out, whose values the files cannot hold")
+    # No export can hold the first, and FLA's files cannot hold the second.
+    unexportable_count = exportable.triton_count - len(exportable.plain)
+    unwritten_count = len(choices.entries) - written_count
+    omitted_count = unexportable_count + unwritten_count
+    if omitted_count:
+        parts.append(f"{describe_count(omitted_count, 'entry')} left out, whose values the files cannot hold")
     contested_count = len(choices.ambiguous) + sum(len(file.contested) for file in files.values())
     if contested_count:
         parts.append(f"{describe_count(contested_count, 'key')} left out, with several choices each")
     return FlaExport({path: files[path].encode() for path in sorted(files)}, "; ".join(parts))
 
 
-def _add_to_file(files: dict[str, KernelFile], entry: Entry) -> bool:
-    """Add an entry to the file of its kernel and device; return whether a file can hold the entry.
+def _try_to_add(files: dict[str, KernelFile], entry: Entry) -> bool:
+    """Add an entry to the file of its kernel and device, if a file can hold the entry. Return whether it was added.
 
     :param files: path below the folder -> the file.
     """
@@ -151,6 +156,7 @@ def _list_key_spellings(entry: Entry) -> list[list[LaunchValue]]:
     ``True`` and 1. To Triton both are equal, so a launch of the entry's problem may have either. For example, the key
     ``CAUSAL=1, a.dtype=fp16`` gives ``[1, "torch.float16"]`` and ``[True, "torch.float16"]``.
     """
+    #: The spellings of each part of the key: [[1, True], ["torch.float16"]] in the example.
     spellings: list[list[LaunchValue]] = []
     for value in entry.problem.key:
         launched_value = launch_value(value)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from operator import attrgetter
@@ -100,6 +100,19 @@ def _list_data_lines(
 ) -> Iterator[str]:
     """Yield the lines of the module's data: ``COMMAND``, ``ALIASES``, ``KEYS`` and ``CHOICES``.
 
+    The last two are like this::
+
+        KEYS: Any = {  # the arguments that keys name, beside dtypes
+            "lib.ops.matmul": ["M"],
+        }
+        CHOICES: Any = {
+            "lib.ops.matmul": {
+                ("NVIDIA H200", "sm_90", 132, "3.6"): [  # triton 3.6.0, torch 2.11.0
+                    ({"M": 64, "a.dtype": "float16"}, {"BLOCK": 32, "num_warps": 4}),  # 7.68 us
+                ],
+            },
+        }
+
     :param entries: the entries to export.
     :param all_entries: also the entries that are not exported. The names in their keys show which arguments tell
         problems apart.
@@ -129,9 +142,12 @@ def _list_data_lines(
 
 
 def _list_argument_names(kernel: str, entries: Sequence[Entry]) -> list[str]:
-    """Return the arguments of a kernel that select a problem by their value, by the keys of all entries.
+    """Return the arguments of a kernel that select a problem by their value. The keys of the entries show them.
 
-    The parts with a dot are dtypes and items inside arguments, which the picker finds without their names.
+    Parts of keys with a dot in their names are left out. They are dtypes and items inside arguments, such as
+    ``a.dtype``, which the picker finds without their names.
+
+    :param entries: the entries of all kernels.
     """
     names = set()
     for entry in entries:
@@ -144,14 +160,10 @@ def _list_argument_names(kernel: str, entries: Sequence[Entry]) -> list[str]:
 
 
 def _list_device_lines(device: Device, entries: Sequence[Entry]) -> Iterator[str]:
-    """Yield the lines with a kernel's choices for one device, each as ``({"M": 64}, {"BLOCK": 32}),  # 7.68 us``."""
-    versions = list_triton_versions(entries)
-    # The picker compares with str.startswith(), which takes a text or a tuple. The text "" matches any version.
-    triton: str | tuple[str, ...] = "".join(versions)
-    if len(versions) > 1:
-        triton = tuple(versions)
-    libraries = sorted({str(entry.versions) for entry in entries})
-    yield f"        {_format_literal((*device_identity(device), triton))}: [  # {to_one_line('; '.join(libraries))}"
+    """Yield the lines with a kernel's choices for one device: a line with the device, then a line for each choice."""
+    tuned_on = (*device_identity(device), _select_version_prefix(entries))
+    versions = sorted({str(entry.versions) for entry in entries})
+    yield f"        {_format_literal(tuned_on)}: [  # {to_one_line('; '.join(versions))}"
     for entry in entries:
         assert entry.choice is not None
         key, params = launch_key(entry.problem.key), launch_key(entry.choice.params)
@@ -160,6 +172,20 @@ def _list_device_lines(device: Device, entries: Sequence[Entry]) -> Iterator[str
             line += f"  # {describe_duration(entry.choice.time_us)}"
         yield line
     yield "        ],"
+
+
+def _select_version_prefix(entries: Iterable[Entry]) -> str | tuple[str, ...]:
+    """Return the minor versions of Triton that some entries were tuned with, as the picker compares them.
+
+    The picker uses ``str.startswith()``, which takes a text or a tuple of several. If no version is known, the text is
+    empty, and fits any version.
+    """
+    minor_versions = list_triton_versions(entries)
+    if not minor_versions:
+        return ""
+    if len(minor_versions) == 1:
+        return minor_versions[0]
+    return tuple(minor_versions)
 
 
 def _format_literal(value: object) -> str:

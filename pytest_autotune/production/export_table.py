@@ -163,12 +163,14 @@ def build_tables(cache: Cache, layout: TableLayout, kernels: Sequence[str], devi
         raise CacheError(str(problem), "has several choices", "name the kernel or device (--kernel, --device)")
     tables: dict[str, Table] = {}
     for entry in choices.entries:
-        table_row = TableRow.build(entry, layout)
-        table = tables.setdefault(table_row.path, Table())
-        row_values = table.rows.setdefault(table_row.number, table_row.values)
-        if row_values != table_row.values:
-            # An earlier entry has filled the row, for example because --file= names a part of the key only.
-            place = f"{layout.row}={table_row.number} in {table_row.path}"
+        row = TableRow.build(entry, layout)
+        table = tables.setdefault(row.path, Table())
+        earlier_values = table.rows.get(row.number)
+        if earlier_values is None:
+            table.rows[row.number] = row.values
+        elif earlier_values != row.values:
+            # Two problems have the same row, for example because --file= names a part of the key only.
+            place = f"{layout.row}={row.number} in {row.path}"
             event = f"two choices for {place}, such as that of {entry.problem}"
             remedy = "name in --file= what tells them apart, or one kernel with --kernel="
             raise CacheError("--to=table", event, remedy)
@@ -202,7 +204,7 @@ class TableRow:
 
     @classmethod
     def build(cls, entry: Entry, layout: TableLayout) -> TableRow:
-        """Return the row of an entry.
+        """Return the row of an entry that has a choice.
 
         :raises CacheError: if the entry does not fit the layout.
         """
@@ -238,7 +240,7 @@ def _list_row_values(entry: Entry, layout: TableLayout) -> dict[str, LaunchValue
 
 
 def _build_path(entry: Entry, layout: TableLayout, key: Mapping[str, LaunchValue]) -> str:
-    """Return the path of an entry's file.
+    """Return the path of an entry's file, below the folder: ``E=8,N=64,device_name=NVIDIA_H200.json``.
 
     :param key: the entry's key.
     :raises CacheError: if a value is missing, or would lead out of the folder.
@@ -253,7 +255,8 @@ def _build_path(entry: Entry, layout: TableLayout, key: Mapping[str, LaunchValue
         elif _has_values(layout, optional_part, values):
             path += _fill_part(entry, layout, optional_part, values)
     # A value may be empty. The path could then have an empty part, or be absolute.
-    if not {"", ".."}.isdisjoint(path.split("/")):
+    names = path.split("/")
+    if "" in names or ".." in names:
         event = f"its file would be {path!r}, with a part that names no file below --output"
         raise CacheError(str(entry.problem), event, "name in --file= what each of its parts has a value for")
     return path
@@ -269,17 +272,19 @@ def _has_values(layout: TableLayout, part: str, values: Mapping[str, LaunchValue
 
 
 def _fill_part(entry: Entry, layout: TableLayout, part: str, values: Mapping[str, LaunchValue]) -> str:
-    """Return a part of the path with values in place of the names: ``E=8,N=`` for ``E={E},N=``.
+    """Return a part of the path with values in place of the names: ``E=8,N=64`` for ``E={E},N={N}``.
 
     :raises CacheError: if a name has no value, or the value cannot be part of a file's name.
     """
     texts = []
-    # re.split() with a group in the pattern gives fixed text and names in turns: ["E=", "E", ",N="].
+    # re.split() with a group in the pattern gives fixed text and names in turns. "E={E},N={N}" gives "E=", "E", ",N=",
+    # "N" and "", so each second text is a name.
     for position, text in enumerate(_NAME.split(part)):
         is_name = position % 2 == 1
         if is_name:
-            text = _spell_value(entry, layout, text, values)
-        texts.append(text)
+            texts.append(_spell_value(entry, layout, text, values))
+        else:
+            texts.append(text)
     return "".join(texts)
 
 

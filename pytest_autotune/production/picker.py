@@ -5,6 +5,10 @@ The module needs nothing but Triton and torch. For a problem that it knows, it l
 ``do_bench=picked.do_bench``. For any other problem Triton tunes, as it would without this module. Triton's interpreter
 measures nothing that counts, so there the module leaves the first candidate.
 
+The data is at the end. CHOICES has, for each kernel and each GPU, the keys of the problems with their choices. A key
+has the arguments that select a problem, a choice the params of a candidate: ``({"M": 64}, {"BLOCK_M": 128})``. A GPU is
+a tuple of name, architecture, number of multiprocessors, and the version of the Triton that tuned.
+
 pytest-autotune wrote this module. Do not edit it: COMMAND writes it again.
 """
 
@@ -37,22 +41,24 @@ def pick(kernel: str, prune: Any = None, nearest: Any = (), other_devices: bool 
         choice of the nearest problem.
     :param other_devices: a GPU without choices may take those of a larger or smaller GPU of its architecture.
     """
-    # Each thread benchmarks the candidates of its own launch.
+    # Triton calls early_config_prune, and then do_bench for each candidate. The candidates of a launch stand here in
+    # between. Each thread has its own launch.
     launch = threading.local()
 
     def early_config_prune(configs: Any, named_args: Any, **kwargs: Any) -> Any:
-        launch.candidates = configs
+        candidates = configs
         if prune is not None:
-            launch.candidates = list(prune(configs, named_args, **kwargs))
-        if len(launch.candidates) > 1 and not is_in_test_run():
+            candidates = list(prune(configs, named_args, **kwargs))
+        if len(candidates) > 1 and not is_in_test_run():
             # Triton passes the grid beside the arguments. A grid may be a function, which would look like a key part.
             arguments = {**named_args, **kwargs, "grid": None}
-            launch.candidates = select_candidates(kernel, launch.candidates, arguments, nearest, other_devices)
-        return launch.candidates
+            candidates = select_candidates(kernel, candidates, arguments, nearest, other_devices)
+        launch.candidates = candidates
+        return candidates
 
     def do_bench(kernel_call: Any, quantiles: Any) -> Any:
         if len(launch.candidates) == 1:
-            # Triton expects three quantiles.
+            # Triton expects three quantiles. Their values do not matter, because there is nothing to choose.
             return [0.0] * 3
         benchmark = sys.modules["triton"].runtime.driver.active.get_benchmarker()
         return benchmark(kernel_call, quantiles=quantiles)
@@ -68,7 +74,13 @@ def is_in_test_run() -> bool:
 
 
 def select_candidates(kernel: str, candidates: Any, arguments: Any, nearest: Any, other_devices: bool) -> Any:
-    """Return the tuned candidate of a launch in a list. If there is none, return all candidates and warn once."""
+    """Return the tuned candidate of a launch in a list. If there is none, return all candidates and warn once.
+
+    :param candidates: the candidates that the kernel's own pruner left.
+    :param arguments: name -> value of all arguments of the launch.
+    :param nearest: see :func:`pick`.
+    :param other_devices: see :func:`pick`.
+    """
     try:
         known = find_choices(kernel, other_devices)
         if known is None:
@@ -76,6 +88,7 @@ def select_candidates(kernel: str, candidates: Any, arguments: Any, nearest: Any
         key = tuple(sorted(list_key_parts(arguments, known.argument_names)))
         tuned_key = find_nearest_key(known.choice_by_key, key, nearest)
         if tuned_key not in known.choice_by_key:
+            # No problem that is near has a choice.
             return select_without_choice(kernel, candidates, f"no choice is known for {dict(key)}", COVER)
         choice = known.choice_by_key[tuned_key]
         tuned = [candidate for candidate in candidates if candidate.all_kwargs() == choice]
@@ -130,12 +143,13 @@ def find_choices(kernel: str, other_devices: bool) -> Any:
     tuned_on = find_tuned_gpu(kernel, other_devices)
     if tuned_on is None:
         return None
-    *this_gpu, version = device()
-    *tuned_gpu, tuned_version = tuned_on
+    this_gpu = device()
+    is_same_gpu = tuned_on[:3] == this_gpu[:3]
+    # The version in the data is the beginning of a version, such as "3.4", or a tuple of several beginnings.
+    is_same_version = this_gpu[3].startswith(tuned_on[3])
     remark = ""
-    # The version of the data is the beginning of a version, such as "3.4", or a tuple of several beginnings.
-    if tuned_gpu != this_gpu or not version.startswith(tuned_version):
-        remark = f" on {tuned_on} and not on {(*this_gpu, version)}"
+    if not is_same_gpu or not is_same_version:
+        remark = f" on {tuned_on} and not on {this_gpu}"
     choice_by_key = {tuple(sorted(key.items())): choice for key, choice in CHOICES[kernel][tuned_on]}
     return KnownChoices(KEYS[kernel], choice_by_key, remark)
 
@@ -147,15 +161,14 @@ def find_tuned_gpu(kernel: str, other_devices: bool) -> Any:
     number of multiprocessors. That number must be equal unless ``other_devices`` is set.
     """
     name, arch, size, _ = device()
+    # The rank of each GPU whose choices may be taken; the lowest comes first.
     ranks = {}
     for tuned_on in CHOICES.get(kernel, ()):
         tuned_name, tuned_arch, tuned_size, _ = tuned_on
-        if tuned_arch != arch:
-            continue
-        if tuned_size != size and not other_devices:
-            continue
-        is_this_gpu = (tuned_name, tuned_size) == (name, size)
-        ranks[tuned_on] = (not is_this_gpu, abs(tuned_size - size))
+        has_allowed_size = tuned_size == size or other_devices
+        if tuned_arch == arch and has_allowed_size:
+            is_other_gpu = (tuned_name, tuned_size) != (name, size)
+            ranks[tuned_on] = (is_other_gpu, abs(tuned_size - size))
     return min(ranks, key=lambda tuned_on: ranks[tuned_on], default=None)
 
 
@@ -230,24 +243,35 @@ def distance(wanted: Mapping[str, Any], has: Mapping[str, Any]) -> tuple[int, fl
     for name in wanted.keys() & has.keys():
         if wanted[name] == has[name]:
             continue
+        # The two values of this part, or the pairs of their words.
         pairs: Any = [(wanted[name], has[name])]
         if isinstance(wanted[name], (str, tuple)) and isinstance(has[name], (str, tuple)):
-            wanted_words = re.findall(r"\w+", str(wanted[name]))
-            words = re.findall(r"\w+", str(has[name]))
             # None stands for each word that the shorter text lacks.
-            pairs = zip_longest(wanted_words, words)
-        for a, b in pairs:
-            if isinstance(a, str) and isinstance(b, str) and a.isdecimal() and b.isdecimal():
-                a, b = float(a), float(b)
-            if a == b:
+            pairs = zip_longest(split_words(wanted[name]), split_words(has[name]))
+        for wanted_value, value in pairs:
+            if wanted_value == value:
                 continue
-            # A bool is no number, and NaN, which does not equal itself, is none either.
-            if {type(a), type(b)} <= {int, float} and a == a and b == b:
-                doublings.append(abs(math.log2(max(a, 0.5)) - math.log2(max(b, 0.5))))
+            # Types are compared, because a bool is an instance of int.
+            are_numbers = {type(wanted_value), type(value)} <= {int, float}
+            # NaN does not equal itself.
+            has_nan = wanted_value != wanted_value or value != value
+            if are_numbers and not has_nan:
+                doublings.append(abs(math.log2(max(wanted_value, 0.5)) - math.log2(max(value, 0.5))))
             else:
                 differing_parts += 1
     # Sets have another order in each process. Without sorting, that order could change the last digit of the sum.
     return differing_parts, math.hypot(*sorted(doublings))
+
+
+def split_words(value: Any) -> list[Any]:
+    """Return the words of a text or tuple. Words of digits become numbers: ``f32[2, 8]`` gives ``"f32"``, 2.0, 8.0."""
+    words: list[Any] = []
+    for word in re.findall(r"\w+", str(value)):
+        if word.isdecimal():
+            words.append(float(word))
+        else:
+            words.append(word)
+    return words
 
 
 def device() -> Any:

@@ -34,12 +34,13 @@ ON_MISS = ("first", "nearest", "tune", "error")
 class ShippedAnswer:
     """The answer of a shipped cache to a launch.
 
-    :param candidate: the candidate to launch; None if the cache has no choice for the launch.
-    :param is_exact: the candidate was tuned for this problem on this device.
+    :param candidate: the candidate to launch; None if the tuner has to tune, or if ``used`` is ``"error"``.
+    :param used: ``"nearest"``, ``"first"``, ``"tune"`` or ``"error"``, see :class:`LaunchedProblem`; empty if the
+        candidate was tuned for this problem on this device.
     """
 
-    candidate: Any = None
-    is_exact: bool = False
+    candidate: Any
+    used: str = ""
 
 
 class Picker:
@@ -133,38 +134,39 @@ class ShippedCache:
         """
         problem = launch.problem
         try:
-            answer = self._find_answer(launch)
-            if answer.is_exact or self._data is None:
-                # Without a cache that can be read, the candidate is None. The user was warned of that before.
-                return answer.candidate
-            candidate, used = answer.candidate, "nearest"
-            if candidate is None:
-                candidate, used = self._find_first_candidate(launch)
+            answer = self._find_tuned_candidate(launch)
+            if self._data is None:
+                # The cache turned out to be damaged. The user was warned of that.
+                return None
+            if answer is None:
+                answer = self._find_first_candidate(launch)
         except Exception as error:
             # A defect of this package or of the cache must not stop the user's program.
             _warn(f"{self.package}: no choice for {problem}, so it is tuned: {error!r}")
             return None
-        miss = replace(problem, used=used)
+        if not answer.used:
+            return answer.candidate
+        miss = replace(problem, used=answer.used)
         reason = self._explain_miss(problem)
         self._warn_of_miss(miss, reason)
         self._report_miss(miss)
-        if used == "error":
+        if miss.used == "error":
             raise MissError(f"{self}: {reason} on {problem.device[0]}")
-        return candidate
+        return answer.candidate
 
     # The answers.
 
-    def _find_answer(self, launch: KernelLaunch) -> ShippedAnswer:
+    def _find_tuned_candidate(self, launch: KernelLaunch) -> ShippedAnswer | None:
         """Return the choice of the problem, or of the nearest problem if ``on_miss`` allows that.
 
-        The answer has no candidate if no choice is shipped, if the kernel no longer has the chosen candidate, or if the
-        choice of another problem or device does not run here.
+        :returns: None if no choice is shipped, if the kernel no longer has the chosen candidate, or if the choice of
+            another problem or device does not run here.
         """
         problem = launch.problem
         picker = self._find_picker(problem.tuner, problem.device)
         known = picker.find_choices(problem.kernel, self.other_devices)
         if known is None:
-            return ShippedAnswer()
+            return None
         #: The key of the problem whose choice is used.
         tuned_key = problem.sorted_key
         if self.on_miss == "nearest":
@@ -172,37 +174,35 @@ class ShippedCache:
             tuned_key = picker.find_nearest_key(known.choice_by_key, problem.sorted_key, nearest)
         entry = known.choice_by_key.get(tuned_key)
         if entry is None:
-            return ShippedAnswer()
+            return None
         candidate = launch.find_candidate(entry.choice)
         if candidate is None:
             # The kernel no longer has the chosen candidate.
-            return ShippedAnswer()
+            return None
         self._warn_of_other_version(problem, entry)
+        # The remark of the picker names the device of the choice if that is not the device of the launch.
+        is_same_device = not known.remark
         is_same_key = tuned_key == problem.sorted_key
-        if is_same_key and not known.remark:
-            return ShippedAnswer(candidate, is_exact=True)
+        if is_same_key and is_same_device:
+            return ShippedAnswer(candidate)
         # The choice was tuned for another problem or device, so it may not compile or not fit this device.
         if not launch.can_run(candidate):
-            return ShippedAnswer()
-        # The remark of the picker says which other device has the choice.
-        kind = "nearest"
+            return None
+        kind_of_warning = "nearest"
         if is_same_key:
-            kind = known.remark
+            kind_of_warning = known.remark
         tuned_for = f"{entry.problem} on {entry.problem.device.name}"
-        self._warn_once(problem, kind, f"the choice of {tuned_for} is used for {problem}")
-        return ShippedAnswer(candidate)
+        self._warn_once(problem, kind_of_warning, f"the choice of {tuned_for} is used for {problem}")
+        return ShippedAnswer(candidate, "nearest")
 
-    def _find_first_candidate(self, launch: KernelLaunch) -> tuple[Any, str]:
-        """Return the first candidate that works, if ``on_miss`` allows it, and the word for reports.
-
-        The word is ``"first"`` if there is a candidate, else ``"tune"`` or ``"error"``.
-        """
+    def _find_first_candidate(self, launch: KernelLaunch) -> ShippedAnswer:
+        """Return the first candidate that works, if ``on_miss`` allows it."""
         if self.on_miss not in ("first", "nearest"):
-            return None, self.on_miss
+            return ShippedAnswer(None, self.on_miss)
         for candidate in launch.list_candidates():
             if launch.can_run(candidate):
-                return candidate, "first"
-        return None, "tune"
+                return ShippedAnswer(candidate, "first")
+        return ShippedAnswer(None, "tune")
 
     # The cache.
 
@@ -244,33 +244,23 @@ class ShippedCache:
             return self._pickers[tuner, device]
 
     def _build_picker(self, cache: Cache, tuner: str, device: DeviceIdentity) -> Picker:
-        """Return a picker with the choices of a tuner, in the form of an exported module.
-
-        The form is kernel -> device -> a list of (key, entry).
-        """
+        """Return a picker with the choices of a tuner, for a device."""
         from pytest_autotune.cache.codec.mapping import sort_entries
-        from pytest_autotune.cache.distance import launch_key
-        from pytest_autotune.production.choices import device_identity, resolve_aliases, select_choices
+        from pytest_autotune.production.choices import resolve_aliases, select_choices
 
         # If two entries are equally near, the first in the order of a file is used, as in runs and exports.
         tuner_entries = [entry for entry in cache.entries if entry.problem.tuner == tuner]
         selected = select_choices(sort_entries(tuner_entries))
         self._add_ambiguous(selected.ambiguous)
-        choices: dict[str, dict[object, list[object]]] = {}
-        for entry in selected.entries:
-            # An export has a version of Triton here. This picker has none: _warn_of_other_version() compares versions.
-            tuned_on = (*device_identity(entry.problem.device), "")
-            choices_by_device = choices.setdefault(entry.problem.kernel, {})
-            choices_by_device.setdefault(tuned_on, []).append((launch_key(entry.problem.key), entry))
-        devices = {entry.problem.device for entry in selected.entries}
-        alias_device = resolve_aliases(devices, self.aliases or {}).get(device[:2])
-        if alias_device is None:
-            return Picker(choices, device)
-        for choices_by_device in choices.values():
-            alias_choices = choices_by_device.get((*alias_device, ""))
-            # A device's own choices go before the choices of its alias.
-            if alias_choices:
-                choices_by_device.setdefault((*device, ""), alias_choices)
+        choices = _group_choices(selected.entries)
+        tuned_devices = {entry.problem.device for entry in selected.entries}
+        alias_device = resolve_aliases(tuned_devices, self.aliases or {}).get(device[:2])
+        if alias_device is not None:
+            for choices_by_device in choices.values():
+                alias_choices = choices_by_device.get((*alias_device, ""))
+                # A device's own choices go before the choices of its alias.
+                if alias_choices:
+                    choices_by_device.setdefault((*device, ""), alias_choices)
         return Picker(choices, device)
 
     def _add_ambiguous(self, entries: Iterable[Entry]) -> None:
@@ -347,6 +337,23 @@ class ShippedCache:
             _append_line(self.report, line)
         except OSError as error:
             _warn(f"{self.report}: {error.strerror}")
+
+
+def _group_choices(entries: Iterable[Entry]) -> dict[str, dict[object, list[object]]]:
+    """Return choices in the form of ``CHOICES`` of an exported module: kernel -> device -> a list of (key, entry).
+
+    An export has the version of Triton behind the device. Here it is empty, which fits any version, because
+    ``ShippedCache`` itself compares versions.
+    """
+    from pytest_autotune.cache.distance import launch_key
+    from pytest_autotune.production.choices import device_identity
+
+    choices: dict[str, dict[object, list[object]]] = {}
+    for entry in entries:
+        tuned_on = (*device_identity(entry.problem.device), "")
+        choices_by_device = choices.setdefault(entry.problem.kernel, {})
+        choices_by_device.setdefault(tuned_on, []).append((launch_key(entry.problem.key), entry))
+    return choices
 
 
 def _list_size_names(choice_by_key: Mapping[Any, Entry]) -> set[str]:
