@@ -36,7 +36,7 @@ from pytest_autotune.production.export_table import PRESETS, TableLayout, build_
 @click.option("--preset", type=click.Choice(list(PRESETS)), help="With --to=table: the fused MoE tables of this one.")
 @click.option(
     "--file",
-    "path",
+    "file_pattern",
     metavar="PATH",
     help="With --to=table: the files, with {names} of the key, {device} and {triton}, as in 'N={N},{device}.json'; "
     "[a part in brackets] is left out where a name in it has no value.",
@@ -51,7 +51,7 @@ def command(
     devices: tuple[str, ...],
     aliases: tuple[str, ...],
     preset: str | None,
-    path: str | None,
+    file_pattern: str | None,
     row: str | None,
     values: str,
 ) -> None:
@@ -67,11 +67,11 @@ def command(
     cache = refuse_lossy(stores.read_cache(file))
     if aliases and to != "python":
         raise CacheError("--alias", "is for --to=python", "leave it out")
-    has_layout = bool(preset or path or row or values)
+    has_layout = bool(preset or file_pattern or row or values)
     if has_layout and to != "table":
         raise CacheError(f"--to={to}", "takes no layout", "--preset, --file, --row and --values are for --to=table")
     if to == "table":
-        layout = _choose_layout(preset, path, row, values)
+        layout = _choose_layout(preset, file_pattern, row, values)
         print_lines(_write_files(output, build_tables(cache, layout, kernels, devices), is_table))
     elif to == "fla":
         export_for_fla = build_fla_files(cache, kernels, devices)
@@ -83,26 +83,28 @@ def command(
         _write_module(cache, _ExportCommand.parse(str(export), "export"))
 
 
-def _choose_layout(preset: str | None, path: str | None, row: str | None, values: str) -> TableLayout:
+def _choose_layout(preset: str | None, file_pattern: str | None, row: str | None, values: str) -> TableLayout:
     """Return the layout of a table: a preset, or the layout that ``--file``, ``--row`` and ``--values`` describe.
 
-    A layout tells the names of the files, the part of the key that numbers the rows, and the params in a row.
+    A layout has the names of the files, the number of the key that a file has rows for, and the params in a row.
 
-    :param preset: the value of ``--preset``; None if it was not typed. The other parameters are the values of the other
-        options.
+    :param preset: the value of ``--preset``; None if it was not typed. The same holds for the other options.
+    :param file_pattern: the value of ``--file``: ``N={N},{device}.json``.
+    :param row: the value of ``--row``.
+    :param values: the value of ``--values``, with commas; empty if it was not typed.
     :raises CacheError: if the options name no complete layout, or if they name two.
     """
-    has_own_layout = bool(path or row or values)
+    has_own_layout = bool(file_pattern or row or values)
     if preset and not has_own_layout:
         return PRESETS[preset]
-    if preset or not path or not row:
+    if preset or not file_pattern or not row:
         raise CacheError("--to=table", "takes --preset, or --file and --row", "see pytest-autotune export --help")
     names = []
     for name in values.split(","):
         if name.strip():
             names.append(name.strip())
     # Without names, a row has all params.
-    return TableLayout(path, row, tuple(names), has_other_params=not names)
+    return TableLayout(file_pattern, row, tuple(names), has_other_params=not names)
 
 
 def _write_files(output: str, texts: Mapping[str, str], is_export: Callable[[str], bool]) -> list[str]:

@@ -30,18 +30,21 @@ def build_verdict(result: RunResult) -> RunVerdict:
     4. A run without such a gate has passed if its tests asked for kernels and an update has nothing to do.
     5. Any other run is unjudged.
     """
-    gate = result.gate
+    miss_gate = result.gate
     if result.failures:
         return RunVerdict("failed", "; ".join(result.failures))
     # The purpose of a run that writes a dump is the dump. Its counts say more than a gate that judged nothing.
     has_written_dump = result.dump is not None and bool(result.dump.written_to)
-    # A gate has a skip reason if it judged nothing.
-    skip_reasons = [gate.skip_reason for gate in (gate, *result.gates_of_modes) if gate.skip_reason]
+    # A gate that judged nothing has a reason for it. Modes such as --autotune-verify have gates of their own.
+    skip_reasons = []
+    for gate in (miss_gate, *result.gates_of_modes):
+        if gate.skip_reason:
+            skip_reasons.append(gate.skip_reason)
     if skip_reasons and not has_written_dump:
         return RunVerdict("unjudged", "; ".join(skip_reasons))
-    has_judged_misses = bool(gate.limit) and not gate.skip_reason
+    has_judged_misses = bool(miss_gate.limit) and not miss_gate.skip_reason
     if has_judged_misses:
-        return RunVerdict("passed", f"within the limit of {gate.limit} misses")
+        return RunVerdict("passed", f"within the limit of {miss_gate.limit} misses")
     counts = join_count_lines(result) or NO_LOOKUPS
     # The rows to update are the problems that an update would tune and write.
     if result.rows and not result.rows_to_update:

@@ -213,6 +213,22 @@ def test_max_drift_fails_if_all_tests_of_a_part_were_skipped(serial_suite: Suite
     result.stdout.fnmatch_lines(["!* no test asked for a tuned kernel, and none passed (1 skipped*"])
 
 
+def test_max_drift_fails_if_the_whole_suite_has_no_hit(serial_suite: Suite) -> None:
+    """The loaded choices fit no problem of the suite. A part of the suite may lack hits, so its drift is not judged."""
+    serial_suite.write(test_lib='def test_a(tune): tune("lib.k", N=1)\n').dump()
+    serial_suite.write(test_lib='def test_a(tune): tune("lib.k", N=2)\n')
+    gate = ["--autotune-verify", "--autotune-max-drift=0", "--junitxml=junit.xml"]
+
+    whole = serial_suite.load(*gate)
+    assert whole.ret == 1
+    whole.stdout.fnmatch_lines(["!* 1 entry was loaded and no lookup was a hit, so no choice was raced !*"])
+
+    part = serial_suite.load(*gate, "-k", "test_a")
+    assert part.ret == 0
+    part.stdout.fnmatch_lines(["drift of autotune choices not judged: not one was raced"])
+    assert 'skipped="1"' in (serial_suite.folder / "junit.xml").read_text()
+
+
 def test_max_drift_fails_if_a_tuner_with_entries_is_left_out(serial_suite: Suite) -> None:
     """The failure names the option, and names it once if a gate on misses is set, too."""
     serial_suite.write().dump()
