@@ -173,7 +173,9 @@ class Session(Reporter):
         self._test_cache = ""
         #: The entries that this process used or recorded.
         self._remembered: dict[Identity, Entry] = {}
+        #: Whether this process answers as a new process would; see :meth:`isolated`.
         self._is_isolated = False
+        #: The call-backs of tuners, to be called once when the next test begins.
         self._at_next_test: list[Callable[[], object]] = []
 
     @property
@@ -268,7 +270,8 @@ class Session(Reporter):
     def _list_sources(self, question: Question, claims: ExitStack) -> list[Source]:
         """Return the sources of a lookup, in the order in which the lookup asks them.
 
-        :param claims: the claim of another worker's problem is added here, and is released when the stack is closed.
+        :param claims: receives the claim that this worker takes for the problem, which is released when the stack is
+            closed.
         """
         sources: list[Source] = [RememberedEntry(self._remembered.get(question.identity))]
         if self.picks_candidates:
