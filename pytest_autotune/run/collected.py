@@ -142,39 +142,6 @@ class _LastEvents:
         )
 
 
-def collect(events: Iterable[ProcessEvent], recovered: Iterable[ProcessEvent] = ()) -> Collected:
-    """Return the reports that are in the events of a run. An event that is damaged or not understood is left out.
-
-    :param events: of this run, each with the name of its process.
-    :param recovered: of killed runs with the same dump path.
-    """
-    lookups: list[Lookup] = []
-    mode_events: list[Event] = []
-    last_events = _LastEvents()
-    test_caches = _TestCaches()
-    # The order of the processes is the same in each run. The events of a process keep their order.
-    for process, event in sorted(events, key=itemgetter(0)):
-        # The reader of an event raises one of these errors if the event is damaged.
-        with suppress(ValueError, TypeError, KeyError, AttributeError):
-            if event.kind == END:
-                last_events.add(event)
-            elif event.kind == TEST_CACHE_ENTRY:
-                test_caches.add(event)
-            else:
-                lookup = Lookup.from_event(event)
-                if lookup is None:
-                    mode_events.append(event)
-                else:
-                    lookups.append(_with_process(lookup, process))
-    return replace(
-        last_events.to_collected(),
-        lookups=tuple(lookups),
-        recovered_lookups=_collect_recovered(recovered),
-        mode_events=tuple(mode_events),
-        test_cache_entries=test_caches.list_entries(),
-    )
-
-
 class _TestCaches:
     """The entries of the caches that tests load for themselves."""
 
@@ -195,11 +162,55 @@ class _TestCaches:
         return {name: tuple(entries.values()) for name, entries in self._entries_by_cache.items()}
 
 
-def _with_process(lookup: Lookup, process: str) -> Lookup:
-    """Return a lookup with the name of its worker. In a run without workers, a lookup has no such name."""
-    if process == ALONE:
-        return lookup
-    return replace(lookup, process=process)
+class _SortedEvents:
+    """The events of a run, sorted by their kind."""
+
+    def __init__(self) -> None:
+        self.lookups: list[Lookup] = []
+        self.mode_events: list[Event] = []
+        self.last_events = _LastEvents()
+        self.test_caches = _TestCaches()
+
+    def add(self, process: str, event: Event) -> None:
+        """Add an event.
+
+        :param process: the name of the process that wrote it.
+        :raises ValueError, TypeError, KeyError, AttributeError: for an event of a damaged file.
+        """
+        if event.kind == END:
+            self.last_events.add(event)
+            return
+        if event.kind == TEST_CACHE_ENTRY:
+            self.test_caches.add(event)
+            return
+        lookup = Lookup.from_event(event)
+        if lookup is None:
+            self.mode_events.append(event)
+            return
+        if process != ALONE:
+            lookup = replace(lookup, process=process)
+        self.lookups.append(lookup)
+
+
+def collect(events: Iterable[ProcessEvent], recovered: Iterable[ProcessEvent] = ()) -> Collected:
+    """Return the reports that are in the events of a run. An event that is damaged or not understood is left out.
+
+    :param events: of this run, each with the name of its process.
+    :param recovered: of killed runs with the same dump path.
+    """
+    sorted_events = _SortedEvents()
+    # The order of the processes is the same in each run. The events of a process keep their order.
+    for process, event in sorted(events, key=itemgetter(0)):
+        # One of these errors means that the event is damaged.
+        with suppress(ValueError, TypeError, KeyError, AttributeError):
+            sorted_events.add(process, event)
+    return replace(
+        sorted_events.last_events.to_collected(),
+        lookups=tuple(sorted_events.lookups),
+        recovered_lookups=_collect_recovered(recovered),
+        mode_events=tuple(sorted_events.mode_events),
+        test_cache_entries=sorted_events.test_caches.list_entries(),
+    )
 
 
 def _collect_recovered(events: Iterable[ProcessEvent]) -> tuple[Lookup, ...]:

@@ -138,7 +138,7 @@ class FileDump(DumpPlan):
 
     @property
     def restores_lost_entries(self) -> bool:
-        """Always: a test may have deleted or emptied the file, and this run has the only copy of its entries."""
+        """Always: a test may have deleted or emptied the file, and this run may have the only copy of its entries."""
         return True
 
     def build_base(self, loaded: Iterable[Cache], dump_cache: Cache) -> Cache:
@@ -182,7 +182,7 @@ class SharedDump(FileDump):
 
     @property
     def restores_lost_entries(self) -> bool:
-        """Never: no test deletes a store at a URL by mistake, and other runs may prune it at any time."""
+        """Never: other runs may prune the store at any time."""
         return False
 
     @property
