@@ -10,7 +10,7 @@ when their holder dies, so a killed worker leaves no other worker waiting. Every
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -82,20 +82,20 @@ class Coordinator:
 
     @contextmanager
     def claim(self, name: str, helper: Helper | None) -> Iterator[Claim]:
-        """Claim a name among all workers of the run.
+        """Claim a name among all workers of the run. The claim is released when the context ends.
 
         :param name: a file name. The event that answers the claim has this name, too.
         :param helper: helps the worker that has the claim, before this worker waits for it; None to wait for no worker.
         """
-        # The claim is released when the context ends.
-        with self.budget.limit_waits(), ExitStack() as exits:
+        with self.budget.limit_waits():
             if self._others is None or self._folder is None or not self._can_share_tunings():
                 yield Claim()
                 return
             if self._locks.is_holding_gpu:
                 # The worker that has the claim may need the GPU, so this worker must not wait for it.
                 helper = None
-            yield self._take_claim(name, self._folder, self._others, helper, exits)
+            with self._shared_claim(name, self._folder, self._others, helper) as claim:
+                yield claim
 
     def _can_share_tunings(self) -> bool:
         """Whether this process may wait for the tunings of other workers, and sees their claims."""
@@ -104,18 +104,17 @@ class Coordinator:
             return False
         return self._join()
 
-    def _take_claim(
-        self, name: str, folder: Path, others: OtherWorkers, helper: Helper | None, exits: ExitStack
-    ) -> Claim:
-        """Take a claim, unless another worker has answered it. The claim is released when ``exits`` is closed.
+    @contextmanager
+    def _shared_claim(self, name: str, folder: Path, others: OtherWorkers, helper: Helper | None) -> Iterator[Claim]:
+        """Claim a name that other workers may claim, too; see :meth:`claim`.
 
         :param folder: the folder of the run, with a lock file for each claim.
         :param others: finds the events with which other workers answered their claims.
-        :param helper: helps the worker that has the claim; None to wait for no worker.
         """
         result = others.find(name)
         if result is not None:
-            return Claim(result, is_claimed=False)
+            yield Claim(result, is_claimed=False)
+            return
         path = folder / f"{name}.lock"
         lock = self._locks.acquire(path, wait=False)
         if lock is None and helper is not None:
@@ -126,13 +125,17 @@ class Coordinator:
         result = others.find(name)
         if lock is None:
             has_waited_in_vain = helper is not None and result is None
-            return Claim(result, is_claimed=False, has_timed_out=has_waited_in_vain)
+            yield Claim(result, is_claimed=False, has_timed_out=has_waited_in_vain)
+            return
         if result is not None:
             # All waiting workers need only the result, so this worker releases the claim for the next worker at once.
             lock.release()
-            return Claim(result, is_claimed=False)
-        exits.callback(lock.release)
-        return Claim()
+            yield Claim(result, is_claimed=False)
+            return
+        try:
+            yield Claim()
+        finally:
+            lock.release()
 
     def _join(self) -> bool:
         """Enter the folder of the run at the first call; return whether this process is in it.
