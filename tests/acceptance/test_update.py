@@ -330,3 +330,17 @@ def test_a_dump_beside_its_path_fails_the_run(serial_suite: Suite, section) -> N
     again = serial_suite.load("--autotune-update")
     assert again.ret == 0
     assert "lib.other" in serial_suite.cache.read_text()
+
+
+def test_an_update_keeps_the_entries_of_a_folder_that_a_test_removes(serial_suite: Suite) -> None:
+    folder = serial_suite.folder / "cache"
+    serial_suite.write(test_op=OPS.format(ms="1, 2, 3", more="")).run("--autotune-dump=cache/")
+    names = sorted(file.name for file in folder.glob("*.textproto"))
+    assert len(names) == 3
+    loses = "import shutil; shutil.rmtree('cache')"
+    serial_suite.write(test_op=OPS.format(ms="3", more="") + LOST.format(loses=loses))
+
+    result = serial_suite.run("--autotune-load=cache/", "--autotune-update")
+
+    assert result.ret == 0
+    assert set(names) < {file.name for file in folder.glob("*.textproto")}
