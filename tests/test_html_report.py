@@ -129,14 +129,17 @@ NODE = shutil.which("node")
 #: The parts of a browser's document that the page uses. The page's data is the first argument of the script.
 DOCUMENT = """
 class Element {
-  constructor(tag) { Object.assign(this, { tagName: tag, children: [], attributes: {}, dataset: {} }); }
+  constructor(tag) { Object.assign(this, { tagName: tag, children: [], attributes: {}, dataset: {}, listeners: {} }); }
   style = { setProperty() {} };
   append(...nodes) { this.children.push(...nodes); }
   prepend(...nodes) { this.children.unshift(...nodes); }
   replaceChildren(...nodes) { this.children = nodes; }
   setAttribute(name, value) { this.attributes[name] = value; }
   removeAttribute(name) { delete this.attributes[name]; }
-  addEventListener() {}
+  addEventListener(name, listener) { this.listeners[name] = listener; }
+  after(node) { elements.main.append(node); }
+  // This element and all elements inside it.
+  list() { return [this, ...this.children.flatMap((child) => (child instanceof Element ? child.list() : []))]; }
   get textContent() { return this.text ?? this.children.map((child) => child.textContent ?? child).join(""); }
   set textContent(text) { this.text = text; }
 }
@@ -151,6 +154,11 @@ global.document = {
   documentElement: new Element("html"),
 };
 """
+#: A user unfolds the first problem. The text of the page follows.
+UNFOLD = """
+elements.main.list().find((element) => element.attributes.class === "open").listeners.click();
+console.log(elements.main.textContent);
+"""
 
 
 @pytest.mark.skipif(NODE is None, reason="needs Node.js")
@@ -163,7 +171,7 @@ def test_the_page_lists_the_findings_of_the_terminal(tmp_path: Path) -> None:
     data.write_text(json.dumps(build_page_data(replace(shown, sections=(section,)))))
     page_script = (files("pytest_autotune.report.html") / "page.js").read_text()
     script = tmp_path / "script.js"
-    script.write_text(f"{DOCUMENT}{page_script}\nconsole.log(elements.main.textContent);")
+    script.write_text(f"{DOCUMENT}{page_script}{UNFOLD}")
 
     done = subprocess.run([str(NODE), str(script), str(data)], capture_output=True, text=True, timeout=60)
 
@@ -172,6 +180,8 @@ def test_the_page_lists_the_findings_of_the_terminal(tmp_path: Path) -> None:
     assert "undefined" not in done.stdout
     assert "misstoy:lib.ops.kernel_16" in done.stdout, "a group of six problems"
     assert "and 5 more tests" in done.stdout
+    assert "BLOCK=64 ★ chosen10 µs± 0.25 µs" in done.stdout
+    assert "BLOCK=2048failed: out of resource" in done.stdout
 
 
 BROWSER = shutil.which("chromium") or shutil.which("google-chrome")

@@ -2,7 +2,7 @@
 "use strict";
 (() => {
   const report = JSON.parse(document.getElementById("data").textContent);
-  const devices = Object.fromEntries(report.devices.map((one) => [one.id, one]));
+  const devices = Object.fromEntries(report.devices.map((device) => [device.id, device]));
   const OUTCOMES = ["hit", "miss", "stale", "mismatch", "uncacheable"];
   const URGENT = ["stale", "miss", "mismatch", "uncacheable", "", "hit"];  // what is to be looked at comes first
   const PAGE = 25;
@@ -36,7 +36,7 @@
   }
 
   const number = (value) => value.toLocaleString("en");
-  const count = (many, one, several = `${one}s`) => `${number(many)} ${many === 1 ? one : several}`;
+  const count = (total, singular, plural = `${singular}s`) => `${number(total)} ${total === 1 ? singular : plural}`;
   const percent = (share) => `${(100 * share).toFixed(share < 0.1 ? 1 : 0)} %`;
 
   // Microseconds, in the unit that another time is shown in.
@@ -56,25 +56,25 @@
   // As Python writes them.
   const plain = (value) => (value === null ? "None" : value === true ? "True" : value === false ? "False" : value);
 
-  function candidate(one) {
-    if (!one) return null;
-    const [number, took, label, failed, id] = one;
+  function decodeCandidate(encoded) {
+    if (!encoded) return null;
+    const [number, took, label, failed, id] = encoded;
     const parts = Object.entries(report.params[number]).map(([name, value]) => `${name}=${plain(value)}`);
     const spread = /^\+-([\d.e+-]+) us$/.exec(label);
     return { id, parts: parts.length ? parts : [label || id || "default"], time: took, failed,
       spread: spread ? Number(spread[1]) : 0, label: spread || !parts.length ? "" : label };
   }
 
-  const configuration = (one) => (one ? one.parts.join(", ") : "");
-  const isSame = (one, other) => one.id === other.id && configuration(one) === configuration(other);
+  const configuration = (candidate) => (candidate ? candidate.parts.join(", ") : "");
+  const isSame = (candidate, other) => candidate.id === other.id && configuration(candidate) === configuration(other);
 
   const rows = report.lookups.map((lookup) => {
     const row = { ...lookup, outcome: lookup.outcome || "", name: `${lookup.tuner}:${lookup.kernel}` };
-    row.choice = candidate(lookup.choice);
+    row.choice = decodeCandidate(lookup.choice);
     row.time = row.choice && row.choice.time;
     row.tuned = lookup.tuned ? lookup.tuning_seconds : null;
-    row.candidates = lookup.candidates.map(candidate);
-    row.chosen = row.choice ? row.candidates.findIndex((one) => isSame(one, row.choice)) : -1;
+    row.candidates = lookup.candidates.map(decodeCandidate);
+    row.chosen = row.choice ? row.candidates.findIndex((candidate) => isSame(candidate, row.choice)) : -1;
     row.became = lookup.failed ? "failed" : lookup.unrecorded ? "unrecorded" : "";
     const { name, arch } = devices[lookup.device];
     row.device = `${name} (${arch})`;
@@ -116,7 +116,7 @@
         const { value } = columns[order.index];
         const sign = order.down ? -1 : 1;
         const keyed = shown.map((row, at) => [value(row), at, row]);
-        const isNone = (one) => one === null || one === undefined || one === "";
+        const isNone = (value) => value === null || value === undefined || value === "";
         keyed.sort(([a, i], [b, j]) => {
           if (isNone(a) || isNone(b)) return isNone(a) - isNone(b) || i - j; // what is not known comes last
           return (a < b ? -sign : a > b ? sign : 0) || i - j;
@@ -192,13 +192,14 @@
 
   // The times of a problem's candidates on one line, the chosen one marked.
   function strip(row) {
-    const timed = row.candidates.filter((one) => one.time !== null && !one.failed);
+    const timed = row.candidates.filter((candidate) => candidate.time !== null && !candidate.failed);
     if (timed.length < 2) return quiet(row.candidates.length || "");
     const [best, limit] = scale(timed);
     const at = (us) => 3 + 114 * Math.min(us / (limit || 1), 1);
-    const tick = (one, kind) => svg("line", { x1: at(one.time), x2: at(one.time), y1: 3, y2: 15, class: kind });
+    const tick = ({ time: us }, kind) => svg("line", { x1: at(us), x2: at(us), y1: 3, y2: 15, class: kind });
     const chosen = row.candidates[row.chosen];
-    const marks = timed.slice(0, SHOWN).filter((one) => one !== chosen).map((one) => tick(one, ""));
+    const rivals = timed.slice(0, SHOWN).filter((candidate) => candidate !== chosen);
+    const marks = rivals.map((candidate) => tick(candidate, ""));
     if (chosen && chosen.time !== null) marks.push(tick(chosen, "chosen"));
     const label = `${count(row.candidates.length, "candidate")}, the fastest takes ${time(best)}`;
     return svg("svg", { class: "strip", viewBox: "0 0 120 18", role: "img", "aria-label": label },
@@ -207,44 +208,44 @@
 
   // The fastest time, and where a scale ends: slow candidates would hide how the others differ.
   function scale(timed) {
-    const best = timed.reduce((least, one) => Math.min(least, one.time), Infinity);
-    const most = timed.reduce((largest, one) => Math.max(largest, one.time), 0);
+    const best = timed.reduce((least, candidate) => Math.min(least, candidate.time), Infinity);
+    const most = timed.reduce((largest, candidate) => Math.max(largest, candidate.time), 0);
     return [best, Math.min(most, best * 4)];
   }
 
   function chart(row) {
     if (!row.candidates.length) return [];
-    const timed = row.candidates.filter((one) => one.time !== null && !one.failed);
+    const timed = row.candidates.filter((candidate) => candidate.time !== null && !candidate.failed);
     const [best, limit] = timed.length ? scale(timed) : [0, 1];
-    const all = row.candidates.map((one) => one.parts);
+    const all = row.candidates.map((candidate) => candidate.parts);
     const common = new Set(all[0].filter((part) => all.length > 1 && all.every((parts) => parts.includes(part))));
-    const order = (one) => (one.failed || one.time === null ? Infinity : one.time);
-    const isShown = (one, at) => at < SHOWN || one === row.candidates[row.chosen];
+    const order = (candidate) => (candidate.failed || candidate.time === null ? Infinity : candidate.time);
+    const isShown = (candidate, at) => at < SHOWN || candidate === row.candidates[row.chosen];
     const sorted = [...row.candidates].sort((a, b) => order(a) - order(b) || 0).filter(isShown);
-    const isAsGood = (one) => one.time <= best * (1.0001 + row.tie);  // numbers here are rounded
+    const isAsGood = (candidate) => candidate.time <= best * (1.0001 + row.tie);  // numbers here are rounded
     const hasTies = timed.filter(isAsGood).length > 1;
-    const isTie = (one) => hasTies && isAsGood(one);
-    const hasSpread = timed.some((one) => one.spread || one.label);
-    const lines = sorted.map((one) => {
-      const isChosen = one === row.candidates[row.chosen];
-      const name = one.parts.filter((part) => !common.has(part)).join(", ") || configuration(one);
+    const isTie = (candidate) => hasTies && isAsGood(candidate);
+    const hasSpread = timed.some((candidate) => candidate.spread || candidate.label);
+    const lines = sorted.map((candidate) => {
+      const isChosen = candidate === row.candidates[row.chosen];
+      const name = candidate.parts.filter((part) => !common.has(part)).join(", ") || configuration(candidate);
       const head = el("th", { scope: "row", class: "code" }, name, isChosen ? " ★ chosen" : "");
-      if (one.failed || one.time === null) {
-        const why = one.failed ? `failed: ${one.failed}` : "not measured";
+      if (candidate.failed || candidate.time === null) {
+        const why = candidate.failed ? `failed: ${candidate.failed}` : "not measured";
         return el("tr", { class: isChosen ? "chosen" : "" }, head, el("td", { colspan: 4, class: "why" }, why));
       }
-      const isBeyond = one.time > limit;
+      const isBeyond = candidate.time > limit;
       const track = el("div", { class: isBeyond ? "track beyond" : "track" },
-        el("i", { "--time": percentOf(Math.min(one.time, limit) / limit) }));
-      if (one.spread && !isBeyond) {
-        const from = Math.max(one.time - one.spread, 0);
-        const to = Math.min(one.time + one.spread, limit);
+        el("i", { "--time": percentOf(Math.min(candidate.time, limit) / limit) }));
+      if (candidate.spread && !isBeyond) {
+        const from = Math.max(candidate.time - candidate.spread, 0);
+        const to = Math.min(candidate.time + candidate.spread, limit);
         track.append(el("u", { "--from": percentOf(from / limit), "--spread": percentOf((to - from) / limit) }));
       }
       return el("tr", { class: isChosen ? "chosen" : "" }, head, el("td", {}, track),
-        el("td", { class: "number" }, time(one.time)),
-        hasSpread ? el("td", { class: "number quiet" }, spreadOf(one)) : null,
-        el("td", { class: "number" }, isTie(one) ? "a tie" : `${(one.time / best).toFixed(2)} ×`));
+        el("td", { class: "number" }, time(candidate.time)),
+        hasSpread ? el("td", { class: "number quiet" }, spreadOf(candidate)) : null,
+        el("td", { class: "number" }, isTie(candidate) ? "a tie" : `${(candidate.time / best).toFixed(2)} ×`));
     });
     const titles = ["Candidate", "", "Time", ...(hasSpread ? ["Spread"] : []), "Of the best"];
     const headers = titles.map((title, at) =>
@@ -259,7 +260,7 @@
     return [means, alike, el("div", { class: "scroll fit" }, table), more];
   }
 
-  const spreadOf = (one) => (one.spread ? `± ${time(one.spread, one.time)}` : one.label);
+  const spreadOf = (candidate) => (candidate.spread ? `± ${time(candidate.spread, candidate.time)}` : candidate.label);
   const percentOf = (share) => `${(100 * share).toFixed(2)}%`;
 
   function details(row) {
@@ -312,7 +313,7 @@
     const words = filter.words.toLowerCase().split(/\s+/).filter(Boolean);
     const shown = rows.filter((row) =>
       (!filter.outcome || isOf[filter.outcome](row)) &&
-      (!filter.kernel || row.name === filter.kernel) && words.every((one) => row.words.includes(one)));
+      (!filter.kernel || row.name === filter.kernel) && words.every((text) => row.words.includes(text)));
     problems.show(shown);
     shownOf.textContent = shown.length === rows.length ? count(rows.length, "problem")
       : `${number(shown.length)} of ${count(rows.length, "problem")}`;
@@ -366,12 +367,12 @@
   // The longest first, ten at once.
   function costs(title, list, find) {
     if (!list.length) return "";
-    const total = list.reduce((sum, one) => sum + one.seconds, 0);
-    const entry = (one) => el("li", {},
-      one.name === "outside of tests" ? one.name : link(one.name, () => find(one.name), "link code"),
-      el("span", { class: "number" }, `${seconds(one.seconds)} `,
-        quiet(`${percent(one.seconds / (total || 1))} · ${count(one.problems, "problem")}`)),
-      el("div", { class: "share" }, el("i", { "--share": percentOf(one.seconds / (list[0].seconds || 1)) })));
+    const total = list.reduce((sum, cost) => sum + cost.seconds, 0);
+    const entry = (cost) => el("li", {},
+      cost.name === "outside of tests" ? cost.name : link(cost.name, () => find(cost.name), "link code"),
+      el("span", { class: "number" }, `${seconds(cost.seconds)} `,
+        quiet(`${percent(cost.seconds / (total || 1))} · ${count(cost.problems, "problem")}`)),
+      el("div", { class: "share" }, el("i", { "--share": percentOf(cost.seconds / (list[0].seconds || 1)) })));
     return el("section", {}, el("h3", {}, title), longList(el("ol", { class: "costs" }), list, entry));
   }
 
@@ -390,34 +391,34 @@
 
   // As the terminal has them: many problems of one kernel are one row.
   function findings() {
-    const tested = (one) => (one.test ? [link(one.test, () => look({ words: one.test }), "link code"),
-      one.other_test_count ? quiet(` and ${count(one.other_test_count, "more test")}`) : ""] : "");
+    const tested = (finding) => (finding.test ? [link(finding.test, () => look({ words: finding.test }), "link code"),
+      finding.other_test_count ? quiet(` and ${count(finding.other_test_count, "more test")}`) : ""] : "");
     const table = sortedTable({
       label: "To look at",
       columns: [
-        { title: "", value: (one) => one.at, cell: (one) => word(one.word.toLowerCase()) },
-        { title: "Problem", value: (one) => one.problem, cell: (one) => code(one.problem) },
-        { title: "Problems", number: true, value: (one) => one.problem_count,
-          cell: (one) => number(one.problem_count) },
-        { title: "Why", value: (one) => one.text, cell: (one) => one.text },
-        { title: "Test", value: (one) => one.test, cell: tested },
+        { title: "", value: (finding) => finding.at, cell: (finding) => word(finding.word.toLowerCase()) },
+        { title: "Problem", value: (finding) => finding.problem, cell: (finding) => code(finding.problem) },
+        { title: "Problems", number: true, value: (finding) => finding.problem_count,
+          cell: (finding) => number(finding.problem_count) },
+        { title: "Why", value: (finding) => finding.text, cell: (finding) => finding.text },
+        { title: "Test", value: (finding) => finding.test, cell: tested },
       ],
     });
-    table.show(report.findings.map((one, at) => ({ ...one, at })));
+    table.show(report.findings.map((finding, at) => ({ ...finding, at })));
     return table.node;
   }
 
   function changes() {
-    const list = report.changes.map((one) => {
-      const [before, now] = [candidate(one.old), candidate(one.new)];
+    const list = report.changes.map((change) => {
+      const [before, now] = [decodeCandidate(change.old), decodeCandidate(change.new)];
       const [oldTime, newTime] = [before && before.time, now && now.time];
-      return { ...one, before, now, oldTime, newTime, ratio: oldTime && newTime ? newTime / oldTime : null };
+      return { ...change, before, now, oldTime, newTime, ratio: oldTime && newTime ? newTime / oldTime : null };
     });
     const fromTo = (before, now) =>
       (before && before !== now ? [el("span", { class: "from" }, before), " → ", now || "nothing"] : [now]);
     // Of two configurations with the same parameters only those that differ.
-    function moves(one) {
-      const [before, now] = [one.before, one.now].map((side) => (side ? side.parts : []));
+    function moves(change) {
+      const [before, now] = [change.before, change.now].map((side) => (side ? side.parts : []));
       const nameOf = (part) => part.split("=", 1)[0];
       const areAlike = before.length === now.length && before.every((part, at) => nameOf(part) === nameOf(now[at]));
       if (!areAlike) return fromTo(before.join(", "), now.join(", "));
@@ -429,24 +430,24 @@
       return differ.flatMap((pair, at) => [at ? ", " : "", ...shown(pair)]);
     }
 
-    const times = (one) => fromTo(time(one.oldTime), time(one.newTime));
+    const times = (change) => fromTo(time(change.oldTime), time(change.newTime));
 
-    function ratio(one) {
-      if (one.ratio === null) return "";
-      const kind = one.ratio < 0.97 ? "better" : one.ratio > 1.03 ? "worse" : "quiet";
-      const by = Math.abs(100 * (one.ratio - 1)).toFixed(1);
-      return el("span", { class: kind }, `${one.ratio < 1 ? "−" : "+"}${by} %`);
+    function ratio(change) {
+      if (change.ratio === null) return "";
+      const kind = change.ratio < 0.97 ? "better" : change.ratio > 1.03 ? "worse" : "quiet";
+      const by = Math.abs(100 * (change.ratio - 1)).toFixed(1);
+      return el("span", { class: kind }, `${change.ratio < 1 ? "−" : "+"}${by} %`);
     }
 
     const table = sortedTable({
       label: "Changes",
       columns: [
-        { title: "What", value: (one) => one.kind, cell: (one) => one.kind },
-        { title: "Kernel", value: (one) => one.kernel, cell: kernelCell },
-        { title: "Key", value: (one) => one.key, cell: keyCell },
-        { title: "Choice", value: (one) => configuration(one.now), cell: (one) => code(moves(one)) },
-        { title: "Time", number: true, value: (one) => one.newTime, cell: times },
-        { title: "Change", number: true, value: (one) => one.ratio, cell: ratio },
+        { title: "What", value: (change) => change.kind, cell: (change) => change.kind },
+        { title: "Kernel", value: (change) => change.kernel, cell: kernelCell },
+        { title: "Key", value: (change) => change.key, cell: keyCell },
+        { title: "Choice", value: (change) => configuration(change.now), cell: (change) => code(moves(change)) },
+        { title: "Time", number: true, value: (change) => change.newTime, cell: times },
+        { title: "Change", number: true, value: (change) => change.ratio, cell: ratio },
       ],
     });
     table.show(list);
