@@ -51,7 +51,7 @@ def format_cell(text: str) -> str:
 def format_code(text: str, max_length: int = _MAX_LINE_LENGTH) -> str:
     """Return text as a code span outside of tables; empty for blank text.
 
-    If the text has backticks, Markdown needs more backticks around it: text with one backtick stands between two.
+    If the text has backticks, Markdown needs more backticks around it: text with single backticks gets double ones.
     """
     text = to_one_line(text, max_length)
     if not text.strip():
