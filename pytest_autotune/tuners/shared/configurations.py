@@ -174,9 +174,10 @@ class SearchResults:
 
         :param error: the error, or words in place of it.
         """
-        words = error if isinstance(error, str) else describe_error(error)
+        if isinstance(error, BaseException):
+            error = describe_error(error)
         params = list_params(config)
-        self._by_params[params] = Candidate(params=params, failed=stable_reason(words) or "failed")
+        self._by_params[params] = Candidate(params=params, failed=stable_reason(error) or "failed")
 
     def has_time(self, config: object) -> bool:
         """Whether a configuration was measured."""
