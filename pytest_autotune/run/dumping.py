@@ -41,17 +41,13 @@ def dump_run(
     if not has_entries and path not in collected.missing_caches:
         # No test loads this cache, so nobody needs an empty file.
         return result.with_dump(DumpOutcome(path))
-    restored_count = 0
     try:
         with store.open_for_update(removing=request.plan.prunes) as opened:
+            lost_entries = request.plan.list_lost_entries(initial.dump_cache, opened.cache)
             if opened.cache != initial.dump_cache:
                 # Another process, or a test, has changed the store since this run began.
-                lost_entries: list[Entry] = []
-                if request.plan.restores_lost_entries:
-                    lost_entries = find_lost_entries(initial.dump_cache, opened.cache)
-                base = replace(opened.cache, entries=(*opened.cache.entries, *lost_entries))
-                result = finish_run(settled, base)
-                restored_count = _count_restored(lost_entries, result.merged.cache)
+                present_cache = replace(opened.cache, entries=(*opened.cache.entries, *lost_entries))
+                result = finish_run(settled, present_cache)
             updated = opened.write(result.merged.cache)
     except CacheError as error:
         message = f"{source}: {error}; {_keep_for_next_run(folder, collected)}"
@@ -66,41 +62,9 @@ def dump_run(
         updated.changed,
         remark=updated.beside,
         lost_comment_lines=updated.lost_comment_lines,
-        restored_count=restored_count,
+        restored_count=_count_restored(lost_entries, result.merged.cache),
     )
     return result.with_dump(dump)
-
-
-def find_lost_entries(cache_before: Cache, cache_now: Cache) -> list[Entry]:
-    """Return the entries that a cache has lost during a run, for example because a test deleted its file.
-
-    An entry is not lost if another process has replaced it by an entry of the same problem, or has renamed its kernel.
-
-    :param cache_before: the content when the run began.
-    :param cache_now: the content at the end of the run.
-    """
-    problems_before = {entry.problem for entry in cache_before.entries}
-    problems_now = {entry.problem for entry in cache_now.entries}
-    # After a rename, the cache has the entry under a name that it did not have before.
-    identities_under_new_names = set()
-    for entry in cache_now.entries:
-        if entry.problem not in problems_before:
-            identities_under_new_names.add(_without_kernel_name(entry))
-    lost_entries = []
-    for entry in cache_before.entries:
-        is_replaced = entry.problem in problems_now
-        is_renamed = _without_kernel_name(entry) in identities_under_new_names
-        if not is_replaced and not is_renamed:
-            lost_entries.append(entry)
-    return lost_entries
-
-
-def _without_kernel_name(entry: Entry) -> Identity:
-    """Return the problem and fingerprint of an entry with the same placeholder for every kernel's name.
-
-    They are equal for the entries of a kernel before and after its rename.
-    """
-    return Identity(replace(entry.problem, kernel="any"), entry.fingerprint)
 
 
 def _count_restored(lost_entries: Sequence[Entry], written: Cache) -> int:

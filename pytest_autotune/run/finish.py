@@ -104,23 +104,30 @@ def _keep_entries(settled: SettledRun, dump_cache: Cache) -> KeptEntries:
     loaded_caches = [cache for _, cache in run.initial.loaded]
     base = plan.build_base(loaded_caches, dump_cache)
     selected = _select_lookups(settled, dump_cache)
+    renames = []
+    if not plan.only_adds:
+        renames = find_renames(settled.lookups, plan.removes_old_names(run.is_complete))
+    dropped = _list_dropped_identities(settled, renames)
     used_entries = _list_used_entries(selected.current, base)
     used_entries = plan.select_used(used_entries, dump_cache, run.collected.recovered_lookups)
-    dropped: set[Identity] = set()
-    if plan.prunes:
-        dropped.update(entry.identity for entry in settled.unused_entries)
-    if not plan.only_adds:
-        # The entry of a renamed kernel gets its new name.
-        for rename in find_renames(settled.lookups, plan.removes_old_names(run.is_complete)):
-            used_entries.append(rename.new_entry)
-            if rename.moves_entry:
-                dropped.add(rename.old_entry.identity)
-        used_entries = [entry for entry in used_entries if entry.identity not in dropped]
+    used_entries += [rename.new_entry for rename in renames]
+    used_entries = [entry for entry in used_entries if entry.identity not in dropped]
     if plan.writes:
         used_entries += _list_entries_of_modes(settled, selected.current)
     rules = plan.build_rules(run.is_complete)
     merged = merge_run(base, selected.list_measurements(), used_entries, dropped, rules)
     return KeptEntries(merged, frozenset(dropped), recovered_count=len(selected.recovered))
+
+
+def _list_dropped_identities(settled: SettledRun, renames: Iterable[Rename]) -> set[Identity]:
+    """Return the identities of the entries that the run removes from the dump path.
+
+    These are the unused entries, if the user prunes, and the entries of renamed kernels under their old names.
+    """
+    dropped = {rename.old_entry.identity for rename in renames if rename.moves_entry}
+    if settled.run.request.plan.prunes:
+        dropped.update(entry.identity for entry in settled.unused_entries)
+    return dropped
 
 
 def _select_lookups(settled: SettledRun, dump_cache: Cache) -> _SelectedLookups:

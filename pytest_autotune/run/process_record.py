@@ -8,7 +8,7 @@ is therefore the verdict of one process that ran all tests.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -59,20 +59,12 @@ def encode_record(result: RunResult) -> dict[str, Any]:
     lookups = []
     for lookup in collected.lookups:
         lookups.append([lookup.process, _encode_event(lookup.to_event())])
-    mode_events = []
-    for event in collected.mode_events:
-        # A specialization only changes the contents of a dump, and the gate writes no dump.
-        if event.kind != SPECIALIZATION:
-            mode_events.append(_encode_event(event))
-    unused_entries = []
-    for entry in result.unused_entries:
-        # The event has the identity of the entry only.
-        unused_entries.append(_encode_event(Event(_UNUSED, entry.identity)))
     return {
         "lookups": lookups,
-        "mode_events": mode_events,
+        "mode_events": _encode_mode_events(collected.mode_events),
         "modes": {section.name: section.typed_value for section in result.sections},
-        "unused": unused_entries,
+        # The identity of an entry is encoded as an event.
+        "unused": [_encode_event(Event(_UNUSED, entry.identity)) for entry in result.unused_entries],
         "unhooked": [list(tuner_and_reason) for tuner_and_reason in collected.unhooked],
         "versions": {library: str(versions) for library, versions in collected.versions.items()},
         "imported_kernels": list(collected.imported_kernels),
@@ -85,6 +77,14 @@ def encode_record(result: RunResult) -> dict[str, Any]:
         "tuners_named_by": request.tuners_named_by,
         "adapters": request.adapters,
     }
+
+
+def _encode_mode_events(events: Iterable[Event]) -> list[Any]:
+    """Return the events of modes as values of JSON, without specializations.
+
+    A specialization only changes the contents of a dump, and the gate writes no dump.
+    """
+    return [_encode_event(event) for event in events if event.kind != SPECIALIZATION]
 
 
 def _encode_policy(policy: Policy) -> dict[str, Any]:

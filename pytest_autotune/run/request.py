@@ -61,10 +61,13 @@ class DumpPlan(ABC):
         """Whether the entry of a renamed kernel loses its old name."""
         return is_complete
 
-    @property
-    def restores_lost_entries(self) -> bool:
-        """Whether the dump writes entries again that the cache has lost since the run read it."""
-        return False
+    def list_lost_entries(self, cache_before: Cache, cache_now: Cache) -> list[Entry]:
+        """Return the entries that the cache has lost during the run, and that the dump writes again.
+
+        :param cache_before: the content when the run began.
+        :param cache_now: the content at the end of the run.
+        """
+        return []
 
     @abstractmethod
     def build_base(self, loaded: Iterable[Cache], dump_cache: Cache) -> Cache:
@@ -136,10 +139,26 @@ class FileDump(DumpPlan):
     def writes(self) -> bool:
         return True
 
-    @property
-    def restores_lost_entries(self) -> bool:
-        """Always: a test may have deleted or emptied the file, and this run may have the only copy of its entries."""
-        return True
+    def list_lost_entries(self, cache_before: Cache, cache_now: Cache) -> list[Entry]:
+        """Return the lost entries; see :class:`DumpPlan`. A test may have deleted, emptied or shortened the file.
+
+        An entry is not lost if another process has replaced it by an entry of the same problem, or has renamed its
+        kernel.
+        """
+        problems_before = {entry.problem for entry in cache_before.entries}
+        problems_now = {entry.problem for entry in cache_now.entries}
+        # After a rename, the cache has the entry under a name that it did not have before.
+        identities_under_new_names = set()
+        for entry in cache_now.entries:
+            if entry.problem not in problems_before:
+                identities_under_new_names.add(_without_kernel_name(entry))
+        lost_entries = []
+        for entry in cache_before.entries:
+            is_replaced = entry.problem in problems_now
+            is_renamed = _without_kernel_name(entry) in identities_under_new_names
+            if not is_replaced and not is_renamed:
+                lost_entries.append(entry)
+        return lost_entries
 
     def build_base(self, loaded: Iterable[Cache], dump_cache: Cache) -> Cache:
         return dump_cache
@@ -180,10 +199,9 @@ class SharedDump(FileDump):
     Entries of the store may therefore belong to other runs: they stay, unless the user prunes.
     """
 
-    @property
-    def restores_lost_entries(self) -> bool:
-        """Never: other runs may prune the store at any time."""
-        return False
+    def list_lost_entries(self, cache_before: Cache, cache_now: Cache) -> list[Entry]:
+        """Return no entry: other runs may prune the store at any time."""
+        return []
 
     @property
     def judges_unused(self) -> bool:
@@ -210,6 +228,14 @@ class SharedDump(FileDump):
     def build_rules(self, is_complete: bool) -> MergeRules:
         """Return the rules of the merge. Entries with other fingerprints stay: runs of other code use them."""
         return replace(super().build_rules(is_complete), keep_other_fingerprints=True)
+
+
+def _without_kernel_name(entry: Entry) -> Identity:
+    """Return the problem and fingerprint of an entry with the same placeholder for every kernel's name.
+
+    They are equal for the entries of a kernel before and after its rename.
+    """
+    return Identity(replace(entry.problem, kernel="any"), entry.fingerprint)
 
 
 def plan_dump(
