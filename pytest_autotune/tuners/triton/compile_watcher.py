@@ -190,8 +190,8 @@ class CompileWatcher:
         # The run is over, but some kernels still refer to the replaced function.
         if self._module is None:
             return original(*args, **kwargs)
-        # User code compiles a file of one of Triton's stages, which belongs to no autotuner.
         arguments = compiler.name_compile_arguments(args, kwargs)
+        # User code compiles a file of one of Triton's stages, which belongs to no autotuner.
         if not compiler.is_kernel_source(arguments["src"]):
             return original(*args, **kwargs)
         may_wait = not getattr(_THREAD_STATE, "leaves_to_others", False)
