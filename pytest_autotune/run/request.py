@@ -145,20 +145,17 @@ class FileDump(DumpPlan):
         An entry is not lost if another process has replaced it by an entry of the same problem, or has renamed its
         kernel.
         """
-        problems_before = {entry.problem for entry in cache_before.entries}
         problems_now = {entry.problem for entry in cache_now.entries}
+        missing_entries = [entry for entry in cache_before.entries if entry.problem not in problems_now]
+        if not missing_entries:
+            return []
         # After a rename, the cache has the entry under a name that it did not have before.
+        problems_before = {entry.problem for entry in cache_before.entries}
         identities_under_new_names = set()
         for entry in cache_now.entries:
             if entry.problem not in problems_before:
                 identities_under_new_names.add(_without_kernel_name(entry))
-        lost_entries = []
-        for entry in cache_before.entries:
-            is_replaced = entry.problem in problems_now
-            is_renamed = _without_kernel_name(entry) in identities_under_new_names
-            if not is_replaced and not is_renamed:
-                lost_entries.append(entry)
-        return lost_entries
+        return [entry for entry in missing_entries if _without_kernel_name(entry) not in identities_under_new_names]
 
     def build_base(self, loaded: Iterable[Cache], dump_cache: Cache) -> Cache:
         return dump_cache

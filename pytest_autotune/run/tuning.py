@@ -91,6 +91,7 @@ class Tuning:
             while self._sources and self.entry is None:
                 self._ask_next_source()
         except Exception as error:
+            # A refusal of the session is a BaseException, so it is not caught here.
             self._sources.clear()
             self._reporter.report_error(self.lookup.problem.tuner, "the session", error)
             if self._reporter.indexes and self.lookup.outcome is None:
@@ -139,10 +140,12 @@ class Tuning:
 
         :raises BaseException: from the session's ``refuse``, if a stale problem is an error.
         """
-        if self.entry is not None:
-            self._rejections.append(Rejection(self._sources[0], self.entry, str(reason)))
-            self.lookup = self._lookup_without_offer
-            self.ask()
+        if self.entry is None:
+            return
+        # The source that offered the entry is still the first.
+        self._rejections.append(Rejection(self._sources[0], self.entry, str(reason)))
+        self.lookup = self._lookup_without_offer
+        self.ask()
 
     def race(self, contest: Callable[[], object]) -> None:
         """Let a mode race the loaded choice. The adapter calls this when it can use the choice, before it does.

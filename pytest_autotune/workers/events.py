@@ -415,9 +415,8 @@ class RunFolder:
         for log_name, lines in lines_by_log.items():
             for line in lines:
                 handed_over_lines.append((log_name, line.encode()))
-        lines_in_files = set(file_lines)
-        lines_in_no_file = [log_line for log_line in handed_over_lines if log_line not in lines_in_files]
-        self._unwritten, _ = decode_events(lines_in_no_file)
+        self._unwritten = _list_unwritten_events(handed_over_lines, file_lines)
+        # A process that was killed has handed over nothing.
         lines_of_killed = [(log_name, line) for log_name, line in file_lines if log_name not in lines_by_log]
         return decode_events([*lines_of_killed, *handed_over_lines])
 
@@ -460,6 +459,14 @@ class RunFolder:
                 runs.rmdir()
         self._own_folder = None
         self._abandoned_folders.clear()
+
+
+def _list_unwritten_events(handed_over_lines: Iterable[LogLine], file_lines: Iterable[LogLine]) -> list[ProcessEvent]:
+    """Return the events that processes handed over and that are in no file."""
+    lines_in_files = set(file_lines)
+    unwritten_lines = [log_line for log_line in handed_over_lines if log_line not in lines_in_files]
+    events, _ = decode_events(unwritten_lines)
+    return events
 
 
 def _lock_folder(path: Path) -> _LockedFolder:
