@@ -49,16 +49,18 @@ def digest_of_candidates(digest: str, candidates: Iterable[Iterable[Value]]) -> 
     :param candidates: the params of each candidate.
     """
     rows: list[_Row] = []
+    #: The names of all params. A candidate may lack some of them.
     names: set[str] = set()
     for params in candidates:
         row = {value.name: _as_word(value.display_text) for value in params}
         rows.append(row)
         names.update(row)
     sorted_names = sorted(names)
-    parts = _list_parts(rows, sorted_names)
+    parts = _build_candidate_parts(rows, sorted_names)
     if _total_length(parts) > MAX_LIST_LENGTH:
-        parts = _axis_parts(rows, sorted_names)
+        parts = _build_param_parts(rows, sorted_names)
     while _total_length(parts) > MAX_LIST_LENGTH:
+        # Leave out the last part. "..." stands for all parts that are left out.
         parts[-2:] = [_CUT]
     return Digest(digest, tuple(parts))
 
@@ -67,8 +69,8 @@ def _total_length(parts: Iterable[str]) -> int:
     return sum(len(part) for part in parts)
 
 
-def _list_parts(rows: Iterable[_Row], names: Sequence[str]) -> list[str]:
-    """Return a part with the names, then a part for each candidate with its values."""
+def _build_candidate_parts(rows: Iterable[_Row], names: Sequence[str]) -> list[str]:
+    """Return a part with the names, then a part for each candidate with its values: ``BLOCK num_warps``, ``64 4``."""
     header = " ".join([_as_word(name) for name in names])
     candidates = set()
     for row in rows:
@@ -76,8 +78,8 @@ def _list_parts(rows: Iterable[_Row], names: Sequence[str]) -> list[str]:
     return [header, *sorted(candidates)]
 
 
-def _axis_parts(rows: Sequence[_Row], names: Sequence[str]) -> list[str]:
-    """Return a part for each param with all its values."""
+def _build_param_parts(rows: Sequence[_Row], names: Sequence[str]) -> list[str]:
+    """Return a part for each param with all its values: ``BLOCK=64,128``."""
     parts = []
     for name in names:
         values = {row[name] for row in rows if name in row}
@@ -113,21 +115,22 @@ def describe_changes(
         return ""
     details = []
     for name in changed_names:
-        words = _describe_change_of_value(old_values.get(name), new_values.get(name), name, digests_by_id)
-        if not words:
-            continue
-        if len(changed_names) > 1:
-            words = f"{name}: {words}"
-        details.append(words)
-    text = f"{', '.join(changed_names)} changed"
+        detail = _describe_change_of_value(old_values.get(name), new_values.get(name), name, digests_by_id)
+        if detail and len(changed_names) > 1:
+            detail = f"{name}: {detail}"
+        if detail:
+            details.append(detail)
+    description = f"{', '.join(changed_names)} changed"
     if details:
-        text += f" ({'; '.join(details)})"
-    return text
+        description += f" ({'; '.join(details)})"
+    return description
 
 
 def _describe_change_of_value(old: Value | None, new: Value | None, name: str, digests: Mapping[str, Digest]) -> str:
     """Return how a value of a fingerprint changed; empty if its parts are not known.
 
+    :param old: the old value; None if the old fingerprint has no value of this name.
+    :param new: the new value; None if the new fingerprint has none.
     :param digests: the digests by their id.
     """
     if _is_readable(old) and _is_readable(new):
@@ -162,11 +165,11 @@ def describe_difference(name: str, old: Digest, new: Digest) -> str:
     if _CUT in old.parts or _CUT in new.parts:
         # A part that only one digest has may have been cut from the other.
         return ""
-    old_has_axes, new_has_axes = _has_axes(old.parts), _has_axes(new.parts)
-    if old_has_axes and new_has_axes:
-        return _compare_sets(_list_axis_values(old.parts), _list_axis_values(new.parts)).describe()
-    if old_has_axes or new_has_axes:
-        # A list of candidates cannot be compared with lists of values.
+    old_has_params, new_has_params = _has_param_parts(old.parts), _has_param_parts(new.parts)
+    if old_has_params and new_has_params:
+        return _compare_sets(_list_param_values(old.parts), _list_param_values(new.parts)).describe()
+    if old_has_params or new_has_params:
+        # The parts of one digest are candidates, and those of the other are params. They cannot be compared.
         return ""
     return _compare_lists(old.parts, new.parts).describe()
 
@@ -246,13 +249,13 @@ def _describe_rows(rows: Iterable[_Row], names: Sequence[str]) -> set[str]:
     return words
 
 
-def _has_axes(parts: Iterable[str]) -> bool:
-    """Whether the parts of a list of candidates are params with their values."""
+def _has_param_parts(parts: Iterable[str]) -> bool:
+    """Whether the parts of a list of candidates are params with their values: ``BLOCK=64,128``."""
     return all("=" in part for part in parts)
 
 
-def _list_axis_values(parts: Iterable[str]) -> set[str]:
-    """Return each value of each param: ``BLOCK=64``."""
+def _list_param_values(parts: Iterable[str]) -> set[str]:
+    """Return each value of each param: ``BLOCK=64`` and ``BLOCK=128`` for the part ``BLOCK=64,128``."""
     words = set()
     for part in parts:
         name, _, values = part.partition("=")

@@ -12,7 +12,6 @@ import json
 import math
 import re
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from itertools import zip_longest
 from typing import Any, TypeAlias
 
@@ -23,6 +22,8 @@ from pytest_autotune.cache.structured import JSON_LIST, JSON_TUPLE
 LaunchValue: TypeAlias = "Scalar | tuple[LaunchValue, ...]"
 #: The dtypes of arguments: Triton's name -> torch's name.
 _TORCH_DTYPES = {"fp16": "float16", "bf16": "bfloat16", "fp32": "float32", "fp64": "float64"}
+#: The types of values that a file stores as text, and that become an integer or a tuple again.
+_STORED_AS_TEXT = ("int", "tuple", JSON_TUPLE, JSON_LIST)
 
 
 def distance(wanted: Mapping[str, Any], has: Mapping[str, Any]) -> tuple[int, float]:
@@ -86,19 +87,32 @@ def launch_value(value: Value) -> LaunchValue:
     if value.type == "function":
         function_name, _, _ = text.partition("@")
         return f"{function_name}()"
-    # A damaged file may have any text under these types. Such text stays as it is.
-    with suppress(ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
-        if value.type == "int":
-            return int(text)
-        if value.type == "tuple":
-            parts = []
-            for _kind, literal, part_type in ast.literal_eval(text):
-                part = Value("", ast.literal_eval(literal), part_type)
-                parts.append(launch_value(part))
-            return tuple(parts)
-        if value.type in (JSON_TUPLE, JSON_LIST):
-            return _read_item(json.loads(text))
+    if value.type in _STORED_AS_TEXT:
+        try:
+            return _read_stored_text(text, value.type)
+        except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
+            # A damaged file may have any text under these types. Such text stays as it is.
+            return value.value
     return value.value
+
+
+def _read_stored_text(text: str, value_type: str) -> LaunchValue:
+    """Return the integer or the tuple that a value of a key or of a configuration stores as text.
+
+    A tuple of a key is stored as ``[('int', '16', ''), ('str', "'fp32'", 'dtype')]``: the kind of scalar, its literal
+    and its type. A tuple or list of ``tune()`` is stored as JSON: ``[16, {"dtype": "fp16"}]``.
+
+    :raises ValueError, TypeError, SyntaxError, RecursionError, MemoryError: for the text of a damaged file.
+    """
+    if value_type == "int":
+        return int(text)
+    if value_type == "tuple":
+        parts = []
+        for _kind, literal, part_type in ast.literal_eval(text):
+            part = Value("", ast.literal_eval(literal), part_type)
+            parts.append(launch_value(part))
+        return tuple(parts)
+    return _read_item(json.loads(text))
 
 
 def _read_item(item: Any) -> LaunchValue:
@@ -106,6 +120,7 @@ def _read_item(item: Any) -> LaunchValue:
     if isinstance(item, list):
         return tuple([_read_item(part) for part in item])
     if isinstance(item, dict):
+        # A value with a type is an object with the type as its only name.
         ((type_name, part),) = item.items()
         if isinstance(part, list):
             return _read_item(part)

@@ -27,19 +27,15 @@ _BUCKET_AND_FOLDERS = re.compile(r"[\w.-]+(/(?!\.+(/|$))[\w .:=+,-]+)*/*")
 def resolve(path: str | os.PathLike[str]) -> str:
     """Return the absolute path, without links, of the file that ``open()`` would read or create.
 
-    Folders at the end of the path may be missing: a writer creates them.
+    Folders at the end of the path may be missing, because a writer creates them.
 
     :raises OSError: for a ``..`` after a missing folder, and for a loop of links.
     """
-    existing = os.fspath(path)
-    if not os.path.isabs(existing):
+    absolute = os.fspath(path)
+    if not os.path.isabs(absolute):
         # Only a relative path needs the current folder. getcwd() fails if a test has removed that folder.
-        existing = os.path.join(os.getcwd(), existing)
-    # Split the path into its longest part that exists, and the names behind that part.
-    missing_names: list[str] = []
-    while not os.path.lexists(existing):
-        existing, name = os.path.split(existing)
-        missing_names.insert(0, name)
+        absolute = os.path.join(os.getcwd(), absolute)
+    existing, missing_names = _split_existing(absolute)
     if os.pardir in missing_names:
         # For "missing/../file", open() fails, and os.path.realpath() would return the path of "file".
         names = [os.path.basename(existing), *missing_names]
@@ -52,6 +48,19 @@ def resolve(path: str | os.PathLike[str]) -> str:
         target = os.readlink(existing)
         return resolve(os.path.join(os.path.dirname(existing), target, *missing_names))
     return os.path.join(os.path.realpath(existing), *missing_names)
+
+
+def _split_existing(path: str) -> tuple[str, list[str]]:
+    """Split an absolute path into the longest part that exists, and the names behind that part.
+
+    If only the folder ``/home`` exists, ``/home/ann/cache`` is split into ``"/home"`` and ``["ann", "cache"]``.
+    """
+    existing = path
+    missing_names: list[str] = []
+    while not os.path.lexists(existing):
+        existing, name = os.path.split(existing)
+        missing_names.insert(0, name)
+    return existing, missing_names
 
 
 def is_url(text: str | os.PathLike[str]) -> bool:

@@ -95,7 +95,9 @@ def _choose_config(autotuner: Any, kwargs: Any, configs: Sequence[Any]) -> Any:
 class TritonLaunch:
     """A launch of an autotuned kernel; see :class:`~pytest_autotune.production.shipped.KernelLaunch`.
 
+    :param kwargs: the arguments that the launch passes by name.
     :param configs: the candidates that the kernel's pruner left.
+    :param kernel: the module and the name of the kernel.
     """
 
     def __init__(self, autotuner: Any, kwargs: Any, configs: Sequence[Any], kernel: str) -> None:
@@ -104,7 +106,15 @@ class TritonLaunch:
         from pytest_autotune.tuners.triton.internals.autotuners import is_interpreted
 
         self._configs = configs
-        self._call = Call(autotuner, None, tuple(autotuner.nargs.values()), kwargs, list_heuristics(autotuner))
+        self._call = Call(
+            autotuner,
+            # Only a test run needs Triton's own key of the launch.
+            tuning_key=None,
+            # While Triton chooses, nargs has the positional arguments of the launch by their names.
+            args=tuple(autotuner.nargs.values()),
+            kwargs=kwargs,
+            heuristics=list_heuristics(autotuner),
+        )
         key = {}
         for name, value in list_key_values(self._call, autotuner.base_fn):
             key[name] = _encode_key_part(name, value)

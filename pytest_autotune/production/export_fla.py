@@ -107,17 +107,28 @@ def build_fla_files(cache: Cache, kernels: Sequence[str], devices: Sequence[str]
             written_count += 1
     if not files:
         raise CacheError("--to=fla", "no choice of a Triton kernel to write", "is it the right cache, or glob?")
-    parts = [f"{describe_count(written_count, 'choice')} in {describe_count(len(files), 'file')}"]
-    # No export can hold the first, and FLA's files cannot hold the second.
+    texts = {path: files[path].encode() for path in sorted(files)}
+    # No export can hold these entries.
     unexportable_count = exportable.triton_count - len(exportable.plain)
+    # FLA's files cannot hold these entries.
     unwritten_count = len(choices.entries) - written_count
-    omitted_count = unexportable_count + unwritten_count
+    contested_count = len(choices.ambiguous) + sum(len(file.contested) for file in files.values())
+    summary = _describe_export(written_count, len(files), unexportable_count + unwritten_count, contested_count)
+    return FlaExport(texts, summary)
+
+
+def _describe_export(written_count: int, file_count: int, omitted_count: int, contested_count: int) -> str:
+    """Return the number of choices, and of those that were left out, in words.
+
+    :param omitted_count: the number of entries whose values the files cannot hold.
+    :param contested_count: the number of keys that have several choices.
+    """
+    parts = [f"{describe_count(written_count, 'choice')} in {describe_count(file_count, 'file')}"]
     if omitted_count:
         parts.append(f"{describe_count(omitted_count, 'entry')} left out, whose values the files cannot hold")
-    contested_count = len(choices.ambiguous) + sum(len(file.contested) for file in files.values())
     if contested_count:
         parts.append(f"{describe_count(contested_count, 'key')} left out, with several choices each")
-    return FlaExport({path: files[path].encode() for path in sorted(files)}, "; ".join(parts))
+    return "; ".join(parts)
 
 
 def _try_to_add(files: dict[str, KernelFile], entry: Entry) -> bool:

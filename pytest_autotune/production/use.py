@@ -104,15 +104,20 @@ class ShippedCache:
     def __post_init__(self) -> None:
         if self.on_miss not in ON_MISS:
             raise ValueError(f"use(): on_miss takes {', '.join(ON_MISS)}, not {self.on_miss!r}")
+        #: The bytes of the cache; None if they cannot be read, or are no cache.
         self._data = self._read_resource()
         # The path in most libraries' folders, for the commands in warnings.
         self._path = os.path.join(*self.package.split("."), self.resource)
         self.digest = hashlib.sha256(self._data or b"").hexdigest()[:16]
+        #: The cache, once the first kernel has asked.
         self._cache: Cache | None = None
+        #: The pickers by tuner and device.
         self._pickers: dict[tuple[str, DeviceIdentity], Picker] = {}
         #: (tuner, kernel, key, architecture) of the problems with several choices.
         self._ambiguous: set[tuple[object, ...]] = set()
+        #: The misses as lines of JSON, to report each of them once.
         self._reported_lines: set[str] = set()
+        #: (tuner, device, kind) of the warnings that were shown.
         self._shown_warnings: set[object] = set()
         add_shipped_cache(self)
         _hook_tuners()

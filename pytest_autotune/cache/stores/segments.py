@@ -63,7 +63,11 @@ _COPY_NAME = re.compile(r"v1-.+-[0-9a-f]{64}\.pb")
 
 @dataclass(frozen=True)
 class OpenedSegments:
-    """A store at a URL that is opened for an update."""
+    """A store at a URL that is opened for an update.
+
+    :param cache: the content of the store.
+    :param removing: also remove the entries that a new content lacks.
+    """
 
     store: SegmentStore
     cache: Cache
@@ -161,8 +165,8 @@ class SegmentStore:
         try:
             self._write_segments(_encode_segments(new_entries))
         except CacheError as error:
-            # The entries are not lost. If no local file can be written either, the path is empty, and the error then
-            # leaves the remedy out.
+            # A local file keeps the entries. If it cannot be written either, the path is empty, and the error has no
+            # remedy.
             path = self._write_unsent_file(new_entries)
             remedy = f"it is kept: pytest-autotune merge {path} -o {self._location.url}/ sends it"
             raise NotTakenError(self._place, error.event, path, remedy) from None
@@ -197,6 +201,7 @@ class SegmentStore:
         self._write_segments(new_data_by_name)
         with self._cache_errors("cannot be compacted", "nothing was removed"):
             run(self._check_stored(merged_data_by_name.keys()))
+        # The store has the merged segments now, so the segments that they replace can go.
         replaced_names = readable_segments.keys() - merged_data_by_name.keys()
         self._delete_segments({name: readable_segments[name] for name in sorted(replaced_names)})
         names_after = (segments.keys() - replaced_names) | merged_data_by_name.keys()
