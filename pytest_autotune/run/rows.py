@@ -9,12 +9,12 @@ problem, from all processes and with all fingerprints.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.merge import MergeResult
-from pytest_autotune.cache.model import NO_VERSIONS, Candidate, Entry, Problem, Versions
+from pytest_autotune.cache.model import NO_VERSIONS, Candidate, Entry, Identity, Problem, Versions
 from pytest_autotune.run.lookup import NO_ENTRY, Lookup, Outcome, Policy
 from pytest_autotune.run.nearest import explain_miss
 
@@ -148,19 +148,43 @@ def build_rows(
     rows = []
     for lookups_of_problem in lookups_by_problem.values():
         worst_first = sorted(lookups_of_problem, key=_rank_outcome, reverse=True)
-        run_entry = _find_entry(worst_first)
-        if run_entry is None:
-            row = _build_row(worst_first, None, None)
-        else:
-            identity = run_entry.identity
-            # The merge may have kept an earlier entry, or the measurement of another process.
-            kept_entry = entries_after_run.get(identity, run_entry)
-            best_measurement = merged.best_measurements.get(identity, run_entry)
-            row = _build_row(worst_first, kept_entry, best_measurement)
+        row = _build_row(worst_first, _find_shown_entries(worst_first, entries_after_run, merged.best_measurements))
         if row.reason == NO_ENTRY:
             row = _with_nearest_entry(row, index, policy)
         rows.append(_with_consequence(row))
     return tuple(sorted(rows, key=lambda row: row.problem.sort_key))
+
+
+@dataclass(frozen=True)
+class _ShownEntries:
+    """The entries of a problem that its row shows.
+
+    :param kept: the entry that the cache has after the run, for the choice.
+    :param measured: the entry of the search that counts, for the candidates and their times. Without a search, it is
+        the entry that was used.
+    """
+
+    kept: Entry
+    measured: Entry
+
+
+def _find_shown_entries(
+    worst_first: Sequence[Lookup],
+    entries_after_run: Mapping[Identity, Entry],
+    best_measurements: Mapping[Identity, Entry],
+) -> _ShownEntries | None:
+    """Return the entries that the row of a problem shows; None if no lookup has an entry.
+
+    :param worst_first: the lookups of the problem.
+    :param best_measurements: the entry of the best measurement of each identity that was measured.
+    """
+    entry = _find_entry(worst_first)
+    if entry is None:
+        return None
+    # The merge may have kept an earlier entry, and the measurement of another process may be the best.
+    kept = entries_after_run.get(entry.identity, entry)
+    measured = best_measurements.get(entry.identity, entry)
+    return _ShownEntries(kept, measured)
 
 
 def _with_nearest_entry(row: ProblemRow, index: EntryIndex, policy: Policy) -> ProblemRow:
@@ -206,18 +230,13 @@ def _find_entry(worst_first: Sequence[Lookup]) -> Entry | None:
     return None
 
 
-def _build_row(worst_first: Sequence[Lookup], kept_entry: Entry | None, best_measurement: Entry | None) -> ProblemRow:
+def _build_row(worst_first: Sequence[Lookup], entries: _ShownEntries | None) -> ProblemRow:
     """Return the row of a problem, with the outcome and the reason of its worst lookup.
 
     :param worst_first: the lookups of the problem, the lookup with the worst outcome first.
-    :param kept_entry: the entry that the cache has after the run; None if no lookup has an entry.
-    :param best_measurement: the entry with the candidates to show: after a search, the entry of the search that counts.
-        None if no lookup has an entry.
+    :param entries: None if no lookup has an entry.
     """
     worst = worst_first[0]
-    label = worst.label
-    if not label and kept_entry is not None:
-        label = kept_entry.label
     changed: tuple[str, ...] = ()
     if worst.outcome is Outcome.STALE:
         changed = worst.changed
@@ -231,35 +250,35 @@ def _build_row(worst_first: Sequence[Lookup], kept_entry: Entry | None, best_mea
         worst.problem,
         worst.outcome,
         worst.reason,
-        label,
+        worst.label,
         # Several lookups can be of the same test; dict.fromkeys keeps the order.
         tests=tuple(dict.fromkeys(tests)),
-        entry=kept_entry,
         fallback=fallback,
         unrecorded=_find_unrecorded_reason(worst_first),
         changed=changed,
     )
-    if best_measurement is None:
+    if entries is None:
         return row
-    return _with_measurement(row, searches, best_measurement)
+    return _with_entries(row, searches, entries)
 
 
-def _with_measurement(row: ProblemRow, searches: Sequence[Lookup], best_measurement: Entry) -> ProblemRow:
-    """Return a row with the searches of the run, and with the candidates of the entry to show.
+def _with_entries(row: ProblemRow, searches: Sequence[Lookup], entries: _ShownEntries) -> ProblemRow:
+    """Return a row with its entry, and with the searches and candidates of the run.
 
     :param searches: the lookups of the problem whose entry comes from a search in this run; perhaps none.
-    :param best_measurement: see :func:`_build_row`.
     """
     has_failed_search = any(lookup.has_failed for lookup in searches)
     is_disturbed = False
     for lookup in searches:
-        if lookup.entry == best_measurement and lookup.is_disturbed:
+        if lookup.entry == entries.measured and lookup.is_disturbed:
             is_disturbed = True
     return replace(
         row,
+        label=row.label or entries.kept.label,
+        entry=entries.kept,
         searches=_list_searches(searches),
-        failed=has_failed_search and best_measurement.is_failure,
-        candidates=best_measurement.candidates,
+        failed=has_failed_search and entries.measured.is_failure,
+        candidates=entries.measured.candidates,
         is_disturbed=is_disturbed,
     )
 
