@@ -95,8 +95,9 @@ def select_candidates(kernel: str, candidates: Any, arguments: Any, nearest: Any
         if not tuned:
             return select_without_choice(kernel, candidates, f"{choice} is no candidate any more", COVER)
         warn_if_inexact(kernel, key, tuned_key, known.remark)
-        if tuned.count(tuned[0]) < len(tuned):
-            # Candidates with equal params differ in their hooks. The choice does not name hooks, so Triton measures.
+        are_all_equal = tuned.count(tuned[0]) == len(tuned)
+        if not are_all_equal:
+            # Their params are equal, so their hooks differ. The choice does not name hooks, so Triton measures.
             return tuned
         return tuned[:1]
     except Exception as error:  # there is no GPU, or somebody has edited the data

@@ -88,7 +88,7 @@ def _build_param_parts(rows: Sequence[_Row], names: Sequence[str]) -> list[str]:
 
 
 def list_changed_names(old_fingerprint: Iterable[Value], new_fingerprint: Iterable[Value]) -> list[str]:
-    """Return the names of the parts of a fingerprint that changed, sorted."""
+    """Return the names of the values of a fingerprint that changed, sorted: ``["search", "source"]``."""
     old_values = {value.name: value for value in old_fingerprint}
     new_values = {value.name: value for value in new_fingerprint}
     changed_names = []
@@ -101,11 +101,12 @@ def list_changed_names(old_fingerprint: Iterable[Value], new_fingerprint: Iterab
 def describe_changes(
     old_fingerprint: Iterable[Value], new_fingerprint: Iterable[Value], digests: Iterable[Digest]
 ) -> str:
-    """Return the parts of a fingerprint that changed, in words: ``source changed (relu)``; empty if no part changed.
+    """Return the values of a fingerprint that changed, in words: ``source changed (relu)``; empty if none changed.
 
-    If several parts changed, the details name their part: ``search, source changed (source: relu)``.
+    The details in parentheses name the parts of a digest that changed. If several values changed, each detail begins
+    with the name of its value: ``search, source changed (source: relu)``.
 
-    :param digests: the known digests of both fingerprints. Without them, the text has no details.
+    :param digests: the known digests of both fingerprints, with their parts. Without them, there are no details.
     """
     old_values = {value.name: value for value in old_fingerprint}
     new_values = {value.name: value for value in new_fingerprint}

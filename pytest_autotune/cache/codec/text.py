@@ -151,7 +151,7 @@ def decode(text: str, place: str) -> Cache:
     # 0.18, 1.2 and 6.0 s, and our reader 0.02, 0.19 and 0.90 s. A run that loads and dumps a cache reads the file three
     # times.
     try:
-        plain = _TextprotoReader().read_message("cache", iter(_TOKEN.findall(text)), "")
+        plain = _TextprotoReader().read_message("cache", iter(_TOKEN.findall(text)), end="")
     except (LookupError, ValueError, StopIteration):
         if len(text) > MAX_FOREIGN_BYTES:
             event = f"is larger than {MAX_FOREIGN_BYTES >> 20} MiB, and not as pytest-autotune writes it"
@@ -171,11 +171,14 @@ class _TextprotoReader:
         self._short_messages: dict[tuple[str, str], Plain] = {}
 
     def read_message(self, kind: str, tokens: Iterator[str], end: str) -> Plain:
-        """Return a message.
+        """Return the fields of a message.
+
+        The fields ``kernel: "add" choice { id: "a" }`` have the tokens ``kernel:``, ``"add"``, ``choice`` and
+        ``{ id: "a" }``.
 
         :param kind: the kind of the message: ``"cache"``, ``"entry"`` …
         :param tokens: the tokens behind the message's opening brace.
-        :param end: the token that ends the message: its closing brace, or the end of the file.
+        :param end: the token that ends the message: its closing brace, or the empty token at the end of the file.
         """
         message: Plain = {}
         fields = MESSAGES[kind]
@@ -205,12 +208,13 @@ class _TextprotoReader:
             return _read_scalar(kind, token)
         if token == "{":
             # The message is too long for a token, or has other messages in it.
-            return self.read_message(kind, tokens, "}")
+            return self.read_message(kind, tokens, end="}")
         if token[0] != "{":
             raise ValueError(token)
         # The token is a short message as a whole, such as '{ name: "M" int: 64 }'.
         if (kind, token) not in self._short_messages:
-            self._short_messages[kind, token] = self.read_message(kind, iter(_TOKEN.findall(token, 1)), "}")
+            tokens_behind_brace = iter(_TOKEN.findall(token, 1))
+            self._short_messages[kind, token] = self.read_message(kind, tokens_behind_brace, end="}")
         return self._short_messages[kind, token]
 
     def _read_list(self, kind: str, tokens: Iterator[str]) -> list[Any]:
