@@ -131,10 +131,11 @@ def context_gpu(driver: Any = None) -> ContextGpu:
     try:
         _check(driver.cuCtxGetCurrent(ctypes.byref(context)))
         if not context:
+            # The thread has no context.
             return ContextGpu()
         return _read_context_gpu(driver)
     except _DriverError:
-        # Most often, the driver is not initialised.
+        # For example, the driver is not initialised.
         return ContextGpu()
 
 

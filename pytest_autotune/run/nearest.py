@@ -65,7 +65,7 @@ def explain_miss(indexes: Sequence[EntryIndex], problem: Problem, policy: Policy
     - ``no entry; the nearest has M 64 instead of 100``.
 
     The function compares all entries of the kernel, which takes time. It is called only for a row of the summary, and
-    for a lookup that fails a test.
+    for a lookup that fails a test or whose test loads a cache for itself.
 
     :param indexes: the loaded caches.
     :param policy: names the other devices whose entries a device may use.
