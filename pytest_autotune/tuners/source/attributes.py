@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
+from functools import partial
 from types import FunctionType, GetSetDescriptorType, MemberDescriptorType, MethodType, ModuleType
 from typing import Any, TypeGuard, TypeVar, overload
 
@@ -206,6 +207,15 @@ def list_items(value: Sequence[object]) -> list[object]:
         return list(tuple.__getitem__(value, slice(None)))
     items: Any = value
     return list(list.__getitem__(items, slice(None)))
+
+
+def list_parts(value: object) -> list[object]:
+    """Return the items of a tuple, or the function and the arguments of a ``partial``; none for other values."""
+    if is_instance(value, partial):
+        return [value.func, *value.args, *dict(sorted(value.keywords.items())).values()]
+    if is_instance(value, tuple):
+        return list_items(value)
+    return []
 
 
 def is_dataclass_instance(value: object) -> bool:

@@ -1,7 +1,18 @@
 """Computes the digests of functions and classes, with everything of the user's own that they use.
 
+A digest is the hash of a text. For ``def kernel(x): return helper(x) * SCALE``, the text is the source of ``kernel``
+and a line for each value that it uses: ``SCALE: 2``, and ``helper: 4f0c2b…`` with the digest of ``helper``.
+
+Words in this module:
+
+- *Code* is a function, class or module. Every other value is a *plain value*.
+- A value *counts* if the digest depends on it. A value that may change while tests run does not count.
+- The *layers* of a kernel are the objects that its decorators made, from the outermost to the Python function.
+- A *part* is one function, class or constant. A report names the parts that differ between two digests.
+
 :mod:`.source_digest` states the rule and has the functions for adapters. :mod:`.code_text` reads source,
-:mod:`.libraries` says which code belongs to a library and which name stands for it.
+:mod:`.objects` finds the code that functions reach through objects, and :mod:`.libraries` says which code belongs to a
+library.
 """
 
 from __future__ import annotations
@@ -29,6 +40,7 @@ from pytest_autotune.tuners.source.attributes import (
     is_instance,
     list_field_values,
     list_items,
+    list_parts,
     list_stored_attributes,
     read_stored,
 )
@@ -100,7 +112,8 @@ class CodeDigests:
 
     :param carried: whether plain values in closures and defaults count.
     :param root: the function or class that the digest is for; None for a value.
-    :param ignored: the names whose values are left out, because digested functions assign them.
+    :param ignored: the names whose values do not count, because digested functions assign them; see
+        :func:`list_passes`.
     """
 
     def __init__(
@@ -114,10 +127,11 @@ class CodeDigests:
         self._digest_by_id: dict[int, str] = {}
         #: The objects of these ids. They stay alive, because Python gives the id of a dead object to a new object.
         self._read_objects: list[object] = []
-        #: The ids of the objects that are being described now.
+        #: The ids of the objects whose attributes are being described now: an object may contain itself.
         self._open_objects: set[int] = set()
+        #: The ids of the callable objects whose stored objects are being described now.
         self._open_callables: set[int] = set()
-        #: The ids of the functions, classes and objects of the methods that are being digested now.
+        #: The bound methods that are being digested now, each as the ids of its function, class and object.
         self._open_methods: set[tuple[int, int, int]] = set()
         self.libraries = Libraries(root)
         #: The name of each function, class and constant, with a digest of it without the code that it uses.
@@ -164,16 +178,18 @@ class CodeDigests:
         assert type(function) is FunctionType
         source = read_function(function, find_kept_source(layers))
         self.used_values.add_function(value, function, source.names)
-        lines = [source.text]
-        if not named:
-            lines = [source.nameless_text]
+        own_text = source.nameless_text
+        if named:
+            own_text = source.text
+        lines = [own_text]
         lines += self._describe_used_values(function, source, own_cells)
         lines += self._describe_imports(function, source)
         lines += self._describe_assigned(function, source)
         fixed_lines = [*self._describe_defaults(function, source), *list_compiled_options(layers)]
         lines += fixed_lines
         # The part of this function lacks the values and functions that the function uses. These are parts themselves.
-        self._note_part(function.__qualname__, "\n".join([lines[0], *fixed_lines]))
+        self._note_part(function.__qualname__, "\n".join([own_text, *fixed_lines]))
+        # The class of a decorator of the user. The source of the function does not name it.
         for layer in layers:
             if type(layer) is not FunctionType:
                 layer_text = self._describe_unnamed_class(type(layer))
@@ -192,10 +208,12 @@ class CodeDigests:
             text = None
             if is_code(value) or self._counts_plain_value(function, name, own_cells):
                 text = self._describe_used_value(function, name, value, is_library_function)
-                # A function or class of the user is a part under its own name.
-                if text is not None and (not is_code(value) or is_from_library(value, self.libraries)):
+                # A function or class of the user is noted as a part under its own name, when it is digested.
+                is_noted = is_code(value) and not is_from_library(value, self.libraries)
+                if text is not None and not is_noted:
                     self._note_part(name, text)
             if text is None and not is_code(value):
+                # The data do not count. The function may still call methods of the value.
                 text = self.describe_code_in(value, _list_names_below(name, source.whole_names))
             if text is not None:
                 lines.append(f"{name}: {text}")
@@ -249,16 +267,23 @@ class CodeDigests:
         self.assigned.add(function, source.assigned, source.assigned_in_class, source.assigned_attributes)
         lines = []
         for *owners, name in source.assigned:
-            scope = find_scope(function, owners)
-            if not is_instance(scope, dict) or not self._ignored.has_global(scope, name):
-                continue
-            filename = scope.get("__file__")
-            if is_instance(filename, str) and not self.libraries.has_file(filename):
-                text = read_module_assignments(filename, name)
-                if text:
-                    lines.append(f"assigned {name}: {digest(text)}")
-                    self._note_part(name, text)
+            text = self._read_assignments(find_scope(function, owners), name)
+            if text:
+                lines.append(f"assigned {name}: {digest(text)}")
+                self._note_part(name, text)
         return lines
+
+    def _read_assignments(self, scope: object, name: str) -> str:
+        """Return the statements of a module of the user that assign a global; empty if the value of the global counts.
+
+        :param scope: the ``__dict__`` of the module. Classes and functions have no such statements.
+        """
+        if not is_instance(scope, dict) or not self._ignored.has_global(scope, name):
+            return ""
+        filename = scope.get("__file__")
+        if not is_instance(filename, str) or self.libraries.has_file(filename):
+            return ""
+        return read_module_assignments(filename, name)
 
     def _describe_defaults(self, function: FunctionType, source: FunctionText) -> Iterator[str]:
         """Yield a line for each default that counts, or that leads to code of the user."""
@@ -266,8 +291,10 @@ class CodeDigests:
             counts = self._carried or is_code(value)
             text = None
             if counts:
-                text = self._describe(value, find_path(value, source.names) or name) or self._describe_with_gaps(value)
+                path = find_path(value, source.names) or name
+                text = self._describe(value, path) or self._describe_with_gaps(value)
             if text is None and not is_code(value):
+                # The data do not count. The function may still call methods of the default.
                 text = self.describe_code_in(value, _list_names_below(name, source.whole_names))
             if counts or text is not None:
                 yield f"default {name}: {text}"
@@ -330,7 +357,7 @@ class CodeDigests:
             lines = self._describe_uses([ObjectUse(value, type(value), name) for name in names])
             if lines:
                 texts.append(digest("\n".join(lines)))
-        for item in _list_parts(value):
+        for item in list_parts(value):
             item_text = self.describe_code_in(item)
             if item_text is not None:
                 texts.append(item_text)
@@ -409,15 +436,20 @@ class CodeDigests:
         return "\n".join(lines)
 
     def _describe_attributes(self, cls: type, class_text: str) -> Iterator[str]:
-        """Yield a line for each member of an enum, and for each other attribute of a class."""
-        members: Mapping[str, object] = {}
+        """Yield a line for each member of an enum, and for each other attribute of a class.
+
+        :param class_text: the text of the class's source; empty if it cannot be read.
+        """
+        enum_members: Mapping[str, object] = {}
         if issubclass(cls, enum.Enum):
-            members = find_in_class(cls, "_member_map_")
-        for name, member in members.items():
+            enum_members = find_in_class(cls, "_member_map_")
+        for name, member in enum_members.items():
             yield f"{name}: {self.describe_constant(member)}"
         for name, value in sorted(class_attributes(cls).items()):
+            if name in enum_members:
+                continue
             # The text of the class has the first value of an attribute that a digested function assigns.
-            if name in members or (class_text and self._ignored.has_attribute(cls, name)):
+            if class_text and self._ignored.has_attribute(cls, name):
                 continue
             text = self._describe_attribute(name, unwrap_attribute(value))
             if text is None and is_object_of_user(value, self.libraries) and find_owner(type(value), "__get__") is None:
@@ -455,19 +487,23 @@ class CodeDigests:
         is_special = name.startswith("_") and name.endswith("_")
         function = python_function(value)
         if function is not None:
-            if is_special and is_library_code(function):  # such as the methods that enum puts into its classes
+            # enum puts methods of its own into the user's classes.
+            if is_special and is_library_code(function):
                 return None
             try:
                 return self._describe(value, name)
             except UncacheableError:  # a decorator of the class made the function
                 return None
-        # A class of the user has an attribute such as _kernel_ = Kernel only if the user wrote it.
-        if is_special and is_instance(value, type):
-            return self._describe_unnamed_class(value)
-        # torch gives each class of autograd.Function a class of its own.
-        if is_special or (is_instance(value, type) and is_library_code(value)):
+        if is_instance(value, type):
+            # A class of the user has an attribute such as _kernel_ = Kernel only if the user wrote it.
+            if is_special:
+                return self._describe_unnamed_class(value)
+            # torch gives each class of autograd.Function a class of its own.
+            if is_library_code(value):
+                return None
+        if is_special:
             return None
-        # For a descriptor, a method of its class computes the value of the attribute.
+        # A method of a descriptor's class computes the value of the attribute.
         if find_owner(type(value), "__get__") is not None:
             return self._describe_unnamed_class(type(value))
         return self._describe(value, name) or self._describe_with_gaps(value)
@@ -483,12 +519,16 @@ class CodeDigests:
     # Values.
 
     def _describe(self, value: object, path: str) -> str | None:
-        """Return the text of a value that a function uses; None if nothing of the user's own stands in it.
+        """Return the text of a value that a function uses; None if the source already says all that counts.
+
+        None also stands for a value that may change while tests run. The text of code of the user has a digest, the
+        text of a library's function is its public name, and the text of a constant is its value.
 
         :param path: the name of the value in the source; empty if the source has no name for it.
         """
         inner = unwrapped(value)
-        if is_instance(inner, type):  # such as tl.constexpr(Config)
+        if is_instance(inner, type):
+            # In tl.constexpr(Config), the class counts.
             value = inner
         if is_instance(value, (MethodType, BuiltinMethodType)):
             text = self._describe_bound_method(value, path)
@@ -505,6 +545,7 @@ class CodeDigests:
             return self.digest_class(value)
         if is_instance(value, partial):
             return self._describe_partial(value)
+        # An alias such as Config[int] has the methods of Config.
         generic_class = find_generic_class(value)
         if generic_class is not None and not self.libraries.has_code(generic_class):
             return f"alias of {self.digest_class(generic_class)}"
@@ -556,15 +597,17 @@ class CodeDigests:
 
     def _describe_partial(self, value: partial[Any]) -> str | None:
         """Return the text of a partial function; None if an argument of it may change."""
+        texts = [str(self._describe(value.func, ""))]
+        # The names of keyword arguments are described like the arguments.
         arguments = list(value.args)
         for name, argument in sorted(value.keywords.items()):
             arguments += [name, argument]
-        texts = [self._describe(value.func, "")]
         for argument in arguments:
-            texts.append(self._describe(argument, ""))
-        if None in texts[1:]:
-            return None
-        return f"partial({', '.join(map(str, texts))})"
+            text = self._describe(argument, "")
+            if text is None:
+                return None
+            texts.append(text)
+        return f"partial({', '.join(texts)})"
 
     def _describe_bound_method(self, method: MethodType | BuiltinMethodType, path: str) -> str | None:
         """Return the text of a method that is bound to an object or a class; None for a function of a library."""
@@ -583,32 +626,47 @@ class CodeDigests:
         return self.digest_method(function, cls, owner)
 
     def _describe_library_function(self, value: object, function: FunctionType, path: str) -> str | None:
-        """Return the name of a library's function, and the user's functions inside if a decorator made the function.
+        """Return the text of a library's function: its public name, and the user's functions inside.
 
-        ``contextlib.contextmanager`` has the user's function in its closure, ``functools.singledispatch`` only as
-        ``__wrapped__``.
+        A decorator of a library makes such a function: ``contextlib.contextmanager`` has the user's function in its
+        closure, ``functools.singledispatch`` only as ``__wrapped__``.
+
+        :param value: the function, or an object that decorators made of it.
+        :returns: None if the name in the source is clear, and no function of the user is inside.
         """
         name = find_library_text(value, path, self.libraries)
-        wrapped = vars(function).get("__wrapped__")
-        if is_library_code(function) and wrapped is None:
+        if is_library_code(function) and vars(function).get("__wrapped__") is None:
             return name
+        texts = [*self._describe_wrapped_functions(function), *self._describe_implementations(function)]
+        if not texts:
+            return name
+        return f"{name}({', '.join(texts)})"
+
+    def _describe_wrapped_functions(self, function: FunctionType) -> list[str]:
+        """Return the digests of the user's functions that a decorator of a library wraps."""
         texts = []
         for inner in closure_cells(function).values():
             if is_function_of_user(inner, self.libraries):
                 texts.append(self.digest_function(inner))
             elif is_instance(inner, ContextDecorator):
                 texts.append(self._describe_context(inner))
+        wrapped = vars(function).get("__wrapped__")
         if not texts and is_function_of_user(wrapped, self.libraries):
             texts.append(self.digest_function(wrapped))
-        registry = vars(function).get("registry")  # functools.singledispatch: class -> implementation
-        if is_instance(registry, MappingProxyType):
-            self.used_values.add_other()
-            for cls in sorted(registry, key=find_public_name):
-                if is_function_of_user(registry[cls], self.libraries):
-                    texts.append(self.digest_function(registry[cls]))
-        if not texts:
-            return name
-        return f"{name}({', '.join(texts)})"
+        return texts
+
+    def _describe_implementations(self, function: FunctionType) -> list[str]:
+        """Return the digests of the user's functions that ``functools.singledispatch`` selects from."""
+        registry = vars(function).get("registry")
+        if not is_instance(registry, MappingProxyType):
+            return []
+        # A function may be registered at any time.
+        self.used_values.add_other()
+        texts = []
+        for cls in sorted(registry, key=find_public_name):
+            if is_function_of_user(registry[cls], self.libraries):
+                texts.append(self.digest_function(registry[cls]))
+        return texts
 
     def _describe_context(self, value: ContextDecorator) -> str:
         """Return the text of a context manager that decorates a function, as ``@manager()`` does.
@@ -620,9 +678,9 @@ class CodeDigests:
         return ", ".join([str(self._describe_unnamed_class(type(value))), *self.describe_stored_code(value)])
 
     def _describe_callable_object(self, value: object) -> str | None:
-        """Return the class of a callable object of the user, and the functions that the object stores; else None.
+        """Return the text of a callable object of the user: its class and the code that it stores; else None.
 
-        Such an object may be a decorator whose function a digest finds under no usual name.
+        The object may be a decorator that keeps its function under an unusual name, so all that it stores counts.
         """
         if not is_callable_object(value, self.libraries):
             return None
@@ -635,7 +693,7 @@ class CodeDigests:
 
     def describe_stored_code(self, value: object) -> list[str]:
         """Return ``name=text`` for each attribute of an object that holds code of the user, also in ``__slots__``."""
-        if id(value) in self._open_objects:
+        if id(value) in self._open_objects:  # the object contains itself
             return ["recursive"]
         self._open_objects.add(id(value))
         texts = []
@@ -651,12 +709,15 @@ class CodeDigests:
         return texts
 
     def _describe_stored(self, value: object, name: str) -> str | None:
-        """Return the text of the user's code in a value that an object stores; None if there is none."""
+        """Return the text of the user's code in a value that an object stores; None if there is none.
+
+        :param name: the name of the attribute; empty for an item of a tuple or an argument of a partial.
+        """
         if is_instance(value, type):
             return self._describe_unnamed_class(value)
         if is_instance(value, MethodType) or is_function_of_user(value, self.libraries):
             return self._describe(value, name)
-        items = _list_parts(value)
+        items = list_parts(value)
         if not items:
             return self._describe_callable_object(value)
         texts = [self._describe_stored(item, "") for item in items]
@@ -781,15 +842,6 @@ def _list_names_below(path: str, names: Iterable[DottedName]) -> list[DottedName
     """
     parts = tuple(path.split("."))
     return [name[len(parts) :] for name in names if name[: len(parts)] == parts]
-
-
-def _list_parts(value: object) -> list[object]:
-    """Return the items of a tuple, or the function and the arguments of a partial; none for other values."""
-    if is_instance(value, partial):
-        return [value.func, *value.args, *dict(sorted(value.keywords.items())).values()]
-    if is_instance(value, tuple):
-        return list_items(value)
-    return []
 
 
 def _name_of_function(value: object) -> str:

@@ -1,7 +1,9 @@
 """Source as text that is equal on every Python, unlike the texts of ``ast.dump`` and ``ast.unparse``.
 
 The text has everything that Python's parser sees. The parser does not see the layout: comments, line breaks, quotes,
-redundant parentheses, trailing commas.
+redundant parentheses, trailing commas. The parser returns a *tree* of *nodes*: each statement and expression is a node.
+
+A *dotted name* such as ``tl.math.exp`` is a tuple of its parts here: ``("tl", "math", "exp")``.
 
 The source of a function or class is read once, because it does not change while the function or class lives.
 :mod:`.source_digest` decides which functions and classes a digest holds. :mod:`.module_text` reads whole modules and
@@ -64,6 +66,7 @@ def _describe_value(value: Any) -> str:
 
 
 def _describe_node(node: ast.AST, without: frozenset[str] = frozenset()) -> str:
+    """Return the text of a node, such as ``Name(id=str 'x')``; see :func:`syntax_text`."""
     fields = []
     for name in sorted(node._fields):
         if name in _OMITTED_FIELDS or name in without:
@@ -71,7 +74,7 @@ def _describe_node(node: ast.AST, without: frozenset[str] = frozenset()) -> str:
         value = getattr(node, name, None)
         if isinstance(value, list):
             value = list(_list_items(node, value))
-        # A field that this version of Python lacks is empty in other versions.
+        # A field that an older Python lacks is empty in a newer one, so empty fields are left out.
         if value is None or value == []:
             continue
         # A nested expression is described here and not by _describe_value: an expression of many operators is a deep
@@ -100,7 +103,10 @@ def _is_string_statement(item: Any) -> bool:
 
 
 def _join_texts(items: list[Any]) -> Iterator[Any]:
-    """Yield the parts of an f-string. Versions of Python divide the text between two values at different places."""
+    """Yield the parts of an f-string, with neighbouring texts joined: ``f"{a}bc"`` gives the value ``a`` and ``"bc"``.
+
+    Versions of Python divide the text between two values at different places.
+    """
     text = ""
     for item in items:
         if isinstance(item, ast.Constant):
@@ -152,16 +158,20 @@ class Import:
     def list_modules(self, package: str) -> list[str]:
         """Return the absolute names of the modules that the statement may import.
 
-        A name that is taken from a package may be a module of it.
+        In the package ``lib``, ``from .ops import add`` gives ``lib.ops`` and ``lib.ops.add``: a name that is taken
+        from a package may be a module of it.
 
         :param package: the package that contains the statement; empty outside any package.
         """
         module = self.module
         if self.level:
+            # One dot means the package itself, and each further dot the package above.
             parents = package.split(".")
             base = ".".join(parents[: len(parents) - self.level + 1])
             module = f"{base}.{module}".strip(".")
-        modules = [module, *(f"{module}.{name}" for name in self.names)]
+        modules = [module]
+        for name in self.names:
+            modules.append(f"{module}.{name}")
         # Python also runs the packages above a module. It has run those above the statement itself before.
         parent = module.rpartition(".")[0]
         while parent and not f"{package}.".startswith(f"{parent}."):
@@ -263,6 +273,7 @@ def find_definition(function: FunctionType) -> ast.AST:
 
 
 def _parse_definition(function: FunctionType, kept_source: str) -> ast.AST:
+    """Return the ``def`` of a function; see :func:`read_function` for the parameters and errors."""
     name = qualified_name(function)
     try:
         # The source of the code: for a function, inspect would return the source of its __wrapped__.
@@ -271,8 +282,9 @@ def _parse_definition(function: FunctionType, kept_source: str) -> ast.AST:
     except SOURCE_ERRORS:
         raise UnreadableSourceError(f"the source of {name} cannot be read") from None
     if kept_source:
+        # The kernel is made of this source, whatever its file holds now.
         return node
-    # Python 3.13 takes code of exec() for lines of another "<string>".
+    # The source may be that of another function: Python 3.13 takes code of exec() for lines of another "<string>".
     if getattr(node, "name", None) != function.__code__.co_name:
         raise UnreadableSourceError(f"the source of {name} cannot be read")
     check_not_edited(function.__code__, name)
@@ -289,12 +301,15 @@ def parse_first_statement(source: str) -> ast.stmt:
 
 
 def check_not_edited(code: CodeType, name: str) -> None:
-    """Check that the file of some code was not edited after its import.
+    """Check that the file of a function was not edited after its import.
 
+    :param code: the code of the function.
+    :param name: the name of the function, for the error.
     :raises UncacheableError: if the file now has other code: nobody has measured that code.
     """
+    # pytest has rewritten the assertions in the function, so its code never equals the code of the file.
     if any(variable.startswith("@py_") for variable in code.co_varnames):
-        return  # pytest has rewritten the assertions
+        return
     try:
         modified_s = os.stat(code.co_filename).st_mtime
     except OSError:
@@ -402,8 +417,8 @@ def _uses_whole_object(node: ast.AST) -> bool:
     """
     first = _find_first_parameter(node)
     owners = _list_owners(first)
-    # The nodes of ``self`` in the expressions that name a member.
-    named: set[ast.AST] = set()
+    # The nodes below ``self``, ``type(self)`` and the like in the expressions that name a member.
+    nodes_in_owners: set[ast.AST] = set()
     for part in ast.walk(node):
         owner: ast.AST | None = None
         if isinstance(part, ast.Attribute):
@@ -412,23 +427,25 @@ def _uses_whole_object(node: ast.AST) -> bool:
             # type(self)(x) makes another object, whose members the method may reach.
             owner = part.func
         if owner is not None and _describe_owner(owner) in owners:
-            named.update(ast.walk(owner))
+            nodes_in_owners.update(ast.walk(owner))
     for part in ast.walk(node):
-        if isinstance(part, ast.Name) and part.id == first and part not in named:
+        if isinstance(part, ast.Name) and part.id == first and part not in nodes_in_owners:
             return True
     return False
 
 
 def _describe_owner(node: ast.AST) -> str:
-    """Return ``self``, ``self.__class__``, ``type(self)`` or ``super()`` as text; empty for other expressions."""
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-        if node.func.id == "super":  # its arguments do not matter: all classes above are read
-            return "super()"
-        argument = ""
-        if len(node.args) == 1:
-            argument = _describe_owner(node.args[0])
-        return f"{node.func.id}({argument})"
-    return ".".join(_split_dotted_name(node))
+    """Return a dotted name, or a call such as ``type(self)``, as text; empty for other expressions.
+
+    The result is compared with the texts of :func:`_list_owners`.
+    """
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):
+        return ".".join(_split_dotted_name(node))
+    function = node.func.id
+    # The arguments of super() do not matter: the members of all classes above are read.
+    if function == "super" or len(node.args) != 1:
+        return f"{function}()"
+    return f"{function}({_describe_owner(node.args[0])})"
 
 
 def _list_outer_names(code: CodeType, node: ast.AST) -> list[tuple[str, ...]]:
@@ -464,17 +481,32 @@ def _list_whole_names(node: ast.AST) -> list[tuple[str, ...]]:
 
 
 def _list_variables(code: CodeType, node: ast.AST) -> set[str]:
-    """Return the names of a function that stand for its own variables, or that it assigns outside of itself."""
-    variables = {*code.co_varnames, *code.co_cellvars} - set(code.co_freevars)
-    if getattr(node, "name", code.co_name) != code.co_name:
-        # The source was given for the code of another function.
-        variables = {part.arg for part in ast.walk(node) if isinstance(part, ast.arg)}
-        for part in ast.walk(node):
-            if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store):
-                variables.add(part.id)
+    """Return the names of a function that stand for its own variables, or that it assigns outside of itself.
+
+    The values of these names outside the function do not describe it.
+
+    :param code: the code of the function.
+    :param node: its source, which a library may have replaced by the source of another function.
+    """
+    is_source_of_code = getattr(node, "name", code.co_name) == code.co_name
+    if is_source_of_code:
+        variables = {*code.co_varnames, *code.co_cellvars} - set(code.co_freevars)
+    else:
+        variables = _list_stored_names(node)
     # Only since Python 3.12, the variables of a comprehension are variables of the function.
     variables -= _list_comprehension_variables(node)
     return variables | _list_assigned_outer_names(node)
+
+
+def _list_stored_names(node: ast.AST) -> set[str]:
+    """Return the parameters of a function, and the names that it assigns."""
+    names = set()
+    for part in ast.walk(node):
+        if isinstance(part, ast.arg):
+            names.add(part.arg)
+        elif isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store):
+            names.add(part.id)
+    return names
 
 
 def _list_comprehension_variables(node: ast.AST) -> set[str]:
@@ -486,9 +518,10 @@ def _list_comprehension_variables(node: ast.AST) -> set[str]:
 
 
 def _list_assigned_outer_names(node: ast.AST) -> set[str]:
-    """Return the global and nonlocal names that a function assigns. Their values do not describe its source.
+    """Return the global and nonlocal names that a function assigns.
 
-    A function that declares such a name and only reads it depends on the value.
+    Their values do not describe the function. A function that declares such a name and only reads it depends on the
+    value.
     """
     declared: set[str] = set()
     assigned: set[str] = set()
@@ -503,7 +536,11 @@ def _list_assigned_outer_names(node: ast.AST) -> set[str]:
 def _list_assigned(code: CodeType, node: ast.AST) -> list[tuple[str, ...]]:
     """Return the dotted names outside a function that the function assigns, sorted."""
     variables = _list_variables(code, node)
-    names: set[tuple[str, ...]] = {(name,) for name in _list_assigned_outer_names(node) if name not in code.co_freevars}
+    names: set[tuple[str, ...]] = set()
+    for outer_name in _list_assigned_outer_names(node):
+        # A nonlocal variable belongs to the function around this one.
+        if outer_name not in code.co_freevars:
+            names.add((outer_name,))
     for part in ast.walk(node):
         if isinstance(part, ast.Attribute) and not isinstance(part.ctx, ast.Load):
             name = _split_dotted_name(part)
@@ -513,7 +550,10 @@ def _list_assigned(code: CodeType, node: ast.AST) -> list[tuple[str, ...]]:
 
 
 def _list_assigned_in_class(node: ast.AST) -> list[str]:
-    """Return the attributes that a function assigns of ``cls``, of ``type(…)`` or of ``….__class__``, sorted."""
+    """Return the attributes that a function assigns of ``cls``, of ``type(…)`` or of ``….__class__``, sorted.
+
+    Only a running program knows which class that is.
+    """
     names = set()
     for part in ast.walk(node):
         if isinstance(part, ast.Attribute) and not isinstance(part.ctx, ast.Load):

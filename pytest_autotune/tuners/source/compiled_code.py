@@ -15,9 +15,11 @@ _FAR_LINE = 1 << 24
 
 
 def is_in_source(code: CodeType, source: str) -> bool:
-    """Whether a source has the same code under the same name and in the same line as a function of this process.
+    """Whether a source has the code of a function of this process, under the same name and in the same line.
 
-    It has not if the file was edited after its import.
+    If the file was edited after its import, the source may have other code there.
+
+    :param source: the text of the function's file.
     """
     try:
         file_codes = _compile_all(source)
@@ -59,6 +61,7 @@ def _column_of(node: ast.Lambda) -> int:
 
 def _select_lambdas(source: str, code: CodeType) -> list[ast.Lambda]:
     """Return the lambdas in the line of some code that compile to the same code."""
+    # A tree of its own, because its line numbers are changed below. parse_module() keeps its trees.
     tree = ast.parse(source)
     nodes = _list_lambdas_in_line(tree, code.co_firstlineno)
     # Each lambda gets a line of its own: the line tells which code was compiled from which lambda.
@@ -73,6 +76,7 @@ def _select_lambdas(source: str, code: CodeType) -> list[ast.Lambda]:
 def _compile_all(source: str | ast.Module) -> tuple[CodeType, ...]:
     """Return the code of a module, and of all functions and classes in it."""
     codes: list[CodeType] = [compile(source, "<source>", "exec", dont_inherit=True)]
+    # The list grows in the loop: the code of a function is a constant of the code around it.
     for code in codes:
         codes += [constant for constant in code.co_consts if isinstance(constant, CodeType)]
     return tuple(codes)

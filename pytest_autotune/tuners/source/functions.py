@@ -1,5 +1,8 @@
 """The Python function inside a kernel: the layers of its decorators, its name and its closure.
 
+The *layers* of a kernel are the kernel, then the object inside each of its decorators, down to the Python function: an
+``Autotuner``, its ``JITFunction``, and the function of that.
+
 This module also finds the public name that stands for a library's function in a digest. A digest holds the words of the
 source. A word that is the name of its function is clear: ``tl.exp``, or ``exp`` for ``tl.exp``. Then the digest needs
 nothing more. If a word stands for a function with another name, the digest also holds the function's public name:
@@ -89,9 +92,9 @@ def is_tuned_wrapper(function: FunctionType) -> bool:
 
 
 def _find_wrapped(value: object) -> object:
-    """Return the object that a decorator wraps.
+    """Return the object that a decorator wraps; None if a value wraps none.
 
-    Its attribute is ``fn`` in Triton, ``py_func`` in Numba, ``_pyfunc`` in cuTile and ``__wrapped__`` in functools.
+    The attribute is ``fn`` in Triton, ``py_func`` in Numba, ``_pyfunc`` in cuTile and ``__wrapped__`` in functools.
     """
     if not _is_data(value):
         for name in ("fn", "py_func", "_pyfunc"):
@@ -104,13 +107,16 @@ def _find_wrapped(value: object) -> object:
 def read_attribute(value: object, name: str) -> Any:
     """Return an attribute of an object without running code of the user; None if there is none.
 
-    Only a property that a class of a library defines is called.
+    A property is called only if a class of a library defines it.
     """
     attribute = read_stored(value, name)
     if attribute is not None:
         return attribute
     owner = find_owner(type(value), name)
-    if owner is None or not is_instance(class_attributes(owner)[name], property) or not is_library_code(owner):
+    if owner is None:
+        return None
+    is_property = is_instance(class_attributes(owner)[name], property)
+    if not is_property or not is_library_code(owner):
         return None
     try:
         return getattr(value, name)
@@ -130,9 +136,10 @@ def _is_data(value: object) -> bool:
 
 def python_function(value: object) -> FunctionType | None:
     """Return the Python function inside a kernel or helper and the wrappers around it; None if there is none."""
+    # For speed: most values are functions or scalars.
     if type(value) is FunctionType and not is_tuned_wrapper(value):
         return value
-    if has_type(value, _SCALARS):  # most values are scalars, and wrap nothing
+    if has_type(value, _SCALARS):
         return None
     for layer in list_layers(value):
         if type(layer) is FunctionType and not is_tuned_wrapper(layer):
@@ -242,21 +249,22 @@ def find_kept_source(layers: Iterable[object]) -> str:
     """
     for layer in layers:
         cls = type(layer)
+        is_triton_function = find_owner(cls, "_unsafe_update_src") is not None
         # A constexpr_function has a source, too, but no run(): Python runs it.
-        if find_owner(cls, "_unsafe_update_src") is None or find_owner(cls, "run") is None:
-            continue
-        source = str(read_attribute(layer, "src"))
-        lines = "".join(read_attribute(layer, "raw_src") or ())  # since Triton 3.5
-        if _is_source_of(lines, source):
-            return lines
-        return source
+        if is_triton_function and find_owner(cls, "run") is not None:
+            source = str(read_attribute(layer, "src"))
+            source_in_file = "".join(read_attribute(layer, "raw_src") or ())  # since Triton 3.5
+            # Triton removes the decorators. The source in the file keeps them.
+            if _is_source_of(source_in_file, source):
+                return source_in_file
+            return source
     return ""
 
 
 @lru_cache(maxsize=256)
-def _is_source_of(lines: str, source: str) -> bool:
+def _is_source_of(source_in_file: str, source: str) -> bool:
     """Whether Triton's source of a kernel is the source in the kernel's file, and no library gave it."""
-    return textwrap.dedent(lines).endswith(source)
+    return textwrap.dedent(source_in_file).endswith(source)
 
 
 def list_compiled_options(layers: Iterable[object]) -> list[str]:
@@ -270,9 +278,9 @@ def list_compiled_options(layers: Iterable[object]) -> list[str]:
     for layer in layers:
         options = own_attributes(layer)
         # A kernel under Triton's interpreter keeps its options in an object, its rewriter.
-        kept_by_rewriter = own_attributes(options.get("rewriter")).get("kwargs")
-        if isinstance(kept_by_rewriter, dict):
-            options = kept_by_rewriter
+        options_of_rewriter = own_attributes(options.get("rewriter")).get("kwargs")
+        if isinstance(options_of_rewriter, dict):
+            options = options_of_rewriter
         texts += _describe_options(options, _TRITON_OPTIONS)
         numba_options = options.get("targetoptions")
         if isinstance(numba_options, dict):
@@ -286,13 +294,12 @@ def _describe_options(options: Mapping[str, Any], names: Iterable[str]) -> Itera
     """Yield ``name=value`` for each of the named options, unless its value is a default, such as False or empty."""
     for name in names:
         value = options.get(name)
-        if value is None or value is False:
-            continue
         if is_instance(value, dict):
             value = list(value.items())
         # The order of the items has no meaning.
         if is_instance(value, (list, tuple, set, frozenset)):
             value = sorted(map(str, value))
+        # None, False, 0 and an empty list are defaults.
         if is_instance(value, (bool, str, int, list)) and value:
             yield f"{name}={value!r}"
 
@@ -336,14 +343,15 @@ def find_library_text(value: object, path: str, libraries: Libraries) -> str | N
     """
     if is_instance(value, LibraryName):
         return str(value)
+    # The kernel itself belongs to a library, which may name its functions as it likes.
     if libraries.has_root:
-        # The whole digest is of one library, which may name its functions as it likes.
         return None
     code = python_function(value) or value
     public_name = find_public_name(code)
-    if is_instance(code, (FunctionType, type)) and not is_library_code(code):
-        # This is an installed distribution outside the list of known packages. Its public name is always in the
-        # digest, even where the source has the function's name: two modules may have functions of the same name.
+    is_of_known_package = not is_instance(code, (FunctionType, type)) or is_library_code(code)
+    if not is_of_known_package:
+        # The function is of another installed distribution. Its public name is always in the digest, even where the
+        # source has the function's name: two modules may have functions of the same name.
         return public_name
     if not public_name or _is_clear(path, value, public_name):
         return None
@@ -410,11 +418,14 @@ def find_name_in_module(module: ModuleType, attribute: str, path: str) -> Librar
 
 def find_public_name(code: object) -> str:
     """Return a name of a function or class that stays in new versions of its library; empty if there is none."""
-    module, name = read_attribute(code, "__module__"), read_attribute(code, "__name__")
-    if is_instance(name, str) and module is None:
+    module = read_attribute(code, "__module__")
+    name = read_attribute(code, "__name__")
+    if not is_instance(name, str):
+        return ""
+    if module is None:
         return _find_method_name(code, name)
     # In typing, the version of Python decides which names are classes. A digest must not depend on the version.
-    if not is_instance(module, str) or not is_instance(name, str) or module == "typing":
+    if not is_instance(module, str) or module == "typing":
         return ""
     if type(code) is FunctionType:
         name = code.__qualname__
@@ -440,11 +451,12 @@ def find_shortest_name(cls: type) -> str:
     The module that defines a class, such as ``cutlass.base_dsl.typing``, may be another one in a new version.
     """
     word = class_name(cls).rpartition(".")[2]
-    name = ""
+    shortest_name = ""
+    # From the inside to the outside: the last package that has the class has the shortest name.
     for module in _list_modules(cls):
         if module_attributes(module).get(word) is cls:
-            name = f"{_module_name(module)}.{word}"
-    return name
+            shortest_name = f"{_module_name(module)}.{word}"
+    return shortest_name
 
 
 def _public_module(module: str) -> str:
@@ -475,24 +487,21 @@ def _is_clear(path: str, value: object, public_name: str) -> bool:
     :param path: the name in the source.
     :param value: the function, for its library's other names; None if there is no function at hand.
     """
-    module_in_source, _, word = path.rpartition(".")
-    module_in_source = module_in_source.rpartition(".")[2]
+    module_path, _, word = path.rpartition(".")
     module, _, public_word = public_name.rpartition(".")
     if word != public_word:
         # Python makes up the name "<lambda>". Nothing can have this name in a source.
         if ">" in public_name:
             return True
         return any(module_attributes(library).get(word) is value for library in _list_modules(value))
+    # Only a function that both of Triton's modules have can be taken for another function.
     if word not in _IN_BOTH or module not in (_LANGUAGE, _LIBDEVICE):
-        # Only a function that both of Triton's modules have can be taken for another function.
         return True
-    meant_module = _LANGUAGE
-    if module_in_source:
-        if module_in_source.endswith("device"):  # FLA imports libdevice as tldevice
-            meant_module = _LIBDEVICE
-    elif word in _MOSTLY_LIBDEVICE:
-        meant_module = _LIBDEVICE
-    return module == meant_module
+    if module_path:
+        means_libdevice = module_path.endswith("device")  # FLA imports libdevice as tldevice
+    else:
+        means_libdevice = word in _MOSTLY_LIBDEVICE
+    return means_libdevice == (module == _LIBDEVICE)
 
 
 def _module_name(module: ModuleType) -> str:

@@ -25,6 +25,7 @@ from pytest_autotune.tuners.source.attributes import (
     find_object_attribute,
     find_owner,
     is_instance,
+    list_parts,
     list_stored_attributes,
 )
 from pytest_autotune.tuners.source.code_text import read_function
@@ -168,8 +169,9 @@ class ReachedObjects:
         for name, attribute in list_stored_attributes(owner):
             if self._ignored.has_object_attribute(name) or is_callable_object(attribute, self._libraries):
                 continue
-            if is_object_of_user(attribute, self._libraries):
-                uses.append(ObjectUse(attribute, type(attribute), WHOLE_OBJECT))
+            for value in [attribute, *list_parts(attribute)]:
+                if is_object_of_user(value, self._libraries):
+                    uses.append(ObjectUse(value, type(value), WHOLE_OBJECT))
         return uses
 
     def _follow_member(self, use: ObjectUse, reached: list[Reached], pending: list[ObjectUse]) -> None:

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FunctionType, ModuleType
-from typing import Any
+from typing import Any, TypeGuard
 from weakref import ref
 
 from pytest_autotune.cache.model import Value, plain_value
@@ -61,14 +61,14 @@ _PLAIN: frozenset[type] = frozenset({int, str, bool, float, type(None), list, di
 
 
 class AssignedNames:
-    """The globals and class attributes that digested functions assign, such as counters.
+    """The globals and attributes that digested functions assign, such as counters.
 
     A digest leaves out the values of these names, because each call may change the value. The digest has the statements
     that assign them.
     """
 
     def __init__(self) -> None:
-        #: The names, each with the id of its class, or of the ``__dict__`` of its module.
+        #: The names, each after the id of its scope: of its class, or of the ``__dict__`` of its module or function.
         self._names: set[tuple[int, str]] = set()
         #: The attributes of classes that only a running program knows, as in ``cls.count += 1``.
         self._attributes: set[str] = set()
@@ -125,14 +125,17 @@ class AssignedNames:
 
 
 def find_scope(function: FunctionType, owners: Sequence[str]) -> object:
-    """Return the class, or the ``__dict__`` of the module, that a dotted name in a function ends in; else None.
+    """Return the object in which ``owner.name = value`` stores the name; None for an object that is not looked at.
 
-    :param owners: the parts of the dotted name; none for the function's own module.
+    It is a class, or the ``__dict__`` of a module or function.
+
+    :param owners: the parts of the dotted name of the owner; none for ``name = value`` in the function's own module.
     """
     if not owners:
         return function.__globals__
-    owner = closure_cells(function).get(owners[0], function.__globals__.get(owners[0]))
-    for attribute in owners[1:]:
+    first, *attributes = owners
+    owner = closure_cells(function).get(first, function.__globals__.get(first))
+    for attribute in attributes:
         if not is_instance(owner, ModuleType):
             return None
         owner = module_attributes(owner).get(attribute)
@@ -152,47 +155,50 @@ NOTHING_ASSIGNED = AssignedNames()
 def list_used_values(
     function: FunctionType, names: Names, assigned: AssignedNames = NOTHING_ASSIGNED
 ) -> list[tuple[str, object]]:
-    """Return the values outside a function that it uses by these names, with the name of each, sorted.
+    """Return the values outside a function that it uses by these names: each with its dotted name, sorted by name.
 
-    An attribute is followed as long as its owner is a module. Modules are left out.
+    For ``tl.math.exp``, the value is the function ``exp``, because modules are followed. For ``config.block``, it is
+    the object ``config`` under the name ``config``. Modules themselves are left out.
 
+    :param names: the dotted names in the function's source.
     :param assigned: the names that are left out.
     """
-    scopes: tuple[Mapping[str, object], ...] = (closure_cells(function), function.__globals__)
+    cells = closure_cells(function)
     values: dict[str, object] = {}
     for name, *attributes in names:
-        for scope in scopes:
-            if name in scope:
-                path, value = _follow_attributes(name, scope[name], attributes, assigned)
-                if not is_instance(value, ModuleType) and not assigned.has_global(scope, name):
-                    values[path] = value
-                    values.update(_list_function_attributes(path, value, ".".join([name, *attributes]), assigned))
-                break
+        if name in cells:
+            scope: Mapping[str, object] = cells
+        elif name in function.__globals__:
+            scope = function.__globals__
+        else:
+            # A builtin, or a name that has no value yet.
+            continue
+        path, value = _follow_modules(name, scope[name], attributes, assigned)
+        if is_instance(value, ModuleType) or assigned.has_global(scope, name):
+            continue
+        values[path] = value
+        attribute = ".".join([name, *attributes]).removeprefix(path).lstrip(".").partition(".")[0]
+        if _is_attribute_of_function(value, attribute, assigned):
+            values[f"{path}.{attribute}"] = vars(value)[attribute]
     return [(path, values[path]) for path in sorted(values)]
 
 
-def _list_function_attributes(
-    path: str, value: object, whole_path: str, assigned: AssignedNames
-) -> Iterator[tuple[str, object]]:
-    """Yield the attribute of a user's function that a dotted name reads, such as ``helper.limit``, with its name.
+def _is_attribute_of_function(value: object, attribute: str, assigned: AssignedNames) -> TypeGuard[FunctionType]:
+    """Whether a value is a function of the user that has an attribute, such as ``helper.limit``.
 
-    :param path: the part of the dotted name that stands for the function.
-    :param whole_path: the dotted name.
+    :param attribute: the name of the attribute; empty if the source names none.
     """
-    attribute = whole_path.removeprefix(f"{path}.").partition(".")[0]
-    if type(value) is not FunctionType or whole_path == path or attribute.startswith("__"):
-        return
-    attributes = vars(value)
-    if attribute in attributes and not is_library_code(value) and not assigned.has_global(attributes, attribute):
-        yield f"{path}.{attribute}", attributes[attribute]
+    if type(value) is not FunctionType or attribute.startswith("__") or attribute not in vars(value):
+        return False
+    return not is_library_code(value) and not assigned.has_global(vars(value), attribute)
 
 
-def _follow_attributes(
-    path: str, value: object, attributes: Sequence[str], assigned: AssignedNames
-) -> tuple[str, object]:
-    """Follow attributes of modules; return the dotted name of the value that they lead to, and the value.
+def _follow_modules(path: str, value: object, attributes: Sequence[str], assigned: AssignedNames) -> tuple[str, object]:
+    """Follow attributes as long as their owner is a module; return the value that they lead to, with its dotted name.
 
     If the attribute is among the assigned names, the value is its module.
+
+    :param path: the dotted name of the value that the attributes begin at.
     """
     for attribute in attributes:
         if not is_instance(value, ModuleType):
@@ -255,6 +261,9 @@ class _FunctionState:
     """The values that a function had when its digest was computed.
 
     :param kernel: the function, or the object that its decorators made of it.
+    :param names: the dotted names in the function's source.
+    :param assigned: the names whose values do not count.
+    :param values: each value that counts, with a name for it.
     """
 
     kernel: _Value
@@ -280,6 +289,7 @@ def _list_values(
     kernel: object, function: FunctionType, names: Names, assigned: AssignedNames
 ) -> list[tuple[str, object]]:
     """Return all values that the digest of a function may depend on, with a name of each."""
+    # A test may replace even the code of a function: helper.__code__ = other.__code__.
     values: list[tuple[str, object]] = [("code", function.__code__)]
     values += list_used_values(function, names, assigned)
     if function.__closure__:
@@ -313,6 +323,7 @@ class _ClassState:
 
 
 def _list_attributes(cls: type, assigned: AssignedNames) -> list[tuple[str, object]]:
+    """Return the bases and attributes of a class, each with a name."""
     attributes: list[tuple[str, object]] = [("base", base) for base in class_bases(cls)]
     for name, value in class_attributes(cls).items():
         if not assigned.has_attribute(cls, name):
@@ -342,6 +353,7 @@ class _ObjectState:
 
 
 def _list_object_attributes(owner: object, names: tuple[str, ...] | None) -> list[tuple[str, object]]:
+    """Return the attributes that an object stores under these names, or all, if code may stand in their values."""
     if names is None:
         attributes = list_stored_attributes(owner)
     else:
@@ -350,6 +362,7 @@ def _list_object_attributes(owner: object, names: tuple[str, ...] | None) -> lis
 
 
 def _are_still(kept: Sequence[tuple[str, _Value]], values: Sequence[tuple[str, object]]) -> bool:
+    """Whether the values of now are the kept values, in the same order and under the same names."""
     if len(kept) != len(values):
         return False
     for (kept_name, kept_value), (name, value) in zip(kept, values, strict=True):
@@ -435,22 +448,29 @@ def _find_dtype_name(value: object, apart: bool) -> str | None:
     if is_instance(value, type):
         if not is_dtype_class(value):
             return None
-        text, library = class_name(value), class_module(value)
+        name = class_name(value)
+        module = class_module(value)
+    elif _is_dtype(value):
+        name = str(value).removeprefix("torch.")
+        module = class_module(type(value))
     else:
-        if not _is_dtype(value):
-            return None
-        text, library = str(value).removeprefix("torch."), class_module(type(value))
-    if apart and not library.startswith(("triton.", "pytest_autotune.")):
-        return f"{library.split('.')[0]}.{text}"
-    return _DTYPES.get(text, text)
+        return None
+    if apart and not module.startswith(("triton.", "pytest_autotune.")):
+        library = module.split(".")[0]
+        return f"{library}.{name}"
+    return _DTYPES.get(name, name)
 
 
 def _is_dtype(value: object) -> bool:
+    """Whether a value is a dtype of a library, such as ``torch.float16``."""
     if is_instance(value, DtypeName):
         return True
-    module, name = class_module(type(value)), class_name(type(value)).rpartition(".")[2]
+    module = class_module(type(value))
     # numpy has a class for each of its dtypes, such as numpy.dtypes.Float32DType.
-    return name == "dtype" or module == "numpy.dtypes" or (module, name) == ("cuda.tile", "DType")
+    if module == "numpy.dtypes":
+        return True
+    word = class_name(type(value)).rpartition(".")[2]
+    return word == "dtype" or (module == "cuda.tile" and word == "DType")
 
 
 def list_triton_items(value: Any) -> list[tuple[str, object]] | None:
