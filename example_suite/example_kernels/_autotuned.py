@@ -257,10 +257,11 @@ def distance(wanted: Mapping[str, Any], has: Mapping[str, Any]) -> tuple[int, fl
             # NaN does not equal itself.
             has_nan = wanted_value != wanted_value or value != value
             if are_numbers and not has_nan:
-                doublings.append(abs(math.log2(max(wanted_value, 0.5)) - math.log2(max(value, 0.5))))
+                difference = math.log2(max(wanted_value, 0.5)) - math.log2(max(value, 0.5))
+                doublings.append(abs(difference))
             else:
                 differing_parts += 1
-    # Sets have another order in each process. Without sorting, that order could change the last digit of the sum.
+    # The names are a set, whose order differs between processes. Without sorting, the last digit could differ, too.
     return differing_parts, math.hypot(*sorted(doublings))
 
 

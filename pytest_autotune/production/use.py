@@ -43,6 +43,19 @@ class ShippedAnswer:
     used: str = ""
 
 
+@dataclass(frozen=True)
+class TunedEntry:
+    """The entry whose choice a launch may take.
+
+    :param is_same_key: the entry is of the launch's own key, and not of the nearest.
+    :param other_device: words about the device of the entry; empty if it is the device of the launch.
+    """
+
+    entry: Entry
+    is_same_key: bool
+    other_device: str
+
+
 class Picker:
     """The functions of an exported module, with the choices for one device.
 
@@ -168,11 +181,34 @@ class ShippedCache:
             another problem or device does not run here.
         """
         problem = launch.problem
+        tuned = self._find_tuned_entry(problem)
+        if tuned is None:
+            return None
+        # The picker has only entries with a choice.
+        assert tuned.entry.choice is not None
+        candidate = launch.find_candidate(tuned.entry.choice)
+        if candidate is None:
+            # The kernel no longer has the chosen candidate.
+            return None
+        self._warn_of_other_version(problem, tuned.entry)
+        if tuned.is_same_key and not tuned.other_device:
+            return ShippedAnswer(candidate)
+        # The choice was tuned for another problem or device, so it may not compile or not fit this device.
+        if not launch.can_run(candidate):
+            return None
+        kind_of_warning = "nearest"
+        if tuned.is_same_key:
+            kind_of_warning = tuned.other_device
+        tuned_for = f"{tuned.entry.problem} on {tuned.entry.problem.device.name}"
+        self._warn_once(problem, kind_of_warning, f"the choice of {tuned_for} is used for {problem}")
+        return ShippedAnswer(candidate, "nearest")
+
+    def _find_tuned_entry(self, problem: LaunchedProblem) -> TunedEntry | None:
+        """Return the entry of the problem, or of the nearest if ``on_miss`` allows that; None if there is none."""
         picker = self._find_picker(problem.tuner, problem.device)
         known = picker.find_choices(problem.kernel, self.other_devices)
         if known is None:
             return None
-        #: The key of the problem whose choice is used.
         tuned_key = problem.sorted_key
         if self.on_miss == "nearest":
             nearest = self.nearest or _list_size_names(known.choice_by_key)
@@ -180,25 +216,8 @@ class ShippedCache:
         entry = known.choice_by_key.get(tuned_key)
         if entry is None:
             return None
-        candidate = launch.find_candidate(entry.choice)
-        if candidate is None:
-            # The kernel no longer has the chosen candidate.
-            return None
-        self._warn_of_other_version(problem, entry)
-        # The remark of the picker names the device of the choice if that is not the device of the launch.
-        is_same_device = not known.remark
-        is_same_key = tuned_key == problem.sorted_key
-        if is_same_key and is_same_device:
-            return ShippedAnswer(candidate)
-        # The choice was tuned for another problem or device, so it may not compile or not fit this device.
-        if not launch.can_run(candidate):
-            return None
-        kind_of_warning = "nearest"
-        if is_same_key:
-            kind_of_warning = known.remark
-        tuned_for = f"{entry.problem} on {entry.problem.device.name}"
-        self._warn_once(problem, kind_of_warning, f"the choice of {tuned_for} is used for {problem}")
-        return ShippedAnswer(candidate, "nearest")
+        # The picker's remark names a device, because no choice of this picker has a version of Triton.
+        return TunedEntry(entry, is_same_key=tuned_key == problem.sorted_key, other_device=known.remark)
 
     def _find_first_candidate(self, launch: KernelLaunch) -> ShippedAnswer:
         """Return the first candidate that works, if ``on_miss`` allows it."""

@@ -33,6 +33,8 @@ _CONFLICT = re.compile(rb"^<{7}(?: |$)", re.MULTILINE)
 def find_format(path: PurePath, place: str = "") -> Format:
     """Return the format that the path's suffix stands for.
 
+    A file that was written beside a locked cache, such as ``cache.textproto.new2``, has the format of the cache.
+
     :param place: the path as the user wrote it, for the error.
     :raises CacheError: for an unknown suffix; the error lists the known suffixes.
     """

@@ -56,7 +56,7 @@ def _print_entry(entry: Plain, indent: str) -> Iterator[str]:
 
 
 def _print_inline(field: object) -> str:
-    """Return a field inside a line."""
+    """Return a field as it stands inside a line: ``{name: "M", int: 64}``, ``["a", "b"]`` or ``1.5``."""
     if isinstance(field, dict):
         pairs = [f"{name}: {_print_inline(value)}" for name, value in field.items()]
         return f"{{{', '.join(pairs)}}}"
