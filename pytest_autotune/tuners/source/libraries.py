@@ -1,9 +1,10 @@
 """Tells the code of libraries from the user's code.
 
-Code belongs to a library if it is a part of Python or of a known package, or if pip installed it. The folder
-``NAME-VERSION.dist-info`` that pip leaves says which distribution a file belongs to. Only the folders above a file are
-read, and each answer is kept. ``importlib.metadata.packages_distributions()`` would read all installed distributions,
-which takes 90 ms.
+Code belongs to a library if it is a part of Python or of a known package, or if pip installed it. A *distribution* is a
+project that pip installed. The folder ``NAME-VERSION.dist-info`` that pip leaves lists the files of the distribution.
+
+Only the folders above a file are read, and each answer is kept. ``importlib.metadata.packages_distributions()`` would
+read all installed distributions, which takes 90 ms.
 """
 
 from __future__ import annotations
@@ -140,14 +141,17 @@ def is_library_module(module: str, filename: str) -> bool:
 
 @lru_cache(maxsize=4096)
 def _is_known(module: str, filename: str) -> bool:
-    root = module.split(".")[0]
-    path = Path(filename)
-    if not filename or not path.is_file():  # built in, frozen, or made by exec(): only the name is known
-        return root in _PACKAGES or (root in sys.stdlib_module_names and root not in ("test", "__main__"))
-    if is_standard(filename):
+    """Whether the name and the folder of a module tell that it belongs to Python's own library or a known package."""
+    top_package = module.split(".")[0]
+    if not filename or not Path(filename).is_file():
+        # Only the name is known: the module is built in or frozen, or exec() made its code.
+        if top_package in ("test", "__main__"):  # a user's module may have these names of Python's library
+            return False
+        return top_package in _PACKAGES or top_package in sys.stdlib_module_names
+    if is_standard(filename) or top_package in _UNMISTAKABLE:
         return True
-    path = path.resolve()
-    return root in _UNMISTAKABLE or (root in _PACKAGES and not _SITE_FOLDERS.isdisjoint(path.parts))
+    is_in_site_folder = not _SITE_FOLDERS.isdisjoint(Path(filename).resolve().parts)
+    return top_package in _PACKAGES and is_in_site_folder
 
 
 @lru_cache(maxsize=4096)
@@ -198,14 +202,16 @@ def find_distribution(code: FunctionType | type | ModuleType) -> Distribution | 
     """
     if is_instance(code, ModuleType):
         return find_distribution_of_file(find_file(code))
-    if type(code) is FunctionType:
-        filename = code.__code__.co_filename
-        # functools.wraps() gives a function of the user the module of a library's function. Code of exec() has no file.
-        if not filename.startswith("<") and find_distribution_of_file(filename) is None:
-            return None
-        return find_distribution_of_file(find_file(sys.modules.get(code.__module__ or "")))
-    assert is_instance(code, type)
-    return find_distribution_of_file(find_file(sys.modules.get(class_module(code))))
+    if is_instance(code, type):
+        return find_distribution_of_file(find_file(sys.modules.get(class_module(code))))
+    assert type(code) is FunctionType
+    filename = code.__code__.co_filename
+    # The file decides first: functools.wraps() gives a function of the user the module of a library's function. Code of
+    # exec() has no file.
+    has_file = not filename.startswith("<")
+    if has_file and find_distribution_of_file(filename) is None:
+        return None
+    return find_distribution_of_file(find_file(sys.modules.get(code.__module__ or "")))
 
 
 def find_distribution_of_file(filename: str) -> Distribution | None:
@@ -217,18 +223,24 @@ def find_distribution_of_file(filename: str) -> Distribution | None:
 
 @lru_cache(maxsize=4096)
 def _find_distribution_of_file(filename: str, rootdir: Path | None) -> Distribution | None:
+    """Return the installed distribution that a file belongs to; see :func:`find_distribution`.
+
+    :param rootdir: the rootdir of the run; None outside any run.
+    """
     path = Path(filename).resolve()
     if rootdir is not None and _is_in_rootdir(path, rootdir):
         return None
+    # The distribution lists its files relative to the folder that it was installed in, which is above the file.
     for folder in path.parents:
         dist_info = _find_dist_info(folder, path)
-        if dist_info is not None and _is_of_project(dist_info, rootdir):
-            return None
         if dist_info is not None:
+            if _is_of_project(dist_info, rootdir):
+                return None
             return _read_distribution(dist_info)
+        # Nothing installs into a folder above site-packages. The file may have been copied there without pip.
         if folder.name in _SITE_FOLDERS:
-            top = path.relative_to(folder).parts[0]
-            return Distribution(Path(top).stem, _UNKNOWN, str(folder))
+            top_package = Path(path.relative_to(folder).parts[0]).stem
+            return Distribution(top_package, _UNKNOWN, str(folder))
     return None
 
 
@@ -240,19 +252,22 @@ def _is_in_rootdir(path: Path, rootdir: Path) -> bool:
 
 
 def _find_dist_info(folder: Path, path: Path) -> Path | None:
-    """Return the ``dist-info`` in a folder that lists the package of a file; None if no ``dist-info`` lists it."""
+    """Return the ``dist-info`` in a folder that lists the package of a file; None if no ``dist-info`` lists it.
+
+    The package is looked up and not the file itself, so that one answer serves all files of the package.
+    """
     if not _list_dist_infos(folder):
         return None
-    owners = _select_dist_infos(folder, _find_package_file(folder, path))
-    if not owners:
+    dist_infos = _select_dist_infos(folder, _find_package_file(folder, path))
+    if not dist_infos:
         return None
     # Distributions that share a namespace of the old kind each bring its __init__.py: the file itself decides.
-    if len(owners) > 1:
+    if len(dist_infos) > 1:
         name = path.relative_to(folder).as_posix()
-        for owner in owners:
-            if _has_file(owner, name):
-                return owner
-    return owners[0]
+        for dist_info in dist_infos:
+            if _has_file(dist_info, name):
+                return dist_info
+    return dist_infos[0]
 
 
 def _find_package_file(folder: Path, path: Path) -> str:
@@ -277,6 +292,10 @@ def _list_dist_infos(folder: Path) -> tuple[Path, ...]:
 
 @lru_cache(maxsize=1024)
 def _select_dist_infos(folder: Path, name: str) -> tuple[Path, ...]:
+    """Return the ``dist-info`` folders in a folder that list a file.
+
+    :param name: the file, relative to the folder.
+    """
     return tuple(dist_info for dist_info in _list_dist_infos(folder) if _has_file(dist_info, name))
 
 
@@ -291,7 +310,10 @@ def _has_file(dist_info: Path, name: str) -> bool:
 
 @lru_cache(maxsize=1024)
 def _is_of_project(dist_info: Path, rootdir: Path | None) -> bool:
-    """Whether a distribution is editable, or was installed from a folder or file in the rootdir."""
+    """Whether a distribution is editable, or was installed from a folder or file in the rootdir.
+
+    pip writes ``direct_url.json`` for such a distribution: ``{"url": "file:///repo", "dir_info": {"editable": true}}``.
+    """
     try:
         source = json.loads((dist_info / "direct_url.json").read_bytes())
         url = urlsplit(source["url"])
@@ -329,7 +351,10 @@ def list_versions(*libraries: str, distributions: Iterable[Distribution] = ()) -
 
     :param distributions: the distributions that a kernel uses besides.
     """
-    pairs = [(library, find_version(library)) for library in libraries if library in sys.modules]
+    pairs: list[tuple[str, str]] = []  # a library and its version
+    for library in libraries:
+        if library in sys.modules:
+            pairs.append((library, find_version(library)))
     torch: Any = sys.modules.get("torch")
     if "torch" in libraries and torch is not None:
         for platform in ("cuda", "hip"):

@@ -62,15 +62,18 @@ def check_module_not_edited(module: ModuleType) -> None:
     :raises NoDigestError: if the file now has other code.
     """
     attributes = module_attributes(module)
-    values = list(attributes.values())
-    for value in list(values):
-        if is_instance(value, type) and class_module(value) == attributes.get("__name__"):
-            values += class_attributes(value).values()
+    module_name = attributes.get("__name__")
     filename = attributes.get("__file__")
+    values = list(attributes.values())
+    for value in attributes.values():
+        is_own_class = is_instance(value, type) and class_module(value) == module_name
+        if is_own_class:
+            values += class_attributes(value).values()
     for value in values:
         function = python_function(value)
+        # Other modules may have made the function.
         if function is not None and function.__code__.co_filename == filename:
-            check_not_edited(function.__code__, str(attributes.get("__name__")))
+            check_not_edited(function.__code__, str(module_name))
     if is_instance(filename, str):
         _check_constants_not_edited(attributes, filename)
 
@@ -87,20 +90,28 @@ def _check_constants_not_edited(attributes: Mapping[str, object], filename: str)
         tree = ast.parse(Path(filename).read_bytes())
     except (OSError, SyntaxError, ValueError):
         return
-    names = Counter(node.id for node in ast.walk(tree) if _is_stored_name(node))
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Global):
-            names.update(node.names)
+    assignments = _count_assignments(tree)
     for statement in tree.body:
         if not isinstance(statement, ast.Assign) or not isinstance(statement.value, ast.Constant):
             continue
         for target in statement.targets:
-            if not isinstance(target, ast.Name) or names[target.id] > 1:
+            if not isinstance(target, ast.Name) or assignments[target.id] > 1:
                 continue
             value = attributes.get(target.id)
             if not has_type(value, _CONSTANTS) or literal_text(value) != syntax_text(statement.value):
-                name = attributes.get("__name__")
-                raise NoDigestError(f"the source of {name} was edited since it was imported: {target.id}")
+                module_name = attributes.get("__name__")
+                raise NoDigestError(f"the source of {module_name} was edited since it was imported: {target.id}")
+
+
+def _count_assignments(tree: ast.Module) -> Counter[str]:
+    """Return the number of times that a module, or a function in it, assigns each name or declares it global."""
+    assignments: Counter[str] = Counter()
+    for node in ast.walk(tree):
+        if _is_stored_name(node):
+            assignments[node.id] += 1
+        elif isinstance(node, ast.Global):
+            assignments.update(node.names)
+    return assignments
 
 
 def read_class_text(cls: type) -> str:
@@ -119,6 +130,7 @@ def read_class_text(cls: type) -> str:
 
 
 def _read_class_source(cls: type) -> str:
+    """Return the source of a class; see ``inspect.getsource`` for the errors."""
     # inspect asks a class for attributes, so it gets a class of the same name without a metaclass of the user.
     attributes = {"__module__": class_module(cls), "__qualname__": class_name(cls)}
     if "__firstlineno__" in class_attributes(cls):  # since Python 3.13
@@ -148,7 +160,10 @@ def read_class_assignments(cls: type, name: str) -> str:
 
 
 def _describe_assignments(tree: ast.AST, name: str) -> str:
-    """Return the text of each statement that assigns a name, in a module or class without its functions and classes."""
+    """Return the text of each statement that assigns a name, also inside ``if``, ``for`` and ``with``.
+
+    :param tree: the module or class. The functions and classes in it have names of their own.
+    """
     texts = []
     pending = list(ast.iter_child_nodes(tree))
     while pending:
@@ -192,20 +207,22 @@ def read_imported_modules(imports: Sequence[Import], package: str, libraries: Li
     pending = _list_module_files(imports, package)
     while pending:
         file = pending.pop(0)
-        if file.name in texts or is_library_module(file.name, file.path) or libraries.has_file(file.path):
+        is_of_library = is_library_module(file.name, file.path) or libraries.has_file(file.path)
+        if file.name in texts or is_of_library:
             continue
         tree = _parse_file(file.path)
         if tree is None:
             continue
-        loaded = sys.modules.get(file.name)
-        if is_instance(loaded, ModuleType):
-            check_module_not_edited(loaded)
+        loaded_module = sys.modules.get(file.name)
+        if is_instance(loaded_module, ModuleType):
+            check_module_not_edited(loaded_module)
         texts[file.name] = syntax_text(tree)
         pending += _list_module_files(list_imports(tree), file.package)
     return texts
 
 
 def _list_module_files(imports: Sequence[Import], package: str) -> list[_ModuleFile]:
+    """Return the source files of the modules that import statements may import."""
     files = []
     for statement in imports:
         for module in statement.list_modules(package):
@@ -217,12 +234,12 @@ def _list_module_files(imports: Sequence[Import], package: str) -> list[_ModuleF
 
 def _find_module_file(module: str) -> _ModuleFile | None:
     """Return the source file of a module without importing the module; None if it has none."""
-    loaded = sys.modules.get(module)
-    if loaded is None:
+    loaded_module = sys.modules.get(module)
+    if loaded_module is None:
         spec = _find_spec(module)
     else:
-        spec = read_stored(loaded, "__spec__")
-    path = read_stored(loaded, "__file__") or read_stored(spec, "origin")
+        spec = read_stored(loaded_module, "__spec__")
+    path = read_stored(loaded_module, "__file__") or read_stored(spec, "origin")
     if not is_instance(path, str) or not path.endswith(".py"):
         return None
     if Path(path).name == "__init__.py":
@@ -252,20 +269,21 @@ def _find_spec(module: str) -> ModuleSpec | None:
 
 
 def _find_search_path(package: str) -> list[str] | None:
-    """Return the folders of a package's modules; None if there is no such package."""
-    loaded = sys.modules.get(package)
-    if loaded is not None:
-        return _list_if_any(read_stored(loaded, "__path__"))
+    """Return the folders in which Python looks for a package's modules; None if there is no such package."""
+    loaded_package = sys.modules.get(package)
+    if loaded_package is not None:
+        return _list_if_any(read_stored(loaded_package, "__path__"))
     spec = _find_spec(package)
     if spec is not None and spec.origin is not None:
         return _list_if_any(spec.submodule_search_locations)
     # A package without __init__.py. Python finds its folders only after it has imported the packages above it.
     parent, _, name = package.rpartition(".")
-    parent_folders: list[str] | None = sys.path
     if parent:
-        parent_folders = _find_search_path(parent)
+        parent_folders = _find_search_path(parent) or []
+    else:
+        parent_folders = sys.path
     folders = []
-    for parent_folder in parent_folders or ():
+    for parent_folder in parent_folders:
         folder = Path(parent_folder) / name
         if folder.is_dir():
             folders.append(str(folder))
@@ -273,12 +291,14 @@ def _find_search_path(package: str) -> list[str] | None:
 
 
 def _list_if_any(folders: Iterable[str] | None) -> list[str] | None:
+    """Return folders as a list; None for None. The ``__path__`` of a package may be another iterable."""
     if folders is None:
         return None
     return list(folders)
 
 
 def _parse_file(path: str) -> ast.Module | None:
+    """Return the tree of a source file; None if it cannot be read."""
     try:
         return ast.parse(Path(path).read_bytes())
     except (OSError, SyntaxError, ValueError):

@@ -150,8 +150,12 @@ class ReachedObjects:
                 continue
             followed.add(key)
             if use.name == WHOLE_OBJECT:
-                reached.append(ReachedObject(use.owner, use.cls))
-                pending += self.list_stored_objects(use.owner)
+                owner = use.owner
+                # The digest of an enum has all of its members.
+                if is_instance(owner, enum.Enum):
+                    owner = None
+                reached.append(ReachedObject(owner, use.cls))
+                pending += self.list_stored_objects(owner)
             else:
                 self._follow_member(use, reached, pending)
         return reached
@@ -160,9 +164,10 @@ class ReachedObjects:
         """Return a use of each object of the user that an object stores, besides objects that can be called.
 
         The objects that can be called belong to the code that the object stores.
+
+        :param owner: the object; None if only its class is known, which stores none.
         """
-        # The digest of an enum has all of its members.
-        if owner is None or is_instance(owner, enum.Enum):
+        if owner is None:
             return []
         self._used_values.add_object(owner, names=None)
         uses = []
