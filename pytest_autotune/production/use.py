@@ -44,7 +44,7 @@ class ShippedAnswer:
 
 
 @dataclass(frozen=True)
-class TunedEntry:
+class ShippedEntry:
     """The entry whose choice a launch may take.
 
     :param is_same_key: the entry is of the launch's own key, and not of the nearest.
@@ -203,7 +203,7 @@ class ShippedCache:
         self._warn_once(problem, kind_of_warning, f"the choice of {tuned_for} is used for {problem}")
         return ShippedAnswer(candidate, "nearest")
 
-    def _find_tuned_entry(self, problem: LaunchedProblem) -> TunedEntry | None:
+    def _find_tuned_entry(self, problem: LaunchedProblem) -> ShippedEntry | None:
         """Return the entry of the problem, or of the nearest if ``on_miss`` allows that; None if there is none."""
         picker = self._find_picker(problem.tuner, problem.device)
         known = picker.find_choices(problem.kernel, self.other_devices)
@@ -217,7 +217,7 @@ class ShippedCache:
         if entry is None:
             return None
         # The picker's remark names a device, because no choice of this picker has a version of Triton.
-        return TunedEntry(entry, is_same_key=tuned_key == problem.sorted_key, other_device=known.remark)
+        return ShippedEntry(entry, is_same_key=tuned_key == problem.sorted_key, other_device=known.remark)
 
     def _find_first_candidate(self, launch: KernelLaunch) -> ShippedAnswer:
         """Return the first candidate that works, if ``on_miss`` allows it."""
