@@ -105,8 +105,8 @@ def plain_value(name: str, value: object) -> Value:
         too: it does not equal itself, so no lookup would find it.
     """
     check_name(name)
-    # A subclass may have methods of the user, such as __str__, and a proxy's __class__ may be a property of the user.
-    # So the methods of Python's own classes are called.
+    # No code of the user may run here. A subclass may have the user's methods, such as __str__, and the __class__ of a
+    # proxy may be a property of the user. So type() is used, and the methods of Python's own classes are called.
     cls = type(value)
     if issubclass(cls, str):
         return Value(name, str.__str__(value))
@@ -119,7 +119,8 @@ def plain_value(name: str, value: object) -> Value:
         return Value(name, str(number), "int")
     if issubclass(cls, float):
         float_value = float.__float__(value)  # type: ignore[arg-type]
-        if float_value == float_value:
+        is_nan = float_value != float_value
+        if not is_nan:
             return Value(name, float_value)
     raise UncacheableError(f"{name} is a {_type_name(value)}, which has no stable form")
 

@@ -157,7 +157,11 @@ def _encode_key_part(name: str, value: object) -> LaunchValue:
 
 
 def can_compile(call: Call, config: Any) -> bool:
-    """Whether a candidate that was tuned for another problem compiles for a call, and fits the device."""
+    """Whether a candidate that was tuned for another problem compiles for a call, and fits the device.
+
+    :param call: the launch.
+    :param config: the candidate.
+    """
     from pytest_autotune.devices import stream_is_capturing
     from pytest_autotune.tuners.triton.compiling import compile_and_load
     from pytest_autotune.tuners.triton.internals.autotuners import is_interpreted

@@ -231,9 +231,9 @@ class _Reader:
         for name, item in plain.items():
             field = known_fields.get(name)
             if field is None:
-                # A later version may have added the field. The cache is read without it.
-                if self.unknown is None:
-                    self.unknown = UnknownField(name, kind)
+                # A later version may have added the field. The cache is read without it, and its first unknown field is
+                # reported.
+                self.unknown = self.unknown or UnknownField(name, kind)
             elif field.is_list:
                 fields[name] = self._read_list(name, field, item)
             else:

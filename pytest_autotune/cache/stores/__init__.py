@@ -35,6 +35,7 @@ def open_store(location: AnyLocation) -> Store:
 
 
 def _open_url_store(location: Location) -> Store:
+    """Return the store at a URL, with a wrapper for each option of the URL."""
     from pytest_autotune.cache.stores.segments import SegmentStore
 
     segments = SegmentStore(location)
@@ -42,7 +43,7 @@ def _open_url_store(location: Location) -> Store:
     if OPTIONAL in location.options:
         store = OptionalStore(segments)
     elif not segments.has_credentials:
-        # The pull request of a fork has no credentials.
+        # The pull request of a fork has no credentials. There, a local file that keeps the new entries is enough.
         store = LocalCopyStore(segments)
     if READ_ONLY in location.options:
         return ReadOnlyStore(store)
