@@ -107,6 +107,8 @@ def test_a_cpu_has_its_widest_vectors_and_its_threads() -> None:
     [
         ("4,6", None, ["4", "6"]),
         ("", None, []),
+        ("-1", None, []),
+        ("2,-1,3", None, ["2"]),
         (None, "GPU 0: NVIDIA H200 (UUID: GPU-a)\n  MIG 1g.18gb\nGPU 1: NVIDIA H200 (UUID: GPU-b)\n", ["0", "1"]),
         (None, None, []),
     ],

@@ -269,8 +269,15 @@ def visible_nvidia_gpus() -> list[str]:
     """
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None:
-        names = [name.strip() for name in visible.split(",")]
-        return [name for name in names if name]
+        names = []
+        for part in visible.split(","):
+            name = part.strip()
+            if name.startswith("-"):
+                # CUDA hides this GPU and all GPUs after it: "0,-1,1" is "0".
+                break
+            if name:
+                names.append(name)
+        return names
     try:
         listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=60, check=True).stdout
     except (OSError, subprocess.SubprocessError):
