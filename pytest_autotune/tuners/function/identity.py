@@ -1,5 +1,8 @@
 """The key of a problem, encoded, and the source that its choice depends on.
 
+A *source* is anything that ``source=`` takes: a function, a text, the path of a file, or a module. By default, the
+callbacks ``run`` and ``compile`` are the sources.
+
 A digest of source follows names, by the rule of :mod:`pytest_autotune.tuners.source.source_digest`. It also leaves out
 the values that belong to one call: values in closures and defaults, the arguments of a ``partial``, the object of a
 method. A function that is a value of a key or of a configuration includes these values (:mod:`.carried`).
@@ -63,7 +66,7 @@ class _KeptSources:
 
     def __init__(self) -> None:
         self._sources: dict[tuple[int, int], DigestedSource] = {}
-        #: They tell when an id is free for another object.
+        #: Weak references to the objects of these ids. They tell when an id is free for another object.
         self._references: dict[tuple[int, int], tuple[ref[object], ref[type]]] = {}
 
     def find(self, kernel: object, cls: type) -> DigestedSource | None:
@@ -111,25 +114,33 @@ def list_sources(source: object, *callbacks: object) -> tuple[object, ...]:
     sources: list[object] = []
     for callback in callbacks:
         with uncacheable_errors():
-            function = python_function(_kernel_of(callback))
+            function = python_function(_find_kernel(callback))
         if function is None:
             continue
-        called: tuple[object, ...] = ()
         if function.__name__ == "<lambda>":
-            try:
-                called = _list_called_functions(function)
-                code_in_objects = read_code_in_objects(function)
-                if called and code_in_objects is not None:
-                    called = (*called, code_in_objects)
-            except Exception:
-                # An object that the lambda names has raised the error. The lambda stays its own source: the digest of
-                # the lambda meets the same error, and there the error is reported.
-                called = ()
-        sources += called or (callback,)
+            sources += _list_sources_of_lambda(function) or [callback]
+        else:
+            sources.append(callback)
     return tuple(sources)
 
 
-def _list_called_functions(function: FunctionType) -> tuple[object, ...]:
+def _list_sources_of_lambda(function: FunctionType) -> list[object]:
+    """Return the sources that stand for a lambda; none if the lambda has to stay its own source."""
+    try:
+        called_functions = _list_called_functions(function)
+        if not called_functions:
+            return []
+        code_in_objects = read_code_in_objects(function)
+    except Exception:
+        # An object that the lambda names has raised the error. The digest of the lambda meets the same error, and there
+        # the error is reported.
+        return []
+    if code_in_objects is None:
+        return called_functions
+    return [*called_functions, code_in_objects]
+
+
+def _list_called_functions(function: FunctionType) -> list[object]:
     """Return the user's functions that a lambda names, such as ``add`` for ``lambda config: add(x, config)``.
 
     The result is empty if these functions may not be all that the lambda calls.
@@ -138,25 +149,34 @@ def _list_called_functions(function: FunctionType) -> tuple[object, ...]:
         names = read_function(function).names
     except UncacheableError:
         # Without a source, nothing tells which functions the lambda calls.
-        return ()
-    called: list[object] = []
+        return []
+    called_functions: list[object] = []
     for _, value in list_used_values(function, names):
-        if is_instance(value, type) and not is_library_code(value):
-            # The lambda may call methods of the class, which the lambda does not name.
-            return ()
-        if is_instance(value, (partial, MethodType)):
-            # The digest of the lambda follows the object of a method and the arguments of a partial.
-            return ()
+        if _hides_calls(value):
+            return []
         inner_function = python_function(value)
-        if inner_function is None:
-            if callable(value) and not is_instance(value, type) and not is_library_callable(value):
-                # Such an object has no source of its own, for example a function under functools.singledispatch.
-                return ()
-        elif not is_library_code(inner_function):
-            called.append(value)
-        elif _list_inner_functions(inner_function):
-            return ()
-    return tuple(called)
+        if inner_function is not None and not is_library_code(inner_function):
+            called_functions.append(value)
+    return called_functions
+
+
+def _hides_calls(value: object) -> bool:
+    """Whether a lambda that uses a value may call functions of the user that the lambda does not name.
+
+    The digest of the lambda itself follows such a value.
+    """
+    # The lambda may call methods of the class.
+    if is_instance(value, type):
+        return not is_library_code(value)
+    # The object of a method, or an argument of a partial, may have code.
+    if is_instance(value, (partial, MethodType)):
+        return True
+    inner_function = python_function(value)
+    if inner_function is None:
+        # An object that can be called has no source of its own, for example a function under functools.singledispatch.
+        return callable(value) and not is_library_callable(value)
+    # A decorator of a library, such as functools.lru_cache, may have a function of the user inside.
+    return is_library_code(inner_function) and bool(_list_inner_functions(inner_function))
 
 
 def _list_inner_functions(function: FunctionType) -> list[object]:
@@ -199,7 +219,7 @@ def read_source_argument(source: object) -> DigestedSource | None:
         content = source.read_bytes().replace(b"\r\n", b"\n")
         return _build_text_source(source.name, content.decode("utf-8", "surrogateescape"))
     with uncacheable_errors():
-        kernel = _kernel_of(source)
+        kernel = _find_kernel(source)
         cls = _find_class_of_method(source)
         owner = _find_owner(source, cls)
     if not is_instance(kernel, ModuleType) and python_function(kernel) is None:
@@ -280,11 +300,11 @@ def _read_module(module: ModuleType) -> DigestedSource:
     imported_texts.pop(module.__name__, None)
     if not imported_texts:
         return _build_text_source(module.__name__, text)
-    parts = {module.__name__: digest(text)}
+    digests_by_module = {module.__name__: digest(text)}
     for name, imported_text in imported_texts.items():
-        parts[name] = digest(imported_text)
-    lines = [f"{name}: {part}" for name, part in sorted(parts.items())]
-    return DigestedSource(digest("\n".join(lines)), parts)
+        digests_by_module[name] = digest(imported_text)
+    lines = [f"{name}: {module_digest}" for name, module_digest in sorted(digests_by_module.items())]
+    return DigestedSource(digest("\n".join(lines)), digests_by_module)
 
 
 def _find_class_of_method(source: object) -> type:
@@ -299,9 +319,8 @@ def _find_class_of_method(source: object) -> type:
         if is_instance(owner, type):  # the source is a class method
             return owner
         return type(owner)
-    # For an object with a __call__ of the user, _kernel_of returns this __call__. For a decorated function, it returns
-    # the function.
-    if callable(source) and _kernel_of(source) is find_in_class(type(source), "__call__"):
+    # A decorated function is an object that can be called, too. Its kernel is the function, and no __call__.
+    if callable(source) and _find_kernel(source) is find_in_class(type(source), "__call__"):
         return type(source)
     return _NO_CLASS
 
@@ -326,21 +345,23 @@ def _without_arguments(source: object) -> object:
     return source
 
 
-def _kernel_of(source: object) -> object:
-    """Return the function or kernel inside a ``partial``, a bound method or a callable object of the user."""
+def _find_kernel(source: object) -> object:
+    """Return the function or kernel inside a ``partial``, a bound method or a callable object of the user.
+
+    All other sources are returned as they are.
+    """
     source = _without_arguments(source)
     if is_instance(source, MethodType):
         source = source.__func__
-    if python_function(source) is not None or not callable(source):
-        call = source
-    else:
+    call: object = source
+    if python_function(source) is None and callable(source):
         call = find_in_class(type(source), "__call__")
     inner_function = python_function(call)
+    # The object was not written in Python, such as a kernel of CuPy.
     if inner_function is None:
-        # The object was not written in Python, such as a kernel of CuPy.
         return source
+    # A library's __call__ says nothing about the object: all modules of torch have the same __call__.
     if is_library_code(inner_function):
-        # A library's __call__ says nothing about the object: all modules of torch have the same __call__.
         return source
     return call
 
@@ -374,10 +395,13 @@ def stable_part(name: str, value: object) -> Value:
     :raises UncacheableError: for a value without a stable form.
     :raises CarriedError: for a function that carries such a value.
     """
-    inner = unwrapped(value)
-    if is_instance(inner, (tuple, list)) and not is_instance(inner, enum.Enum):
-        parts = [stable_part("", part).encoded[1:] for part in list_items(inner)]
-        return Value(name, repr(parts), "tuple")
+    inner: Any = unwrapped(value)
+    if _find_container_type(inner) is not None:
+        encoded_items = []
+        for item in list_items(inner):
+            # Without the name, which only the whole value has.
+            encoded_items.append(stable_part("", item).encoded[1:])
+        return Value(name, repr(encoded_items), "tuple")
     encoded = stable_value(name, value, carried=False)
     if encoded.type != "function":
         return encoded
@@ -425,24 +449,27 @@ def _plain_items(items: Any, container: type) -> list[object]:
     their type to their value. ``(1, (2, 3), [4], torch.float16)`` becomes
     ``[1, [2, 3], {"list": [4]}, {"dtype": "fp16"}]``. A configuration cannot hold a mapping itself, so no two values
     have the same JSON.
+
+    :param container: the type of the tuple or list.
     """
     plain_items: list[object] = []
     for item in list_items(items):
         inner = unwrapped(item)
         inner_container = _find_container_type(inner)
-        if inner_container is not None:
-            inner_items = _plain_items(inner, inner_container)
-            if inner_container is container:
-                plain_items.append(inner_items)
-            else:
-                plain_items.append({inner_container.__name__: inner_items})
-            continue
-        encoded = stable_part("", item)
-        if encoded.type:
-            plain_items.append({encoded.type: encoded.value})
+        if inner_container is None:
+            plain_items.append(_plain_item(stable_part("", item)))
+        elif inner_container is container:
+            plain_items.append(_plain_items(inner, inner_container))
         else:
-            plain_items.append(encoded.value)
+            plain_items.append({inner_container.__name__: _plain_items(inner, inner_container)})
     return plain_items
+
+
+def _plain_item(encoded: Value) -> object:
+    """Return an encoded value as JSON can hold it: ``{"dtype": "fp16"}``, or a scalar itself."""
+    if encoded.type:
+        return {encoded.type: encoded.value}
+    return encoded.value
 
 
 def key_values(key: object, only_stable: bool = False) -> tuple[Value, ...]:
@@ -452,13 +479,13 @@ def key_values(key: object, only_stable: bool = False) -> tuple[Value, ...]:
     :raises TypeError: if the key is no mapping of names to values.
     :raises UncacheableError: for a value without a stable form.
     """
-    parts = key
+    value_by_name = key
     if key is None:
-        parts = {}
-    if not isinstance(parts, Mapping) or not all(isinstance(name, str) for name in parts):
+        value_by_name = {}
+    if not isinstance(value_by_name, Mapping) or not all(isinstance(name, str) for name in value_by_name):
         raise TypeError(f"key= takes a mapping of names to values, not a {type(key).__name__}")
     values = []
-    for name, value in parts.items():
+    for name, value in value_by_name.items():
         try:
             values.append(stable_part(name, value))
         except UncacheableError:

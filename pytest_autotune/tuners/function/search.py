@@ -142,24 +142,25 @@ def compare(plan: Plan, config: object, lock: DeviceLock) -> Loss:
         raise ValueError(f"not in the space: {config!r}")
     result = search(plan, lock)
     bench = Bench(plan, lock)
-    tested = _find_trial(result.trials, configuration)
-    if tested is None:
+    choice = _find_trial(result.trials, configuration)
+    if choice is None:
         # The strategy selects only some configurations, and did not select this configuration.
-        tested = bench.check([configuration])[0]
-    _refuse_failed(tested)
-    pair = [tested]
-    if tested is not result.best:
-        pair.append(result.best)
+        choice = bench.check([configuration])[0]
+    _refuse_failed(choice)
     # The search drops slow candidates after a few launches. Only a race of the two alone gives both the same launches.
-    bench.measure([replace(trial, measured=None) for trial in pair])
+    racers = [replace(choice, measured=None)]
+    if choice is not result.best:
+        racers.append(replace(result.best, measured=None))
+    bench.measure(racers)
     raced_trials = bench.finish().trials
-    tested = raced_trials[0]
-    _refuse_failed(tested)
+    raced_choice = raced_trials[0]
+    _refuse_failed(raced_choice)
     fastest = min(raced_trials, key=lambda trial: trial.median_us)
-    return Loss(tested.candidate, fastest.candidate)
+    return Loss(raced_choice.candidate, fastest.candidate)
 
 
 def _find_trial(trials: Sequence[Trial], configuration: Configuration) -> Trial | None:
+    """Return the trial of a configuration; None if it was not tried."""
     for trial in trials:
         if trial.configuration == configuration:
             return trial
@@ -209,6 +210,7 @@ class _CompilationInThisThread:
         return self.compile(self.config)
 
 
+#: The compilation of a candidate; None if the caller passed no ``compile``.
 _Compilation = Future[object] | _CompilationInThisThread | None
 
 
@@ -233,8 +235,9 @@ class Bench:
 
     def measure_us(self, configurations: Sequence[Configuration]) -> list[float | None]:
         """Check and measure configurations; return their times in microseconds, None for a failed configuration."""
+        has_own_benchmark = callable(self._plan.measuring.clock)
         # A benchmark of the user runs the kernel itself. An earlier run is only needed to verify the result.
-        runs_once = self._plan.verify is not None or not callable(self._plan.measuring.clock)
+        runs_once = self._plan.verify is not None or not has_own_benchmark
         times: list[float | None] = []
         for trial in self.measure(self.check(configurations, runs_once)):
             if trial.measured is None:
@@ -323,6 +326,7 @@ class Bench:
                 self._trials.append(self._build_failed_trial(trial.configuration, error))
 
     def _measure_one_with_callers_clock(self, trial: Trial, clock: CallersClock) -> Trial:
+        """Return a checked trial with the time that the user's benchmark measures."""
         runner = self.build_runner(trial)
         if runner.set_up is not None:
             runner.set_up()
@@ -330,13 +334,15 @@ class Bench:
             return replace(trial, measured=clock.measure(runner))
 
     def _probe(self, trials: Sequence[Trial]) -> None:
-        """Launch candidates a few times. The candidates that may win race in :meth:`finish`."""
-        first_position = len(self._trials)
-        self._trials += trials
+        """Launch candidates a few times. The candidates that may win race in :meth:`finish`.
+
+        Candidates that failed the check only get a place among the trials.
+        """
         positions = []
-        for position in range(first_position, len(self._trials)):
-            if not self._trials[position].failed:
+        for position, trial in enumerate(trials, start=len(self._trials)):
+            if not trial.failed:
                 positions.append(position)
+        self._trials += trials
         self._raced_positions += positions
         runners = [self.build_runner(self._trials[position]) for position in positions]
         with self._lock.holding(), self._errors_of_race():
@@ -347,25 +353,28 @@ class Bench:
 
         :raises TuningError: if every candidate failed.
         """
-        if any(not self._trials[position].failed for position in self._raced_positions):
+        has_racers = any(not self._trials[position].failed for position in self._raced_positions)
+        if has_racers:
             with self._lock.holding(), self._errors_of_race():
                 self._take_results(self._raced_positions, self._race.finish())
-        usable = [trial for trial in self._trials if not trial.failed]
-        if not usable:
+        usable_trials = [trial for trial in self._trials if not trial.failed]
+        if not usable_trials:
             raise _build_error_without_candidate(self._trials)
         if self._raced_positions:
             # The race may prefer an earlier candidate that is as good as the fastest.
             best = self._trials[self._raced_positions[self._race.choice]]
         else:
             # The user's benchmark measured the candidates.
-            best = min(usable, key=lambda trial: trial.median_us)
+            best = min(usable_trials, key=lambda trial: trial.median_us)
         return SearchResult(best, tuple(self._trials), self._race.disturbed)
 
     def build_runner(self, trial: Trial) -> Runner:
-        """Return a runner that launches a candidate."""
-        plan, config = self._plan, trial.configuration.config
-        runner = Runner(partial(plan.run, config))
-        if plan.compile is not None:
+        """Return a runner that launches a candidate, with the user's callbacks for its configuration."""
+        plan = self._plan
+        config = trial.configuration.config
+        if plan.compile is None:
+            runner = Runner(partial(plan.run, config))
+        else:
             runner = Runner(partial(plan.run, config, trial.compiled))
         if plan.reset is not None:
             runner = replace(runner, before_launch=partial(plan.reset, config))
@@ -433,11 +442,14 @@ def _is_transient(error: BaseException | None) -> bool:
 def _build_error_without_candidate(failed: Sequence[Trial]) -> TuningError:
     """Return the error of a search in which every candidate failed.
 
-    The error has reasons to record only if the next run will see the same: no reason is transient.
+    Only an error with reasons is recorded. An error has reasons unless one is transient: the next run may then see
+    another result.
     """
     if not failed:
         return TuningError("the search came to no candidate")
-    descriptions = [f"{trial.configuration}: {trial.failed}" for trial in failed[:_MAX_DESCRIBED]]
+    descriptions = []
+    for trial in failed[:_MAX_DESCRIBED]:
+        descriptions.append(f"{trial.configuration}: {trial.failed}")
     if len(failed) > _MAX_DESCRIBED:
         descriptions.append(f"and {len(failed) - _MAX_DESCRIBED} more")
     subject = "the only candidate"

@@ -163,10 +163,16 @@ def _build_plan(
     compile_threads: object = None,
     **callbacks_and_flags: Any,
 ) -> Plan:
-    """Return the plan for the arguments of ``tune()`` and ``loss()`` that say how to search."""
+    """Return the plan for the arguments of ``tune()`` and ``loss()`` that say how to search.
+
+    :param callbacks_and_flags: the callbacks besides ``run``, and ``strict``.
+    :raises TypeError: for an argument of a wrong type.
+    """
     callbacks = {name: callbacks_and_flags.get(name) for name in _CALLBACKS}
     check_callbacks({"run": run, **callbacks})
-    error_classes = invalid if isinstance(invalid, tuple) else (invalid,)
+    error_classes: tuple[Any, ...] = (invalid,)
+    if isinstance(invalid, tuple):
+        error_classes = invalid
     for error_class in error_classes:
         if not isinstance(error_class, type) or not issubclass(error_class, BaseException):
             raise TypeError(f"invalid= takes classes of errors, not {invalid!r}")
@@ -244,17 +250,21 @@ class TuneRequest:
         return f"{self.problem.name}: {_NO_SOURCE}"
 
     def list_digests(self) -> list[Digest]:
-        """Return the parts that the digests of the fingerprint are made of."""
+        """Return the parts that the digests of the fingerprint are made of: configurations, and functions of the user.
+
+        If a digest changes, a report names the parts that differ.
+        """
         digests = []
         for value in self.fingerprint:
+            text = str(value.value)
             if value.name == "space" and self.plan.space.can_be_listed:
                 params = [configuration.params for configuration in self.plan.space]
-                digests.append(digest_of_candidates(str(value.value), params))
+                digests.append(digest_of_candidates(text, params))
             elif value.name == "source":
-                parts: dict[str, str] = {}
+                digest_by_function: dict[str, str] = {}
                 for source in self.sources:
-                    parts.update(source.parts)
-                digests.append(digest_of_parts(str(value.value), parts))
+                    digest_by_function.update(source.parts)
+                digests.append(digest_of_parts(text, digest_by_function))
         return digests
 
     @property
@@ -321,8 +331,8 @@ def _choose(kernel: str, key: object, plan: Plan, version: object, source: objec
     """
     memory = MEMORIES[-1]
     session = memory.session
+    # In these cases, the session must not see this call. The choice is still remembered.
     if session is not None and (session.is_paused or session.ignores(NAME, kernel)):
-        # The session must not see this call. The choice is still remembered.
         session = None
     try:
         request = TuneRequest.build(kernel, key, plan, version, source)
@@ -354,9 +364,9 @@ def _choose_for_uncacheable(
     if session is not None:
         session.report_uncacheable(problem, str(error))
     elif memory.session is None and find_shipped is not None:
-        # No cache has a key with such a value, so the request is a miss that names the value.
-        unstable = replace(problem, key=(*problem.key, Value("uncacheable", str(error))))
-        configuration = find_shipped(TuneRequest(unstable, Fingerprint(), plan, sources=(), label=""))
+        # No cache has a key with such a value. So the shipped cache has no entry, and its report names the value.
+        problem_with_reason = replace(problem, key=(*problem.key, Value("uncacheable", str(error))))
+        configuration = find_shipped(TuneRequest(problem_with_reason, Fingerprint(), plan, sources=(), label=""))
         if configuration is not None:
             return configuration
     return _search(plan, problem, DeviceLock(session, plan.processor.lock)).best.configuration
@@ -435,7 +445,8 @@ def _take_entry(session: Session, request: TuneRequest, tuning: Tuning, memory: 
         configuration = request.plan.space.find(entry.choice.params)
         assert configuration is not None
         if session.picks_candidates:
-            # Each test asks again, so that the session knows the configuration that the test ran with.
+            # In a sweep, the memory forgets the choice after each test. Each test then asks the session again, so that
+            # the session knows the configuration that the test ran with.
             session.at_next_test(partial(memory.chosen.pop, tuning.lookup.identity, None))
         elif not tuning.lookup.fallback:
             # The entry was tuned for this problem, so its choice worked before. A mode may race it.
@@ -491,7 +502,10 @@ def _search(plan: Plan, problem: Problem, lock: DeviceLock, tuning: Tuning | Non
 
 
 def _build_contest(plan: Plan) -> Contest | str:
-    """Return the contest in which a mode races a loaded choice, or the reason for which there is none."""
+    """Return the contest in which ``--autotune-verify`` races a loaded choice against the other candidates.
+
+    A text is the reason why there is none.
+    """
     if stream_is_capturing():
         return CAPTURED
     if plan.strategy is not None or plan.space.size > MOST:
@@ -600,20 +614,25 @@ class _TunedFunction:
         return callbacks
 
     def _list_sources(self, args: tuple[Any, ...]) -> object:
-        """Return the argument ``source=``. By default: the user's functions, which bound callbacks hide.
+        """Return the argument ``source=``: by default the decorated function and the callback ``compile``.
+
+        The callbacks that ``tune()`` gets are objects of this module, so ``tune()`` cannot find their source itself.
 
         :param args: the arguments of a call.
         """
         source: object = self.options.get("source")
         if source is not None:
             return source
-        compile = self.options.get("compile")
-        if compile is None:
-            return [self._bind_method(args)]
-        return [self._bind_method(args), compile]
+        sources = [self._bind_method(args)]
+        if self.options.get("compile") is not None:
+            sources.append(self.options["compile"])
+        return sources
 
     def _bind_method(self, args: tuple[Any, ...]) -> object:
-        """Return the function, bound to its object if it is a method: ``self.area()`` depends on the object's class."""
+        """Return the function, bound to its object if it is a method: ``self.area()`` depends on the object's class.
+
+        :param args: the arguments of a call. The first one is the object, if its class has the decorated function.
+        """
         if not args:
             return self.function
         member = find_in_class(type(args[0]), read_stored(self.function, "__name__", ""))

@@ -124,37 +124,48 @@ def read_stored(value: object, name: str, default: Any = None) -> Any:
         return vars(value).get(name, default)
     in_class = find_in_class(type(value), name, MISSING)
     if has_type(in_class, _STORED):
-        if _runs_code(in_class, type(value)):
-            return default
-        try:
-            return in_class.__get__(value, type(value))
-        except AttributeError:  # a slot that is empty
-            return default
+        return _read_slot(in_class, value, default)
     attributes = own_attributes(value)
     if name in attributes:
         return attributes[name]
+    # A class has the attributes of its bases, too.
     if is_instance(value, type):
         attribute = find_in_class(value, name, MISSING)
         if attribute is not MISSING:
             return attribute
     if is_instance(value, MethodType):
         return read_stored(value.__func__, name, default)
-    if in_class is MISSING or find_owner(type(in_class), "__get__") is not None:
+    is_descriptor = find_owner(type(in_class), "__get__") is not None
+    if in_class is MISSING or is_descriptor:
         return default
     return in_class
 
 
-def _runs_code(attribute: Any, cls: type) -> bool:
-    """Whether reading an attribute may run code of the user: a proxy of wrapt asks its object for the attribute.
+def _read_slot(slot: Any, value: object, default: Any) -> Any:
+    """Return the value of an object's slot; the default if the slot is empty, or reading it may run code of the user.
 
-    ``__wrapped__`` is the object itself, which only a lazy proxy has yet to make.
-
-    :param attribute: the slot in the class.
-    :param cls: the class of the proxy.
+    :param slot: the slot, as the class of the object has it.
     """
-    if class_module(attribute.__objclass__) not in _PROXY_MODULES:
+    if _runs_code(slot, type(value)):
+        return default
+    try:
+        return slot.__get__(value, type(value))
+    except AttributeError:  # the slot is empty
+        return default
+
+
+def _runs_code(slot: Any, cls: type) -> bool:
+    """Whether reading a slot may run code of the user: a proxy of wrapt asks the object behind it for the attribute.
+
+    The slot ``__wrapped__`` has that object itself. Only a lazy proxy calls the user's code to make the object.
+
+    :param cls: the class whose object has the slot.
+    """
+    if class_module(slot.__objclass__) not in _PROXY_MODULES:
         return False
-    return attribute.__name__ != "__wrapped__" or any(class_name(base) == "LazyObjectProxy" for base in class_mro(cls))
+    if slot.__name__ != "__wrapped__":
+        return True
+    return any(class_name(base) == "LazyObjectProxy" for base in class_mro(cls))
 
 
 def own_attributes(value: object) -> Mapping[str, Any]:
@@ -187,16 +198,16 @@ def list_stored_attributes(value: object) -> list[tuple[str, object]]:
 
 
 def find_object_attribute(value: object, name: str) -> Any:
-    """Return an attribute that an object itself stores, as :func:`list_stored_attributes` has it; else ``MISSING``.
+    """Return an attribute that an object itself stores; ``MISSING`` if only its class, or nothing, has the attribute.
 
-    A property comes before a stored attribute. The value that a ``cached_property`` stored is left out: the object has
-    it only after the first look-up.
+    A property of the class comes before a stored attribute. The value that a ``cached_property`` stored is left out,
+    because the object has it only after the first look-up.
     """
     in_class = find_in_class(type(value), name, MISSING)
-    if type(in_class) is MemberDescriptorType:
+    if type(in_class) is MemberDescriptorType:  # in __slots__
         return read_stored(value, name, MISSING)
-    is_computed = in_class is not MISSING and find_owner(type(in_class), "__get__") is not None
-    if is_computed and not has_type(in_class, _METHODS):
+    is_descriptor = in_class is not MISSING and find_owner(type(in_class), "__get__") is not None
+    if is_descriptor and not has_type(in_class, _METHODS):
         return MISSING
     return own_attributes(value).get(name, MISSING)
 

@@ -180,7 +180,12 @@ class ReachedObjects:
         return uses
 
     def _follow_member(self, use: ObjectUse, reached: list[Reached], pending: list[ObjectUse]) -> None:
-        """Add the member that a use begins with to ``reached``, and the uses that it leads to to ``pending``."""
+        """Follow the first name of a use: ``sub`` of ``obj.sub.launch()``.
+
+        :param reached: gets the member that the name stands for.
+        :param pending: gets the uses that the member leads to: ``launch`` of the object ``obj.sub``, or the uses of
+            ``self`` in a method.
+        """
         name = use.name[0]
         for cls in self._list_classes_of_user(use.cls):
             stored_name = _mangle(name, cls)

@@ -7,11 +7,12 @@ names, and so on from there:
 
 - functions and classes of the suite, and the public name of a library's function if the source has another name;
 - values that cannot change: numbers, text, dtypes, members of an enum, tuples and frozen dataclasses of these;
-- options of decorators that are compiled in.
+- options of decorators that are compiled in;
+- the members of the suite's objects: the method ``launch`` for ``obj.launch(n)``.
 
-Values that may change while tests run are left out: lists, dicts, sets, all other objects and their attributes, and
-values that the source does not name. So a log, a counter or a memo makes no choice stale. If such a value matters, it
-belongs to the key. In a closure, such a value makes the problem uncacheable, if values in closures count: two
+Values that may change while tests run are left out: lists, dicts, sets, the data of all other objects, and values that
+the source does not name. So a log, a counter or a memo makes no choice stale. If such a value matters, it belongs to
+the key. In a closure, such a value makes the problem uncacheable, if values in closures count: two
 functions of a factory may differ in nothing else. docs/reference/source-digest.md has the rule in a user's words.
 
 :mod:`.code_digests` computes the digests.
@@ -83,7 +84,8 @@ def source_parts(
 ) -> dict[str, str]:
     """Return a digest of each function, class and constant that :func:`source_digest` covers, by its name.
 
-    The digest of a function does not cover the code that the function uses.
+    The digest of a function does not cover the code that the function uses, so a changed function is the only changed
+    part.
     """
     return read_source(kernel, own_cells=own_cells, named=named, carried=carried).parts
 
@@ -115,20 +117,37 @@ class DigestedSource:
 
 def read_source(kernel: object, *, own_cells: bool = False, named: bool = True, carried: bool = True) -> DigestedSource:
     """Return the source of a kernel; see :func:`source_digest` for the parameters and errors."""
-    function = python_function(kernel)
-    if function is None:
-        raise UncacheableError(f"no Python function is found in a {class_name(type(kernel))}")
+    function = _find_function(kernel)
     implementations = list_implementations(function)
     if implementations:
         return _read_implementations(implementations, carried)
     with uncacheable_errors():
         for digests in list_passes(carried, function):
             text = digests.digest_function(kernel, own_cells, named)
+    return _build_source(text, digests)
+
+
+def _find_function(kernel: object) -> FunctionType:
+    """Return the Python function inside a kernel or method.
+
+    :raises UncacheableError: if there is none.
+    """
+    function = python_function(kernel)
+    if function is None:
+        raise UncacheableError(f"no Python function is found in a {class_name(type(kernel))}")
+    return function
+
+
+def _build_source(text: str, digests: CodeDigests) -> DigestedSource:
+    """Return a digest as a source, with the parts, libraries and values that it was computed from."""
     return DigestedSource(text, digests.parts, frozenset(digests.libraries.left_out), digests.used_values)
 
 
 def _read_implementations(implementations: Mapping[type, object], carried: bool) -> DigestedSource:
-    """Return the source of a function under ``functools.singledispatch``: of its implementation for each class."""
+    """Return the source of a function under ``functools.singledispatch``.
+
+    :param implementations: the function for each class of the first argument.
+    """
     sources = []
     for cls in sorted(implementations, key=find_public_name):
         name = find_public_name(cls)
@@ -156,13 +175,10 @@ def read_method_source(method: object, cls: type, owner: object) -> DigestedSour
     :param owner: the object, for the code that it stores; None if it stores nothing.
     :raises UncacheableError: if the source of a function cannot be read.
     """
-    function = python_function(method)
-    if function is None:
-        raise UncacheableError(f"no Python function is found in a {class_name(type(method))}")
     with uncacheable_errors():
-        for digests in list_passes(carried=False, root=function):
+        for digests in list_passes(carried=False, root=_find_function(method)):
             text = digests.digest_method(method, cls, owner)
-    return DigestedSource(text, digests.parts, frozenset(digests.libraries.left_out), digests.used_values)
+    return _build_source(text, digests)
 
 
 def read_code_in_values(values: Iterable[object], root: FunctionType | None) -> DigestedSource | None:
@@ -191,10 +207,10 @@ def read_code_in_objects(function: FunctionType) -> DigestedSource | None:
 
 
 def _build_source_of_texts(texts: Sequence[str], digests: CodeDigests) -> DigestedSource | None:
+    """Return texts as one source; None without any."""
     if not texts:
         return None
-    text = digest("\n".join(texts))
-    return DigestedSource(text, digests.parts, frozenset(digests.libraries.left_out), digests.used_values)
+    return _build_source(digest("\n".join(texts)), digests)
 
 
 def class_digest(cls: type) -> str:
@@ -245,10 +261,14 @@ def stable_value(name: str, value: object, dtype_apart: bool = False, carried: b
 
 
 def _encode_value(name: str, value: object, dtype_apart: bool, carried: bool) -> Value:
+    """Encode a value that is no plain scalar; see :func:`stable_value`."""
     inner = unwrapped(value)
     if is_instance(inner, (tuple, list)) and not is_instance(inner, enum.Enum):
-        parts = [stable_value("", part, dtype_apart, carried).encoded[1:] for part in list_items(inner)]
-        return Value(name, repr(parts), "tuple")
+        encoded_items = []
+        for item in list_items(inner):
+            # Without the name, which only the whole value has.
+            encoded_items.append(stable_value("", item, dtype_apart, carried).encoded[1:])
+        return Value(name, repr(encoded_items), "tuple")
     function = python_function(inner)
     if function is not None:
         source = source_digest(inner, own_cells=True, carried=carried)
@@ -288,6 +308,7 @@ def callable_text(value: object, carried: bool = True) -> str:
 
 
 def _describe_callable(value: object, carried: bool) -> str:
+    """Return the text of a function or callable object; see :func:`callable_text`."""
     if is_instance(value, partial):
         return _describe_partial(value, carried)
     if is_instance(value, MethodType):
