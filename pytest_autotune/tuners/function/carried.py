@@ -1,5 +1,10 @@
 """Reads the values that a function carries, as text for a key or a configuration.
 
+A function *carries* a value that it got where it was made. Here, ``make(2)`` carries ``factor=2``::
+
+    def make(factor):
+        return lambda x: x * factor
+
 Two functions that a factory made have the same source. They differ in the values that they carry:
 
 - the values in the closure;
@@ -115,12 +120,15 @@ class _CarriedReader:
         else:
             lines = self._describe_layers(value, path)
         try:
-            self._text_by_id[id(value)] = "\n".join(lines)
+            # This runs the generator, which reads the values.
+            text = "\n".join(lines)
         except CarriedError:
-            # A public function is identified by its name and keeps the empty text.
+            # The name of a public function identifies it, so its values do not count.
             if not _find_public_name(value):
                 raise
-        return self._text_by_id[id(value)]
+            text = ""
+        self._text_by_id[id(value)] = text
+        return text
 
     def _describe_methods(self, cls: type, path: str) -> Iterator[str]:
         """Yield a line for each method of a class that carries values."""
@@ -182,7 +190,8 @@ class _CarriedReader:
             return self._describe_partial(value, path)
         if is_instance(value, MethodType) and not _find_public_name(value):
             function_text = self._describe(value.__func__, path)
-            return f"{function_text} of {self._describe(value.__self__, f'{path}.__self__')}"
+            owner_text = self._describe(value.__self__, f"{path}.__self__")
+            return f"{function_text} of {owner_text}"
         if is_instance(value, type) or python_function(value) is not None:
             return self._describe_code(value, path)
         text = _find_public_name(value) or self._describe_data(value, path)
@@ -205,7 +214,10 @@ class _CarriedReader:
         code = python_function(value) or value
         name = f"{read_attribute(code, '__module__')}.{read_attribute(code, '__qualname__')}"
         if is_library_code(code):
-            return _find_public_name(value) or f"{name}({self.describe_carried(value, f'{path}.')})"
+            public_name = _find_public_name(value)
+            if public_name:
+                return public_name
+            return f"{name}({self.describe_carried(value, f'{path}.')})"
         try:
             if is_instance(code, type):
                 digest = class_digest(code)
@@ -213,10 +225,11 @@ class _CarriedReader:
                 digest = source_digest(value, carried=False)
         except UncacheableError as error:
             raise self._build_error(path, str(error)) from None
-        return f"{name}@{digest}({self.describe_carried(value, f'{path}.')})"
+        carried_values = self.describe_carried(value, f"{path}.")
+        return f"{name}@{digest}({carried_values})"
 
     def _describe_data(self, value: Any, path: str) -> str | None:
-        """Return the text of data that cannot change: ``builtins.tuple(…)``; None for other data."""
+        """Return the text of data that cannot change, such as ``builtins.tuple(1, 2)``; None for other data."""
         cls = type(value)
         name = f"{class_module(cls)}.{class_name(cls)}"
         if is_instance(value, enum.Enum):
@@ -225,7 +238,8 @@ class _CarriedReader:
             return f"{name}({', '.join(self._describe_items(list_items(value), path))})"
         if is_instance(value, frozenset):
             # The order of a set differs between processes.
-            return f"{name}({', '.join(sorted(self._describe_items(frozenset.__iter__(value), path)))})"
+            items = sorted(self._describe_items(frozenset.__iter__(value), path))
+            return f"{name}({', '.join(items)})"
         if is_dataclass_instance(value) and is_frozen(cls):
             return f"{name}({', '.join(self._describe_fields(value, path))})"
         return immutable_text(value)

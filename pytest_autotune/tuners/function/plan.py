@@ -103,7 +103,10 @@ class Optuna:
         """Measure configurations, each at most once; see :class:`Random`."""
         drawn = _draw(space, self.trials + 1, self.seed)
         if len(drawn) <= self.trials:
-            benchmark.measure_us(list(space) if space.can_be_listed else drawn)
+            # There are enough trials for the whole space, so there is nothing to search for.
+            if space.can_be_listed:
+                drawn = list(space)
+            benchmark.measure_us(drawn)
             return
         study = _Study(self, space)
         while len(study.times) < self.trials:
@@ -123,7 +126,11 @@ class Optuna:
 
 
 class _Study:
-    """A study of Optuna over the axes of a space."""
+    """A study of Optuna over the axes of a space.
+
+    A *trial* of Optuna has the position of a value on each axis: ``{"BLOCK": 0, "warps": 2}``. Optuna proposes the next
+    trial by the times of the earlier ones.
+    """
 
     def __init__(self, options: Optuna, space: Space) -> None:
         try:
@@ -142,7 +149,7 @@ class _Study:
         self.times: dict[Configuration, float | None] = {}
 
     def ask(self, number: int) -> dict[Configuration, Any]:
-        """Return at most so many new configurations, each with Optuna's trial."""
+        """Return at most ``number`` configurations that were not measured yet, each with Optuna's trial."""
         batch: dict[Configuration, Any] = {}
         while len(batch) < number and self._asks_left:
             self._asks_left -= 1
@@ -150,8 +157,10 @@ class _Study:
             params = tuple(values[trial.params[name]] for name, values in self._space.axes.items())
             configuration = self._space.find(params)
             if configuration is None:
+                # The constraint of the space excludes this combination.
                 self.tell(trial, None)
             elif configuration in self.times or configuration in batch:
+                # Optuna proposes it a second time.
                 self.tell(trial, self.times.get(configuration))
             else:
                 batch[configuration] = trial
@@ -159,7 +168,10 @@ class _Study:
 
     def tell(self, trial: Any, time_us: float | None) -> None:
         """Tell Optuna the time of a trial; None for a failed trial."""
-        self._study.tell(trial, time_us, state=self._failed if time_us is None else None)
+        state = None
+        if time_us is None:
+            state = self._failed
+        self._study.tell(trial, time_us, state=state)
 
 
 #: Selects the configurations to measure; None: all of them.
@@ -204,13 +216,12 @@ def find_processor(device: object) -> Processor:
     :raises TuningError: if the caller asks for a GPU and the process uses none.
     :raises TypeError: for an argument of another type.
     """
-    if not isinstance(device, Device) and str(device) == "cpu":
+    if isinstance(device, Device):
+        return _find_processor_of_device(device)
+    # str(): torch.device("cpu") counts, too.
+    if str(device) == "cpu":
         return Processor(devices.cpu(), "cpu")
     gpu = devices.current_gpu()
-    if isinstance(device, Device):
-        if device == gpu:
-            return Processor(device)
-        return Processor(device, "cpu" if device == devices.cpu() else device.id)
     if device is not None and str(device) != "cuda":
         raise TypeError(f"device= takes 'cpu', 'cuda' or a pytest_autotune.Device, not {device!r}")
     if gpu is not None:
@@ -254,6 +265,15 @@ def check_result(parameter: str, result: object) -> None:
     if isinstance(result, (CoroutineType, GeneratorType)):
         result.close()  # otherwise Python warns that nobody awaited it
     raise DeferredCallError(f"{parameter}=", kind)
+
+
+def _find_processor_of_device(device: Device) -> Processor:
+    """Return the processor for a device that the user described. Only the current GPU can be timed as a GPU."""
+    if device == devices.current_gpu():
+        return Processor(device)
+    if device == devices.cpu():
+        return Processor(device, "cpu")
+    return Processor(device, device.id)
 
 
 def parse_compile_threads(number: object) -> int | None:

@@ -59,12 +59,15 @@ class SpaceError(ValueError):
 
 
 class Space(ABC):
-    """A set of configurations in a fixed order."""
+    """A set of configurations in a fixed order.
+
+    The *params* of a configuration are its encoded values, sorted by name. They identify it in a cache.
+    """
 
     def __init__(self) -> None:
         #: The reason why no cache can hold a choice of this space; empty if a cache can.
         self.uncacheable = ""
-        #: The functions without a digest among the values of params.
+        #: The functions among the values of configurations that have no digest; see :meth:`_encode`.
         self._functions_without_digest: list[object] = []
 
     def params_of(self, config: object) -> tuple[Value, ...]:
@@ -190,8 +193,9 @@ class ListedSpace(Space):
                 raise TypeError(
                     f"space=: {first!r} and {config!r} have the same name in a cache: list only one of them"
                 )
-        if isinstance(configs, (set, frozenset)):  # the order of a set differs between processes
-            self._by_params = dict(sorted(self._by_params.items(), key=lambda item: _text(item[0])))
+        # The order of a set differs between processes.
+        if isinstance(configs, (set, frozenset)):
+            self._by_params = {params: self._by_params[params] for params in sorted(self._by_params, key=_text)}
 
     def __iter__(self) -> Iterator[Configuration]:
         return iter(self._by_params.values())
@@ -205,11 +209,12 @@ class ListedSpace(Space):
 
     @cached_property
     def axes(self) -> Mapping[str, tuple[Value, ...]]:
-        values: dict[str, dict[Value, None]] = {}
+        # Dicts without values, because their keys keep the order of the configurations.
+        values_by_name: dict[str, dict[Value, None]] = {}
         for params in self._by_params:
             for value in params:
-                values.setdefault(value.name, {})[value] = None
-        return {name: tuple(values[name]) for name in sorted(values)}
+                values_by_name.setdefault(value.name, {})[value] = None
+        return {name: tuple(values_by_name[name]) for name in sorted(values_by_name)}
 
 
 class ProductSpace(Space):
@@ -230,20 +235,21 @@ class ProductSpace(Space):
                 yield configuration
 
     def find(self, params: tuple[Value, ...]) -> Configuration | None:
-        params_by_name = {param.name: param for param in params}
-        if len(params_by_name) < len(params):  # a file of another maker may have a name twice
+        param_by_name = {param.name: param for param in params}
+        # A file that another program wrote may have a name twice.
+        if len(param_by_name) < len(params):
             return None
-        if params_by_name.keys() != self._axes.keys():
+        if param_by_name.keys() != self._axes.keys():
             return None
         config = {}
-        for name, values_by_param in self._axes.items():
-            param = params_by_name[name]
-            if param not in values_by_param:
+        for name, value_by_param in self._axes.items():
+            param = param_by_name[name]
+            if param not in value_by_param:
                 return None
-            config[name] = values_by_param[param]
+            config[name] = value_by_param[param]
         if not self._allows(config):
             return None
-        sorted_params = [params_by_name[name] for name in sorted(params_by_name)]
+        sorted_params = [param_by_name[name] for name in sorted(param_by_name)]
         return Configuration(tuple(sorted_params), config)
 
     def _allows(self, config: dict[str, Any]) -> bool:

@@ -364,7 +364,7 @@ def _choose_for_uncacheable(
     if session is not None:
         session.report_uncacheable(problem, str(error))
     elif memory.session is None and find_shipped is not None:
-        # No cache has a key with such a value. So the shipped cache has no entry, and its report names the value.
+        # No cache has a key with such a value. So the request is a miss, and the key of the miss names the value.
         problem_with_reason = replace(problem, key=(*problem.key, Value("uncacheable", str(error))))
         configuration = find_shipped(TuneRequest(problem_with_reason, Fingerprint(), plan, sources=(), label=""))
         if configuration is not None:
