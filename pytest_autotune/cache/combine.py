@@ -37,7 +37,7 @@ class CombinedCaches:
 
 
 def combine_caches(caches_by_name: Mapping[str, Cache], ancestor: Cache | None = None) -> CombinedCaches:
-    """Combine all entries of all caches. If an identity has several entries, the best entry stays, as in a run.
+    """Combine all entries of all caches. If an identity has several entries, the entry that a run would keep stays.
 
     Without an ancestor, nothing is removed. With an ancestor, each of its entries is treated in this way:
 
@@ -108,6 +108,7 @@ def _select_rivals(
     :param cache_count: the number of all caches.
     """
     rivals = [MeasuredEntry(entry, name) for name, entry in entries_by_name.items()]
+    # Without an entry of the ancestor, all entries are changes.
     changed = [rival for rival in rivals if rival.entry != ancestor_entry]
     if changed:
         # A change counts more than a removal by another cache.

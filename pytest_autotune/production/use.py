@@ -278,7 +278,8 @@ class ShippedCache:
         self._add_ambiguous(selected.ambiguous)
         choices = _group_choices(selected.entries)
         tuned_devices = {entry.problem.device for entry in selected.entries}
-        alias_device = resolve_aliases(tuned_devices, self.aliases or {}).get(device[:2])
+        name, arch, _ = device
+        alias_device = resolve_aliases(tuned_devices, self.aliases or {}).get((name, arch))
         if alias_device is not None:
             for choices_by_device in choices.values():
                 alias_choices = choices_by_device.get((*alias_device, ""))

@@ -139,7 +139,6 @@ def _try_to_acquire(file_lock: FileLock, lock: Path) -> bool:
 
     :param file_lock: the lock, which knows how long to wait.
     :param lock: the path of its file.
-
     :raises OSError: if no lock file can be made.
     """
     from filelock import Timeout
