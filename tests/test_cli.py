@@ -717,6 +717,43 @@ def test_convert_replaces_no_cache_that_has_other_fingerprints(run: Run) -> None
 
 
 @pytest.mark.parametrize(
+    ("arguments", "count"),
+    [
+        (["merge", "a.textproto", "-o", "out.textproto"], "1 entry"),
+        (["convert", "a.textproto", "out.textproto"], "1 entry"),
+        (["prune", "out.textproto", "--unused-in=1.json", "--exit-code"], "0 entries"),
+    ],
+)
+def test_a_file_written_beside_the_cache_is_an_error(run: Run, arguments: list[str], count: str) -> None:
+    """A script that goes on would use the old cache."""
+    write("a.textproto", entry(1))
+    write("out.textproto", entry(1))
+    before = Path("out.textproto").read_bytes()
+    report("1.json", [], [entry(1)])
+    # Another program's file in the place of the lock: the cache cannot be locked.
+    Path(".out.textproto.lock").write_text("mine")
+
+    status, _, errors = run(*arguments)
+
+    beside = Path("out.textproto.new").resolve()
+    remedy = f"({count} written to {beside}: compare and rename it)"
+    assert status == 4
+    assert errors == f"pytest-autotune: out.textproto: could not be locked or read {remedy}\n"
+    assert Path("out.textproto").read_bytes() == before
+    assert stores.read_file(str(beside)).count(b"entries {") == int(count[0])
+
+
+def test_check_reports_a_file_that_fix_could_not_replace(run: Run) -> None:
+    write("a.textproto", entry(1))
+    Path(".a.textproto.lock").write_text("mine")
+
+    status, lines, _ = run("check", "--fix", "a.textproto")
+
+    assert (status, lines[1]) == (1, "1 cache, 0 entries: 1 to mend")
+    assert lines[0].startswith("a.textproto: could not be locked or read (1 entry written to ")
+
+
+@pytest.mark.parametrize(
     ("text", "other", "number"), [("a\nb", "a\nc", 2), ("a", "a\nb", 2), ("a\nb\n", "a\n", 2), ("", "a", 1)]
 )
 def test_the_first_difference_may_follow_the_end_of_a_text(text: str, other: str, number: int) -> None:

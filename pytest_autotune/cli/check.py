@@ -17,7 +17,16 @@ from pytest_autotune.cache.locations import Location, is_url
 from pytest_autotune.cache.model import Cache
 from pytest_autotune.cache.wording import describe_count
 from pytest_autotune.cli.export import find_export_defect
-from pytest_autotune.cli.output import FOUND, OK, PATH, find_first_difference, print_lines, refuse_lossy, safe
+from pytest_autotune.cli.output import (
+    FOUND,
+    OK,
+    PATH,
+    find_first_difference,
+    print_lines,
+    refuse_file_beside,
+    refuse_lossy,
+    safe,
+)
 
 
 @click.command("check", short_help="whether caches are valid and sorted; exit status 1 if not")
@@ -87,7 +96,8 @@ def _read_cache(path: str, fix: bool) -> Cache:
     store.check_writable()
     # The store reads the content again under its lock, so entries of another process stay.
     with store.open_for_update() as opened:
-        opened.write(opened.cache)
+        updated = opened.write(opened.cache)
+    refuse_file_beside(path, updated)
     return refuse_lossy(stores.read_cache(path))
 
 

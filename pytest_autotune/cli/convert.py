@@ -18,7 +18,7 @@ from pytest_autotune.cache import stores
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.model import Cache, Device
 from pytest_autotune.cache.wording import describe_count
-from pytest_autotune.cli.output import PATH, print_lines, refuse_lossy, safe
+from pytest_autotune.cli.output import PATH, print_lines, refuse_file_beside, refuse_lossy, safe
 
 if TYPE_CHECKING:
     from pytest_autotune.tuners.xla.files import XlaLayout
@@ -69,6 +69,7 @@ def command(
         _refuse_loss(cache, output, opened.cache, remedy)
         updated = opened.write(cache)
     print_lines([f"{describe_count(len(cache.entries), 'entry')} written to {safe(updated.written_to)}"])
+    refuse_file_beside(output, updated)
 
 
 def _refuse_loss(cache: Cache, output: str, output_cache: Cache, remedy: str) -> None:

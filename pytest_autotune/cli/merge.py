@@ -24,6 +24,7 @@ from pytest_autotune.cli.output import (
     describe_choice_and_time,
     describe_on_device,
     print_lines,
+    refuse_file_beside,
     refuse_lossy,
     safe,
 )
@@ -73,6 +74,7 @@ def command(files: tuple[str, ...], output: str, base: str | None) -> None:
         problems = describe_count(lost_count, "problem")
         line += f"; {problems} of its old content gone, which no FILE has (to keep it, name OUT as a FILE, too)"
     print_lines([line, *describe_combined(combined, base is not None)])
+    refuse_file_beside(output, updated)
 
 
 def _refuse_duplicates(paths: Sequence[str]) -> None:

@@ -13,6 +13,7 @@ import click
 
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.model import Cache, Entry, Problem, Value
+from pytest_autotune.cache.stores.store import UpdateOutcome
 from pytest_autotune.cache.wording import join_nonempty, to_one_line
 from pytest_autotune.report.naming import describe_choice, describe_time
 
@@ -157,3 +158,15 @@ def refuse_lossy(cache: Cache) -> Cache:
     if cache.lossy:
         raise CacheError(*cache.lossy)
     return cache
+
+
+def refuse_file_beside(path: str, updated: UpdateOutcome) -> None:
+    """Let a command fail if it could not replace a cache, and wrote the entries into another file beside it.
+
+    A script would go on with the old cache otherwise.
+
+    :param path: the cache, as the user named it.
+    :raises CacheError: if another file was written. It names the file, and how to go on with it.
+    """
+    if updated.is_refused:
+        raise CacheError(path, updated.beside, updated.remedy)

@@ -21,9 +21,19 @@ import click
 from pytest_autotune.cache import stores
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.model import Cache, Entry
-from pytest_autotune.cache.stores.store import Store
+from pytest_autotune.cache.stores.store import Store, UpdateOutcome
 from pytest_autotune.cache.wording import describe_count
-from pytest_autotune.cli.output import FOUND, OK, PATH, describe_on_device, matches, print_lines, safe, with_warning
+from pytest_autotune.cli.output import (
+    FOUND,
+    OK,
+    PATH,
+    describe_on_device,
+    matches,
+    print_lines,
+    refuse_file_beside,
+    safe,
+    with_warning,
+)
 from pytest_autotune.report.process_gate import list_folder_errors
 from pytest_autotune.report.process_reports import (
     join_processes,
@@ -110,14 +120,20 @@ def _drop_and_print(
 
     :param cache: the content of the store, as it was when the unused entries were selected.
     :param dry_run: only print the entries, and write nothing.
+    :raises CacheError: if the store could not be replaced. Then the new content is in another file beside it.
     """
     counts = _describe_counts(unused_entries, cache, dry_run)
+    updated = None
     if unused_entries and not dry_run:
-        counts += _write_without_unused(store, selection)
+        updated = _write_without_unused(store, selection)
+        if updated.beside:
+            counts += f", written to {safe(updated.written_to)}"
     lines = [counts]
     for entry in unused_entries:
         lines.append(describe_on_device(entry.problem))
     print_lines(lines)
+    if updated is not None:
+        refuse_file_beside(str(store), updated)
 
 
 def _list_doubts(reports: Sequence[ReportedUse], allow_skipped: bool) -> list[str]:
@@ -138,20 +154,12 @@ def _describe_counts(dropped: Sequence[Entry], cache: Cache, dry_run: bool) -> s
     return f"{describe_count(len(dropped), 'entry')} {verb}, {len(cache.entries) - len(dropped)} kept"
 
 
-def _write_without_unused(store: Store, selection: UnusedSelection) -> str:
-    """Remove the unused entries from a store, and return the end of the line that reports it.
-
-    A file that cannot be replaced, for example because another process holds its lock, stays as it is, and the new
-    content is written beside it. The end of the line names the new file: ``, written to cache.textproto.new``. For a
-    store that was replaced, it is empty.
-    """
+def _write_without_unused(store: Store, selection: UnusedSelection) -> UpdateOutcome:
+    """Remove the unused entries from a store."""
     store.check_writable()
     with store.open_for_update(removing=True) as opened:
         # The store is read again under its lock, so that entries which another process has just added stay.
-        updated = opened.write(selection.without_unused(opened.cache))
-    if not updated.beside:
-        return ""
-    return f", written to {safe(updated.written_to)}"
+        return opened.write(selection.without_unused(opened.cache))
 
 
 def _refuse_contradictions(

@@ -54,13 +54,13 @@ def dump_run(
         return result.with_dump(DumpOutcome(path, error=message))
     if updated.is_refused:
         # The user asked for this store, so the file that was written beside it is not enough.
-        message = f"{source}: {path} {updated.beside}"
+        message = f"{source}: {path} {updated.remark}"
         return result.with_dump(DumpOutcome(path, updated.written_to, updated.changed, error=message))
     dump = DumpOutcome(
         path,
         updated.written_to,
         updated.changed,
-        remark=updated.beside,
+        remark=updated.remark,
         lost_comment_lines=updated.lost_comment_lines,
         restored_count=_count_restored(lost_entries, result.merged.cache),
     )

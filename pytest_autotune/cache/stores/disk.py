@@ -140,8 +140,13 @@ class FileStore:
         path = create_unused_path(self._target, as_folder=isinstance(self, FolderStore))
         self._write(path, cache)
         entries = describe_count(len(cache.entries), "entry")
-        reason = f"could not be locked or read; {entries} written to {path}: compare and rename it"
-        return UpdateOutcome(str(path), changed=True, beside=reason, is_refused=True)
+        return UpdateOutcome(
+            str(path),
+            changed=True,
+            beside="could not be locked or read",
+            remedy=f"{entries} written to {path}: compare and rename it",
+            is_refused=True,
+        )
 
 
 @dataclass(frozen=True)

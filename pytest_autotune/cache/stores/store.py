@@ -9,6 +9,7 @@ from typing import Protocol
 
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.model import Cache
+from pytest_autotune.cache.wording import join_nonempty
 
 
 @dataclass(frozen=True)
@@ -17,7 +18,8 @@ class UpdateOutcome:
 
     :param written_to: the store, as messages name it; or the file or folder that was written instead.
     :param changed: whether any byte was written.
-    :param beside: why another file was written, and how to go on with it; empty if the store was written.
+    :param beside: why another file was written, or nothing; empty if the store was written.
+    :param remedy: how to go on with the other file; empty if there is none.
     :param lost_comment_lines: the number of comment lines that the store's files had, and do not have now.
     :param is_refused: another file was written although the user asked for the store itself.
     """
@@ -25,8 +27,14 @@ class UpdateOutcome:
     written_to: str
     changed: bool
     beside: str = ""
+    remedy: str = ""
     lost_comment_lines: int = 0
     is_refused: bool = False
+
+    @property
+    def remark(self) -> str:
+        """Why another file was written, and how to go on with it; empty if the store was written."""
+        return join_nonempty("; ", self.beside, self.remedy)
 
 
 class NotTakenError(CacheError):
@@ -141,7 +149,7 @@ class LocalCopyOpened:
         except NotTakenError as error:
             if not error.file:
                 raise
-            return UpdateOutcome(error.file, changed=True, beside=f"{error.event}; {error.remedy}")
+            return UpdateOutcome(error.file, changed=True, beside=error.event, remedy=error.remedy)
 
 
 class LocalCopyStore(StoreWrapper):
