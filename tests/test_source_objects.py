@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from types import ModuleType
 
@@ -246,6 +247,9 @@ def test_reading_the_members_of_an_object_runs_no_code(load: Load) -> None:
         source = read_source(module.kernel, carried=carried)
         assert source.used_values is not None
         source.used_values.still_hold()
+    for run in (lambda n: module.kernel(module.trap), functools.partial(module.kernel, module.trap, n=module.computed)):
+        for subject in list_sources(None, run):
+            assert read_source_argument(subject)
 
 
 LONG_CHAIN = """
