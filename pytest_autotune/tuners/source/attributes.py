@@ -111,6 +111,14 @@ def find_in_class(cls: type, name: str, default: Any = None) -> Any:
     return default
 
 
+def is_descriptor(value: object) -> bool:
+    """Whether the class of a value has ``__get__``, which computes an attribute that a class stores as this value.
+
+    Functions and properties are descriptors.
+    """
+    return find_owner(type(value), "__get__") is not None
+
+
 def read_stored(value: object, name: str, default: Any = None) -> Any:
     """Return an attribute as an object stores it; the default if there is none.
 
@@ -135,8 +143,7 @@ def read_stored(value: object, name: str, default: Any = None) -> Any:
             return attribute
     if is_instance(value, MethodType):
         return read_stored(value.__func__, name, default)
-    is_descriptor = find_owner(type(in_class), "__get__") is not None
-    if in_class is MISSING or is_descriptor:
+    if in_class is MISSING or is_descriptor(in_class):
         return default
     return in_class
 
@@ -206,8 +213,7 @@ def find_object_attribute(value: object, name: str) -> Any:
     in_class = find_in_class(type(value), name, MISSING)
     if type(in_class) is MemberDescriptorType:  # in __slots__
         return read_stored(value, name, MISSING)
-    is_descriptor = in_class is not MISSING and find_owner(type(in_class), "__get__") is not None
-    if is_descriptor and not has_type(in_class, _METHODS):
+    if is_descriptor(in_class) and not has_type(in_class, _METHODS):
         return MISSING
     return own_attributes(value).get(name, MISSING)
 

@@ -34,8 +34,8 @@ from pytest_autotune.tuners.source.attributes import (
     class_bases,
     class_name,
     find_in_class,
-    find_owner,
     is_dataclass_instance,
+    is_descriptor,
     is_frozen,
     is_instance,
     list_field_values,
@@ -452,7 +452,8 @@ class CodeDigests:
             if class_text and self._ignored.has_attribute(cls, name):
                 continue
             text = self._describe_attribute(name, unwrap_attribute(value))
-            if text is None and is_object_of_user(value, self.libraries) and find_owner(type(value), "__get__") is None:
+            if text is None and is_object_of_user(value, self.libraries) and not is_descriptor(value):
+                # The methods of the class may use the object.
                 text = self.describe_code_in(value)
             if text is not None:
                 yield f"{name}: {text}"
@@ -504,7 +505,7 @@ class CodeDigests:
         if is_special:
             return None
         # A method of a descriptor's class computes the value of the attribute.
-        if find_owner(type(value), "__get__") is not None:
+        if is_descriptor(value):
             return self._describe_unnamed_class(type(value))
         return self._describe(value, name) or self._describe_with_gaps(value)
 

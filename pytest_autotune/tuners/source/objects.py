@@ -24,6 +24,7 @@ from pytest_autotune.tuners.source.attributes import (
     find_in_class,
     find_object_attribute,
     find_owner,
+    is_descriptor,
     is_instance,
     list_parts,
     list_stored_attributes,
@@ -234,8 +235,7 @@ class ReachedObjects:
         if cls is None or self._ignored.has_attribute(cls, name):
             return MISSING
         in_class = class_attributes(cls)[name]
-        is_descriptor = find_owner(type(in_class), "__get__") is not None
-        if is_descriptor or not is_object_of_user(in_class, self._libraries):
+        if is_descriptor(in_class) or not is_object_of_user(in_class, self._libraries):
             return MISSING
         return in_class
 

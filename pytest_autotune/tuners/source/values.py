@@ -24,8 +24,8 @@ from pytest_autotune.tuners.source.attributes import (
     class_module,
     class_name,
     find_object_attribute,
-    find_owner,
     has_type,
+    is_descriptor,
     is_instance,
     list_stored_attributes,
     module_attributes,
@@ -117,7 +117,7 @@ class AssignedNames:
         if name not in self._attributes and (id(cls), name) not in self._names:
             return False
         value = class_attributes(cls).get(name)
-        return not is_code(value) and find_owner(type(value), "__get__") is None
+        return not is_code(value) and not is_descriptor(value)
 
     def has_object_attribute(self, name: str) -> bool:
         """Whether a function assigns an attribute of this name."""
