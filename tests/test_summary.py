@@ -10,7 +10,7 @@ from pytest_autotune.cache.merge import merge_run
 from pytest_autotune.cache.model import Cache, Device, Entry, Problem, Value
 from pytest_autotune.report.summary import render_section
 from pytest_autotune.run.lookup import Outcome
-from pytest_autotune.run.result import DumpOutcome, Gate, RunResult
+from pytest_autotune.run.result import DumpOutcome, Finding, Gate, RunResult, Section
 from pytest_autotune.run.rows import ProblemRow
 from tests.results import result
 
@@ -62,6 +62,19 @@ def test_qq_shows_why_a_tuner_that_failed_the_gate_was_bypassed() -> None:
 
     assert shown(summary, -2) == ["toy was bypassed: why"]
     assert shown(replace(summary, gate=Gate("0")), -2) == []
+
+
+def test_q_and_qq_treat_a_failed_gate_of_a_mode_as_the_gate_on_misses() -> None:
+    """The mode's line has its counts, and the command that mends them."""
+    slower = Finding("SLOWER", "toy:lib.op (n=1)", "b is faster", is_failure=True)
+    drift = Section("verify", "all", ("verify all: 1 choice raced: 1 slower",), (slower,), gate=Gate("0", "exceeded"))
+    failed = result(loaded=(("cache.pb", 1),), rows=(row(Outcome.HIT),), sections=(drift,))
+
+    finding = "SLOWER toy:lib.op (n=1): b is faster"
+    assert shown(failed, -1) == [finding, "1 hit", "verify all: 1 choice raced: 1 slower"]
+    assert shown(result(failed, notes=("why",)), -2) == [finding, "why"]
+    passed = replace(failed, sections=(replace(drift, gate=Gate("1")),))
+    assert shown(passed, -1) == shown(passed, -2) == []
 
 
 def test_the_summary_names_ten_untracked_kernels() -> None:

@@ -40,7 +40,7 @@ from pytest_autotune.report.summary import render_section
 from pytest_autotune.report.verdict import build_verdict
 from pytest_autotune.run.ci_run import read_ci_run
 from pytest_autotune.run.process_record import ProcessRecord
-from pytest_autotune.run.result import Gate, RunResult
+from pytest_autotune.run.result import RunResult
 from pytest_autotune.run.session import Mode
 from pytest_autotune.run.settle import InitialCaches
 
@@ -294,8 +294,7 @@ def _build_junit(result: RunResult) -> bytes:
 
     A pytest process adds the same test case to its own JUnit report.
     """
-    gates: Sequence[Gate] = (result.gate, *result.gates_of_modes)
-    skip_reasons = [gate.skip_reason for gate in gates if gate.skip_reason]
+    skip_reasons = [gate.skip_reason for gate in result.gates if gate.skip_reason]
     suite = ElementTree.Element("testsuite", name=_JUNIT_SUITE, tests="1", errors="0")
     suite.set("failures", str(int(bool(result.failures))))
     case = ElementTree.SubElement(suite, "testcase", classname="autotune_cache", name="gate", time="0")

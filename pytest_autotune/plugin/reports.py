@@ -212,21 +212,24 @@ def add_to_junit(result: RunResult, config: pytest.Config) -> None:
 
 
 def _build_gate_report(result: RunResult) -> pytest.TestReport | None:
-    """Return the report of the test case for the gates; None if the run has no gate and no failure."""
+    """Return the report of the test case for the gates; None if the run has no gate and no failure.
+
+    With ``--autotune-on-miss=error`` alone, the tests that ask are the test cases, unless the gate fails or is skipped.
+    """
     if result.failures:
         summary = [line.word + line.text for line in render_section(result, verbosity=1)]
         failure = _JunitFailure("\n".join(summary))
         failure.reprcrash = SimpleNamespace(message=to_one_line("; ".join(result.failures)))
         return _build_junit_report("failed", failure, "call")
-    set_gates = [gate for gate in (result.gate, *result.gates_of_modes) if gate.limit or gate.fail_on_unused]
-    if not set_gates:
-        return None
-    skip_reasons = [gate.skip_reason for gate in set_gates if gate.skip_reason]
+    # The gate of --autotune-on-miss=error has no limit. If it judges nothing, it has a reason, as any other gate.
+    skip_reasons = [gate.skip_reason for gate in result.gates if gate.skip_reason]
     if skip_reasons:
         # Pytest's form of a skip: path, line, reason.
         skip = (_JUNIT_CLASS, 0, to_one_line("; ".join(skip_reasons)))
         return _build_junit_report("skipped", skip, "call")
-    return _build_junit_report("passed", None, "call")
+    if any(gate.limit or gate.fail_on_unused for gate in result.gates):
+        return _build_junit_report("passed", None, "call")
+    return None
 
 
 def _find_junit_plugin(config: pytest.Config) -> Any:

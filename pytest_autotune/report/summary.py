@@ -60,19 +60,18 @@ def render_section(result: RunResult, verbosity: int) -> list[Line]:
     """
     lines = _list_finding_lines(_select_findings(result, verbosity), verbosity)
     if verbosity <= -2:
-        if result.gate.failure:
+        if result.has_failed_gate:
             # They may name the cause, such as a tuner without an adapter.
             lines += list_warnings(result)
         return lines + _list_error_lines(result)
     shows_counts = verbosity >= 0 or _needs_attention(result)
     lines += list_notes(result, verbosity)
     lines += list_count_lines(result, has_counts=shows_counts)
-    if verbosity >= 0:
-        lines += _list_lines_after_counts(result)
+    lines += _list_lines_after_counts(result, verbosity)
     lines += _list_error_lines(result)
     if shows_counts:
         lines += map(Line, list_hints(result))
-    for gate in (result.gate, *result.gates_of_modes):
+    for gate in result.gates:
         if gate.skip_reason:
             lines.append(Line(gate.skip_reason))
     return lines
@@ -83,15 +82,14 @@ def _select_findings(result: RunResult, verbosity: int) -> list[Finding]:
     findings = list_findings(result, is_grouped=verbosity <= 0)
     if verbosity >= 0:
         return findings
-    gates = (result.gate, *result.gates_of_modes)
-    if any(gate.failure for gate in gates):
+    if result.has_failed_gate:
         return [finding for finding in findings if finding.is_failure]
     return []
 
 
 def _needs_attention(result: RunResult) -> bool:
     """Whether a user should look at something in the run, so that even ``-q`` shows its counts."""
-    if result.miss_count or result.unused_entries or result.gate.failure or result.counts["unrecorded"]:
+    if result.miss_count or result.unused_entries or result.has_failed_gate or result.counts["unrecorded"]:
         return True
     if result.collected.unhooked or result.collected.notes:
         return True
@@ -131,11 +129,16 @@ def _list_error_lines(result: RunResult) -> list[Line]:
     return lines
 
 
-def _list_lines_after_counts(result: RunResult) -> list[Line]:
-    """Return the lines of the modes that follow the counts. The first line of a mode with findings is yellow."""
+def _list_lines_after_counts(result: RunResult, verbosity: int) -> list[Line]:
+    """Return the lines of the modes that follow the counts. The first line of a mode with findings is yellow.
+
+    With ``-q``, these are only the lines of modes whose gate fails.
+    """
     lines = []
     for section in result.sections:
         if section.stands_for_counts:
+            continue
+        if verbosity < 0 and (section.gate is None or not section.gate.failure):
             continue
         for number, text in enumerate(section.lines):
             color = ""

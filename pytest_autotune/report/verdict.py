@@ -37,7 +37,7 @@ def build_verdict(result: RunResult) -> RunVerdict:
     has_written_dump = result.dump is not None and bool(result.dump.written_to)
     # A gate that judged nothing has a reason for it. Modes such as --autotune-verify have gates of their own.
     skip_reasons = []
-    for gate in (miss_gate, *result.gates_of_modes):
+    for gate in result.gates:
         if gate.skip_reason:
             skip_reasons.append(gate.skip_reason)
     if skip_reasons and not has_written_dump:

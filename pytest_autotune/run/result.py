@@ -321,10 +321,20 @@ class RunResult:
     def failures(self) -> tuple[str, ...]:
         """The reasons why the run fails: of its gate, of its modes and of its errors; empty if the run passes."""
         failures = []
-        for gate in (self.gate, *self.gates_of_modes):
+        for gate in self.gates:
             if gate.failure and gate.failure not in failures:
                 failures.append(gate.failure)
         return (*failures, *self.errors)
+
+    @property
+    def gates(self) -> tuple[Gate, ...]:
+        """All verdicts of the run: on misses and unused entries, and those of the modes."""
+        return (self.gate, *self.gates_of_modes)
+
+    @property
+    def has_failed_gate(self) -> bool:
+        """Whether any gate fails."""
+        return any(gate.failure for gate in self.gates)
 
     @property
     def gates_of_modes(self) -> tuple[Gate, ...]:

@@ -129,13 +129,14 @@ def test_cpu(n): pass
 """
 
 
-def test_a_gate_without_lookups_shows_no_tick(suite: Suite, section) -> None:
+@pytest.mark.parametrize("gate", GATES)
+def test_a_gate_without_lookups_shows_no_tick(suite: Suite, section, gate: str) -> None:
     suite.write().serial.dump()
     (suite.folder / "test_cpu.py").write_text(NO_KERNEL)
     reports = [f"--autotune-report=r.{kind}" for kind in ("json", "html", "md")]
     github = {"GITHUB_ACTIONS": "true", "GITHUB_STEP_SUMMARY": str(suite.folder / "step.md")}
 
-    result = suite.load("--autotune-max-misses=0", "-k", "cpu", *reports, "--junitxml=junit.xml", **github)
+    result = suite.load(gate, "-k", "cpu", *reports, "--junitxml=junit.xml", **github)
 
     assert result.ret == 0
     not_judged = "autotune cache misses not judged: no test asked for a tuned kernel (3 passed, 9 skipped)"
