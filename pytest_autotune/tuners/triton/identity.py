@@ -394,51 +394,81 @@ def _compute_list_digest(configs: Iterable[Any]) -> str:
     return digest("\n".join(sorted(search_text(config) for config in configs)))
 
 
+class Pruning(enum.Enum):
+    """What took candidates of a call away before the search.
+
+    The *pruner* is the user's function ``early_config_prune``. It returns a part of the candidates, or new candidates.
+    The *model* is the user's function ``perf_model``. It estimates the time of each candidate that the pruner left, and
+    the candidates with the best estimates stay.
+    """
+
+    NOTHING = "nothing"
+    MODEL = "the model"
+    PRUNER = "the pruner"
+    #: The kernel also has a model. It may have left all candidates of the pruner.
+    PRUNER_WITH_MODEL = "the pruner, in a kernel with a model"
+
+
 def _list_pruned_values(autotuner: Any, configs: Sequence[Any]) -> list[Value]:
     """Return a list with the fingerprint's value for the candidates that pruning left; empty if pruning left all.
 
     Pruning may depend on arguments outside of the key, so two calls with the same key can have different candidates.
-    The fingerprint tells such calls apart. A kernel can prune in two ways, and can use both:
+    The fingerprint tells such calls apart:
 
-    - The pruner, ``early_config_prune``, returns a part of the candidates, or new candidates. The value is the digest
-      of its list.
-    - The model, ``perf_model``, estimates times and leaves the candidates with the best. The estimates may differ in
-      each run, and a digest of the remaining candidates would make entries stale at random. The value is therefore the
-      digest of the list before the model, with the mark ``BY_MODEL``.
+    ========================= ==========================================
+    pruning                   value
+    ========================= ==========================================
+    ``NOTHING``               no value
+    ``MODEL``                 ``BY_MODEL``
+    ``PRUNER``                digest of the pruner's list
+    ``PRUNER_WITH_MODEL``     digest of the pruner's list and ``BY_MODEL``
+    ========================= ==========================================
 
-    ========================= ================== ==========================================
-    pruned by                 type of the value  value
-    ========================= ================== ==========================================
-    nothing                   no value
-    the model only            text               ``BY_MODEL``
-    a pruner                  ``digest``         digest of the pruner's list
-    a pruner, new candidates  ``digest.anew``    digest of the pruner's list
-    a pruner and a model      as above           digest of the pruner's list and ``BY_MODEL``
-    ========================= ================== ==========================================
+    The model's list is in no digest. The estimates may differ in each run, so such a digest would make entries stale at
+    random.
 
     :param configs: the candidates that pruning left.
     """
-    all_configs = autotuner.configs
     # Pruning left all candidates, as in most calls. No digest is computed.
-    if _is_same_list(configs, all_configs):
+    if _is_same_list(configs, autotuner.configs):
         return []
-    has_model = autotuner.perf_model is not None
-    before_model = _select_before_model(autotuner, configs)
-    digest_of_all = _compute_list_digest(all_configs)
-    digest_before_model = _compute_list_digest(before_model)
-    # The pruner left all candidates.
-    if digest_before_model == digest_of_all:
-        if has_model and _compute_list_digest(configs) != digest_of_all:
-            return [Value(PRUNED, BY_MODEL)]
+    pruner_configs = _select_before_model(autotuner, configs)
+    pruner_digest = _compute_list_digest(pruner_configs)
+    pruning = _find_pruning(autotuner, configs, pruner_digest)
+    if pruning is Pruning.NOTHING:
         return []
+    if pruning is Pruning.MODEL:
+        return [Value(PRUNED, BY_MODEL)]
     # The type tells a report whether the pruner selected candidates or made new ones.
-    pruner_only_selected = set(map(search_text, before_model)) <= set(map(search_text, all_configs))
     value_type = NEW_CANDIDATES_TYPE
-    if pruner_only_selected:
+    if _has_only_listed(pruner_configs, autotuner.configs):
         value_type = "digest"
-    if has_model:
-        return [Value(PRUNED, digest(f"{digest_before_model} {BY_MODEL}"), value_type)]
-    return [Value(PRUNED, digest_before_model, value_type)]
+    if pruning is Pruning.PRUNER_WITH_MODEL:
+        return [Value(PRUNED, digest(f"{pruner_digest} {BY_MODEL}"), value_type)]
+    return [Value(PRUNED, pruner_digest, value_type)]
+
+
+def _find_pruning(autotuner: Any, configs: Sequence[Any], pruner_digest: str) -> Pruning:
+    """Return what took candidates away. Lists with the same candidates in another order count as equal.
+
+    :param configs: the candidates that pruning left.
+    :param pruner_digest: the digest of the list that the pruner left to the model.
+    """
+    has_model = autotuner.perf_model is not None
+    digest_of_all = _compute_list_digest(autotuner.configs)
+    if pruner_digest != digest_of_all:
+        if has_model:
+            return Pruning.PRUNER_WITH_MODEL
+        return Pruning.PRUNER
+    # Without a pruner, the list that the model got is the list of all candidates, too.
+    if has_model and _compute_list_digest(configs) != digest_of_all:
+        return Pruning.MODEL
+    return Pruning.NOTHING
+
+
+def _has_only_listed(pruner_configs: Iterable[Any], all_configs: Iterable[Any]) -> bool:
+    """Whether each candidate of the pruner equals a candidate in the kernel's list."""
+    return set(map(search_text, pruner_configs)) <= set(map(search_text, all_configs))
 
 
 def _is_same_list(configs: Sequence[Any], all_configs: Sequence[Any]) -> bool:

@@ -20,11 +20,11 @@ import inspect
 import math
 import os
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from types import BuiltinFunctionType, FunctionType, ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 from pytest_autotune.tuners.source.functions import closure_cells
 from pytest_autotune.tuners.triton.internals.compiler import JIT_MODULE, LANGUAGE_MODULE, find_module
@@ -91,6 +91,20 @@ class _Names:
     paths: frozenset[_Path]
     paths_in_defaults: frozenset[_Path]
     variables: frozenset[str]
+
+
+class NameUse(NamedTuple):
+    """How the source of a function uses a name, and whether Triton's hash covers the name.
+
+    :param is_seen_by_hash: whether Triton looks at the value when it computes the hash. It then adds values of some
+        kinds to the hash, and leaves others out.
+    :param is_global: whether the name is a global, or a variable of a closure, and not an attribute.
+    :param has_attributes: whether the source reads an attribute of the value.
+    """
+
+    is_seen_by_hash: bool
+    is_global: bool = False
+    has_attributes: bool = False
 
 
 class _NameCollector(ast.NodeVisitor):
@@ -181,7 +195,7 @@ class _NameFollower:
         """Follow an argument that is compiled in. Triton's hash contains the value of such an argument."""
         value = _unwrapped(value)
         if _is_of_class(value, "JITFunction"):
-            self._add_value(value, is_seen_by_hash=True)
+            self._add_value(value, NameUse(is_seen_by_hash=True))
         elif not _is_plain(value):
             self.runs_code = True
 
@@ -221,34 +235,44 @@ class _NameFollower:
             if name not in variables:
                 self._add_path_in_module(value, attributes)
             return
-        # Triton hashes no global with the name of a variable, or with one of these names.
-        is_seen_by_hash = name not in _UNHASHED_NAMES and name not in variables
+        may_use_value = name in _UNHASHED_NAMES or _is_usable_in_kernel(value)
+        if not may_use_value:
+            # Triton refuses the kernel, or the name is a variable of the kernel, and the compilation reads no global.
+            return
+        # Triton hashes no global with the name of a variable, or with one of the unhashed names.
+        is_hashed_name = name not in _UNHASHED_NAMES and name not in variables
         # The compilation uses the value in the closure. If a global has the same name, Triton hashes the global.
-        if name in closure and module_globals.get(name, value) is not value:
-            is_seen_by_hash = False
-        if name in _UNHASHED_NAMES or _is_usable_in_kernel(value):
-            self._add_value(value, is_seen_by_hash, is_global=True, has_attributes=bool(attributes))
+        is_other_value_hashed = name in closure and module_globals.get(name, value) is not value
+        is_seen_by_hash = is_hashed_name and not is_other_value_hashed
+        self._add_value(value, NameUse(is_seen_by_hash, is_global=True, has_attributes=bool(attributes)))
 
-    def _add_path_in_module(self, module: Any, attributes: list[str]) -> None:
+    def _add_path_in_module(self, module: Any, attributes: Sequence[str]) -> None:
         """Follow a dotted name that begins with a module.
 
-        :param attributes: the names after the first dot: ``["core", "float32"]`` for ``tl.core.float32``.
+        :param attributes: the names after the module: ``["core", "float32"]`` for ``tl.core.float32``. If ``core`` is a
+            module as well, the method follows ``["float32"]`` in it.
         """
-        remaining = list(attributes)
-        value: Any = module
-        while _is_module(value):
+        if not attributes:
             # The kernel passes the module to a function, which may use any value of the module.
-            if not remaining:
+            self.runs_code = True
+            return
+        name, *further_attributes = attributes
+        if name not in vars(module):
+            # The module computes the attribute by its own code. If it has no such code, the kernel is wrong.
+            if "__getattr__" in vars(module) or type(module) is not ModuleType:
                 self.runs_code = True
-                return
-            module = value
-            attribute = remaining.pop(0)
-            if attribute not in vars(module):
-                # The module computes the attribute by its own code. If it has no such code, the kernel is wrong.
-                if "__getattr__" in vars(module) or type(module) is not ModuleType:
-                    self.runs_code = True
-                return
-            value = vars(module)[attribute]
+            return
+        value = vars(module)[name]
+        if _is_module(value):
+            self._add_path_in_module(value, further_attributes)
+        else:
+            self._add_module_attribute(module, value, has_attributes=bool(further_attributes))
+
+    def _add_module_attribute(self, module: Any, value: Any, has_attributes: bool) -> None:
+        """Follow the value of a module's attribute, such as ``tl.float32``.
+
+        :param has_attributes: whether the source reads an attribute of the value, as in ``tl.float32.name``.
+        """
         # The values of Triton's modules and of math do not change, unless user code has put them there.
         is_fixed = _belongs_to_triton(value) or _is_plain(value) or type(value) is BuiltinFunctionType
         if is_fixed and (module is math or _belongs_to_triton(module)):
@@ -257,52 +281,52 @@ class _NameFollower:
             return
         # Triton's hash contains no values of Triton's modules.
         is_seen_by_hash = not _belongs_to_triton(module)
-        self._add_value(value, is_seen_by_hash, has_attributes=bool(remaining))
+        self._add_value(value, NameUse(is_seen_by_hash, has_attributes=has_attributes))
 
-    def _add_value(
-        self, value: Any, is_seen_by_hash: bool, *, is_global: bool = False, has_attributes: bool = False
-    ) -> None:
-        """Note the restrictions that follow from the value of a name.
-
-        ======================== ==================================================================================
-        value                    restriction
-        ======================== ==================================================================================
-        ``tl.constexpr``         the hash contains a plain value in a global since Triton 3.5
-        function of triton.jit   the names in its source decide; an attribute of the function is unknown code
-        a part of Triton         only ``static_print`` runs code; the hash contains functions of constexpr_function
-        number, text, dtype      the hash does not contain it
-        any other value          may run code
-        ======================== ==================================================================================
-
-        :param is_seen_by_hash: whether Triton looks at the value when it computes the hash. It then adds values of some
-            kinds to the hash, and leaves others out.
-        :param is_global: whether the name is a global, or a variable of a closure, and not an attribute.
-        :param has_attributes: whether the source reads an attribute of the value.
-        """
+    def _add_value(self, value: Any, use: NameUse) -> None:
+        """Note the restrictions that follow from the value of a name. They depend on the class of the value."""
         if _is_of_class(value, "constexpr"):
-            inner = _unwrapped(value)
-            is_in_hash = is_seen_by_hash and is_global and _hashes_constants() and _is_plain(inner)
-            if not is_in_hash:
-                self.reads_unhashed = True
-            if not _is_plain(inner):
-                self._add_value(inner, is_seen_by_hash=False, has_attributes=has_attributes)
+            self._add_constexpr(value, use)
         elif _is_of_class(value, "JITFunction"):
-            if has_attributes:
-                self.runs_code = True
-            if not is_seen_by_hash:
-                self.reads_unhashed = True
-            if not _belongs_to_triton(value):
-                self.add_function(value)
+            self._add_jit_function(value, use)
         elif _belongs_to_triton(value):
-            if _is_static_print(value):
-                self.runs_code = True
-            is_in_hash = is_seen_by_hash and _is_of_class(value, "ConstexprFunction")
-            if not is_in_hash:
-                self.reads_unhashed = True
+            self._add_part_of_triton(value, use)
         elif _is_plain(value):
+            # A number or a text runs no code, and Triton's hash does not contain it.
             self.reads_unhashed = True
         else:
             self.runs_code = True
+
+    def _add_constexpr(self, constexpr: Any, use: NameUse) -> None:
+        """Note the restrictions of a ``tl.constexpr``. Since Triton 3.5, the hash contains a plain one in a global."""
+        inner = _unwrapped(constexpr)
+        is_plain = _is_plain(inner)
+        is_in_hash = use.is_seen_by_hash and use.is_global and _hashes_constants() and is_plain
+        if not is_in_hash:
+            self.reads_unhashed = True
+        if not is_plain:
+            self._add_value(inner, NameUse(is_seen_by_hash=False, has_attributes=use.has_attributes))
+
+    def _add_jit_function(self, function: Any, use: NameUse) -> None:
+        """Note the restrictions of a function that ``triton.jit`` decorates. The names in its source also count."""
+        if use.has_attributes:
+            # The attribute of a function is of an unknown kind.
+            self.runs_code = True
+        if not use.is_seen_by_hash:
+            self.reads_unhashed = True
+        if not _belongs_to_triton(function):
+            self.add_function(function)
+
+    def _add_part_of_triton(self, part: Any, use: NameUse) -> None:
+        """Note the restrictions of a class, function or dtype of Triton. Only ``static_print`` runs code.
+
+        Of these parts, the hash contains only the functions that Triton's ``constexpr_function`` decorates.
+        """
+        if _is_static_print(part):
+            self.runs_code = True
+        is_in_hash = use.is_seen_by_hash and _is_of_class(part, "ConstexprFunction")
+        if not is_in_hash:
+            self.reads_unhashed = True
 
 
 def _unwrapped(value: Any) -> object:
