@@ -12,6 +12,8 @@ import pytest
 from pytest_autotune import devices as device
 from pytest_autotune.cache.model import Device
 from pytest_autotune.devices import visible_nvidia_gpus
+from pytest_autotune.plugin.options import OPTIONS
+from pytest_autotune.plugin.values import READERS
 
 
 class Cuda:
@@ -144,6 +146,25 @@ def test_a_cpu_has_as_many_threads_as_its_tuner_uses() -> None:
 )
 def test_a_device_is_described_in_words(on: Device, told: str) -> None:
     assert str(on) == told
+
+
+@pytest.mark.parametrize(
+    "shown",
+    [
+        Device("NVIDIA H200", "sm_90", 132),
+        Device("CPU", "avx512", 2),
+        Device("CPU", "avx512", 1),
+        Device("Triton interpreter", "interpreter"),
+        Device("Intel Max 1550", "xpu"),
+        Device("Intel(R) Arc(TM) (R)", "xpu"),
+        Device("cuda", ""),
+    ],
+)
+def test_an_alias_takes_a_name_as_it_is_shown_and_as_it_is(shown: Device) -> None:
+    option = next(option for option in OPTIONS if option.name == "device_alias")
+
+    for text in (shown.name, str(shown)):
+        assert READERS[option.kind]([f"{text} = {text}"], option) == ((shown.name, shown.name),)
 
 
 @pytest.mark.parametrize(

@@ -738,3 +738,25 @@ def test_azure_and_google_keep_merge_and_remove(other_url: str, serial_suite: Su
     assert stores.compact(other_url) == (2, 2)
 
     assert (len(objects(other_url)), len(held(other_url))) == (2, 5)
+
+
+def test_a_removed_entry_stays_removed_through_two_compactions(other_url: str, monkeypatch) -> None:
+    """Another compaction has removed an object first. The library then stops in the middle of the objects."""
+    for m in range(30):
+        add(other_url, entry(m))
+    update_store(stores.open_store(other_url), lambda now: Cache((entry(0),)), removing=True)
+    library_delete = obstore.delete
+    batches: list[list[str]] = []
+
+    def delete(store: Any, names: list[str]) -> None:
+        if not batches:
+            library_delete(store, names[:1])
+        batches.append(names)
+        library_delete(store, names)
+
+    monkeypatch.setattr(obstore, "delete", delete)
+    stores.compact(other_url)
+
+    assert len(batches[0]) > 20
+    assert held(other_url) == {entry(0)}
+    assert len(objects(other_url)) == 1

@@ -212,6 +212,15 @@ def test_convert_replaces_no_xla_file_with_other_results(
     assert (tmp_path / name).read_bytes() == before
 
 
+def test_the_name_of_a_device_may_have_a_comma(convert: Callable[..., tuple[int, str, str]], tmp_path: Path) -> None:
+    (tmp_path / "new.pb").write_bytes(files.write((new_entry(),), XlaLayout.NEW, False))
+
+    assert convert("new.pb", "a.pb", "--from=xla", "--device=NVIDIA H200, NVL,sm_90,132")[0] == 0
+
+    (converted,) = stores.read_cache(tmp_path / "a.pb").entries
+    assert converted.problem.device == Device("NVIDIA H200, NVL", "sm_90", 132)
+
+
 def bad_inputs() -> list[tuple[tuple[str, ...], str]]:
     return [
         ((), "Missing argument 'IN'"),

@@ -101,7 +101,8 @@ def _parse_device(text: str) -> Device:
 
     :raises CacheError: for a text of another form.
     """
-    parts = list(map(str.strip, text.split(",")))
+    # The name may have a comma: "NVIDIA H200, NVL,sm_90,132".
+    parts = list(map(str.strip, text.rsplit(",", 2)))
     if len(parts) != 3 or not parts[0] or not parts[2].isdecimal():
         raise CacheError("--device", f"expected NAME,ARCH,MULTIPROCESSORS, not {text!r}")
     return Device(parts[0], parts[1], int(parts[2]))

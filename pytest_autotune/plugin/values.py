@@ -36,8 +36,10 @@ from pytest_autotune.tuners import TUNERS, list_third_party_tuners
 _GATES = ("max_misses", "fail_on_unused")
 #: The options that ``--autotune-update`` sets itself.
 _DECIDED_BY_UPDATE = ("dump", "on_miss", "on_stale")
-#: The brackets that a summary shows after a device's name: ``NVIDIA H200 (sm_90, 132 multiprocessors)``.
-_SHOWN_AFTER_NAME = re.compile(r" \([^()]*, \d+ (multiprocessor|thread)s?\)$")
+#: The brackets that a summary shows after a device's name: ``NVIDIA H200 (sm_90, 132 multiprocessors)``. A device
+#: without such a number shows its architecture alone, ``(xpu)``, which begins with a small letter or is empty. A name
+#: may itself end in brackets, such as ``(R)`` or ``(TM)``: these stay.
+_SHOWN_AFTER_NAME = re.compile(r" \(([^()]*, \d+ (multiprocessor|thread)s?|([a-z][^()\s]*)?)\)$")
 #: The value of a limit that judges nothing. It undoes the limit of an ini file.
 _NO_LIMIT = "off"
 #: The end of a path whose cache may be absent: ``cache.pb?optional``. The store at a URL reads this option itself.

@@ -232,9 +232,25 @@ class SegmentStore:
                 raise ValueError(f"{name} was written, and the store does not give it back")
 
     def _delete_objects(self, names: Sequence[str]) -> None:
-        if names:
-            with self._cache_errors("cannot be compacted"), suppress(FileNotFoundError):
+        """Remove objects. When this returns, the store has none of them.
+
+        :raises CacheError: if an object could not be removed.
+        """
+        if not names:
+            return
+        with self._cache_errors("cannot be compacted"):
+            try:
                 self._library.delete(self._objects, names)
+            except FileNotFoundError:
+                # GCS and Azure remove object by object, and this object was already gone: another process compacts the
+                # store, too. The library stops at this error, so the next objects may still be there.
+                self._delete_each(names)
+
+    def _delete_each(self, names: Iterable[str]) -> None:
+        """Remove objects, each with a request of its own. An object that is gone is skipped."""
+        for name in names:
+            with suppress(FileNotFoundError):
+                self._library.delete(self._objects, [name])
 
     # Reading.
 
