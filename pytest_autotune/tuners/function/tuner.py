@@ -438,7 +438,7 @@ def _ask_session(session: Session, request: TuneRequest, memory: Memory) -> Conf
 def _take_entry(session: Session, request: TuneRequest, tuning: Tuning, memory: Memory) -> Configuration | None:
     """Return the configuration of an entry that the tuning offers; None if no entry can be used.
 
-    A rejected entry is followed by the next entry that the tuning offers.
+    After a rejection, the tuning offers another entry, if it has one.
     """
     for entry in tuning.offered_entries():
         assert entry.choice is not None

@@ -212,12 +212,22 @@ class CodeDigests:
                 is_noted = is_code(value) and not is_from_library(value, self.libraries)
                 if text is not None and not is_noted:
                     self._note_part(name, text)
-            if text is None and not is_code(value):
-                # The data do not count. The function may still call methods of the value.
-                text = self.describe_code_in(value, _list_names_below(name, source.whole_names))
+            if text is None:
+                text = self._describe_code_behind(name, value, source)
             if text is not None:
                 lines.append(f"{name}: {text}")
         return lines
+
+    def _describe_code_behind(self, name: str, value: object, source: FunctionText) -> str | None:
+        """Return the text of the user's code that a function reaches through a plain value; None if there is none.
+
+        The data in the value do not count. The function may still call methods of the value.
+
+        :param name: the name by which the source of the function uses the value.
+        """
+        if is_code(value):
+            return None
+        return self.describe_code_in(value, _list_names_below(name, source.whole_names))
 
     def _counts_plain_value(self, function: FunctionType, name: str, own_cells: bool) -> bool:
         """Whether a value that is no function and no class counts, if a function uses it by this name."""
@@ -293,9 +303,9 @@ class CodeDigests:
             if counts:
                 path = find_path(value, source.names) or name
                 text = self._describe(value, path) or self._describe_with_gaps(value)
-            if text is None and not is_code(value):
-                # The data do not count. The function may still call methods of the default.
-                text = self.describe_code_in(value, _list_names_below(name, source.whole_names))
+            if text is None:
+                text = self._describe_code_behind(name, value, source)
+            # A default that counts has a line in any case, also without a text.
             if counts or text is not None:
                 yield f"default {name}: {text}"
 
@@ -329,9 +339,7 @@ class CodeDigests:
         self.used_values.add_function(function, function, source.names)
         texts = []
         for name, value in [*list_used_values(function, source.names, self._ignored), *list_defaults(function)]:
-            if is_code(value):
-                continue
-            text = self.describe_code_in(value, _list_names_below(name, source.whole_names))
+            text = self._describe_code_behind(name, value, source)
             if text is not None:
                 texts.append(text)
         return sorted(texts)
@@ -339,7 +347,8 @@ class CodeDigests:
     def describe_code_in(self, value: object, names: Iterable[DottedName] = (WHOLE_OBJECT,)) -> str | None:
         """Return the text of the user's code that a function reaches through a value; None if there is none.
 
-        The data in the value are left out.
+        The data in the value are left out. Code is in a function or class, behind the methods of an object, and in the
+        parts of a tuple or ``partial``.
 
         :param names: the dotted names that the function takes from the value: ``("sub", "launch")`` for
             ``value.sub.launch()``. By default, the function uses the value as a whole.
@@ -735,6 +744,7 @@ class CodeDigests:
         for item in list_items(value):
             text = self._describe(item, "") or self._describe_with_gaps(item)
             if text is None and not is_code(item):
+                # The data in the item do not count. Its class does.
                 text = self.describe_code_in(item)
             texts.append(text)
         if not any(texts):

@@ -473,9 +473,9 @@ def _list_whole_names(node: ast.AST) -> list[tuple[str, ...]]:
                 left_out.update(ast.walk(default))
     names: set[tuple[str, ...]] = set()
     for part in _list_parts_without_decorators(node):
-        for inner in ast.walk(part):
-            name = _split_dotted_name(inner)
-            if name and inner not in left_out:
+        for inner_node in ast.walk(part):
+            name = _split_dotted_name(inner_node)
+            if name and inner_node not in left_out:
                 names.add(name)
     return sorted(names)
 

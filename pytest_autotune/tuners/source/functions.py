@@ -498,7 +498,8 @@ def _is_clear(path: str, value: object, public_name: str) -> bool:
     if word not in _IN_BOTH or module not in (_LANGUAGE, _LIBDEVICE):
         return True
     if module_path:
-        means_libdevice = module_path.endswith("device")  # FLA imports libdevice as tldevice
+        # FLA imports libdevice as tldevice.
+        means_libdevice = module_path.endswith("device")
     else:
         means_libdevice = word in _MOSTLY_LIBDEVICE
     return means_libdevice == (module == _LIBDEVICE)
