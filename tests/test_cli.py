@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -19,7 +20,8 @@ from pytest_autotune.cache.digest_parts import digest_of_parts
 from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Scalar, Value, Versions
 from pytest_autotune.cache.stores.store import Store
 from pytest_autotune.cli.output import find_first_difference
-from pytest_autotune.report.json_report import to_json
+from pytest_autotune.report.json_report import build_unfinished_mapping, to_json
+from pytest_autotune.run.ci_run import CiRun
 from pytest_autotune.run.collected import Collected
 from pytest_autotune.run.lookup import Lookup, Outcome, UsedEntry
 from pytest_autotune.run.result import RunResult
@@ -608,7 +610,18 @@ def test_prune_refuses_what_is_no_report(run: Run, text: str) -> None:
     status, _, errors = run("prune", "a.textproto", "--unused-in=1.json")
 
     assert status == 4
-    assert "1.json: is no JSON report of a run (write one with --autotune-report=REPORT.json)" in errors
+    assert "1.json: is no report of a process, or is damaged (" in errors
+    assert "(write one with --autotune-report=REPORT.json)" in errors
+
+
+def test_prune_says_that_a_process_was_killed(run: Run) -> None:
+    write("a.textproto", entry())
+    Path("1.json").write_text(json.dumps(build_unfinished_mapping(CiRun())))
+
+    status, _, errors = run("prune", "a.textproto", "--unused-in=1.json")
+
+    assert status == 4
+    assert "1.json: the process has not ended: it was killed, or is still running (" in errors
 
 
 # The command as a whole

@@ -25,7 +25,7 @@ from pytest_autotune.cache.locations import Location
 from pytest_autotune.cache.stores.disk import compute_content_digest
 from pytest_autotune.cache.wording import describe_count
 from pytest_autotune.cli.output import FOUND, OK, PATH, print_lines, safe, with_warning
-from pytest_autotune.modes import MODES, ModeRow
+from pytest_autotune.modes import MODES, ModeRow, Option
 from pytest_autotune.report import FILES, describe_obstacle
 from pytest_autotune.report.gate import Limit, describe_test_counts
 from pytest_autotune.report.markdown import to_markdown
@@ -239,12 +239,25 @@ def _make_mode(row: ModeRow, value: str, limit: Limit) -> Mode:
         elif option.name == _DRIFT_OPTION:
             values[option.name] = limit
         else:
-            # The other options are numbers that only matter while choices are raced, such as a time in seconds.
-            values[option.name] = float(option.default)
+            # The other options only matter while choices are raced, such as a time in seconds.
+            values[option.name] = find_unset_value(option)
     mode = row.make(values)
     if mode is None:
         raise ValueError(f"{first_option.flag}: {value!r} is no value that asks for it")
     return mode
+
+
+def find_unset_value(option: Option) -> float | str | bool | None:
+    """Return the value of an option that nobody has set, as a pytest process reads it."""
+    if option.kind == "seconds":
+        return float(option.default)
+    if option.kind == "switch":
+        return False
+    if option.kind == "word":
+        # A flag that has a value of its own asks for something. Nobody has typed the flag.
+        return "" if option.alone else option.default
+    # A limit, or a value that only the mode can read.
+    return None
 
 
 def _describe_reports(reports: Sequence[ProcessReport], has_unused_gate: bool) -> list[str]:

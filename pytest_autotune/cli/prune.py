@@ -11,10 +11,10 @@ any doubt, nothing is dropped.
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import click
 
@@ -42,7 +42,7 @@ from pytest_autotune.report.process_reports import (
     without_repeated,
 )
 from pytest_autotune.run.ci_run import read_ci_run
-from pytest_autotune.run.process_record import ProcessRecord, decode_record
+from pytest_autotune.run.process_record import ProcessRecord
 from pytest_autotune.run.settle import InitialCaches, settle_run
 from pytest_autotune.run.unused import CacheUsage
 
@@ -285,12 +285,12 @@ def _read_report(path: str, *, may_be_incomplete: bool) -> ReportedUse:
     """Read the JSON report of a run.
 
     :param may_be_incomplete: the run is a part of a larger one, so a selection of tests does no harm.
-    :raises CacheError: if the file is no such report, or if its run was not complete.
+    :raises CacheError: if the file is no such report, if its process has not ended, or if its run was not complete.
     """
-    try:
-        record = decode_record(json.loads(stores.read_file(path)))
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        raise CacheError(path, "is no JSON report of a run", "write one with --autotune-report=REPORT.json") from None
+    report = read_process_report(Path(path).expanduser())
+    record = report.record
+    if record is None:
+        raise CacheError(path, report.error, "write one with --autotune-report=REPORT.json")
     incomplete_reason = record.collected.incomplete_reason
     if incomplete_reason and not may_be_incomplete:
         event = f"of a run that was not complete ({incomplete_reason}), so nothing is known to be unused"

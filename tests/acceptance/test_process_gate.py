@@ -10,7 +10,10 @@ from xml.etree import ElementTree
 
 import pytest
 
+from pytest_autotune.cli.gate import find_unset_value
 from pytest_autotune.cli.main import main
+from pytest_autotune.modes import MODES, Option, verify
+from pytest_autotune.plugin.values import READERS
 from tests.conftest import Suite
 
 REPORTS = "--autotune-report=reports/"
@@ -434,6 +437,27 @@ def test_a_report_with_damaged_races_is_red(gate: Gate, edit: Callable[[dict[str
     assert gate.judge("--expect=1", "--max-drift=9") == 1
     path = f"reports/{gate.report_of('test_a.py').name}"
     assert any(line.startswith(f"FAILED: {path}: is ") and "damaged (" in line for line in gate.lines)
+
+
+def test_drift_is_judged_if_the_mode_has_an_option_that_is_a_word(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
+    gate.suite.load(REPORTS, "--autotune-verify=all", "test_a.py")
+    make = verify.make
+    order = Option("verify_order", "word", "", "random|sorted", "random", only="ini")
+    (row,) = [row for row in MODES if row.name == "verify"]
+
+    def make_in_order(verify_order: str, **values: Any) -> Any:
+        assert verify_order == "random"
+        return make(**values)
+
+    monkeypatch.setattr(verify, "make", make_in_order)
+    monkeypatch.setattr("pytest_autotune.cli.gate.MODES", (row._replace(options=(*row.options, order)),))
+
+    assert gate.judge("--expect=1", "--max-drift=9") == 0
+
+
+@pytest.mark.parametrize("option", [option for row in MODES for option in row.options if option.kind != "paths"])
+def test_the_gate_and_a_process_agree_on_an_option_that_is_not_set(option: Option) -> None:
+    assert find_unset_value(option) == READERS[option.kind](None, option)
 
 
 def test_prune_takes_all_reports_of_a_folder(gate: Gate, capsys: pytest.CaptureFixture[str]) -> None:
