@@ -14,7 +14,7 @@ from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.model import Cache, Candidate, Device, Digest, Entry, Identity, Problem, Value
 from pytest_autotune.run.lookup import Lookup, Outcome, TunedEntry, UsedEntry
 from pytest_autotune.run.session import Session
-from pytest_autotune.run.settle import complete_lookups
+from pytest_autotune.run.settle import with_facts_of_run
 from pytest_autotune.workers.coordinator import Claim, Coordinator
 from pytest_autotune.workers.locks import Locks
 from tests import sessions
@@ -365,7 +365,7 @@ def test_a_kernel_that_another_process_looked_up_has_not_moved() -> None:
     (moved,) = after_a_move(an_entry("old"))
     old = Lookup(Identity(problem("old"), moved.fingerprint), Outcome.HIT, result=UsedEntry(an_entry("old")))
 
-    lookups = complete_lookups([moved, old])
+    lookups = with_facts_of_run([moved, old])
 
     assert [lookup.outcome for lookup in lookups] == [Outcome.MISS, Outcome.HIT]
     assert lookups[0].reason == "no entry; that of old was used, which has the same source"

@@ -2,8 +2,9 @@
 
 The tuner brings its candidates as a *contest*, or races them itself.
 A race is a tuning in which the choice wins ties. Another candidate beats the choice only if it also wins a second race
-against the choice alone: by :data:`SLOWER_THRESHOLD`, and by more than three standard errors. Only times of one race
-are compared with each other. A race never uses the times in a cache file, which may come from another machine.
+against the choice alone: by :data:`SLOWER_THRESHOLD` less the allowance of a measurement, and by more than three
+standard errors. Only times of one race are compared with each other. A race never uses the times in a cache file, which
+may come from another machine.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ from pytest_autotune.tuners.measuring.launching import CandidateResult
 from pytest_autotune.tuners.measuring.race import Contest, Limits, Race, RaceOutcome, TunerRace
 from pytest_autotune.tuners.shared.candidates import LaunchError
 
-#: A choice counts as slower if its time exceeds the time of another candidate by this share of that candidate's time.
+#: A choice is slower if its time exceeds the time of another candidate by this share of that candidate's time. Because
+#: of ``ALLOWANCE`` in ``measuring/times.py``, a measured share counts from 0.0425 on.
 SLOWER_THRESHOLD = 0.05
 #: The reason for not counting a race.
 DISTURBED = "something else may have run on the device"

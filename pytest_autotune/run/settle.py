@@ -124,21 +124,21 @@ def settle_run(run: EndedRun) -> SettledRun:
     """Return the run with the facts that only a whole run knows: step 1 of the end of a run."""
     collected, plan = run.collected, run.request.plan
     replaces_specializations = plan.prunes and run.is_complete
-    lookups = complete_lookups(collected.lookups, collected.mode_events, replaces_specializations)
+    lookups = with_facts_of_run(collected.lookups, collected.mode_events, replaces_specializations)
     settled = SettledRun(run, tuple(lookups))
     if not plan.writes:
         # Only the dump path takes the tunings of killed runs.
         return settled
     asked_problems = settled.problems
     recovered_lookups = []
-    for lookup in complete_lookups(collected.recovered_lookups):
+    for lookup in with_facts_of_run(collected.recovered_lookups):
         if lookup.problem not in asked_problems:
             # This run has no newer result for the problem.
             recovered_lookups.append(lookup)
     return replace(settled, recovered=tuple(recovered_lookups))
 
 
-def complete_lookups(
+def with_facts_of_run(
     lookups: Sequence[Lookup], events: Iterable[Event] = (), replaces_specializations: bool = False
 ) -> list[Lookup]:
     """Return the lookups with three facts that only a whole run knows, each about the entry of a lookup.
@@ -154,19 +154,19 @@ def complete_lookups(
     asked_kernels = {problem.name for problem in asked_problems}
     tunings_by_identity = _collect_outer_tunings(lookups)
     specializations_by_entry = _collect_specializations(events)
-    completed_lookups = []
+    changed_lookups = []
     for lookup in lookups:
         entry = lookup.entry
         if entry is None:
-            completed_lookups.append(lookup)
+            changed_lookups.append(lookup)
             continue
         outer_tunings = tunings_by_identity[lookup.identity]
         entry = _with_outer_tuning(entry, outer_tunings, asked_kernels, is_new=lookup.is_searched)
         specializations = specializations_by_entry.get(entry.identity.digest)
         if specializations is not None:
             entry = _with_specializations(entry, specializations, replaces_specializations)
-        completed_lookups.append(_without_false_rename(lookup.with_entry(entry), asked_problems))
-    return completed_lookups
+        changed_lookups.append(_without_false_rename(lookup.with_entry(entry), asked_problems))
+    return changed_lookups
 
 
 def _collect_outer_tunings(lookups: Iterable[Lookup]) -> dict[Identity, set[str]]:

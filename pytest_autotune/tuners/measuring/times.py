@@ -153,7 +153,7 @@ class Comparison:
         return cls(ratio.value - 1, ratio.error)
 
     def is_slower(self, threshold: float) -> bool:
-        """Whether the first candidate is certainly slower, and by at least the threshold.
+        """Whether the first candidate is certainly slower, and by at least the threshold less :data:`ALLOWANCE`.
 
         :param threshold: a share of the second candidate's time.
         """
