@@ -29,7 +29,7 @@ class Suite(Base):
     sub_of_class = Sub()
     launches = 4
     def __init__(self):
-        self.sub = Sub()
+        self.sub = self.__sub = Sub()
         self.size = 5
     def kernel(self, n):
         return n + 6
@@ -46,6 +46,8 @@ class Suite(Base):
         return cls.static(n) + 10
     def through(self, n):
         return self.sub.launch(n) + 11
+    def privately(self, n):
+        return self.__sub.launch(n)
     def made(self, n):
         return type(self)().kernel(n)
     def test_other(self):
@@ -109,6 +111,7 @@ RUNS = [
     ("lambda n: obj.sub_of_class.launch(n)", [1]),
     ("lambda n: obj.through(n)", [1, 11]),
     ("obj.through", [1, 11]),
+    ("lambda n: obj.privately(n)", [1]),
     ("lambda n: obj.inherited(n)", [3, 7]),
     ("lambda n: obj.area", [8]),
     ("lambda n: obj.of_class(n)", [9, 10]),

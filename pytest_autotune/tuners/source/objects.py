@@ -226,18 +226,22 @@ class ReachedObjects:
         name = use.name[0]
         if self._ignored.has_object_attribute(name):
             return MISSING
+        # A private name such as __sub is stored under another name for each class.
+        classes = self._list_classes_of_user(use.cls)
+        stored_names = tuple(dict.fromkeys([name, *(_mangle(name, cls) for cls in classes)]))
         if use.owner is not None:
-            self._used_values.add_object(use.owner, names=(name,))
-            attribute = find_object_attribute(use.owner, name)
-            if attribute is not MISSING:
-                return attribute
-        cls = find_owner(use.cls, name)
-        if cls is None or self._ignored.has_attribute(cls, name):
-            return MISSING
-        in_class = class_attributes(cls)[name]
-        if is_descriptor(in_class) or not is_object_of_user(in_class, self._libraries):
-            return MISSING
-        return in_class
+            self._used_values.add_object(use.owner, stored_names)
+            for stored_name in stored_names:
+                attribute = find_object_attribute(use.owner, stored_name)
+                if attribute is not MISSING:
+                    return attribute
+        for stored_name in stored_names:
+            cls = find_owner(use.cls, stored_name)
+            if cls is not None and not self._ignored.has_attribute(cls, stored_name):
+                in_class = class_attributes(cls)[stored_name]
+                if is_object_of_user(in_class, self._libraries) and not is_descriptor(in_class):
+                    return in_class
+        return MISSING
 
     def _list_classes_of_user(self, cls: type) -> Sequence[type]:
         """Return a class and the classes that it inherits from, without those of libraries."""
