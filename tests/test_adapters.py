@@ -121,7 +121,7 @@ def test_the_conformance_tests_pass_for_it(installed: Path, pytester: pytest.Pyt
 #: Replaces the function without the guard.
 BY_HAND = """
         self._patches.keep_original(module.Tuned, "choose", ["self", "items"])
-        module.Tuned.choose = lambda tuned, items: session.ignores("handrolled", "k") or tuned.chunks[0]
+        module.Tuned.choose = lambda tuned, items: session.leaves_alone("handrolled", "k") or tuned.chunks[0]
 """
 
 
@@ -137,7 +137,7 @@ BY_HAND = """
             "True",
             "test_a_choice_that_is_no_longer_on_offer_is_not_taken",
         ),
-        ("if session.is_paused or", "if", "test_paused_and_ignored_kernels_are_left_to_the_library"),
+        ("session.leaves_alone(", "session.ignores(", "test_paused_and_ignored_kernels_are_left_to_the_library"),
         (
             "len(items)),)",
             "__import__('time').perf_counter_ns()),)",

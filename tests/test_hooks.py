@@ -206,4 +206,26 @@ def test_a_tuner_is_chosen_with_those_below_it(
 ) -> None:
     session = session_of(tuners=tuners, ignore=ignore)
 
-    assert session.ignores("inductor.config", "triton_poi_fused_add") is ignored
+    for asked in (session.is_left_out, session.ignores, session.leaves_alone):
+        assert asked("inductor.config", "triton_poi_fused_add") is ignored
+
+
+def test_a_paused_or_ended_session_leaves_all_kernels_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    """After the end of the run, a line names a kernel once. A kernel that the user left out has none."""
+    session = session_of(ignore=("toy:lib.left_out",))
+    session.is_paused = True
+    assert session.leaves_alone("toy", "lib.op")
+    assert not session.ignores("toy", "lib.op")
+    session.is_paused = False
+    assert not session.leaves_alone("toy", "lib.op")
+    assert capsys.readouterr().err == ""
+
+    session.has_ended = True
+
+    assert session.leaves_alone("toy", "lib.op")
+    assert session.leaves_alone("toy", "lib.op")
+    assert session.ignores("toy", "lib.op")
+    assert session.leaves_alone("toy", "lib.left_out")
+    assert not session.is_left_out("toy", "lib.op")
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("autotune: toy:lib.op was looked up after the end of the run")

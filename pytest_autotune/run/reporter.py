@@ -142,7 +142,7 @@ class Reporter:
         self.current_test = ""
         #: While the session is paused, adapters ask and record nothing.
         self.is_paused = False
-        #: Whether the run has ended in this process, and its log is closed: see :meth:`ignores`.
+        #: Whether the run has ended in this process, and its log is closed: see :meth:`leaves_alone`.
         self.has_ended = False
         #: (tuner, kernel) of the calls after the end of the run.
         self._late_kernels: set[tuple[str, str]] = set()
@@ -227,15 +227,28 @@ class Reporter:
             text = "".join(traceback.format_exception(error))
             os.write(self._debug_descriptor, text.encode(errors="backslashreplace"))
 
-    def ignores(self, tuner: str, kernel: str) -> bool:
-        """Whether an adapter leaves this kernel to its tuner: the user wants it bypassed, or the run has ended.
+    def leaves_alone(self, tuner: str, kernel: str) -> bool:
+        """Whether an adapter leaves a call of a kernel to its tuner. Adapters ask before each lookup.
 
-        After the end of the run, a line on standard error names the kernel, because no report can name it any more.
+        An adapter leaves the call alone if the session is paused, the user left the kernel out, or the run has ended.
+        After the end of the run, this method also warns the user, because no report can name the kernel any more: a
+        line on standard error names it, once.
         """
+        return self.is_paused or self.ignores(tuner, kernel)
+
+    def is_left_out(self, tuner: str, kernel: str) -> bool:
+        """Whether the user leaves a kernel to its tuner, by ``--autotune-tuners`` or ``autotune_ignore``."""
         named = self.policy.tuners
         if named is not None and not is_tuner_named(tuner, named):
             return True
-        if self.policy.ignores(tuner, kernel):
+        return self.policy.ignores(tuner, kernel)
+
+    def ignores(self, tuner: str, kernel: str) -> bool:
+        """Whether :meth:`leaves_alone` is true for another reason than a paused session; it warns in the same way.
+
+        This is for adapters that ask for :attr:`is_paused` themselves.
+        """
+        if self.is_left_out(tuner, kernel):
             return True
         if self.has_ended:
             self._warn_of_late_call(tuner, kernel)

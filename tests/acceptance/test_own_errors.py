@@ -113,7 +113,7 @@ ALWAYS = [
     "tuners.triton.choosing.Choices._forget_before_the_next_test",
     "tuners.triton.compile_watcher.CompileWatcher.begin_choice",
     "tuners.triton.compile_watcher.CompileWatcher.end_choice",
-    "run.session.Session.ignores",
+    "run.session.Session.leaves_alone",
     "run.session.Session.tuning",
     "run.session.Session._close",
     "run.session.Session.report_lookup",

@@ -82,6 +82,7 @@ class ChooseHook(CallHook):
 
     def ask(self, call):
         session, question = self._session, call.arguments["question"]
+        # This is the older form of session.leaves_alone(tuner, kernel), which third-party adapters may still have.
         if session.is_paused or session.ignores(question.tuner, question.kernel):
             return None
         multiprocessors = int(os.environ.get("TOY_MULTIPROCESSORS", "4"))

@@ -171,7 +171,7 @@ class JitHook(CallHook):
         every configuration failed. In the last case CuTe raises the error of the first configuration, as always.
         """
         jit_call: JitCall = call.arguments["jit_call"]
-        if self._session.is_paused or self._session.ignores(NAME, jit_call.kernel_name):
+        if self._session.leaves_alone(NAME, jit_call.kernel_name):
             return None
         try:
             question = jit_call.build_question()

@@ -48,7 +48,7 @@ class TuneHook(CallHook):
         None leaves the call to CuTe: the session does not act on it, or its problem has no stable form.
         """
         arguments = call.arguments
-        if not arguments["params_dict"] or self._session.is_paused:
+        if not arguments["params_dict"]:
             return None
         tune_call = TuneCall(
             builder=arguments["func"],
@@ -56,7 +56,7 @@ class TuneHook(CallHook):
             jit_arguments=arguments["kernel_arguments"],
             stream=arguments["stream"],
         )
-        if self._session.ignores(NAME, tune_call.kernel_name):
+        if self._session.leaves_alone(NAME, tune_call.kernel_name):
             return None
         try:
             question = tune_call.build_question()

@@ -150,7 +150,7 @@ class SearchHook(CallHook):
         """
         arguments = call.arguments
         configs = list(arguments["search_space"])
-        if self._session.is_paused or not configs:
+        if not configs:
             return None
         search = TileSearch(
             configs=configs,
@@ -161,7 +161,7 @@ class SearchHook(CallHook):
             hints_fn=arguments["hints_fn"],
             flush_l2=arguments["flush_l2"],
         )
-        if self._session.ignores(NAME, search.kernel_name):
+        if self._session.leaves_alone(NAME, search.kernel_name):
             return None
         try:
             question = search.build_question()

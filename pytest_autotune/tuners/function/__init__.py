@@ -78,7 +78,7 @@ class Adapter:
         earlier_memory = module.MEMORIES[-1]
         if earlier_memory.session is None:
             kernels = {problem.kernel for problem, _ in earlier_memory.chosen}
-            self._untracked = sorted(kernel for kernel in kernels if not session.ignores("function", kernel))
+            self._untracked = sorted(kernel for kernel in kernels if not session.is_left_out("function", kernel))
         self._memory = Memory(session)
         MEMORIES.append(self._memory)
 

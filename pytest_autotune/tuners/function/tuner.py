@@ -332,7 +332,7 @@ def _choose(kernel: str, key: object, plan: Plan, version: object, source: objec
     memory = MEMORIES[-1]
     session = memory.session
     # In these cases, the session must not see this call. The choice is still remembered.
-    if session is not None and (session.is_paused or session.ignores(NAME, kernel)):
+    if session is not None and session.leaves_alone(NAME, kernel):
         session = None
     try:
         request = TuneRequest.build(kernel, key, plan, version, source)

@@ -152,7 +152,7 @@ class AutotuneHook(CallHook):
         # ``self`` is a search, or a cache object with the search in ``autotuner``.
         owner = call.arguments["self"]
         search = HelionSearch(getattr(owner, "autotuner", owner))
-        if self._session.is_paused or self._session.ignores(NAME, search.kernel_name):
+        if self._session.leaves_alone(NAME, search.kernel_name):
             return None
         try:
             question = build_question(search)

@@ -115,9 +115,9 @@ class KernelTools:
     def acts_on(self, autotuner: Any) -> bool:
         """Whether the plugin acts on a kernel, so that the session is asked for its choice."""
         # Inductor made a placeholder only to measure it for a decision about fusion. `graph_shape` acts on it.
-        if self.session.is_paused or is_placeholder(autotuner):
+        if is_placeholder(autotuner):
             return False
-        return not self.session.ignores(TUNER, kernel_name(autotuner))
+        return not self.session.leaves_alone(TUNER, kernel_name(autotuner))
 
 
 class GeneratedKernel:

@@ -125,7 +125,7 @@ class FusionHook(CallHook):
         kernel_module = call.arguments["mod"]
         source = Path(kernel_module.__file__).read_text(encoding="utf-8")
         kernel_name = self._names.find_name(source)
-        if self._session.is_paused or self._session.ignores(FUSION, kernel_name):
+        if self._session.leaves_alone(FUSION, kernel_name):
             return None
         problem = self._build_problem(kernel_name, source, call.arguments["n_spills_threshold"])
         question = FusionQuestion(problem, label="whether to fuse", versions=versions())
@@ -298,7 +298,7 @@ class PaddingHook(CallHook):
         """Begin the decision."""
         arguments = call.arguments
         op = str(arguments["op"])
-        if self._session.is_paused or self._session.ignores(PADDING, op):
+        if self._session.leaves_alone(PADDING, op):
             return
         sizes = _measured_sizes_text(arguments["mat1"], arguments["mat2"], arguments["input"])
         call.enter(self._paddings.deciding(PaddingDecision(call, op, arguments["mat1"].device, sizes)))

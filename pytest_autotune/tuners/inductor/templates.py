@@ -90,7 +90,7 @@ class LookupHook(CallHook):
         """Return the times of the entry; if there is none, have Inductor compile or measure the candidates."""
         session = self._session
         choices, op = call.arguments["choices"], call.arguments["op"]
-        if session.is_paused or session.ignores(TUNER, op) or not choices:
+        if session.leaves_alone(TUNER, op) or not choices:
             return None
         problem = self._build_problem(call.arguments)
         if session.picks_candidates:

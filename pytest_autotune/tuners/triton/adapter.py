@@ -173,29 +173,39 @@ class Adapter:
         for autotuner in self._list_live_autotuners():
             if autotuner in self._asking_autotuners:
                 continue
-            if autotuners.was_tuned(autotuner, self._autotuner_class):
-                self._note_bypass(autotuner)
+            if not autotuners.was_tuned(autotuner, self._autotuner_class):
+                continue
+            kernel = _find_kernel_name(autotuner)
+            # The session is paused now, at the end of the run. A kernel that the user left out is not untracked.
+            if kernel and self._session is not None and not self._session.is_left_out(NAME, kernel):
+                self._note_bypass(autotuner, kernel)
         return sorted(self._bypassing_kernels)
 
     def _note_bypass_in_tests(self, autotuner: Any) -> None:
-        """Note that an autotuner searches without asking the adapter, unless the plugin is paused for this test."""
-        if self._session is not None and not self._session.is_paused:
-            with self._session.guard(NAME, _SWITCH):
-                self._note_bypass(autotuner)
-
-    def _note_bypass(self, autotuner: Any) -> None:
-        """Note the name of a kernel that was tuned without the adapter, unless the user left the kernel out."""
-        function = python_function(autotuner)
-        if function is None or self._session is None:
+        """Note that an autotuner searches without asking the adapter, unless the plugin leaves this call alone."""
+        if self._session is None:
             return
-        kernel = qualified_name(function)
-        if not self._session.ignores(NAME, kernel):
-            self._bypassing_kernels.add(f"{kernel} ({type(autotuner).__module__}.{type(autotuner).__qualname__})")
+        with self._session.guard(NAME, _SWITCH):
+            kernel = _find_kernel_name(autotuner)
+            if kernel and not self._session.leaves_alone(NAME, kernel):
+                self._note_bypass(autotuner, kernel)
+
+    def _note_bypass(self, autotuner: Any, kernel: str) -> None:
+        """Note the name of a kernel that was tuned without the adapter, with the class of its autotuner."""
+        self._bypassing_kernels.add(f"{kernel} ({type(autotuner).__module__}.{type(autotuner).__qualname__})")
 
     def _list_live_autotuners(self) -> list[Any]:
         if self._autotuner_class is None:
             return []
         return autotuners.list_live_objects(self._autotuner_class)
+
+
+def _find_kernel_name(autotuner: Any) -> str:
+    """Return the name of an autotuner's kernel in caches and reports; empty if the kernel is no Python function."""
+    function = python_function(autotuner)
+    if function is None:
+        return ""
+    return qualified_name(function)
 
 
 def _has_replaceable_memory(autotuner: Any) -> bool:

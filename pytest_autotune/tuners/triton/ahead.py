@@ -224,7 +224,7 @@ class AheadCompiler:
             return []
         kernel_name = qualified_name(function)
         # autotune_ignore names the kernel.
-        if self._session.ignores(NAME, kernel_name):
+        if self._session.is_left_out(NAME, kernel_name):
             return []
         entries = []
         for entry in index.list_kernel_entries(NAME, kernel_name):

@@ -172,8 +172,8 @@ class Choices(CallHook):
         return self._search(hooked_call, call, tuning)
 
     def _is_left_alone(self, function: FunctionType) -> bool:
-        """Whether the user has turned the plugin off for this kernel or this test."""
-        return self._session.is_paused or self._session.ignores(NAME, qualified_name(function))
+        """Whether the session does not act on this kernel now: see :meth:`Session.leaves_alone`."""
+        return self._session.leaves_alone(NAME, qualified_name(function))
 
     def _take_only_candidate(self, call: Call, config: Any) -> CallResult:
         """Put the only candidate into the autotuner's memory, as Triton does without a measurement."""

@@ -68,7 +68,7 @@ class ChooseHook(CallHook):
     def ask(self, call):
         tuned, items = call.arguments["self"], call.arguments["items"]
         session, kernel = self._session, f"{tuned.function.__module__}.{tuned.function.__qualname__}"
-        if session.is_paused or session.ignores("handrolled", kernel):
+        if session.leaves_alone("handrolled", kernel):
             return None
         problem = Problem("handrolled", kernel, (Value("items", len(items)),), cpu())
         try:
