@@ -336,17 +336,29 @@ class GeneratedKernel:
         :param call: the launch. A context that is entered in it ends after Inductor has measured and launched.
         """
         call.enter(self._until_chosen())
-        with ExitStack() as before_launch:
-            tuning = before_launch.enter_context(self._ask())
-            if self._load_choice(tuning, call.arguments["args"], call.arguments["kwargs"]):
-                self.finish()
-                return  # the tuning ends before the launch
-            # Inductor searches in the launch, so the tuning has to end after it.
-            call.enter(before_launch.pop_all())
+        tuning = self._enter_search(call)
+        if tuning is None:
+            # The choice is loaded.
+            self.finish()
+            return
         self._times_ms = {}
         self.state = KernelState.SEARCHING
         call.enter(self._tools.benchmarks.searching(tuning))
         call.state = tuning  # for LaunchHook.note
+
+    def _enter_search(self, call: HookedCall) -> Tuning | None:
+        """Load the choice; if there is none, return the tuning in which Inductor searches.
+
+        If the choice is loaded, the tuning ends here, before the launch. Otherwise Inductor searches in the launch, so
+        the tuning ends after the launch.
+        """
+        with ExitStack() as ends_tuning:
+            tuning = ends_tuning.enter_context(self._ask())
+            if self._load_choice(tuning, call.arguments["args"], call.arguments["kwargs"]):
+                return None
+            # pop_all() leaves nothing to end here, and makes another stack that ends the tuning. The call enters it.
+            call.enter(ends_tuning.pop_all())
+            return tuning
 
     @contextmanager
     def _until_chosen(self) -> Iterator[None]:

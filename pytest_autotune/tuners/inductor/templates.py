@@ -95,32 +95,57 @@ class LookupHook(CallHook):
         problem = self._build_problem(call.arguments)
         if session.picks_candidates:
             session.at_next_test(forget_compiled)  # the next test gets another candidate
-        benchmark = call.arguments["benchmark"]
-        is_first_call = benchmark is None
+        if call.arguments["benchmark"] is None:
+            return self._answer_first_call(call, problem)
+        return self._answer_second_call(call, problem)
+
+    def _answer_first_call(self, call: HookedCall, problem: Problem) -> CallResult:
+        """Return the times of the entry, or an empty result, with which Inductor makes the second call."""
         # A mode may race the loaded decision. The race needs all candidates compiled, and begins in the second call.
-        if is_first_call and session.may_race(problem):
+        if self._session.may_race(problem):
             return CallResult({})
-        decision = TemplateDecision(choices)
-        tuning = call.enter(session.tuning(TemplateQuestion(problem, decision)))
-        for entry in tuning.offered_entries():
-            failure = decision.explain_failed_compilation(entry)
-            if not failure:
-                tuning.race(TemplateRace(decision, benchmark, self._benchmarks, tuning).build)
-                return CallResult(decision.find_times_ms(entry))
-            tuning.reject(failure)
-        # No entry can be used. Inductor compiles the candidates, and the second call asks again.
-        if is_first_call:
+        decision = TemplateDecision(call.arguments["choices"])
+        tuning = call.enter(self._session.tuning(TemplateQuestion(problem, decision)))
+        times_ms = self._find_loaded_times(decision, tuning, benchmark=None)
+        if times_ms is None:
+            # The second call asks again.
             tuning.postpone()
             return CallResult({})
+        return CallResult(times_ms)
+
+    def _answer_second_call(self, call: HookedCall, problem: Problem) -> CallResult | CallInstead:
+        """Return the times of the entry, or have Inductor measure the compiled candidates."""
+        choices, benchmark = call.arguments["choices"], call.arguments["benchmark"]
+        decision = TemplateDecision(choices)
+        tuning = call.enter(self._session.tuning(TemplateQuestion(problem, decision)))
+        times_ms = self._find_loaded_times(decision, tuning, benchmark)
+        if times_ms is not None:
+            return CallResult(times_ms)
         # The candidates are loaded before the measurement takes the device. A CPU has nothing to load. If Inductor
         # measures in another process, that process loads the candidates.
         in_subprocess = getattr(self._module.torch._inductor.config, "autotune_in_subproc", False)
         if decision.device_type != "cpu" and not in_subprocess:
             decision.load_all()
         call.enter(self._benchmarks.measuring(tuning))
-        call.state = TemplateSearch(decision, tuning)
+        call.state = TemplateSearch(decision, tuning)  # for `note`
         # `lookup` itself would keep the times in Inductor's own file, so only its function that measures is called.
         return CallInstead(benchmark, [choices])
+
+    def _find_loaded_times(
+        self, decision: TemplateDecision, tuning: Tuning, benchmark: _Benchmark | None
+    ) -> dict[Any, float] | None:
+        """Return the times of an entry whose fastest candidate compiles, in milliseconds; None if there is no entry.
+
+        :param benchmark: Inductor's function, with which a mode may race the decision; None before the candidates are
+            compiled.
+        """
+        for entry in tuning.offered_entries():
+            failure = decision.explain_failed_compilation(entry)
+            if not failure:
+                tuning.race(TemplateRace(decision, benchmark, self._benchmarks, tuning).build)
+                return decision.find_times_ms(entry)
+            tuning.reject(failure)
+        return None
 
     def _build_problem(self, arguments: Mapping[str, Any]) -> Problem:
         """Return the problem of a decision.

@@ -1,7 +1,7 @@
 """Finds the choice for a launch for which Triton's memory has no choice. If no cache has a choice, a search begins.
 
-Two calls take part. The ``hooked_call`` is Triton's call of ``check_disk_cache``, which the adapter replaces. The
-``call`` is the launch of the kernel, in which Triton makes that call. A config is Triton's object for a candidate.
+Two calls take part. The ``launch`` is the user's call of the kernel. In the launch, Triton calls ``check_disk_cache``,
+which the adapter replaces: this call is the ``hooked_call``. A config is Triton's object for a candidate.
 
 :mod:`.identity` computes the problem of the launch, and :mod:`.tuning` makes the search.
 """
@@ -43,18 +43,18 @@ from pytest_autotune.tuners.triton.tuning import CallContest, CallSearch, descri
 
 
 class CallQuestion(Question):
-    """The question that the adapter asks the session: which config is the choice for this call?
+    """The question that the adapter asks the session: which config is the choice for this launch?
 
     :param configs: the candidates that pruning left.
     """
 
-    def __init__(self, call: Call, configs: Sequence[Any], identity: CallIdentity, session: Session) -> None:
+    def __init__(self, launch: Call, configs: Sequence[Any], identity: CallIdentity, session: Session) -> None:
         libraries: Iterable[Distribution] = ()
         if identity.source is not None:
             libraries = identity.source.libraries
         versions = list_versions("triton", "torch", distributions=libraries)
         super().__init__(identity.problem, identity.fingerprint, versions=versions, may_be_renamed=True)
-        self._call = call
+        self._launch = launch
         self._configs = configs
         self._call_identity = identity
         self._session = session
@@ -69,12 +69,12 @@ class CallQuestion(Question):
 
     def digests(self) -> Iterable[Digest]:
         """Return the functions, constants and configs that the fingerprint is made of."""
-        return list_digests(self._call, self._call_identity, self._configs)
+        return list_digests(self._launch, self._call_identity, self._configs)
 
     def help(self) -> None:
         """Compile candidates while another worker tunes the same problem, so that it finds them on disk."""
-        if _can_compile(self._call.autotuner):
-            help_to_compile(self._call, self._configs, self._session)
+        if _can_compile(self._launch.autotuner):
+            help_to_compile(self._launch, self._configs, self._session)
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ class _RememberedChoice:
 class _BenchmarkedSearch:
     """A search whose candidates cannot race. After the hook, Triton's benchmark or the kernel's own measures them."""
 
-    call: Call
+    launch: Call
     search: CallSearch
     tuning: Tuning
 
@@ -142,46 +142,56 @@ class Choices(CallHook):
         :returns: the result of ``check_disk_cache``: True if the choice comes from a cache, False if this call measured
             it. None leaves the call to :meth:`check_disk_cache`, as without the plugin.
         """
-        arguments = hooked_call.arguments
-        autotuner, configs = arguments["autotuner"], arguments["configs"]
+        autotuner, configs = hooked_call.arguments["autotuner"], hooked_call.arguments["configs"]
         self._asking_autotuners.add(autotuner)
         function = python_function(autotuner)
         if function is None or self._is_left_alone(function):
             return None
+        launch = self._prepare(hooked_call)
+        # Pruning left a single candidate, so there is nothing to choose.
+        if len(configs) == 1:
+            return self._take_only_candidate(launch, configs[0])
+        identity = self._find_identity(launch, function, configs)
+        if identity is None:
+            return None
+        return self._answer(hooked_call, launch, identity)
+
+    def _prepare(self, hooked_call: HookedCall) -> Call:
+        """Return the launch in which Triton makes the hooked call. Count the lookup if the kernel is interpreted."""
+        arguments = hooked_call.arguments
+        autotuner = arguments["autotuner"]
         if autotuners.is_interpreted(autotuner):
             self._interpreted_lookups[threading.get_ident()] += 1
         outer_heuristics = self._heuristics.list_around(autotuner)
-        call = Call.from_bench_fn(autotuner, arguments["tuning_key"], arguments["bench_fn"], outer_heuristics)
-        # Pruning left a single candidate, so there is nothing to choose.
-        if len(configs) == 1:
-            return self._take_only_candidate(call, configs[0])
-        identity = self._find_identity(call, function, configs)
-        if identity is None:
-            return None
+        return Call.from_bench_fn(autotuner, arguments["tuning_key"], arguments["bench_fn"], outer_heuristics)
+
+    def _answer(self, hooked_call: HookedCall, launch: Call, identity: CallIdentity) -> CallResult | CallInstead | None:
+        """Ask the session for the choice, and begin a search if it offers none: steps 3 to 5 of :meth:`ask`."""
+        autotuner = launch.autotuner
         if not autotuners.is_interpreted(autotuner):
             self._compile_watcher.begin_choice(autotuner)
+        question = CallQuestion(launch, hooked_call.arguments["configs"], identity, self._session)
         # The tuning ends with the hooked call, also if an error ends it.
-        question = CallQuestion(call, configs, identity, self._session)
         tuning = hooked_call.enter(self._session.tuning(question))
-        if self._take_choice(call, identity, tuning):
-            self._forget_before_the_next_test(call)
+        if self._take_choice(launch, identity, tuning):
+            self._forget_before_the_next_test(launch)
             return CallResult(True)
         # A dump needs the times of all candidates, which Triton's disk cache does not have.
         if not self._session.policy.is_dumping and _author_uses_disk_cache(autotuner):
             return None
-        return self._search(hooked_call, call, tuning)
+        return self._search(hooked_call, launch, tuning)
 
     def _is_left_alone(self, function: FunctionType) -> bool:
         """Whether the session does not act on this kernel now: see :meth:`Session.leaves_alone`."""
         return self._session.leaves_alone(NAME, qualified_name(function))
 
-    def _take_only_candidate(self, call: Call, config: Any) -> CallResult:
+    def _take_only_candidate(self, launch: Call, config: Any) -> CallResult:
         """Put the only candidate into the autotuner's memory, as Triton does without a measurement."""
         # Triton's memory hashes the config, and so the functions in the config. If the hashing fails half-way, a
         # function would keep a wrong hash.
         with compiler.remove_unfinished_hashes():
-            call.adopt(config, {config: 0.0})
-        self._forget_before_the_next_test(call)
+            launch.adopt(config, {config: 0.0})
+        self._forget_before_the_next_test(launch)
         return CallResult(True)
 
     def note(self, hooked_call: HookedCall, result: Any) -> CallResult | None:
@@ -190,7 +200,7 @@ class Choices(CallHook):
         if not isinstance(benchmarked, _BenchmarkedSearch):
             return None
         benchmarked.search.record_benchmark()
-        self._end_search(benchmarked.call, benchmarked.tuning)
+        self._end_search(benchmarked.launch, benchmarked.tuning)
         return CallResult(False)
 
     def note_error(self, hooked_call: HookedCall, error: Exception) -> None:
@@ -208,21 +218,21 @@ class Choices(CallHook):
         bench_fn()
         return False
 
-    def _find_identity(self, call: Call, function: FunctionType, configs: Sequence[Any]) -> CallIdentity | None:
+    def _find_identity(self, launch: Call, function: FunctionType, configs: Sequence[Any]) -> CallIdentity | None:
         """Return the identity of a call; None if Triton handles the call as it does without the plugin."""
         # The pruner left no candidate. Triton raises an error.
         if not configs:
             return None
         # The call passes an argument, such as BLOCK=64, whose value the candidates set. Triton raises an error.
         for config in configs:
-            if call.kwargs.keys() & config.kwargs.keys():
+            if launch.kwargs.keys() & config.kwargs.keys():
                 return None
         try:
-            device = self._find_device(call.autotuner)
+            device = self._find_device(launch.autotuner)
         except RuntimeError:
             # There is no usable GPU. The launch raises an error that says so.
             return None
-        identity = compute_identity(call, function, configs, device)
+        identity = compute_identity(launch, function, configs, device)
         if identity.uncacheable:
             self._session.report_uncacheable(identity.problem, identity.uncacheable)
             return None
@@ -248,7 +258,7 @@ class Choices(CallHook):
             )
         return device
 
-    def _take_choice(self, call: Call, identity: CallIdentity, tuning: Tuning) -> bool:
+    def _take_choice(self, launch: Call, identity: CallIdentity, tuning: Tuning) -> bool:
         """Put the first choice that the session offers and that compiles into Triton's memory.
 
         :returns: whether there is such a choice. If not, a search has to follow.
@@ -257,7 +267,7 @@ class Choices(CallHook):
             assert entry.choice is not None
             config = identity.config_by_params[entry.choice.params]
             try:
-                compiled_kernel = _compile_if_possible(call, config)
+                compiled_kernel = _compile_if_possible(launch, config)
             except (TypeError, ValueError, KeyError, OSError, MemoryError):
                 # The call is wrong, or a disk is full, so every other choice would fail, too. The launch of this choice
                 # raises the error for the user.
@@ -266,55 +276,55 @@ class Choices(CallHook):
                 tuning.reject(does_not_compile(describe_failure(error)))
                 continue
             # With --autotune-verify, the choice first competes with the other candidates.
-            tuning.race(CallContest(call, identity.config_by_params, self._session).build)
-            call.adopt(config, {config: (entry.choice.time_us or 0.0) / 1000})
-            if not autotuners.is_interpreted(call.autotuner):
-                self._compile_watcher.end_choice(call, entry, config, compiled_kernel)
+            tuning.race(CallContest(launch, identity.config_by_params, self._session).build)
+            launch.adopt(config, {config: (entry.choice.time_us or 0.0) / 1000})
+            if not autotuners.is_interpreted(launch.autotuner):
+                self._compile_watcher.end_choice(launch, entry, config, compiled_kernel)
             return True
         return False
 
-    def _search(self, hooked_call: HookedCall, call: Call, tuning: Tuning) -> CallResult | CallInstead:
+    def _search(self, hooked_call: HookedCall, launch: Call, tuning: Tuning) -> CallResult | CallInstead:
         """Race the candidates. If they cannot race, return the call of the benchmark that Triton made.
 
         That benchmark runs after the hook. :meth:`note` then records its result, and :meth:`note_error` its error.
         """
         interpreted_lookups = None
-        if autotuners.is_interpreted(call.autotuner):
+        if autotuners.is_interpreted(launch.autotuner):
             interpreted_lookups = self._interpreted_lookups
         search = CallSearch(
-            call,
+            launch,
             hooked_call.arguments["configs"],
             tuning,
-            is_compiled=_can_compile(call.autotuner),
+            is_compiled=_can_compile(launch.autotuner),
             interpreted_lookups=interpreted_lookups,
         )
         if search.race(self._session):
-            self._end_search(call, tuning)
+            self._end_search(launch, tuning)
             return CallResult(False)
         hooked_call.enter(search.benchmarking())
-        hooked_call.state = _BenchmarkedSearch(call, search, tuning)
+        hooked_call.state = _BenchmarkedSearch(launch, search, tuning)
         return CallInstead(hooked_call.arguments["bench_fn"])
 
-    def _end_search(self, call: Call, tuning: Tuning) -> None:
-        self._note_tuned(call, tuning.lookup)
-        self._forget_before_the_next_test(call)
+    def _end_search(self, launch: Call, tuning: Tuning) -> None:
+        self._note_tuned(launch, tuning.lookup)
+        self._forget_before_the_next_test(launch)
 
-    def _note_tuned(self, call: Call, lookup: Lookup) -> None:
+    def _note_tuned(self, launch: Call, lookup: Lookup) -> None:
         """Note for which specialization the choice of a search was compiled. Only a dump writes specializations."""
         if not self._session.policy.is_dumping:
             return
         # The search recorded no choice.
-        config = call.autotuner.cache.get(call.tuning_key)
+        config = launch.autotuner.cache.get(launch.tuning_key)
         if config is None or not lookup.is_tuned or lookup.entry is None:
             return
         compiled_kernel = None
         # Triton returns the kernel from its memory, because the search has compiled it. An error comes again in the
         # launch, which raises it for the user.
         with suppress(Exception):
-            compiled_kernel = _compile_if_possible(call, config)
-        self._compile_watcher.end_choice(call, lookup.entry, config, compiled_kernel)
+            compiled_kernel = _compile_if_possible(launch, config)
+        self._compile_watcher.end_choice(launch, lookup.entry, config, compiled_kernel)
 
-    def _forget_before_the_next_test(self, call: Call) -> None:
+    def _forget_before_the_next_test(self, launch: Call) -> None:
         """Have Triton forget a choice before the next test, if the next test must ask again.
 
         The next test must ask again in two cases:
@@ -327,20 +337,20 @@ class Choices(CallHook):
         A kernel with a performance model keeps its choice. The fingerprint does not have the candidates that the model
         leaves, so no entry belongs to the candidates of one test.
         """
-        autotuner = call.autotuner
+        autotuner = launch.autotuner
         has_only_pruner = find_pruner(autotuner) is not None and autotuner.perf_model is None
         if has_only_pruner or self._session.picks_candidates:
-            self._session.at_next_test(_RememberedChoice(autotuner.cache, call.tuning_key).forget)
+            self._session.at_next_test(_RememberedChoice(autotuner.cache, launch.tuning_key).forget)
 
 
-def _compile_if_possible(call: Call, config: Any) -> Any:
+def _compile_if_possible(launch: Call, config: Any) -> Any:
     """Compile and load a candidate, and return Triton's compiled kernel; None if only a launch can compile it now.
 
     :raises Exception: Triton's errors.
     """
-    if not _can_compile(call.autotuner) or stream_is_capturing():
+    if not _can_compile(launch.autotuner) or stream_is_capturing():
         return None
-    return compile_and_load(call, config)
+    return compile_and_load(launch, config)
 
 
 def _can_compile(autotuner: Any) -> bool:

@@ -186,42 +186,46 @@ def _build_launcher(kernel: Any) -> None:
             driver.CudaLauncher(kernel.src, kernel.metadata)
 
 
+class _ApartSource:
+    """A kernel that is compiled apart, and its arguments. A class of this base and of Triton's ``ASTSource`` is used.
+
+    :param fn: the copy of the kernel, from ``ASTSource``.
+    :param constants: the values that are compiled in, from ``ASTSource``.
+    :param copies: the copies of the kernel and of the functions that it calls.
+    :param was_turned_into_ir: whether Triton compiled the source. It did not if it found the kernel on disk.
+    """
+
+    fn: Any
+    constants: Mapping[Any, Any]
+    copies: _Copies
+    was_turned_into_ir = False
+
+    def make_ir(self, *args: Any, **kwargs: Any) -> Any:
+        """Turn the source into Triton's IR. Triton calls this method if it does not find the kernel on disk.
+
+        :raises ChangedMeanwhile: if a test changed a function or a global before or during this step. The hash, which
+            was computed earlier, would then be wrong.
+        """
+        with _IR_LOCK, _remove_new_hashes(self.copies.originals), _refuse_warnings():
+            # The kernel uses a value now that Triton's hash does not contain.
+            if CompileTime.from_kernel(self.fn, self.constants.values()).needs_launch:
+                raise ChangedMeanwhile
+            ir = super().make_ir(*args, **kwargs)  # type: ignore[misc]
+            # New copies of the functions, as they are now, differ from the copies that were hashed.
+            kernel = self.copies.originals[0]
+            if _Copies(kernel).state != self.copies.state:
+                raise ChangedMeanwhile
+        self.was_turned_into_ir = True
+        return ir
+
+
 @cache
 def _find_source_class() -> Any:
-    """Return a class derived from Triton's ``ASTSource``, which describes a kernel and its arguments to the compiler.
+    """Return the class of :class:`_ApartSource` and Triton's ``ASTSource``.
 
     The first call makes the class, because Triton is not imported yet when this module is.
     """
-
-    class ApartSource(find_module("compiler.compiler").ASTSource):  # type: ignore[misc]
-        """A kernel that is compiled apart, and its arguments.
-
-        :param copies: the copies of the kernel and of the functions that it calls.
-        :param was_turned_into_ir: whether Triton compiled the source. It did not if it found the kernel on disk.
-        """
-
-        copies: Any = None
-        was_turned_into_ir = False
-
-        def make_ir(self, *args: Any, **kwargs: Any) -> Any:
-            """Turn the source into Triton's IR. Triton calls this method if it does not find the kernel on disk.
-
-            :raises ChangedMeanwhile: if a test changed a function or a global before or during this step. The hash,
-                which was computed earlier, would then be wrong.
-            """
-            with _IR_LOCK, _remove_new_hashes(self.copies.originals), _refuse_warnings():
-                # The kernel uses a value now that Triton's hash does not contain.
-                if CompileTime.from_kernel(self.fn, self.constants.values()).needs_launch:
-                    raise ChangedMeanwhile
-                ir = super().make_ir(*args, **kwargs)
-                # New copies of the functions, as they are now, differ from the copies that were hashed.
-                kernel = self.copies.originals[0]
-                if _Copies(kernel).state != self.copies.state:
-                    raise ChangedMeanwhile
-            self.was_turned_into_ir = True
-            return ir
-
-    return ApartSource
+    return type("ApartSource", (_ApartSource, find_module("compiler.compiler").ASTSource), {})
 
 
 @contextmanager
@@ -316,28 +320,37 @@ class _Copies:
         return state
 
 
-def _build_finder_class(copies: _Copies) -> Any:
-    """Return a class to use in place of Triton's ``DependenciesFinder``.
+class _CopyFinder:
+    """Finds the functions that a function calls, and hashes their copies in place of the functions.
 
-    Its objects find the functions that a function calls, as Triton's do, and hash the copies of these functions.
+    A class of this base and of Triton's ``DependenciesFinder`` is used, which finds the functions.
     """
 
-    class Finder(find_module("runtime.jit").DependenciesFinder):  # type: ignore[misc]
-        """Finds the functions that a function calls, and hashes their copies."""
+    copies: _Copies
 
-        def _update_hash(self, called: Any) -> None:
-            """Add the hash of a called function to the hash of the function that calls it."""
+    def _update_hash(self, called: Any) -> None:
+        """Add the hash of a called function to the hash of the function that calls it. Triton calls this method."""
+        has_hash = isinstance(getattr(type(called), "cache_key", None), property)
+        if not has_hash:
             # Triton 3.4 calls this method for every value that the function names.
-            if not isinstance(getattr(type(called), "cache_key", None), property):
-                return
-            is_new = not copies.has_copy(called)
-            copy = copies.find_copy(called)
-            used_globals = copy.used_global_vals
-            # Triton merges the globals of the called function before it hashes that function. A function that was not
-            # hashed before has no globals then. The copy is already hashed, so its globals are taken away meanwhile.
-            if is_new:
-                copy.used_global_vals = {}
-            super()._update_hash(copy)
-            copy.used_global_vals = used_globals
+            return
+        is_known = self.copies.has_copy(called)
+        copy = self.copies.find_copy(called)
+        if is_known:
+            super()._update_hash(copy)  # type: ignore[misc]
+            return
+        # Triton's method first merges the globals of the called function. It then hashes the function, and only this
+        # step finds its globals. So Triton merges no globals of a function that it meets for the first time. The copy
+        # is already hashed and has its globals, so they are taken away for the merge.
+        used_globals = copy.used_global_vals
+        copy.used_global_vals = {}
+        super()._update_hash(copy)  # type: ignore[misc]
+        copy.used_global_vals = used_globals
 
-    return Finder
+
+def _build_finder_class(copies: _Copies) -> Any:
+    """Return the class to use in place of Triton's ``DependenciesFinder`` while functions are copied.
+
+    Triton makes objects of this class, so the class itself has the copies.
+    """
+    return type("CopyFinder", (_CopyFinder, find_module("runtime.jit").DependenciesFinder), {"copies": copies})
