@@ -249,3 +249,168 @@ def test_each_problem_is_tuned_once_by_two_workers(suite: AdapterSuite) -> None:
 
     assert report["status"] == 0, report["output"]
     assert counts_of(report)["tuned"] == 5
+
+
+HOSTILE = """
+import enum, functools, cutlass, cutlass.cute as cute, host, numpy, pytest, scale_kernels
+from cutlass.testing import JitArguments, tune
+
+class StreamKMode(enum.Enum):
+    ON = 1
+    OFF = 2
+
+class Wide:
+    width = 4
+
+class Narrow:
+    width = 1
+
+def relu(x):
+    return max(x, 0)
+
+def double(x):
+    return 2 * x
+
+def make_scale(factor):
+    def scale(x):
+        return factor * x
+    return scale
+
+PAIRS = {
+    "enum": (StreamKMode.ON, StreamKMode.OFF),
+    "numpy": (numpy.int32(1), numpy.int32(2)),
+    "function": (relu, double),
+    "factory": (make_scale(2), make_scale(3)),
+    "class": (Wide, Narrow),
+}
+
+def build(src, dst, mode, T):
+    compiled = cute.compile(scale_kernels.scale, src, dst, T=T)
+    return lambda: compiled(src, dst)
+
+def make_builder(mode):
+    def build_inner(src, dst, T):
+        assert mode
+        return build(src, dst, mode, T)
+    return build_inner
+
+@pytest.mark.parametrize("index", [0, 1])
+@pytest.mark.parametrize("name", PAIRS)
+@pytest.mark.parametrize("place", ["argument", "keyword", "partial", "partial-keyword", "closure"])
+def test_hostile(place, name, index):
+    src, dst = host.make_vector(1 << 16), host.make_vector(1 << 16)
+    mode = PAIRS[name][index]
+    builder, arguments = build, JitArguments(src, dst)
+    if place == "argument":
+        arguments = JitArguments(src, dst, mode)
+    elif place == "keyword":
+        arguments = JitArguments(src, dst, mode=mode)
+    elif place == "partial":
+        builder, arguments = functools.partial(build, src, dst, mode), JitArguments()
+    elif place == "partial-keyword":
+        builder = functools.partial(build, mode=mode)
+    else:
+        builder = make_builder(mode)
+    tune(builder, {"T": [64, 128]}, arguments, iterations=1)
+"""
+
+
+def test_two_arguments_of_a_builder_never_share_an_entry(suite: AdapterSuite) -> None:
+    """A keyword of the call or of a partial is the same argument. A partial has its own names for arguments."""
+    (suite.folder / "test_hostile.py").write_text(HOSTILE)
+    report = suite.report("test_hostile.py", "--autotune-dump=hostile.textproto")
+
+    assert report["status"] == 0, report["output"]
+    entries = (suite.folder / "hostile.textproto").read_text().count("\nentries {")
+    # There are 5 pairs, as an argument, as an argument of a partial, and in a closure.
+    assert entries == 5 * 2 * 3
+
+
+KEYWORDS = """
+import cutlass.cute as cute, host, scale_kernels
+from cutlass.testing import JitArguments, tune
+
+def build(src, dst, *sizes, **config):
+    compiled = cute.compile(scale_kernels.scale, src, dst, T=config["T"])
+    return lambda: compiled(src, dst)
+
+def build_plain(src, dst, **config):
+    return build(src, dst, **config)
+
+def test_keywords():
+    src, dst = host.make_vector(1 << 16), host.make_vector(1 << 16)
+    tune(build_plain, {"T": [64, 128]}, JitArguments(src, dst), iterations=1)
+    for size in (1, 2):
+        tune(build, {"T": [64, 128]}, JitArguments(src, dst, size, T=8, mode="fast"), iterations=1)
+"""
+
+
+def test_a_builder_may_take_its_config_as_keywords(suite: AdapterSuite) -> None:
+    """Each further argument and keyword is a value of the key. A keyword that is tuned is none."""
+    (suite.folder / "test_keywords.py").write_text(KEYWORDS)
+    report = suite.report("test_keywords.py", "--autotune-dump=keywords.textproto")
+
+    assert report["status"] == 0, report["output"]
+    assert counts_of(report) == {"tuned": 3}
+    keys = [lookup["key"] for lookup in report["lookups"]]
+    others = [{name: key[name] for name in key if name.partition(".")[0] not in ("src", "dst")} for key in keys]
+    assert sorted(others, key=str) == [
+        {"sizes.0": 1, "config.mode": "fast"},
+        {"sizes.0": 2, "config.mode": "fast"},
+        {},
+    ]
+
+
+TENSOR_LIST = """
+import cutlass, cutlass.cute as cute, host, scale_kernels
+from cutlass.cute.runtime import make_fake_compact_tensor
+
+@cute.testing.autotune_jit({"T": [64, 128]}, iterations=1)
+@cute.jit
+def scale(tensors, T: cutlass.Constexpr = 128):
+    src, dst = tensors
+    scale_kernels.scale_kernel(src, dst, 1, T).launch(grid=[1, 1, 1], block=[T, 1, 1])
+
+def launch(dtype):
+    scale([make_fake_compact_tensor(dtype, (64,)), make_fake_compact_tensor(dtype, (64,))])
+
+def test_float(): launch(cutlass.Float32)
+def test_half(): launch(cutlass.Float16)
+"""
+
+
+@pytest.mark.skipif(IS_REAL, reason="uses tensors of the stand-in")
+def test_the_dtypes_of_tensors_in_a_list_are_in_the_key(suite: AdapterSuite) -> None:
+    """CuTe looks at no dtype, so each dtype runs in a process of its own."""
+    (suite.folder / "test_list.py").write_text(TENSOR_LIST)
+    dtypes = []
+    for test in ("test_float", "test_half"):
+        [lookup] = suite.report(f"test_list.py::{test}", "--autotune-dump=list.textproto")["lookups"]
+        dtypes.append(lookup["key"]["tensors.0.dtype"].partition("@")[0])
+
+    assert dtypes == ["cutlass.Float32", "cutlass.Float16"]
+
+
+WRONG_CALL = """
+import host, pytest
+from cutlass.testing import JitArguments, tune
+
+def build(src, T):
+    raise AssertionError
+
+def test_wrong_call():
+    with pytest.raises(ValueError, match="No best kernel found"):
+        tune(build, {"T": [64]}, JitArguments(1, 2, 3), iterations=1)
+"""
+
+
+def test_a_wrong_call_of_the_builder_is_the_users_error(suite: AdapterSuite) -> None:
+    (suite.folder / "test_wrong.py").write_text(WRONG_CALL)
+    report = suite.report("test_wrong.py", "--autotune-dump=wrong.textproto")
+
+    assert report["status"] == 0, report["output"]
+    [lookup] = report["lookups"]
+    assert (
+        lookup["reason"] == "test_wrong.build() cannot be called with the JitArguments: too many positional arguments"
+    )
+    assert "error in tune()" not in report["output"]

@@ -33,7 +33,7 @@ from pytest_autotune.tuners.cute.internals import (
 from pytest_autotune.tuners.cute.searching import NAME, CuteSearch, build_problem
 from pytest_autotune.tuners.measuring.clocks import Runner
 from pytest_autotune.tuners.measuring.race import Contest
-from pytest_autotune.tuners.shared.arguments import is_tensor, list_argument_values, list_dtype_value
+from pytest_autotune.tuners.shared.arguments import list_argument_values, list_dtype_values
 from pytest_autotune.tuners.shared.candidates import does_not_compile
 from pytest_autotune.tuners.shared.configurations import (
     ConfigurationQuestion,
@@ -277,8 +277,8 @@ class JitCall:
         for name, value in self.arguments.items():
             if name in self.autotuned.key_names:
                 yield from list_argument_values(name, value)
-            elif is_tensor(value):
-                yield list_dtype_value(name, value)
+            else:
+                yield from list_dtype_values(name, value)
 
     def compile(self, config: dict[str, Any]) -> CompiledConfig:
         """Compile a configuration for the arguments of this call."""

@@ -151,28 +151,45 @@ class TuneCall:
 
     def _list_key(self, function: FunctionType) -> Iterator[Value]:
         """Yield the values of the key: the arguments that are not tuned, then the values in the builder's closure."""
-        named_values = self._list_arguments()
+        for argument in self._list_arguments():
+            if argument.is_default and _is_in_source(argument.value):
+                continue
+            yield from list_argument_values(argument.name, argument.value)
         for name, value in closure_cells(function).items():
-            named_values.append((f"closure.{name}", value))
-        for name, value in named_values:
-            # The digest of the source covers functions and the user's classes. A class of a library, such as the dtype
-            # cutlass.Float16, is data.
-            if is_library_class(value) or not is_code(value):
-                yield from list_argument_values(name, value)
+            if not _is_in_source(value):
+                yield from list_argument_values(f"closure.{name}", value)
 
-    def _list_arguments(self) -> list[tuple[str, Any]]:
-        """Return the name and the value of each argument that is not tuned."""
+    def _list_arguments(self) -> list[BuilderArgument]:
+        """Return each argument of the builder that is not tuned.
+
+        :raises UncacheableError: if the builder cannot be called with these arguments.
+        """
         jit_arguments = self.jit_arguments
-        bound = inspect.signature(self.builder).bind_partial(*jit_arguments.args, **jit_arguments.kwargs)
+        signature = inspect.signature(self.builder)
+        try:
+            bound = signature.bind_partial(*jit_arguments.args, **jit_arguments.kwargs)
+        except TypeError as error:
+            raise UncacheableError(f"{self.kernel_name}() cannot be called with the JitArguments: {error}") from None
+        passed_names = set(bound.arguments)
+        if isinstance(self.builder, partial):
+            passed_names.update(self.builder.keywords)
         bound.apply_defaults()
         arguments = []
         for name, value in bound.arguments.items():
-            if name not in self.params_dict:
-                arguments.append((name, value))
+            kind = signature.parameters[name].kind
+            if kind is inspect.Parameter.VAR_POSITIONAL:
+                for index, item in enumerate(value):
+                    arguments.append(BuilderArgument(f"{name}.{index}", item))
+            elif kind is inspect.Parameter.VAR_KEYWORD:
+                for keyword, item in value.items():
+                    if keyword not in self.params_dict:
+                        arguments.append(BuilderArgument(f"{name}.{keyword}", item))
+            elif name not in self.params_dict:
+                arguments.append(BuilderArgument(name, value, is_default=name not in passed_names))
         if isinstance(self.builder, partial):
             # The signature of partial(build, x) has no parameter for x any more, so x is called "partial.0".
             for index, value in enumerate(self.builder.args):
-                arguments.append((f"partial.{index}", value))
+                arguments.append(BuilderArgument(f"partial.{index}", value))
         return arguments
 
     def build_kernel(self, config: Mapping[str, Any]) -> Callable[[], object]:
@@ -195,6 +212,27 @@ class TuneCall:
     def build_runner(self, config: Mapping[str, Any]) -> Runner:
         """Return the runner that launches a configuration in a race."""
         return Runner(self.build_kernel(config))
+
+
+@dataclass(frozen=True)
+class BuilderArgument:
+    """An argument of the user's builder.
+
+    :param is_default: whether the builder's signature has the value, and the call does not pass it.
+    """
+
+    name: str
+    value: Any
+    is_default: bool = False
+
+
+def _is_in_source(value: Any) -> bool:
+    """Whether the digest of the builder's source covers a value in its closure or defaults.
+
+    It covers functions and the user's classes. A class of a library, such as the dtype cutlass.Float16, is data. The
+    digest does not cover an argument of a call: build(x, relu) and build(x, gelu) have the same source.
+    """
+    return is_code(value) and not is_library_class(value)
 
 
 class NotingBuilder:

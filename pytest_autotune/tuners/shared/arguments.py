@@ -9,7 +9,34 @@ from typing import Any
 
 from pytest_autotune.cache.model import Value
 from pytest_autotune.cache.structured import structured_value
+from pytest_autotune.tuners.source.attributes import class_module, class_mro, class_name, find_in_class
 from pytest_autotune.tuners.source.source_digest import stable_value
+
+#: The classes of streams, by module and name. A class that is not listed here is never left out of a key, whatever its
+#: name: a user may have an enum StreamKMode.
+STREAM_CLASSES = {
+    ("torch", "Stream"),
+    ("torch.cuda.streams", "Stream"),
+    ("torch.cuda.streams", "ExternalStream"),
+    ("torch._C", "_CudaStreamBase"),
+    ("cuda.bindings.driver", "CUstream"),
+    ("cuda.bindings.runtime", "cudaStream_t"),
+    # The names of cuda-python before version 12.6.
+    ("cuda.cuda", "CUstream"),
+    ("cuda.cudart", "cudaStream_t"),
+    ("cuda.core._stream", "Stream"),
+    ("cuda.core.experimental._stream", "Stream"),
+    ("cupy.cuda.stream", "Stream"),
+    ("cupy.cuda.stream", "ExternalStream"),
+    ("numba.cuda.cudadrv.driver", "Stream"),
+    # CuTe compiles a kernel with this stand-in for a stream.
+    ("cutlass.runtime", "_FakeStream"),
+}
+#: The protocols by which a library reads the tensors of another library. Every tensor class has at least one, except
+#: those of CuTe.
+_TENSOR_PROTOCOLS = ("__dlpack__", "__cuda_array_interface__")
+#: The alignment of each tensor that a library allocates, in bytes. A view may have less.
+_USUAL_ALIGNMENT = 16
 
 
 def list_argument_values(name: str, value: Any) -> list[Value]:
@@ -19,7 +46,8 @@ def list_argument_values(name: str, value: Any) -> list[Value]:
     argument ``x``         values
     ====================== ========================================================================
     a stream               none: it does not change the choice
-    a tensor               ``x.dtype``, ``x.shape``, and ``x.stride`` unless the tensor is contiguous
+    a tensor               ``x.dtype``, ``x.shape``, ``x.stride`` unless the tensor is contiguous, and ``x.align`` if
+                           its alignment is unusual
     a list with tensors    the values of its items: ``x.0.dtype``, ``x.0.shape``, ``x.1``
     anything else          ``x``
     ====================== ========================================================================
@@ -29,11 +57,7 @@ def list_argument_values(name: str, value: Any) -> list[Value]:
     if is_stream(value):
         return []
     if is_tensor(value):
-        tensor_values = [list_dtype_value(name, value), structured_value(f"{name}.shape", _plain_sizes(value.shape))]
-        strides = _list_strides(value)
-        if strides is not None and not _is_contiguous(value.shape, strides):
-            tensor_values.append(structured_value(f"{name}.stride", _plain_sizes(strides)))
-        return tensor_values
+        return _list_tensor_values(name, value)
     has_tensors = isinstance(value, (list, tuple)) and any(is_tensor(item) for item in value)
     if has_tensors:
         item_values = []
@@ -43,19 +67,84 @@ def list_argument_values(name: str, value: Any) -> list[Value]:
     return [stable_value(name, value)]
 
 
-def list_dtype_value(name: str, tensor: Any) -> Value:
+def _list_tensor_values(name: str, tensor: Any) -> list[Value]:
+    """Return the values of a key for a tensor."""
+    values = [_find_dtype_value(name, tensor), structured_value(f"{name}.shape", _plain_sizes(tensor.shape))]
+    strides = _list_strides(tensor)
+    if strides is not None and not _is_contiguous(tensor.shape, strides):
+        values.append(structured_value(f"{name}.stride", _plain_sizes(strides)))
+    alignment = _find_unusual_alignment(tensor)
+    if alignment is not None:
+        values.append(Value(f"{name}.align", alignment))
+    return values
+
+
+def list_dtype_values(name: str, value: Any) -> list[Value]:
+    """Return the dtype of a tensor, or of each tensor in a list, as values of a key; none for other values."""
+    if is_tensor(value):
+        return [_find_dtype_value(name, value)]
+    values = []
+    if isinstance(value, (list, tuple)):
+        for index, item in enumerate(value):
+            values += list_dtype_values(f"{name}.{index}", item)
+    return values
+
+
+def _find_dtype_value(name: str, tensor: Any) -> Value:
     """Return the dtype of a tensor as a value of a key."""
     return stable_value(f"{name}.dtype", _find_dtype(tensor))
 
 
 def is_tensor(value: object) -> bool:
-    """Whether a value is a tensor of some library: torch, CuPy, or CuTe, which has ``element_type``."""
+    """Whether a value is a tensor of some library: torch, CuPy, or CuTe.
+
+    Attributes with the names ``dtype`` and ``shape`` do not make a tensor. A scalar of numpy has both, and a dataclass
+    of the user may have both: its other fields would be left out of the key.
+    """
+    cls = type(value)
+    if all(find_in_class(cls, name) is None for name in _TENSOR_PROTOCOLS) and not _is_class_of_cute(cls):
+        return False
     return _find_dtype(value) is not None and getattr(value, "shape", None) is not None
 
 
+def _is_class_of_cute(cls: type) -> bool:
+    """Whether a class is a class of CuTe's tensors."""
+    for base in class_mro(cls):
+        if class_name(base) == "Tensor" and class_module(base).startswith("cutlass."):
+            return True
+    return False
+
+
 def is_stream(value: object) -> bool:
-    """Whether a value is a stream of some library: torch's ``Stream``, the ``CUstream`` of cuda-bindings."""
-    return "stream" in type(value).__name__.lower()
+    """Whether a value is a stream of a known library, such as torch's ``Stream`` or the ``CUstream`` of cuda-bindings.
+
+    A subclass of the user is no stream: it may have attributes on which the choice depends.
+    """
+    cls = type(value)
+    return (class_module(cls), class_name(cls)) in STREAM_CLASSES
+
+
+def _find_unusual_alignment(tensor: Any) -> int | None:
+    """Return the alignment of a tensor in bytes; None for the usual alignment, and if it is not known.
+
+    A kernel with wide loads needs the alignment. CuTe compiles a kernel for the alignment that the user promises with
+    ``from_dlpack(x, assumed_align=16)``. Without a promise it is the size of an element.
+    """
+    promised = getattr(tensor, "_assumed_align", None)
+    if isinstance(promised, int):
+        element_bits = getattr(_find_dtype(tensor), "width", 0)
+        if promised * 8 == element_bits:
+            return None
+        return promised
+    find_address = getattr(tensor, "data_ptr", None)
+    if not callable(find_address):
+        return None
+    address = find_address()
+    if address % _USUAL_ALIGNMENT == 0:
+        return None
+    # The lowest bit that is set: 4 for the address 20.
+    alignment: int = address & -address
+    return alignment
 
 
 def _find_dtype(value: object) -> object:

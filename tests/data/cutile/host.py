@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import io
 import os
-from types import SimpleNamespace
+from dataclasses import dataclass
 from typing import Any
 
 import cuda.tile as ct
@@ -85,6 +85,21 @@ if not IS_STAND_IN:
     _tune._TimingCandidate.warmup = count_warmup
 
 
+@dataclass(frozen=True)
+class HostTensor:
+    """A tensor without numbers."""
+
+    dtype: Any
+    shape: tuple[int, ...]
+    strides_of_dimensions: tuple[int, ...]
+
+    def stride(self) -> tuple[int, ...]:
+        return self.strides_of_dimensions
+
+    def __dlpack__(self) -> Any:
+        raise NotImplementedError
+
+
 def make_tensor(*shape: int, dtype: str = "float32") -> Any:
     """Return a tensor of this shape."""
     if HAS_GPU:
@@ -95,7 +110,7 @@ def make_tensor(*shape: int, dtype: str = "float32") -> Any:
         strides.insert(0, stride)
         stride *= size
     element_type = dtype if IS_STAND_IN else getattr(ct, dtype)
-    return SimpleNamespace(dtype=element_type, shape=shape, stride=lambda: tuple(strides))
+    return HostTensor(element_type, shape, tuple(strides))
 
 
 def find_stream() -> Any:

@@ -10,15 +10,15 @@ class DTypeMeta(type):
 
 
 class Float32(metaclass=DTypeMeta):
-    pass
+    width = 32
 
 
 class Float16(metaclass=DTypeMeta):
-    pass
+    width = 16
 
 
 class Int32(metaclass=DTypeMeta):
-    pass
+    width = 32
 
 
 class Constexpr:
@@ -26,4 +26,5 @@ class Constexpr:
 
 
 from cutlass import cute as cute  # noqa: E402
+from cutlass import runtime as runtime  # noqa: E402
 from cutlass import testing as testing  # noqa: E402

@@ -15,6 +15,10 @@ class JitArguments:
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self.args = args
         self.kwargs = kwargs
+        self.references: list[Any] = []
+
+    def add_to_scope(self, references: Any) -> None:
+        self.references.extend(references)
 
 
 def _benchmark_for_autotune(
@@ -51,7 +55,7 @@ def tune(
     for values in itertools.product(*params_dict.values()):
         config = dict(zip(params_dict, values, strict=True))
         try:
-            launch = func(*kernel_arguments.args, **kernel_arguments.kwargs, **config)
+            launch = func(*kernel_arguments.args, **{**kernel_arguments.kwargs, **config})
             time_us = _benchmark_for_autotune(
                 launch,
                 warmup_iterations=warmup_iterations,
