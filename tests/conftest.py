@@ -68,6 +68,10 @@ def test_softmax(tune):
 """
 
 
+#: What a dump depends on -> the files that it wrote or changed; see :meth:`Suite.prepare_dump`.
+_FILES_OF_DUMPS: dict[tuple[object, ...], dict[str, bytes]] = {}
+
+
 class Suite:
     """A small suite in a folder, with the files of its runs."""
 
@@ -114,6 +118,31 @@ class Suite:
 
     def dump(self, *args: str, **environment: str) -> pytest.RunResult:
         return self.run("--autotune-dump=cache.textproto", *args, **environment)
+
+    def prepare_dump(self, *args: str, **environment: str) -> Suite:
+        """Dump, for a test that needs only the files of the dump.
+
+        Many tests begin with the same suite and the same dump. Equal inputs give equal bytes, so a process runs such a
+        dump once, and later tests get its files.
+        """
+        before = self._read_files()
+        key = (frozenset(before.items()), args, frozenset(environment.items()), tuple(self.distribution))
+        if key not in _FILES_OF_DUMPS:
+            self.dump(*args, **environment)
+            _FILES_OF_DUMPS[key] = dict(self._read_files().items() - before.items())
+        for name, content in _FILES_OF_DUMPS[key].items():
+            path = self.folder / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content)
+        return self
+
+    def _read_files(self) -> dict[str, bytes]:
+        """Return the content of each file of the suite by its path in the folder, without bytecode."""
+        contents = {}
+        for path in self.folder.rglob("*"):
+            if path.is_file() and path.suffix != ".pyc":
+                contents[str(path.relative_to(self.folder))] = path.read_bytes()
+        return contents
 
     def load(self, *args: str, **environment: str) -> pytest.RunResult:
         return self.run("--autotune-load=cache.textproto", *args, **environment)

@@ -334,7 +334,7 @@ def test_paths_are_relative_to_ini_file_or_invocation_folder(
     serial_suite: Suite, monkeypatch: pytest.MonkeyPatch, section
 ) -> None:
     """A path of the ini file starts at the ini file. A path of the command line starts at the invocation folder."""
-    serial_suite.write().dump()
+    serial_suite.write().prepare_dump()
     below = serial_suite.folder / "below"
     below.mkdir()
     (below / "typed.textproto").write_text(serial_suite.cache.read_text())

@@ -161,7 +161,7 @@ def pytest_runtest_logreport(report):
 
 
 def test_what_was_in_the_file_before_a_crash_is_still_there(suite: Suite) -> None:
-    suite.write(test_before="def test_before(tune): tune('lib.before')").serial.dump()
+    suite.write(test_before="def test_before(tune): tune('lib.before')").serial.prepare_dump()
     before = suite.cache.read_text()
     (suite.folder / "test_before.py").unlink()
     suite.pytester.makepyfile(test_crashing=CRASHING)

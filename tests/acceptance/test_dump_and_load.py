@@ -24,7 +24,7 @@ def test_a_dump_run_tunes_every_problem_and_writes_it_down(suite: Suite, section
 
 @everywhere
 def test_a_load_run_tunes_nothing_and_chooses_the_same(suite: Suite, section) -> None:
-    suite.write().dump()
+    suite.write().prepare_dump()
 
     result = suite.load()
 
@@ -34,7 +34,7 @@ def test_a_load_run_tunes_nothing_and_chooses_the_same(suite: Suite, section) ->
 
 
 def test_a_loaded_choice_is_used_even_if_it_is_slower(suite: Suite) -> None:
-    suite.write().serial.dump()
+    suite.write().serial.prepare_dump()
     text = suite.cache.read_text()
     suite.cache.write_text(text.replace('text: "a"', 'text: "b"'))
 
@@ -44,7 +44,7 @@ def test_a_loaded_choice_is_used_even_if_it_is_slower(suite: Suite) -> None:
 
 
 def test_loading_never_changes_the_loaded_file(suite: Suite) -> None:
-    suite.write().serial.dump()
+    suite.write().serial.prepare_dump()
     before = suite.cache.read_bytes()
     suite.write(test_lib="def test_other(tune): tune('lib.other')")
 
@@ -76,7 +76,7 @@ def test_every_format_dumps_and_loads(serial_suite: Suite, name: str) -> None:
 
 def test_dumps_do_not_depend_on_order_or_workers(suite: Suite) -> None:
     """Two dumps differ in the seconds of tuning only, if the order of the tests or the number of workers differs."""
-    suite.write().serial.dump()
+    suite.write().serial.prepare_dump()
     first = suite.cache.read_text()
     suite.cache.unlink()
     reversed_order = "\ndef pytest_collection_modifyitems(items): items.reverse()\n"
@@ -91,7 +91,7 @@ def test_dumps_do_not_depend_on_order_or_workers(suite: Suite) -> None:
 
 
 def test_an_update_keeps_entries_and_tunes_missing_problems(suite: Suite, section) -> None:
-    suite.write().serial.dump()
+    suite.write().serial.prepare_dump()
     before = suite.cache.read_text()
     suite.pytester.makepyfile(test_more="def test_more(tune): tune('lib.more', N=1)")
 
@@ -114,7 +114,7 @@ def test_an_update_of_a_missing_or_empty_file_starts_a_new_cache(serial_suite: S
 
 
 def test_a_second_dump_does_not_touch_an_up_to_date_file(suite: Suite, section) -> None:
-    suite.write().serial.dump()
+    suite.write().serial.prepare_dump()
     before = suite.cache.stat()
 
     result = suite.dump()
@@ -124,7 +124,9 @@ def test_a_second_dump_does_not_touch_an_up_to_date_file(suite: Suite, section) 
 
 
 def test_a_dump_keeps_entries_of_tests_that_did_not_run(suite: Suite) -> None:
-    suite.write(test_a="def test_a(tune): tune('lib.a')", test_b="def test_b(tune): tune('lib.b')").serial.dump()
+    suite.write(
+        test_a="def test_a(tune): tune('lib.a')", test_b="def test_b(tune): tune('lib.b')"
+    ).serial.prepare_dump()
 
     suite.dump("test_a.py")
 
@@ -132,7 +134,7 @@ def test_a_dump_keeps_entries_of_tests_that_did_not_run(suite: Suite) -> None:
 
 
 def test_the_entries_of_one_device_survive_a_dump_on_another(suite: Suite) -> None:
-    suite.write().serial.dump(TOY_DEVICE="First GPU")
+    suite.write().serial.prepare_dump(TOY_DEVICE="First GPU")
     suite.dump(TOY_DEVICE="Second GPU")
 
     text = suite.cache.read_text()
@@ -226,7 +228,7 @@ def pytest_unconfigure():
 
 def test_a_lookup_after_the_end_of_the_run_is_a_warning(serial_suite: Suite, section) -> None:
     """The hooks of a conftest ask for kernels after the gate and the reports. A line names each kernel once."""
-    serial_suite.write(test_op="def test_op(tune): tune('lib.op')").dump()
+    serial_suite.write(test_op="def test_op(tune): tune('lib.op')").prepare_dump()
     with (serial_suite.folder / "conftest.py").open("a") as conftest:
         conftest.write(LATE_LOOKUPS)
 

@@ -24,7 +24,9 @@ def known(serial_suite: Suite) -> Suite:
 
 def with_entries(suite: Suite) -> Suite:
     """A suite with entries for M=16, where fast is the fastest, and M=64, where middle is."""
-    suite.write(test_op=OP.format(ms="16, 64", more="", wanted="('middle' if m == 64 else 'fast')")).serial.dump()
+    suite.write(
+        test_op=OP.format(ms="16, 64", more="", wanted="('middle' if m == 64 else 'fast')")
+    ).serial.prepare_dump()
     return suite
 
 
@@ -76,7 +78,7 @@ def test_the_gate_counts_them_as_misses(known: Suite, section, word: str) -> Non
 
 
 def test_nearest_takes_the_first_candidate_without_near_entry(serial_suite: Suite) -> None:
-    serial_suite.write(test_op=OP.format(ms="16", more="", wanted="'fast'")).dump()
+    serial_suite.write(test_op=OP.format(ms="16", more="", wanted="'fast'")).prepare_dump()
     serial_suite.write(test_new="def test_new(tune): assert tune('lib.new') == 'a'", test_op="")
 
     report = serial_suite.report("--autotune-load=cache.textproto", "--autotune-on-miss=nearest")
@@ -112,7 +114,7 @@ def test_a_dump_alone_tunes_all_the_same(serial_suite: Suite) -> None:
 
 
 def test_an_entry_used_as_a_fallback_is_still_unused(serial_suite: Suite, section) -> None:
-    serial_suite.write(test_op=OP.format(ms="16", more="", wanted="'fast'")).dump()
+    serial_suite.write(test_op=OP.format(ms="16", more="", wanted="'fast'")).prepare_dump()
     serial_suite.write(test_op=OP.format(ms="20", more="", wanted="'fast'"))
 
     lines = section(serial_suite.load("--autotune-on-miss=nearest"))

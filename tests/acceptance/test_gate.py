@@ -21,7 +21,7 @@ def outdated(serial_suite: Suite) -> Suite:
 
 def make_outdated(suite: Suite) -> Suite:
     test = "import pytest\n@pytest.mark.parametrize('m', range(20))\ndef test_op(tune, m): tune('lib.op', M={m}{more})"
-    suite.write(test_op=test.format(m="m % 12", more="")).serial.dump()
+    suite.write(test_op=test.format(m="m % 12", more="")).serial.prepare_dump()
     return suite.write(test_op=test.format(m="m", more=", source='two' if 8 <= m < 12 else 'one'"))
 
 
@@ -219,7 +219,7 @@ def test_an_interrupted_run_is_not_judged(outdated: Suite) -> None:
 
 
 def test_no_lookup_at_all_in_a_part_of_the_suite_passes_visibly(serial_suite: Suite, section) -> None:
-    serial_suite.write().dump()
+    serial_suite.write().prepare_dump()
     (serial_suite.folder / "test_lib.py").write_text("def test_nothing(): pass")
 
     for args in ([], ["-q"]):
@@ -257,7 +257,7 @@ def test_an_uncacheable_problem_counts_as_a_miss(suite: Suite, section) -> None:
 
 
 def test_a_requested_tuner_that_cannot_be_hooked_fails_the_gate(suite: Suite, section) -> None:
-    suite.write().serial.dump()
+    suite.write().serial.prepare_dump()
 
     result = suite.load("--autotune-max-misses=100%", TOY_UNKNOWN="1")
 
@@ -277,7 +277,7 @@ class Adapter:
 
 def test_an_error_of_an_adapter_fails_the_gate(suite: Suite) -> None:
     """The error left a call uncounted. The test itself passes."""
-    suite.write(test_op="def test_op(tune): tune('lib.op', M=1)").serial.dump()
+    suite.write(test_op="def test_op(tune): tune('lib.op', M=1)").serial.prepare_dump()
     suite.write(test_op="def test_op(tune): tune('lib.op', M=1); tune('lib.op', M=object())")
 
     result = suite.load("--autotune-max-misses=0", "-q")
@@ -288,7 +288,7 @@ def test_an_error_of_an_adapter_fails_the_gate(suite: Suite) -> None:
 
 
 def test_a_tuner_without_lookups_may_be_bypassed(serial_suite: Suite, section) -> None:
-    serial_suite.write().dump()
+    serial_suite.write().prepare_dump()
     (serial_suite.folder / "elder.py").write_text(ELDER)
     (serial_suite.folder / "elder-1.dist-info").mkdir()
     points = "[pytest_autotune.tuners]\nelder = elder:Adapter\n"
@@ -301,7 +301,7 @@ def test_a_tuner_without_lookups_may_be_bypassed(serial_suite: Suite, section) -
 
 
 def test_what_was_tuned_behind_our_back_counts_as_a_miss(suite: Suite, section) -> None:
-    suite.write().serial.dump()
+    suite.write().serial.prepare_dump()
 
     result = suite.load("--autotune-max-misses=0", TOY_UNSEEN="lib.hidden")
 

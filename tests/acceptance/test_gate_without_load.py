@@ -57,7 +57,7 @@ def test_a_typed_gate_is_refused_beside_an_empty_load(serial_suite: Suite, gate:
 
 
 def test_a_suite_whose_markers_load_is_judged_by_them(suite: Suite) -> None:
-    suite.write().serial.dump()
+    suite.write().serial.prepare_dump()
     marker = 'import pytest\npytestmark = pytest.mark.autotune_cache(load="cache.textproto")\n'
     test = suite.folder / "test_lib.py"
     test.write_text(marker + test.read_text())
@@ -75,7 +75,7 @@ def test_a_fixture_that_loads_nothing_does_not_turn_the_gate_off(serial_suite: S
 
 
 def test_a_gate_fails_if_no_loaded_entry_was_looked_up(serial_suite: Suite, section) -> None:
-    serial_suite.write().dump()
+    serial_suite.write().prepare_dump()
     for test in serial_suite.folder.glob("test_*.py"):
         test.write_text("def test_nothing(): pass\n")
 
@@ -100,7 +100,7 @@ def skip_all(suite: Suite) -> None:
 
 def test_on_miss_error_fails_if_every_test_was_skipped(serial_suite: Suite) -> None:
     """The same holds for --autotune-on-stale=error. A part of the suite passes."""
-    serial_suite.write().dump()
+    serial_suite.write().prepare_dump()
     skip_all(serial_suite)
 
     assert serial_suite.load("--autotune-on-miss=error").ret == pytest.ExitCode.TESTS_FAILED
@@ -110,7 +110,7 @@ def test_on_miss_error_fails_if_every_test_was_skipped(serial_suite: Suite) -> N
 
 
 def test_a_run_of_fixtures_alone_is_a_part_of_the_suite(serial_suite: Suite) -> None:
-    serial_suite.write().dump()
+    serial_suite.write().prepare_dump()
 
     result = serial_suite.load("--autotune-max-misses=0", "--autotune-fail-on-unused", "--setup-only")
 
@@ -131,7 +131,7 @@ def test_cpu(n): pass
 
 @pytest.mark.parametrize("gate", GATES)
 def test_a_gate_without_lookups_shows_no_tick(suite: Suite, section, gate: str) -> None:
-    suite.write().serial.dump()
+    suite.write().serial.prepare_dump()
     (suite.folder / "test_cpu.py").write_text(NO_KERNEL)
     reports = [f"--autotune-report=r.{kind}" for kind in ("json", "html", "md")]
     github = {"GITHUB_ACTIONS": "true", "GITHUB_STEP_SUMMARY": str(suite.folder / "step.md")}
@@ -185,7 +185,7 @@ def test_gpu(n): pytest.skip("no GPU")
 @pytest.mark.parametrize("gate", [*GATES, "--autotune-fail-on-unused"])
 def test_a_part_of_which_every_test_was_skipped_is_red(serial_suite: Suite, gate: str, args: list[str]) -> None:
     """A shard that lost its GPU skips all its tests."""
-    serial_suite.write().dump()
+    serial_suite.write().prepare_dump()
     (serial_suite.folder / "test_lib.py").unlink()
     (serial_suite.folder / "test_gpu.py").write_text(ALL_SKIPPED)
 
@@ -201,7 +201,7 @@ def test_a_part_of_which_every_test_was_skipped_is_red(serial_suite: Suite, gate
 
 @pytest.mark.parametrize("gate", GATES)
 def test_a_part_whose_tests_all_xfail_without_running_is_red(serial_suite: Suite, gate: str) -> None:
-    serial_suite.write().dump()
+    serial_suite.write().prepare_dump()
     xfail = 'pytestmark = pytest.mark.xfail(run=False, reason="no GPU")'
     (serial_suite.folder / "test_gpu.py").write_text(f"import pytest\n{xfail}\ndef test_gpu(): pass\n")
 
@@ -213,7 +213,7 @@ def test_a_part_whose_tests_all_xfail_without_running_is_red(serial_suite: Suite
 
 
 def test_a_part_of_which_some_tests_passed_is_not_judged(suite: Suite) -> None:
-    suite.write().serial.dump()
+    suite.write().serial.prepare_dump()
     (suite.folder / "test_cpu.py").write_text(NO_KERNEL)
 
     result = suite.load("--autotune-max-misses=0", "test_cpu.py")
@@ -227,7 +227,7 @@ def test_a_part_of_which_some_tests_passed_is_not_judged(suite: Suite) -> None:
 @pytest.mark.parametrize("spelt", ["--autotune-tuners=xla", "autotune_tuners (ini)"])
 def test_a_gate_names_the_option_that_leaves_out_a_tuner(serial_suite: Suite, spelt: str) -> None:
     """Entries of the tuner are loaded, and the command line or the ini file leaves the tuner out."""
-    serial_suite.write().dump()
+    serial_suite.write().prepare_dump()
     serial_suite.pytester.makeini(f"[pytest]\nautotune_tuners = {'xla' if 'ini' in spelt else 'toy'}\n")
 
     result = serial_suite.load("--autotune-max-misses=0", *([spelt] if "=" in spelt else []))
@@ -240,7 +240,7 @@ def test_a_gate_names_the_option_that_leaves_out_a_tuner(serial_suite: Suite, sp
 @pytest.mark.parametrize("gate", [*GATES, "--autotune-fail-on-unused"])
 def test_a_gate_fails_if_loaded_entries_have_no_adapter(serial_suite: Suite, gate: str) -> None:
     """The gate also fails if --autotune-tuners leaves the tuner out. With autotune_ignore the gate passes."""
-    serial_suite.write().dump()
+    serial_suite.write().prepare_dump()
     for tuner in ("gone", "xla"):
         text = serial_suite.cache.read_text().replace('tuner: "toy"', f'tuner: "{tuner}"')
         (serial_suite.folder / f"{tuner}.textproto").write_text(text)
@@ -259,7 +259,7 @@ def test_a_gate_fails_if_loaded_entries_have_no_adapter(serial_suite: Suite, gat
 
 
 def test_a_gate_counts_the_loaded_entries_that_are_ignored(serial_suite: Suite) -> None:
-    serial_suite.write().dump()
+    serial_suite.write().prepare_dump()
     serial_suite.pytester.makeini("[pytest]\nautotune_ignore = toy:lib.m*\n")
     (serial_suite.folder / "test_lib.py").write_text("def test_matmul(tune): tune('lib.matmul', M=16, N=8)\n")
 
@@ -270,7 +270,7 @@ def test_a_gate_counts_the_loaded_entries_that_are_ignored(serial_suite: Suite) 
 
 
 def test_a_gate_reports_a_marker_that_excludes_all_tests(serial_suite: Suite) -> None:
-    serial_suite.write().dump()
+    serial_suite.write().prepare_dump()
     mark = "import pytest\npytestmark = pytest.mark.autotune_cache(enabled=False)\n"
     test = f"{mark}def test_matmul(tune): tune('lib.matmul', M=16, N=8)\n"
     (serial_suite.folder / "test_lib.py").write_text(test)
@@ -282,7 +282,7 @@ def test_a_gate_reports_a_marker_that_excludes_all_tests(serial_suite: Suite) ->
 
 
 def test_a_gate_fails_if_only_the_cache_of_a_test_was_used(serial_suite: Suite, section) -> None:
-    serial_suite.write().dump()
+    serial_suite.write().prepare_dump()
     skip_all(serial_suite)
     of_test = "format_version: 1\n"
     (serial_suite.folder / "own.textproto").write_text(of_test)
@@ -315,7 +315,7 @@ def test_a_share_of_misses_is_one_of_what_was_judged(serial_suite: Suite) -> Non
 
 
 def test_an_empty_option_undoes_what_was_typed_before_it(serial_suite: Suite) -> None:
-    serial_suite.write().dump()
+    serial_suite.write().prepare_dump()
     serial_suite.pytester.makeini("[pytest]\naddopts = --autotune-load=cache.textproto\n")
 
     result = serial_suite.run("--autotune-load=", "-oautotune_max_misses=0")

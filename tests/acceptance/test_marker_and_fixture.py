@@ -12,7 +12,9 @@ from tests.conftest import Suite
 
 def caches(suite: Suite, *names: str) -> Suite:
     """Make a cache for each name, in which ``lib.op`` has chosen just that, though "a" is measured as fastest."""
-    suite.write(test_op="def test_op(tune): tune('lib.op', M=1, times={'a': 1.0, 'b': 2.0, 'c': 3.0})").serial.dump()
+    suite.write(
+        test_op="def test_op(tune): tune('lib.op', M=1, times={'a': 1.0, 'b': 2.0, 'c': 3.0})"
+    ).serial.prepare_dump()
     text = suite.cache.read_text()
     suite.cache.unlink()
     for name in names:
@@ -58,7 +60,7 @@ def test_after(tune): assert op(tune) == "a"
 def test_a_bypassing_test_keeps_its_entries_from_being_unused(serial_suite: Suite, section) -> None:
     """The test asks for no entry, so nobody knows which entries it needs without the marker."""
     test = "def test_a(tune): op(tune, 1)\n{mark}\ndef test_b(tune): op(tune, 2)\n"
-    write(serial_suite, test.format(mark="")).dump()
+    write(serial_suite, test.format(mark="")).prepare_dump()
     before = serial_suite.cache.read_bytes()
     write(serial_suite, test.format(mark="@off"))
 
@@ -120,7 +122,7 @@ def test_an_update_writes_caches_without_entries(suite: Suite, section) -> None:
 
 def test_an_update_writes_problems_into_their_tests_caches(suite: Suite, section) -> None:
     """The cache of the run stays as it is."""
-    write(suite, OWN_AND_OTHERS).dump()
+    write(suite, OWN_AND_OTHERS).prepare_dump()
     before = suite.cache.read_bytes()
     write(suite, OWN_AND_OTHERS.replace("one", "two"))
     stale = section(suite.load())

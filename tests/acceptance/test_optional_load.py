@@ -54,7 +54,7 @@ def test_the_ini_file_and_addopts_may_load_an_optional_cache(
 
 @pytest.mark.parametrize("gate", GATES)
 def test_a_machine_without_a_gpu_takes_no_part(without_gpu: None, serial_suite: Suite, section, gate: str) -> None:
-    serial_suite.write().dump()
+    serial_suite.write().prepare_dump()
     (serial_suite.folder / "test_lib.py").write_text(SKIPPED)
 
     result = serial_suite.run(OPTIONAL, gate)
@@ -67,7 +67,7 @@ def test_a_machine_without_a_gpu_takes_no_part(without_gpu: None, serial_suite: 
 def test_a_gpu_that_no_test_asks_on_fails_the_gate(serial_suite: Suite, monkeypatch: pytest.MonkeyPatch) -> None:
     """Only what is absent is an excuse."""
     monkeypatch.setattr(devices, "has_visible_gpu", lambda: True)
-    serial_suite.write().dump()
+    serial_suite.write().prepare_dump()
     (serial_suite.folder / "test_lib.py").write_text(SKIPPED)
 
     assert serial_suite.run(OPTIONAL, "--autotune-max-misses=0").ret == pytest.ExitCode.TESTS_FAILED
@@ -75,7 +75,7 @@ def test_a_gpu_that_no_test_asks_on_fails_the_gate(serial_suite: Suite, monkeypa
 
 @pytest.mark.parametrize("gate", GATES)
 def test_a_tuner_that_is_too_old_takes_no_part(suite: Suite, section, gate: str) -> None:
-    suite.write().serial.dump()
+    suite.write().serial.prepare_dump()
 
     result = suite.run(OPTIONAL, gate, TOY_UNKNOWN="1")
 
@@ -85,7 +85,7 @@ def test_a_tuner_that_is_too_old_takes_no_part(suite: Suite, section, gate: str)
 
 
 def test_a_tuner_that_is_not_installed_takes_no_part(serial_suite: Suite, section) -> None:
-    serial_suite.write().dump()
+    serial_suite.write().prepare_dump()
     text = serial_suite.cache.read_text().replace('tuner: "toy"', 'tuner: "gone"')
     serial_suite.cache.write_text(text)
 
@@ -99,14 +99,14 @@ def test_a_tuner_that_is_not_installed_takes_no_part(serial_suite: Suite, sectio
 
 
 def test_misses_of_an_optional_cache_that_is_there_count(suite: Suite) -> None:
-    suite.write().serial.dump()
+    suite.write().serial.prepare_dump()
     suite.write(test_lib="def test_new(tune): tune('lib.new')\n")
 
     assert suite.run(OPTIONAL, "--autotune-max-misses=0").ret == pytest.ExitCode.TESTS_FAILED
 
 
 def test_of_two_caches_the_one_that_is_there_is_judged(serial_suite: Suite, section) -> None:
-    serial_suite.write().dump()
+    serial_suite.write().prepare_dump()
 
     result = serial_suite.load("--autotune-load=other.textproto?optional", "--autotune-max-misses=0")
 
@@ -135,7 +135,7 @@ def test_the_joint_gate_counts_processes_that_took_no_part(
     without_gpu: None, serial_suite: Suite, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("AUTOTUNE_RUN_ID", raising=False)
-    serial_suite.write().dump()
+    serial_suite.write().prepare_dump()
     (serial_suite.folder / "test_gpu.py").write_text(SKIPPED)
     serial_suite.run(OPTIONAL, "--autotune-report=reports/", "test_gpu.py")
     gate = ["gate", "cache.textproto", "--reports=reports/"]

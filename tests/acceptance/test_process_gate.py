@@ -76,7 +76,7 @@ def gate(serial_suite: Suite, capsys: pytest.CaptureFixture[str], monkeypatch: p
     for name in ("AUTOTUNE_RUN_ID", "GITHUB_RUN_ID", "GITHUB_RUN_ATTEMPT", "CI_PIPELINE_ID", "CI_JOB_ID"):
         monkeypatch.delenv(name, raising=False)
     files = {f"test_{name}": OPS.format(name=name, count=2) for name in "abc"}
-    serial_suite.write(**files).dump()
+    serial_suite.write(**files).prepare_dump()
     return Gate(serial_suite, capsys)
 
 
@@ -127,7 +127,7 @@ def test_a_process_inside_a_test_writes_no_report(gate: Gate) -> None:
 
 
 def test_workers_of_one_process_write_one_report(suite: Suite) -> None:
-    suite.write().serial.dump()
+    suite.write().serial.prepare_dump()
 
     suite.load(REPORTS)
 

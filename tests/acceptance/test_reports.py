@@ -65,7 +65,7 @@ def check(value: Any, expected: Any, where: str = "report") -> None:
 def changed(suite: Suite) -> Suite:
     """A suite with a hit, a miss, a stale problem, a mismatch and an unused entry."""
     test = "import pytest\n@pytest.mark.parametrize('m', [1, 2])\ndef test_op(tune, m): tune('lib.op', M=m, label=None)"
-    suite.write(test_op=test, test_far="def test_far(tune): tune('lib.far')").serial.dump(
+    suite.write(test_op=test, test_far="def test_far(tune): tune('lib.far')").serial.prepare_dump(
         "test_far.py", TOY_DEVICE="Far GPU"
     )
     suite.serial.dump("test_op.py")
@@ -159,7 +159,7 @@ def in_the_way():
 @pytest.mark.parametrize("args", [[], ["-q"], ["-qq"]])
 def test_an_unwritable_report_fails_the_run(serial_suite: Suite, args: list[str], gate: list[str]) -> None:
     """The summary has a single line about the report. A failed gate stands beside it."""
-    serial_suite.write(test_op="def test_op(tune): tune('lib.op')").dump()
+    serial_suite.write(test_op="def test_op(tune): tune('lib.op')").prepare_dump()
     serial_suite.write(test_op="def test_op(tune): tune('lib.op', M=1)")
     conftest = serial_suite.folder / "conftest.py"
     conftest.write_text(conftest.read_text() + UNWRITABLE)

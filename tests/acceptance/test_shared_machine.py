@@ -217,7 +217,7 @@ def test_lookups_of_a_forked_child_count(suite: Suite, section) -> None:
 
 
 def test_a_miss_in_a_forked_child_counts_against_the_limit(suite: Suite) -> None:
-    suite.write(test_forking="def test_it(tune): tune('lib.parent')").serial.dump()
+    suite.write(test_forking="def test_it(tune): tune('lib.parent')").serial.prepare_dump()
     suite.write(test_forking=FORKING)
 
     assert suite.load("--autotune-max-misses=0").ret == pytest.ExitCode.TESTS_FAILED

@@ -37,7 +37,7 @@ CHANGES = [
 def test_a_row_says_what_has_changed(
     serial_suite: Suite, section, before: str, now: str, outcome: str, changed: list[str], reason: str
 ) -> None:
-    serial_suite.write(test_op=ask(before)).dump()
+    serial_suite.write(test_op=ask(before)).prepare_dump()
     serial_suite.write(test_op=ask(now))
 
     result = serial_suite.load("--autotune-report=report.json")
@@ -52,7 +52,7 @@ def test_a_row_says_what_has_changed(
 
 
 def test_a_mismatch_names_both_devices(suite: Suite) -> None:
-    suite.write(test_op=ask("M=1")).serial.dump(TOY_DEVICE="Old GPU")
+    suite.write(test_op=ask("M=1")).serial.prepare_dump(TOY_DEVICE="Old GPU")
 
     result = suite.load(TOY_DEVICE="New GPU")
 
@@ -63,7 +63,7 @@ def test_a_mismatch_names_both_devices(suite: Suite) -> None:
 
 
 def test_a_device_without_entries_is_one_line_unless_verbose(suite: Suite, section) -> None:
-    suite.write().serial.dump(TOY_DEVICE="Old GPU")
+    suite.write().serial.prepare_dump(TOY_DEVICE="Old GPU")
     suite.pytester.makepyfile(test_more="def test_more(tune): tune('lib.more')")
 
     told = rows(section(suite.load(TOY_DEVICE="New GPU")))
@@ -75,21 +75,21 @@ def test_a_device_without_entries_is_one_line_unless_verbose(suite: Suite, secti
 
 
 def test_a_cache_without_entries_of_a_tuner_says_so_once(serial_suite: Suite, section) -> None:
-    serial_suite.write(test_op=ask("tuner='other'")).dump()
+    serial_suite.write(test_op=ask("tuner='other'")).prepare_dump()
     serial_suite.write()
 
     assert rows(section(serial_suite.load()))[0].startswith("MISS 4 problems of toy: no entries for Toy GPU (toy, 4")
 
 
 def test_a_device_with_one_hit_has_a_row_for_each_other_problem(serial_suite: Suite, section) -> None:
-    serial_suite.write().dump(TOY_DEVICE="Old GPU")
+    serial_suite.write().prepare_dump(TOY_DEVICE="Old GPU")
     serial_suite.dump("-k", "softmax", TOY_DEVICE="New GPU")
 
     assert len(rows(section(serial_suite.load(TOY_DEVICE="New GPU")))) == 3
 
 
 def test_other_versions_are_a_hint_and_never_stale(suite: Suite, section) -> None:
-    suite.write().serial.dump(TOY_ENVIRONMENT="toy 0.9.3, cuda 11")
+    suite.write().serial.prepare_dump(TOY_ENVIRONMENT="toy 0.9.3, cuda 11")
 
     result = suite.load("--autotune-max-misses=0")
 
@@ -100,7 +100,7 @@ def test_other_versions_are_a_hint_and_never_stale(suite: Suite, section) -> Non
 
 
 def test_a_patch_version_is_no_hint(serial_suite: Suite, section) -> None:
-    serial_suite.write(test_op=ask("environment='toy 1.0.3, cuda 11'")).dump()
+    serial_suite.write(test_op=ask("environment='toy 1.0.3, cuda 11'")).prepare_dump()
     serial_suite.write(test_op=ask("environment='toy 1.0.4, cuda 12'"))
 
     assert section(serial_suite.load()) == ["1 hit"]
@@ -113,7 +113,7 @@ STALE = ask("M=1, times={'a': 5.0, 'b': 1.0}, source='two'").replace("in 'abc'",
 def test_on_stale_changes_the_choice_and_not_the_verdict(
     suite: Suite, section, on_stale: str | None, chosen: str
 ) -> None:
-    suite.write(test_op=ask("M=1")).serial.dump()
+    suite.write(test_op=ask("M=1")).serial.prepare_dump()
     suite.write(test_op=STALE.replace("CHOSEN", chosen))
 
     result = suite.load("--autotune-max-misses=0", *([f"--autotune-on-stale={on_stale}"] if on_stale else []))
@@ -125,7 +125,7 @@ def test_on_stale_changes_the_choice_and_not_the_verdict(
 
 
 def test_on_stale_use_tunes_a_choice_that_is_not_on_offer(serial_suite: Suite) -> None:
-    serial_suite.write(test_op=ask("M=1")).dump()
+    serial_suite.write(test_op=ask("M=1")).prepare_dump()
     serial_suite.write(test_op=ask("M=1, times={'c': 1.0}"))
 
     assert serial_suite.load("--autotune-on-stale=use").ret == 0
@@ -133,7 +133,7 @@ def test_on_stale_use_tunes_a_choice_that_is_not_on_offer(serial_suite: Suite) -
 
 
 def test_on_stale_error_fails_stale_lookups_and_tunes_misses(suite: Suite) -> None:
-    suite.write(test_op=ask("M=1")).serial.dump()
+    suite.write(test_op=ask("M=1")).serial.prepare_dump()
     suite.write(test_op=STALE, test_new="def test_new(tune): tune('lib.new')")
 
     result = suite.load("--autotune-on-stale=error")
@@ -190,7 +190,7 @@ KINDS = {
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_on_miss_error_fails_a_test_that_swallows_the_error(serial_suite: Suite, kind: str) -> None:
-    serial_suite.write(test_op=ask("M=1")).dump()
+    serial_suite.write(test_op=ask("M=1")).prepare_dump()
     text = SWALLOW.replace("KIND", KINDS[kind])
     # A failure that a test expects is one of its own making, not a cache's.
     serial_suite.write(test_op="import pytest\npytestmark = pytest.mark.xfail\n" + text if kind == "xfail" else text)
@@ -234,7 +234,7 @@ AS_SHOWN = "New GPU (toy, 4 multiprocessors) = Old GPU (toy, 4 multiprocessors)"
 
 @pytest.mark.parametrize("alias", ["New GPU = Old GPU", AS_SHOWN])
 def test_a_device_alias_uses_and_reports_the_others_entries(suite: Suite, section, alias: str) -> None:
-    suite.write().serial.dump(TOY_DEVICE="Old GPU")
+    suite.write().serial.prepare_dump(TOY_DEVICE="Old GPU")
     suite.pytester.makeini(f"[pytest]\nautotune_device_alias =\n    {alias}\n")
 
     result = suite.load("--autotune-max-misses=0", TOY_DEVICE="New GPU")
@@ -246,7 +246,7 @@ def test_a_device_alias_uses_and_reports_the_others_entries(suite: Suite, sectio
 
 
 def test_another_device_of_one_name_is_an_alias_too(suite: Suite, section) -> None:
-    suite.write().serial.dump()
+    suite.write().serial.prepare_dump()
     suite.pytester.makeini("[pytest]\nautotune_device_alias = Toy GPU = Toy GPU\n")
 
     served = "Toy GPU (toy, 7 multiprocessors) used entries of Toy GPU (toy, 4 multiprocessors) (autotune_device_alias)"
@@ -256,14 +256,14 @@ def test_another_device_of_one_name_is_an_alias_too(suite: Suite, section) -> No
 def test_ignored_kernels_are_bypassed(suite: Suite, section) -> None:
     suite.pytester.makeini("[pytest]\nautotune_ignore =\n    toy:lib.soft*\n    other:*\n")
 
-    suite.write().dump()
+    suite.write().prepare_dump()
     assert sorted(set(suite.tunings)) == [f"lib.matmul [('M', {m}), ('N', 8)]" for m in (16, 32, 64)]
 
     assert section(suite.load("--autotune-max-misses=0")) == ["3 hits"]
 
 
 def test_a_problem_counts_once_with_its_worst_outcome(suite: Suite) -> None:
-    suite.write(test_op=ask("M=1")).serial.dump()
+    suite.write(test_op=ask("M=1")).serial.prepare_dump()
     asking = "".join(
         f"\ndef test_{number}(tune): tune('lib.op', M=1, source='{source}')"
         for number, source in enumerate(["one", "two", "one", "two", "two", "one"])

@@ -18,7 +18,7 @@ UPDATE = "Re-run with --autotune-load=cache.textproto --autotune-update"
 @pytest.fixture
 def outdated(serial_suite: Suite) -> Suite:
     """A suite with one hit, 12 misses and 12 stale problems, the kernels of which are named by their outcome."""
-    serial_suite.write(test_stale=MANY.replace("lib.op", "lib.stale").format(more=""), test_hit=hit()).dump()
+    serial_suite.write(test_stale=MANY.replace("lib.op", "lib.stale").format(more=""), test_hit=hit()).prepare_dump()
     return serial_suite.write(
         test_stale=MANY.replace("lib.op", "lib.stale").format(more=", source='two'"),
         test_miss=MANY.replace("lib.op", "lib.miss").format(more=""),
@@ -34,14 +34,14 @@ def without_seconds(lines: list[str]) -> list[str]:
 
 
 def test_all_hits_is_one_line(suite: Suite, section) -> None:
-    suite.write().serial.dump()
+    suite.write().serial.prepare_dump()
 
     assert section(suite.load()) == ["4 hits"]
 
 
 @pytest.mark.parametrize("flag", ["-q", "-qq"])
 def test_all_hits_is_no_line_where_little_is_to_be_shown(suite: Suite, section, flag: str) -> None:
-    suite.write().serial.dump()
+    suite.write().serial.prepare_dump()
 
     assert section(suite.load(flag)) == []
 
@@ -86,7 +86,7 @@ def test_qq_shows_nothing(outdated: Suite, section) -> None:
 )  # fmt: skip
 def test_a_run_without_tests_has_no_summary(serial_suite: Suite, section, args: list[str]) -> None:
     """Options such as --collect-only run no test. Such a run writes no file and has no gate."""
-    serial_suite.write().dump()
+    serial_suite.write().prepare_dump()
     before = serial_suite.cache.read_bytes()
     asked = ["--autotune-dump=other.textproto", "--autotune-max-misses=0", "--autotune-report=report.json"]
 
@@ -99,7 +99,7 @@ def test_a_run_without_tests_has_no_summary(serial_suite: Suite, section, args: 
 
 
 def test_the_same_section_however_tests_are_distributed(suite: Suite, section) -> None:
-    suite.write(test_op=MANY.format(more="")).serial.dump()
+    suite.write(test_op=MANY.format(more="")).serial.prepare_dump()
     suite.write(test_op=MANY.format(more=", source='two'"))
 
     lines = without_seconds(section(suite.load()))
@@ -114,7 +114,7 @@ def test_the_same_section_however_tests_are_distributed(suite: Suite, section) -
 
 
 def test_many_misses_of_one_kernel_are_one_row_and_v_shows_each(serial_suite: Suite, section) -> None:
-    serial_suite.write(test_op=SIZES.format(ms="100", more="")).dump()
+    serial_suite.write(test_op=SIZES.format(ms="100", more="")).prepare_dump()
     serial_suite.write(test_op=SIZES.format(ms="*range(100, 115)", more=""))
 
     lines = without_seconds(section(serial_suite.load()))

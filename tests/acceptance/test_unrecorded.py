@@ -92,7 +92,7 @@ LEFT = "; that call was left to toy, and not recorded"
 @pytest.mark.parametrize("ends", ["raise RuntimeError('no')", "pytest.skip('no')", "pytest.xfail('no')", "exit(2)"])
 def test_a_search_that_ends_with_an_error_is_no_miss(serial_suite: Suite, section, ends: str) -> None:
     """The summary has an UNRECORDED row and a hint. A gate on misses passes."""
-    serial_suite.write(test_lib="def test_op(tune): tune('lib.op', M=1)").dump()
+    serial_suite.write(test_lib="def test_op(tune): tune('lib.op', M=1)").prepare_dump()
     raises = RAISES.format(m=1).replace('raise RuntimeError("the device is gone\\nand more")', ends)
     serial_suite.write(test_lib=raises.replace("RuntimeError)", "SystemExit)") if "exit" in ends else raises)
 
@@ -118,7 +118,7 @@ def test_it_is_reported_beside_an_entry_of_the_same_problem(serial_suite: Suite,
 
 
 def test_an_update_is_named_for_the_other_misses(serial_suite: Suite, section) -> None:
-    serial_suite.write(test_lib="def test_op(tune): tune('lib.op', M=1)").dump()
+    serial_suite.write(test_lib="def test_op(tune): tune('lib.op', M=1)").prepare_dump()
     serial_suite.write(test_lib=RAISES.format(m=2))
 
     hints = section(serial_suite.load("-k", "op or bad"))[-2:]
@@ -136,7 +136,7 @@ def test_what_is_tuned_at_the_second_try_is_tuned(serial_suite: Suite) -> None:
 
 
 def test_an_update_and_q_say_so_too(serial_suite: Suite, section) -> None:
-    serial_suite.write(test_lib="def test_op(tune): tune('lib.op', M=1)").dump()
+    serial_suite.write(test_lib="def test_op(tune): tune('lib.op', M=1)").prepare_dump()
     serial_suite.write(test_lib=RAISES.format(m=1))
 
     updated, short = serial_suite.load("--autotune-update"), serial_suite.run("--autotune-dump=new.textproto", "-q")
@@ -194,7 +194,7 @@ def test_an_answer_that_a_candidate_cannot_be_used_is_a_tuning(serial_suite: Sui
 
 def test_no_entry_is_unused_if_a_call_failed_in_the_adapter(serial_suite: Suite) -> None:
     """The failed call may have used any of the tuner's entries."""
-    serial_suite.write(test_lib="def test(tune): tune('lib.op', M=1); tune('lib.op', M=2)").dump()
+    serial_suite.write(test_lib="def test(tune): tune('lib.op', M=1); tune('lib.op', M=2)").prepare_dump()
     serial_suite.write(test_lib="def test(tune): tune('lib.op', M=1); tune('lib.op', M=object())")
 
     assert serial_suite.report("--autotune-load=cache.textproto")["unused"] == []
@@ -229,7 +229,7 @@ def test_a_failed_search_keeps_the_old_entry(serial_suite: Suite, lacks: str) ->
 
 
 def test_a_choice_that_was_tried_and_rejected_is_replaced(serial_suite: Suite) -> None:
-    serial_suite.write(test_lib=REJECTED.replace("{rejects}", "False")).dump()
+    serial_suite.write(test_lib=REJECTED.replace("{rejects}", "False")).prepare_dump()
     serial_suite.write(test_lib=REJECTED.replace("{rejects}", "True")).load("--autotune-update")
 
     report = serial_suite.report("--autotune-load=cache.textproto")
@@ -239,7 +239,7 @@ def test_a_choice_that_was_tried_and_rejected_is_replaced(serial_suite: Suite) -
 
 
 def test_candidates_come_into_a_file_that_has_the_choice(serial_suite: Suite) -> None:
-    serial_suite.write().dump()
+    serial_suite.write().prepare_dump()
     before = serial_suite.cache.read_text()
 
     serial_suite.dump("-oautotune_keep_candidates=true")

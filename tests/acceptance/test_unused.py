@@ -16,7 +16,7 @@ OTHER = "def test_other(tune): tune('lib.other')"
 
 
 def shrunk(suite: Suite) -> Suite:
-    suite.write(test_op=OPS.format(ms="1, 2"), test_other=OTHER).serial.dump()
+    suite.write(test_op=OPS.format(ms="1, 2"), test_other=OTHER).serial.prepare_dump()
     return suite.write(test_op=OPS.format(ms="1"))
 
 
@@ -73,7 +73,7 @@ def test_an_entry_that_this_run_could_not_use_is_not_unused(serial_suite: Suite,
             tune(os.environ.get("TOY_KERNEL", "lib.op"), tuner=os.environ.get("TOY_TUNER", "toy"),
                  environment=os.environ.get("TOY_VERSION", "toy 1.0"), M=int(os.environ.get("M", "2")))
     """
-    serial_suite.write(test_op=test).dump(**KEPT[why])
+    serial_suite.write(test_op=test).prepare_dump(**KEPT[why])
     serial_suite.dump(M="1")
 
     assert unused(section(serial_suite.load(M="1"))) == []
@@ -86,7 +86,7 @@ def test_an_uncalled_kernel_of_an_imported_module_is_unused(suite: Suite, sectio
     suite.write(
         test_op="import library\ndef test_op(tune): tune('library.gone')",
         test_other="def test_other(tune): tune('library.Class.method')",
-    ).serial.dump()
+    ).serial.prepare_dump()
     suite.write(test_op="import library\ndef test_op(tune): pass")
 
     lines = section(suite.load())
@@ -97,14 +97,14 @@ def test_an_uncalled_kernel_of_an_imported_module_is_unused(suite: Suite, sectio
 def test_an_entry_of_a_kernel_that_is_ignored_is_not_unused(serial_suite: Suite, section) -> None:
     (serial_suite.folder / "library.py").write_text("")
     tests = "import library\ndef test_op(tune):\n    tune('lib.op')\n    tune('library.op')"
-    serial_suite.write(test_op=tests).dump()
+    serial_suite.write(test_op=tests).prepare_dump()
     serial_suite.write(test_op=tests.replace("tune('library.op')", "pass"))
 
     assert unused(section(serial_suite.load("-o", "autotune_ignore=toy:library.*"))) == []
 
 
 def test_a_stale_entry_is_stale_and_not_unused(serial_suite: Suite, section) -> None:
-    serial_suite.write(test_op=OPS.format(ms="1")).serial.dump()
+    serial_suite.write(test_op=OPS.format(ms="1")).serial.prepare_dump()
     serial_suite.write(test_op=OPS.format(ms="1").replace("M=m", "M=m, source='two'"))
 
     lines = section(serial_suite.load())
@@ -366,7 +366,7 @@ def test_inner(tune):
 
 def test_an_entry_of_a_nested_tuning_is_used_by_an_outer_hit(serial_suite: Suite, section) -> None:
     """Only the outer tuning requests the inner problem. A hit of the outer problem does not run it."""
-    serial_suite.write(test_lib=NESTED.format(source="one")).dump()
+    serial_suite.write(test_lib=NESTED.format(source="one")).prepare_dump()
 
     result = serial_suite.load("--autotune-fail-on-unused")
 
@@ -379,7 +379,7 @@ def test_an_entry_of_a_nested_tuning_is_used_by_an_outer_hit(serial_suite: Suite
 
 def test_an_update_renames_the_outer_tuning_of_an_entry(serial_suite: Suite) -> None:
     """The entry's field asked_by gets the new name of the outer tuning."""
-    serial_suite.write(test_lib=NESTED.format(source="one")).dump()
+    serial_suite.write(test_lib=NESTED.format(source="one")).prepare_dump()
     serial_suite.write(test_lib=NESTED.format(source="one").replace("lib.outer", "lib.renamed"))
 
     serial_suite.load("--autotune-update=prune")
@@ -389,7 +389,7 @@ def test_an_update_renames_the_outer_tuning_of_an_entry(serial_suite: Suite) -> 
 
 
 def test_it_is_unused_where_nobody_asks_for_that_tuning(serial_suite: Suite) -> None:
-    serial_suite.write(test_lib=NESTED.format(source="one")).dump()
+    serial_suite.write(test_lib=NESTED.format(source="one")).prepare_dump()
     serial_suite.write(test_lib="def test_inner(tune): tune('lib.inner', M=1)")
 
     report = serial_suite.report("--autotune-load=cache.textproto")

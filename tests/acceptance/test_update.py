@@ -16,7 +16,7 @@ STALE = "def test_stale(tune): tune('lib.stale', source='{source}')"
 @pytest.fixture
 def outdated(serial_suite: Suite) -> Suite:
     """A suite with one hit, one stale problem and one miss, and its cache."""
-    serial_suite.write(test_op=OPS.format(ms="1", more=""), test_stale=STALE.format(source="one")).dump()
+    serial_suite.write(test_op=OPS.format(ms="1", more=""), test_stale=STALE.format(source="one")).prepare_dump()
     return serial_suite.write(test_op=OPS.format(ms="1, 2", more=""), test_stale=STALE.format(source="two"))
 
 
@@ -117,7 +117,7 @@ def test_update_new_writes_nothing_without_missing_entries(outdated: Suite) -> N
 @pytest.fixture
 def shrunk(serial_suite: Suite) -> Suite:
     """A suite that leaves one of its two entries unused."""
-    serial_suite.write(test_op=OPS.format(ms="1, 2", more="")).dump()
+    serial_suite.write(test_op=OPS.format(ms="1, 2", more="")).prepare_dump()
     return serial_suite.write(test_op=OPS.format(ms="1", more=""))
 
 
@@ -181,7 +181,7 @@ def test_marked(tune): assert tune('lib.op', M=1) == "b"
 
 def test_an_update_copies_no_choices_of_a_markers_cache(serial_suite: Suite) -> None:
     """The choice of a marker's cache does not replace the entry in the cache of the run."""
-    serial_suite.write(test_op=OPS.format(ms="1", more="")).dump()
+    serial_suite.write(test_op=OPS.format(ms="1", more="")).prepare_dump()
     before = serial_suite.cache.read_text()
     (serial_suite.folder / "own.textproto").write_text(before.replace('text: "a"', 'text: "b"'))
     serial_suite.write(test_op=OPS.format(ms="1", more="") + MARKED)
@@ -210,7 +210,7 @@ def test_a_dump_with_fallbacks_is_not_called_up_to_date(
     serial_suite: Suite, section, args: list[str], counts: str
 ) -> None:
     """A miss or a stale entry got a fallback or an error. The hint names the command to update the cache."""
-    serial_suite.write(test_lib="def test_op(tune): tune('lib.op')").dump()
+    serial_suite.write(test_lib="def test_op(tune): tune('lib.op')").prepare_dump()
     serial_suite.write(test_lib=BEHIND)
 
     lines = section(serial_suite.load("--autotune-dump=cache.textproto", *args))
@@ -227,7 +227,7 @@ def test_a_stale_entry_in_use_is_not_reported_without_test(serial_suite: Suite, 
 
     The summary does not say that no test requested it.
     """
-    serial_suite.write(test_lib="def test_op(tune): tune('lib.op')").dump()
+    serial_suite.write(test_lib="def test_op(tune): tune('lib.op')").prepare_dump()
     serial_suite.write(test_lib=BEHIND)
 
     lines = section(serial_suite.load("--autotune-dump=new.textproto", "--autotune-on-stale=use"))
@@ -275,7 +275,7 @@ LOST = "\ndef test_loses(tune):\n    tune('lib.other')\n    {loses}\n"
 def test_an_update_keeps_entries_that_a_test_removes(
     serial_suite: Suite, section, flags: list[str], loses: str
 ) -> None:
-    serial_suite.write(test_op=OPS.format(ms="1, 2, 3", more="")).dump()
+    serial_suite.write(test_op=OPS.format(ms="1, 2, 3", more="")).prepare_dump()
     # The tests ask for one of the three entries.
     serial_suite.write(test_op=OPS.format(ms="3", more="") + LOST.format(loses=loses))
 
@@ -293,7 +293,7 @@ def test_an_update_keeps_entries_that_a_test_removes(
 def test_an_update_keeps_what_another_process_changes(serial_suite: Suite, section) -> None:
     """The other process replaces a stale entry, renames a kernel and adds an entry."""
     first = "def test_first(tune): tune('lib.{name}', source='one'), tune('lib.stale', source='{source}')\n"
-    serial_suite.write(test_op=first.format(name="old", source="one")).dump()
+    serial_suite.write(test_op=first.format(name="old", source="one")).prepare_dump()
     changed = serial_suite.folder / "changed.textproto"
     serial_suite.write(test_op=first.format(name="new", source="two") + "def test_more(tune): tune('lib.more')")
     serial_suite.run("--autotune-dump=changed.textproto")
@@ -312,7 +312,7 @@ def test_an_update_keeps_what_another_process_changes(serial_suite: Suite, secti
 
 def test_a_dump_beside_its_path_fails_the_run(serial_suite: Suite, section) -> None:
     """The next run with this dump path writes the tunings where they belong."""
-    serial_suite.write(test_op=OPS.format(ms="1, 2", more="")).dump()
+    serial_suite.write(test_op=OPS.format(ms="1, 2", more="")).prepare_dump()
     good = serial_suite.cache.read_text()
     damages = "\ndef test_damages(tune): tune('lib.other'); open('cache.textproto', 'a').write('}')\n"
     serial_suite.write(test_op=OPS.format(ms="1", more="") + damages)

@@ -24,7 +24,7 @@ ROW = "SLOWER test_lib.py::test_matmul[{m}] - toy:lib.matmul (M={m}, N=8): the c
 
 
 def test_a_choice_that_is_slower_now_shows_both_times(serial_suite: Suite, section: Any) -> None:
-    serial_suite.write(test_lib=SUITE).dump()
+    serial_suite.write(test_lib=SUITE).prepare_dump()
 
     result = serial_suite.load("--autotune-verify", **NOW)
 
@@ -44,7 +44,7 @@ def test_a_choice_that_is_slower_now_shows_both_times(serial_suite: Suite, secti
 def test_each_choice_is_raced_once(suite: Suite) -> None:
     """The number of launches does not grow with the number of workers and tests."""
     asks = 'def test(tune):\n    tune("lib.k", N=1)\n    tune("lib.k", N=1)\n'
-    suite.write(**{f"test_{number}": asks for number in range(3)}).serial.dump()
+    suite.write(**{f"test_{number}": asks for number in range(3)}).serial.prepare_dump()
 
     suite.load("--autotune-verify", "--autotune-update", **NOW)
 
@@ -53,7 +53,7 @@ def test_each_choice_is_raced_once(suite: Suite) -> None:
 
 
 def test_a_report_has_the_rows_and_what_the_races_took(serial_suite: Suite) -> None:
-    serial_suite.write(test_lib=SUITE).dump()
+    serial_suite.write(test_lib=SUITE).prepare_dump()
 
     report = serial_suite.report("--autotune-load=cache.textproto", "--autotune-verify=all", **NOW)
 
@@ -70,7 +70,7 @@ def test_a_report_has_the_rows_and_what_the_races_took(serial_suite: Suite) -> N
 
 @pytest.mark.parametrize(("limit", "fails"), [("3", False), ("75%", False), ("2", True), ("74%", True), ("0", True)])
 def test_more_slower_choices_than_are_allowed_fail_the_run(serial_suite: Suite, limit: str, fails: bool) -> None:
-    serial_suite.write(test_lib=SUITE).dump()
+    serial_suite.write(test_lib=SUITE).prepare_dump()
 
     result = serial_suite.load("--autotune-verify", f"--autotune-max-drift={limit}", **NOW)
 
@@ -83,7 +83,7 @@ def test_more_slower_choices_than_are_allowed_fail_the_run(serial_suite: Suite, 
 @pytest.mark.parametrize("update", [["--autotune-dump=cache.textproto"], ["--autotune-update"]])
 def test_verify_with_a_dump_replaces_only_slower_choices(serial_suite: Suite, update: list[str]) -> None:
     """The next verification changes nothing."""
-    serial_suite.write(test_lib=SUITE).dump()
+    serial_suite.write(test_lib=SUITE).prepare_dump()
     before = serial_suite.cache.read_text()
     entries = before.split("entries {")
 
@@ -99,7 +99,7 @@ def test_verify_with_a_dump_replaces_only_slower_choices(serial_suite: Suite, up
 
 
 def test_three_parts_race_every_choice_once(serial_suite: Suite) -> None:
-    serial_suite.write(test_lib=SUITE).dump()
+    serial_suite.write(test_lib=SUITE).prepare_dump()
 
     raced = []
     for part in ("1/3", "2/3", "3/3"):
@@ -112,7 +112,7 @@ def test_three_parts_race_every_choice_once(serial_suite: Suite) -> None:
 
 def test_max_drift_fails_if_no_choice_was_raced(serial_suite: Suite, section: Any) -> None:
     """There was no time for a race. The summary counts the choices that were not raced and gives the reason."""
-    serial_suite.write(test_lib=SUITE).dump()
+    serial_suite.write(test_lib=SUITE).prepare_dump()
 
     result = serial_suite.load("--autotune-verify", "-oautotune_verify_seconds=0", "--autotune-max-drift=0")
 
@@ -126,7 +126,7 @@ def test_max_drift_fails_if_no_choice_was_raced(serial_suite: Suite, section: An
 
 
 def test_misses_and_stale_problems_are_tuned_and_not_raced(serial_suite: Suite) -> None:
-    serial_suite.write(test_lib='def test(tune, source="one"): tune("lib.k", source=source, N=1)\n').dump()
+    serial_suite.write(test_lib='def test(tune, source="one"): tune("lib.k", source=source, N=1)\n').prepare_dump()
     serial_suite.write(test_lib='def test(tune): tune("lib.k", source="two", N=1); tune("lib.k", N=2)\n')
 
     report = serial_suite.report("--autotune-load=cache.textproto", "--autotune-verify")
@@ -181,7 +181,7 @@ def test_verify_of_the_ini_file_allows_an_empty_load(serial_suite: Suite, sectio
 
 
 def test_choices_that_only_a_marker_loads_are_raced(serial_suite: Suite) -> None:
-    serial_suite.write(test_lib=SUITE).dump()
+    serial_suite.write(test_lib=SUITE).prepare_dump()
     marker = "pytestmark = pytest.mark.autotune_cache(load='cache.textproto')\n"
     (serial_suite.folder / "test_lib.py").write_text(SUITE + marker)
 
@@ -192,7 +192,7 @@ def test_choices_that_only_a_marker_loads_are_raced(serial_suite: Suite) -> None
 
 
 def test_max_drift_fails_if_no_test_requested_an_entry(serial_suite: Suite) -> None:
-    serial_suite.write().dump()
+    serial_suite.write().prepare_dump()
     (serial_suite.folder / "test_lib.py").write_text("def test_nothing(): pass")
 
     result = serial_suite.load("--autotune-verify=all", "--autotune-max-drift=0")
@@ -203,7 +203,7 @@ def test_max_drift_fails_if_no_test_requested_an_entry(serial_suite: Suite) -> N
 
 def test_max_drift_fails_if_all_tests_of_a_part_were_skipped(serial_suite: Suite) -> None:
     """A machine that has lost its GPU skips all tests of its shard."""
-    serial_suite.write().dump()
+    serial_suite.write().prepare_dump()
     skipping = "import pytest\n@pytest.mark.skip\ndef test_a(): pass\ndef test_b(): pass\n"
     (serial_suite.folder / "test_lib.py").write_text(skipping)
 
@@ -215,7 +215,7 @@ def test_max_drift_fails_if_all_tests_of_a_part_were_skipped(serial_suite: Suite
 
 def test_max_drift_fails_if_the_whole_suite_has_no_hit(serial_suite: Suite) -> None:
     """The loaded choices fit no problem of the suite. A part of the suite may lack hits, so its drift is not judged."""
-    serial_suite.write(test_lib='def test_a(tune): tune("lib.k", N=1)\n').dump()
+    serial_suite.write(test_lib='def test_a(tune): tune("lib.k", N=1)\n').prepare_dump()
     serial_suite.write(test_lib='def test_a(tune): tune("lib.k", N=2)\n')
     gate = ["--autotune-verify", "--autotune-max-drift=0", "--junitxml=junit.xml"]
 
@@ -231,7 +231,7 @@ def test_max_drift_fails_if_the_whole_suite_has_no_hit(serial_suite: Suite) -> N
 
 def test_max_drift_fails_if_a_tuner_with_entries_is_left_out(serial_suite: Suite) -> None:
     """The failure names the option, and names it once if a gate on misses is set, too."""
-    serial_suite.write().dump()
+    serial_suite.write().prepare_dump()
     asks = "autotune_cache.tune('a', key={'n': 1}, space=[1, 2], run=str)"
     (serial_suite.folder / "test_more.py").write_text(f"def test_a(autotune_cache): {asks}\n")
     serial_suite.load("--autotune-update")
@@ -257,7 +257,7 @@ def test_a_limit_on_drift_is_not_green_where_no_entry_is_loaded(serial_suite: Su
 def test_verify_of_a_markers_cache_keeps_the_cache_of_the_run(serial_suite: Suite) -> None:
     asks = 'def test(tune): assert tune("lib.op", M=1) == "a"\n'
     own = '@pytest.mark.autotune_cache(load="own.textproto")\ndef test_own(tune): assert tune("lib.op", M=1) == "b"\n'
-    serial_suite.write(test_op=asks).dump()
+    serial_suite.write(test_op=asks).prepare_dump()
     before = serial_suite.cache.read_text()
     (serial_suite.folder / "own.textproto").write_text(before.replace('text: "a"', 'text: "b"'))
     serial_suite.write(test_op=f"import pytest\n{asks}{own}")

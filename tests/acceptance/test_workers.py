@@ -104,7 +104,7 @@ def _overlaps(log: Path) -> int:
 
 
 def test_no_two_measurements_overlap_on_one_gpu(suite: Suite) -> None:
-    suite.write(test_overlap=OVERLAP).dump(TOY_GPU="GPU-one")
+    suite.write(test_overlap=OVERLAP).prepare_dump(TOY_GPU="GPU-one")
 
     assert len(suite.tunings) == 6
     assert _overlaps(suite.log) == 0
@@ -112,7 +112,7 @@ def test_no_two_measurements_overlap_on_one_gpu(suite: Suite) -> None:
 
 def test_measurements_on_several_gpus_do_not_wait_for_each_other(suite: Suite) -> None:
     own_gpu = "\nimport os\nos.environ['TOY_GPU'] = 'GPU-' + os.environ.get('PYTEST_XDIST_WORKER', '')\n"
-    suite.write(test_overlap=own_gpu + OVERLAP).dump()
+    suite.write(test_overlap=own_gpu + OVERLAP).prepare_dump()
 
     assert _overlaps(suite.log) > 0
 
@@ -210,7 +210,7 @@ def test_a_forked_child_does_not_keep_a_dead_workers_claim(suite: Suite) -> None
 
 def test_remote_workers_can_load_a_cache(suite: Suite) -> None:
     """The workers start in another folder and share none with the controller."""
-    suite.write().serial.dump()
+    suite.write().serial.prepare_dump()
     elsewhere = suite.folder / "elsewhere"
     elsewhere.mkdir()
     remote = f"popen//chdir={elsewhere}//python={sys.executable}"
@@ -224,7 +224,7 @@ def test_remote_workers_can_load_a_cache(suite: Suite) -> None:
 
 
 def test_workers_never_open_the_users_paths(suite: Suite) -> None:
-    suite.write().serial.dump()
+    suite.write().serial.prepare_dump()
     watch = """
 import sys
 from itertools import pairwise
