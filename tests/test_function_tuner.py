@@ -34,7 +34,7 @@ from pytest_autotune.tuners.function.plan import Optuna, Random, find_processor
 from pytest_autotune.tuners.function.space import InvalidConfiguration, TuningError, as_space, product
 from pytest_autotune.tuners.function.tuner import loss, tune, tuned
 from pytest_autotune.tuners.measuring.clocks import HostClock
-from pytest_autotune.tuners.measuring.options import Measuring
+from pytest_autotune.tuners.measuring.options import Measuring, make_clock
 from pytest_autotune.tuners.source.values import DtypeName
 from tests.sessions import TIMEOUT_S, a_session, verifying
 
@@ -334,6 +334,14 @@ def test_a_callers_benchmark_measures_each_candidate_once() -> None:
 def test_measuring_that_makes_no_sense_is_refused(wrong: Any) -> None:
     with pytest.raises(ValueError, match=r"expected|flush_l2"):
         Measuring(**wrong)
+
+
+@pytest.mark.parametrize("on_gpu", [False, True])
+@pytest.mark.parametrize("name", ["", "cuda"])
+def test_a_name_that_is_no_clock_is_refused(name: str, on_gpu: bool) -> None:
+    """The name may come from a variable that is not set."""
+    with pytest.raises(ValueError, match=f"clock='{name}': expected"):
+        make_clock(name, on_gpu, flush_l2=False)
 
 
 # Compiling

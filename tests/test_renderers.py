@@ -209,3 +209,7 @@ def test_time_is_reported_by_kernel_and_by_searching_test() -> None:
         Cost("t::one", 1, 1.0),
         Cost("outside of tests", 1, 0.5),
     ]
+    # Two tests may search for the choice of one problem, so the pages count searches.
+    text = markdown.to_markdown(summary)
+    assert text.count("|  | searches | time |") == 2
+    assert "| `t::two` | 2 | 6 s |" in text

@@ -411,12 +411,12 @@ def _describe_nearest(rows: Sequence[ProblemRow]) -> str:
 class Cost:
     """The searches of a kernel or of a test.
 
-    :param problems: the number of searches.
+    :param search_count: the number of searches. Several tests or processes may search for the choice of one problem.
     :param seconds: their total time.
     """
 
     name: str
-    problems: int
+    search_count: int
     seconds: float
 
 

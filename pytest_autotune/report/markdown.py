@@ -166,5 +166,5 @@ def _build_change_row(change: Change) -> _Row:
 def _build_cost_table(title: str, costs: Sequence[Cost]) -> _Table:
     rows = []
     for cost in costs:
-        rows.append(_Row([format_cell(cost.name), str(cost.problems), describe_seconds(cost.seconds)]))
-    return _Table(title, ["", "problems", "time"], rows)
+        rows.append(_Row([format_cell(cost.name), str(cost.search_count), describe_seconds(cost.seconds)]))
+    return _Table(title, ["", "searches", "time"], rows)

@@ -19,7 +19,7 @@ from typing import Any
 
 from pytest_autotune.cache.ties import kept_choice_tolerance
 from pytest_autotune.cache.wording import round_significant, to_one_line
-from pytest_autotune.report.findings import list_findings, list_kernel_costs, list_test_costs
+from pytest_autotune.report.findings import Cost, list_findings, list_kernel_costs, list_test_costs
 from pytest_autotune.report.hints import list_hints
 from pytest_autotune.report.json_report import to_mapping
 from pytest_autotune.report.naming import describe_key
@@ -94,12 +94,17 @@ def build_page_data(result: RunResult) -> dict[str, Any]:
     report["facts"] = [*result.run_facts, *list_facts(result)]
     report["hints"] = list_hints(result)
     report["findings"] = list(map(asdict, list_findings(result)))
-    report["by_kernel"] = list(map(asdict, list_kernel_costs(result)))
-    report["by_test"] = list(map(asdict, list_test_costs(result)))
+    report["by_kernel"] = list(map(_describe_cost, list_kernel_costs(result)))
+    report["by_test"] = list(map(_describe_cost, list_test_costs(result)))
     report["changed"] = f"{result.changes}, {result.changes.unchanged} unchanged"
     report["notes"] = [note.text for note in list_notes(result, verbosity=1)]
     page: dict[str, Any] = _to_page_value(report)
     return page
+
+
+def _describe_cost(cost: Cost) -> dict[str, Any]:
+    """Return the searches of a kernel or a test for the page. Its data has their number as ``problems``."""
+    return {"name": cost.name, "problems": cost.search_count, "seconds": cost.seconds}
 
 
 class _CandidateEncoder:

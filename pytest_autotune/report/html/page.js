@@ -371,7 +371,7 @@
     const entry = (cost) => el("li", {},
       cost.name === "outside of tests" ? cost.name : link(cost.name, () => find(cost.name), "link code"),
       el("span", { class: "number" }, `${seconds(cost.seconds)} `,
-        quiet(`${percent(cost.seconds / (total || 1))} · ${count(cost.problems, "problem")}`)),
+        quiet(`${percent(cost.seconds / (total || 1))} · ${count(cost.problems, "search", "searches")}`)),
       el("div", { class: "share" }, el("i", { "--share": percentOf(cost.seconds / (list[0].seconds || 1)) })));
     return el("section", {}, el("h3", {}, title), longList(el("ol", { class: "costs" }), list, entry));
   }

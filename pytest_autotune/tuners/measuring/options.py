@@ -105,7 +105,10 @@ def make_clock(name: str | CallersBenchmark | None, on_gpu: bool, flush_l2: bool
             "neither torch nor CuPy uses the GPU: pass Measuring(clock=…), a benchmark of your own or 'host' "
             "for calls that wait for the GPU themselves"
         )
-    clock_name = name or library or "host"
+    if name is None:
+        clock_name = library or "host"
+    else:
+        clock_name = name
     if clock_name == "host":
         if flush_l2:
             raise ValueError("flush_l2=True is for GPUs that are timed with events of torch or CuPy")
