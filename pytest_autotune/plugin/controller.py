@@ -400,7 +400,7 @@ class Controller:
         if dump is None or self._dump_store is None:
             run = EndedRun.of_one_process(self._initial_caches, collected, request)
             return finish_run(settle_run(run), Cache())
-        return dump_run(self._dump_store, dump.source, self._initial_caches, collected, request, self._log_folder)
+        return dump_run(self._dump_store, dump.named_by, self._initial_caches, collected, request, self._log_folder)
 
     def _judge(self, result: RunResult) -> Gate:
         """Return the verdict on the misses and the unused entries of the run."""

@@ -58,12 +58,12 @@ def prepare_run(config: pytest.Config, options: Options, shared: SharedFolder) -
     dump = options.dump
     store: Store | None = None
     if dump is not None:
-        with _usage_errors(f"{dump.source}: "):
+        with _usage_errors(f"{dump.named_by}: "):
             store = stores.open_store(dump.location)
     reader = CacheReader(options, store)
     dump_cache = Cache()
     if dump is not None and store is not None:
-        with _usage_errors(f"{dump.source}: "):
+        with _usage_errors(f"{dump.named_by}: "):
             dump_cache = reader.read_dump(dump.location, store)
     folder = _make_log_folder(config, options, shared)
     loaded = _load_caches(options, reader, dump_cache, folder)
@@ -116,7 +116,7 @@ def _load_caches(
         if is_absent(argument, options):
             continue
         is_dump_path = options.dump is not None and argument.is_same_as(options.dump)
-        with _usage_errors(f"{argument.source}: "):
+        with _usage_errors(f"{argument.named_by}: "):
             if ranks is not None and argument.location.url:
                 cache = _load_from_rank_0(ranks, argument, reader, dump_cache if is_dump_path else None)
             elif is_dump_path:

@@ -25,7 +25,7 @@ from pytest_autotune.plugin.values import CacheArgument, Options
 from pytest_autotune.report import FILES, ci_log, describe_obstacle, markdown
 from pytest_autotune.report.json_report import build_unfinished_mapping, to_json
 from pytest_autotune.report.summary import Line, render_section
-from pytest_autotune.run.ci_run import CiRun, read_ci_run
+from pytest_autotune.run.ci_run import CiRun, find_first_variable, read_ci_run
 from pytest_autotune.run.result import RunResult, SourceLocation
 
 #: Environment variables that name the commit: of GitHub, GitLab, Azure and Jenkins.
@@ -49,7 +49,7 @@ def prepare_reports(options: Options) -> None:
     for report in options.report:
         error = _prepare_report(report, caches)
         if error:
-            raise pytest.UsageError(f"{report.source}: {report.typed}: {error}")
+            raise pytest.UsageError(f"{report.named_by}: {report.typed}: {error}")
 
 
 def _prepare_report(report: CacheArgument, caches: Sequence[CacheArgument]) -> str:
@@ -110,7 +110,7 @@ class FolderReports:
                 self._write(report, text)
             except OSError as error:
                 problem = f"cannot be written: {error.strerror or error}"
-                raise pytest.UsageError(f"{report.source}: {report.typed}: {problem}") from None
+                raise pytest.UsageError(f"{report.named_by}: {report.typed}: {problem}") from None
 
     def end(self, result: RunResult) -> RunResult:
         """Replace the files; return the result, with an error for each file that could not be written."""
@@ -118,7 +118,7 @@ class FolderReports:
             try:
                 self._write(report, to_json(result))
             except OSError as error:
-                problem = f"{report.source}: {report.typed}: cannot be written: {error.strerror or error}"
+                problem = f"{report.named_by}: {report.typed}: cannot be written: {error.strerror or error}"
                 result = replace(result, errors=(*result.errors, problem))
         return result
 
@@ -147,7 +147,7 @@ def write_reports(reports: Sequence[CacheArgument], result: RunResult) -> RunRes
         except OSError as error:
             problem = f"cannot be written: {error.strerror or error}"
         if problem:
-            result = replace(result, errors=(*result.errors, f"{report.source}: {report.typed}: {problem}"))
+            result = replace(result, errors=(*result.errors, f"{report.named_by}: {report.typed}: {problem}"))
     return result
 
 
@@ -161,7 +161,7 @@ def list_run_facts(command: str) -> tuple[tuple[str, str], ...]:
     with suppress(ValueError):
         date_s = int(os.environ.get("SOURCE_DATE_EPOCH", ""))
     facts = [("Date", time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(date_s)))]
-    commit = _first_variable(_COMMIT_VARIABLES)
+    commit = find_first_variable(os.environ, _COMMIT_VARIABLES)
     if commit:
         facts.append(("Commit", commit))
     job = _find_job_url()
@@ -183,18 +183,9 @@ def _find_job_url() -> str:
     environment = os.environ
     run_id = environment.get("GITHUB_RUN_ID", "")
     if not run_id:
-        return _first_variable(_JOB_VARIABLES)
+        return find_first_variable(environment, _JOB_VARIABLES)
     server, repository = environment.get("GITHUB_SERVER_URL", ""), environment.get("GITHUB_REPOSITORY", "")
     return f"{server}/{repository}/actions/runs/{run_id}"
-
-
-def _first_variable(names: Sequence[str]) -> str:
-    """Return the value of the first environment variable that is set and not empty; else an empty text."""
-    for name in names:
-        value = os.environ.get(name)
-        if value:
-            return value
-    return ""
 
 
 def add_to_junit(result: RunResult, config: pytest.Config) -> None:

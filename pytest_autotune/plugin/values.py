@@ -50,12 +50,12 @@ _OPTIONAL_SUFFIX = f"?{OPTIONAL}"
 class CacheArgument:
     """A path or URL that the user named.
 
-    :param source: the flag, ini value or marker that named the path, for messages.
+    :param named_by: the flag, ini value or marker that named the path, for messages.
     :param is_optional: the cache, its tuner or its GPU may be absent.
     """
 
     location: Location
-    source: str
+    named_by: str
     is_optional: bool = False
 
     @property
@@ -66,7 +66,7 @@ class CacheArgument:
     @property
     def is_flag_value(self) -> bool:
         """Whether a flag names the path, also in ``addopts``. Otherwise an ini value or a marker names it."""
-        return self.source.startswith("--")
+        return self.named_by.startswith("--")
 
     def is_same_as(self, other: CacheArgument) -> bool:
         """Whether both arguments name the same file or folder."""
@@ -77,18 +77,18 @@ class CacheArgument:
             return False
 
 
-def path_argument(text: str, base: Path, source: str, config: pytest.Config) -> CacheArgument:
+def path_argument(text: str, base: Path, named_by: str, config: pytest.Config) -> CacheArgument:
     """Return the path or URL that a text names.
 
     :param text: a URL, or a path that is relative to ``base``.
-    :param source: the flag, ini value or marker that named the path, for messages.
+    :param named_by: the flag, ini value or marker that named the path, for messages.
     :raises CacheError: for a URL of no store.
     """
     if is_url(text):
         location = Location.parse(text, base)
-        return CacheArgument(replace(location, local_copy=find_cache_folder(config)), source)
+        return CacheArgument(replace(location, local_copy=find_cache_folder(config)), named_by)
     typed = _relative_to_invocation(text, base, config.invocation_params.dir)
-    return CacheArgument(Location.parse(text, base, typed), source)
+    return CacheArgument(Location.parse(text, base, typed), named_by)
 
 
 def _relative_to_invocation(text: str, base: Path, invocation_folder: Path) -> str:
@@ -334,7 +334,7 @@ def _find_writing_option(options: Options) -> str:
     if options.update:
         return options.update_flag
     if options.dump is not None and (options.updates or not options.load):
-        return options.dump.source
+        return options.dump.named_by
     return ""
 
 
@@ -438,36 +438,36 @@ def _read_option(config: pytest.Config, option: Option) -> Any:
         # Pytest has the value of a flag under the name of the ini value.
         flag_value = config.getoption(option.ini, None)
     is_flag_set = flag_value is not None
-    source = option.flag if is_flag_set else f"{option.ini} (ini)"
+    named_by = option.flag if is_flag_set else f"{option.ini} (ini)"
     try:
         if is_flag_set:
-            return _parse_flag_value(config, option, flag_value, source)
-        return _parse_ini_value(config, option, source)
+            return _parse_flag_value(config, option, flag_value, named_by)
+        return _parse_ini_value(config, option, named_by)
     except (CacheError, TypeError, ValueError, pytest.UsageError) as error:
         remedy = ""
         if option.alone:
             # In "pytest --autotune-update tests/", the flag takes the path as its value.
             remedy = f" (before a path, write {option.flag}={option.alone})"
-        raise pytest.UsageError(f"{source}: {error}{remedy}") from None
+        raise pytest.UsageError(f"{named_by}: {error}{remedy}") from None
 
 
-def _parse_flag_value(config: pytest.Config, option: Option, value: Any, source: str) -> Any:
+def _parse_flag_value(config: pytest.Config, option: Option, value: Any, named_by: str) -> Any:
     """Return the parsed value of a flag. Paths are relative to the folder in which the user started pytest.
 
-    :param source: the flag, for messages.
+    :param named_by: the flag, for messages.
     """
     if option.kind == "limit" and not value.strip():
         # An example is --autotune-max-misses=$LIMIT, if the shell has no such variable.
         raise ValueError(f"the value is empty (is a variable unset?); use {option.flag}={_NO_LIMIT} for no limit")
-    return _parse_value(config, option, value, source, config.invocation_params.dir)
+    return _parse_value(config, option, value, named_by, config.invocation_params.dir)
 
 
-def _parse_ini_value(config: pytest.Config, option: Option, source: str) -> Any:
+def _parse_ini_value(config: pytest.Config, option: Option, named_by: str) -> Any:
     """Return the parsed value of the ini file; the option's default if the file has none.
 
     Paths are relative to the folder of the ini file.
 
-    :param source: the name of the ini value, for messages.
+    :param named_by: the name of the ini value, for messages.
     """
     value: Any = None
     if option.is_ini:
@@ -475,14 +475,14 @@ def _parse_ini_value(config: pytest.Config, option: Option, source: str) -> Any:
     folder = config.invocation_params.dir
     if config.inipath is not None:
         folder = config.inipath.parent
-    return _parse_value(config, option, value, source, folder)
+    return _parse_value(config, option, value, named_by, folder)
 
 
-def _parse_value(config: pytest.Config, option: Option, value: Any, source: str, folder: Path) -> Any:
+def _parse_value(config: pytest.Config, option: Option, value: Any, named_by: str, folder: Path) -> Any:
     """Return the parsed value of an option; the option's default for the value None.
 
     :param value: the value as pytest read it.
-    :param source: the flag or ini value that has the value, for messages.
+    :param named_by: the flag or ini value that has the value, for messages.
     :param folder: the folder to which the paths in the value are relative.
     :raises ValueError: for a value that makes no sense, and :class:`CacheError` for a URL of no store.
     """
@@ -494,7 +494,7 @@ def _parse_value(config: pytest.Config, option: Option, value: Any, source: str,
         is_optional = caches_may_be_absent and text.endswith(_OPTIONAL_SUFFIX)
         if is_optional and not is_url(text):
             text = text.removesuffix(_OPTIONAL_SUFFIX)
-        argument = path_argument(text, folder, source, config)
+        argument = path_argument(text, folder, named_by, config)
         arguments.append(replace(argument, is_optional=is_optional))
     if option.kind == "paths":
         return tuple(arguments)

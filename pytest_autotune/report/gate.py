@@ -15,11 +15,9 @@ from dataclasses import dataclass, replace
 from decimal import Decimal
 
 from pytest_autotune.cache.wording import describe_count, join_nonempty
+from pytest_autotune.run.collected import TEST_OUTCOMES
 from pytest_autotune.run.lookup import Outcome
 from pytest_autotune.run.result import Gate, RunResult
-
-#: The outcomes of tests, in pytest's words and order.
-_TEST_OUTCOMES = ("failed", "passed", "skipped", "xfailed", "xpassed")
 
 
 @dataclass(frozen=True)
@@ -239,11 +237,12 @@ def _explain_no_outcomes(result: RunResult) -> str:
 def describe_test_counts(counts: Mapping[str, int]) -> str:
     """Return the number of tests by outcome, in pytest's form: ``"1 failed, 3 passed, 9 skipped"``."""
     words = []
-    for outcome in _TEST_OUTCOMES:
-        if counts.get(outcome):
-            words.append(f"{counts[outcome]} {outcome}")
-    if counts.get("error"):
-        words.append(describe_count(counts["error"], "error"))
+    for outcome in TEST_OUTCOMES:
+        count = counts.get(outcome)
+        if count and outcome == "error":
+            words.append(describe_count(count, "error"))
+        elif count:
+            words.append(f"{count} {outcome}")
     return ", ".join(words) or "no test ran"
 
 

@@ -9,13 +9,12 @@ from typing import Any
 from pytest_autotune.cache.diff import Change, find_winner
 from pytest_autotune.cache.model import Candidate, Device, Entry, Problem, Value
 from pytest_autotune.run.ci_run import CiRun
+from pytest_autotune.run.collected import TEST_OUTCOMES
 from pytest_autotune.run.process_record import encode_record
 from pytest_autotune.run.result import Gate, RunResult
 from pytest_autotune.run.rows import ProblemRow
 
 FORMAT_VERSION = 1
-#: The outcomes of tests that a report counts, in pytest's words.
-TEST_OUTCOMES = ("passed", "failed", "error", "skipped", "xfailed", "xpassed")
 #: The fields of a row that the report has under the same name.
 _ROW_FIELDS = ("label", "reason", "moved_from", "tuned", "failed", "unrecorded", "fallback")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 #: The user's own name of a run. It replaces the id of the CI system.
@@ -43,12 +43,13 @@ class CiRun:
 
 def read_ci_run(environment: Mapping[str, str]) -> CiRun:
     """Return the CI run of the process with this environment."""
-    attempt = _find_first(environment, _ATTEMPT_VARIABLES)
+    attempt = find_first_variable(environment, _ATTEMPT_VARIABLES)
     number = int(attempt) if attempt.isdecimal() else 0
-    return CiRun(_find_first(environment, _ID_VARIABLES), number, _find_first(environment, _JOB_VARIABLES))
+    run_id = find_first_variable(environment, _ID_VARIABLES)
+    return CiRun(run_id, number, find_first_variable(environment, _JOB_VARIABLES))
 
 
-def _find_first(environment: Mapping[str, str], names: tuple[str, ...]) -> str:
+def find_first_variable(environment: Mapping[str, str], names: Iterable[str]) -> str:
     """Return the value of the first variable that is set and not empty; else an empty text."""
     for name in names:
         value = environment.get(name)

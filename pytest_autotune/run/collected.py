@@ -21,6 +21,8 @@ from pytest_autotune.workers.events import Event, ProcessEvent
 END = "end"
 #: The kind of an event with one entry of a cache that a test loads for itself.
 TEST_CACHE_ENTRY = "test-cache"
+#: The outcomes of tests, in pytest's words and in the order of its last line.
+TEST_OUTCOMES = ("failed", "passed", "skipped", "xfailed", "xpassed", "error")
 #: The name of the only process of a run without workers, in events.
 ALONE = "main"
 
@@ -37,7 +39,7 @@ class Collected:
     :param not_passed_reason: the first reason why a test that was selected did not pass; empty if all passed.
     :param has_only_skips: ``not_passed_reason`` is a skipped test or an ignored test file; no test failed.
     :param is_only_skipped: ``incomplete_reason`` is a skipped test, in a run of the whole suite.
-    :param test_counts: outcome of tests, in pytest's words -> their number.
+    :param test_counts: one of :data:`TEST_OUTCOMES` -> the number of these tests.
     :param untracked: the kernels that were tuned without asking the session.
     :param unhooked: (tuner, why it could not be hooked).
     :param versions: library of a tuner -> the versions that it ran with.

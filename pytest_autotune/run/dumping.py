@@ -24,13 +24,13 @@ from pytest_autotune.workers.events import RunFolder
 
 
 def dump_run(
-    store: Store, source: str, initial: InitialCaches, collected: Collected, request: RunRequest, folder: RunFolder
+    store: Store, named_by: str, initial: InitialCaches, collected: Collected, request: RunRequest, folder: RunFolder
 ) -> RunResult:
     """Write the entries of a run into a store, and return the result.
 
     A run without any entry makes no file, unless a test loads a cache that is missing.
 
-    :param source: the option or marker that named the store.
+    :param named_by: the option or marker that named the store.
     :param initial: the caches when the run began, with the content of the store.
     :param folder: keeps the tunings for the next run if the store cannot be written.
     """
@@ -50,11 +50,11 @@ def dump_run(
                 result = finish_run(settled, present_cache)
             updated = opened.write(result.merged.cache)
     except CacheError as error:
-        message = f"{source}: {error}; {_keep_for_next_run(folder, collected)}"
+        message = f"{named_by}: {error}; {_keep_for_next_run(folder, collected)}"
         return result.with_dump(DumpOutcome(path, error=message))
     if updated.is_refused:
         # The user asked for this store, so the file that was written beside it is not enough.
-        message = f"{source}: {path} {updated.remark}"
+        message = f"{named_by}: {path} {updated.remark}"
         return result.with_dump(DumpOutcome(path, updated.written_to, updated.changed, error=message))
     dump = DumpOutcome(
         path,
@@ -74,7 +74,7 @@ def _count_restored(lost_entries: Sequence[Entry], written: Cache) -> int:
 
 
 def dump_test_caches(
-    open_store: Callable[[str], Store], source: str, collected: Collected, request: RunRequest, folder: RunFolder
+    open_store: Callable[[str], Store], named_by: str, collected: Collected, request: RunRequest, folder: RunFolder
 ) -> list[RunResult]:
     """Write the tests' own caches, and return a result for each cache.
 
@@ -83,7 +83,7 @@ def dump_test_caches(
     - If a test loads several caches, its tunings belong to the last cache. The others may belong to other tests.
 
     :param open_store: opens a cache by its name in lookups.
-    :param source: the marker that named the caches.
+    :param named_by: the marker that named the caches.
     """
     cache_names = set(collected.missing_caches)
     for lookup in collected.lookups:
@@ -104,7 +104,7 @@ def dump_test_caches(
             continue
         request_for_cache = replace(request, plan=_plan_dump_of_test_cache(store, request.plan))
         initial = InitialCaches(dump_cache=cache_before)
-        results.append(dump_run(store, source, initial, collected_for_cache, request_for_cache, folder))
+        results.append(dump_run(store, named_by, initial, collected_for_cache, request_for_cache, folder))
     return results
 
 

@@ -177,35 +177,35 @@ class Reporter:
         self.note(f"{tuner} was bypassed: {reason}")
 
     def report_error(
-        self, tuner: str, place: str, error: BaseException, consequence: str = "", *, is_counted: bool = True
+        self, tuner: str, raised_in: str, error: BaseException, consequence: str = "", *, is_counted: bool = True
     ) -> str:
         """Note an error of pytest-autotune in one line. It must never fail a test, or the run.
 
         Example: ``triton: error in digests(): KeyError: 'M'; that call was left to triton, and not recorded``.
 
-        :param place: the function that raised the error, in words.
+        :param raised_in: the code that raised the error: a function such as ``digests()``, or ``the session``.
         :param consequence: the end of the line.
         :param is_counted: the problem of the call is among the lookups all the same. Otherwise no lookup shows that a
             call was not answered, so the tuner counts as one that could not be hooked, which fails a limit on misses.
         :returns: the error in words.
         """
         self._write_traceback(error)
-        words = " ".join(f"error in {place}: {type(error).__name__}: {error_message(error)}".split())
+        words = " ".join(f"error in {raised_in}: {type(error).__name__}: {error_message(error)}".split())
         self.note(f"{tuner}: {words}{consequence}")
         if not is_counted:
             self.unhooked_tuners.setdefault(tuner, words)
         return words
 
     @contextmanager
-    def guard(self, tuner: str, place: str) -> Iterator[None]:
+    def guard(self, tuner: str, raised_in: str) -> Iterator[None]:
         """Note an error of pytest-autotune that is raised inside, and go on after it. Ctrl-C and time-outs are raised.
 
-        :param place: the function that is guarded, in words.
+        :param raised_in: the guarded code, for the line about an error: ``unhook()``, ``the log``.
         """
         try:
             yield
         except Exception as error:
-            self.report_error(tuner, place, error)
+            self.report_error(tuner, raised_in, error)
 
     @contextmanager
     def guarded(self, tuner: str, context: AbstractContextManager[_T], default: _T) -> Iterator[_T]:
@@ -272,13 +272,13 @@ class Reporter:
         if self.indexes:
             self.refuse_errors(lookup)
 
-    def report_unanswered_call(self, tuner: str, place: str, error: BaseException) -> None:
+    def report_unanswered_call(self, tuner: str, raised_in: str, error: BaseException) -> None:
         """Report an error of pytest-autotune before a call could ask. The tuner does as it would without the plugin.
 
         :raises BaseException: from ``refuse``, if a miss is an error. Nobody knows the outcome of the call.
         """
         consequence = f"; that call was left to {tuner}, and not recorded"
-        words = self.report_error(tuner, place, error, consequence, is_counted=False)
+        words = self.report_error(tuner, raised_in, error, consequence, is_counted=False)
         if self.indexes:
             self._refuse_if_error(Outcome.MISS, f"MISS {tuner}: {words}")
 

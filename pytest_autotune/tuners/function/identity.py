@@ -412,7 +412,7 @@ def stable_part(name: str, value: object) -> Value:
     return replace(encoded, value=f"{encoded.value}@{digest(carried)}")
 
 
-def param_value(name: str, value: object) -> Value:
+def configuration_value(name: str, value: object) -> Value:
     """Encode a value of a configuration. A tuple or list is JSON, which a reviewer reads in the cache file.
 
     The tuple ``(1, 1)`` and the list ``[1, 1]`` are two candidates. Both have the text ``[1, 1]``, and the types

@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import Any
 
 from pytest_autotune.cache.model import UncacheableError, Value
-from pytest_autotune.tuners.function.identity import param_value, source_text
+from pytest_autotune.tuners.function.identity import configuration_value, source_text
 from pytest_autotune.tuners.source.code_text import NoDigestError, UnreadableSourceError
 from pytest_autotune.tuners.source.functions import find_deferred_kind
 from pytest_autotune.tuners.source.source_digest import digest
@@ -93,7 +93,7 @@ class Space(ABC):
         :raises UncacheableError: if another value has no stable form.
         """
         try:
-            return param_value(name, value)
+            return configuration_value(name, value)
         except (NoDigestError, UnreadableSourceError) as error:
             self.uncacheable = self.uncacheable or str(error)
         return Value(name, f"function {self._number_of(value)} without a digest", "function")
