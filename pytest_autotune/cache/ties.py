@@ -23,8 +23,9 @@ from pytest_autotune.cache.model import Candidate, Device, Entry
 TIE = 0.01
 #: On a GPU, a candidate is as good, too, if it is slower by at most so many microseconds. On an H200 with the L2 cache
 #: flushed, launches of a kernel of 5 us differ by 0.15 us (half their interquartile range). The events tick every
-#: 0.03 us. Over 500 launches of each candidate, processes still differ by 0.02 us. With 0.1 us, two dumps of 94
-#: problems with up to 64 candidates close to each other chose differently for 9 problems.
+#: 0.03 us. Over 500 launches of each candidate, processes still differ by 0.02 us. The number 0.1 was too small: two
+#: dumps of 94 problems with up to 64 candidates close to each other chose differently for 9 problems. So the number was
+#: chosen by the difference of the launches, and no larger number was compared.
 TIE_US = 0.15
 #: A kept choice stays while it is slower by at most this fraction of the best time. Two measurements on an idle GPU
 #: differ by as much.

@@ -34,7 +34,10 @@ class RacingMode(Protocol):
 
 
 class Tuning:
-    """One problem: an entry to use, or a search to make and record.
+    """The handling of one lookup: an entry to use, or a search to make and record.
+
+    A tuning in the words of the documentation is a search that really took place. An object of this class exists for
+    each lookup, also if an entry is used and nothing is searched.
 
     The tuner uses an entry of :meth:`offered_entries`, and may :meth:`race` it before. If the tuner cannot use the
     entry, it calls :meth:`reject` to get the next entry. If there is no entry, the tuner measures inside

@@ -81,7 +81,8 @@ MESSAGES: Mapping[str, Mapping[str, Field]] = {
 }
 #: The field that holds a scalar of this type.
 _SCALAR_FIELDS = {bool: "bool", int: "int", float: "float", str: "text"}
-#: Used in place of json.dumps(), which a test may mock.
+#: Used in place of json.dumps(). A test of a library may replace json.dumps() while a kernel is tuned, and the event of
+#: this tuning must still be written. The method of an encoder that exists already is not replaced along with it.
 _COMPACT_ENCODER = json.JSONEncoder(separators=(",", ":"))
 
 

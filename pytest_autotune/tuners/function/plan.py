@@ -160,7 +160,9 @@ class _Study:
                 # The constraint of the space excludes this combination.
                 self.tell(trial, None)
             elif configuration in self.times or configuration in batch:
-                # Optuna proposes it a second time.
+                # Optuna proposes it again, and is told the measured time. A configuration of this batch has no time
+                # yet, so the second trial ends as failed. TPESampler leaves failed trials out, and the first trial gets
+                # the time.
                 self.tell(trial, self.times.get(configuration))
             else:
                 batch[configuration] = trial

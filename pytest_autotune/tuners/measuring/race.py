@@ -73,8 +73,8 @@ ROUNDS_TO_DECIDE = 40
 #: Each candidate gets two probes. If the host was too slow to prepare them in time, the race repeats both. It makes at
 #: most this many attempts.
 PROBES = 3
-#: A choice is not certain before this many rounds. Over 19 rounds, two candidates for which a GPU takes 20.3 and
-#: 20.7 us were equal.
+#: A choice is not certain before this many rounds. Over 19 rounds, the sum of three stages, two candidates for which a
+#: GPU takes 20.3 and 20.7 us were equal. So 19 rounds are too few. The number 30 was chosen.
 LEAST_ROUNDS = 30
 #: Fewer rounds are enough if the first candidate has the choice. A rival must then be faster by more than a tie.
 LEAST_ROUNDS_WITH_CHOICE = 9
