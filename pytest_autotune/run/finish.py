@@ -253,7 +253,7 @@ def _list_devices_by_tuner(index: EntryIndex, policy: Policy) -> dict[str, froze
     """Return tuner -> the devices that its loaded entries are for, without the tuners that the user ignores."""
     devices_by_tuner = {}
     for tuner in sorted(index.list_tuners()):
-        if not policy.ignores(tuner, "*"):
+        if not policy.is_ignored(tuner, "*"):
             devices_by_tuner[tuner] = index.list_devices(tuner)
     return devices_by_tuner
 

@@ -409,7 +409,7 @@ class Policy:
         """
         return entry_device == device or entry_device.name == self.device_aliases.get(device.name)
 
-    def ignores(self, tuner: str, kernel: str) -> bool:
+    def is_ignored(self, tuner: str, kernel: str) -> bool:
         """Whether a glob of ``autotune_ignore`` matches a kernel.
 
         A glob names the tuner or its library: ``inductor.config:lib.*`` or ``inductor:lib.*``.

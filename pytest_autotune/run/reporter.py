@@ -241,7 +241,7 @@ class Reporter:
         named = self.policy.tuners
         if named is not None and not is_tuner_named(tuner, named):
             return True
-        return self.policy.ignores(tuner, kernel)
+        return self.policy.is_ignored(tuner, kernel)
 
     def ignores(self, tuner: str, kernel: str) -> bool:
         """Whether :meth:`leaves_alone` is true for another reason than a paused session; it warns in the same way.

@@ -49,7 +49,7 @@ class Bypass:
             # The adapter does not fit the installed version of the library.
             return True
         # The user ignores the kernel with autotune_ignore.
-        return self.policy.ignores(problem.tuner, problem.kernel)
+        return self.policy.is_ignored(problem.tuner, problem.kernel)
 
 
 @dataclass(frozen=True)
