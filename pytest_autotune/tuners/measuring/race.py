@@ -38,6 +38,7 @@ from pytest_autotune.tuners.measuring.times import (
     SURE,
     VERY_SURE,
     Comparison,
+    Disturbed,
     Round,
     Score,
     find_disturbed_rounds,
@@ -461,36 +462,47 @@ class Race:
         return max(count, 0)
 
     def _run_stage(self, racers: Sequence[Racer], round_count: int) -> None:
-        """Run some rounds and keep their times. Run them again while they disagree with the rounds before."""
+        """Run some rounds and keep their times."""
         self._progress(len(racers), len(self._racers))
         times = self._launching.time_rounds(racers, round_count)
-        disturbed_rounds = self._compare_with_earlier_rounds(times, racers)
-        while times.is_host_late or disturbed_rounds:
-            if not self._repeats_left:
-                self.disturbed = True
-                break
-            self._repeats_left -= 1
-            if disturbed_rounds == "earlier":
-                # The earlier rounds are dropped, and the repetition is compared with this stage.
-                self._rounds = times.rounds
-            times = self._launching.time_rounds(racers, round_count)
-            disturbed_rounds = self._compare_with_earlier_rounds(times, racers)
+        # This call may also replace self._rounds.
+        times = self._repeat_until_agreed(times, racers, round_count)
         self._rounds += times.rounds
         for racer in _running(racers):
             racer.timed_us = list_times_us(self._rounds, racer.number)
 
-    def _compare_with_earlier_rounds(self, times: RoundTimes, racers: Sequence[Racer]) -> str:
-        """Return which rounds were disturbed: ``"earlier"``, ``"latest"``, or an empty text for none.
+    def _repeat_until_agreed(self, times: RoundTimes, racers: Sequence[Racer], round_count: int) -> RoundTimes:
+        """Run a stage again while it disagrees with the stages before, or while the host was late. Return the last run.
+
+        If the earlier stages were disturbed, their rounds are dropped. This run of the stage takes their place, and the
+        next run is compared with it. The race has a limited number of repetitions for all its stages.
+
+        :param times: the first run of the stage.
+        """
+        disturbed_rounds = self._compare_with_earlier_rounds(times, racers)
+        while times.is_host_late or disturbed_rounds is not Disturbed.NONE:
+            if not self._repeats_left:
+                self.disturbed = True
+                break
+            self._repeats_left -= 1
+            if disturbed_rounds is Disturbed.EARLIER:
+                self._rounds = times.rounds
+            times = self._launching.time_rounds(racers, round_count)
+            disturbed_rounds = self._compare_with_earlier_rounds(times, racers)
+        return times
+
+    def _compare_with_earlier_rounds(self, times: RoundTimes, racers: Sequence[Racer]) -> Disturbed:
+        """Return which rounds were disturbed.
 
         :param times: the times of the latest stage.
         """
         if times.is_host_late:
             # The stage is run again in any case, because its times include waiting for the host.
-            return ""
+            return Disturbed.NONE
         running = _running(racers)
         if not running:
             # Every candidate has failed, so no times can be compared.
-            return ""
+            return Disturbed.NONE
         return find_disturbed_rounds(self._rounds, times.rounds, _list_numbers(running))
 
     def _tie(self, racers: Sequence[Racer]) -> float:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from typing import NamedTuple
 
 #: A sample is an outlier if it is more than this many interquartile ranges above the upper quartile. J. W. Tukey calls
@@ -175,34 +176,53 @@ def scores(rounds: Sequence[Round], numbers: Sequence[int]) -> dict[int, Score]:
     The error of a score is at least the error that the average scatter of all candidates gives. The few times of a
     single candidate could look steadier by chance than they are.
     """
-    shares_by_number = _divide_by_level(rounds, numbers)
-    mean_by_number = {number: interquartile_mean(shares) for number, shares in shares_by_number.items()}
-    average_scatter = _average_scatter(shares_by_number, mean_by_number)
+    candidates = []
+    for number, shares in _divide_by_level(rounds, numbers).items():
+        candidates.append(_CandidateShares(number, shares, interquartile_mean(shares)))
+    average_scatter = _find_average_scatter(candidates)
     # A level is a mean over the candidates, so it contains a part of the candidate's own time: with two candidates, a
     # half. This part hides a part of the candidate's scatter, and the factor restores it.
-    candidate_count = len(mean_by_number)
     hidden_scatter_factor = 1.0
-    if candidate_count > 1:
-        hidden_scatter_factor = (candidate_count / (candidate_count - 1)) ** 0.5
+    if len(candidates) > 1:
+        hidden_scatter_factor = (len(candidates) / (len(candidates) - 1)) ** 0.5
     score_by_number: dict[int, Score] = {}
-    for number, mean in mean_by_number.items():
-        measured_error = mean.error / (mean.value or 1.0)
-        least_error = average_scatter / len(shares_by_number[number]) ** 0.5
-        score_by_number[number] = Score(mean.value, hidden_scatter_factor * max(measured_error, least_error))
+    for candidate in candidates:
+        least_error = average_scatter / len(candidate.shares) ** 0.5
+        error = hidden_scatter_factor * max(candidate.relative_error, least_error)
+        score_by_number[candidate.number] = Score(candidate.mean.value, error)
     return score_by_number
 
 
-def _average_scatter(shares_by_number: Mapping[int, Sequence[float]], mean_by_number: Mapping[int, Mean]) -> float:
-    """Return how much a single share of a candidate differs from the candidate's mean, as an average of all candidates.
+@dataclass(frozen=True)
+class _CandidateShares:
+    """The times of one candidate, each divided by the level of its round.
 
-    The result is a part of the mean; infinite if no candidate has enough shares.
+    :param number: the candidate.
+    :param shares: the divided times, in microseconds.
     """
-    scatters = []
-    for number, shares in shares_by_number.items():
-        mean = mean_by_number[number]
-        if len(shares) >= _SCATTER and mean.value:
-            # The error of a mean of n shares is the scatter of a share, divided by the square root of n.
-            scatters.append(mean.error * len(shares) ** 0.5 / mean.value)
+
+    number: int
+    shares: Sequence[float]
+    mean: Mean
+
+    @property
+    def relative_error(self) -> float:
+        """The standard error of the mean, as a part of the mean."""
+        return self.mean.error / (self.mean.value or 1.0)
+
+    @property
+    def scatter(self) -> float | None:
+        """How much a single share differs from the mean, as a part of the mean; None for too few shares to tell."""
+        if len(self.shares) < _SCATTER or not self.mean.value:
+            return None
+        # The error of a mean of n shares is the scatter of a share, divided by the square root of n.
+        scatter: float = self.mean.error * len(self.shares) ** 0.5 / self.mean.value
+        return scatter
+
+
+def _find_average_scatter(candidates: Iterable[_CandidateShares]) -> float:
+    """Return the average scatter of all candidates; infinite if no candidate has enough shares."""
+    scatters = [candidate.scatter for candidate in candidates if candidate.scatter is not None]
     if not scatters:
         return math.inf
     return statistics.fmean(scatters)
@@ -244,8 +264,19 @@ class _Shift:
     error: float
 
 
-def find_disturbed_rounds(before: Sequence[Round], after: Sequence[Round], numbers: Sequence[int]) -> str:
-    """Return which rounds of a race were disturbed: ``"earlier"``, ``"latest"``, or an empty text for none.
+class Disturbed(Enum):
+    """The rounds of a race that a disturbance made slower."""
+
+    #: The stages agree.
+    NONE = "none"
+    #: All rounds before the latest stage.
+    EARLIER = "earlier"
+    #: The rounds of the latest stage.
+    LATEST = "latest"
+
+
+def find_disturbed_rounds(before: Sequence[Round], after: Sequence[Round], numbers: Sequence[int]) -> Disturbed:
+    """Return which rounds of a race were disturbed.
 
     Rounds disagree if all candidates became slower or faster, or if some candidates changed more than others. A
     disturbance only makes launches slower, so the slower rounds were disturbed.
@@ -259,17 +290,17 @@ def find_disturbed_rounds(before: Sequence[Round], after: Sequence[Round], numbe
         shift = _find_shift(list_times_us(before, number), list_times_us(after, number))
         if shift is None:
             # Too few times tell nothing about disturbances.
-            return ""
+            return Disturbed.NONE
         shifts.append(shift)
     tolerated = DISAGREE + 1.5 * SURE * max(shift.error for shift in shifts)
     changes = [shift.slower for shift in shifts]
     all_changed = abs(statistics.median(changes)) > tolerated
     some_changed_more = max(changes) - min(changes) > 2 * tolerated
     if not all_changed and not some_changed_more:
-        return ""
+        return Disturbed.NONE
     if sum(changes) > 0:
-        return "latest"
-    return "earlier"
+        return Disturbed.LATEST
+    return Disturbed.EARLIER
 
 
 def _find_shift(old_us: Sequence[float], new_us: Sequence[float]) -> _Shift | None:
