@@ -13,7 +13,7 @@ from dataclasses import replace
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.locations import is_url
 from pytest_autotune.cache.model import Cache, Entry, Identity
-from pytest_autotune.cache.stores.store import Store
+from pytest_autotune.cache.stores.store import Store, UpdateOutcome
 from pytest_autotune.run.collected import Collected
 from pytest_autotune.run.finish import finish_run
 from pytest_autotune.run.lookup import TUNED, Lookup
@@ -45,26 +45,33 @@ def dump_run(
         with store.open_for_update(removing=request.plan.prunes) as opened:
             lost_entries = request.plan.list_lost_entries(initial.dump_cache, opened.cache)
             if opened.cache != initial.dump_cache:
-                # Another process, or a test, has changed the store since this run began.
+                # Another process, or a test, has changed the store since this run began. The run merges again.
                 present_cache = replace(opened.cache, entries=(*opened.cache.entries, *lost_entries))
                 result = finish_run(settled, present_cache)
-            updated = opened.write(result.merged.cache)
+            update = opened.write(result.merged.cache)
     except CacheError as error:
         message = f"{named_by}: {error}; {_keep_for_next_run(folder, collected)}"
         return result.with_dump(DumpOutcome(path, error=message))
-    if updated.is_refused:
+    restored_count = _count_restored(lost_entries, result.merged.cache)
+    return result.with_dump(_describe_dump(path, named_by, update, restored_count))
+
+
+def _describe_dump(path: str, named_by: str, update: UpdateOutcome, restored_count: int) -> DumpOutcome:
+    """Return the outcome of the dump for the report, after the store has written a file.
+
+    :param named_by: the option or marker that named the store.
+    :param restored_count: the number of lost entries that the dump has written again.
+    """
+    dump = DumpOutcome(path, update.written_to, update.changed)
+    if update.is_refused:
         # The user asked for this store, so the file that was written beside it is not enough.
-        message = f"{named_by}: {path} {updated.remark}"
-        return result.with_dump(DumpOutcome(path, updated.written_to, updated.changed, error=message))
-    dump = DumpOutcome(
-        path,
-        updated.written_to,
-        updated.changed,
-        remark=updated.remark,
-        lost_comment_lines=updated.lost_comment_lines,
-        restored_count=_count_restored(lost_entries, result.merged.cache),
+        return replace(dump, error=f"{named_by}: {path} {update.remark}")
+    return replace(
+        dump,
+        remark=update.remark,
+        lost_comment_lines=update.lost_comment_lines,
+        restored_count=restored_count,
     )
-    return result.with_dump(dump)
 
 
 def _count_restored(lost_entries: Sequence[Entry], written: Cache) -> int:

@@ -82,12 +82,12 @@ def explain_miss(indexes: Sequence[EntryIndex], problem: Problem, policy: Policy
         names = ", ".join(value.name for value in usable_entries[0].problem.key) or "no names"
         return MissReason(f"no entry with these key names; the entries of this kernel have {names}")
     differences = _compare_keys(nearest_entry, problem)
-    differences_text = ", ".join(map(str, differences))
-    if differences_text == "other code":
-        # The keys differ in nothing but the digest that is named "code".
+    has_digest = any(difference.is_digest for difference in differences)
+    differing_names = [difference.name for difference in differences]
+    if has_digest and differing_names == ["code"]:
         return MissReason("no entry; new or changed code")
-    text = f"no entry; the nearest has {differences_text}"
-    if any(difference.is_digest for difference in differences):
+    text = f"no entry; the nearest has {', '.join(map(str, differences))}"
+    if has_digest:
         # The value of a digest tells a reader nothing.
         return MissReason(text)
     names_and_values = []

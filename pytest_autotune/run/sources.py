@@ -425,17 +425,11 @@ class OtherWorker:
             # The tuner has rejected the other worker's entry, and there is no second one.
             return None
         claim = self._claim(question)
-        # After a time-out, the other worker may go on measuring while this worker measures.
-        answer_without_entry = Answer(is_disturbed=claim.has_timed_out)
-        if claim.result is None:
-            # No other worker has tuned the problem, so this worker tunes it.
-            return answer_without_entry
-        lookup = Lookup.from_event(claim.result)
-        if lookup is None or lookup.entry is None:
-            return answer_without_entry
-        if lookup.entry.is_failure or not question.offers(lookup.entry):
-            # No candidate worked for the other worker, or this process has other candidates. This worker tries itself.
-            return answer_without_entry
+        lookup = _find_usable_lookup(claim, question)
+        if lookup is None:
+            # After a time-out, the other worker may go on measuring while this worker measures.
+            return Answer(is_disturbed=claim.has_timed_out)
+        assert lookup.entry is not None
         # This worker reports the outcome of the other worker, so the count is right even if the other worker dies.
         return Answer(
             outcome=lookup.outcome,
@@ -456,3 +450,17 @@ class OtherWorker:
         self._reporter.progress.begin(question.problem, WAITING_FOR_WORKER)
         claiming = self._reporter.coordinator.claim(question.identity.digest, helper)
         return self._claims.enter_context(self._reporter.guarded(question.problem.tuner, claiming, Claim()))
+
+
+def _find_usable_lookup(claim: Claim, question: Question) -> Lookup | None:
+    """Return the other worker's lookup, with an entry that this tuner can use; None if this worker tunes itself."""
+    # No other worker has tuned the problem.
+    if claim.result is None:
+        return None
+    lookup = Lookup.from_event(claim.result)
+    if lookup is None or lookup.entry is None:
+        return None
+    # No candidate worked for the other worker, or this process has other candidates.
+    if lookup.entry.is_failure or not question.offers(lookup.entry):
+        return None
+    return lookup

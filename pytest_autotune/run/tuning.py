@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from pytest_autotune.cache.host_time import HostTime
@@ -31,6 +31,18 @@ class RacingMode(Protocol):
 
     def race(self, reporter: Reporter, tuning: Tuning, contest: Callable[[], Any]) -> None:
         """Race the loaded choice of a tuning."""
+
+
+@dataclass(frozen=True)
+class Offer:
+    """An entry that a source offers to the tuner.
+
+    :param lookup_before: the lookup without the offered entry. It counts again if the tuner rejects the entry.
+    """
+
+    entry: Entry
+    source: Source
+    lookup_before: Lookup
 
 
 class Tuning:
@@ -58,8 +70,6 @@ class Tuning:
         racers: Sequence[RacingMode] = (),
         outer: Tuning | None = None,
     ) -> None:
-        #: The entry to use; None if the tuner must search.
-        self.entry: Entry | None = None
         self.lookup = lookup
         self.versions = question.versions
         #: This process asked for the problem before and has reported it.
@@ -68,19 +78,26 @@ class Tuning:
         self.is_disturbed = False
         self._reporter = reporter
         self._question = question
-        #: The sources that may still have an answer.
+        #: The sources that may still have an answer. The first of them made the offer, if there is an offer.
         self._sources = list(sources)
+        #: The entry that the tuner may use now; None if no source offers one.
+        self._offer: Offer | None = None
         self._racers = racers
         self._outer = outer
         self._rejections: list[Rejection] = []
-        #: The lookup without the entry that is offered now.
-        self._lookup_without_offer = lookup
         #: The beginning of the search, on the clock of :meth:`HostTime.perf_counter`.
         self._started_s = 0.0
         #: Seconds that do not count as tuning: of waiting, and of tunings inside this tuning.
         self._uncounted_s = 0.0
         self._is_reported = False
         self._has_failed = False
+
+    @property
+    def entry(self) -> Entry | None:
+        """The entry to use; None if the tuner must search."""
+        if self._offer is None:
+            return None
+        return self._offer.entry
 
     def ask(self) -> None:
         """Ask the sources until one offers an entry. The session calls this first.
@@ -89,10 +106,9 @@ class Tuning:
 
         :raises BaseException: from the session's ``refuse``, if the outcome is an error.
         """
-        self.entry, self.is_remembered = None, False
+        self._offer, self.is_remembered = None, False
         try:
-            while self._sources and self.entry is None:
-                self._ask_next_source()
+            self._find_offer()
         except Exception as error:
             # A refusal of the session is a BaseException, so it is not caught here.
             self._sources.clear()
@@ -101,28 +117,37 @@ class Tuning:
                 self.lookup = replace(self.lookup, outcome=Outcome.MISS, reason="an error of pytest-autotune")
             # With --autotune-on-miss=error, no error of ours may lead to a tuning that nobody sees.
             self._reporter.refuse_errors(self.lookup)
-        if self.entry is None:
+        if self._offer is None:
             self._reporter.progress.begin_search(self.lookup.problem)
         self._started_s, self._uncounted_s = HostTime.perf_counter(), 0.0
 
-    def _ask_next_source(self) -> None:
-        """Ask the first source that may still have an answer, and drop it unless it offers an entry."""
-        answer = self._sources[0].ask(self._question, self._rejections)
-        if answer is None:
+    def _find_offer(self) -> None:
+        """Ask the sources in their order, and stop at the first offer.
+
+        The source of an offer stays among the sources. If the tuner rejects the entry, the source is asked again.
+        """
+        while self._sources:
+            self._offer = self._ask_source(self._sources[0])
+            if self._offer is not None:
+                return
             self._sources.pop(0)
-            return
-        self.lookup = answer.fold_into(self._lookup_without_offer)
+
+    def _ask_source(self, source: Source) -> Offer | None:
+        """Ask a source, and note its answer in the lookup. Return its offer; None if it offers no entry."""
+        answer = source.ask(self._question, self._rejections)
+        if answer is None:
+            return None
+        lookup_before = self.lookup
+        self.lookup = answer.fold_into(lookup_before)
         self.is_disturbed |= answer.is_disturbed
-        self.entry, self.is_remembered = answer.entry, answer.is_remembered
+        self.is_remembered = answer.is_remembered
         if answer.entry is not None:
-            # The source stays: if the tuner rejects the entry, the source may offer another entry.
-            return
-        # The source has said the outcome, such as a miss. Later sources may still offer an entry.
-        self._lookup_without_offer = self.lookup
-        self._sources.pop(0)
+            return Offer(answer.entry, source, lookup_before)
+        # The answer is only an outcome, such as a miss. Later sources may still offer an entry.
         if answer.is_final:
-            self._sources.clear()
+            del self._sources[1:]
         self._reporter.refuse_errors(self.lookup)
+        return None
 
     def offered_entries(self) -> Iterator[Entry]:
         """Yield the entries that the session offers, until the tuner can use one.
@@ -143,11 +168,11 @@ class Tuning:
 
         :raises BaseException: from the session's ``refuse``, if a stale problem is an error.
         """
-        if self.entry is None:
+        offer = self._offer
+        if offer is None:
             return
-        # The source that offered the entry is still the first.
-        self._rejections.append(Rejection(self._sources[0], self.entry, str(reason)))
-        self.lookup = self._lookup_without_offer
+        self._rejections.append(Rejection(offer.source, offer.entry, str(reason)))
+        self.lookup = offer.lookup_before
         self.ask()
 
     def race(self, contest: Callable[[], object]) -> None:
