@@ -116,3 +116,123 @@ def test_each_problem_is_tuned_once_by_two_workers(suite: AdapterSuite) -> None:
 
     assert report["status"] == 0, report["output"]
     assert counts_of(report)["tuned"] == 3
+
+
+FACTORY = """
+import cuda.tile as ct, cuda.tile.tune, host, pytest, tile_kernels
+
+calls = []
+
+def make_kernel(config):
+    calls.append(config)
+    return tile_kernels.scale
+
+def make_failing(config):
+    calls.append(config)
+    raise ValueError("T must be a power of two")
+
+def search(kernel):
+    x, y = host.make_tensor(4096), host.make_tensor(4096)
+    return cuda.tile.tune.exhaustive_search(
+        [{"T": 256}, {"T": 1024}],
+        host.find_stream(),
+        lambda config: (1,),
+        kernel,
+        lambda config: (x, y, config["T"]),
+        quiet=True,
+    )
+
+def test_kernel():
+    search(make_kernel)
+    print("calls:", len(calls))
+
+def test_failing():
+    with pytest.raises(ValueError, match="T must be a power of two"):
+        search(make_failing)
+    # The plugin calls it once, and then cuTile.
+    assert len(calls) == 2
+"""
+
+
+def test_a_function_that_returns_the_kernel_runs_once_in_a_hit(suite: AdapterSuite) -> None:
+    (suite.folder / "test_factory.py").write_text(FACTORY)
+    selection = ["test_factory.py::test_kernel", "-s"]
+    dumped = suite.report(*selection, "--autotune-dump=factory.textproto")
+    loaded = suite.report(*selection, "--autotune-load=factory.textproto", "--autotune-max-misses=0")
+
+    # cuTile calls the function for each of the 2 configurations.
+    assert "calls: 3" in dumped["output"]
+    assert loaded["status"] == 0, loaded["output"]
+    assert "calls: 1" in loaded["output"]
+
+
+def test_an_error_of_the_function_that_returns_the_kernel_is_the_users(suite: AdapterSuite) -> None:
+    (suite.folder / "test_factory.py").write_text(FACTORY)
+    report = suite.report("test_factory.py::test_failing", "--autotune-dump=factory.textproto")
+
+    assert report["status"] == 0, report["output"]
+    [lookup] = report["lookups"]
+    assert lookup["kernel"] == "test_factory.make_failing"
+    reason = "the function that returns the kernel failed: ValueError: T must be a power of two"
+    assert lookup["reason"] == reason
+    assert "left to cutile" not in report["output"]
+
+
+ITERATOR = """
+import cuda.tile.tune, host, pytest, tile_kernels
+
+def test_iterator():
+    x, y = host.make_tensor(4096), host.make_tensor(4096)
+    space = ({"T": size} for size in (256, 1024))
+    with pytest.raises(TypeError, match="has no len"):
+        cuda.tile.tune.exhaustive_search(
+            space, host.find_stream(), lambda config: (1,), tile_kernels.scale, lambda config: (x, y, config["T"])
+        )
+    assert len(list(space)) == 2
+"""
+
+
+def test_an_iterator_of_configurations_is_left_to_cutile(suite: AdapterSuite) -> None:
+    """cuTile refuses it, because it has no length. The plugin does not change that, and reads nothing from it."""
+    (suite.folder / "test_iterator.py").write_text(ITERATOR)
+    report = suite.report("test_iterator.py", "--autotune-dump=iterator.textproto")
+
+    assert report["status"] == 0, report["output"]
+    assert report["lookups"] == []
+
+
+PADDED = """
+import cuda.tile as ct, cuda.tile.tune, host, pytest
+
+@ct.kernel
+def scale(x, y, tiles, T: ct.Constant[int]):
+    i = ct.bid(0)
+    ct.store(y, index=(i,), tile=ct.load(x, index=(i,), shape=(T,)) * 2.0)
+
+@pytest.mark.parametrize("size", [4096, 8192])
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_padded(size, dtype):
+    def list_arguments(config):
+        tiles = size // config["T"]
+        padded = host.make_tensor((tiles + 1) * config["T"], dtype=dtype)
+        return padded, padded, tiles, config["T"]
+
+    cuda.tile.tune.exhaustive_search(
+        [{"T": 256}, {"T": 1024}], host.find_stream(), lambda config: (1,), scale, list_arguments, quiet=True
+    )
+"""
+
+
+@pytest.mark.skipif(IS_REAL, reason="the kernel takes a number that is no constant")
+def test_an_argument_that_depends_on_the_configuration_is_in_the_key(suite: AdapterSuite) -> None:
+    """A padded tensor and the number of tiles depend on the problem, too. A tuned argument is in no key."""
+    (suite.folder / "test_padded.py").write_text(PADDED)
+    report = suite.report("test_padded.py", "--autotune-dump=padded.textproto")
+
+    assert report["status"] == 0, report["output"]
+    assert counts_of(report) == {"tuned": 4}
+    keys = [lookup["key"] for lookup in report["lookups"]]
+    assert {(key["x.dtype"], key["tiles"], key["tiles.last"]) for key in keys} == {
+        (dtype, size // 256, size // 1024) for dtype in ("float32", "float16") for size in (4096, 8192)
+    }
+    assert all("T" not in key for key in keys)

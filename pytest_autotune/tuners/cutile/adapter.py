@@ -149,11 +149,15 @@ class SearchHook(CallHook):
         session does not act on the kernel, or if the problem has no stable form.
         """
         arguments = call.arguments
-        configs = list(arguments["search_space"])
-        if not configs:
+        search_space: Any = arguments["search_space"]
+        # Before the name of the kernel is known, because a function of the user may have to return the kernel.
+        if self._session.is_paused:
+            return None
+        # cuTile asks for the number of configurations, which an iterator does not have. It is left to cuTile unread.
+        if not hasattr(search_space, "__len__") or len(search_space) == 0:
             return None
         search = TileSearch(
-            configs=configs,
+            configs=list(search_space),
             stream=arguments["stream"],
             grid_fn=arguments["grid_fn"],
             kernel=arguments["kernel"],

@@ -4,23 +4,62 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import cached_property
 from types import FunctionType
 from typing import Any
 
 from pytest_autotune import devices
 from pytest_autotune.cache.model import Problem, UncacheableError, Value
 from pytest_autotune.cache.structured import structured_value
+from pytest_autotune.cache.wording import describe_error
 from pytest_autotune.tuners.measuring.clocks import Runner
 from pytest_autotune.tuners.measuring.race import Contest
 from pytest_autotune.tuners.shared.arguments import list_argument_values
-from pytest_autotune.tuners.shared.configurations import ConfigurationQuestion, Configurations
+from pytest_autotune.tuners.shared.configurations import ConfigurationQuestion, Configurations, list_config_values
 from pytest_autotune.tuners.shared.contests import build_contest
 from pytest_autotune.tuners.source.functions import python_function, qualified_name
 from pytest_autotune.tuners.source.libraries import list_versions
 from pytest_autotune.tuners.source.source_digest import DigestedSource, combine_sources, read_source
 
 NAME = "cutile"
+
+
+@dataclass(frozen=True)
+class FirstKernel:
+    """The ``@ct.kernel`` of the first configuration.
+
+    :param kernel: None if the user's function that returns it failed.
+    :param error: why this function failed; else empty.
+    """
+
+    kernel: Any
+    error: str = ""
+
+    def find_function(self) -> FunctionType | None:
+        """Return the Python function of the kernel; None if there is none."""
+        return python_function(self.kernel)
+
+
+@dataclass(frozen=True)
+class ConfigArguments:
+    """The kernel's arguments for a configuration.
+
+    :param config: a configuration for which ``args_fn`` raises no error.
+    """
+
+    config: Any
+    arguments: tuple[Any, ...]
+
+    def list_values(self, name: str, argument: Any) -> list[Value]:
+        """Return the values of a key for an argument; none if the configuration itself holds the argument."""
+        values = list_argument_values(name, argument)
+        for item in list_config_values(self.config):
+            with suppress(UncacheableError):
+                if list_argument_values(name, item) == values:
+                    return []
+        return values
 
 
 @dataclass(frozen=True)
@@ -52,9 +91,9 @@ class TileSearch:
 
         :raises UncacheableError: if a part of the problem has no stable form.
         """
-        function = self.find_function()
+        function = self.first_kernel.find_function()
         if function is None:
-            raise UncacheableError("the kernel has no Python function")
+            raise UncacheableError(self.first_kernel.error or "the kernel has no Python function")
         source = self._read_source(function)
         return ConfigurationQuestion(
             Problem(NAME, self.kernel_name, tuple(self._list_key(function)), self.problem.device),
@@ -71,18 +110,23 @@ class TileSearch:
 
     @property
     def kernel_name(self) -> str:
-        """The name of the kernel in caches and reports, such as ``lib.ops.scale``."""
-        function = self.find_function()
+        """The name of the kernel in caches and reports, such as ``lib.ops.scale``.
+
+        If the function that returns the kernel fails, the name is that of this function.
+        """
+        function = self.first_kernel.find_function() or python_function(self.kernel)
         if function is None:
             return type(self.kernel).__qualname__
         return qualified_name(function)
 
-    def find_function(self) -> FunctionType | None:
-        """Return the Python function of the kernel; None if there is none.
-
-        If configurations have different kernels, the kernel of the first configuration names the problem.
-        """
-        return python_function(self.find_kernel(self.configs[0]))
+    @cached_property
+    def first_kernel(self) -> FirstKernel:
+        """The kernel of the first configuration. If configurations have different kernels, it names the problem."""
+        try:
+            return FirstKernel(self.find_kernel(self.configs[0]))
+        except Exception as error:
+            # cuTile calls the function again, and then the user gets the error.
+            return FirstKernel(None, f"the function that returns the kernel failed: {describe_error(error)}")
 
     def find_kernel(self, config: object) -> Any:
         """Return the ``@ct.kernel`` of a configuration. The hints of the configuration are not applied to it."""
@@ -91,29 +135,39 @@ class TileSearch:
         return self.kernel(config)
 
     def _list_key(self, function: FunctionType) -> Iterator[Value]:
-        """Yield the values of the key: the kernel's arguments that no configuration changes.
+        """Yield the values of the key: the kernel's arguments that are not values of a configuration.
 
-        The method compares the arguments of the first and the last configuration. A search space is mostly a product
-        of lists, and its ends differ in each parameter that is tuned. The method calls ``args_fn`` as rarely as
-        possible, because each call may copy tensors. It compares encoded values, such as dtype and shape, not objects.
+        The method looks at the arguments of the first and the last configuration. It calls ``args_fn`` as rarely as
+        possible, because each call may copy tensors. An argument that differs between the two is one of these:
+
+        - A value of the configuration, such as the size of a tile. It is tuned, so it is left out.
+        - A value that depends on the configuration and on the problem, such as a tensor with padding, or the number of
+          tiles. The key has both values: ``tiles=64`` and ``tiles.last=16``.
         """
-        first_arguments = self._make_arguments(self.configs)
-        last_arguments = self._make_arguments(list(reversed(self.configs)))
+        first = self._make_arguments(self.configs)
+        last = self._make_arguments(list(reversed(self.configs)))
         parameter_names = inspect.signature(function).parameters
         # zip() ends with the shortest. If the numbers of arguments and parameters differ, cuTile refuses the launch.
-        for name, first, last in zip(parameter_names, first_arguments, last_arguments, strict=False):
-            values = list_argument_values(name, first)
-            if values == list_argument_values(name, last):
-                yield from values
+        pairs = zip(parameter_names, first.arguments, last.arguments, strict=False)
+        for name, first_argument, last_argument in pairs:
+            values = list_argument_values(name, first_argument)
+            last_values = list_argument_values(name, last_argument)
+            if values != last_values:
+                values = first.list_values(name, first_argument)
+                last_values = last.list_values(name, last_argument)
+            yield from values
+            for value in last_values:
+                if value not in values:
+                    yield replace(value, name=f"{value.name}.last")
 
-    def _make_arguments(self, configs: Sequence[Any]) -> tuple[Any, ...]:
+    def _make_arguments(self, configs: Sequence[Any]) -> ConfigArguments:
         """Return the kernel's arguments for the first configuration for which ``args_fn`` raises no error.
 
         :raises UncacheableError: if there is no such configuration.
         """
         for config in configs:
             try:
-                return tuple(self.args_fn(config))
+                return ConfigArguments(config, tuple(self.args_fn(config)))
             except Exception:
                 continue  # the search of cuTile, too, goes on with the next configuration
         raise UncacheableError("args_fn failed for every configuration")
@@ -135,7 +189,7 @@ class TileSearch:
 
     def _list_settings(self) -> Iterator[Value]:
         """Yield the options of the kernel's decorator and of the search that differ from their defaults."""
-        options = list_decorator_options(self.find_kernel(self.configs[0]))
+        options = list_decorator_options(self.first_kernel.kernel)
         if options:
             yield structured_value("options", options)
         if not self.flush_l2:

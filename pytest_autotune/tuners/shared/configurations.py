@@ -56,18 +56,38 @@ def list_params(config: object) -> tuple[Value, ...]:
 
     :raises UncacheableError: for a value without a stable form, or names that are not text.
     """
-    value_by_name: Mapping[Any, object]
+    return tuple(param_value(name, value) for name, value in _list_named_values(config).items())
+
+
+def _list_named_values(config: object) -> Mapping[Any, object]:
+    """Return the values of a configuration by name; ``config`` is the name of a single value."""
     if isinstance(config, Mapping):
-        value_by_name = config
-    elif dataclasses.is_dataclass(config) and not isinstance(config, type):
-        value_by_name = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
-    elif isinstance(config, tuple) and hasattr(config, "_asdict"):
-        value_by_name = config._asdict()
-    elif isinstance(config, SimpleNamespace):
-        value_by_name = vars(config)
-    else:
-        value_by_name = {"config": config}
-    return tuple(param_value(name, value) for name, value in value_by_name.items())
+        return config
+    if dataclasses.is_dataclass(config) and not isinstance(config, type):
+        return {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
+    if isinstance(config, tuple) and hasattr(config, "_asdict"):
+        value_by_name: Mapping[Any, object] = config._asdict()
+        return value_by_name
+    if isinstance(config, SimpleNamespace):
+        return vars(config)
+    return {"config": config}
+
+
+def list_config_values(config: object) -> list[object]:
+    """Return the values of a configuration, and the items of its lists and mappings.
+
+    Example: ``{"tile": (64, 32), "warps": 4}`` gives ``(64, 32)``, 64, 32 and 4.
+    """
+    items: list[object] = []
+    waiting = list(_list_named_values(config).values())
+    while waiting:
+        value = waiting.pop(0)
+        items.append(value)
+        if isinstance(value, (list, tuple)):
+            waiting[:0] = value
+        elif isinstance(value, Mapping):
+            waiting[:0] = value.values()
+    return items
 
 
 class Configurations:

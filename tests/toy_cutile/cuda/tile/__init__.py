@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict, dataclass, replace
+from types import FunctionType
 from typing import Any
 
 __version__ = "1.7.0"
@@ -10,10 +12,12 @@ __version__ = "1.7.0"
 launches: list[tuple[str, tuple[Any, ...]]] = []
 
 
+@dataclass(frozen=True)
 class CompilerOptions:
-    def __init__(self, **options: Any) -> None:
-        vars(self).update({"num_ctas": None, "occupancy": None, "opt_level": 3, "num_worker_warps": None})
-        vars(self).update(options)
+    num_ctas: Any = None
+    occupancy: Any = None
+    opt_level: Any = 3
+    num_worker_warps: Any = None
 
 
 class kernel:
@@ -23,11 +27,16 @@ class kernel:
         return super().__new__(cls)
 
     def __init__(self, function: Any = None, /, **options: Any) -> None:
+        if not isinstance(function, FunctionType):
+            raise TypeError("`kernel` decorator must be applied to a Python function")
         self._pyfunc = function
         self._compiler_options = CompilerOptions(**options)
 
     def replace_hints(self, **hints: Any) -> Any:
-        return kernel(self._pyfunc, **{**vars(self._compiler_options), **hints})
+        return kernel(self._pyfunc, **asdict(replace(self._compiler_options, **hints)))
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        raise TypeError("Tile kernels cannot be called directly. Use cuda.tile.launch() instead.")
 
 
 class Constant:
@@ -35,7 +44,11 @@ class Constant:
         return cls
 
 
-def launch(stream: Any, grid: Any, kernel: Any, kernel_args: Any, /) -> None:
+def launch(
+    stream: Any, grid: Any, kernel: Any, kernel_args: Any, /, *, programmatic_dependent_launch: bool = False
+) -> None:
+    if not isinstance(kernel_args, tuple):
+        raise TypeError("launch() expects a tuple of arguments")
     launches.append((kernel._pyfunc.__name__, kernel_args))
 
 

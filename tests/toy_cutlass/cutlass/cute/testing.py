@@ -32,6 +32,8 @@ class autotune_jit:
 
     def __call__(self, func: Any) -> Any:
         launch = self._create_tuning_wrapper(func, self.warmup_iterations, self.iterations, self.update_on_change)
+        if not hasattr(launch, "_autotune_params"):
+            launch = func
         launch._autotune_params.update(self.params_dict)
         return launch
 
@@ -39,6 +41,8 @@ class autotune_jit:
     def _create_tuning_wrapper(
         cls, func: Any, warmup_iterations: int, iterations: int, autotune_update_params: Any
     ) -> Any:
+        if hasattr(func, "_autotune_params"):
+            return func
         func._original_func = func
         func._autotune_params = {}
         func._autotune_update_params = autotune_update_params
@@ -73,4 +77,5 @@ class autotune_jit:
             return func._best_kernel[key](*args, **kwargs)
 
         tuning_wrapper.__name__ = f"{func.__name__}_autotune_wrapper"
+        tuning_wrapper.__qualname__ = f"{func.__qualname__}_autotune_wrapper"
         return tuning_wrapper

@@ -42,13 +42,18 @@ def exhaustive_search(
     single_run_timeout_sec: float | None = None,
     flush_l2: bool = True,
 ) -> Any:
+    # As in cuda-tile, an iterator has no len(), and only a launch and the arguments of a launch may fail.
+    if len(search_space) == 0:
+        raise ValueError("Search space is empty.")
     searches.append(kernel)
     successes, failures = [], []
     for config in search_space:
-        chosen = kernel if isinstance(kernel, tile.kernel) else kernel(config)
-        tuned = chosen.replace_hints(**(hints_fn(config) if hints_fn is not None else {}))
+        grid = grid_fn(config)
+        base_kernel = kernel if isinstance(kernel, tile.kernel) else kernel(config)
+        hints = hints_fn(config) if hints_fn is not None else {}
+        tuned = base_kernel.replace_hints(**hints)
         try:
-            tile.launch(stream, grid_fn(config), tuned, args_fn(config))
+            tile.launch(stream, grid, tuned, args_fn(config))
             time_us = 1.0
             values = [item for value in config.values() for item in (value if isinstance(value, tuple) else [value])]
             for value in values:
