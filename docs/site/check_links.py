@@ -45,13 +45,14 @@ def find_problem(link: str, page: Page, pages: dict[Path, Page]) -> str:
     """Return why a link of a page leads nowhere, or an empty string."""
     parts = urlsplit(link)
     if parts.scheme or parts.netloc:
+        # The link leads to another site.
         return ""
     target = page.path
     if parts.path:
         target = (page.path.parent / unquote(parts.path)).resolve()
     if not target.is_file():
         return "no such file"
-    # An empty anchor is the top of a page.
+    # An empty anchor is the top of a page. An image, which is a file and no page, has no anchors.
     if parts.fragment and target in pages and unquote(parts.fragment) not in pages[target].anchors:
         return "no such anchor"
     return ""

@@ -35,7 +35,7 @@ myst_heading_anchors = 6
 # Examples in Python leave parts out with `…`, which Pygments cannot read.
 suppress_warnings = ["myst.xref_missing", "misc.highlighting_failure"]
 autodoc_member_order = "bysource"
-# A default is shown as the code has it: it may have no text of its own that Python reads.
+# The default of a parameter is shown as the code has it: its repr may not be valid Python.
 autodoc_preserve_defaults = True
 autodoc_default_options = {"members": True}
 
@@ -60,13 +60,15 @@ def list_pages() -> list[str]:
 
 
 def list_public_names(module_name: str) -> list[str]:
-    """Return the classes and functions that a module offers: its own, and those it imports ``as`` themselves.
+    """Return the classes and functions that a module offers: its own, and those of
+    ``from module import NAME as NAME``.
 
-    The page of the module describes other values, such as a set: they have no docstrings of their own.
+    Other values, such as a set, have no docstrings of their own. The page of the module describes them by hand.
     """
     module = import_module(module_name)
     tree = ast.parse(Path(str(module.__file__)).read_text(encoding="utf-8"))
     names = []
+    # Some imports stand under a condition, and not at the top of the module.
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom):
             names += [alias.name for alias in node.names if alias.asname == alias.name]
@@ -108,7 +110,7 @@ def extend_page(app: Sphinx, docname: str, source: list[str]) -> None:
 
 
 def copy_front_page(app: Sphinx, error: Exception | None) -> None:
-    """Make the README the page that a browser gets of the folder."""
+    """Copy the README's page to index.html, which a browser gets for the folder."""
     if error is None:
         shutil.copy(Path(app.outdir) / f"{root_doc}.html", Path(app.outdir) / "index.html")
 

@@ -326,7 +326,9 @@ class Problem:
 
 
 class Fingerprint(tuple[Value, ...]):
-    """The values that an entry's choice depends on, sorted by name. If they are equal, the choice is trusted.
+    """The values that an entry's choice depends on, sorted by name.
+
+    If a lookup has equal values, it trusts the choice.
 
     A value named ``pruned`` is the digest of the candidates that pruning left, if it left fewer than the list has.
     """

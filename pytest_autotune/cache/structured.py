@@ -29,10 +29,11 @@ def structured_value(name: str, value: object) -> Value:
 
     :raises UncacheableError: for anything else inside the value, such as a dtype, NaN, or a name that is not text.
     """
+    check_name(name)
     if not isinstance(value, (list, tuple, Mapping)):
         return plain_value(name, value)
-    check_name(name)
     try:
+        # With allow_nan=False, NaN and infinity are a ValueError.
         text = json.dumps(_plain_data(name, value), allow_nan=False, ensure_ascii=False, sort_keys=True)
     except (ValueError, RecursionError):
         raise UncacheableError(f"{name} holds a number without a stable form, or is nested too deeply") from None

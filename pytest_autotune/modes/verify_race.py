@@ -159,6 +159,7 @@ def _race_contest(contest: Contest, tuning: Tuning, threshold: float) -> RaceOut
     choice = entry.choice
     assert choice is not None
     candidates = _list_choice_first(contest.candidates, choice)
+    # The choice is the only candidate, or the tuner no longer has it among its candidates.
     if len(candidates) < 2 or not candidates[0].is_same_configuration(choice):
         return "there is nothing to race it against"
     # A candidate without a runner cannot be launched, for example because it does not compile.

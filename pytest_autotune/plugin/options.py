@@ -115,7 +115,7 @@ def is_any_option_set(config: pytest.Config) -> bool:
             # Pytest has the value of a flag under the name of the ini value.
             value = config.getoption(option.ini, None)
             # An empty text is typed, too: it may be an error.
-            if value not in (None, []):
+            if value is not None:
                 return True
         if option.is_ini:
             try:

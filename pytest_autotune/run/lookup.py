@@ -36,7 +36,7 @@ NO_ENTRY = "no entry"
 
 
 class Question(ABC):
-    """One problem that an adapter asks about.
+    """What an adapter asks about one problem.
 
     An adapter makes a question for each lookup. It says in :meth:`offers` which choices its tuner can use, and
     overrides each other method that its tuner has an answer for.

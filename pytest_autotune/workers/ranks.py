@@ -37,7 +37,8 @@ class Ranks:
     def of_this_job(cls) -> Ranks | None:
         """Return this rank of a job that torchrun started; None if the job has only this rank.
 
-        torchrun describes the job in environment variables of each rank.
+        torchrun describes the job in environment variables of each rank. The caller has checked that torchrun started
+        this process.
         """
         environment = os.environ
         world_size = environment.get("WORLD_SIZE", "1")

@@ -150,7 +150,7 @@ def _has_credential_variable(scheme: str) -> bool:
 
 
 def _check_environment(place: str, scheme: str) -> None:
-    """Refuse values from which the library cannot make a request.
+    """Refuse environment variables whose values obstore cannot put into a request.
 
     :raises CacheError: for the first such variable. The error does not repeat the value, which may be a secret.
     """

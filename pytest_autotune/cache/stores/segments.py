@@ -15,7 +15,7 @@ all segments of a device by one segment with the same entries.
 ``..`` in its name. Such a *refused* name is no segment's name, so another program has put the object there.
 
 The segments of all devices are read. The device of the tests is not known before the first lookup, because asking for
-it would initialise CUDA. A miss also tells the user that the kernel was tuned for other devices.
+it would initialise CUDA. Moreover, a miss can then say that the kernel was tuned for other devices.
 """
 
 from __future__ import annotations

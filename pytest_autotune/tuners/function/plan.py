@@ -298,7 +298,7 @@ class Plan:
     """The arguments of ``tune()`` for a search: how to search, and what to do with a configuration.
 
     :param compile_threads: the number of configurations that are compiled at the same time. 1: in the thread that
-        tunes. None: the number of the process's cores.
+        tunes. None: as many as this process has cores to use; a worker of xdist has its share of them.
     """
 
     space: Space

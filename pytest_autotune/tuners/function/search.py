@@ -141,6 +141,7 @@ def compare(plan: Plan, config: object, lock: DeviceLock) -> Loss:
     if configuration is None:
         raise ValueError(f"not in the space: {config!r}")
     result = search(plan, lock)
+    # A second bench, which measures only the two that race. Its first trial is the choice: a check adds no trial.
     bench = Bench(plan, lock)
     choice = _find_trial(result.trials, configuration)
     if choice is None:

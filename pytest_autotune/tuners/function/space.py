@@ -26,7 +26,7 @@ class InvalidConfiguration(Exception):
 class TuningError(RuntimeError):
     """No configuration could be chosen; the message names the problem and the reason.
 
-    :param reasons: why each candidate failed, if all of them failed and will fail again; else empty.
+    :param reasons: why each candidate failed, if all of them failed and would fail in the next run, too; else empty.
     """
 
     def __init__(self, message: str, reasons: tuple[str, ...] = ()) -> None:

@@ -267,7 +267,7 @@ class BatchHook(CallHook):
 class MeasurementHook(CallHook):
     """Takes the GPU lock for a single measurement of a search.
 
-    Helion compiles between its measurements. If it held the lock for a whole search, other workers would wait for
+    Helion compiles between its measurements. If the hook held the lock for a whole search, other workers would wait for
     minutes.
     """
 

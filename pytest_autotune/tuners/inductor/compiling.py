@@ -243,6 +243,8 @@ class ForkedPool:
     def _run_in_child(self, job: PoolJob, pickled_job: bytes) -> Any:
         """Have a child do a job. If the child dies, the library's own pool does the job.
 
+        :param pickled_job: the job as the child gets it. It was pickled in the thread that submits the job, so that an
+            error of pickling is raised there.
         :raises Exception: the error that the library expects, if the job fails.
         """
         # This never waits, because the pool has as many connections as threads.
@@ -257,6 +259,7 @@ class ForkedPool:
             # The child has died for another reason, for example a lack of memory. The other children go on.
             return self._submit_to_library(job).result()
         finally:
+            # Also the connection of a dead child: each thread needs one. The next job that takes it goes the same way.
             self._idle_connections.put(connection)
         if not result.is_done:
             raise self._library.build_error(pickle.loads(result.pickled))

@@ -220,7 +220,7 @@ class GeneratedKernel:
 
         :returns: whether a thread compiles.
         """
-        # The first launch has waited for a thread, and now needs the compiled kernel at once.
+        # This is the second call: the first launch has waited for the thread, and needs the kernel at once.
         if self._thread_job is not None:
             return False
         # Inductor handed over compiled candidates, so only the loading remains.
@@ -315,6 +315,7 @@ class GeneratedKernel:
         futures.wait([self._thread_job])
         # An error of the thread is not read here. The same compilation fails again below, where the error is handled.
         self.state = KernelState.COMPILING
+        # This second call finds what the thread compiled, and only loads it.
         if self.compile_choice() is not CompiledBy.INDUCTOR:
             return None
         self.begin_compiling_all()

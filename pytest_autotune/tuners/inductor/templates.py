@@ -142,6 +142,7 @@ class LookupHook(CallHook):
         for entry in tuning.offered_entries():
             failure = decision.explain_failed_compilation(entry)
             if not failure:
+                # The report has the result of the race. The loaded times are used in any case.
                 tuning.race(TemplateRace(decision, benchmark, self._benchmarks, tuning).build)
                 return decision.find_times_ms(entry)
             tuning.reject(failure)

@@ -71,6 +71,8 @@ STAGES = (
 ROUNDS_ALONE = 10
 #: The number of rounds in each stage that decides ties.
 ROUNDS_TO_DECIDE = 40
+#: A kernel is quick if it runs for less than so many times the time in which the device is kept busy.
+QUICK = 10
 #: Each candidate gets two probes. If the host was too slow to prepare them in time, the race repeats both. It makes at
 #: most this many attempts.
 PROBES = 3
@@ -365,15 +367,20 @@ class Race:
         self._launching.keep_busy(prepared_us[len(prepared_us) // 2 :])
 
     def _probe_with_busy_device(self, racers: Sequence[Racer]) -> None:
-        """Probe quick kernels again. Without a busy device, their times were the times of the host."""
+        """Probe quick kernels again, while a busy device hides the host.
+
+        The clock keeps the device busy while the host prepares a launch. The launch then waits for the device, and its
+        time is the kernel's. Without that, the time of a quick kernel was the time that the host took to launch it.
+        """
         launching = self._launching
         racers = self._without_hopeless(racers)
         if not launching.can_keep_busy:
-            # The host cannot be in time or late, so no probe is repeated.
+            # With this clock the host has no launch to prepare in time, so no probe is repeated for a late host.
             self._probe_twice(racers)
             return
-        # A long kernel hides the time of the host.
-        to_probe = [racer for racer in racers if racer.fastest_probe_us < 10 * launching.busy_us]
+        # A kernel that runs long enough hides the host by itself.
+        longest_quick_us = QUICK * launching.busy_us
+        to_probe = [racer for racer in racers if racer.fastest_probe_us < longest_quick_us]
         for _ in range(PROBES):
             self._probe_twice(to_probe)
             to_probe = [racer for racer in _running(to_probe) if not racer.was_in_time]

@@ -256,7 +256,7 @@ def _divide_by_level(rounds: Sequence[Round], numbers: Sequence[int]) -> dict[in
 class _Shift:
     """The difference between the earlier rounds and the latest rounds of a race, for one candidate.
 
-    :param slower: the share of the earlier median by which the latest median is longer.
+    :param slower: (latest median - earlier median) / earlier median.
     :param error: the standard error of ``slower``.
     """
 

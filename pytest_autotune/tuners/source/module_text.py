@@ -239,6 +239,7 @@ def _find_module_file(module: str) -> _ModuleFile | None:
         spec = _find_spec(module)
     else:
         spec = read_stored(loaded_module, "__spec__")
+    # For None, read_stored() returns None.
     path = read_stored(loaded_module, "__file__") or read_stored(spec, "origin")
     if not is_instance(path, str) or not path.endswith(".py"):
         return None
