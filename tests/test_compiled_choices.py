@@ -24,6 +24,7 @@ from pytest_autotune.run.lookup import Policy
 from pytest_autotune.run.request import FileDump, RunRequest
 from pytest_autotune.run.session import Session
 from pytest_autotune.run.settle import EndedRun, InitialCaches, settle_run
+from pytest_autotune.run.tuning import Tuning
 from pytest_autotune.tuners.triton.adapter import Adapter
 from pytest_autotune.workers.coordinator import Coordinator
 from pytest_autotune.workers.events import Log, decode_events
@@ -118,6 +119,23 @@ def test_a_load_that_meets_a_new_specialization_adds_it(process: Process) -> Non
     known = finish_run(settle_run(first_run), Cache()).merged.cache.entries
     assert len(known[0].compiled) == 1
     assert len(compiled(again, held=known)["n=64"]) == 2
+
+
+def test_a_search_that_records_nothing_does_not_end_the_notes(
+    process: Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The autotuner compiles the candidates of an earlier key again, for another alignment."""
+
+    def launch_unrecorded(kernel: Any) -> None:
+        with monkeypatch.context() as patched:
+            patched.setattr(Tuning, "record", lambda tuning, *args, **kwargs: tuning.not_recorded("for this test"))
+            call(n=48)(kernel)
+
+    without_search = compiled(process([call(), call(offset=1)]))
+    with_search = compiled(process([call(), launch_unrecorded, call(offset=1)]))
+
+    assert len(without_search["n=64"]) == 2
+    assert with_search == without_search
 
 
 def test_a_run_that_only_loads_notes_nothing(process: Process) -> None:

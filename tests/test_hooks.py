@@ -18,6 +18,8 @@ from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem
 from pytest_autotune.run.session import Job, Session, Suite
 from pytest_autotune.tuners import TUNERS, BuiltInTuner
 from pytest_autotune.tuners.hooks import Hooks
+from pytest_autotune.tuners.protocol import HookError
+from pytest_autotune.tuners.shared.patches import find_definer
 from tests.sessions import a_session
 
 ENTRY = Entry(Problem("costly.part", "kernel", (), Device("Toy GPU", "toy")), choice=Candidate("a"))
@@ -229,3 +231,20 @@ def test_a_paused_or_ended_session_leaves_all_kernels_alone(capsys: pytest.Captu
     assert not session.is_left_out("toy", "lib.op")
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("autotune: toy:lib.op was looked up after the end of the run")
+
+
+class Scheduling:
+    def lookup(self) -> None: ...
+
+
+class TritonScheduling(Scheduling):
+    pass
+
+
+def test_a_method_is_replaced_where_it_is_defined() -> None:
+    assert find_definer(TritonScheduling, "lookup", "torch") is Scheduling
+
+
+def test_a_method_that_is_missing_is_named() -> None:
+    with pytest.raises(HookError, match=r"^torch \S+ has no TritonScheduling\.generate\(\)$"):
+        find_definer(TritonScheduling, "generate", "torch")

@@ -29,6 +29,9 @@ from pytest_autotune.tuners.measuring.race import CAPTURED, Contest, Limits, Rac
 from pytest_autotune.tuners.protocol import HookError
 from pytest_autotune.tuners.shared.patches import CallHook, CallResult, HookedCall, Patches
 
+#: The digits of a time that an entry keeps. A dump run gives Inductor the rounded times, too, so that a load decides
+#: as the dump did.
+EXACT_DIGITS = 6
 #: The limits for a call that is measured without other candidates. Inductor's own benchmark also takes 25 ms, and makes
 #: 100 launches. Here 30 launches are enough, because the GPU is kept busy.
 ALONE = Limits(each_us=25_000, least=2, most=30)

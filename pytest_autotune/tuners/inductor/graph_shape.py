@@ -26,11 +26,10 @@ from pytest_autotune.cache.wording import rounded_us
 from pytest_autotune.run.lookup import Question
 from pytest_autotune.run.session import Session
 from pytest_autotune.run.tuning import Tuning
-from pytest_autotune.tuners.inductor.benchmarks import Benchmarks
+from pytest_autotune.tuners.inductor.benchmarks import EXACT_DIGITS, Benchmarks
 from pytest_autotune.tuners.inductor.identity import device_of, measured_module_digest, versions
 from pytest_autotune.tuners.inductor.template_key import product_settings
-from pytest_autotune.tuners.inductor.templates import EXACT_DIGITS, find_definer
-from pytest_autotune.tuners.shared.patches import CallHook, CallInstead, CallResult, HookedCall, Patches
+from pytest_autotune.tuners.shared.patches import CallHook, CallInstead, CallResult, HookedCall, Patches, find_definer
 from pytest_autotune.tuners.source.source_digest import digest
 
 FUSION = "inductor.fusion"
@@ -65,7 +64,7 @@ class Fusions:
         times = FusionHook(session, self._benchmarks, module, names)
         parameters = ["self", "mod", "n_spills_threshold", "node_names"]
         patches.replace(scheduling, "benchmark_codegened_module", parameters, times, allow_more_parameters=True)
-        owner = find_definer(scheduling, "generate_kernel_code_from_nodes")
+        owner = find_definer(scheduling, "generate_kernel_code_from_nodes", "torch")
         parameters = ["self", "nodes", "benchmark_kernel", "hint_override"]
         patches.replace(owner, "generate_kernel_code_from_nodes", parameters, names, allow_more_parameters=True)
 

@@ -25,19 +25,16 @@ from pytest_autotune.cache.wording import describe_error, rounded_us
 from pytest_autotune.run.lookup import Question
 from pytest_autotune.run.session import Session
 from pytest_autotune.run.tuning import Tuning
-from pytest_autotune.tuners.inductor.benchmarks import Benchmarks
+from pytest_autotune.tuners.inductor.benchmarks import EXACT_DIGITS, Benchmarks
 from pytest_autotune.tuners.inductor.graph_caches import forget_compiled
 from pytest_autotune.tuners.inductor.identity import device_of, versions
 from pytest_autotune.tuners.inductor.template_key import inner_choice, kind_of_choice, template_key
 from pytest_autotune.tuners.measuring.race import RaceOutcome
 from pytest_autotune.tuners.measuring.times import ALLOWANCE, Comparison
 from pytest_autotune.tuners.shared.candidates import EVERY_CANDIDATE_FAILED, does_not_compile
-from pytest_autotune.tuners.shared.patches import CallHook, CallInstead, CallResult, HookedCall, Patches
+from pytest_autotune.tuners.shared.patches import CallHook, CallInstead, CallResult, HookedCall, Patches, find_definer
 
 TUNER = "inductor.template"
-#: The digits of a time that an entry keeps. A dump run gives Inductor the rounded times, too, so that a load decides
-#: as the dump did.
-EXACT_DIGITS = 6
 #: The time of a candidate that a sweep picks. All other candidates are then infinitely slow.
 _PICKED_MS = 1.0
 #: The number at the end of a template's name, as in ``triton_mm_17``.
@@ -58,7 +55,7 @@ class Templates:
     def hook(self, module: ModuleType, session: Session, patches: Patches) -> None:
         parameters = ["self", "choices", "op", "inputs", "benchmark", "hint_override"]
         hook = LookupHook(session, self._benchmarks, module)
-        patches.replace(find_definer(module.AlgorithmSelectorCache, "lookup"), "lookup", parameters, hook)
+        patches.replace(find_definer(module.AlgorithmSelectorCache, "lookup", "torch"), "lookup", parameters, hook)
 
 
 @dataclass(frozen=True)
@@ -418,8 +415,3 @@ def _compare_twice(
     first = times_ms[choice] / times_ms[fastest] - 1
     second = second_times_ms[choice] / second_times_ms[fastest] - 1
     return Comparison((first + second) / 2, abs(first - second) / 2)
-
-
-def find_definer(cls: type, name: str) -> type:
-    """Return the class that defines a method: the class itself or one of its bases."""
-    return next(base for base in cls.__mro__ if name in vars(base))

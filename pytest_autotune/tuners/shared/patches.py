@@ -354,6 +354,17 @@ def check_signature(
     return function  # type: ignore[no-any-return]
 
 
+def find_definer(cls: type, name: str, library: str) -> type:
+    """Return the class that defines a method: the class itself or one of its bases.
+
+    :raises HookError: if no class defines the method.
+    """
+    for base in cls.__mro__:
+        if name in vars(base):
+            return base
+    raise HookError(f"{library} {find_version(library)} has no {cls.__name__}.{name}()")
+
+
 def when_imported(module: str, hook: Callable[..., object], *arguments: object) -> None:
     """Call ``hook`` when a module is imported. If the module is imported already, call ``hook`` now.
 

@@ -169,7 +169,7 @@ class Choices(CallHook):
         """Ask the session for the choice, and begin a search if it offers none: steps 3 to 5 of :meth:`ask`."""
         autotuner = launch.autotuner
         if not autotuners.is_interpreted(autotuner):
-            self._compile_watcher.begin_choice(autotuner)
+            hooked_call.enter(self._compile_watcher.choosing(autotuner))
         question = CallQuestion(launch, hooked_call.arguments["configs"], identity, self._session)
         # The tuning ends with the hooked call, also if an error ends it.
         tuning = hooked_call.enter(self._session.tuning(question))
@@ -279,7 +279,7 @@ class Choices(CallHook):
             tuning.race(CallContest(launch, identity.config_by_params, self._session).build)
             launch.adopt(config, {config: (entry.choice.time_us or 0.0) / 1000})
             if not autotuners.is_interpreted(launch.autotuner):
-                self._compile_watcher.end_choice(launch, entry, config, compiled_kernel)
+                self._compile_watcher.note_choice(launch, entry, config, compiled_kernel)
             return True
         return False
 
@@ -322,7 +322,7 @@ class Choices(CallHook):
         # launch, which raises it for the user.
         with suppress(Exception):
             compiled_kernel = _compile_if_possible(launch, config)
-        self._compile_watcher.end_choice(launch, lookup.entry, config, compiled_kernel)
+        self._compile_watcher.note_choice(launch, lookup.entry, config, compiled_kernel)
 
     def _forget_before_the_next_test(self, launch: Call) -> None:
         """Have Triton forget a choice before the next test, if the next test must ask again.

@@ -125,8 +125,9 @@ class CompileWatcher:
         self._original: Any = None
         #: The choices by the ``id`` of their autotuner and Triton's key.
         self._choices: dict[tuple[int, Any], _NotedChoice] = {}
-        #: The ``id`` of each autotuner that looks for a choice now. Such an autotuner may compile any candidate.
-        self._choosing: set[int] = set()
+        #: The ``id`` of each autotuner that looks for a choice now. An id is here twice if two threads look for choices
+        #: of the same autotuner.
+        self._choosing: list[int] = []
 
     def watch(self) -> None:
         """Start watching, unless the watcher already watches.
@@ -154,23 +155,28 @@ class CompileWatcher:
             self._module.compile = self._original
             self._module = None
 
-    def begin_choice(self, autotuner: Any) -> None:
-        """Note that an autotuner looks for a choice. :meth:`end_choice` ends this state."""
+    @contextmanager
+    def choosing(self, autotuner: Any) -> Iterator[None]:
+        """Look for a choice of an autotuner. Until the context ends, the autotuner may compile any candidate."""
         with self._session.guard("triton", "what is compiled"):
             self.watch()
-        self._choosing.add(id(autotuner))
+        self._choosing.append(id(autotuner))
+        try:
+            yield
+        finally:
+            # The id may belong to another autotuner later.
+            self._choosing.remove(id(autotuner))
 
-    def end_choice(self, call: Call, entry: Entry, config: Any, kernel: Any) -> None:
+    def note_choice(self, call: Call, entry: Entry, config: Any, kernel: Any) -> None:
         """Note the choice of a call, and report the specialization for which the choice was compiled.
 
         :param entry: the entry whose choice it is.
         :param config: Triton's object for the choice.
         :param kernel: Triton's compiled kernel; None if the choice was not compiled.
         """
-        autotuner = call.autotuner
-        self._choosing.discard(id(autotuner))
         if kernel is None:
             return
+        autotuner = call.autotuner
         with self._guard_notes():
             # The other keyword arguments of the call are launch options, such as num_ctas=2.
             known_arguments = {*kernel.src.signature, *_TRITON_ARGUMENTS}
