@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import pytest
 
@@ -25,6 +25,7 @@ from pytest_autotune.run.lookup import Lookup, Outcome
 from pytest_autotune.run.session import Session
 from pytest_autotune.testing import AdapterConformance
 from pytest_autotune.tuners.helion.adapter import Adapter
+from pytest_autotune.tuners.helion.search import _list_argument_values
 from pytest_autotune.tuners.protocol import HookError
 from tests.acceptance.test_helion import HAS_HELION, KERNELS, TOY_FOLDER
 from tests.sessions import a_session
@@ -391,3 +392,19 @@ def list_parameters(file: Path, class_name: str, method_name: str) -> list[str]:
                 if isinstance(member, ast.FunctionDef) and member.name == method_name:
                     return [argument.arg for argument in (*member.args.args, *member.args.kwonlyargs)]
     raise LookupError(f"{class_name}.{method_name}")
+
+
+class Settings(NamedTuple):
+    """An argument of a kernel that has the attributes of a tensor and is none."""
+
+    dtype: Any
+    shape: tuple[int, ...]
+    splits: int | None
+
+
+def test_an_argument_with_a_dtype_that_is_no_tensor_is_in_the_key_as_a_whole() -> None:
+    """A part that is no tensor's may hold falsy values, which a set of static dimensions cannot."""
+    arguments = [Settings(torch.float16, (4,), splits) for splits in (0, None)]
+    values = [list(_list_argument_values("x", argument, tuple(argument))) for argument in arguments]
+
+    assert values[0] != values[1]

@@ -22,6 +22,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from pytest_autotune.cache.model import Value
 from pytest_autotune.tuners.source.functions import closure_cells
+from pytest_autotune.tuners.triton.identity import _list_compiled_properties, encode_key_value
 from tests.test_triton import CONFIGS, Bench, configs, grid, interpreter, session  # noqa: F401
 
 pytestmark = pytest.mark.usefixtures("forget_choices", "interpreter")
@@ -574,3 +575,41 @@ class Act:
 def test_an_argument_with_code_inside_is_uncacheable(outcome_after, argument: Any) -> None:
     """Triton compiles the code of such an argument, and the source does not name it."""
     assert outcome_after(empty(bench()), empty(bench()), *tensors(), argument) == "uncacheable"
+
+
+class LargeSeed(enum.IntEnum):
+    EVEN = 2**60
+    ODD = 2**60 + 1
+
+
+def test_large_members_of_an_intenum_have_two_keys() -> None:
+    """A float holds both numbers as the same."""
+    values = [encode_key_value("seed", seed).value for seed in LargeSeed]
+
+    assert values == [2**60, 2**60 + 1]
+
+
+def test_a_named_tuple_with_a_dtype_has_the_dtypes_of_its_items() -> None:
+    settings = namedtuple("settings", ["dtype", "bias"])
+    keys = []
+    for dtype in (torch.float16, torch.float32):
+        argument = settings(torch.float32, torch.zeros(4, dtype=dtype))
+        keys.append(dict(_list_compiled_properties("x", argument, is_in_key=False)))
+
+    assert keys == [
+        {"x.dtype": "torch.float32", "x.1.dtype": "torch.float16"},
+        {"x.dtype": "torch.float32", "x.1.dtype": "torch.float32"},
+    ]
+
+
+@dataclasses.dataclass(frozen=True)
+class DtypeAndFunction:
+    dtype: Any
+    activation: Callable[..., Any]
+
+
+def test_a_dataclass_with_a_dtype_and_a_function_is_in_the_key() -> None:
+    argument = DtypeAndFunction(torch.float16, empty)
+    names = [name for name, _ in _list_compiled_properties("x", argument, is_in_key=False)]
+
+    assert names == ["x.dtype", "x"]

@@ -21,6 +21,7 @@ from pytest_autotune.run.lookup import Question
 from pytest_autotune.run.session import Session
 from pytest_autotune.tuners.measuring.clocks import Clock, Runner, torch_clock
 from pytest_autotune.tuners.measuring.race import Contest
+from pytest_autotune.tuners.shared.arguments import is_tensor
 from pytest_autotune.tuners.shared.configurations import Configurations, param_value
 from pytest_autotune.tuners.source.functions import closure_cells, python_function, qualified_name
 from pytest_autotune.tuners.source.libraries import list_versions
@@ -305,8 +306,9 @@ def _list_argument_values(name: str, arg: Any, part: Any) -> Iterator[Value]:
         # Helion's key of a function is its code object, which has no stable form.
         yield stable_value(name, arg)
         return
-    if not hasattr(arg, "dtype") or not isinstance(part, tuple):
-        # A number, whose key is its class, or a constant, whose key is its value.
+    if not is_tensor(arg) or not isinstance(part, tuple):
+        # A number, whose key is its class, or a constant, whose key is its value. An object of the user may have a
+        # dtype, too, and then its key has parts of other kinds.
         yield stable_value(name, _to_plain(part))
         return
     dtype, shape, *layout = part

@@ -177,14 +177,20 @@ def _list_compiled_properties(name: str, value: Any, *, is_in_key: bool) -> Iter
 
     :param is_in_key: whether the kernel's author listed the argument in ``key=``.
     """
-    if hasattr(value, "dtype"):
+    has_dtype = hasattr(value, "dtype")
+    if has_dtype:
         yield f"{name}.dtype", DtypeName(str(value.dtype))
-    elif isinstance(value, tuple):
+    # A named tuple may have a field "dtype" besides its other items.
+    if isinstance(value, tuple):
         for position, item in enumerate(value):
             yield from _list_compiled_properties(f"{name}.{position}", item, is_in_key=is_in_key)
-    elif hasattr(getattr(value, "base", None), "dtype"):
+        return
+    if not has_dtype and hasattr(getattr(value, "base", None), "dtype"):
         yield f"{name}.base.dtype", DtypeName(str(value.base.dtype))
-    elif not is_in_key and _has_code(unwrapped(value)):
+        return
+    # A tensor has no code. A dataclass of the user may have a dtype and a function.
+    may_have_code = not has_dtype or is_dataclass_instance(value)
+    if may_have_code and not is_in_key and _has_code(unwrapped(value)):
         yield name, value
 
 
@@ -234,9 +240,9 @@ def encode_key_value(name: str, value: object) -> Value:
     value = unwrapped(value)
     if name.startswith(_CLOSURE_PREFIXES):
         return stable_value(name, value, dtype_apart=True)
-    if isinstance(value, numbers.Integral) and not isinstance(value, enum.Enum):
+    # A dict takes a member of an IntEnum and its integer for the same key. A float could not hold a large integer.
+    if isinstance(value, numbers.Integral):
         return plain_value(name, int(value))
-    # A float, or a member of an IntEnum. A dict takes this member and its integer for the same key.
     if _is_compared_as_number(name, value):
         number = float(value)  # type: ignore[arg-type]
         if number.is_integer():
