@@ -37,3 +37,18 @@ class ReportError(CacheError):
 
     def __init__(self, place: str) -> None:
         super().__init__(place, "is the report of a run, not a cache", "name the cache that the run loaded or dumped")
+
+
+class MissingCacheError(CacheError):
+    """There is no cache at a place. The remedy is the option that creates the cache.
+
+    :param created: the object of the remedy's verb: ``it``, or ``one`` if the event names another thing.
+    """
+
+    def __init__(self, place: str, event: str, created: str = "it") -> None:
+        super().__init__(place, event, f"create {created} with --autotune-dump={place}")
+        self._created = created
+
+    def for_cache_of_test(self) -> CacheError:
+        """Return the error for a cache that a single test loads, which an update creates."""
+        return CacheError(self.place, self.event, f"create {self._created} with --autotune-update")

@@ -75,9 +75,12 @@ class Sweep(Mode):
         """
         if self.portion is None:
             return 0
-        number, total = self.portion
-        spread = max(candidate_count, total)
-        return (number - 1) * spread // total % candidate_count
+        number, sweep_count = self.portion
+        if candidate_count < sweep_count:
+            # Each sweep begins one candidate later than the sweep before. After the last candidate comes the first.
+            return (number - 1) % candidate_count
+        # The sweeps begin at equal distances.
+        return (number - 1) * candidate_count // sweep_count
 
     def build_source(self, question: Question, reporter: Reporter) -> Source | None:
         """Return the source that answers a question with the problem's candidates, in the order of this sweep.

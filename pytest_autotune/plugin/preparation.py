@@ -115,17 +115,13 @@ def _load_caches(
     for argument in arguments:
         if is_absent(argument, options):
             continue
-        is_dump_path = options.dump is not None and argument.is_same_as(options.dump)
+        # The dump path was read before.
+        known_cache = dump_cache if _is_dump_path(argument, options) else None
         with _usage_errors(f"{argument.named_by}: "):
-            if ranks is not None and argument.location.url:
-                cache = _load_from_rank_0(ranks, argument, reader, dump_cache if is_dump_path else None)
-            elif is_dump_path:
-                cache = dump_cache
+            if ranks is None:
+                cache = _load_alone(argument, reader, known_cache, folder)
             else:
-                cache = reader.read(argument.location)
-        if is_dump_path and ranks is None:
-            # Ranks recover nothing: they must load equal caches, and each could find other logs of killed runs.
-            cache = _add_recovered_tunings(cache, folder)
+                cache = _load_in_rank(ranks, argument, reader, known_cache)
         loaded.append((argument.typed, cache))
     if ranks is not None:
         with _usage_errors():
@@ -133,19 +129,34 @@ def _load_caches(
     return loaded
 
 
-def _load_from_rank_0(ranks: Ranks, argument: CacheArgument, reader: CacheReader, dump_cache: Cache | None) -> Cache:
-    """Return the content of the store at a URL, as rank 0 reads it.
+def _load_alone(argument: CacheArgument, reader: CacheReader, dump_cache: Cache | None, folder: RunFolder) -> Cache:
+    """Return a loaded cache of a run that is no rank of a distributed job.
 
-    Other jobs may write to the store at any time. If each rank read it, the ranks could load different caches.
-
-    :param dump_cache: the content, if the store is also the dump path; else None.
+    :param dump_cache: the content, if the argument names the dump path; else None.
     """
-    if not ranks.is_rank_0:
+    if dump_cache is None:
+        return reader.read(argument.location)
+    return _add_recovered_tunings(dump_cache, folder)
+
+
+def _load_in_rank(ranks: Ranks, argument: CacheArgument, reader: CacheReader, dump_cache: Cache | None) -> Cache:
+    """Return a loaded cache of a rank. All ranks get equal caches.
+
+    Only rank 0 reads a URL, and sends the content to the others. Other jobs may write to the store at any time: if each
+    rank read it, the ranks could load different caches. For the same reason ranks recover no tunings of killed runs:
+    each could find other logs.
+
+    :param dump_cache: the content, if the argument names the dump path; else None.
+    """
+    is_url = bool(argument.location.url)
+    if is_url and not ranks.is_rank_0:
         return ranks.receive_cache(argument.typed)
     cache = dump_cache
     if cache is None:
         cache = reader.read(argument.location)
-    return ranks.send_cache(argument.typed, cache)
+    if is_url:
+        return ranks.send_cache(argument.typed, cache)
+    return cache
 
 
 def _find_ranks() -> Ranks | None:
@@ -162,12 +173,17 @@ def is_absent(argument: CacheArgument, options: Options) -> bool:
     """Whether an optional cache is not there. A dump of the run creates its own."""
     if not argument.is_optional or argument.location.url:
         return False
-    if options.dump is not None and argument.is_same_as(options.dump):
+    if _is_dump_path(argument, options):
         return False
     try:
         return not os.path.exists(argument.location.resolved)
     except CacheError:
         return True
+
+
+def _is_dump_path(argument: CacheArgument, options: Options) -> bool:
+    """Whether the run also writes the cache that an argument names."""
+    return options.dump is not None and argument.is_same_as(options.dump)
 
 
 def _add_recovered_tunings(cache: Cache, folder: RunFolder) -> Cache:

@@ -32,7 +32,7 @@ import pytest
 from pytest_autotune import devices
 from pytest_autotune.cache import stores
 from pytest_autotune.cache.codec import json_text
-from pytest_autotune.cache.errors import CacheError
+from pytest_autotune.cache.errors import CacheError, MissingCacheError
 from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.locations import Location
 from pytest_autotune.cache.model import Cache, Entry, library_of
@@ -40,7 +40,7 @@ from pytest_autotune.cache.wording import to_one_line
 from pytest_autotune.plugin.completeness import IgnoredTestFiles
 from pytest_autotune.plugin.options import INPUT_KEY, MARKER
 from pytest_autotune.plugin.progress import ProgressFile
-from pytest_autotune.plugin.values import Options, path_argument
+from pytest_autotune.plugin.values import CacheArgument, Options, path_argument
 from pytest_autotune.run.collected import END, TEST_CACHE_ENTRY
 from pytest_autotune.run.lookup import NO_ENTRY, Lookup, Outcome
 from pytest_autotune.run.nearest import explain_miss
@@ -344,24 +344,30 @@ class TestProcess:
         try:
             argument = path_argument(path, item.path.parent, MARKER, item.config)
             cache = self._read_test_cache(argument.location)
+        except MissingCacheError as error:
+            raise _build_test_failure(error.for_cache_of_test()) from None
         except CacheError as error:
-            # The error proposes to create the cache. For the cache of a test, an update does this.
-            text = str(error).replace(f"--autotune-dump={error.place}", "--autotune-update")
-            raise pytest.fail.Exception(f"{MARKER}: {text}", pytrace=False) from None
+            raise _build_test_failure(error) from None
         if cache.lossy:
             self.session.note(str(CacheError(*cache.lossy)))
         dump = self._options.dump
-        is_dump_path = dump is not None and argument.is_same_as(dump)
-        is_written_for_tests = self._options.writes and not is_dump_path and not argument.location.url
-        if is_written_for_tests and not cache.entries:
-            self._missing_caches.add(argument.typed)
-        if is_written_for_tests:
-            self._report_test_cache(argument.typed, cache)
-        # The tunings of this test are written into this cache. The dump path gets the tunings of all tests.
-        name = "" if is_dump_path else argument.typed
+        if dump is not None and argument.is_same_as(dump):
+            # The dump path gets the tunings of all tests, and so has no name as a cache of tests.
+            name = ""
+        else:
+            name = argument.typed
+            self._note_test_cache(argument, cache)
         self.session.add_cache(EntryIndex.from_caches([cache]), name)
         # The cache may have entries of tuners that did not act before.
         self.hooks.install()
+
+    def _note_test_cache(self, argument: CacheArgument, cache: Cache) -> None:
+        """Note a cache of tests that this run may write. The run writes the tunings of these tests into it."""
+        if not self._options.writes or argument.location.url:
+            return
+        if not cache.entries:
+            self._missing_caches.add(argument.typed)
+        self._report_test_cache(argument.typed, cache)
 
     def _read_test_cache(self, location: Location) -> Cache:
         """Return the content of a cache; an empty cache if it is absent and this run may create it.
@@ -480,6 +486,11 @@ class CacheFixture:
         from pytest_autotune.tuners.function.tuner import loss
 
         return loss(config, **request)
+
+
+def _build_test_failure(error: CacheError) -> BaseException:
+    """Return the failure of a test whose cache cannot be read."""
+    return pytest.fail.Exception(f"{MARKER}: {error}", pytrace=False)
 
 
 def _is_enabled(item: pytest.Item) -> bool:

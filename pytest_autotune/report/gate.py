@@ -89,17 +89,17 @@ def judge(result: RunResult, limit: Limit | None, fail_on_unused: bool = False, 
     unjudged_reason = _explain_unjudged_run(result)
     if unjudged_reason:
         return replace(gate, skip_reason=f"autotune cache {' and '.join(subjects)} not judged: {unjudged_reason}")
-    misses = _judge_misses(result, limit)
-    if not judges_misses:
-        # A gate on unused entries alone fails for the same reasons, but it need not say that no misses were judged.
-        misses = replace(misses, skip_reason="")
+    if judges_misses:
+        lookups = _judge_misses(result, limit)
+    else:
+        lookups = _Verdict(_explain_useless_lookups(result))
     unused = _Verdict()
     if fail_on_unused:
         unused = _judge_unused(result)
     return replace(
         gate,
-        failure=join_nonempty("; ", misses.failure, unused.failure),
-        skip_reason=join_nonempty("; ", misses.skip_reason, unused.skip_reason),
+        failure=join_nonempty("; ", lookups.failure, unused.failure),
+        skip_reason=join_nonempty("; ", lookups.skip_reason, unused.skip_reason),
     )
 
 
@@ -142,32 +142,44 @@ def _judge_misses(result: RunResult, limit: Limit | None) -> _Verdict:
 
     1. The run fails for loaded entries that no lookup could reach.
     2. The run fails if it has more misses than the limit.
-    3. A run of the whole suite fails if no lookup used the loaded caches.
-    4. The run fails for errors that no test saw.
-    5. A run with judged problems passes.
-    6. A run without judged problems fails if its tests were skipped.
-    7. Any other run without judged problems is not judged.
+    3. The run fails if its lookups say nothing about the loaded caches; see :func:`_explain_useless_lookups`.
+    4. A run with judged problems passes.
+    5. A run without judged problems is not judged.
 
     :param limit: the limit on misses; None if the user set none.
     """
-    judged_count = _count_judged_problems(result)
     unreachable = explain_unreachable_entries(result)
     if unreachable:
         return _Verdict(unreachable)
+    judged_count = _count_judged_problems(result)
     if limit is not None:
         excess = limit.describe_excess(result.miss_count, judged_count)
         if excess:
             return _Verdict(f"maximum allowed autotune cache misses exceeded: {excess}")
-    failure = explain_empty_run(result) or _explain_unseen_errors(result)
+    failure = _explain_useless_lookups(result)
     if failure:
         return _Verdict(failure)
     if judged_count:
         # The misses are within the limit.
         return _Verdict()
-    skipped_tests = explain_skipped_run(result)
-    if skipped_tests:
-        return _Verdict(skipped_tests)
     return _Verdict(skip_reason=f"autotune cache misses not judged: {_explain_no_outcomes(result)}")
+
+
+def _explain_useless_lookups(result: RunResult) -> str:
+    """Return why the lookups of a run say nothing about the loaded caches; empty if they do.
+
+    Every gate fails for such a run, a gate on unused entries alone, too. Otherwise the gate would pass because no
+    lookup took place. The reason is the first of these:
+
+    1. No lookup could reach some of the loaded entries.
+    2. The run is of the whole suite, and no lookup used the loaded caches.
+    3. There were errors that no test saw.
+    4. No problem was judged, and the tests were skipped.
+    """
+    failure = explain_unreachable_entries(result) or explain_empty_run(result) or _explain_unseen_errors(result)
+    if failure or _count_judged_problems(result):
+        return failure
+    return explain_skipped_run(result)
 
 
 def _count_judged_problems(result: RunResult) -> int:

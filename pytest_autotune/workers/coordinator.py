@@ -13,10 +13,13 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from pytest_autotune.workers.events import Event, OtherWorkers
 from pytest_autotune.workers.locks import Locks, RunMembership, in_distributed_run
+
+if TYPE_CHECKING:
+    from filelock import FileLock
 
 
 @dataclass(frozen=True)
@@ -112,30 +115,38 @@ class Coordinator:
         :param others: finds the events with which other workers answered their claims.
         """
         result = others.find(name)
+        lock = None
+        if result is None:
+            lock = self._acquire_claim(name, folder, others, helper)
+            # Another worker may have written its event and released the claim since the first look.
+            result = others.find(name)
         if result is not None:
+            # This worker needs only the result. It releases the claim at once, because other workers may wait for it.
+            if lock is not None:
+                lock.release()
             yield Claim(result, is_claimed=False)
             return
-        path = folder / f"{name}.lock"
-        lock = self._locks.acquire(path, wait=False)
-        if lock is None and helper is not None:
-            # Another worker has the claim. This worker helps it, and then waits until the claim is answered or free.
-            helper.help()
-            lock = self._locks.acquire(path, unless=lambda: others.find(name) is not None)
-        # Another worker may have written its event and released the claim since the first look.
-        result = others.find(name)
         if lock is None:
-            has_waited_in_vain = helper is not None and result is None
-            yield Claim(result, is_claimed=False, has_timed_out=has_waited_in_vain)
-            return
-        if result is not None:
-            # All waiting workers need only the result, so this worker releases the claim for the next worker at once.
-            lock.release()
-            yield Claim(result, is_claimed=False)
+            # Another worker has the claim. Only with a helper has this worker waited for it.
+            yield Claim(is_claimed=False, has_timed_out=helper is not None)
             return
         try:
             yield Claim()
         finally:
             lock.release()
+
+    def _acquire_claim(self, name: str, folder: Path, others: OtherWorkers, helper: Helper | None) -> FileLock | None:
+        """Return the lock of a claim; None if another worker has the claim.
+
+        If there is a helper and another worker has the claim, this worker helps it. It then waits until the other
+        worker has answered the claim or released it.
+        """
+        path = folder / f"{name}.lock"
+        lock = self._locks.acquire(path, wait=False)
+        if lock is None and helper is not None:
+            helper.help()
+            lock = self._locks.acquire(path, unless=lambda: others.find(name) is not None)
+        return lock
 
     def _join(self) -> bool:
         """Enter the folder of the run at the first call; return whether this process is in it.

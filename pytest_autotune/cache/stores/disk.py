@@ -14,7 +14,7 @@ from pathlib import Path
 
 from pytest_autotune.cache.codec import Format, count_comment_lines, decode, encode, find_format
 from pytest_autotune.cache.codec.mapping import without_duplicates
-from pytest_autotune.cache.errors import CacheError
+from pytest_autotune.cache.errors import CacheError, MissingCacheError
 from pytest_autotune.cache.host_time import HostTime
 from pytest_autotune.cache.locations import MARKER, Location
 from pytest_autotune.cache.model import Cache, Entry
@@ -186,7 +186,7 @@ def read_bytes(path: Path, place: str, missing_ok: bool = False) -> bytes:
     except (FileNotFoundError, NotADirectoryError):
         if missing_ok:
             return b""
-        raise CacheError(place, "no such file", f"create it with --autotune-dump={place}") from None
+        raise MissingCacheError(place, "no such file") from None
     except (OSError, ValueError) as error:
         raise CacheError(place, f"cannot be read: {getattr(error, 'strerror', None) or error}") from None
 
@@ -273,7 +273,7 @@ class FolderStore(FileStore):
             if missing_ok:
                 return Cache()
             self._check_ours()
-            raise CacheError(self._place, "no such folder", f"create one with --autotune-dump={self._place}")
+            raise MissingCacheError(self._place, "no such folder", created="one")
         entries: list[Entry] = []
         first_loss: tuple[str, ...] = ()
         for name in sorted(filter(_PROBLEM_FILE.fullmatch, names)):

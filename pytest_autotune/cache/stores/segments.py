@@ -33,7 +33,7 @@ from pathlib import Path
 
 from pytest_autotune.cache.codec import Format, decode, encode
 from pytest_autotune.cache.combine import combine_caches
-from pytest_autotune.cache.errors import CacheError
+from pytest_autotune.cache.errors import CacheError, MissingCacheError
 from pytest_autotune.cache.host_time import HostTime
 from pytest_autotune.cache.locations import Location
 from pytest_autotune.cache.merge import next_generation
@@ -125,7 +125,7 @@ class SegmentStore:
         """
         content = self._read()
         if not (content.entries or missing_ok):
-            raise CacheError(self._place, "holds no cache", f"create it with --autotune-dump={self._place}")
+            raise MissingCacheError(self._place, "holds no cache")
         return _without_tombstones(content)
 
     def _read(self) -> Cache:
@@ -278,18 +278,19 @@ class SegmentStore:
         """
         #: The bytes of each segment; None for a segment that was listed and was gone.
         data_by_name: dict[str, bytes | None] = {}
-        for attempt in range(1, _TRIES + 1):
+        tries = 0
+        while True:
             listing = await self._list(HostTime.monotonic() + list_s)
             # The first time, these are all segments. Later they are the new segments, and those that were gone.
             unread_names = [name for name in listing.names if data_by_name.get(name) is None]
             loaded = await self._load_named_segments(unread_names)
             data_by_name.update(loaded)
+            tries += 1
             has_all_segments = None not in loaded.values()
-            if has_all_segments or attempt == _TRIES:
-                break
+            if has_all_segments or tries == _TRIES:
+                # The last list has the segments that replace those of earlier lists.
+                return _StoredSegments({name: data_by_name[name] for name in listing.names}, listing.refusal)
             await asyncio.sleep(_PAUSE_S)
-        # Segments of an earlier list that are gone now are left out: the last list has the segments that replace them.
-        return _StoredSegments({name: data_by_name[name] for name in listing.names}, listing.refusal)
 
     async def _load_named_segments(self, names: Sequence[str]) -> dict[str, bytes | None]:
         """Return the bytes of segments by name, a few requests at the same time; None for a segment that is gone."""

@@ -222,20 +222,17 @@ class CompiledLaunch:
 
         :param kernel: the kernel that CuTe compiled for these arguments.
         """
-        remaining_args = list(args)
-        remaining_kwargs = dict(kwargs)
-        compiled_in_indexes = []
+        compiled_in_names = set()
+        compiled_in_indexes = set()
         for parameter in kernel.execution_args.get_constexpr_args():
-            name = parameter["argument_name"]
-            index = parameter["argument_index"]
-            if name in remaining_kwargs:
-                del remaining_kwargs[name]
-            elif index is not None:
-                compiled_in_indexes.append(index)
-        # Delete from the end: each deletion changes the indexes behind it.
-        for index in sorted(compiled_in_indexes, reverse=True):
-            if index < len(remaining_args):  # else the parameter has its default, or its value from the configuration
-                del remaining_args[index]
+            if parameter["argument_name"] in kwargs:
+                compiled_in_names.add(parameter["argument_name"])
+            else:
+                # The index of a parameter that the call does not pass is not among the positions of the arguments. Such
+                # a parameter has its default, or its value from the configuration.
+                compiled_in_indexes.add(parameter["argument_index"])
+        remaining_args = [argument for index, argument in enumerate(args) if index not in compiled_in_indexes]
+        remaining_kwargs = {name: argument for name, argument in kwargs.items() if name not in compiled_in_names}
         return cls(kernel, tuple(remaining_args), remaining_kwargs)
 
     def run(self) -> Any:
