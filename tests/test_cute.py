@@ -414,3 +414,36 @@ def test_a_wrong_call_of_the_builder_is_the_users_error(suite: AdapterSuite) -> 
         lookup["reason"] == "test_wrong.build() cannot be called with the JitArguments: too many positional arguments"
     )
     assert "error in tune()" not in report["output"]
+
+
+ENUM = """
+import enum, cutlass, cutlass.cute as cute, host, scale_kernels
+from cutlass.testing import JitArguments, tune
+
+class Mode(enum.Enum):
+    FAST = 1
+
+def build(src, dst, mode, T):
+    compiled = cute.compile(scale_kernels.scale, src, dst, V=mode.value, T=T)
+    return lambda: compiled(src, dst)
+
+@cute.testing.autotune_jit({"T": [64, 128]}, update_on_change=["mode"], iterations=1)
+@cute.jit
+def scale(src: cute.Tensor, dst: cute.Tensor, mode: cutlass.Constexpr, T: cutlass.Constexpr = 128):
+    scale_kernels.scale_kernel(src, dst, mode.value, T).launch(grid=[1, 1, 1], block=[T, 1, 1])
+
+def test_enum():
+    src, dst = host.make_vector(1 << 16), host.make_vector(1 << 16)
+    tune(build, {"T": [64, 128]}, JitArguments(src, dst, Mode.FAST), iterations=1)
+    scale(src, dst, Mode.FAST)
+"""
+
+
+def test_another_value_of_an_enum_member_makes_a_choice_stale(suite: AdapterSuite) -> None:
+    """The key has the name of the member, and the fingerprint has its class."""
+    (suite.folder / "test_enum.py").write_text(ENUM)
+    assert counts_of(suite.report("test_enum.py", "--autotune-dump=enum.textproto")) == {"tuned": 2}
+    assert counts_of(suite.report("test_enum.py", "--autotune-load=enum.textproto")) == {"hit": 2}
+    suite.edit("test_enum.py", "FAST = 1", "FAST = 2")
+
+    assert counts_of(suite.report("test_enum.py", "--autotune-load=enum.textproto"))["stale"] == 2

@@ -33,7 +33,7 @@ from pytest_autotune.tuners.cute.internals import (
 from pytest_autotune.tuners.cute.searching import NAME, CuteSearch, build_problem
 from pytest_autotune.tuners.measuring.clocks import Runner
 from pytest_autotune.tuners.measuring.race import Contest
-from pytest_autotune.tuners.shared.arguments import list_argument_values, list_dtype_values
+from pytest_autotune.tuners.shared.arguments import list_argument_values, list_class_values, list_dtype_values
 from pytest_autotune.tuners.shared.candidates import does_not_compile
 from pytest_autotune.tuners.shared.configurations import (
     ConfigurationQuestion,
@@ -266,6 +266,7 @@ class JitCall:
             problem,
             source,
             Configurations(self.autotuned.configs),
+            settings=list_class_values(self.arguments.items()),
             versions=list_versions("cutlass", "torch", distributions=source.libraries),
         )
 

@@ -22,7 +22,7 @@ from pytest_autotune.tuners.cute.internals import list_configs
 from pytest_autotune.tuners.cute.searching import NAME, CuteSearch, build_problem
 from pytest_autotune.tuners.measuring.clocks import Runner
 from pytest_autotune.tuners.measuring.race import Contest
-from pytest_autotune.tuners.shared.arguments import list_argument_values
+from pytest_autotune.tuners.shared.arguments import list_argument_values, list_class_values
 from pytest_autotune.tuners.shared.candidates import does_not_compile
 from pytest_autotune.tuners.shared.configurations import (
     ConfigurationQuestion,
@@ -146,6 +146,7 @@ class TuneCall:
             problem,
             source,
             Configurations(list_configs(self.params_dict)),
+            settings=list_class_values((argument.name, argument.value) for argument in self._list_arguments()),
             versions=list_versions("cutlass", "torch", distributions=source.libraries),
         )
 

@@ -10,7 +10,7 @@ from typing import Any
 from pytest_autotune.cache.model import Value
 from pytest_autotune.cache.structured import structured_value
 from pytest_autotune.tuners.source.attributes import class_module, class_mro, class_name, find_in_class
-from pytest_autotune.tuners.source.source_digest import stable_value
+from pytest_autotune.tuners.source.source_digest import digest, has_names, immutable_text, stable_value
 
 #: The classes of streams, by module and name. A class that is not listed here is never left out of a key, whatever its
 #: name: a user may have an enum StreamKMode.
@@ -77,6 +77,25 @@ def _list_tensor_values(name: str, tensor: Any) -> list[Value]:
     if alignment is not None:
         values.append(Value(f"{name}.align", alignment))
     return values
+
+
+def list_class_values(arguments: Iterable[tuple[str, Any]]) -> list[Value]:
+    """Return a list with a value of a fingerprint for the classes of enums and named tuples; empty without any.
+
+    The key holds only the name of an enum's member. The user may edit the class, so that the name has another value.
+
+    :param arguments: the name and the value of each argument.
+    """
+    lines = []
+    for name, value in arguments:
+        text = None
+        if has_names(value):
+            text = immutable_text(value)
+        if text is not None:
+            lines.append(f"{name}: {text}")
+    if not lines:
+        return []
+    return [Value("classes", digest("\n".join(lines)), "digest")]
 
 
 def list_dtype_values(name: str, value: Any) -> list[Value]:

@@ -241,6 +241,17 @@ def _immutable_text(value: object) -> str:
     return text
 
 
+def has_names(value: object) -> bool:
+    """Whether a value is a member of an enum, a named tuple, or a sequence with such a value.
+
+    A key does not hold the definition of such a class: the values of an enum's names, and the names of a tuple.
+    """
+    value = unwrapped(value)
+    if isinstance(value, enum.Enum) or hasattr(value, "_fields"):
+        return True
+    return isinstance(value, (tuple, list)) and any(map(has_names, value))
+
+
 def stable_value(name: str, value: object, dtype_apart: bool = False, carried: bool = True) -> Value:
     """Encode a value so that it means the same in another process.
 

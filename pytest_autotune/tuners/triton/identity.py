@@ -43,6 +43,7 @@ from pytest_autotune.tuners.source.source_digest import (
     DigestedSource,
     callable_text,
     digest,
+    has_names,
     immutable_text,
     is_code,
     is_library_class,
@@ -632,14 +633,3 @@ def _describe_unstable(value: object) -> str:
     if callable(value):
         return callable_text(value, carried=False)
     return ""
-
-
-def has_names(value: object) -> bool:
-    """Whether a value is a member of an enum, a named tuple, or a sequence with such a value.
-
-    A key does not hold the definition of such a class: the values of an enum's names, and the names of a tuple.
-    """
-    value = unwrapped(value)
-    if isinstance(value, enum.Enum) or hasattr(value, "_fields"):
-        return True
-    return isinstance(value, (tuple, list)) and any(map(has_names, value))
