@@ -7,7 +7,8 @@ measures nothing that counts, so there the module leaves the first candidate.
 
 The data is at the end. CHOICES has, for each kernel and each GPU, the keys of the problems with their choices. A key
 has the arguments that select a problem, a choice the params of a candidate: ``({"M": 64}, {"BLOCK_M": 128})``. A GPU is
-a tuple of name, architecture, number of multiprocessors, and the version of the Triton that tuned.
+a tuple of name, architecture, number of multiprocessors, and the version of the Triton that tuned. KEYS has, for each
+kernel, the arguments that its keys name. ALIASES has, for a GPU without choices, the GPU whose choices it takes.
 
 pytest-autotune wrote this module. Do not edit it: COMMAND writes it again.
 """
@@ -19,12 +20,20 @@ import re
 import sys
 import threading
 import warnings
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import zip_longest
 from typing import Any, NamedTuple
 
+#: The candidates of a kernel, each a ``triton.Config``.
+Configs = Sequence[Any]
+#: The key of a problem: the names and values of its parts, sorted: ``(("M", 64), ("a.dtype", "float16"))``.
+Key = tuple[tuple[str, Any], ...]
+#: A GPU with its Triton: name, architecture, number of multiprocessors, version of Triton. CHOICES has the beginning of
+#: a version, such as "3.4", or a tuple of several beginnings.
+Gpu = tuple[str, str, int, Any]
 
-def pick(kernel: str, prune: Any = None, nearest: Any = (), other_devices: bool = False) -> Any:
+
+def pick(kernel: str, prune: Any = None, nearest: Collection[str] = (), other_devices: bool = False) -> Any:
     """Return an ``early_config_prune`` for ``triton.autotune`` that leaves the tuned candidate of a known problem.
 
     For example::
@@ -45,7 +54,7 @@ def pick(kernel: str, prune: Any = None, nearest: Any = (), other_devices: bool 
     # between. Each thread has its own launch.
     launch = threading.local()
 
-    def early_config_prune(configs: Any, named_args: Any, **kwargs: Any) -> Any:
+    def early_config_prune(configs: Configs, named_args: Mapping[str, Any], **kwargs: Any) -> Configs:
         candidates = configs
         if prune is not None:
             candidates = list(prune(configs, named_args, **kwargs))
@@ -56,7 +65,7 @@ def pick(kernel: str, prune: Any = None, nearest: Any = (), other_devices: bool 
         launch.candidates = candidates
         return candidates
 
-    def do_bench(kernel_call: Any, quantiles: Any) -> Any:
+    def do_bench(kernel_call: Any, quantiles: Sequence[float]) -> Any:
         if len(launch.candidates) == 1:
             # Triton expects three quantiles. Their values do not matter, because there is nothing to choose.
             return [0.0] * 3
@@ -73,7 +82,9 @@ def is_in_test_run() -> bool:
     return bool(getattr(sys.modules.get("pytest_autotune"), "ACTIVE_RUNS", ()))
 
 
-def select_candidates(kernel: str, candidates: Any, arguments: Any, nearest: Any, other_devices: bool) -> Any:
+def select_candidates(
+    kernel: str, candidates: Configs, arguments: Mapping[str, Any], nearest: Collection[str], other_devices: bool
+) -> Configs:
     """Return the tuned candidate of a launch in a list. If there is none, return all candidates and warn once.
 
     :param candidates: the candidates that the kernel's own pruner left.
@@ -104,7 +115,7 @@ def select_candidates(kernel: str, candidates: Any, arguments: Any, nearest: Any
         return select_without_choice(kernel, candidates, f"no choice can be picked ({error!r})", tune_here())
 
 
-def warn_if_inexact(kernel: str, key: Any, tuned_key: Any, remark: str) -> None:
+def warn_if_inexact(kernel: str, key: Key, tuned_key: Key, remark: str) -> None:
     """Warn once if a choice was tuned for another key than that of the launch, or elsewhere.
 
     :param remark: the GPU and the Triton of the tuning, if they are not those of this process; else empty.
@@ -116,7 +127,7 @@ def warn_if_inexact(kernel: str, key: Any, tuned_key: Any, remark: str) -> None:
         warn(remark, used_for, tune_here())
 
 
-def select_without_choice(kernel: str, candidates: Any, reason: str, remedy: str) -> Any:
+def select_without_choice(kernel: str, candidates: Configs, reason: str, remedy: str) -> Configs:
     """Return all candidates of a launch without a choice, and warn once."""
     if interprets():
         # Times of Triton's interpreter mean nothing, so no tuning is needed.
@@ -129,24 +140,23 @@ class KnownChoices(NamedTuple):
     """The choices of a kernel that this GPU may take.
 
     :param argument_names: the arguments of the kernel that are parts of its keys.
-    :param choice_by_key: the params of each choice. A key is a sorted tuple of names and values.
+    :param choice_by_key: the params of each choice, by name.
     :param remark: the GPU and the Triton of the tuning, in words; empty if both are those of this process.
     """
 
-    argument_names: Any
-    choice_by_key: Any
+    argument_names: Collection[str]
+    choice_by_key: Mapping[Key, Mapping[str, Any]]
     remark: str
 
 
 @functools.cache
-def find_choices(kernel: str, other_devices: bool) -> Any:
-    """Return the :class:`KnownChoices` of a kernel; None if this GPU may take none of its choices."""
+def find_choices(kernel: str, other_devices: bool) -> "KnownChoices | None":
+    """Return the choices of a kernel; None if this GPU may take none of its choices."""
     tuned_on = find_tuned_gpu(kernel, other_devices)
     if tuned_on is None:
         return None
     this_gpu = device()
     is_same_gpu = tuned_on[:3] == this_gpu[:3]
-    # The version in the data is the beginning of a version, such as "3.4", or a tuple of several beginnings.
     is_same_version = this_gpu[3].startswith(tuned_on[3])
     remark = ""
     if not is_same_gpu or not is_same_version:
@@ -155,7 +165,7 @@ def find_choices(kernel: str, other_devices: bool) -> Any:
     return KnownChoices(KEYS[kernel], choice_by_key, remark)
 
 
-def find_tuned_gpu(kernel: str, other_devices: bool) -> Any:
+def find_tuned_gpu(kernel: str, other_devices: bool) -> "Gpu | None":
     """Return the GPU whose choices of a kernel this GPU takes, as CHOICES has it; None if there is none.
 
     A GPU takes its own choices first. Then come the choices of the GPU that has the same architecture and the nearest
@@ -163,7 +173,7 @@ def find_tuned_gpu(kernel: str, other_devices: bool) -> Any:
     """
     name, arch, size, _ = device()
     # The rank of each GPU whose choices may be taken; the lowest comes first.
-    ranks = {}
+    ranks: dict[Gpu, tuple[bool, int]] = {}
     for tuned_on in CHOICES.get(kernel, ()):
         tuned_name, tuned_arch, tuned_size, _ = tuned_on
         has_allowed_size = tuned_size == size or other_devices
@@ -173,7 +183,7 @@ def find_tuned_gpu(kernel: str, other_devices: bool) -> Any:
     return min(ranks, key=lambda tuned_on: ranks[tuned_on], default=None)
 
 
-def list_key_parts(arguments: Any, argument_names: Any) -> Any:
+def list_key_parts(arguments: Mapping[str, Any], argument_names: Collection[str]) -> Iterator[tuple[str, Any]]:
     """Yield the parts of a launch's key, as name and value.
 
     A key has the arguments that the kernel tunes by, and the dtypes of all tensors, also inside tuples and tensor
@@ -204,7 +214,7 @@ def list_key_parts(arguments: Any, argument_names: Any) -> Any:
             yield from list_key_parts({f"{name}.base": value.base}, ())
 
 
-def find_nearest_key(choice_by_key: Any, key: Any, nearest: Any) -> Any:
+def find_nearest_key(choice_by_key: Mapping[Key, Any], key: Key, nearest: Collection[str]) -> Key:
     """Return the key that has a choice and is the nearest to the key of a launch; the launch's key if none is near.
 
     :param nearest: the names of the numbers that may differ. All other parts of the keys must be equal.
@@ -215,7 +225,7 @@ def find_nearest_key(choice_by_key: Any, key: Any, nearest: Any) -> Any:
     return min(near_keys, key=lambda tuned_key: distance(dict(key), dict(tuned_key)), default=key)
 
 
-def is_near(wanted: Any, has: Any, nearest: Any) -> bool:
+def is_near(wanted: Mapping[str, Any], has: Mapping[str, Any], nearest: Collection[str]) -> bool:
     """Whether two keys have the same names, and differ only in numbers whose names are in ``nearest``."""
     if wanted.keys() != has.keys():
         return False
@@ -265,7 +275,7 @@ def distance(wanted: Mapping[str, Any], has: Mapping[str, Any]) -> tuple[int, fl
     return differing_parts, math.hypot(*sorted(doublings))
 
 
-def split_words(value: Any) -> list[Any]:
+def split_words(value: "str | tuple[Any, ...]") -> list[Any]:
     """Return the words of a text or tuple. Words of digits become numbers: ``f32[2, 8]`` gives ``"f32"``, 2.0, 8.0."""
     words: list[Any] = []
     for word in re.findall(r"\w+", str(value)):
@@ -276,8 +286,8 @@ def split_words(value: Any) -> list[Any]:
     return words
 
 
-def device() -> Any:
-    """Return name, architecture and multiprocessors of this process's GPU, and the version of Triton."""
+def device() -> Gpu:
+    """Return the GPU of this process, and the version of Triton."""
     version = sys.modules["triton"].__version__
     if interprets():
         return "Triton interpreter", "interpreter", 0, version
@@ -287,7 +297,9 @@ def device() -> Any:
     if torch.version.hip:
         arch = properties.gcnArchName.split(":")[0]
     gpu = (properties.name, arch, properties.multi_processor_count)
-    return (*ALIASES.get((properties.name, arch), gpu), version)
+    # A GPU with an alias takes the choices of the GPU that ALIASES names.
+    name, arch, multiprocessors = ALIASES.get((properties.name, arch), gpu)
+    return name, arch, multiprocessors, version
 
 
 def interprets() -> bool:
