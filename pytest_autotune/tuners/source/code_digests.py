@@ -110,6 +110,29 @@ def digest(text: str) -> str:
 class CodeDigests:
     """Computes the digests for one kernel, method or class: each function and class once, also in a recursion.
 
+    Adapters begin at :meth:`digest_function`, :meth:`digest_method`, :meth:`digest_class`, :meth:`describe_objects`,
+    :meth:`describe_code_in` or :meth:`describe_constant`. The text of a digest has a line for each value that the code
+    uses. The method that returns the text of a value depends on the place of the value:
+
+    =============================  ==============================================  ====================================
+    method                         called for                                      the text has
+    =============================  ==============================================  ====================================
+    _describe_value                a value that a function uses by name, a         its code and its data
+                                   default, an argument of a ``partial``
+    _describe_fixed_items          a tuple without a text by _describe_value,      the items that cannot change, and
+                                   because an item may change                      ``...`` for each other item
+    _describe_callable_object      an object with a ``__call__``, and no function  its class, and the code that it
+                                   inside                                          stores
+    _describe_attribute            an attribute of a class                         the same as for a function, without
+                                                                                   all that Python and libraries add
+    describe_code_in               a value whose data do not count, such as        the methods that the function uses,
+                                   ``obj`` in ``obj.launch(n)``                    and the code in its parts
+    _describe_stored               a value that an object stores                   functions, classes and methods in it
+    _describe_unnamed_class        a base, a metaclass, the class of a decorator   the class: the source may not name it
+    =============================  ==============================================  ====================================
+
+    Each of these methods returns None if the digest needs no text of the value, or can have none.
+
     :param carried: whether plain values in closures and defaults count.
     :param root: the function or class that the digest is for; None for a value.
     :param ignored: the names whose values do not count, because digested functions assign them; see
@@ -202,21 +225,64 @@ class CodeDigests:
 
         :param own_cells: whether plain values in the function's closure count.
         """
+        # Such as the wrapper of a library's decorator.
         is_library_function = self.libraries.has_file(function.__code__.co_filename)
         lines = []
         for name, value in list_used_values(function, source.names, self._ignored):
-            text = None
-            if is_code(value) or self._counts_plain_value(function, name, own_cells):
-                text = self._describe_used_value(function, name, value, is_library_function)
-                # A function or class of the user is noted as a part under its own name, when it is digested.
-                is_noted = is_code(value) and not is_from_library(value, self.libraries)
-                if text is not None and not is_noted:
-                    self._note_part(name, text)
-            if text is None:
+            # A value of the library itself, which a new version of the library may replace.
+            is_internal = is_library_function and is_from_library(value, self.libraries)
+            if is_code(value):
+                text = self._describe_used_code(name, value, is_internal)
+            elif self._counts_plain_value(function, name, own_cells):
+                text = self._describe_used_plain_value(function, source, name, value, is_internal)
+            else:
                 text = self._describe_code_behind(name, value, source)
             if text is not None:
                 lines.append(f"{name}: {text}")
         return lines
+
+    def _describe_used_code(self, name: str, value: object, is_internal: bool) -> str | None:
+        """Return the text of a function or class that a function uses by name; None if the name in the source tells all.
+
+        :param is_internal: a library's function uses code of a library. The name of this code is left out.
+        """
+        is_noted_when_digested = not is_from_library(value, self.libraries)
+        text = None
+        if not is_internal:
+            text = self._describe_value(value, name)
+        if text is None:
+            text = self._describe_unstable(value)
+        if text is not None and not is_noted_when_digested:
+            self._note_part(name, text)
+        return text
+
+    def _describe_used_plain_value(
+        self, function: FunctionType, source: FunctionText, name: str, value: object, is_internal: bool
+    ) -> str | None:
+        """Return the text of a plain value that counts, and that a function uses by name.
+
+        None if the value may change while tests run, and leads to no code of the user.
+
+        :param is_internal: a library's function uses a value of a library. The name of this value is left out.
+        :raises UncacheableError: for a value in the function's closure that has no stable form. Two functions of a
+            factory may differ only in this value, so a digest without the value could be wrong.
+        """
+        text = None
+        if not is_internal:
+            text = self._describe_value(value, name)
+        if text is None:
+            if name in function.__code__.co_freevars:
+                kind = class_name(type(value))
+                raise UncacheableError(f"{name} of {qualified_name(function)} is a {kind}, which has no stable form")
+            text = self._describe_unstable(value)
+        if text is None:
+            return self._describe_code_behind(name, value, source)
+        self._note_part(name, text)
+        return text
+
+    def _describe_unstable(self, value: object) -> str | None:
+        """Return the text of a tuple or callable object that has no text by :meth:`_describe_value`; else None."""
+        return self._describe_fixed_items(value) or self._describe_callable_object(value)
 
     def _describe_code_behind(self, name: str, value: object, source: FunctionText) -> str | None:
         """Return the text of the user's code that a function reaches through a plain value; None if there is none.
@@ -237,25 +303,6 @@ class CodeDigests:
         if name in function.__code__.co_freevars:
             return own_cells and self._carried
         return True
-
-    def _describe_used_value(
-        self, function: FunctionType, name: str, value: object, is_library_function: bool
-    ) -> str | None:
-        """Return the text of a value that a function uses by name; None if the value may change while tests run.
-
-        :param is_library_function: the function belongs to a library, such as the wrapper of a library's decorator. Its
-            code names values of the library, which a new version may replace.
-        :raises UncacheableError: for a plain value in the function's closure that has no stable form. Two functions of
-            a factory may differ only in this value, so a digest without the value could be wrong.
-        """
-        if not (is_library_function and is_from_library(value, self.libraries)):
-            text = self._describe(value, name)
-            if text is not None:
-                return text
-        if name in function.__code__.co_freevars and not is_code(value):
-            kind = class_name(type(value))
-            raise UncacheableError(f"{name} of {qualified_name(function)} is a {kind}, which has no stable form")
-        return self._describe_with_gaps(value) or self._describe_callable_object(value)
 
     def _describe_imports(self, function: FunctionType, source: FunctionText) -> list[str]:
         """Return a line for each module of the user that a function imports in its body."""
@@ -302,7 +349,7 @@ class CodeDigests:
             text = None
             if counts:
                 path = find_path(value, source.names) or name
-                text = self._describe(value, path) or self._describe_with_gaps(value)
+                text = self._describe_value(value, path) or self._describe_fixed_items(value)
             if text is None:
                 text = self._describe_code_behind(name, value, source)
             # A default that counts has a line in any case, also without a text.
@@ -357,7 +404,7 @@ class CodeDigests:
         if is_code(value):
             return self._describe_stored(value, "")
         if is_instance(value, (MethodType, BuiltinMethodType)):
-            text = self._describe_bound_method(value, "")
+            text = self._describe_bound_method(value)
             if text is None and is_instance(value, MethodType):
                 text = self.describe_code_in(value.__func__)
             return text
@@ -485,38 +532,69 @@ class CodeDigests:
         for name, value in sorted(class_attributes(cls).get("_field_defaults", {}).items()):
             if literal_text(value) in class_text:
                 continue
-            text = self._describe(value, "")
+            text = self._describe_value(value, "")
             if text is not None:
                 yield f"default {name}: {text}"
 
     def _describe_attribute(self, name: str, value: object) -> str | None:
         """Return the text of an attribute of a class; None if nothing of the user's own stands in it.
 
-        :param name: the name of the attribute. Python and libraries add attributes with special names: ``__init__``.
+        Python and libraries add attributes with special names, such as ``__init__``, which begin and end with ``_``:
+
+        =========================  ================================  ====================================
+        the value is               with a special name               with another name
+        =========================  ================================  ====================================
+        a function of the user     its text                          its text
+        a function of a library    none in a known package           its text
+        a class of the user        its text                          its text
+        a class of a library       none in a known package           none in a known package
+        a descriptor               none                              the text of its class
+        other data                 none                              its text
+        =========================  ================================  ====================================
+
+        A *known package* is Python's own library, torch, Triton and a few others: :func:`is_library_code`.
+        :meth:`Libraries.has_code` also includes all other packages that pip installed. A name of such a package
+        still counts here, because two modules of different packages may have a function of the same name.
         """
         is_special = name.startswith("_") and name.endswith("_")
         function = python_function(value)
         if function is not None:
-            # enum puts methods of its own into the user's classes.
-            if is_special and is_library_code(function):
-                return None
-            try:
-                return self._describe(value, name)
-            except UncacheableError:  # a decorator of the class made the function
-                return None
+            return self._describe_function_attribute(name, value, function, is_special)
         if is_instance(value, type):
-            # A class of the user has an attribute such as _kernel_ = Kernel only if the user wrote it.
-            if is_special:
-                return self._describe_unnamed_class(value)
-            # torch gives each class of autograd.Function a class of its own.
-            if is_library_code(value):
-                return None
+            return self._describe_class_attribute(name, value, is_special)
         if is_special:
             return None
-        # A method of a descriptor's class computes the value of the attribute.
         if is_descriptor(value):
+            # A method of the descriptor's class computes the value of the attribute.
             return self._describe_unnamed_class(type(value))
-        return self._describe(value, name) or self._describe_with_gaps(value)
+        return self._describe_value(value, name) or self._describe_fixed_items(value)
+
+    def _describe_function_attribute(
+        self, name: str, value: object, function: FunctionType, is_special: bool
+    ) -> str | None:
+        """Return the text of a function that a class has as an attribute; see :meth:`_describe_attribute`.
+
+        :param function: the Python function inside ``value``.
+        """
+        # enum puts methods of its own into the user's classes.
+        if is_special and is_library_code(function):
+            return None
+        try:
+            return self._describe_value(value, name)
+        except UncacheableError:
+            # A decorator of the class made the function, as dataclass makes __init__. The text of the class has the
+            # decorator and the fields that the function follows from. It also has each function in the body.
+            return None
+
+    def _describe_class_attribute(self, name: str, cls: type, is_special: bool) -> str | None:
+        """Return the text of a class that another class has as an attribute; see :meth:`_describe_attribute`."""
+        # A class of the user has an attribute such as _kernel_ = Kernel only if the user wrote it.
+        if is_special:
+            return self._describe_unnamed_class(cls)
+        # torch gives each class of autograd.Function a class of its own.
+        if is_library_code(cls):
+            return None
+        return self._describe_value(cls, name)
 
     def _describe_unnamed_class(self, cls: type) -> str | None:
         """Return the text of a class that the source may not name, such as the class of a decorator."""
@@ -528,11 +606,18 @@ class CodeDigests:
 
     # Values.
 
-    def _describe(self, value: object, path: str) -> str | None:
-        """Return the text of a value that a function uses; None if the source already says all that counts.
+    def _describe_value(self, value: object, path: str) -> str | None:
+        """Return the text of a value that a function uses; None if the digest needs no text, or can have none.
 
-        None also stands for a value that may change while tests run. The text of code of the user has a digest, the
-        text of a library's function is its public name, and the text of a constant is its value.
+        ==============================================  ==============================================================
+        value                                           text
+        ==============================================  ==============================================================
+        function, method or class of the user           its digest
+        function or class of a library                  its public name; None if the name in the source is clear
+        ``partial``, ``Config[int]``, list in constexpr  the texts of its parts; None if a part may change
+        constant, such as a number or an enum's member  its value
+        any other value                                 None: it may change while tests run
+        ==============================================  ==============================================================
 
         :param path: the name of the value in the source; empty if the source has no name for it.
         """
@@ -541,18 +626,14 @@ class CodeDigests:
             # In tl.constexpr(Config), the class counts.
             value = inner
         if is_instance(value, (MethodType, BuiltinMethodType)):
-            text = self._describe_bound_method(value, path)
-            if text is not None:
-                return text
+            method_text = self._describe_bound_method(value)
+            if method_text is not None:
+                return method_text
         function = python_function(value)
         if function is not None:
-            if self.libraries.has_code(function):
-                return self._describe_library_function(value, function, path)
-            return self._describe_function_of_user(value)
+            return self._describe_function_value(value, function, path)
         if is_instance(value, type):
-            if self.libraries.has_code(value):
-                return find_library_text(value, path, self.libraries)
-            return self.digest_class(value)
+            return self._describe_class_value(value, path)
         if is_instance(value, partial):
             return self._describe_partial(value)
         # An alias such as Config[int] has the methods of Config.
@@ -562,6 +643,33 @@ class CodeDigests:
         if inner is not value and is_instance(inner, (list, dict, set)):
             # Triton compiles the contents of a tl.constexpr into the kernel.
             return self._describe_contents(inner)
+        return self._describe_data(value, path)
+
+    def _describe_function_value(self, value: object, function: FunctionType, path: str) -> str | None:
+        """Return the digest of the user's function, or the public name of a library's.
+
+        None if the name in the source tells the library's function.
+
+        :param value: the function, or the object that its decorators made of it.
+        """
+        if self.libraries.has_code(function):
+            return self._describe_library_function(value, function, path)
+        return self._describe_function_of_user(value)
+
+    def _describe_class_value(self, cls: type, path: str) -> str | None:
+        """Return the digest of the user's class, or the public name of a library's.
+
+        None if the name in the source tells the library's class.
+        """
+        if self.libraries.has_code(cls):
+            return find_library_text(cls, path, self.libraries)
+        return self.digest_class(cls)
+
+    def _describe_data(self, value: object, path: str) -> str | None:
+        """Return the text of a constant, or the public name of a library's function that is not written in Python.
+
+        None if the value may change while tests run, or the name in the source tells the library's function.
+        """
         text = self.describe_constant(value)
         if text is not None:
             return self._add_class(text, value)
@@ -572,7 +680,7 @@ class CodeDigests:
     def _describe_contents(self, value: object) -> str | None:
         """Return the text of a list, dict or set in a ``tl.constexpr``; None if a part of it may change.
 
-        ``{"a": [1]}`` gives ``dict('a', list(1))``, with each value as :meth:`_describe` has it.
+        ``{"a": [1]}`` gives ``dict('a', list(1))``, with each value as :meth:`_describe_value` has it.
         """
         if is_instance(value, list):
             kind, parts = "list", list_items(value)
@@ -581,7 +689,7 @@ class CodeDigests:
         elif is_instance(value, set):
             kind, parts = "set", list(set.__iter__(value))
         else:
-            return self._describe(value, "")
+            return self._describe_value(value, "")
         texts: list[str] = []
         for part in parts:
             text = self._describe_contents(part)
@@ -607,19 +715,19 @@ class CodeDigests:
 
     def _describe_partial(self, value: partial[Any]) -> str | None:
         """Return the text of a partial function; None if an argument of it may change."""
-        texts = [str(self._describe(value.func, ""))]
+        texts = [str(self._describe_value(value.func, ""))]
         # The names of keyword arguments are described like the arguments.
         arguments = list(value.args)
         for name, argument in sorted(value.keywords.items()):
             arguments += [name, argument]
         for argument in arguments:
-            text = self._describe(argument, "")
+            text = self._describe_value(argument, "")
             if text is None:
                 return None
             texts.append(text)
         return f"partial({', '.join(texts)})"
 
-    def _describe_bound_method(self, method: MethodType | BuiltinMethodType, path: str) -> str | None:
+    def _describe_bound_method(self, method: MethodType | BuiltinMethodType) -> str | None:
         """Return the text of a method that is bound to an object or a class; None for a function of a library."""
         owner = method.__self__
         cls = type(owner)
@@ -726,7 +834,7 @@ class CodeDigests:
         if is_instance(value, type):
             return self._describe_unnamed_class(value)
         if is_instance(value, MethodType) or is_function_of_user(value, self.libraries):
-            return self._describe(value, name)
+            return self._describe_value(value, name)
         items = list_parts(value)
         if not items:
             return self._describe_callable_object(value)
@@ -735,14 +843,18 @@ class CodeDigests:
             return None
         return f"({', '.join(text or '...' for text in texts)})"
 
-    def _describe_with_gaps(self, value: object) -> str | None:
-        """Return the text of a tuple with ``...`` for items that may change; None if all may, or it is no tuple."""
+    def _describe_fixed_items(self, value: object) -> str | None:
+        """Return the text of a tuple's items that cannot change, with ``...`` for each other item.
+
+        ``(1, [2])`` gives ``tuple(1, ...)``, with the number as :meth:`_describe_value` has it. None for a tuple whose
+        items may all change, and for other values.
+        """
         value = unwrapped(value)
         if not is_instance(value, tuple) or self.libraries.has_root:
             return None
-        texts = []
+        texts: list[str | None] = []
         for item in list_items(value):
-            text = self._describe(item, "") or self._describe_with_gaps(item)
+            text = self._describe_value(item, "") or self._describe_fixed_items(item)
             if text is None and not is_code(item):
                 # The data in the item do not count. Its class does.
                 text = self.describe_code_in(item)
@@ -771,38 +883,65 @@ class CodeDigests:
     def _describe_constant(self, value: object) -> str:
         """Return the text of a value that cannot change.
 
+        ``(1, 2)`` gives ``tuple(('', 'int', '1', ''), ('', 'int', '2', ''))``: the text of a number is its
+        :class:`~pytest_autotune.cache.model.Value`, encoded.
+
         :raises UncacheableError: for other values.
         """
         value = unwrapped(value)
-        kind = class_name(type(value))
+        # The class of an enum may also inherit from tuple.
         if is_instance(value, enum.Enum):
-            return f"{kind}.{read_stored(value, '_name_')}={self.describe_constant(read_stored(value, '_value_'))}"
+            member_value = self.describe_constant(read_stored(value, "_value_"))
+            return f"{class_name(type(value))}.{read_stored(value, '_name_')}={member_value}"
+        text = self._describe_collection(value)
+        if text is None:
+            text = self._describe_library_constant(value)
+        if text is not None:
+            return text
+        function = python_function(value)
+        if function is not None:
+            function_digest = ""
+            if not self.libraries.has_code(function):
+                function_digest = self.digest_function(value)
+            return repr(("", "function", f"{qualified_name(function)}@{function_digest}"))
+        return repr(scalar_value("", value, dtype_apart=True).encoded)
+
+    def _describe_collection(self, value: object) -> str | None:
+        """Return the text of a frozen dataclass's object, a tuple or a frozenset; None for other values.
+
+        :raises UncacheableError: if a part of the collection may change.
+        """
+        kind = class_name(type(value))
         if is_dataclass_instance(value) and is_frozen(type(value)):
             return f"{kind}({self._describe_fields(value)})"
         if is_instance(value, tuple):
-            names = find_in_class(type(value), "_fields")
-            if is_instance(names, tuple):
-                return f"{kind}({self._describe_items(zip(map(str, names), list_items(value), strict=False))})"
-            return f"{kind}({', '.join(map(self._describe_constant, list_items(value)))})"
+            items = list_items(value)
+            field_names = find_in_class(type(value), "_fields")
+            if is_instance(field_names, tuple):  # a named tuple
+                return f"{kind}({self._describe_items(zip(map(str, field_names), items, strict=False))})"
+            return f"{kind}({', '.join(map(self._describe_constant, items))})"
         if is_instance(value, frozenset):
             # Functions are described in the order of their names: the description of one may need another's.
             texts = [self._describe_constant(item) for item in sorted(frozenset.__iter__(value), key=_name_of_function)]
             return f"{kind}({', '.join(sorted(texts))})"
+        return None
+
+    def _describe_library_constant(self, value: object) -> str | None:
+        """Return the text of a constant of Python's library or of Triton, such as a ``range``; None for other values.
+
+        :raises UncacheableError: if an attribute of Triton's value may change.
+        """
         if type(value) is range or type(value) is Decimal or type(value) is Fraction:
             return repr(value)
-        for cls in (bytes, complex):
-            if is_instance(value, cls):  # a subclass may have a __repr__ of the user
-                return cls.__repr__(value)
+        # A subclass may have a __repr__ of the user.
+        if is_instance(value, bytes):
+            return bytes.__repr__(value)
+        if is_instance(value, complex):
+            return complex.__repr__(value)
         triton_items = list_triton_items(value)
         if triton_items is not None:
-            return f"{kind}({self._describe_items(triton_items)})"
-        function = python_function(value)
-        if function is not None:
-            text = ""
-            if not self.libraries.has_code(function):
-                text = self.digest_function(value)
-            return repr(("", "function", f"{qualified_name(function)}@{text}"))
-        return repr(scalar_value("", value, dtype_apart=True).encoded)
+            return f"{class_name(type(value))}({self._describe_items(triton_items)})"
+        return None
 
     def _describe_fields(self, value: object) -> str:
         """Return the text of the fields of a frozen dataclass's object, which may contain the object itself."""
