@@ -122,27 +122,34 @@ def is_descriptor(value: object) -> bool:
 def read_stored(value: object, name: str, default: Any = None) -> Any:
     """Return an attribute as an object stores it; the default if there is none.
 
-    - A slot, and an attribute of an object that is not written in Python, is read by the interpreter.
-    - An attribute of the object itself comes before an attribute of its class.
-    - A bound method has the attributes of its function, too.
-    - Methods, properties and other descriptors are no stored attributes.
+    The first of these that applies has the attribute:
+
+    1. A slot of the object's class, also of a class that is not written in Python. The interpreter reads the slot.
+    2. The ``__dict__`` of the object.
+    3. If the object is a class: the class and its bases.
+    4. If the object is a bound method: its function, by the same steps.
+    5. The class of the object, unless the attribute is a method, a property or another descriptor.
     """
-    # For speed: a function has its own attributes and those of every function.
+    # For speed, steps 1 and 5 are left out: for this name, the class of all functions has nothing.
     if type(value) is FunctionType and name not in _OF_FUNCTIONS:
         return vars(value).get(name, default)
+    # Step 1.
     in_class = find_in_class(type(value), name, MISSING)
     if has_type(in_class, _STORED):
         return _read_slot(in_class, value, default)
+    # Step 2.
     attributes = own_attributes(value)
     if name in attributes:
         return attributes[name]
-    # A class has the attributes of its bases, too.
+    # Step 3.
     if is_instance(value, type):
         attribute = find_in_class(value, name, MISSING)
         if attribute is not MISSING:
             return attribute
+    # Step 4.
     if is_instance(value, MethodType):
         return read_stored(value.__func__, name, default)
+    # Step 5.
     if in_class is MISSING or is_descriptor(in_class):
         return default
     return in_class

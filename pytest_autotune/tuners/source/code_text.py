@@ -416,22 +416,30 @@ def _uses_whole_object(node: ast.AST) -> bool:
     The method may then reach each member of the class: ``self[0]`` calls ``__getitem__``, ``helper(self)`` any method.
     """
     first = _find_first_parameter(node)
-    owners = _list_owners(first)
-    # The nodes below ``self``, ``type(self)`` and the like in the expressions that name a member.
-    nodes_in_owners: set[ast.AST] = set()
+    owner_nodes = _list_owner_nodes(node, first)
     for part in ast.walk(node):
-        owner: ast.AST | None = None
-        if isinstance(part, ast.Attribute):
-            owner = part.value
-        elif isinstance(part, ast.Call) and _describe_owner(part.func) == first:
-            # type(self)(x) makes another object, whose members the method may reach.
-            owner = part.func
-        if owner is not None and _describe_owner(owner) in owners:
-            nodes_in_owners.update(ast.walk(owner))
-    for part in ast.walk(node):
-        if isinstance(part, ast.Name) and part.id == first and part not in nodes_in_owners:
+        if isinstance(part, ast.Name) and part.id == first and part not in owner_nodes:
             return True
     return False
+
+
+def _list_owner_nodes(node: ast.AST, first: str) -> set[ast.AST]:
+    """Return the nodes of each expression from which a method takes a single member.
+
+    For ``type(self).area(n)``, these are the nodes of ``type(self)``. For ``self(n)``, it is the node of ``self``.
+    ``type(self)(n)`` has none: it makes another object, whose members the method may reach.
+
+    :param node: the definition of the method.
+    :param first: the name of its first parameter, such as ``self``.
+    """
+    owners = _list_owners(first)
+    owner_nodes: set[ast.AST] = set()
+    for part in ast.walk(node):
+        if isinstance(part, ast.Attribute) and _describe_owner(part.value) in owners:
+            owner_nodes.update(ast.walk(part.value))
+        elif isinstance(part, ast.Call) and _describe_owner(part.func) == first:
+            owner_nodes.update(ast.walk(part.func))
+    return owner_nodes
 
 
 def _describe_owner(node: ast.AST) -> str:
@@ -490,12 +498,14 @@ def _list_variables(code: CodeType, node: ast.AST) -> set[str]:
     """
     is_source_of_code = getattr(node, "name", code.co_name) == code.co_name
     if is_source_of_code:
-        variables = {*code.co_varnames, *code.co_cellvars} - set(code.co_freevars)
+        variables_of_function = {*code.co_varnames, *code.co_cellvars} - set(code.co_freevars)
     else:
-        variables = _list_stored_names(node)
-    # Only since Python 3.12, the variables of a comprehension are variables of the function.
-    variables -= _list_comprehension_variables(node)
-    return variables | _list_assigned_outer_names(node)
+        variables_of_function = _list_stored_names(node)
+    # Python counts the variables of a comprehension as variables of the function only since version 3.12. Without
+    # them, the result is the same under all versions.
+    variables_of_comprehensions = _list_comprehension_variables(node)
+    assigned_outer_names = _list_assigned_outer_names(node)
+    return (variables_of_function - variables_of_comprehensions) | assigned_outer_names
 
 
 def _list_stored_names(node: ast.AST) -> set[str]:

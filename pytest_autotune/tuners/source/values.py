@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FunctionType, ModuleType
-from typing import Any, TypeGuard
+from typing import Any, NamedTuple, TypeGuard
 from weakref import ref
 
 from pytest_autotune.cache.model import Value, plain_value
@@ -157,8 +157,15 @@ def list_used_values(
 ) -> list[tuple[str, object]]:
     """Return the values outside a function that it uses by these names: each with its dotted name, sorted by name.
 
-    For ``tl.math.exp``, the value is the function ``exp``, because modules are followed. For ``config.block``, it is
-    the object ``config`` under the name ``config``. Modules themselves are left out.
+    ===============================================  ==========================================================
+    a dotted name in the source                      the result has
+    ===============================================  ==========================================================
+    ``ops.math.scale``, with modules of the suite    the function ``scale`` under this dotted name
+    ``config.block``, with an object                 the object under the name ``config``
+    ``helper.limit``, with a function of the suite   the function under ``helper``, the value under ``helper.limit``
+    ``tl.exp``, with a library's module              nothing, or the function's public name: see
+                                                     :func:`find_name_in_module`
+    ===============================================  ==========================================================
 
     :param names: the dotted names in the function's source.
     :param assigned: the names that are left out.
@@ -173,44 +180,56 @@ def list_used_values(
         else:
             # A builtin, or a name that has no value yet.
             continue
-        path, value = _follow_modules(name, scope[name], attributes, assigned)
+        path, value, remaining_attributes = _follow_modules(name, scope[name], attributes, assigned)
         if is_instance(value, ModuleType) or assigned.has_global(scope, name):
             continue
         values[path] = value
-        attribute = ".".join([name, *attributes]).removeprefix(path).lstrip(".").partition(".")[0]
-        if _is_attribute_of_function(value, attribute, assigned):
-            values[f"{path}.{attribute}"] = vars(value)[attribute]
+        if remaining_attributes:
+            attribute = remaining_attributes[0]
+            if _is_attribute_of_function(value, attribute, assigned):
+                values[f"{path}.{attribute}"] = vars(value)[attribute]
     return [(path, values[path]) for path in sorted(values)]
 
 
 def _is_attribute_of_function(value: object, attribute: str, assigned: AssignedNames) -> TypeGuard[FunctionType]:
-    """Whether a value is a function of the user that has an attribute, such as ``helper.limit``.
-
-    :param attribute: the name of the attribute; empty if the source names none.
-    """
+    """Whether a value is a function of the user that has an attribute, such as ``helper.limit``."""
     if type(value) is not FunctionType or attribute.startswith("__") or attribute not in vars(value):
         return False
     return not is_library_code(value) and not assigned.has_global(vars(value), attribute)
 
 
-def _follow_modules(path: str, value: object, attributes: Sequence[str], assigned: AssignedNames) -> tuple[str, object]:
-    """Follow attributes as long as their owner is a module; return the value that they lead to, with its dotted name.
+class _FollowedName(NamedTuple):
+    """The value that a dotted name leads to through modules: for ``ops.config.block``, the object ``ops.config``.
 
-    If the attribute is among the assigned names, the value is its module.
-
-    :param path: the dotted name of the value that the attributes begin at.
+    :param path: the dotted name of the value.
+    :param remaining_attributes: the names after the path, such as ``block``. They were not followed.
     """
-    for attribute in attributes:
+
+    path: str
+    value: object
+    remaining_attributes: Sequence[str]
+
+
+def _follow_modules(name: str, value: object, attributes: Sequence[str], assigned: AssignedNames) -> _FollowedName:
+    """Follow the attributes of a name, as long as their owner is a module of the user.
+
+    If an attribute is among the assigned names, or nothing is known of a library's attribute, the value is the module.
+
+    :param value: the value of the name itself.
+    """
+    path = name
+    for position, attribute in enumerate(attributes):
         if not is_instance(value, ModuleType):
-            break
+            return _FollowedName(path, value, attributes[position:])
         path += f".{attribute}"
         if is_library_code(value):
-            return path, find_name_in_module(value, attribute, path) or value
+            library_name = find_name_in_module(value, attribute, path)
+            return _FollowedName(path, library_name or value, attributes[position + 1 :])
         if assigned.has_global(module_attributes(value), attribute):
-            break
+            return _FollowedName(path, value, attributes[position + 1 :])
         # Not getattr(): a module may have a __getattr__ that runs code of the user.
         value = module_attributes(value).get(attribute)
-    return path, value
+    return _FollowedName(path, value, remaining_attributes=())
 
 
 def list_defaults(function: FunctionType) -> Iterator[tuple[str, object]]:
