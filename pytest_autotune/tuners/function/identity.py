@@ -15,7 +15,7 @@ import enum
 import inspect
 import json
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from types import FunctionType, MethodType, ModuleType
@@ -128,6 +128,7 @@ def _list_sources_of_lambda(function: FunctionType) -> list[object]:
     """Return the sources that stand for a lambda; none if the lambda has to stay its own source."""
     try:
         called_functions = _list_called_functions(function)
+        # The functions are not all known, or the lambda calls none.
         if not called_functions:
             return []
         code_in_objects = read_code_in_objects(function)
@@ -140,20 +141,20 @@ def _list_sources_of_lambda(function: FunctionType) -> list[object]:
     return [*called_functions, code_in_objects]
 
 
-def _list_called_functions(function: FunctionType) -> list[object]:
+def _list_called_functions(function: FunctionType) -> list[object] | None:
     """Return the user's functions that a lambda names, such as ``add`` for ``lambda config: add(x, config)``.
 
-    The result is empty if these functions may not be all that the lambda calls.
+    None if these functions may not be all that the lambda calls.
     """
     try:
         names = read_function(function).names
     except UncacheableError:
         # Without a source, nothing tells which functions the lambda calls.
-        return []
+        return None
     called_functions: list[object] = []
     for _, value in list_used_values(function, names):
         if _hides_calls(value):
-            return []
+            return None
         inner_function = python_function(value)
         if inner_function is not None and not is_library_code(inner_function):
             called_functions.append(value)
@@ -219,40 +220,58 @@ def read_source_argument(source: object) -> DigestedSource | None:
         content = source.read_bytes().replace(b"\r\n", b"\n")
         return _build_text_source(source.name, content.decode("utf-8", "surrogateescape"))
     with uncacheable_errors():
-        kernel = _find_kernel(source)
-        cls = _find_class_of_method(source)
-        owner = _find_owner(source, cls)
-    if not is_instance(kernel, ModuleType) and python_function(kernel) is None:
+        bound_kernel = _BoundKernel.build(source)
+    function = python_function(bound_kernel.kernel)
+    if function is None and not is_instance(bound_kernel.kernel, ModuleType):
         # Not repr(): it may run code of the user.
         kind = class_name(type(source))
         raise TypeError(f"source= takes functions, texts, paths and Python modules, not a {kind}")
-    kernel_source = _read_kernel(kernel, cls, owner)
+    kernel_source = _read_kernel(bound_kernel)
     arguments = _list_arguments(source)
     if kernel_source is None or not arguments:
         return kernel_source
     with uncacheable_errors():
-        code_in_arguments = read_code_in_values(arguments, python_function(kernel))
+        code_in_arguments = read_code_in_values(arguments, function)
     if code_in_arguments is None:
         return kernel_source
     return combine_sources([kernel_source, code_in_arguments])
 
 
-def _read_kernel(kernel: object, cls: type, owner: object) -> DigestedSource | None:
+@dataclass(frozen=True)
+class _BoundKernel:
+    """A function, method or module, with the object that the method is called with.
+
+    :param kernel: the function inside a bound method, a callable object or a ``partial``; else the source itself.
+    :param owner_class: the class of the object that a method is called with; ``_NO_CLASS`` for a function or module.
+    :param owner: the object, if it stores attributes; else None.
+    """
+
+    kernel: object
+    owner_class: type
+    owner: object
+
+    @classmethod
+    def build(cls, source: object) -> _BoundKernel:
+        """Return the kernel for the argument ``source=``."""
+        owner_class = _find_class_of_method(source)
+        return cls(_find_kernel(source), owner_class, _find_owner(source, owner_class))
+
+
+def _read_kernel(bound_kernel: _BoundKernel) -> DigestedSource | None:
     """Return the source of a function, a method or a module; None if it cannot be read.
 
     The source is read again only if a value that it was computed from has changed.
-
-    :param cls: the class of the object that a method is called with; ``_NO_CLASS`` for a function or module.
-    :param owner: the object, if it stores attributes; else None. Another object may store others, so no source is kept.
     """
-    if owner is not None:
-        return _read_or_none(kernel, cls, owner)
-    kept_source = _sources.find(kernel, cls)
+    if bound_kernel.owner is not None:
+        # Another object may store other attributes, so no source is kept.
+        return _read_or_none(bound_kernel)
+    kernel, owner_class = bound_kernel.kernel, bound_kernel.owner_class
+    kept_source = _sources.find(kernel, owner_class)
     if kept_source is not None and kept_source.used_values is not None and kept_source.used_values.still_hold():
         return kept_source
-    current_source = _read_or_none(kernel, cls, owner=None)
+    current_source = _read_or_none(bound_kernel)
     if current_source is not None:
-        _sources.keep(kernel, cls, current_source)
+        _sources.keep(kernel, owner_class, current_source)
     return current_source
 
 
@@ -270,19 +289,19 @@ def _build_text_source(name: str, text: str) -> DigestedSource:
     return DigestedSource(digest(text), {name: digest(text)})
 
 
-def _read_or_none(source: object, cls: type, owner: object) -> DigestedSource | None:
+def _read_or_none(bound_kernel: _BoundKernel) -> DigestedSource | None:
     """Return the source of a function, a method or a module; None if it cannot be read.
 
-    :param cls: the class of the object that a method is called with; ``_NO_CLASS`` for a function or module.
-    :param owner: the object, if it stores attributes; else None.
+    :raises NoDigestError: if the source was edited after its import, or code of the user raises an error.
     """
+    kernel = bound_kernel.kernel
     try:
-        if is_instance(source, ModuleType):
-            check_module_not_edited(source)
-            return _read_module(source)
-        if cls is not _NO_CLASS and python_function(source) is not None:
-            return read_method_source(source, cls, owner)
-        return read_source(source, carried=False)
+        if is_instance(kernel, ModuleType):
+            check_module_not_edited(kernel)
+            return _read_module(kernel)
+        if bound_kernel.owner_class is not _NO_CLASS and python_function(kernel) is not None:
+            return read_method_source(kernel, bound_kernel.owner_class, bound_kernel.owner)
+        return read_source(kernel, carried=False)
     except NoDigestError:
         raise
     except (UncacheableError, OSError, TypeError, SyntaxError):

@@ -119,73 +119,135 @@ def tune(
     :raises ValueError: for an empty space, or if ``where`` fails; the message names the kernel and the cause.
     :raises TypeError: for an argument of a wrong type, such as an ``async def`` function as ``run``.
     """
-    callbacks = {"compile": compile, "setup": setup, "reset": reset, "verify": verify}
-    plan = _build_plan(space, run, invalid, strategy, measuring, device, compile_threads, strict=strict, **callbacks)
+    plan = _build_plan(
+        space=space,
+        run=run,
+        compile=compile,
+        setup=setup,
+        reset=reset,
+        verify=verify,
+        invalid=invalid,
+        strict=strict,
+        strategy=strategy,
+        measuring=measuring,
+        device=device,
+        compile_threads=compile_threads,
+    )
     name = _check_kernel_name(kernel)
     try:
-        if plan.space.only is not None:
-            return plan.space.only.config
-        choice = _choose(name, key, plan, version, source)
-        # An equal space may have been tuned before. The user gets the object of the space of this call. A product makes
-        # a new object for each call, so the user may change it.
-        configuration = plan.space.find(choice.params)
+        return _choose_config(name, key, plan, version, source)
     except SpaceError as error:
         raise SpaceError(f"{NAME}:{name}: {error}") from error.__cause__
+
+
+def _choose_config(kernel: str, key: object, plan: Plan, version: object, source: object) -> Any:
+    """Return the chosen configuration as the space of this call holds it; see :func:`tune`."""
+    if plan.space.only is not None:
+        return plan.space.only.config
+    choice = _choose(kernel, key, plan, version, source)
+    # An equal space may have been tuned before, and the choice is then an object of that space. The user gets the
+    # object of this call's space. A product makes a new object for each call, so the user may change it.
+    configuration = plan.space.find(choice.params)
     assert configuration is not None
     return configuration.config
 
 
-def loss(config: object, **request: Any) -> Loss:
+def loss(
+    config: object,
+    *,
+    space: Iterable[Any],
+    run: Callable[..., object],
+    compile: Callable[[Any], object] | None = None,
+    setup: Callable[[Any], object] | None = None,
+    reset: Callable[[Any], object] | None = None,
+    verify: Callable[[Any, Any], object] | None = None,
+    invalid: type[BaseException] | tuple[type[BaseException], ...] = (),
+    strict: bool = True,
+    strategy: object = "exhaustive",
+    measuring: Measuring | None = None,
+    device: object = None,
+    compile_threads: int | None = None,
+) -> Loss:
     """Compare a configuration with the best configuration for the problem at hand.
 
     Use this for keys that are coarser than the sizes: tune with the coarse key, then ask for the cost of its choice at
     the exact size. Nothing is remembered or recorded.
 
+    The arguments besides ``config`` are those of :func:`tune`, without ``kernel``, ``key``, ``version`` and ``source``.
+    The callbacks ``run`` and ``verify`` work at the exact size.
+
     :param config: the result of :func:`tune` for the coarser key.
-    :param request: the arguments of :func:`tune` without ``key``, ``version`` and ``source``; ``run`` and
-        ``verify`` work at the exact size.
     :raises TuningError: if the configuration fails at this size, or its result is wrong.
     :raises ValueError: if the configuration is not in the space.
     """
-    plan = _build_plan(**request)
+    plan = _build_plan(
+        space=space,
+        run=run,
+        compile=compile,
+        setup=setup,
+        reset=reset,
+        verify=verify,
+        invalid=invalid,
+        strict=strict,
+        strategy=strategy,
+        measuring=measuring,
+        device=device,
+        compile_threads=compile_threads,
+    )
     lock = DeviceLock(MEMORIES[-1].session, plan.processor.lock)
     with random_state_kept():
         return compare(plan, config, lock)
 
 
 def _build_plan(
+    *,
     space: object,
     run: Callable[..., object],
-    invalid: object = (),
-    strategy: object = "exhaustive",
-    measuring: Measuring | None = None,
-    device: object = None,
-    compile_threads: object = None,
-    **callbacks_and_flags: Any,
+    compile: Callable[[Any], object] | None,
+    setup: Callable[[Any], object] | None,
+    reset: Callable[[Any], object] | None,
+    verify: Callable[[Any, Any], object] | None,
+    invalid: object,
+    strict: bool,
+    strategy: object,
+    measuring: Measuring | None,
+    device: object,
+    compile_threads: object,
 ) -> Plan:
     """Return the plan for the arguments of ``tune()`` and ``loss()`` that say how to search.
 
-    :param callbacks_and_flags: the callbacks besides ``run``, and ``strict``.
     :raises TypeError: for an argument of a wrong type.
     """
-    callbacks = {name: callbacks_and_flags.get(name) for name in _CALLBACKS}
-    check_callbacks({"run": run, **callbacks})
+    check_callbacks({"run": run, "compile": compile, "setup": setup, "reset": reset, "verify": verify})
+    error_classes = _list_error_classes(invalid)
+    return Plan(
+        space=as_space(space),
+        strategy=parse_strategy(strategy),
+        measuring=measuring or Measuring(),
+        processor=find_processor(device),
+        run=run,
+        invalid=error_classes,
+        compile=compile,
+        setup=setup,
+        reset=reset,
+        verify=verify,
+        strict=strict,
+        compile_threads=parse_compile_threads(compile_threads),
+    )
+
+
+def _list_error_classes(invalid: object) -> tuple[type[BaseException], ...]:
+    """Return the classes of errors in the argument ``invalid=``: a class, or a tuple of classes.
+
+    :raises TypeError: if it has anything else.
+    """
     error_classes: tuple[Any, ...] = (invalid,)
     if isinstance(invalid, tuple):
         error_classes = invalid
     for error_class in error_classes:
         if not isinstance(error_class, type) or not issubclass(error_class, BaseException):
             raise TypeError(f"invalid= takes classes of errors, not {invalid!r}")
-    return Plan(
-        as_space(space),
-        parse_strategy(strategy),
-        measuring or Measuring(),
-        find_processor(device),
-        run,
-        error_classes,
-        compile_threads=parse_compile_threads(compile_threads),
-        **callbacks_and_flags,
-    )
+    return error_classes
 
 
 def _check_kernel_name(kernel: object) -> str:
