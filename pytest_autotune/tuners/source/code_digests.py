@@ -242,7 +242,7 @@ class CodeDigests:
         return lines
 
     def _describe_used_code(self, name: str, value: object, is_internal: bool) -> str | None:
-        """Return the text of a function or class that a function uses by name; None if the name in the source tells all.
+        """Return the text of a function or class that a function uses by name; None if the name tells all.
 
         :param is_internal: a library's function uses code of a library. The name of this code is left out.
         """

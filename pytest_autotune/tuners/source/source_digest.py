@@ -15,7 +15,30 @@ the source does not name. So a log, a counter or a memo makes no choice stale. I
 the key. In a closure, such a value makes the problem uncacheable, if values in closures count: two
 functions of a factory may differ in nothing else. docs/reference/source-digest.md has the rule in a user's words.
 
-:mod:`.code_digests` computes the digests.
+Begin to read here: each adapter calls the functions of this module. A module uses only modules below it:
+
+==================  ==============================================================================================
+module              what it does
+==================  ==============================================================================================
+source_digest       the functions for adapters: :func:`read_source` for a kernel, :func:`stable_value` for a value of
+                    a key, :func:`callable_text` for a hook
+code_digests        computes a digest: the text of a function or class, and of each value that it uses, and so on
+objects             finds the methods that code reaches through an object: ``launch`` for ``obj.launch(n)``
+module_text         reads the source of a class, and of modules that a function imports when it runs
+values              looks up the values of a function's names, tells whether they are still the same, and encodes
+                    scalars and dtypes
+code_text           reads the source of a function: its text, and the names, members and imports in it
+compiled_code       finds a lambda, or the code of an edited file, by compiling the file
+functions           takes decorators off a kernel, and finds the public name of a library's function
+libraries           tells the user's code from the code of libraries, and finds their versions
+attributes          reads attributes without running code of the user
+==================  ==============================================================================================
+
+For a kernel, :func:`read_source` calls :meth:`.CodeDigests.digest_function`. This method reads the function
+(``code_text.read_function``) and looks up its values (``values.list_used_values``). Each value of the user is digested
+in turn: a function by ``digest_function``, a class by ``digest_class``, an object by ``describe_code_in``, which asks
+``objects`` for the members. ``UsedValues`` keeps all values that were read, so a caller can use the digest again as
+long as they are the same.
 """
 
 from __future__ import annotations
