@@ -115,6 +115,9 @@ def test_devices_with_the_same_id_are_sorted_by_name() -> None:
         lambda: Value("M", "\ud800"),
         lambda: Device("d", "a", 2**32),
         lambda: Candidate("\ud800"),
+        lambda: Entry(Problem("t", "k", (), GPU), native="text"),  # type: ignore[arg-type]
+        lambda: Entry(Problem("t", "k", (), GPU), choice="BLOCK=64"),  # type: ignore[arg-type]
+        lambda: Entry(Problem("t", "k", (), GPU), candidates=("BLOCK=64",)),  # type: ignore[arg-type]
     ],
 )
 def test_a_value_that_no_file_can_hold_is_refused(make: Callable[[], object]) -> None:

@@ -311,6 +311,14 @@ def test_the_seconds_of_a_tuning_leave_out_the_wait_for_the_gpu() -> None:
     assert lookups[0].is_disturbed
 
 
+def test_a_tuning_that_waited_for_nobody_is_undisturbed() -> None:
+    session, lookups = a_session()
+    with open_tuning(session) as tuning:
+        tuning.record(FAST)
+
+    assert not lookups[0].is_disturbed
+
+
 def test_the_seconds_of_a_tuning_leave_out_inner_tunings() -> None:
     session, _ = a_session()
     with open_tuning(session, problem("outer")) as outer:

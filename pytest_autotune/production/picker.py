@@ -275,7 +275,7 @@ def distance(wanted: Mapping[str, Any], has: Mapping[str, Any]) -> tuple[int, fl
     return differing_parts, math.hypot(*sorted(doublings))
 
 
-def split_words(value: "str | tuple[Any, ...]") -> list[Any]:
+def split_words(value: Any) -> list[Any]:
     """Return the words of a text or tuple. Words of digits become numbers: ``f32[2, 8]`` gives ``"f32"``, 2.0, 8.0."""
     words: list[Any] = []
     for word in re.findall(r"\w+", str(value)):

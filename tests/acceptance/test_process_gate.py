@@ -241,6 +241,14 @@ def test_a_damaged_report_is_red(gate: Gate, text: str) -> None:
     assert any(line.startswith(f"FAILED: reports/{path.name}: ") for line in gate.lines)
 
 
+def test_without_a_usable_report_nothing_is_judged(gate: Gate) -> None:
+    gate.run_parts("test_a.py")
+    gate.report_of("test_a.py").write_text("{}")
+
+    assert gate.judge("--expect=1") == 1
+    assert any("not judged: no report can be used" in line for line in gate.lines)
+
+
 def test_a_damaged_lookup_is_red(gate: Gate) -> None:
     gate.run_parts()
 
