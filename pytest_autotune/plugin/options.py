@@ -119,7 +119,9 @@ def is_any_option_set(config: pytest.Config) -> bool:
                 return True
         if option.is_ini:
             try:
-                if config.getini(option.ini):
+                value = config.getini(option.ini)
+                # An empty limit is an error.
+                if value or (option.kind == "limit" and value is not None):
                     return True
             except (TypeError, ValueError, pytest.UsageError):
                 # The value makes no sense. The code that reads it reports the error.

@@ -456,9 +456,7 @@ def _parse_flag_value(config: pytest.Config, option: Option, value: Any, named_b
 
     :param named_by: the flag, for messages.
     """
-    if option.kind == "limit" and not value.strip():
-        # An example is --autotune-max-misses=$LIMIT, if the shell has no such variable.
-        raise ValueError(f"the value is empty (is a variable unset?); use {option.flag}={_NO_LIMIT} for no limit")
+    _refuse_empty_limit(option, value, option.flag)
     return _parse_value(config, option, value, named_by, config.invocation_params.dir)
 
 
@@ -472,10 +470,22 @@ def _parse_ini_value(config: pytest.Config, option: Option, named_by: str) -> An
     value: Any = None
     if option.is_ini:
         value = _read_ini_value(config, option)
+    _refuse_empty_limit(option, value, option.ini)
     folder = config.invocation_params.dir
     if config.inipath is not None:
         folder = config.inipath.parent
     return _parse_value(config, option, value, named_by, folder)
+
+
+def _refuse_empty_limit(option: Option, value: Any, setting: str) -> None:
+    """Refuse an empty limit, such as ``--autotune-max-misses=$LIMIT`` if the shell has no such variable.
+
+    :param value: the value as pytest read it; None if the option is not set.
+    :param setting: the flag or the ini value, as a user types it.
+    :raises ValueError: if the option is a limit, and the value is empty.
+    """
+    if option.kind == "limit" and value is not None and not _strip_text(value):
+        raise ValueError(f"the value is empty (is a variable unset?); use {setting}={_NO_LIMIT} for no limit")
 
 
 def _parse_value(config: pytest.Config, option: Option, value: Any, named_by: str, folder: Path) -> Any:
@@ -619,7 +629,7 @@ def _read_seconds(value: object, option: Option) -> float:
 
 
 def _read_limit(value: object, option: Option) -> Limit | None:
-    """Return the limit of a gate; None for ``off``, and for an empty value of an ini file."""
+    """Return the limit of a gate; None for ``off``, and for an option that is not set."""
     text = _strip_text(value)
     if text in ("", _NO_LIMIT):
         return None

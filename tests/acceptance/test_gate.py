@@ -58,16 +58,16 @@ NATIVE_FORMS = {
 }
 
 
-@pytest.mark.parametrize(
-    ("name", "text"),
-    [
-        *INI_FORMS.items(),
-        *(
-            pytest.param(*form, marks=pytest.mark.skipif(pytest.version_tuple < (9,), reason="native TOML: pytest 9"))
-            for form in NATIVE_FORMS.items()
-        ),
-    ],
-)
+INI_FILES = [
+    *INI_FORMS.items(),
+    *(
+        pytest.param(*form, marks=pytest.mark.skipif(pytest.version_tuple < (9,), reason="native TOML: pytest 9"))
+        for form in NATIVE_FORMS.items()
+    ),
+]
+
+
+@pytest.mark.parametrize(("name", "text"), INI_FILES)
 @pytest.mark.parametrize(("value", "message"), [(11, "12 > 11"), ("10%", "12 of 20 > 10%")])
 @pytest.mark.filterwarnings("error")
 def test_the_ini_value_works_in_every_kind_of_ini_file(
@@ -105,6 +105,31 @@ def test_an_empty_limit_is_a_usage_error_that_names_off(outdated: Suite, option:
         result.stderr.fnmatch_lines(
             [f"ERROR: {flag}: the value is empty (is a variable unset[?]); use {flag}=off for no limit"]
         )
+
+
+def refusal_of_empty_ini_limit(name: str) -> str:
+    return f"ERROR: {name} (ini): the value is empty (is a variable unset[?]); use {name}=off for no limit"
+
+
+@pytest.mark.parametrize("name", ["autotune_max_misses", "autotune_max_drift"])
+def test_an_empty_limit_of_an_override_is_a_usage_error(outdated: Suite, name: str) -> None:
+    for run in (outdated.load, outdated.run):
+        result = run("-o", f"{name}=")
+
+        assert result.ret == pytest.ExitCode.USAGE_ERROR
+        result.stderr.fnmatch_lines([refusal_of_empty_ini_limit(name)])
+
+
+@pytest.mark.parametrize(("file_name", "text"), INI_FILES)
+def test_an_empty_limit_of_an_ini_file_is_a_usage_error(outdated: Suite, file_name: str, text: str) -> None:
+    if file_name.endswith(".toml") and sys.version_info < (3, 11):
+        pytest.importorskip("tomli")
+    (outdated.folder / file_name).write_text(text.format(value="", toml='""'))
+
+    result = outdated.load()
+
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines([refusal_of_empty_ini_limit("autotune_max_misses")])
 
 
 @pytest.mark.parametrize("args", [["-q"], ["-qq"], ["--no-summary"], ["-qq", "--no-summary"], ["-x", "-qq"]])
