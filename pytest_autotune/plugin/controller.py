@@ -285,7 +285,11 @@ class Controller:
             # Workers may still be tuning.
             _stop_workers(xdist_session)
         self._end_run(session, exitstatus)
-        return (yield)
+        result = yield
+        # Plugins such as pytest-custom-exit-code set the status here. They look only at the status before the gates.
+        if self._result is not None and self._result.failures:
+            _set_failed_status(session, self._result)
+        return result
 
     def _end_run(self, session: pytest.Session, exitstatus: int) -> None:
         """Build the result of the run, write the dump and the reports, and set pytest's exit status."""
@@ -327,10 +331,7 @@ class Controller:
 
         Set the exit status, and the text that pytest shows between exclamation marks.
         """
-        if session.exitstatus == pytest.ExitCode.OK:
-            session.exitstatus = pytest.ExitCode.TESTS_FAILED
-            if result.gate.is_usage_error:
-                session.exitstatus = pytest.ExitCode.USAGE_ERROR
+        _set_failed_status(session, result)
         # -x has set a text, too, and it must not hide the failure of a gate.
         reasons = []
         if session.shouldfail:
@@ -495,3 +496,16 @@ def _stop_workers(xdist_session: Any) -> None:
         # A longer wait does not end a tuning sooner.
         nodes.EXIT_TIMEOUT = min(nodes.EXIT_TIMEOUT, INTERRUPTED_S)
     xdist_session.pytest_sessionfinish()
+
+
+def _set_failed_status(session: pytest.Session, result: RunResult) -> None:
+    """Set pytest's exit status for the failures of a result, unless the status is already a failure.
+
+    A run whose files were all skipped has the status :attr:`~pytest.ExitCode.NO_TESTS_COLLECTED`. Some CI scripts
+    accept this status, so it must not hide a failed gate. The status stays if only a marker of a test could have loaded
+    a cache, because no test was there.
+    """
+    if session.exitstatus == pytest.ExitCode.OK and result.gate.is_usage_error:
+        session.exitstatus = pytest.ExitCode.USAGE_ERROR
+    elif session.exitstatus == pytest.ExitCode.OK or (session.exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED and not result.gate.is_usage_error):
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED

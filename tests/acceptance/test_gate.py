@@ -165,6 +165,34 @@ def test_another_exit_status_stays_as_it_is(outdated: Suite) -> None:
     assert outdated.load("--autotune-max-misses=0", "nothing.py").ret == pytest.ExitCode.USAGE_ERROR
 
 
+#: Changes the exit status as pytest-custom-exit-code does, by the status that pytest gives to the hook.
+SUPPRESSES_NO_TESTS = """
+import pytest
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session, exitstatus):
+    if exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED:
+        session.exitstatus = pytest.ExitCode.OK
+"""
+
+
+@pytest.mark.parametrize("conftest", ["", SUPPRESSES_NO_TESTS], ids=["plain", "suppressed"])
+def test_a_failed_gate_is_red_if_no_test_was_collected(suite: Suite, conftest: str) -> None:
+    """All files are skipped while pytest collects them. Status 5 must not hide the gate."""
+    suite.write().serial.prepare_dump()
+    for test in suite.folder.glob("test_*.py"):
+        test.write_text("import pytest\npytest.skip('no GPU', allow_module_level=True)\n")
+    with (suite.folder / "conftest.py").open("a") as file:
+        file.write(conftest)
+
+    result = suite.load("--autotune-max-misses=0")
+
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    result.stdout.fnmatch_lines(["!* loaded and not one was asked for *!*"])
+    without_gate = pytest.ExitCode.OK if conftest else pytest.ExitCode.NO_TESTS_COLLECTED
+    assert suite.load().ret == without_gate
+
+
 def test_the_verdict_is_the_same_however_tests_are_distributed(suite: Suite) -> None:
     result = make_outdated(suite).load("--autotune-max-misses=10")
 
