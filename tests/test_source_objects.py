@@ -279,3 +279,80 @@ def test_an_object_of_a_library_is_not_read(load: Load) -> None:
     for value in ("unittest.mock.MagicMock()", "unittest.mock.MagicMock(spec=list)", "object()"):
         source = read_source(load(text.replace("NONE", value), "suite").kernel, carried=False)
         assert source.parts == {"kernel": digest}
+
+
+BYSTANDER = """
+def fast(x):
+    return x + 1
+class Sub:
+    def go(self, x):
+        return x + 2
+class Layer:
+    def __init__(self):
+        self.op = fast
+        self.sub = Sub()
+class Record:
+    op = sub = None
+class Function:
+    @staticmethod
+    def forward(ctx, x):
+        ctx.op = ctx.sub = "fast"
+        return x
+    def note(self, rec):
+        self.op = rec.op = rec.sub = 3
+def note(rec):
+    rec.op = rec.sub = 3
+layer, function, record = Layer(), Function(), Record()
+def kernel(x):
+    ASSIGNS
+    return layer.op(x) + layer.sub.go(x)
+"""
+#: Statements that assign attributes of another object than ``layer``.
+BYSTANDERS = ["Function.forward(record, x)", "function.note(record)", "note(record)", "record.op = record.sub = 3"]
+
+
+@pytest.mark.parametrize("statement", BYSTANDERS)
+@pytest.mark.parametrize("edit", ["x + 1", "x + 2"])
+def test_an_assignment_to_another_object_hides_no_code(load: Load, statement: str, edit: str) -> None:
+    source = BYSTANDER.replace("ASSIGNS", statement)
+    digest = read_source(load(source, "suite").kernel, carried=False).digest
+    edited = source.replace(edit, f"{edit}00")
+    assert read_source(load(edited, "suite").kernel, carried=False).digest != digest
+
+
+PLANNED = """
+import functools
+def logged(method):
+    @functools.wraps(method)
+    def call(*args):
+        return method(*args)
+    return call
+def fast(n):
+    return n
+class Plan:
+    def run(self, n):
+        return n
+class Base:
+    plan = step = None
+    @logged
+    def run(self, n):
+        if self.plan is None:
+            self.plan, self.step = Plan(), fast
+        return self.plan.run(n) + self.step(n)
+class Runner(Base):
+    pass
+def make():
+    runner = RUNNER
+    runner.last = None
+    def kernel(n):
+        runner.last = Plan()
+        return runner.run(n) + runner.last.run(n)
+    return kernel
+"""
+
+
+def test_an_attribute_that_a_method_above_assigns_is_left_out(load: Load) -> None:
+    kernel = load(PLANNED.replace("RUNNER", "Runner()"), "suite").make()
+    digest = read_source(kernel, carried=False).digest
+    kernel(1)
+    assert read_source(kernel, carried=False).digest == digest

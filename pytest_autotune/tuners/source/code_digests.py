@@ -321,7 +321,7 @@ class CodeDigests:
 
         They have its first value. The value itself is left out, because it may have changed since then.
         """
-        self.assigned.add(function, source.assigned, source.assigned_in_class, source.assigned_attributes)
+        self.assigned.add(function, source.assigned, source.assigned_in_class, source.assigned_in_object)
         lines = []
         for *owners, name in source.assigned:
             text = self._read_assignments(find_scope(function, owners), name)

@@ -196,8 +196,8 @@ class FunctionText:
     :param assigned: the names outside the function that it assigns: ``("COUNT",)`` after ``global COUNT``,
         ``("state", "count")`` for ``state.count += 1``.
     :param assigned_in_class: the attributes that it assigns of an unnamed class: ``count`` for ``cls.count += 1``.
-    :param assigned_attributes: the attributes that it assigns of anything: ``plan`` for ``self.plan = plan``. Empty for
-        a constructor: nobody uses the object before.
+    :param assigned_in_object: the attributes that a method assigns of its object: ``plan`` for ``self.plan = plan``.
+        Empty for a constructor: nobody uses the object before.
     """
 
     code: CodeType
@@ -211,7 +211,7 @@ class FunctionText:
     imports: tuple[Import, ...]
     assigned: tuple[tuple[str, ...], ...]
     assigned_in_class: tuple[str, ...]
-    assigned_attributes: tuple[str, ...]
+    assigned_in_object: tuple[str, ...]
 
 
 _function_texts: WeakKeyDictionary[FunctionType, FunctionText] = WeakKeyDictionary()
@@ -258,7 +258,7 @@ def _build_function_text(code: CodeType, kept_source: str, node: ast.AST) -> Fun
         list_imports(node),
         tuple(_list_assigned(code, node)),
         tuple(_list_assigned_in_class(node)),
-        tuple(_list_assigned_attributes(node)),
+        tuple(_list_assigned_in_object(node)),
     )
 
 
@@ -573,13 +573,24 @@ def _list_assigned_in_class(node: ast.AST) -> list[str]:
     return sorted(names)
 
 
-def _list_assigned_attributes(node: ast.AST) -> list[str]:
-    """Return the attributes that a function assigns of any object, sorted; none for a constructor."""
+def _list_assigned_in_object(node: ast.AST) -> list[str]:
+    """Return the attributes that a method assigns of its first parameter, sorted; none for a constructor.
+
+    A static method has none: its first parameter may be any object, such as ``ctx`` of ``torch.autograd.Function``.
+    """
     if getattr(node, "name", "") in _CONSTRUCTORS:
+        return []
+    for decorator in getattr(node, "decorator_list", []):
+        if _split_dotted_name(decorator) == ("staticmethod",):
+            return []
+    first = _find_first_parameter(node)
+    if not first:
         return []
     names = set()
     for part in ast.walk(node):
-        if isinstance(part, ast.Attribute) and not isinstance(part.ctx, ast.Load):
+        if not isinstance(part, ast.Attribute) or isinstance(part.ctx, ast.Load):
+            continue
+        if _split_dotted_name(part.value) == (first,):
             names.add(part.attr)
     return sorted(names)
 

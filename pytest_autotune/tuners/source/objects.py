@@ -173,7 +173,9 @@ class ReachedObjects:
         self._used_values.add_object(owner, names=None)
         uses = []
         for name, attribute in list_stored_attributes(owner):
-            if self._ignored.has_object_attribute(name) or is_callable_object(attribute, self._libraries):
+            if self._ignored.has_object_attribute(owner, type(owner), name):
+                continue
+            if is_callable_object(attribute, self._libraries):
                 continue
             for value in [attribute, *list_parts(attribute)]:
                 if is_object_of_user(value, self._libraries):
@@ -224,7 +226,7 @@ class ReachedObjects:
         stores.
         """
         name = use.name[0]
-        if self._ignored.has_object_attribute(name):
+        if self._ignored.has_object_attribute(use.owner, use.cls, name):
             return MISSING
         # A private name such as __sub is stored under another name for each class.
         classes = self._list_classes_of_user(use.cls)

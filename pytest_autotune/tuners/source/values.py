@@ -22,6 +22,7 @@ from pytest_autotune.tuners.source.attributes import (
     class_attributes,
     class_bases,
     class_module,
+    class_mro,
     class_name,
     find_object_attribute,
     has_type,
@@ -68,26 +69,31 @@ class AssignedNames:
     """
 
     def __init__(self) -> None:
-        #: The names, each after the id of its scope: of its class, or of the ``__dict__`` of its module or function.
+        #: The names, each after the id of its scope: of its class, of the ``__dict__`` of its module or function, or of
+        #: another object that has a name.
         self._names: set[tuple[int, str]] = set()
         #: The attributes of classes that only a running program knows, as in ``cls.count += 1``.
         self._attributes: set[str] = set()
-        #: The attributes of any objects, as in ``self.plan = plan``.
-        self._object_attributes: set[str] = set()
+        #: The attributes that methods assign of their object, as in ``self.plan = plan``. Each stands after the module
+        #: and the ``__qualname__`` of the class whose body has the method.
+        self._members: set[tuple[str, str, str]] = set()
 
-    def add(
-        self, function: FunctionType, names: Names, attributes: Sequence[str], object_attributes: Sequence[str]
-    ) -> None:
+    def add(self, function: FunctionType, names: Names, attributes: Sequence[str], members: Sequence[str]) -> None:
         """Add the names that a function assigns.
 
         :param names: the dotted names; an attribute of a module or class, or a global.
         :param attributes: the attributes of an unnamed class.
-        :param object_attributes: the attributes of any objects.
+        :param members: the attributes of the object that the function is called with, if it is a method.
         """
         self._attributes.update(attributes)
-        self._object_attributes.update(object_attributes)
+        # A decorator may have replaced the method in its class. The function's own name still has the class.
+        class_of_method = function.__qualname__.rpartition(".")[0]
+        for name in members:
+            self._members.add((str(function.__module__), class_of_method, name))
         for *owners, name in names:
             scope = find_scope(function, owners)
+            if scope is None:
+                scope = _find_object(function, owners)
             if scope is not None:
                 self._names.add((id(scope), name))
 
@@ -95,15 +101,11 @@ class AssignedNames:
         """Add the names of another set."""
         self._names |= names._names
         self._attributes |= names._attributes
-        self._object_attributes |= names._object_attributes
+        self._members |= names._members
 
     def has_all(self, names: AssignedNames) -> bool:
         """Whether this set has all names of another set."""
-        return (
-            names._names <= self._names
-            and names._attributes <= self._attributes
-            and names._object_attributes <= self._object_attributes
-        )
+        return names._names <= self._names and names._attributes <= self._attributes and names._members <= self._members
 
     def has_global(self, scope: Mapping[str, object], name: str) -> bool:
         """Whether a global is among the names, and its value is no code.
@@ -119,9 +121,19 @@ class AssignedNames:
         value = class_attributes(cls).get(name)
         return not is_code(value) and not is_descriptor(value)
 
-    def has_object_attribute(self, name: str) -> bool:
-        """Whether a function assigns an attribute of this name."""
-        return name in self._object_attributes
+    def has_object_attribute(self, owner: object, cls: type, name: str) -> bool:
+        """Whether a function assigns an attribute of an object.
+
+        The function is a method of the object's class or of a base, or it has a name for the object. Any other function
+        may assign an attribute of this name to another object.
+
+        :param owner: the object; None if only its class is known.
+        """
+        if owner is not None and (id(owner), name) in self._names:
+            return True
+        if not self._members:
+            return False
+        return any((class_module(base), class_name(base), name) in self._members for base in class_mro(cls))
 
 
 def find_scope(function: FunctionType, owners: Sequence[str]) -> object:
@@ -133,12 +145,7 @@ def find_scope(function: FunctionType, owners: Sequence[str]) -> object:
     """
     if not owners:
         return function.__globals__
-    first, *attributes = owners
-    owner = closure_cells(function).get(first, function.__globals__.get(first))
-    for attribute in attributes:
-        if not is_instance(owner, ModuleType):
-            return None
-        owner = module_attributes(owner).get(attribute)
+    owner = _find_object(function, owners)
     if is_instance(owner, ModuleType):
         return module_attributes(owner)
     if is_instance(owner, type):
@@ -146,6 +153,17 @@ def find_scope(function: FunctionType, owners: Sequence[str]) -> object:
     if type(owner) is FunctionType:
         return vars(owner)
     return None
+
+
+def _find_object(function: FunctionType, path: Sequence[str]) -> object:
+    """Return the value of a dotted name in a function; None if an attribute of anything but a module is in the name."""
+    first, *attributes = path
+    value = closure_cells(function).get(first, function.__globals__.get(first))
+    for attribute in attributes:
+        if not is_instance(value, ModuleType):
+            return None
+        value = module_attributes(value).get(attribute)
+    return value
 
 
 #: No names.
