@@ -505,7 +505,10 @@ def _set_failed_status(session: pytest.Session, result: RunResult) -> None:
     accept this status, so it must not hide a failed gate. The status stays if only a marker of a test could have loaded
     a cache, because no test was there.
     """
-    if session.exitstatus == pytest.ExitCode.OK and result.gate.is_usage_error:
-        session.exitstatus = pytest.ExitCode.USAGE_ERROR
-    elif session.exitstatus == pytest.ExitCode.OK or (session.exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED and not result.gate.is_usage_error):
-        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+    replaced = [pytest.ExitCode.OK]
+    failed_status = pytest.ExitCode.USAGE_ERROR
+    if not result.gate.is_usage_error:
+        replaced.append(pytest.ExitCode.NO_TESTS_COLLECTED)
+        failed_status = pytest.ExitCode.TESTS_FAILED
+    if session.exitstatus in replaced:
+        session.exitstatus = failed_status
