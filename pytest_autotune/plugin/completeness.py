@@ -122,7 +122,7 @@ class Completeness:
         breakdown = self._describe_breakdown(session, exitstatus, crashed_workers)
         if breakdown:
             return Shortfall(breakdown)
-        selection = describe_selection(session.config)
+        selection = describe_selection(session.config) or _describe_replaced_addopts(session.config)
         if selection:
             return Shortfall(selection)
         outside_cache = _describe_cache_outside(session.config, self._options)
@@ -228,14 +228,28 @@ def describe_selection(config: pytest.Config) -> str:
     if ini_file:
         # Another ini file may have other test paths, or options such as -k.
         return f"-c {ini_file} may select tests"
-    for override in config.getoption("override_ini", None) or ():
-        # An override is typed as ``-o NAME=VALUE``.
-        name = override.partition("=")[0]
+    for name in _list_overridden_ini_values(config):
         if name in _SELECTING_INI_VALUES:
             return f"-o {name} selects tests"
     for name in _COLLECTING_PLUGINS:
         if _is_plugin_switched_off(config, name):
             return f"-p no:{name} leaves out tests"
+    return ""
+
+
+def _list_overridden_ini_values(config: pytest.Config) -> list[str]:
+    """Return the names of the ini values that ``-o NAME=VALUE`` sets."""
+    return [override.partition("=")[0] for override in config.getoption("override_ini", None) or ()]
+
+
+def _describe_replaced_addopts(config: pytest.Config) -> str:
+    """Return ``-o addopts may select tests`` if the user replaced the options of the ini file; else an empty text.
+
+    The ini file may have options that collect tests, such as ``--doctest-modules``. This is no part of
+    :func:`describe_selection`: the ini file may also have ``--autotune-load``, and a gate without it is an error.
+    """
+    if "addopts" in _list_overridden_ini_values(config):
+        return "-o addopts may select tests"
     return ""
 
 

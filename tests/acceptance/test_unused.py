@@ -135,6 +135,8 @@ INCOMPLETE = {
         {},
         "-o collect_imported_tests selects tests",
     ),
+    "-o addopts": (["-o", "addopts="], {}, "-o addopts may select tests"),
+    "--override-ini": (["--override-ini=addopts=-q"], {}, "-o addopts may select tests"),
     "--sw": (["--sw"], {}, "--sw selects tests"),
     "failed": ([], {"test_z": "def test_z(): assert 0"}, "test_z.py::test_z failed"),
     "skipped": ([], {"test_z": "import pytest\ndef test_z(): pytest.skip()"}, "test_z.py::test_z was skipped"),
@@ -184,6 +186,20 @@ def test_an_incomplete_run_prunes_nothing(serial_suite: Suite, section, kind: st
     assert unused(section(pruned)) == []
     pruned.stdout.fnmatch_lines([f"nothing was pruned, the run was not complete: {reason}"])
     assert entries(serial_suite) == 3
+
+
+def test_the_environment_that_undoes_the_suites_options_prunes_nothing(serial_suite: Suite, section) -> None:
+    """The doctest is a test of the suite only by the option in ``addopts``."""
+    doctest = "def add():\n    '''\n    >>> 1 + 1\n    2\n    '''"
+    shrunk(serial_suite).pytester.makeini("[pytest]\naddopts = --doctest-modules\n")
+    (serial_suite.folder / "library.py").write_text(doctest)
+
+    pruned = serial_suite.run(*PRUNE, PYTEST_ADDOPTS="-o addopts=")
+
+    pruned.stdout.fnmatch_lines(["nothing was pruned, the run was not complete: -o addopts may select tests"])
+    assert entries(serial_suite) == 3
+    assert unused(section(serial_suite.run(*PRUNE))) == []
+    assert entries(serial_suite) == 2
 
 
 @pytest.mark.skipif("n2" not in DISTRIBUTIONS, reason="of workers")
