@@ -205,3 +205,91 @@ def test_a_pruner_without_candidates_gives_tritons_error(session) -> None:
         call(kernel(lambda configs, named, **others: iter(())))
 
     assert (first.lookups, first.run.notes) == ([], [])
+
+
+def test_a_pruner_may_know_its_candidates_by_identity(session) -> None:
+    """The pruner gets the kernel's own list and candidates, and sees itself in the kernel."""
+    listed = made(16, 32, 64)
+    small, _, large = listed
+    positions = {id(config): position for position, config in enumerate(listed)}
+
+    def known(configs: Any, named: Any, **others: Any) -> Any:
+        assert configs is autotuner.configs is listed
+        assert autotuner.early_config_prune is known
+        assert [positions[id(config)] for config in configs] == [0, 1, 2]
+        return [config for config in configs if config is small or config is large]
+
+    for options in ({}, {"perf_model": lambda BLOCK, **others: BLOCK, "top_k": 2}):
+        first = session(is_dumping=True)
+        autotuner = copy_kernel(largest, key=(), prune_configs_by={"early_config_prune": known, **options})
+        autotuner.configs = listed
+        assert call(autotuner) == 64
+        assert autotuner.best_config is large
+        assert autotuner.early_config_prune is known
+        assert first.run.notes == []
+
+
+class SlotConfig(triton.Config):
+    """A candidate with an attribute that is not in its ``__dict__``."""
+
+    __slots__ = ("tag", "unset")
+
+    def __init__(self, block: int, tag: str) -> None:
+        super().__init__({"BLOCK": block})
+        self.tag = tag
+        self.note = tag
+
+
+class DictConfig(triton.Config, dict):  # type: ignore[type-arg]
+    """A candidate that is a dict, too."""
+
+    def __init__(self, block: int, tag: str) -> None:
+        super().__init__({"BLOCK": block})
+        self["tag"] = self.tag = tag
+
+
+@pytest.mark.parametrize("config_class", [SlotConfig, DictConfig])
+def test_a_pruner_changes_candidates_of_derived_classes(session, config_class) -> None:
+    """The candidates keep all their attributes, and lose the pruner's changes after the launch."""
+    seen = []
+
+    def retagged(configs: Any, named: Any, **others: Any) -> Any:
+        seen.append([config.tag for config in configs])
+        configs[0].kwargs["BLOCK"] = 128
+        configs[0].tag = "changed"
+        configs[0].unset = 1
+        return configs
+
+    first = session(is_dumping=True)
+    autotuner = kernel(retagged, key=("n",))
+    autotuner.configs = [config_class(16, "small"), config_class(32, "large")]
+    assert [call(autotuner, 100), autotuner.best_config.tag] == [128, "changed"]
+    assert [call(autotuner, 101), autotuner.best_config.unset] == [128, 1]
+
+    assert seen == [["small", "large"]] * 2
+    restored = autotuner.configs[0]
+    assert (restored.kwargs, restored.tag, hasattr(restored, "unset")) == ({"BLOCK": 16}, "small", False)
+    assert type(autotuner.best_config) is config_class
+    assert first.run.notes == []
+
+
+def test_a_pruner_of_an_ignored_kernel_is_left_alone(session) -> None:
+    """The pruner's changes stay in the kernel's list, as without the plugin."""
+    session(is_dumping=True, ignore=("triton:*.copy",))
+    autotuner = kernel(halved_if_odd, key=("n",))
+
+    assert call(autotuner, 101) == 32
+    assert [config.kwargs["BLOCK"] for config in autotuner.configs] == [8, 16, 32]
+
+
+def test_an_own_error_after_pruning_keeps_the_pruners_changes(session, monkeypatch) -> None:
+    """The launch gets the candidates that it would get without the plugin."""
+
+    def broken(config: Any) -> Any:
+        raise AttributeError("an error of our own")
+
+    monkeypatch.setattr("pytest_autotune.tuners.triton.internals.autotuners._copy_config", broken)
+    first = session(is_dumping=True)
+
+    assert call(kernel(halved_if_odd), 101) == 32
+    assert ["an error of our own" in note for note in first.run.notes] == [True]

@@ -5,7 +5,7 @@ The adapter replaces three members of ``triton.runtime.autotuner.Autotuner``:
 - ``check_disk_cache``: Triton calls this method if its memory has no choice for the launch. It passes the candidates
   that pruning left, and a function that benchmarks them.
 - ``cache_results``: Triton calls ``check_disk_cache`` only if this attribute is true.
-- ``prune_configs``: the replacement gives copies of the candidates to the kernel's pruner, which may change them.
+- ``prune_configs``: the replacement undoes the changes that the kernel's pruner makes to the candidates.
 
 The adapter also replaces ``Heuristics.__init__``, because an autotuner does not know the heuristics around it. A launch
 of a kernel that has its choice runs no code of the adapter.
@@ -31,7 +31,7 @@ from pytest_autotune.tuners.triton.choosing import Choices
 from pytest_autotune.tuners.triton.compile_watcher import CompileWatcher
 from pytest_autotune.tuners.triton.identity import NAME
 from pytest_autotune.tuners.triton.internals import autotuners
-from pytest_autotune.tuners.triton.internals.autotuners import CopiesForPruning
+from pytest_autotune.tuners.triton.internals.autotuners import PruningSnapshot
 
 #: The attribute with which a kernel's author turns Triton's disk cache on.
 _SWITCH = "cache_results"
@@ -237,31 +237,34 @@ def _build_check_disk_cache(triton_check: Callable[..., bool], ask_choices: Call
 
 
 class PruningHook(CallHook):
-    """The hook of ``prune_configs``. It makes the kernel's pruner work on copies of the candidates.
+    """The hook of ``prune_configs``. A pruner's changes of the candidates apply only to the launch that they are for.
 
-    :class:`CopiesForPruning` says why.
+    :class:`PruningSnapshot` says why.
     """
 
     def __init__(self, session: Session) -> None:
         self._session = session
 
     def ask(self, call: HookedCall) -> CallInstead | None:
-        """Put the copies in the place of the candidates until the end of the call.
+        """Note the candidates before the pruner changes them. They are restored at the end of the call.
 
-        An autotuner without a pruner, or in a test for which the plugin is paused, prunes as always.
+        An autotuner without a pruner, or with a kernel that the plugin leaves alone, prunes as always.
         """
         autotuner = call.arguments["self"]
-        if self._session.is_paused:
+        if getattr(autotuner, "early_config_prune", None) is None:
+            return None
+        kernel = _find_kernel_name(autotuner)
+        if not kernel or self._session.leaves_alone(NAME, kernel):
             return None
         # Pruning begins a search, which must use Triton's own benchmark.
         autotuners.remove_exported_benchmark(autotuner)
         if autotuners.find_pruner(autotuner) is None:
             return None
-        call.state = call.enter(CopiesForPruning(autotuner))
+        call.state = call.enter(PruningSnapshot(autotuner))
         return CallInstead(autotuners.list_pruned, (call.original, autotuner, call.arguments["kwargs"]))
 
     def note(self, call: HookedCall, result: Any) -> CallResult | None:
-        """Return the autotuner's own candidates in place of the copies that pruning left."""
+        """Return the candidates that pruning left, with the pruner's changes."""
         if call.state is None:
             return None
-        return CallResult(call.state.find_originals(result))
+        return CallResult(call.state.keep_changes(result))

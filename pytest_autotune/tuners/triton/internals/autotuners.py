@@ -7,8 +7,10 @@ import inspect
 import sys
 import weakref
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from operator import itemgetter
-from types import FunctionType, ModuleType
+from types import FunctionType, MemberDescriptorType, ModuleType
 from typing import Any
 
 from pytest_autotune.tuners.protocol import HookError
@@ -167,72 +169,154 @@ class PrunedConfigs(list[Any]):
 
 
 class _NotedPruner:
-    """Replaces a kernel's pruner, and notes the candidates that the pruner left."""
+    """Stands in for a kernel's pruner until its next call, and notes the candidates that the pruner leaves.
 
-    def __init__(self, pruner: Callable[..., Any]) -> None:
-        self._pruner = pruner
-        #: The candidates that the pruner left in its last call; empty if it returned no list.
-        self.configs: list[Any] = []
-
-    def prune(self, *args: Any, **kwargs: Any) -> Any:
-        configs = self._pruner(*args, **kwargs)
-        self.configs = []
-        if isinstance(configs, list):
-            self.configs = list(configs)
-        return configs
-
-
-class CopiesForPruning:
-    """A context in which an autotuner has copies of its candidates, so that a pruner changes only the copies.
-
-    Pruners of public libraries change the candidates themselves ("no TMA where the input is permuted"). The change
-    would stay for later launches: a test in a suite would get other candidates than the same test without the others.
+    :param autotuner: an autotuner with a pruner.
     """
 
     def __init__(self, autotuner: Any) -> None:
         self._autotuner = autotuner
-        self._configs = autotuner.configs
         self._pruner = autotuner.early_config_prune
-        self._copies = [_copy_config(config) for config in autotuner.configs]
-        self._noted_pruner = _NotedPruner(self._pruner)
+        #: The candidates that the pruner left; empty if it was not called, or returned no list.
+        self.configs: list[Any] = []
 
-    def __enter__(self) -> CopiesForPruning:
-        self._autotuner.configs = list(self._copies)
-        self._autotuner.early_config_prune = self._noted_pruner.prune
+    def prune(self, *args: Any, **kwargs: Any) -> Any:
+        # A pruner may read the autotuner's attribute, and gets itself.
+        self._autotuner.early_config_prune = self._pruner
+        configs = self._pruner(*args, **kwargs)
+        if isinstance(configs, list):
+            self.configs = list(configs)
+        return configs
+
+    def put_back(self) -> None:
+        """Put the pruner back if nothing has called it."""
+        self._autotuner.early_config_prune = self._pruner
+
+
+@dataclass(frozen=True)
+class _ConfigContents:
+    """The contents of a ``triton.Config``, or of an object of a derived class. Two contents compare by their values."""
+
+    #: The attributes in the object's ``__dict__``.
+    attributes: dict[str, Any]
+    #: The values of ``__slots__`` by the descriptor of the slot. A derived class may have such attributes.
+    slots: dict[Any, Any]
+    #: The dict ``config.kwargs``, which a pruner may change in place.
+    kwargs: dict[str, Any]
+    #: A copy of ``kwargs``.
+    kwargs_items: dict[str, Any]
+
+    @classmethod
+    def from_config(cls, config: Any) -> _ConfigContents:
+        slots = {}
+        for slot in _list_slots(type(config)):
+            # A slot may have no value yet.
+            with suppress(AttributeError):
+                slots[slot] = slot.__get__(config)
+        return cls(dict(vars(config)), slots, config.kwargs, dict(config.kwargs))
+
+    def write_to(self, config: Any) -> None:
+        """Give these contents to a config. No code of a derived class runs, such as its ``__setattr__``."""
+        vars(config).clear()
+        vars(config).update(self.attributes)
+        for slot in _list_slots(type(config)):
+            if slot in self.slots:
+                slot.__set__(config, self.slots[slot])
+                continue
+            with suppress(AttributeError):
+                slot.__delete__(config)
+        self.kwargs.clear()
+        self.kwargs.update(self.kwargs_items)
+
+
+def _list_slots(config_class: type) -> list[Any]:
+    """Return the descriptors of the attributes that a class and its bases have in ``__slots__``."""
+    slots = []
+    for base in config_class.__mro__:
+        if "__slots__" in vars(base):
+            slots += [value for value in vars(base).values() if isinstance(value, MemberDescriptorType)]
+    return slots
+
+
+def _copy_config(config: Any) -> Any:
+    """Return a copy of a candidate with a ``kwargs`` of its own.
+
+    ``copy.copy`` would lose the attributes of a derived class, because ``Config.__setstate__`` does not know them.
+    """
+    config_class = type(config)
+    # A derived class may have a second base, such as dict, whose objects only its own __new__ can make.
+    copy: Any = dict.__new__(config_class) if isinstance(config, dict) else object.__new__(config_class)
+    if isinstance(config, dict):
+        dict.update(copy, dict.items(config))
+    contents = _ConfigContents.from_config(config)
+    own_kwargs = dict(contents.kwargs_items)
+    own_attributes = {**contents.attributes, "kwargs": own_kwargs}
+    replace(contents, attributes=own_attributes, kwargs=own_kwargs).write_to(copy)
+    return copy
+
+
+class PruningSnapshot:
+    """A context in which a pruner may change an autotuner's candidates. Afterwards they are as they were before.
+
+    Pruners of public libraries change the candidates themselves ("no TMA where the input is permuted"). The change
+    would stay for later launches: a test in a suite would get other candidates than the same test without the others.
+
+    The pruner gets the autotuner's own list and its own candidates, because a pruner may know its candidates by
+    identity: ``[config for config in configs if config is LARGE]``.
+
+    :param autotuner: an autotuner with a pruner.
+    """
+
+    def __init__(self, autotuner: Any) -> None:
+        self._autotuner = autotuner
+        #: The autotuner's list, and the candidates in it before pruning.
+        self._list = autotuner.configs
+        self._configs = list(autotuner.configs)
+        self._contents = [_ConfigContents.from_config(config) for config in self._configs]
+        self._noted_pruner = _NotedPruner(autotuner)
+        self._restores = True
+
+    def __enter__(self) -> PruningSnapshot:
+        # Without a performance model, the result of the whole pruning is the pruner's list.
+        if getattr(self._autotuner, "perf_model", None) is not None:
+            self._autotuner.early_config_prune = self._noted_pruner.prune
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._autotuner.configs = self._configs
-        self._autotuner.early_config_prune = self._pruner
+        self._noted_pruner.put_back()
+        if not self._restores:
+            return
+        for config, contents in zip(self._configs, self._contents, strict=True):
+            if _ConfigContents.from_config(config) != contents:
+                contents.write_to(config)
+        self._list[:] = self._configs
+        self._autotuner.configs = self._list
 
-    def find_originals(self, pruned: Sequence[Any]) -> PrunedConfigs:
-        """Return the autotuner's own candidates in place of the copies that pruning left.
+    def keep_changes(self, pruned: Sequence[Any]) -> PrunedConfigs:
+        """Return the candidates that pruning left, with a copy in place of each candidate that the pruner changed.
 
-        If the pruner changed a copy, the list holds the copy. A pruner may also add candidates of its own.
+        A pruner may also add candidates of its own.
         """
-        # The autotuner's own candidate for each copy that the pruner did not change, by the id of the copy.
-        originals = {}
-        for copy, config in zip(self._copies, self._configs, strict=True):
-            if vars(copy) == vars(config):
-                originals[id(copy)] = config
-        # If the pruner is a generator, its candidates are not noted.
+        # If this method fails, the tuner goes on with the changed candidates, as without the plugin.
+        self._restores = False
+        # A copy of each candidate that the pruner changed, by the id of the candidate.
+        copies = {}
+        for config, contents in zip(self._configs, self._contents, strict=True):
+            if _ConfigContents.from_config(config) != contents:
+                copies[id(config)] = _copy_config(config)
+        # Without a performance model, or if the pruner is a generator, the pruner's candidates are not noted.
         before_model = self._noted_pruner.configs or pruned
-        return PrunedConfigs(
-            configs=[originals.get(id(config), config) for config in pruned],
-            before_model=[originals.get(id(config), config) for config in before_model],
+        pruned_configs = PrunedConfigs(
+            configs=[copies.get(id(config), config) for config in pruned],
+            before_model=[copies.get(id(config), config) for config in before_model],
         )
+        self._restores = True
+        return pruned_configs
 
 
 def list_pruned(prune_configs: Callable[[Any, Any], Iterable[Any]], autotuner: Any, kwargs: Any) -> list[Any]:
     """Return the candidates that Triton's pruning leaves. A pruner may be a generator, which runs here."""
     return list(prune_configs(autotuner, kwargs))
-
-
-def _copy_config(config: Any) -> Any:
-    """Return a copy of a candidate that shares no attribute a pruner may change in place."""
-    copy = object.__new__(type(config))
-    vars(copy).update(vars(config), kwargs=dict(config.kwargs))
-    return copy
 
 
 def is_heuristics(layer: Any) -> bool:
