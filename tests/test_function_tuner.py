@@ -899,6 +899,32 @@ def test_a_tuned_method_follows_the_members_of_its_object() -> None:
     assert sources[0] != sources[1]
 
 
+def test_a_tuned_class_method_follows_the_members_of_its_class() -> None:
+    """Python makes a bound method of the class, so the class is the first argument."""
+    sources = []
+
+    class Base:
+        @classmethod
+        @tuned(space=[1, 2])
+        def work(cls, x: int, config: int) -> int:
+            return cls.scale(x)
+
+        @classmethod
+        def scale(cls, x: int) -> int:
+            return x * 2
+
+    class Derived(Base):
+        @classmethod
+        def scale(cls, x: int) -> int:
+            return x * 3
+
+    for cls in (Base, Derived):
+        tuned_function = cls.work.__func__.__closure__[0].cell_contents  # type: ignore[attr-defined]
+        (source,) = tuned_function._list_sources((cls, 1))
+        sources.append(source_text(source))
+    assert sources[0] != sources[1]
+
+
 async def coroutine(*values: Any) -> None:
     raise AssertionError("was run")
 

@@ -356,3 +356,37 @@ def test_an_attribute_that_a_method_above_assigns_is_left_out(load: Load) -> Non
     digest = read_source(kernel, carried=False).digest
     kernel(1)
     assert read_source(kernel, carried=False).digest == digest
+
+
+MEMBERS = """
+import functools
+STEP = 1
+def helper(n):
+    return n + 2
+class Tool:
+    def base(self, step, n, hook=None):
+        return n + step
+    work = functools.partialmethod(base, 3)
+    stepped = functools.partialmethod(base, STEP)
+    hooked = functools.partialmethod(base, 4, hook=helper)
+tool = Tool()
+def kernel(n):
+    return USED
+"""
+
+
+@pytest.mark.parametrize(
+    ("used", "old", "new"),
+    [
+        ("tool.work(n)", "base, 3", "base, 30"),
+        ("tool.stepped(n)", "STEP = 1", "STEP = 10"),
+        ("len(tool)", "STEP = 1", "STEP = 10"),
+        ("tool.hooked(n)", "n + 2", "n + 20"),
+        ("tool.hooked(n)", "hook=helper", "help=helper"),
+    ],
+)
+def test_the_arguments_of_a_partialmethod_are_read(load: Load, used: str, old: str, new: str) -> None:
+    source = MEMBERS.replace("USED", used)
+    assert old in source
+    digest = read_source(load(source, "suite").kernel, carried=False).digest
+    assert read_source(load(source.replace(old, new), "suite").kernel, carried=False).digest != digest

@@ -49,8 +49,8 @@ from pytest_autotune.tuners.measuring.clocks import Runner
 from pytest_autotune.tuners.measuring.options import Measuring, make_clock
 from pytest_autotune.tuners.measuring.race import CAPTURED, Contest
 from pytest_autotune.tuners.measuring.times import UnusableTimesError
-from pytest_autotune.tuners.source.attributes import find_in_class, read_stored
-from pytest_autotune.tuners.source.functions import find_deferred_kind
+from pytest_autotune.tuners.source.attributes import find_in_class, is_instance, read_stored
+from pytest_autotune.tuners.source.functions import find_deferred_kind, unwrap_attribute
 from pytest_autotune.tuners.source.libraries import Distribution, find_version, list_versions
 from pytest_autotune.tuners.source.source_digest import FORM, DigestedSource, digest, stable_value
 
@@ -693,13 +693,19 @@ class _TunedFunction:
     def _bind_method(self, args: tuple[Any, ...]) -> object:
         """Return the function, bound to its object if it is a method: ``self.area()`` depends on the object's class.
 
-        :param args: the arguments of a call. The first one is the object, if its class has the decorated function.
+        :param args: the arguments of a call. The first one is the object, if its class has the decorated function. It
+            is the class for a class method.
         """
         if not args:
             return self.function
-        member = find_in_class(type(args[0]), read_stored(self.function, "__name__", ""))
-        if read_stored(member, "__wrapped__") is self.function:
-            return MethodType(self.function, args[0])
+        name = read_stored(self.function, "__name__", "")
+        classes = [type(args[0])]
+        if is_instance(args[0], type):
+            classes.append(args[0])
+        for cls in classes:
+            member = unwrap_attribute(find_in_class(cls, name))
+            if read_stored(member, "__wrapped__") is self.function:
+                return MethodType(self.function, args[0])
         return self.function
 
 

@@ -66,6 +66,7 @@ from pytest_autotune.tuners.source.functions import (
     list_heuristics,
     list_layers,
     list_other_functions,
+    list_partial_arguments,
     python_function,
     qualified_name,
     read_attribute,
@@ -516,11 +517,20 @@ class CodeDigests:
             yield from self._describe_other_functions(name, value)
 
     def _describe_other_functions(self, name: str, attribute: object) -> Iterator[str]:
-        """Yield a line for a property's setter and deleter, and for each function of a ``singledispatchmethod``."""
+        """Yield a line for a property's setter and deleter, and for each function of a ``singledispatchmethod``.
+
+        A ``partialmethod`` has a line for each of its arguments.
+        """
         for kind, function in list_other_functions(attribute).items():
             text = self._describe_attribute(name, function)
             if text is not None:
                 yield f"{name} {kind}: {text}"
+        for argument_name, argument in list_partial_arguments(attribute):
+            text = self._describe_value(argument, "") or self._describe_unstable(argument)
+            if text is None:
+                text = self.describe_code_in(argument)
+            if text is not None:
+                yield f"{name} argument {argument_name}: {text}"
 
     def _describe_field_defaults(self, cls: type, class_text: str) -> Iterator[str]:
         """Yield a line for each default of a dataclass or named tuple that is not an attribute of the class."""

@@ -240,6 +240,14 @@ def list_other_functions(value: object) -> dict[str, object]:
     return {}
 
 
+def list_partial_arguments(value: object) -> list[tuple[str, object]]:
+    """Return the arguments in a ``partialmethod``, each with its position or name; none for other values."""
+    if not is_instance(value, partialmethod):
+        return []
+    arguments: list[tuple[str, object]] = [(str(position), argument) for position, argument in enumerate(value.args)]
+    return arguments + sorted(value.keywords.items())
+
+
 def find_kept_source(layers: Iterable[object]) -> str:
     """Return the source that Triton keeps of a kernel; empty if it keeps none.
 
