@@ -29,6 +29,7 @@ COLLECTED = Collected(
     has_only_skips=True,
     is_only_skipped=True,
     is_interrupted=True,
+    early_end="2 of 3 tests did not run",
     test_counts={"passed": 6, "failed": 5, "error": 4, "skipped": 3, "xfailed": 2, "xpassed": 1},
     notes=("a note",),
     untracked=("toy:lib.untracked",),
@@ -55,7 +56,7 @@ NOT_IN_A_REPORT = {
     "deselected_count",
 }
 #: The fields that describe a single process. The joint result has another reason to be incomplete, or none.
-OF_A_SINGLE_PROCESS = {"incomplete_reason", "not_passed_reason", "has_only_skips", "is_interrupted"}
+OF_A_SINGLE_PROCESS = {"incomplete_reason", "not_passed_reason", "has_only_skips", "is_interrupted", "early_end"}
 NAMES = [field.name for field in fields(Collected)]
 
 

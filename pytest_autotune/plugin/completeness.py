@@ -165,16 +165,34 @@ class Completeness:
         if session.shouldfail:
             # A plugin can end the run without a failed test.
             return Shortfall("the run stopped early")
-        collected_count = _count_collected_tests(session)
-        missing_count = collected_count - len(self._ended_tests)
-        if missing_count > 0:
-            return Shortfall(f"{missing_count} of {collected_count} tests did not run")
+        unrun_tests = self._describe_unrun_tests(session)
+        if unrun_tests:
+            return Shortfall(unrun_tests)
         if collected.ignored_test_files:
             reason = f"{collected.ignored_test_files[0]} was not collected (collect_ignore or pytest_ignore_collect)"
             return Shortfall(reason, is_ignored_file=True)
         if self._first_skip:
             return Shortfall(self._first_skip, is_skip=True)
         return Shortfall()
+
+    def find_early_end(self, session: pytest.Session) -> str:
+        """Return how many tests did not run although no failure ended the run: ``2 of 3 tests did not run``.
+
+        The text is empty for any other run.
+
+        ``pytest.exit("x", returncode=0)`` ends a run in this way, and pytest's exit status does not show it.
+        """
+        if session.shouldfail or has_too_many_failures(session):
+            return ""
+        return self._describe_unrun_tests(session)
+
+    def _describe_unrun_tests(self, session: pytest.Session) -> str:
+        """Return how many of the collected tests did not run: ``2 of 3 tests did not run``; empty if all ran."""
+        collected_count = _count_collected_tests(session)
+        missing_count = collected_count - len(self._ended_tests)
+        if missing_count <= 0:
+            return ""
+        return f"{missing_count} of {collected_count} tests did not run"
 
 
 def _count_collected_tests(session: pytest.Session) -> int:
@@ -210,10 +228,14 @@ def was_interrupted(session: pytest.Session, exitstatus: int) -> bool:
     """Whether Ctrl-C, ``pytest.exit`` or an internal error ended the run."""
     if exitstatus == pytest.ExitCode.INTERRUPTED:
         # Xdist also gives this status to a run that -x or --maxfail has ended. Such a run is not interrupted.
-        max_failures = session.config.getoption("maxfail") or 0
-        has_too_many_failures = 0 < max_failures <= session.testsfailed
-        return not has_too_many_failures
+        return not has_too_many_failures(session)
     return exitstatus == pytest.ExitCode.INTERNAL_ERROR
+
+
+def has_too_many_failures(session: pytest.Session) -> bool:
+    """Whether as many tests failed as ``-x`` or ``--maxfail`` allows, which ends the run."""
+    max_failures: int = session.config.getoption("maxfail") or 0
+    return 0 < max_failures <= session.testsfailed
 
 
 def describe_selection(config: pytest.Config) -> str:

@@ -361,6 +361,7 @@ class Controller:
             has_only_skips=not_passed.is_skip or not_passed.is_ignored_file,
             is_only_skipped=shortfall.is_skip,
             is_interrupted=was_interrupted(session, exitstatus),
+            early_end=self._completeness.find_early_end(session),
             test_counts=self._completeness.test_counts,
             notes=(*self._notes, *collected.notes),
         )

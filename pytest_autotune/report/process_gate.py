@@ -217,13 +217,15 @@ def _describe_wrong_count(count: int, expected_count: int) -> str:
 
 
 def _find_run_error(report: ProcessReport, run_id: str) -> str:
-    """Return why a report is unusable, of another CI run, or of a run that Ctrl-C ended; empty for any other report."""
+    """Return why a report is unusable, of another CI run, or of a run that ended early; empty for others."""
     if report.error:
         return report.error
     if report.ci_run.id != run_id:
         return f"is of {_describe_run(report.ci_run.id)}, not of {_describe_run(run_id)} (remove old reports)"
     if report.record is not None and report.record.collected.is_interrupted:
         return "the run was interrupted"
+    if report.record is not None:
+        return report.record.collected.early_end
     return ""
 
 

@@ -39,6 +39,8 @@ class Collected:
     :param not_passed_reason: the first reason why a test that was selected did not pass; empty if all passed.
     :param has_only_skips: ``not_passed_reason`` is a skipped test or an ignored test file; no test failed.
     :param is_only_skipped: ``incomplete_reason`` is a skipped test, in a run of the whole suite.
+    :param early_end: how many tests did not run because something other than a failure ended the run, such as
+        ``pytest.exit``; empty if all ran.
     :param test_counts: one of :data:`TEST_OUTCOMES` -> the number of these tests.
     :param untracked: the kernels that were tuned without asking the session.
     :param unhooked: (tuner, why it could not be hooked).
@@ -61,6 +63,7 @@ class Collected:
     has_only_skips: bool = False
     is_only_skipped: bool = False
     is_interrupted: bool = False
+    early_end: str = ""
     test_counts: Mapping[str, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     untracked: tuple[str, ...] = ()

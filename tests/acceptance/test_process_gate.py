@@ -414,6 +414,27 @@ def test_a_process_that_updates_is_red(gate: Gate) -> None:
     assert any("updated the cache that it loaded" in line for line in gate.lines)
 
 
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_process_that_pytest_exit_ended_is_red(gate: Gate, fails: bool) -> None:
+    test = gate.suite.folder / "test_c.py"
+    end = f"\ndef test_end():\n    assert {not fails}\ndef test_exit(): pytest.exit('x', returncode=0)\n"
+    test.write_text(test.read_text() + end + "def test_never(): pass\n")
+    gate.run_parts()
+
+    assert gate.judge("--expect=3") == 1
+    path = gate.report_of("test_c.py").relative_to(gate.suite.folder)
+    assert gate.lines[-1] == f"FAILED: {path}: 2 of 5 tests did not run"
+
+
+def test_a_process_that_a_failure_ended_is_not_interrupted(gate: Gate) -> None:
+    test = gate.suite.folder / "test_c.py"
+    test.write_text(test.read_text() + "\ndef test_fails(): assert 0\ndef test_never(): pass\n")
+    gate.run_parts("test_a.py", "test_b.py")
+    gate.suite.load(REPORTS, "test_c.py", "-x")
+
+    assert gate.judge("--expect=3") == 0
+
+
 def test_drift_is_judged_over_all_processes(gate: Gate) -> None:
     gate.run_parts()
     assert gate.judge("--max-drift=0") == 1
