@@ -10,7 +10,7 @@ The functions only read the result of a run. A mode that judges more, such as ``
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from decimal import Decimal
 
@@ -331,9 +331,16 @@ def explain_unreachable_entries(result: RunResult) -> str:
     if result.tuners_without_adapter:
         return f"entries are loaded, and no adapter is installed for {', '.join(result.tuners_without_adapter)}"
     if result.unnamed_tuners:
-        named_by = result.request.tuners_named_by
-        return f"entries of {', '.join(result.unnamed_tuners)} are loaded, which {named_by} leaves out: name them, too"
+        return describe_unnamed_tuners(result.unnamed_tuners, result.request.tuners_named_by)
     return ""
+
+
+def describe_unnamed_tuners(tuners: Iterable[str], named_by: str) -> str:
+    """Return the failure for tuners whose entries are loaded although the user names only other tuners.
+
+    :param named_by: the option that names the other tuners: ``--autotune-tuners=triton``.
+    """
+    return f"entries of {', '.join(tuners)} are loaded, which {named_by} leaves out: name them, too"
 
 
 def _describe_entries_were(count: int) -> str:

@@ -15,9 +15,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from pytest_autotune.cache.locations import is_url
-from pytest_autotune.cache.model import Cache, Device
+from pytest_autotune.cache.model import Cache, Device, is_tuner_named
 from pytest_autotune.cache.wording import describe_count, join_nonempty
-from pytest_autotune.report.gate import Limit, describe_test_counts, judge
+from pytest_autotune.report.gate import Limit, describe_test_counts, describe_unnamed_tuners, judge
 from pytest_autotune.report.process_reports import LoadedCache, ProcessReport, build_joint_result
 from pytest_autotune.run.process_record import ProcessRecord
 from pytest_autotune.run.result import Gate, RunResult
@@ -104,12 +104,15 @@ def _judge_without_reports(reports: Sequence[ProcessReport], request: GateReques
 def _judge_joint_result(result: RunResult, usable_reports: Sequence[ProcessReport], request: GateRequest) -> Gate:
     """Return the gate of the joint result.
 
-    Beside the limits of the request, the gate fails if no process asked for a kernel, or if GPUs were probably lost.
+    Beside the limits of the request, the gate fails if no process asked for a kernel, if a process left out a tuner of
+    the entries that it loaded, or if GPUs were probably lost.
     """
     no_lookups = _explain_no_lookups(result)
     if no_lookups:
         return _build_failed_gate(no_lookups, request)
     gate = judge(result, request.limit, request.fails_on_unused)
+    if not gate.failure and (request.limit is not None or request.fails_on_unused):
+        gate = replace(gate, failure=_explain_unnamed_tuners(usable_reports, request.caches))
     records = [report.record for report in usable_reports if report.record is not None]
     lost_gpus = _explain_lost_gpus(records, request.caches)
     if lost_gpus:
@@ -132,6 +135,34 @@ def _explain_no_lookups(result: RunResult) -> str:
     if result.collected.untracked or any(row.outcome is not None for row in result.rows):
         return ""
     return f"no process asked for a tuned kernel ({describe_test_counts(result.collected.test_counts)})"
+
+
+def _explain_unnamed_tuners(reports: Sequence[ProcessReport], caches: Sequence[JudgedCache]) -> str:
+    """Return the first process that loaded entries of a tuner and left the tuner out; empty if there is none.
+
+    The gate of the process itself fails, too. Other processes may name the tuner, so the joint result does not show it.
+    """
+    for report in reports:
+        record = report.record
+        if record is None or record.is_optional or not record.request.policy.tuners:
+            continue
+        unnamed_tuners = []
+        for tuner in _list_loaded_tuners(report, caches):
+            is_ignored = record.request.policy.is_ignored(tuner, "*")
+            if not is_ignored and not is_tuner_named(tuner, record.request.policy.tuners):
+                unnamed_tuners.append(tuner)
+        if unnamed_tuners:
+            return f"{report.path}: {describe_unnamed_tuners(unnamed_tuners, record.request.tuners_named_by)}"
+    return ""
+
+
+def _list_loaded_tuners(report: ProcessReport, caches: Sequence[JudgedCache]) -> list[str]:
+    """Return the tuners of the entries that a process loaded, sorted."""
+    tuners: set[str] = set()
+    for judged in caches:
+        if any(map(judged.is_loaded_as, report.loaded)):
+            tuners.update(entry.problem.tuner for entry in judged.cache.entries)
+    return sorted(tuners)
 
 
 def _explain_lost_gpus(records: Sequence[ProcessRecord], caches: Sequence[JudgedCache]) -> str:

@@ -435,6 +435,23 @@ def test_a_process_that_a_failure_ended_is_not_interrupted(gate: Gate) -> None:
     assert gate.judge("--expect=3") == 0
 
 
+def test_a_process_that_leaves_out_a_tuner_is_red(gate: Gate) -> None:
+    """The process itself is red. The other processes name all tuners."""
+    gate.run_parts("test_a.py", "test_b.py")
+    gate.suite.load(REPORTS, "test_c.py", "--autotune-tuners=triton")
+
+    assert gate.judge("--expect=3") == 1
+    left_out = "entries of toy are loaded, which --autotune-tuners=triton leaves out: name them, too"
+    path = gate.report_of("test_c.py").relative_to(gate.suite.folder)
+    assert gate.lines[-1] == f"FAILED: {path}: {left_out}"
+    assert gate.judge("--expect=3", "--max-misses=off") == 0
+    gate.report_of("test_c.py").unlink()
+
+    gate.suite.load(REPORTS, "test_c.py", "--autotune-tuners=triton", "-oautotune_ignore=toy:*")
+
+    assert gate.judge("--expect=3") == 0
+
+
 def test_drift_is_judged_over_all_processes(gate: Gate) -> None:
     gate.run_parts()
     assert gate.judge("--max-drift=0") == 1
