@@ -771,7 +771,7 @@ def test_a_search_with_a_post_hook_runs_in_every_run(session) -> None:
 
     assert loaded.outcomes == ["hit", "uncacheable"], "the second one is remembered"
     assert len(seen) == len(CONFIGS)
-    assert loaded.lookups[-1].reason == "its post_hook sees each search, so there is one"
+    assert loaded.lookups[-1].reason == "its post_hook observes each search, so the search must take place"
 
 
 def test_a_hook_of_a_kernel_that_no_test_has_made_is_no_obstacle(session) -> None:

@@ -848,7 +848,7 @@ def test_a_search_with_a_listener_runs_in_every_run(run, absent_gpu, monkeypatch
     hooked_kernel([16, 32])[(1,)](torch.zeros(128), torch.zeros(128), 3)
 
     assert [lookup.outcome.value for lookup in loaded] == ["uncacheable"]
-    assert loaded[0].reason == "knobs.autotuning.listener sees each search, so there is one"
+    assert loaded[0].reason == "knobs.autotuning.listener observes each search, so the search must take place"
 
 
 def copy_kernel(configs: list[Any]) -> Any:

@@ -100,8 +100,9 @@ def launch_value(value: Value) -> LaunchValue:
 def _read_stored_text(text: str, value_type: str) -> LaunchValue:
     """Return the integer or the tuple that a value of a key or of a configuration stores as text.
 
-    A tuple of a key is stored as ``[('int', '16', ''), ('str', "'fp32'", 'dtype')]``: the kind of scalar, its literal
-    and its type. A tuple or list of ``tune()`` is stored as JSON: ``[16, {"dtype": "fp16"}]``.
+    A tuple of a key is stored as ``[('int', '16', ''), ('str', "'fp32'", 'dtype')]``: the type of the scalar in Python,
+    its literal, and the type of a :class:`Value`. A tuple or list of ``tune()`` is stored as JSON:
+    ``[16, {"dtype": "fp16"}]``.
 
     :raises ValueError, TypeError, SyntaxError, RecursionError, MemoryError: for the text of a damaged file.
     """

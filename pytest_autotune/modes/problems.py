@@ -137,7 +137,7 @@ class ProblemsOfTests:
         nearest_key = min(test_by_key, key=lambda tested_key: distance(wanted, dict(tested_key)))
         differing_values = [f"{name}={value}" for name, value in sorted(nearest_key - problem.key)]
         # Without a differing value, the nearest key has only a part of the problem's values.
-        nearest = ", ".join(differing_values) or "no more"
+        nearest = ", ".join(differing_values) or "fewer values"
         return Finding("UNCOVERED", problem_text, f"{text}; the nearest has {nearest}", test_by_key[nearest_key])
 
 

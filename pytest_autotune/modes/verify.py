@@ -141,6 +141,8 @@ class Verify(Mode):
         """Return the entries of faster candidates, one entry for each identity.
 
         Workers on two machines may have raced the same choice: see :func:`_rank_race`.
+
+        :param lookups: without those in a test's own cache.
         """
         asked = {(lookup.identity, lookup.test) for lookup in lookups}
         entries: dict[Identity, Entry] = {}

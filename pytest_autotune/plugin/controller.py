@@ -112,8 +112,11 @@ class Controller:
         #: The folder for all runs of this user on this machine.
         self._shared_folder = find_shared_folder()
         preparation = prepare_run(self._config, options, self._shared_folder)
+        #: The loaded caches, and the old content of the dump path.
         self._initial_caches = preparation.initial
+        #: The folder with the logs of this run's processes.
         self._log_folder = preparation.folder
+        #: The store that the dump is written to; None without a dump.
         self._dump_store = preparation.store
         #: Path of a loaded cache -> digest of its bytes before the tests. The end of an update changes the bytes.
         self._loaded_digests: dict[str, str] = {}
@@ -320,6 +323,7 @@ class Controller:
             ci_run=ci_run,
         )
         result = reports.write_reports(self._options.report, result)
+        # The reports in folders were begun before the tests, so that a killed process leaves a report, too.
         result = self._folder_reports.end(result)
         if self._is_on_github:
             result = reports.add_step_summary(result)

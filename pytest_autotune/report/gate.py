@@ -240,7 +240,7 @@ def _judge_unused(result: RunResult) -> _Verdict:
 
 
 def _explain_no_outcomes(result: RunResult) -> str:
-    """Return why a run has no problem that is a hit or a miss."""
+    """Return why no problem of a run is a hit or a miss."""
     if result.rows:
         return "no lookup of the tests had a result"
     return f"no test asked for a tuned kernel ({describe_test_counts(result.collected.test_counts)})"

@@ -157,7 +157,7 @@ def in_distributed_run() -> bool:
     return bool(distributed and distributed.is_available() and distributed.is_initialized())
 
 
-#: The outermost tuning of this context. Threads that compile for the tuning run in a copy of its context.
+#: The outermost tuning of this context. Compile threads of a tuning run in a copy of this context.
 _TUNING: ContextVar[object] = ContextVar("tuning", default=None)
 
 

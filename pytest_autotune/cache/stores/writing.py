@@ -45,7 +45,8 @@ def check_creatable(lock: Path, place: str) -> None:
     while not os.path.lexists(folder):
         folder = folder.parent
     try:
-        # The lock itself is not taken. If another process had it, the check would have to wait for that process.
+        # The name begins as the lock's name does, so a name that is too long fails here, too. The lock itself is not
+        # taken. If another process had it, the check would have to wait for that process.
         NamedTemporaryFile(dir=folder, prefix=lock.name).close()
     except OSError as error:
         raise CacheError(place, f"cannot be written in {folder}: {error.strerror}") from None

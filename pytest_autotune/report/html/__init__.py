@@ -115,7 +115,10 @@ class _CandidateEncoder:
         self._numbers: dict[str, int] = {}
 
     def encode(self, candidate: Mapping[str, Any] | None) -> list[Any] | None:
-        """Return a candidate of the JSON report as ``[number of its params, time, label, failure, id]``."""
+        """Return a candidate as ``[number that stands for its params, time, label, failure, id]``.
+
+        :param candidate: the candidate as the JSON report has it.
+        """
         if candidate is None:
             return None
         number = self._numbers.setdefault(json.dumps(candidate["params"]), len(self._numbers))

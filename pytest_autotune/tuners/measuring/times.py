@@ -102,7 +102,8 @@ def _quartiles(ordered: Sequence[float]) -> tuple[float, float]:
     return lower, upper
 
 
-#: Two stages disagree if a candidate's times in them differ by this share, and by more than their scatter explains.
+#: Two stages, which have several rounds each, disagree if the times of a candidate differ by more than this share plus
+#: the part that their scatter explains.
 DISAGREE = 0.05
 #: A difference of two standard errors is certain. If many candidates are compared with the best, three are needed.
 SURE, VERY_SURE = 2.0, 3.0

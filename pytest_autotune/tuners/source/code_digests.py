@@ -441,6 +441,7 @@ class CodeDigests:
 
     def _describe_member(self, member: ReachedMember) -> list[str]:
         """Return the lines of a member of a class, and of the further functions in it such as a property's setter."""
+        # The class stores a member that its code calls ``__scale`` under another name: ``_Class__scale``.
         attribute = class_attributes(member.cls)[member.stored_name]
         if self._ignored.has_attribute(member.cls, member.stored_name):
             # A method of the class changes the attribute. Its first value stands in the body of the class.
