@@ -293,3 +293,29 @@ def test_an_own_error_after_pruning_keeps_the_pruners_changes(session, monkeypat
 
     assert call(kernel(halved_if_odd), 101) == 32
     assert ["an error of our own" in note for note in first.run.notes] == [True]
+
+
+def test_a_pruner_of_a_tuple_gets_the_tuple(session) -> None:
+    """A kernel's candidates may be a tuple, which no pruner can shorten."""
+    first = session(is_dumping=True)
+    autotuner = kernel(lambda configs, named, **others: configs[1:] if configs is listed else [])
+    autotuner.configs = listed = tuple(made(16, 32, 64))
+
+    assert call(autotuner) == 64
+    assert autotuner.configs is listed
+    assert first.run.notes == []
+
+
+def test_new_candidates_share_the_kwargs_that_a_pruner_changed(session) -> None:
+    """The new candidates keep the change when the kernel's candidates lose it."""
+
+    def halved_anew(configs: Any, named: Any, **others: Any) -> Any:
+        for config in configs:
+            config.kwargs["BLOCK"] //= 2
+            yield triton.Config(config.kwargs, num_warps=8)
+
+    session(is_dumping=True)
+    autotuner = kernel(halved_anew, key=("n",))
+
+    assert [call(autotuner, 100), call(autotuner, 101)] == [32, 32]
+    assert [config.kwargs["BLOCK"] for config in autotuner.configs] == [16, 32, 64]

@@ -189,8 +189,9 @@ class _NotedPruner:
         return configs
 
     def put_back(self) -> None:
-        """Put the pruner back if nothing has called it."""
-        self._autotuner.early_config_prune = self._pruner
+        """Put the pruner back if nothing has called it. A pruner that was called may have put another in its place."""
+        if getattr(self._autotuner.early_config_prune, "__self__", None) is self:
+            self._autotuner.early_config_prune = self._pruner
 
 
 @dataclass(frozen=True)
@@ -289,23 +290,31 @@ class PruningSnapshot:
         for config, contents in zip(self._configs, self._contents, strict=True):
             if _ConfigContents.from_config(config) != contents:
                 contents.write_to(config)
-        self._list[:] = self._configs
+        # The list may be a tuple, which no pruner can change.
+        if isinstance(self._list, list):
+            self._list[:] = self._configs
         self._autotuner.configs = self._list
 
     def keep_changes(self, pruned: Sequence[Any]) -> PrunedConfigs:
         """Return the candidates that pruning left, with a copy in place of each candidate that the pruner changed.
 
-        A pruner may also add candidates of its own.
+        A pruner may also add candidates of its own, and give them the ``kwargs`` that it has changed.
         """
         # If this method fails, the tuner goes on with the changed candidates, as without the plugin.
         self._restores = False
-        # A copy of each candidate that the pruner changed, by the id of the candidate.
-        copies = {}
+        # The ids of the changed candidates and of the dicts that they had as kwargs.
+        changed_ids: set[int] = set()
         for config, contents in zip(self._configs, self._contents, strict=True):
             if _ConfigContents.from_config(config) != contents:
-                copies[id(config)] = _copy_config(config)
+                changed_ids.update((id(config), id(contents.kwargs)))
         # Without a performance model, or if the pruner is a generator, the pruner's candidates are not noted.
         before_model = self._noted_pruner.configs or pruned
+        # The copies by the id of the candidate.
+        copies: dict[int, Any] = {}
+        for config in [*pruned, *before_model]:
+            is_changed = id(config) in changed_ids or id(getattr(config, "kwargs", None)) in changed_ids
+            if is_changed and id(config) not in copies:
+                copies[id(config)] = _copy_config(config)
         pruned_configs = PrunedConfigs(
             configs=[copies.get(id(config), config) for config in pruned],
             before_model=[copies.get(id(config), config) for config in before_model],
