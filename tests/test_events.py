@@ -78,6 +78,7 @@ def test_the_last_event_of_a_process_is_read_unless_damaged() -> None:
         "hypothesis_tests": ["t::t"], "disabled_tests": [],
         "missing_caches": [],
         "ignored_test_files": [], "unhooked": {"triton": "why"}, "versions": {"triton": "triton 3.6"}, "deselected": 3,
+        "has_replaced_paths": True,
     }  # fmt: skip
     ends = [("gw1", Event.decode(Event(END, data=said).encode())) for said in (data, {"notes": 5})]
 
@@ -86,6 +87,7 @@ def test_the_last_event_of_a_process_is_read_unless_damaged() -> None:
     assert (found.notes, found.untracked, found.imported_kernels) == (("note",), ("triton:k",), ("t:k",))
     assert (found.unhooked, found.versions) == ((("triton", "why"),), {"triton": Versions.parse("triton 3.6")})
     assert (found.hypothesis_tests, found.deselected_count) == (("t::t",), 3)
+    assert found.has_replaced_paths
 
 
 @pytest.mark.parametrize(

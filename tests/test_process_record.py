@@ -43,6 +43,7 @@ COLLECTED = Collected(
     test_cache_entries={"own.pb": (ENTRY,)},
     ignored_test_files=("test_ignored.py",),
     deselected_count=7,
+    has_replaced_paths=True,
 )
 #: The fields that a report need not have: only the process itself needs them, to write its caches and to find the
 #: reasons that the report has as texts.
@@ -54,6 +55,7 @@ NOT_IN_A_REPORT = {
     "test_cache_entries",
     "ignored_test_files",
     "deselected_count",
+    "has_replaced_paths",
 }
 #: The fields that describe a single process. The joint result has another reason to be incomplete, or none.
 OF_A_SINGLE_PROCESS = {"incomplete_reason", "not_passed_reason", "has_only_skips", "is_interrupted", "early_end"}

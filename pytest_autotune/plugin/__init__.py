@@ -14,10 +14,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_autotune.plugin.options import INPUT_KEY, MARKER, add_options, has_marker_or_fixture, is_any_option_set
+from pytest_autotune.plugin.options import (
+    INPUT_KEY,
+    MARKER,
+    PARSED_PATHS,
+    add_options,
+    has_marker_or_fixture,
+    is_any_option_set,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Generator
 
     from pytest_autotune.plugin.controller import Controller
     from pytest_autotune.plugin.worker import CacheFixture, TestProcess
@@ -31,6 +38,13 @@ _has_run_ended = False
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     add_options(parser)
+
+
+# Pytest calls this hook once it has read the command line, and a wrapper before the functions that are no wrappers.
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_cmdline_main(config: pytest.Config) -> Generator[None, Any, Any]:
+    config.stash[PARSED_PATHS] = tuple(getattr(config, "args", ()))
+    return (yield)
 
 
 def pytest_configure(config: pytest.Config) -> None:

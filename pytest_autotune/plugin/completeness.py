@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from pytest_autotune.cache.wording import describe_count
+from pytest_autotune.plugin.options import PARSED_PATHS
 from pytest_autotune.plugin.values import Options
 from pytest_autotune.run.collected import Collected
 
@@ -128,6 +129,8 @@ class Completeness:
         outside_cache = _describe_cache_outside(session.config, self._options)
         if outside_cache:
             return Shortfall(outside_cache)
+        if collected.has_replaced_paths:
+            return Shortfall("a plugin or conftest.py changed which paths were collected")
         if collected.deselected_count:
             return Shortfall(describe_count(collected.deselected_count, "test deselected", "tests deselected"))
         return self._find_first_not_passed(session, collected)
@@ -331,6 +334,29 @@ def _describe_selected_paths(config: pytest.Config) -> str:
     if typed_paths == suite_paths and not has_guessed_root:
         return ""
     return f"only {' '.join(config.args)} was asked for"
+
+
+def has_collected_parsed_paths(session: pytest.Session) -> bool:
+    """Whether pytest has collected all paths that it read from the command line or the ini file.
+
+    A plugin such as pytest-picked replaces ``config.args``. Another plugin may call ``session.perform_collect(paths)``.
+    """
+    config = session.config
+    invocation_folder = config.invocation_params.dir
+    parsed_paths = config.stash.get(PARSED_PATHS, tuple(config.args))
+    if not _absolute_paths(parsed_paths, invocation_folder) <= _absolute_paths(config.args, invocation_folder):
+        return False
+    if config.getoption("pyargs"):
+        # A path may be the name of a package, and only pytest knows the folder of the package.
+        return True
+    # A node id such as ``test_a.py::test_b`` begins with the path of its file.
+    files_and_folders = [path.partition("::")[0] for path in parsed_paths]
+    for absolute_path in _absolute_paths(files_and_folders, invocation_folder):
+        path = Path(absolute_path)
+        # Pytest leaves out a path in a folder that it collects, too.
+        if not any(session.isinitpath(initial_path) for initial_path in (path, *path.parents)):
+            return False
+    return True
 
 
 class IgnoredTestFiles:

@@ -19,6 +19,8 @@ from pytest_autotune.tuners import TUNERS
 MARKER = "autotune_cache"
 #: The plugin's key in xdist's ``workerinput`` and ``workeroutput``.
 INPUT_KEY = "autotune"
+#: The paths that pytest read from the command line or the ini file. Other plugins may replace ``config.args`` later.
+PARSED_PATHS: pytest.StashKey[tuple[str, ...]] = pytest.StashKey()
 
 #: The type of an ini value that may also be a number in TOML, which pytest knows since 9.2.
 _NUMBER: Any = str | int | float if pytest.version_tuple >= (9, 2) else None

@@ -37,7 +37,7 @@ from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.locations import Location
 from pytest_autotune.cache.model import Cache, Entry, library_of
 from pytest_autotune.cache.wording import to_one_line
-from pytest_autotune.plugin.completeness import IgnoredTestFiles
+from pytest_autotune.plugin.completeness import IgnoredTestFiles, has_collected_parsed_paths
 from pytest_autotune.plugin.options import INPUT_KEY, MARKER
 from pytest_autotune.plugin.progress import ProgressFile
 from pytest_autotune.plugin.values import CacheArgument, Options, path_argument
@@ -169,6 +169,8 @@ class TestProcess:
         self._process_id = os.getpid()
         #: The number of collected tests that options or plugins removed.
         self._deselected_count = 0
+        #: Whether a plugin changed which paths pytest collects. It is true until pytest has collected the tests.
+        self._has_replaced_paths = True
         self._ignored_test_files = IgnoredTestFiles(config)
         config.pluginmanager.register(self._ignored_test_files)
         #: Node ids of the tests whose arguments Hypothesis draws.
@@ -245,6 +247,7 @@ class TestProcess:
             "missing_caches": sorted(self._missing_caches),
             "ignored_test_files": self._ignored_test_files.paths,
             "deselected": self._deselected_count,
+            "has_replaced_paths": self._has_replaced_paths,
         }
 
     def _list_unavailable(self) -> list[str]:
@@ -275,6 +278,7 @@ class TestProcess:
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_finish(self, session: pytest.Session) -> None:
+        self._has_replaced_paths = not has_collected_parsed_paths(session)
         if not session.items or session.config.option.collectonly:
             return
 

@@ -52,6 +52,7 @@ class Collected:
     :param missing_caches: the caches that tests load, as they are typed, that had no entry; only in a run that writes.
     :param test_cache_entries: a cache that tests load, as it is typed -> its entries; only in a run that writes.
     :param ignored_test_files: test files that a conftest.py kept pytest from collecting, relative to the rootdir.
+    :param has_replaced_paths: whether a plugin or conftest.py changed which paths pytest collected.
     """
 
     lookups: tuple[Lookup, ...] = ()
@@ -77,6 +78,7 @@ class Collected:
     test_cache_entries: Mapping[str, tuple[Entry, ...]] = field(default_factory=dict)
     ignored_test_files: tuple[str, ...] = ()
     deselected_count: int = 0
+    has_replaced_paths: bool = False
 
     @property
     def bypass_reason(self) -> str:
@@ -113,6 +115,7 @@ class _LastEvents:
         self.unhooked: set[tuple[str, str]] = set()
         self.versions: dict[str, Versions] = {}
         self.deselected_count = 0
+        self.has_replaced_paths = False
 
     def add(self, event: Event) -> None:
         """Add the facts of a last event.
@@ -128,6 +131,7 @@ class _LastEvents:
             self.versions[library] = Versions.parse(text)
         # Every worker collects the whole suite and deselects the same tests, so the numbers are not added.
         self.deselected_count = max(self.deselected_count, event.data["deselected"])
+        self.has_replaced_paths = self.has_replaced_paths or bool(event.data["has_replaced_paths"])
 
     def to_collected(self) -> Collected:
         """Return the reports of a run with these facts, and without lookups."""
@@ -144,6 +148,7 @@ class _LastEvents:
             missing_caches=tuple(texts["missing_caches"]),
             ignored_test_files=tuple(texts["ignored_test_files"]),
             deselected_count=self.deselected_count,
+            has_replaced_paths=self.has_replaced_paths,
         )
 
 

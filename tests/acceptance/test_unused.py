@@ -113,6 +113,20 @@ def test_a_stale_entry_is_stale_and_not_unused(serial_suite: Suite, section) -> 
     assert lines[0].startswith("STALE")
 
 
+#: Hooks of a conftest.py that keep pytest from collecting the whole suite.
+REPLACED_PATHS = {
+    "replaced args": "def pytest_configure(config):\n    config.args = ['test_other.py']\n",
+    "no args": "def pytest_configure(config):\n    config.args = []\n",
+    "edited args": "def pytest_configure(config):\n    config.args[:] = ['test_other.py']\n",
+    "args before the configuration": (
+        "import pytest\n@pytest.hookimpl(tryfirst=True)\n"
+        "def pytest_cmdline_main(config):\n    config.args = ['test_other.py']\n"
+    ),
+    "args at the collection": "def pytest_collection(session):\n    session.config.args = ['test_other.py']\n",
+    "another collection": (
+        "def pytest_collection(session):\n    session.perform_collect(['test_other.py'])\n    return True\n"
+    ),
+}
 CONFTEST = "\ndef pytest_collection_modifyitems(config, items):\n    {body}\n"
 HOOK = "config.hook.pytest_deselected(items=[items.pop()])"
 INCOMPLETE = {
@@ -161,6 +175,10 @@ INCOMPLETE = {
     ),
     "conftest deselects": ([], {"conftest": CONFTEST.format(body=HOOK)}, "1 test deselected"),
     "conftest drops": ([], {"conftest": CONFTEST.format(body="del items[-1:]")}, "1 test deselected"),
+    **{
+        name: ([], {"conftest": f"\n{hook}"}, "a plugin or conftest.py changed which paths were collected")
+        for name, hook in REPLACED_PATHS.items()
+    },
 }
 
 
@@ -203,7 +221,20 @@ def test_the_environment_that_undoes_the_suites_options_prunes_nothing(serial_su
 
 
 @pytest.mark.skipif("n2" not in DISTRIBUTIONS, reason="of workers")
-@pytest.mark.parametrize("kind", ["-k", "failed", "skipped", "module skipped", "conftest drops", "collect_ignore"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "-k",
+        "failed",
+        "skipped",
+        "module skipped",
+        "conftest drops",
+        "collect_ignore",
+        "replaced args",
+        "edited args",
+        "args at the collection",
+    ],
+)
 def test_workers_tell_why_a_run_was_incomplete(serial_suite: Suite, kind: str) -> None:
     args, reason = incomplete(serial_suite, kind)
     serial_suite.distribution = DISTRIBUTIONS["n2"]
@@ -212,6 +243,52 @@ def test_workers_tell_why_a_run_was_incomplete(serial_suite: Suite, kind: str) -
 
     result.stdout.fnmatch_lines([f"nothing was pruned, the run was not complete: {reason}"])
     assert entries(serial_suite) == 3
+
+
+@pytest.mark.parametrize("kind", ["replaced args", "another collection"])
+def test_gates_of_a_run_whose_paths_a_plugin_replaced_are_green(serial_suite: Suite, kind: str) -> None:
+    """Such a run is a part of the suite: an entry is not unused, and the part may ask for nothing."""
+    incomplete(serial_suite, kind)
+    (serial_suite.folder / "test_other.py").write_text("def test_other(): pass")
+
+    result = serial_suite.load("--autotune-max-misses=0", "--autotune-fail-on-unused")
+
+    assert result.ret == 0
+    result.assert_outcomes(passed=1)
+
+
+@pytest.mark.parametrize(
+    "hook",
+    [
+        "def pytest_configure(config):\n    config.args.append('more')\n",
+        "import os\ndef pytest_configure(config):\n    config.args = list(map(os.path.abspath, config.args))\n",
+        "def pytest_collection(session):\n    session.perform_collect(['.'])\n    return True\n",
+    ],
+    ids=["more", "absolute", "root"],
+)
+@pytest.mark.parametrize("testpaths", ["tests more", "tests more/test_*.py"])
+def test_a_plugin_that_leaves_out_no_path_keeps_a_run_complete(serial_suite: Suite, testpaths: str, hook: str) -> None:
+    below(serial_suite).pytester.makeini(f"[pytest]\ntestpaths = {testpaths}\n")
+    with (serial_suite.folder / "conftest.py").open("a") as file:
+        file.write(f"\n{hook}")
+
+    serial_suite.run(*PRUNE)
+
+    assert entries(serial_suite) == 2
+
+
+@pytest.mark.parametrize("typed", [[], ["--pyargs", "below"]])
+def test_packages_of_pyargs_keep_a_run_complete(serial_suite: Suite, typed: list[str]) -> None:
+    package = shrunk(serial_suite).folder / "below"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    for name in ("test_op.py", "test_other.py"):
+        (serial_suite.folder / name).rename(package / name)
+    serial_suite.pytester.makeini("[pytest]\ntestpaths = below\naddopts = --pyargs\n")
+
+    serial_suite.run(*PRUNE, *typed)
+
+    assert entries(serial_suite) == 2
 
 
 def test_an_incomplete_load_is_mentioned_only_with_v(serial_suite: Suite, section) -> None:
