@@ -369,6 +369,7 @@ class Tool:
     work = functools.partialmethod(base, 3)
     stepped = functools.partialmethod(base, STEP)
     hooked = functools.partialmethod(base, 4, hook=helper)
+    logged = functools.partial(helper, [])
 tool = Tool()
 def kernel(n):
     return USED
@@ -382,11 +383,94 @@ def kernel(n):
         ("tool.stepped(n)", "STEP = 1", "STEP = 10"),
         ("len(tool)", "STEP = 1", "STEP = 10"),
         ("tool.hooked(n)", "n + 2", "n + 20"),
+        ("tool.logged()", "n + 2", "n + 20"),
         ("tool.hooked(n)", "hook=helper", "help=helper"),
     ],
 )
-def test_the_arguments_of_a_partialmethod_are_read(load: Load, used: str, old: str, new: str) -> None:
+def test_the_arguments_of_a_partial_in_a_class_are_read(load: Load, used: str, old: str, new: str) -> None:
     source = MEMBERS.replace("USED", used)
     assert old in source
     digest = read_source(load(source, "suite").kernel, carried=False).digest
     assert read_source(load(source.replace(old, new), "suite").kernel, carried=False).digest != digest
+
+
+ENUMS = """
+import enum, functools
+N = 1
+def impl(n, m=0):
+    return n + 2
+class Impl:
+    def go(self, n):
+        return n + 3
+class E(enum.Enum):
+    PARTIAL = functools.partial(impl, m=N)
+    OBJECT = Impl()
+    PAIR = (functools.partial(impl), 1)
+    def __call__(self, n):
+        return self.value(n)
+    def run(self, n):
+        return self.value.go(n)
+def make():
+    member, other = E.PARTIAL, E.OBJECT
+    def kernel(n):
+        return USED
+    return kernel
+"""
+
+
+@pytest.mark.parametrize(
+    ("used", "old"),
+    [
+        ("E.PARTIAL.value(n)", "n + 2"),
+        ("E.PARTIAL.value(n)", "N = 1"),
+        ("E.PARTIAL(n)", "n + 2"),
+        ("E.OBJECT.value.go(n)", "n + 3"),
+        ("E.OBJECT.run(n)", "n + 3"),
+        ("E.PAIR.value[0](n)", "n + 2"),
+        ("member(n)", "n + 2"),
+        ("member.value(n)", "n + 2"),
+        ("other.value.go(n)", "n + 3"),
+        ("other.run(n)", "n + 3"),
+    ],
+)
+def test_the_code_in_the_value_of_an_enum_member_is_read(load: Load, used: str, old: str) -> None:
+    source = ENUMS.replace("USED", used)
+    digest = read_source(load(source, "suite").make(), carried=False).digest
+    assert read_source(load(source.replace(old, f"{old}0"), "suite").make(), carried=False).digest != digest
+
+
+DESCRIPTORS = """
+class lazy:
+    def __init__(self, function):
+        self.f = function
+    def __get__(self, owner, cls):
+        return self.f(owner) * 1
+def helper():
+    return 2
+class C:
+    @lazy
+    def x(self):
+        return helper() + self.more()
+    def more(self):
+        return 3
+    def unrelated(self):
+        return 4
+obj = C()
+def kernel(n):
+    return USED
+"""
+
+
+@pytest.mark.parametrize("used", ["obj.x", "C().x", "len(obj)"])
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [("* 1", "* 10"), ("return 2", "return 20"), ("helper() +", "helper() -"), ("return 3", "return 30")],
+)
+def test_the_function_that_a_descriptor_stores_is_read(load: Load, used: str, old: str, new: str) -> None:
+    source = DESCRIPTORS.replace("USED", used)
+    digest = read_source(load(source, "suite").kernel, carried=False).digest
+    edited = source.replace(old, new)
+    assert read_source(load(edited, "suite").kernel, carried=False).digest != digest
+    if used == "obj.x":
+        unrelated_edit = source.replace("return 4", "return 40")
+        assert read_source(load(unrelated_edit, "suite").kernel, carried=False).digest == digest

@@ -503,6 +503,9 @@ class CodeDigests:
             enum_members = find_in_class(cls, "_member_map_")
         for name, member in enum_members.items():
             yield f"{name}: {self.describe_constant(member)}"
+            code_text = self._describe_code_in_member(member)
+            if code_text is not None:
+                yield f"{name} code: {code_text}"
         for name, value in sorted(class_attributes(cls).items()):
             if name in enum_members:
                 continue
@@ -516,6 +519,20 @@ class CodeDigests:
             if text is not None:
                 yield f"{name}: {text}"
             yield from self._describe_other_functions(name, value)
+
+    def _describe_code_in_member(self, member: object) -> str | None:
+        """Return the text of the user's code in the value of an enum's member, such as a ``partial`` of a function.
+
+        None if there is none, or if the text of a constant already has it.
+        """
+        value = read_stored(member, "_value_")
+        if self.describe_constant(value) is not None:
+            return None
+        text = self.describe_code_in(value)
+        if text is None:
+            return None
+        # The arguments of a partial count, too.
+        return self._describe_value(value, "") or text
 
     def _describe_other_functions(self, name: str, attribute: object) -> Iterator[str]:
         """Yield a line for a property's setter and deleter, and for each function of a ``singledispatchmethod``.
@@ -559,7 +576,7 @@ class CodeDigests:
         a function of a library    none in a known package           its text
         a class of the user        its text                          its text
         a class of a library       none in a known package           none in a known package
-        a descriptor               none                              the text of its class
+        a descriptor               none                              its class, and the code that it stores
         other data                 none                              its text
         =========================  ================================  ====================================
 
@@ -575,10 +592,26 @@ class CodeDigests:
             return self._describe_class_attribute(name, value, is_special)
         if is_special:
             return None
-        if is_descriptor(value):
-            # A method of the descriptor's class computes the value of the attribute.
-            return self._describe_unnamed_class(type(value))
-        return self._describe_value(value, name) or self._describe_fixed_items(value)
+        # Since Python 3.14, a partial is a descriptor.
+        if is_descriptor(value) and not is_instance(value, partial):
+            return self._describe_descriptor(value)
+        text = self._describe_value(value, name) or self._describe_fixed_items(value)
+        if text is None and is_instance(value, partial):
+            # An argument of the partial may change. Its function is code all the same.
+            return self.describe_code_in(value)
+        return text
+
+    def _describe_descriptor(self, value: object) -> str | None:
+        """Return the text of a class's attribute that is a descriptor: its class, and the code that it stores.
+
+        A method of the descriptor's class computes the value of the attribute. The method may call a function that the
+        descriptor stores, such as the function under a decorator ``@lazy`` of the user. None for a descriptor of a
+        known package.
+        """
+        class_text = self._describe_unnamed_class(type(value))
+        if class_text is None or self.libraries.has_code(type(value)):
+            return class_text
+        return ", ".join([class_text, *self.describe_stored_code(value)])
 
     def _describe_function_attribute(
         self, name: str, value: object, function: FunctionType, is_special: bool

@@ -215,6 +215,10 @@ class ReachedObjects:
         names = self._list_members(unwrap_attribute(attribute))
         for function in list_other_functions(attribute).values():
             names += self._list_members(function)
+        if is_descriptor(attribute) and not self._libraries.has_object(attribute):
+            # The __get__ of the user's descriptor may call a function that the descriptor stores.
+            for _, stored in list_stored_attributes(attribute):
+                names += self._list_members(stored)
         if is_instance(attribute, staticmethod):  # it gets no object
             return [ObjectUse(None, use.cls, name) for name in names if name != WHOLE_OBJECT]
         return [ObjectUse(use.owner, use.cls, name) for name in names]
@@ -226,6 +230,9 @@ class ReachedObjects:
         stores.
         """
         name = use.name[0]
+        # The property `value` of an enum returns this attribute.
+        if name == "value" and find_in_class(use.cls, "value") is vars(enum.Enum)["value"]:
+            name = "_value_"
         if self._ignored.has_object_attribute(use.owner, use.cls, name):
             return MISSING
         # A private name such as __sub is stored under another name for each class.
