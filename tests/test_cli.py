@@ -241,7 +241,7 @@ def test_diff_folds_what_only_has_other_versions(run: Run) -> None:
     ]
 
 
-def test_diff_for_a_pull_request_has_narrow_rows_of_what_changed(run: Run) -> None:
+def test_diff_markdown_shows_only_the_params_that_changed(run: Run) -> None:
     def wide(m: int, block: int) -> Entry:
         params = (Value("BLOCK", block), *(Value(f"a_param_with_a_long_name_{number}", 1) for number in range(9)))
         return replace(entry(m), choice=Candidate(params=params, time_us=72040.0))

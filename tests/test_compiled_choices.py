@@ -93,7 +93,7 @@ def entries_of(found: Collected) -> list[Entry]:
     return [lookup.entry for lookup in found.lookups if lookup.entry is not None]
 
 
-def test_an_entry_says_what_its_choice_was_compiled_for(process: Process) -> None:
+def test_an_entry_lists_the_specializations_of_its_choice(process: Process) -> None:
     found = compiled(process([call()]))
 
     assert found == {"n=64": ("*fp16:16 *fp16:16 i32:16 fp32 _ =true",)}

@@ -70,7 +70,7 @@ def test_the_digest_ignores_the_order_of_configurations() -> None:
     assert Configurations(CONFIGS).digest != Configurations(CONFIGS[:1]).digest
 
 
-def test_a_question_offers_only_its_configurations() -> None:
+def test_an_entry_with_an_unlisted_choice_is_not_offered() -> None:
     question = make_question(Configurations(CONFIGS[:1]))
     known, unknown = Configurations(CONFIGS).list_candidates()
 

@@ -117,7 +117,10 @@ def test_a_generic_table_has_the_named_params_in_order(export: Export) -> None:
         ),
         (("--file={K}.json", "--row=M"), "its key has no K, which is a part of --file (it has M, E, N, topk, device"),
         (("--file={N}.json", "--row=m"), "its key has no integer m, by which rows are found"),
-        (("--file={N}{topk}.json", "--row=M", "--values=SPLIT_K"), "its choice has no SPLIT_K (it has BLOCK_SIZE_M, "),
+        (
+            ("--file={N}{topk}.json", "--row=M", "--values=SPLIT_K"),
+            "its choice has no SPLIT_K, which --values or the preset names (it has BLOCK_SIZE_M, ",
+        ),
         (("--file={N}.json",), "takes --preset, or --file and --row"),
         (("--preset=vllm", "--kernel=other"), "no entry with a choice to write (is it the right cache, or glob?)"),
         (("--preset=vllm", "--alias=A = B"), "--alias: is for --to=python (leave it out)"),

@@ -375,7 +375,7 @@ class Log:
 """
 
 
-def test_a_hook_may_be_a_partial_a_method_or_a_builtin(load) -> None:
+def test_hooks_with_other_bound_values_have_other_digests(load) -> None:
     """Its bound values belong to its text. A value without a stable form is an error."""
     module = load(HOOKS)
     hook, tile = module.hook, module.Tile

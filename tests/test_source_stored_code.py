@@ -215,7 +215,7 @@ def kernel(x):
 
 
 @pytest.mark.parametrize("method", ["item", "length", "renamed", "passed", "deep"])
-def test_a_method_that_uses_its_whole_object_has_the_class(load, method: str) -> None:
+def test_a_method_that_uses_self_whole_has_its_class_digested(load, method: str) -> None:
     before = source_text(getattr(load(WHOLE_OBJECT, "m").Tile(), method))
     assert source_text(getattr(load(WHOLE_OBJECT, "m").Tile(), method)) == before
     assert source_text(getattr(load(WHOLE_OBJECT.replace("return 1", "return 10"), "m").Tile(), method)) != before

@@ -567,7 +567,7 @@ def test_hooks_and_restored_tensors_are_not_timed(run, absent_gpu) -> None:
 
 
 @pytest.mark.parametrize("at", [1, 6])
-def test_a_candidate_without_resources_leaves_the_race(run, absent_gpu, at) -> None:
+def test_a_candidate_out_of_resources_fails_and_others_race(run, absent_gpu, at) -> None:
     """The candidate is recorded as failed, and the post_hook gets the error. The race goes on with the others."""
     absent_gpu.times_us = {16: 4.0, 32: 4.1}
     absent_gpu.fails = {16: (at, triton.runtime.errors.OutOfResources(9, 1, "registers"))}

@@ -101,7 +101,7 @@ class Location:
         try:
             text.encode()
         except UnicodeEncodeError:
-            raise CacheError(text, "the path is not encoded in UTF-8", "name it otherwise") from None
+            raise CacheError(text, "the path is not encoded in UTF-8", "rename the file or folder") from None
         return cls(base_folder / os.path.expanduser(text), text.endswith("/"), display_text or text)
 
     @classmethod

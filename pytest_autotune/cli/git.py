@@ -129,7 +129,7 @@ def _build_pattern(file: str, root: Path) -> str:
     except ValueError:
         raise CacheError(file, f"is not in the repository {root}") from None
     if _CONTROL_CHARACTER.search(str(path_below_root)):
-        raise CacheError(file, "has a line break or another control character in its name", "name it otherwise")
+        raise CacheError(file, "has a line break or another control character in its name", "rename the file")
     parts = list(map(_escape_glob, path_below_root.parts))
     if is_folder:
         parts.append("*.textproto")

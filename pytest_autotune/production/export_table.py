@@ -160,7 +160,9 @@ def build_tables(cache: Cache, layout: TableLayout, kernels: Sequence[str], devi
     choices = select_choices(select_entries(cache, kernels, devices))
     if choices.ambiguous:
         problem = choices.ambiguous[0].problem
-        raise CacheError(str(problem), "has several choices", "name the kernel or device (--kernel, --device)")
+        raise CacheError(
+            str(problem), "has several choices: two kernels share its name, or were pruned differently", "rename one"
+        )
     tables: dict[str, Table] = {}
     for entry in choices.entries:
         row = TableRow.build(entry, layout)
@@ -230,7 +232,11 @@ def _list_row_values(entry: Entry, layout: TableLayout) -> dict[str, LaunchValue
     values = {}
     for name in layout.values:
         if name not in params:
-            raise CacheError(str(entry.problem), f"its choice has no {name}", f"it has {', '.join(params)}")
+            raise CacheError(
+                str(entry.problem),
+                f"its choice has no {name}, which --values or the preset names",
+                f"it has {', '.join(params)}",
+            )
         values[name] = params[name]
     if layout.has_other_params:
         for name, value in params.items():

@@ -143,7 +143,7 @@ def test_a_dump_with_an_impossible_name_is_refused(bad: Suite) -> None:
         ("x" * 240 + ".textproto", "*cannot be written in *: File name too long"),
         ("名" * 80 + ".textproto", "*cannot be written in *: File name too long"),
         ("/proc/x.textproto", "*cannot be written in /proc: No such file or directory"),
-        (os.fsdecode(b"\xff.textproto"), "*the path is not encoded in UTF-8 (name it otherwise)"),
+        (os.fsdecode(b"\xff.textproto"), "*the path is not encoded in UTF-8 (rename the file or folder)"),
     ]:
         line = refused(bad, bad.run(f"--autotune-dump={name}"))
         pytest.LineMatcher([line]).fnmatch_lines([f"--autotune-dump: {message}"])
@@ -265,7 +265,7 @@ def test_an_option_that_makes_no_sense_is_refused(in_the_way: Suite, args: list[
 
 
 @pytest.mark.parametrize(("flag", "instead"), INI_ONLY_FLAGS)
-def test_a_flag_of_an_ini_value_is_refused_with_the_remedy(bad: Suite, flag: str, instead: str) -> None:
+def test_an_ini_setting_typed_as_a_flag_is_refused(bad: Suite, flag: str, instead: str) -> None:
     message = refused(bad, bad.run("--autotune-load=c.pb", flag))
 
     assert message == f"{flag.partition('=')[0]}: there is no such option ({instead})"

@@ -160,7 +160,9 @@ def test_an_export_picks_in_production_and_not_in_a_run(
     assert len({json.dumps(row["choice"]) for lookups in swept for row in lookups}) > 1
 
 
-def test_an_unknown_problem_is_timed_by_tritons_benchmark(serial_suite: Suite, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_export_has_triton_time_a_problem_that_it_lacks(
+    serial_suite: Suite, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("TRITON_INTERPRET", "1")
     suite = serial_suite
     write(suite, "None")

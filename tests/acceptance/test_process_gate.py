@@ -126,7 +126,7 @@ def test_a_process_inside_a_test_writes_no_report(gate: Gate) -> None:
     assert not gate.reports
 
 
-def test_workers_of_one_process_write_one_report(suite: Suite) -> None:
+def test_xdist_workers_of_one_run_write_one_report(suite: Suite) -> None:
     suite.write().serial.prepare_dump()
 
     suite.load(REPORTS)

@@ -310,7 +310,7 @@ def test_an_update_keeps_what_another_process_changes(serial_suite: Suite, secti
     assert "lost during" not in "\n".join(section(result))
 
 
-def test_a_dump_beside_its_path_fails_the_run(serial_suite: Suite, section) -> None:
+def test_a_run_that_could_not_replace_its_cache_fails(serial_suite: Suite, section) -> None:
     """The next run with this dump path writes the tunings where they belong."""
     serial_suite.write(test_op=OPS.format(ms="1, 2", more="")).prepare_dump()
     good = serial_suite.cache.read_text()

@@ -229,7 +229,7 @@ def test_max_drift_fails_if_the_whole_suite_has_no_hit(serial_suite: Suite) -> N
     assert 'skipped="1"' in (serial_suite.folder / "junit.xml").read_text()
 
 
-def test_max_drift_fails_if_a_tuner_with_entries_is_left_out(serial_suite: Suite) -> None:
+def test_max_drift_fails_if_an_option_leaves_out_a_tuner(serial_suite: Suite) -> None:
     """The failure names the option, and names it once if a gate on misses is set, too."""
     serial_suite.write().prepare_dump()
     asks = "autotune_cache.tune('a', key={'n': 1}, space=[1, 2], run=str)"

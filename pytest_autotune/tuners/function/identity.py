@@ -307,7 +307,7 @@ def _read_or_none(bound_kernel: _BoundKernel) -> DigestedSource | None:
     except (UncacheableError, OSError, TypeError, SyntaxError):
         return None
     except Exception as error:  # of the user's code, such as a recursion
-        raise NoDigestError(f"no digest of its source: {type(error).__name__}") from error
+        raise NoDigestError(f"its source cannot be read: {type(error).__name__}") from error
 
 
 def _read_module(module: ModuleType) -> DigestedSource:

@@ -139,7 +139,7 @@ def uncacheable_errors() -> Iterator[None]:
     except UncacheableError:
         raise
     except Exception as error:
-        raise NoDigestError(f"no digest of its source: {type(error).__name__}") from error
+        raise NoDigestError(f"its source cannot be read: {type(error).__name__}") from error
 
 
 @dataclass(frozen=True)
