@@ -86,3 +86,8 @@ def test_a_row_names_the_test_with_the_worst_outcome_first() -> None:
     (row,) = build_rows(met, EntryIndex(()), Policy(), MergeResult(Cache()))
     assert row.outcome is Outcome.STALE
     assert row.tests == ("test_stale", "test_first", "test_last")
+
+
+def test_an_entry_with_the_same_key_is_not_the_nearest() -> None:
+    """The gate compares with the judged cache, which may have the entry by now."""
+    assert reason(problem(M=1), problem(M=1)) == "no entry"

@@ -29,7 +29,7 @@ from pytest_autotune.modes import MODES, ModeRow, Option
 from pytest_autotune.report import FILES, describe_obstacle
 from pytest_autotune.report.gate import Limit, describe_test_counts
 from pytest_autotune.report.markdown import to_markdown
-from pytest_autotune.report.process_gate import GateRequest, JudgedCache, judge_processes
+from pytest_autotune.report.process_gate import GateRequest, JudgedCache, judge_processes, list_equal_commands
 from pytest_autotune.report.process_reports import (
     ProcessReport,
     list_report_files,
@@ -125,7 +125,9 @@ def command(
     result = judge_processes(reports, _build_initial(caches), request)
     if max_drift is not None:
         result = _with_drift_section(result, reports, max_drift)
-    print_lines(map(safe, [*_describe_reports(reports, fail_on_unused), *_describe_result(result)]))
+    lines = _describe_reports(reports, fail_on_unused)
+    lines += list_equal_commands(reports, expect)
+    print_lines(map(safe, [*lines, *_describe_result(result)]))
     if junit_file is not None:
         junit_file.replace(_build_junit(result))
     if markdown_file is not None:

@@ -10,6 +10,7 @@ library or the GPU for their entries. Its report names this reason and is not ju
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -18,10 +19,17 @@ from pytest_autotune.cache.locations import is_url
 from pytest_autotune.cache.model import Cache, Device, is_tuner_named
 from pytest_autotune.cache.wording import describe_count, join_nonempty
 from pytest_autotune.report.gate import Limit, describe_test_counts, describe_unnamed_tuners, judge
-from pytest_autotune.report.process_reports import LoadedCache, ProcessReport, build_joint_result
+from pytest_autotune.report.process_reports import LoadedCache, ProcessReport, RetryKey, build_joint_result
+from pytest_autotune.run.ci_run import RUN_ID_VARIABLE
 from pytest_autotune.run.process_record import ProcessRecord
 from pytest_autotune.run.result import Gate, RunResult
 from pytest_autotune.run.settle import InitialCaches
+
+#: The advice if a process loaded another cache than the gate judges.
+_BYTES_ADVICE = "remove old reports, or use one commit for all jobs"
+
+#: The advice if several reports may be of runs of the same command.
+_EQUAL_COMMANDS_ADVICE = f"remove old reports, or set {RUN_ID_VARIABLE} for each run"
 
 
 @dataclass(frozen=True)
@@ -238,9 +246,30 @@ def list_folder_errors(reports: Sequence[ProcessReport], expected_count: int | N
     return errors
 
 
+def list_equal_commands(reports: Sequence[ProcessReport], expected_count: int | None) -> list[str]:
+    """Return a line for each command of which several reports without a run id are in one folder.
+
+    Outside a CI system, a report of an earlier run looks like a report of this run. Shards that an environment variable
+    selects have equal commands, too, so the number that the user expects decides.
+
+    :param expected_count: the number of processes that should have a report; None if the number is not known.
+    """
+    if len(reports) == expected_count:
+        return []
+    counts: Counter[tuple[RetryKey, str]] = Counter()
+    for report in reports:
+        if report.record is not None and not report.ci_run.id:
+            counts[report.retry_key, os.path.dirname(report.path)] += 1
+    lines = []
+    for (key, _), count in counts.items():
+        if count > 1:
+            lines.append(f"{count} reports have the same command: {key.command} ({_EQUAL_COMMANDS_ADVICE})")
+    return lines
+
+
 def _describe_wrong_count(count: int, expected_count: int) -> str:
     """Return the error if the number of reports is not the expected one."""
-    difference = "more processes ran than --expect says"
+    difference = "more processes ran than --expect says (remove old reports)"
     if count < expected_count:
         difference = "a process wrote none"
     counts = describe_count(count, "report is there", "reports are there")
@@ -252,7 +281,7 @@ def _find_run_error(report: ProcessReport, run_id: str) -> str:
     if report.error:
         return report.error
     if report.ci_run.id != run_id:
-        return f"is of {_describe_run(report.ci_run.id)}, not of {_describe_run(run_id)} (remove old reports)"
+        return f"{_describe_other_run(report.ci_run.id, run_id)} (remove old reports)"
     if report.record is not None and report.record.collected.is_interrupted:
         return "the run was interrupted"
     if report.record is not None:
@@ -284,11 +313,18 @@ def _find_cache_error(report: ProcessReport, caches: Sequence[JudgedCache]) -> s
         return "the process loaded no cache (add --autotune-load=PATH to its command)"
     for loaded in report.loaded:
         if not any(judged.is_loaded_as(loaded) for judged in caches):
-            return f"the process loaded {loaded.path} with other bytes than the judged caches have"
+            return f"the process loaded {loaded.path} with other bytes than the judged caches have ({_BYTES_ADVICE})"
     return ""
 
 
-def _describe_run(run_id: str) -> str:
+def _describe_other_run(other_run_id: str, run_id: str) -> str:
+    """Return the difference between the CI run of a report and this run: ``is of run 2, not of run 3``.
+
+    :param other_run_id: the id of the report's run; empty if that run has no id.
+    :param run_id: the id of this run; empty if this run has no id.
+    """
     if not run_id:
-        return "no CI run"
-    return f"run {run_id}"
+        return f"is of run {other_run_id}, and this run has no id"
+    if not other_run_id:
+        return f"is of a run without an id, not of run {run_id}"
+    return f"is of run {other_run_id}, not of run {run_id}"

@@ -59,7 +59,7 @@ def explain_miss(indexes: Sequence[EntryIndex], problem: Problem, policy: Policy
 
     Examples of the text, for the cases in the order of the code:
 
-    - ``no entry``: the kernel has no entry for the problem's device.
+    - ``no entry``: the kernel has no entry for the problem's device, or an entry with the same key.
     - ``no entry with these key names; the entries of this kernel have M, N``: no key can be compared.
     - ``no entry; new or changed code``: the keys differ only in the digest of the code.
     - ``no entry; the nearest has M 64 instead of 100``.
@@ -82,6 +82,9 @@ def explain_miss(indexes: Sequence[EntryIndex], problem: Problem, policy: Policy
         names = ", ".join(value.name for value in usable_entries[0].problem.key) or "no names"
         return MissReason(f"no entry with these key names; the entries of this kernel have {names}")
     differences = _compare_keys(nearest_entry, problem)
+    if not differences:
+        # ``pytest-autotune gate`` judges a newer cache than the process loaded, and this cache has the entry.
+        return MissReason()
     has_digest = any(difference.is_digest for difference in differences)
     differing_names = [difference.name for difference in differences]
     if has_digest and differing_names == ["code"]:

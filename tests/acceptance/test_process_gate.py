@@ -229,6 +229,23 @@ def test_a_missing_report_is_red(gate: Gate) -> None:
     assert gate.judge("--expect=3") == 1
     assert "FAILED: 2 reports are there, and 3 are expected: a process wrote none" in gate.lines
     assert gate.judge("--expect=1") == 1
+    line = "2 reports are there, and 1 are expected: more processes ran than --expect says (remove old reports)"
+    assert f"FAILED: {line}" in gate.lines
+
+
+def test_old_reports_of_the_same_command_are_named(gate: Gate) -> None:
+    """Without a run id, a report of an earlier run looks like a report of this run."""
+    gate.run_parts("test_a.py", "test_b.py", "test_b.py")
+
+    assert gate.judge() == 0
+    (line,) = [line for line in gate.lines if "same command" in line]
+    assert line.startswith("2 reports have the same command: ")
+    assert " test_b.py " in line
+    assert line.endswith(" (remove old reports, or set AUTOTUNE_RUN_ID for each run)")
+    assert gate.judge("--expect=2") == 1
+    assert line in gate.lines
+    assert gate.judge("--expect=3") == 0
+    assert line not in gate.lines, "shards that an environment variable selects have one command, too"
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[]", '{"format_version": 2}', '{"format_version": 1, "finished": true}'])
@@ -307,6 +324,18 @@ def test_a_report_of_another_run_is_red(gate: Gate, monkeypatch: pytest.MonkeyPa
     assert len([line for line in gate.lines if line.endswith("not of run tomorrow (remove old reports)")]) == 3
 
 
+def test_a_report_of_a_run_with_another_kind_of_id_is_red(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
+    gate.run_parts("test_a.py", "test_b.py")
+    gate.run_parts("test_c.py", AUTOTUNE_RUN_ID="2")
+
+    assert gate.judge("--expect=3") == 1
+    name = gate.report_of("test_c.py").name
+    assert f"FAILED: reports/{name}: is of run 2, and this run has no id (remove old reports)" in gate.lines
+    monkeypatch.setenv("AUTOTUNE_RUN_ID", "2")
+    assert gate.judge("--expect=3") == 1
+    assert len([line for line in gate.lines if "is of a run without an id, not of run 2 (remove" in line]) == 2
+
+
 def test_a_report_of_other_bytes_is_red(gate: Gate) -> None:
     gate.run_parts("test_a.py", "test_b.py")
     gate.suite.cache.write_text(gate.suite.cache.read_text() + "\n")
@@ -316,6 +345,17 @@ def test_a_report_of_other_bytes_is_red(gate: Gate) -> None:
     errors = [line for line in gate.lines if line.startswith("FAILED: ")]
     assert len(errors) == 2
     assert all("loaded cache.textproto with other bytes" in line for line in errors)
+    assert all(line.endswith("(remove old reports, or use one commit for all jobs)") for line in errors)
+
+
+def test_a_miss_that_the_judged_cache_has_by_now_names_no_nearest_entry(gate: Gate) -> None:
+    (gate.suite.folder / "test_a.py").write_text(OPS.format(name="a", count=3))
+    gate.run_parts("test_a.py")
+    gate.suite.load("--autotune-update=all", "test_a.py")
+
+    assert gate.judge("--expect=1") == 1
+    (miss,) = [line for line in gate.lines if line.startswith("MISS ")]
+    assert miss.endswith("toy:lib.a (M=2): no entry")
 
 
 def test_several_caches_may_be_loaded_by_different_processes(gate: Gate) -> None:
