@@ -85,7 +85,7 @@ def carried_text(value: object) -> str:
     except (CarriedError, UncacheableError):
         raise
     except Exception as error:  # it must not fail the user's test
-        raise NoDigestError(f"no digest of the values that {name} carries: {type(error).__name__}") from error
+        raise NoDigestError(f"the values that {name} carries cannot be read: {type(error).__name__}") from error
 
 
 class _CarriedReader:
