@@ -10,13 +10,14 @@ The functions only read the result of a run. A mode that judges more, such as ``
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from decimal import Decimal
 
+from pytest_autotune.cache.model import Device
 from pytest_autotune.cache.wording import describe_count, join_nonempty
 from pytest_autotune.run.collected import TEST_OUTCOMES
-from pytest_autotune.run.lookup import Outcome
+from pytest_autotune.run.lookup import Lookup, Outcome, Policy
 from pytest_autotune.run.result import Gate, RunResult
 
 
@@ -173,10 +174,16 @@ def _explain_useless_lookups(result: RunResult) -> str:
 
     1. No lookup could reach some of the loaded entries.
     2. The run is of the whole suite, and no lookup used the loaded caches.
-    3. There were errors that no test saw.
-    4. No problem was judged, and the tests were skipped.
+    3. The run is of the whole suite, tests were skipped, and no lookup was on a GPU of the loaded entries.
+    4. There were errors that no test saw.
+    5. No problem was judged, and the tests were skipped.
     """
-    failure = explain_unreachable_entries(result) or explain_empty_run(result) or _explain_unseen_errors(result)
+    failure = (
+        explain_unreachable_entries(result)
+        or explain_empty_run(result)
+        or _explain_lost_gpus(result)
+        or _explain_unseen_errors(result)
+    )
     if failure or _count_judged_problems(result):
         return failure
     return explain_skipped_run(result)
@@ -206,6 +213,46 @@ def explain_skipped_run(result: RunResult) -> str:
     if not counts.get("skipped") and not counts.get("xfailed"):
         return ""
     return f"no test asked for a tuned kernel, and none passed ({describe_test_counts(counts)}; -rsx shows why)"
+
+
+def _explain_lost_gpus(result: RunResult) -> str:
+    """Return why a run of the whole suite fails: it has probably lost its GPU. Empty for any other run.
+
+    :func:`describe_lost_gpus` has the rule. The GPU of optional caches may be absent, so it does not count.
+    """
+    if result.has_only_optional_caches or not is_whole_suite(result):
+        return ""
+    gpus: set[Device] = set()
+    for devices in result.devices_by_tuner.values():
+        gpus.update(device for device in devices if device.is_gpu)
+    if has_lookup_on(result.collected.lookups, gpus, result.request.policy):
+        return ""
+    return describe_lost_gpus(result.collected.test_counts.get("skipped", 0), gpus)
+
+
+def has_lookup_on(lookups: Iterable[Lookup], gpus: Collection[Device], policy: Policy) -> bool:
+    """Whether a test asked for a kernel on one of the GPUs, or on a device that may use its entries."""
+    for lookup in lookups:
+        for gpu in gpus:
+            if policy.may_use_entries_of(lookup.problem.device, gpu):
+                return True
+    return False
+
+
+def describe_lost_gpus(skipped_count: int, gpus: Collection[Device]) -> str:
+    """Return the failure if tests were skipped, and no test asked for a kernel on a GPU of the loaded entries.
+
+    All machines have then probably lost their GPUs, and the tests of the CPU alone pass. The text is empty if no test
+    was skipped, or if the caches have no entries for a GPU.
+
+    :param skipped_count: the number of skipped tests.
+    :param gpus: the GPUs for which the caches have entries.
+    """
+    if not skipped_count or not gpus:
+        return ""
+    tests = describe_count(skipped_count, "test was", "tests were")
+    names = " and ".join(sorted({gpu.name for gpu in gpus}))
+    return f"the caches have entries for {names}, {tests} skipped, and no test asked on such a GPU"
 
 
 def _explain_unseen_errors(result: RunResult) -> str:

@@ -18,7 +18,14 @@ from dataclasses import dataclass, replace
 from pytest_autotune.cache.locations import is_url
 from pytest_autotune.cache.model import Cache, Device, is_tuner_named
 from pytest_autotune.cache.wording import describe_count, join_nonempty
-from pytest_autotune.report.gate import Limit, describe_test_counts, describe_unnamed_tuners, judge
+from pytest_autotune.report.gate import (
+    Limit,
+    describe_lost_gpus,
+    describe_test_counts,
+    describe_unnamed_tuners,
+    has_lookup_on,
+    judge,
+)
 from pytest_autotune.report.process_reports import LoadedCache, ProcessReport, RetryKey, build_joint_result
 from pytest_autotune.run.ci_run import RUN_ID_VARIABLE
 from pytest_autotune.run.process_record import ProcessRecord
@@ -176,18 +183,13 @@ def _list_loaded_tuners(report: ProcessReport, caches: Sequence[JudgedCache]) ->
 def _explain_lost_gpus(records: Sequence[ProcessRecord], caches: Sequence[JudgedCache]) -> str:
     """Return why the gate fails if tests were skipped, and no test ran on a GPU that the caches have entries for.
 
-    All machines have then probably lost their GPUs. The text is empty if no test was skipped, if the caches have no
-    entries for a GPU, or if a test asked for a kernel on such a GPU.
+    :func:`pytest_autotune.report.gate.describe_lost_gpus` has the rule.
     """
     skipped_count = sum(record.collected.test_counts.get("skipped", 0) for record in records)
     gpus = _list_gpus(caches)
-    if not skipped_count or not gpus:
+    if any(has_lookup_on(record.collected.lookups, gpus, record.request.policy) for record in records):
         return ""
-    if any(_has_lookup_on(record, gpus) for record in records):
-        return ""
-    tests = describe_count(skipped_count, "test was", "tests were")
-    names = " and ".join(sorted({gpu.name for gpu in gpus}))
-    return f"the caches have entries for {names}, {tests} skipped, and no test asked on such a GPU"
+    return describe_lost_gpus(skipped_count, gpus)
 
 
 def _list_gpus(caches: Sequence[JudgedCache]) -> list[Device]:
@@ -198,16 +200,6 @@ def _list_gpus(caches: Sequence[JudgedCache]) -> list[Device]:
             if entry.problem.device.is_gpu:
                 gpus.append(entry.problem.device)
     return list(dict.fromkeys(gpus))
-
-
-def _has_lookup_on(record: ProcessRecord, gpus: Sequence[Device]) -> bool:
-    """Whether a test of a process asked for a kernel on one of the GPUs, or on a device that may use its entries."""
-    policy = record.request.policy
-    for lookup in record.collected.lookups:
-        for gpu in gpus:
-            if policy.may_use_entries_of(lookup.problem.device, gpu):
-                return True
-    return False
 
 
 def list_report_errors(reports: Sequence[ProcessReport], request: GateRequest) -> list[str]:

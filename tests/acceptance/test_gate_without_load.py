@@ -199,6 +199,31 @@ def test_a_part_of_which_every_test_was_skipped_is_red(serial_suite: Suite, gate
         )
 
 
+@pytest.mark.parametrize("gate", [*GATES, "--autotune-fail-on-unused"])
+def test_a_suite_that_lost_its_gpu_is_red(serial_suite: Suite, gate: str) -> None:
+    """The kernels of the CPU still ask and hit, so that misses alone tell nothing of the lost GPU."""
+    serial_suite.write(test_a="def test_a(tune): tune('lib.a')", test_b="def test_b(tune): tune('lib.b')")
+    serial_suite.dump("test_a.py", TOY_DEVICE="CPU")
+    serial_suite.run("--autotune-load=cache.textproto", "--autotune-update=all", "test_b.py")
+    serial_suite.run("--autotune-load=cache.textproto", "--autotune-update=all", "test_b.py", TOY_DEVICE="Other GPU")
+    test = serial_suite.folder / "test_b.py"
+    kernel_test = test.read_text()
+    test.write_text("import pytest\ndef test_b(): pytest.skip('no GPU')\n")
+
+    result = serial_suite.load(gate, TOY_DEVICE="CPU")
+
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    names = "Other GPU and Toy GPU"
+    message = f"the caches have entries for {names}, 1 test was skipped, and no test asked on such a GPU"
+    result.stdout.fnmatch_lines([f"!* {message} !*"])
+    optional = serial_suite.run("--autotune-load=cache.textproto?optional", gate, TOY_DEVICE="CPU")
+    assert optional.ret == 0
+    assert serial_suite.load(gate, "test_a.py", "test_b.py", TOY_DEVICE="CPU").ret == 0, "a part of the suite"
+    test.write_text(kernel_test + "\nimport pytest\ndef test_skip(): pytest.skip('slow')\n")
+    (serial_suite.folder / "test_a.py").write_text("")
+    assert serial_suite.load(gate, TOY_DEVICE="Toy GPU").ret == 0, "one GPU type of two"
+
+
 @pytest.mark.parametrize("gate", GATES)
 def test_a_part_whose_tests_all_xfail_without_running_is_red(serial_suite: Suite, gate: str) -> None:
     serial_suite.write().prepare_dump()
