@@ -121,7 +121,7 @@ def command(
         markdown_file = _prepare_output_file(markdown, FILES[".md"].beginning, files)
     caches = [_read_cache(path) for path in files]
     reports = without_repeated([read_process_report(path) for path in list_report_files(folder)])
-    request = GateRequest(caches, max_misses, fail_on_unused, expect, read_ci_run(os.environ).id)
+    request = GateRequest(caches, max_misses, fail_on_unused, expect, read_ci_run(os.environ).id, folder)
     result = judge_processes(reports, _build_initial(caches), request)
     if max_drift is not None:
         result = _with_drift_section(result, reports, max_drift)

@@ -6,7 +6,7 @@ lookups of the run, so the command knows which problems the tests asked for.
 There are two kinds of reports. With ``--unused-in``, each report is of a complete run. With ``--together`` or
 ``--reports``, the reports are parts of one run, such as shards. The command then joins them as if one process had run
 all tests. A test that was skipped or failed may need entries for which it did not ask. This is a doubt, and if there is
-any doubt, nothing is dropped.
+any doubt, nothing is dropped. Otherwise the command drops the entries that ``pytest-autotune gate`` calls unused.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import click
 
 from pytest_autotune.cache import stores
 from pytest_autotune.cache.errors import CacheError
+from pytest_autotune.cache.locations import is_url
 from pytest_autotune.cache.model import Cache, Entry
 from pytest_autotune.cache.stores.store import Store, UpdateOutcome
 from pytest_autotune.cache.wording import describe_count
@@ -62,14 +63,14 @@ from pytest_autotune.run.unused import CacheUsage
     "folder",
     metavar="FOLDER/",
     type=PATH,
-    help="The folder of --autotune-report=FOLDER/: all its reports, with --together.",
+    help="The folder of --autotune-report=FOLDER/: all its reports, with --together; needs --expect.",
 )
 @click.option("--expect", metavar="N", type=click.IntRange(1), help="The number of reports in FOLDER/.")
 @click.option(
     "--together",
     is_flag=True,
-    help="The reports are parts of one run, such as shards: drop what none of them asked for, of the kernels and "
-    "devices that they did ask for. If a test was skipped or failed, it may need any entry, so all stay.",
+    help="The reports are all parts of one run, such as shards: drop what a single run of all their tests would call "
+    "unused. If a test was skipped or failed, it may need any entry, so all stay.",
 )
 @click.option("--allow-skipped", is_flag=True, help="With --together: skipped tests need no entry. Failed tests may.")
 @click.option("--dry-run", is_flag=True, help="Show what would be dropped, and write nothing.")
@@ -100,12 +101,13 @@ def command(
     reports = [_read_report(path, may_be_incomplete=are_parts) for path in report_paths]
     store = stores.open_store(file)
     cache = with_warning(store.read())
-    doubts = _list_doubts(reports, allow_skipped)
+    doubts = _list_doubts(reports, are_parts, allow_skipped)
     if doubts:
         # Nothing is dropped, and the lines say why.
         print_lines([_describe_counts([], cache, dry_run), *doubts])
         return OK
-    selection = UnusedSelection(reports, are_parts=are_parts, device=device)
+    # Other suites may use the same store, and their reports are not here.
+    selection = UnusedSelection(reports, are_parts=are_parts, is_shared=is_url(file), device=device)
     unused_entries = selection.select_unused(cache)
     _drop_and_print(store, cache, unused_entries, selection, dry_run)
     if exit_code and unused_entries:
@@ -136,11 +138,13 @@ def _drop_and_print(
         refuse_file_beside(str(store), updated)
 
 
-def _list_doubts(reports: Sequence[ReportedUse], allow_skipped: bool) -> list[str]:
+def _list_doubts(reports: Sequence[ReportedUse], are_parts: bool, allow_skipped: bool) -> list[str]:
     """Return a line for each report with a test that may need any entry: it did not pass, or it bypassed the tuners."""
     doubts = []
     for report in reports:
         doubt = report.describe_doubt(allow_skipped)
+        if not doubt and are_parts:
+            doubt = report.describe_end()
         if doubt:
             doubts.append(safe(doubt))
     return doubts
@@ -175,6 +179,8 @@ def _refuse_contradictions(
         raise click.UsageError("no report is named (add --reports=FOLDER/ or --unused-in=REPORT.json)")
     if expect is not None and folder is None:
         raise click.UsageError("--expect counts the reports of a folder (add --reports=FOLDER/)")
+    if folder is not None and expect is None:
+        raise click.UsageError("--reports: only --expect=N tells that no process is missing (add it)")
     if allow_skipped and not are_parts:
         raise click.UsageError("--allow-skipped: the report of one run has no unused entries if tests were skipped")
 
@@ -204,6 +210,19 @@ class ReportedUse:
     record: ProcessRecord
     usage: CacheUsage
 
+    def describe_end(self) -> str:
+        """Return why some tests of this run did not run, and may need any entry; empty if all tests ran.
+
+        A report of a run of its own is refused in this case, because the run was not complete.
+        """
+        collected = self.record.collected
+        reason = collected.early_end
+        if collected.is_interrupted:
+            reason = "the run was interrupted"
+        if not reason:
+            return ""
+        return f"{self.path}: {reason}, so its tests may need any entry"
+
     def describe_doubt(self, allow_skipped: bool) -> str:
         """Return why a test of this run may need an entry for which it did not ask; empty if no test may.
 
@@ -228,19 +247,22 @@ class UnusedSelection:
     """Selects the entries of a cache that no report needs.
 
     An entry is unused if a report calls it unused, and no other report needs its problem. If the reports are parts of
-    one run, an entry is also unused if the joint run would call it unused.
+    one run, an entry is unused if the joint run calls it unused, as in ``pytest-autotune gate``. Runs call no entry of
+    a shared cache unused, so there the entries of the kernels count that a test of any part asked for.
 
     :param are_parts: whether the reports are parts of one run, such as shards.
+    :param is_shared: whether other suites may use the cache, because it is a store at a URL.
     :param device: selects only entries of devices with this id or name; None for all devices.
     """
 
-    def __init__(self, reports: Sequence[ReportedUse], *, are_parts: bool, device: str | None) -> None:
+    def __init__(self, reports: Sequence[ReportedUse], *, are_parts: bool, is_shared: bool, device: str | None) -> None:
         self._reports = reports
         self._device = device
         #: The use in the joint run; None if each report is of a run of its own.
         self._joint_usage: CacheUsage | None = None
         if are_parts:
-            self._joint_usage = _compute_usage({report.path: report.record for report in reports})
+            records = {report.path: report.record for report in reports}
+            self._joint_usage = _compute_usage(records, only_asked_kernels=is_shared)
 
     def select_unused(self, cache: Cache) -> list[Entry]:
         """Return the entries to drop."""
@@ -256,8 +278,8 @@ class UnusedSelection:
         device = entry.problem.device
         if not matches(self._device, device.id, device.name):
             return False
-        if self._joint_usage is not None and self._joint_usage.is_unused(entry):
-            return True
+        if self._joint_usage is not None:
+            return self._joint_usage.is_unused(entry)
         is_called_unused = False
         for report in self._reports:
             if entry.identity in report.record.unused:
@@ -268,16 +290,16 @@ class UnusedSelection:
         return is_called_unused
 
 
-def _compute_usage(records: Mapping[str, ProcessRecord]) -> CacheUsage:
+def _compute_usage(records: Mapping[str, ProcessRecord], *, only_asked_kernels: bool = False) -> CacheUsage:
     """Return the joint use of a cache by some processes.
 
-    An entry of a kernel that no test asked for is not unused here, because the report of another shard may be missing.
-
     :param records: path of a report -> the record of its process.
+    :param only_asked_kernels: an entry of a kernel that no test asked for is not unused, also if a test imported the
+        kernel's module.
     """
     run = join_processes(records, InitialCaches())
-    # Without the names of the imported kernels, only the kernels count that tests asked for.
-    run = replace(run, collected=replace(run.collected, imported_kernels=()))
+    if only_asked_kernels:
+        run = replace(run, collected=replace(run.collected, imported_kernels=()))
     return settle_run(run).usage
 
 

@@ -55,10 +55,20 @@ def _list_update_hints(result: RunResult, needs_update: bool) -> list[str]:
     if result.request.update_arguments and (needs_update or _needs_other_update(result)):
         on_devices = _describe_update_devices(result)
         hints.append(f"Re-run{on_devices} with {result.request.update_arguments} to update the cache.")
-    prune_arguments = _find_prune_arguments(result)
-    if prune_arguments and result.unused_entries:
-        hints.append(f"Run with {prune_arguments} to drop the unused entries, unless another suite uses them.")
+    if result.unused_entries:
+        hints += _list_prune_hints(result)
     return hints
+
+
+def _list_prune_hints(result: RunResult) -> list[str]:
+    """Return how to drop the unused entries; none if the run has no cache to update."""
+    command = result.request.prune_command
+    if not command:
+        prune_arguments = _find_prune_arguments(result)
+        if not prune_arguments:
+            return []
+        command = f"with {prune_arguments}"
+    return [f"Run {command} to drop the unused entries, unless another suite uses them."]
 
 
 def _is_dumped(result: RunResult) -> bool:

@@ -11,6 +11,7 @@ library or the GPU for their entries. Its report names this reason and is not ju
 from __future__ import annotations
 
 import os
+import shlex
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -75,6 +76,7 @@ class GateRequest:
     :param fails_on_unused: whether entries that no process asked for fail the gate.
     :param expected_count: the number of processes that should have a report; None if the user gave no number.
     :param run_id: the id of the CI run that the reports must belong to; empty if the id is not known.
+    :param folder: the folder of the reports, as the user typed it.
     """
 
     caches: Sequence[JudgedCache]
@@ -82,6 +84,22 @@ class GateRequest:
     fails_on_unused: bool = False
     expected_count: int | None = None
     run_id: str = ""
+    folder: str = ""
+
+    @property
+    def prune_command(self) -> str:
+        """The command that drops the unused entries from each cache; empty if a process may be missing.
+
+        ``--autotune-update=prune`` drops nothing in a process that runs only a part of the tests.
+        """
+        if self.expected_count is None:
+            return ""
+        commands = []
+        for judged in self.caches:
+            words = ["pytest-autotune", "prune", judged.path]
+            words += [f"--reports={self.folder}", f"--expect={self.expected_count}"]
+            commands.append(shlex.join(words))
+        return " and ".join(commands)
 
 
 def judge_processes(reports: Sequence[ProcessReport], initial: InitialCaches, request: GateRequest) -> RunResult:
@@ -102,6 +120,8 @@ def judge_processes(reports: Sequence[ProcessReport], initial: InitialCaches, re
         gate = _judge_joint_result(result, usable_reports, request)
     else:
         gate = _judge_without_reports(reports, request)
+    if len(reports) > 1:
+        result = replace(result, request=replace(result.request, prune_command=request.prune_command))
     return replace(result, gate=gate, errors=tuple(list_report_errors(reports, request)))
 
 

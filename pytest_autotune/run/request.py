@@ -261,6 +261,8 @@ class RunRequest:
     :param plan: which cache the run writes, and how.
     :param update_arguments: the options that bring the cache up to date, as a user would type them; empty if no
         options do.
+    :param prune_command: the command that drops the unused entries of the run, if no single pytest process can drop
+        them; else empty.
     :param modes: the modes of the run, which may replace entries of the dump.
     :param tuners_named_by: the option that names the tuners to act on, as the user wrote it.
     :param adapters: the tuners that have an adapter; None if nobody has listed them.
@@ -275,3 +277,4 @@ class RunRequest:
     tuners_named_by: str = ""
     adapters: tuple[str, ...] | None = None
     mode_hints: tuple[str, ...] = ()
+    prune_command: str = ""

@@ -551,6 +551,9 @@ def test_prune_takes_all_reports_of_a_folder(gate: Gate, capsys: pytest.CaptureF
     gate.run_parts()
     prune = ["prune", "cache.textproto", "--reports=reports/", "--dry-run", "--exit-code"]
 
+    assert main(prune) == 4
+    assert "only --expect=N tells that no process is missing (add it)" in capsys.readouterr().err
+
     assert main([*prune, "--expect=3"]) == 1
     assert "1 entry would be dropped, 5 kept" in capsys.readouterr().out
     assert main([*prune, "--expect=4"]) == 4
@@ -561,6 +564,53 @@ def test_prune_takes_all_reports_of_a_folder(gate: Gate, capsys: pytest.CaptureF
     assert "test_c.py::test_c[0] was skipped, so its tests may need any entry" in capsys.readouterr().out
     gate.edit_report("test_c.py", lambda report: report.update(finished=False))
     assert main([*prune, "--expect=3", "--allow-skipped"]) == 4
+
+
+def remove_tests_of_kernel(gate: Gate) -> None:
+    """Remove the tests of lib.a. A test of another part still imports the kernel's module."""
+    (gate.suite.folder / "lib.py").write_text("")
+    (gate.suite.folder / "test_a.py").write_text("def test_a(): pass\n")
+    test = gate.suite.folder / "test_b.py"
+    test.write_text("import lib\n" + test.read_text())
+    gate.run_parts()
+
+
+def test_the_gates_advice_drops_what_it_calls_unused(gate: Gate, capsys: pytest.CaptureFixture[str]) -> None:
+    remove_tests_of_kernel(gate)
+    assert gate.judge("--expect=3", "--fail-on-unused") == 1
+    unused = [line.split(": ")[0] for line in gate.lines if line.startswith("UNUSED ")]
+    assert unused == ["UNUSED toy:lib.a (M=0)", "UNUSED toy:lib.a (M=1)"]
+    (advice,) = [line for line in gate.lines if line.startswith("Run ")]
+    command = "pytest-autotune prune cache.textproto --reports=reports/ --expect=3"
+    assert advice == f"Run {command} to drop the unused entries, unless another suite uses them."
+    parts = [f"--unused-in={path}" for path in (gate.suite.folder / "reports").glob("*.json")]
+    assert main(["prune", "cache.textproto", "--together", "--dry-run", *parts]) == 0
+    lines_together = capsys.readouterr().out.splitlines()
+
+    assert main(command.split()[1:]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "2 entries dropped, 4 kept"
+    assert lines[1:] == lines_together[1:]
+    assert [f"UNUSED {line.split(' on ')[0].strip()}" for line in lines[1:]] == unused
+    (gate.suite.folder / "reports").rename("old")
+    gate.run_parts()
+    assert gate.judge("--expect=3", "--fail-on-unused") == 0
+
+
+@pytest.mark.parametrize("event", [{"is_interrupted": True}, {"early_end": "2 tests did not run: --stepwise"}])
+def test_prune_keeps_all_entries_if_a_part_ended_early(
+    gate: Gate, capsys: pytest.CaptureFixture[str], event: dict[str, Any]
+) -> None:
+    remove_tests_of_kernel(gate)
+    gate.edit_report("test_c.py", lambda report: report["process"].update(event))
+    parts = [f"--unused-in={path}" for path in (gate.suite.folder / "reports").glob("*.json")]
+    capsys.readouterr()
+
+    assert main(["prune", "cache.textproto", "--together", *parts]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "0 entries dropped, 6 kept"
+    assert lines[1].endswith(", so its tests may need any entry")
+    assert main(["prune", "cache.textproto", "--reports=reports/", "--expect=3"]) == 4
 
 
 @pytest.mark.parametrize(
