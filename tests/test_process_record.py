@@ -11,8 +11,9 @@ from pytest_autotune.cache.model import Device, Entry, Problem, Value, Versions
 from pytest_autotune.report.json_report import to_json
 from pytest_autotune.report.process_reports import join_processes
 from pytest_autotune.run.collected import Collected
-from pytest_autotune.run.lookup import Lookup, Outcome
+from pytest_autotune.run.lookup import Lookup, Outcome, Policy
 from pytest_autotune.run.process_record import decode_record
+from pytest_autotune.run.request import RunRequest
 from pytest_autotune.run.result import RunResult
 from pytest_autotune.run.settle import InitialCaches
 from pytest_autotune.workers.events import Event
@@ -85,3 +86,13 @@ def test_the_joint_result_has_the_facts_of_a_process(name: str) -> None:
     joint = join_processes({"a.json": record}, InitialCaches())
 
     assert getattr(joint.collected, name) == getattr(expected, name)
+
+
+@pytest.mark.parametrize(("on_miss", "joint_on_miss"), [("first", "first"), ("error", "tune")])
+def test_the_joint_policy_keeps_what_all_processes_share(on_miss: str, joint_on_miss: str) -> None:
+    records = {}
+    for name, value in (("a.json", "first"), ("b.json", on_miss)):
+        result = RunResult(request=RunRequest(policy=Policy(on_miss=value)))
+        records[name] = decode_record(json.loads(to_json(result)))
+
+    assert join_processes(records, InitialCaches()).request.policy.on_miss == joint_on_miss
