@@ -287,12 +287,16 @@ def fast(x):
 class Sub:
     def go(self, x):
         return x + 2
+class Made:
+    def go(self, x):
+        return x + 3
 class Layer:
     def __init__(self):
         self.op = fast
         self.sub = Sub()
+    made = Made()
 class Record:
-    op = sub = None
+    op = sub = made = None
 class Function:
     @staticmethod
     def forward(ctx, x):
@@ -305,7 +309,7 @@ def note(rec):
 layer, function, record = Layer(), Function(), Record()
 def kernel(x):
     ASSIGNS
-    return layer.op(x) + layer.sub.go(x)
+    return layer.op(x) + PLACE.go(x)
 """
 #: Statements that assign attributes of another object than ``layer``.
 BYSTANDERS = ["Function.forward(record, x)", "function.note(record)", "note(record)", "record.op = record.sub = 3"]
@@ -314,7 +318,7 @@ BYSTANDERS = ["Function.forward(record, x)", "function.note(record)", "note(reco
 @pytest.mark.parametrize("statement", BYSTANDERS)
 @pytest.mark.parametrize("edit", ["x + 1", "x + 2"])
 def test_an_assignment_to_another_object_hides_no_code(load: Load, statement: str, edit: str) -> None:
-    source = BYSTANDER.replace("ASSIGNS", statement)
+    source = BYSTANDER.replace("ASSIGNS", statement).replace("PLACE", "layer.sub")
     digest = read_source(load(source, "suite").kernel, carried=False).digest
     edited = source.replace(edit, f"{edit}00")
     assert read_source(load(edited, "suite").kernel, carried=False).digest != digest
@@ -474,3 +478,33 @@ def test_the_function_that_a_descriptor_stores_is_read(load: Load, used: str, ol
     if used == "obj.x":
         unrelated_edit = source.replace("return 4", "return 40")
         assert read_source(load(unrelated_edit, "suite").kernel, carried=False).digest == digest
+
+
+@pytest.mark.parametrize("place", ["layer.made", "Layer.made", "vars(layer) and layer.made"])
+def test_an_assignment_to_another_class_hides_no_code(load: Load, place: str) -> None:
+    source = BYSTANDER.replace("ASSIGNS", "type(record).made = 3").replace("PLACE", place)
+    digest = read_source(load(source, "suite").kernel, carried=False).digest
+    assert read_source(load(source.replace("x + 3", "x + 30"), "suite").kernel, carried=False).digest != digest
+
+
+SINGLETON = """
+class Runner:
+    shared = None
+    @classmethod
+    def get(cls):
+        if cls.shared is None:
+            cls.shared = cls()
+        return cls.shared
+    def run(self, n):
+        type(self).last = self
+        return n
+def kernel(n):
+    return Runner.get().run(n)
+"""
+
+
+def test_an_object_that_a_class_method_makes_is_left_out(load: Load) -> None:
+    module = load(SINGLETON, "suite")
+    digest = read_source(module.kernel, carried=False).digest
+    module.kernel(1)
+    assert read_source(module.kernel, carried=False).digest == digest

@@ -510,10 +510,15 @@ class CodeDigests:
             if name in enum_members:
                 continue
             # The text of the class has the first value of an attribute that a digested function assigns.
-            if class_text and self._ignored.has_attribute(cls, name):
+            is_assigned = bool(class_text) and self._ignored.has_attribute(cls, name)
+            # The function may assign the attribute of another class. Then the methods of this class use the object.
+            has_object = is_object_of_user(value, self.libraries) and not is_descriptor(value)
+            if is_assigned and (not has_object or self._ignored.has_object_of_class(cls, name)):
                 continue
-            text = self._describe_attribute(name, unwrap_attribute(value))
-            if text is None and is_object_of_user(value, self.libraries) and not is_descriptor(value):
+            text = None
+            if not is_assigned:
+                text = self._describe_attribute(name, unwrap_attribute(value))
+            if text is None and has_object:
                 # The methods of the class may use the object.
                 text = self.describe_code_in(value)
             if text is not None:

@@ -196,8 +196,8 @@ class FunctionText:
     :param assigned: the names outside the function that it assigns: ``("COUNT",)`` after ``global COUNT``,
         ``("state", "count")`` for ``state.count += 1``.
     :param assigned_in_class: the attributes that it assigns of an unnamed class: ``count`` for ``cls.count += 1``.
-    :param assigned_in_object: the attributes that a method assigns of its object: ``plan`` for ``self.plan = plan``.
-        Empty for a constructor: nobody uses the object before.
+    :param assigned_in_object: the attributes that a method assigns of its object or class: ``plan`` for
+        ``self.plan = plan`` and ``type(self).plan = plan``. Empty for a constructor: nobody uses the object before.
     """
 
     code: CodeType
@@ -574,7 +574,7 @@ def _list_assigned_in_class(node: ast.AST) -> list[str]:
 
 
 def _list_assigned_in_object(node: ast.AST) -> list[str]:
-    """Return the attributes that a method assigns of its first parameter, sorted; none for a constructor.
+    """Return the attributes that a method assigns of its first parameter or its class; none for a constructor.
 
     A static method has none: its first parameter may be any object, such as ``ctx`` of ``torch.autograd.Function``.
     """
@@ -586,11 +586,12 @@ def _list_assigned_in_object(node: ast.AST) -> list[str]:
     first = _find_first_parameter(node)
     if not first:
         return []
+    owners = _list_owners(first)
     names = set()
     for part in ast.walk(node):
         if not isinstance(part, ast.Attribute) or isinstance(part.ctx, ast.Load):
             continue
-        if _split_dotted_name(part.value) == (first,):
+        if _describe_owner(part.value) in owners:
             names.add(part.attr)
     return sorted(names)
 

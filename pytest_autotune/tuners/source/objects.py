@@ -246,7 +246,7 @@ class ReachedObjects:
                     return attribute
         for stored_name in stored_names:
             cls = find_owner(use.cls, stored_name)
-            if cls is not None and not self._ignored.has_attribute(cls, stored_name):
+            if cls is not None and not self._ignored.has_object_of_class(cls, stored_name):
                 in_class = class_attributes(cls)[stored_name]
                 if is_object_of_user(in_class, self._libraries) and not is_descriptor(in_class):
                     return in_class

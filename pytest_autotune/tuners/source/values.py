@@ -135,6 +135,10 @@ class AssignedNames:
             return False
         return any((class_module(base), class_name(base), name) in self._members for base in class_mro(cls))
 
+    def has_object_of_class(self, cls: type, name: str) -> bool:
+        """Whether a function assigns an object that a class stores: a method of this class, or code that names it."""
+        return (id(cls), name) in self._names or self.has_object_attribute(None, cls, name)
+
 
 def find_scope(function: FunctionType, owners: Sequence[str]) -> object:
     """Return the object in which ``owner.name = value`` stores the name; None for an object that is not looked at.
