@@ -319,3 +319,18 @@ def test_new_candidates_share_the_kwargs_that_a_pruner_changed(session) -> None:
 
     assert [call(autotuner, 100), call(autotuner, 101)] == [32, 32]
     assert [config.kwargs["BLOCK"] for config in autotuner.configs] == [16, 32, 64]
+
+
+def test_a_change_to_an_equal_value_is_undone(session) -> None:
+    """A digest holds the type of a value, so ``1`` in place of ``True`` is a change."""
+
+    def retyped(configs: Any, named: Any, **others: Any) -> Any:
+        configs[0].is_fast = 1
+        return configs
+
+    session(is_dumping=True)
+    autotuner = kernel(retyped, key=("n",))
+    autotuner.configs[0].is_fast = True
+    call(autotuner, 100)
+
+    assert autotuner.configs[0].is_fast is True

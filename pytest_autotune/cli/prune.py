@@ -204,11 +204,13 @@ class ReportedUse:
     :param path: the path of the report.
     :param record: the lookups of the run, the entries that it calls unused, and its options.
     :param usage: the problems that tests asked for, and the kernels that the run bypassed.
+    :param no_part_reason: why the process took no part, such as a missing GPU; empty if it took part.
     """
 
     path: str
     record: ProcessRecord
     usage: CacheUsage
+    no_part_reason: str = ""
 
     def describe_end(self) -> str:
         """Return why some tests of this run did not run, and may need any entry; empty if all tests ran.
@@ -231,6 +233,9 @@ class ReportedUse:
         :param allow_skipped: the user says that skipped tests need no entry.
         """
         collected = self.record.collected
+        if self.no_part_reason and not allow_skipped:
+            doubt = f"{self.path}: the process took no part ({self.no_part_reason}), so its tests may need any entry"
+            return f"{doubt} (--allow-skipped drops entries all the same)"
         if collected.not_passed_reason:
             doubt = f"{self.path}: {collected.not_passed_reason}, so its tests may need any entry"
             if not collected.has_only_skips:
@@ -317,4 +322,4 @@ def _read_report(path: str, *, may_be_incomplete: bool) -> ReportedUse:
     if incomplete_reason and not may_be_incomplete:
         event = f"of a run that was not complete ({incomplete_reason}), so nothing is known to be unused"
         raise CacheError(path, event, "with all shards' reports: --together")
-    return ReportedUse(path, record, _compute_usage({path: record}))
+    return ReportedUse(path, record, _compute_usage({path: record}), report.no_part_reason)

@@ -54,7 +54,8 @@ class Shortfall:
     """The first reason why a run was not complete, or why a selected test did not pass.
 
     :param reason: in words; empty if there is none.
-    :param is_skip: the reason is a test that was skipped or failed as expected.
+    :param is_skip: the reason is a test that was skipped or failed as expected, or is ``-o addopts``. Gates then judge
+        the run as one of the whole suite.
     :param is_ignored_file: the reason is a test file that was not collected.
     """
 
@@ -123,7 +124,7 @@ class Completeness:
         breakdown = self._describe_breakdown(session, exitstatus, crashed_workers)
         if breakdown:
             return Shortfall(breakdown)
-        selection = describe_selection(session.config) or _describe_replaced_addopts(session.config)
+        selection = describe_selection(session.config)
         if selection:
             return Shortfall(selection)
         outside_cache = _describe_cache_outside(session.config, self._options)
@@ -133,7 +134,13 @@ class Completeness:
             return Shortfall("a plugin or conftest.py changed which paths were collected")
         if collected.deselected_count:
             return Shortfall(describe_count(collected.deselected_count, "test deselected", "tests deselected"))
-        return self._find_first_not_passed(session, collected)
+        not_passed = self._find_first_not_passed(session, collected)
+        replaced_addopts = _describe_replaced_addopts(session.config)
+        if replaced_addopts and (not_passed.is_skip or not not_passed.reason):
+            # Nothing is called unused after this run. But a limit on misses judges it as a run of the whole suite:
+            # otherwise a machine that has lost its GPU could pass the gate.
+            return Shortfall(replaced_addopts, is_skip=True)
+        return not_passed
 
     def find_not_passed(
         self, session: pytest.Session, exitstatus: int, crashed_workers: Sequence[str], collected: Collected

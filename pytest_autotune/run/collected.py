@@ -38,7 +38,7 @@ class Collected:
     :param incomplete_reason: the first reason why the run was not complete; empty if it was complete.
     :param not_passed_reason: the first reason why a test that was selected did not pass; empty if all passed.
     :param has_only_skips: ``not_passed_reason`` is a skipped test or an ignored test file; no test failed.
-    :param is_only_skipped: ``incomplete_reason`` is a skipped test, in a run of the whole suite.
+    :param is_only_skipped: ``incomplete_reason`` is a skipped test or ``-o addopts``, in a run of the whole suite.
     :param early_end: how many tests did not run because something other than a failure ended the run, such as
         ``pytest.exit``; empty if all ran.
     :param test_counts: one of :data:`TEST_OUTCOMES` -> the number of these tests.

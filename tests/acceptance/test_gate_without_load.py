@@ -85,6 +85,7 @@ def test_a_gate_fails_if_no_loaded_entry_was_looked_up(serial_suite: Suite, sect
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     assert section(result)[0].startswith("no lookups: no autotuned kernel was called; ")
     result.stdout.fnmatch_lines(["*! * entries were loaded and not one was asked for !*"])
+    assert serial_suite.load("--autotune-max-misses=5", "-o", "addopts=").ret == pytest.ExitCode.TESTS_FAILED
     skip_all(serial_suite)
     result = serial_suite.load("--autotune-max-misses=5")
     assert result.ret == pytest.ExitCode.TESTS_FAILED

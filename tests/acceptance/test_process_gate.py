@@ -562,6 +562,9 @@ def test_prune_takes_all_reports_of_a_folder(gate: Gate, capsys: pytest.CaptureF
     gate.run_parts("test_c.py")
     assert main([*prune, "--expect=3"]) == 0
     assert "test_c.py::test_c[0] was skipped, so its tests may need any entry" in capsys.readouterr().out
+    gate.edit_report("test_b.py", lambda report: report.update(took_no_part="no GPU is visible"))
+    assert main([*prune, "--expect=3"]) == 0
+    assert "the process took no part (no GPU is visible), so its tests may need any entry" in capsys.readouterr().out
     gate.edit_report("test_c.py", lambda report: report.update(finished=False))
     assert main([*prune, "--expect=3", "--allow-skipped"]) == 4
 

@@ -6,7 +6,7 @@ import gc
 import inspect
 import sys
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from operator import itemgetter
@@ -196,7 +196,7 @@ class _NotedPruner:
 
 @dataclass(frozen=True)
 class _ConfigContents:
-    """The contents of a ``triton.Config``, or of an object of a derived class. Two contents compare by their values."""
+    """The contents of a ``triton.Config``, or of an object of a derived class."""
 
     #: The attributes in the object's ``__dict__``.
     attributes: dict[str, Any]
@@ -216,6 +216,15 @@ class _ConfigContents:
                 slots[slot] = slot.__get__(config)
         return cls(dict(vars(config)), slots, config.kwargs, dict(config.kwargs))
 
+    def are_in(self, config: Any) -> bool:
+        """Whether a config still has these contents."""
+        current = _ConfigContents.from_config(config)
+        return (
+            _are_same(self.attributes, current.attributes)
+            and _are_same(self.slots, current.slots)
+            and _are_same(self.kwargs_items, current.kwargs_items)
+        )
+
     def write_to(self, config: Any) -> None:
         """Give these contents to a config. No code of a derived class runs, such as its ``__setattr__``."""
         vars(config).clear()
@@ -228,6 +237,25 @@ class _ConfigContents:
                 slot.__delete__(config)
         self.kwargs.clear()
         self.kwargs.update(self.kwargs_items)
+
+
+#: The types whose ``==`` runs no code of a user.
+_SCALARS = (bool, int, float, str)
+
+
+def _are_same(before: Mapping[Any, Any], after: Mapping[Any, Any]) -> bool:
+    """Whether two mappings have the same keys in the same order, with the same objects or equal scalars of one type.
+
+    ``True`` and ``1`` differ here: a digest holds the type of a value and the order of the values.
+    """
+    if list(before) != list(after):
+        return False
+    for key, value in before.items():
+        other = after[key]
+        is_equal_scalar = type(value) is type(other) and type(value) in _SCALARS and value == other
+        if value is not other and not is_equal_scalar:
+            return False
+    return True
 
 
 def _list_slots(config_class: type) -> list[Any]:
@@ -288,8 +316,7 @@ class PruningSnapshot:
         if not self._restores:
             return
         for config, contents in zip(self._configs, self._contents, strict=True):
-            if _ConfigContents.from_config(config) != contents:
-                contents.write_to(config)
+            contents.write_to(config)
         # The list may be a tuple, which no pruner can change.
         if isinstance(self._list, list):
             self._list[:] = self._configs
@@ -305,7 +332,7 @@ class PruningSnapshot:
         # The ids of the changed candidates and of the dicts that they had as kwargs.
         changed_ids: set[int] = set()
         for config, contents in zip(self._configs, self._contents, strict=True):
-            if _ConfigContents.from_config(config) != contents:
+            if not contents.are_in(config):
                 changed_ids.update((id(config), id(contents.kwargs)))
         # Without a performance model, or if the pruner is a generator, the pruner's candidates are not noted.
         before_model = self._noted_pruner.configs or pruned
