@@ -131,7 +131,7 @@ class Job:
         )
 
 
-def test_each_process_of_a_job_is_judged_by_itself(tmp_path: Path) -> None:
+def test_the_action_gates_each_pytest_process_separately(tmp_path: Path) -> None:
     job = Job(tmp_path)
     test = {"OPTIONS": "--autotune-max-misses=0", "NAME": "1"}
 
@@ -146,7 +146,7 @@ def test_each_process_of_a_job_is_judged_by_itself(tmp_path: Path) -> None:
     assert "test_b.py" not in printed
 
 
-def test_a_pull_request_has_one_comment_on_its_cache(tmp_path: Path, comments: Comments) -> None:
+def test_later_pushes_edit_the_single_pull_request_comment(tmp_path: Path, comments: Comments) -> None:
     job = Job(tmp_path)
     base = job.github.run("git rev-parse HEAD", job.checkout).strip()
     assert "no comment: the cache does not change" in job.comment(comments, base)
@@ -166,7 +166,7 @@ def test_a_pull_request_has_one_comment_on_its_cache(tmp_path: Path, comments: C
     assert "no difference" in last
 
 
-def test_a_fork_without_write_access_does_not_fail(tmp_path: Path, comments: Comments) -> None:
+def test_without_write_access_a_notice_replaces_the_comment(tmp_path: Path, comments: Comments) -> None:
     job = Job(tmp_path)
     base = job.github.run("git rev-parse HEAD", job.checkout).strip()
     job.write("c")

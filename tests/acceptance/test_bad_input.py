@@ -87,7 +87,7 @@ LOADS = [
 
 
 @pytest.mark.parametrize(("make", "message"), LOADS)
-def test_a_cache_that_cannot_be_loaded_is_refused(bad: Suite, make: Callable[[Path], str], message: str) -> None:
+def test_an_unreadable_load_path_is_a_usage_error(bad: Suite, make: Callable[[Path], str], message: str) -> None:
     name = make(bad.folder)
 
     line = refused(bad, bad.run(f"--autotune-load={name}"))
@@ -96,7 +96,7 @@ def test_a_cache_that_cannot_be_loaded_is_refused(bad: Suite, make: Callable[[Pa
 
 
 @pytest.mark.parametrize("distribution", [name for name in ALL_DISTRIBUTIONS if name != "serial"])
-def test_a_cache_is_refused_before_workers_start(bad: Suite, distribution: str) -> None:
+def test_bad_options_stop_an_xdist_run_before_workers_start(bad: Suite, distribution: str) -> None:
     bad.distribution = ALL_DISTRIBUTIONS[distribution]
 
     assert "no such file" in refused(bad, bad.load())
@@ -125,7 +125,7 @@ DUMPS = [
 
 
 @pytest.mark.parametrize(("make", "message"), DUMPS)
-def test_a_dump_to_an_unwritable_place_is_refused(bad: Suite, make: Callable[[Path], str], message: str) -> None:
+def test_a_dump_to_an_unusable_path_is_a_usage_error(bad: Suite, make: Callable[[Path], str], message: str) -> None:
     """The path is a folder, has an unknown suffix or holds an unreadable file. All existing files stay as they are."""
     name = make(bad.folder)
     before = {path: path.read_bytes() for path in bad.folder.rglob("*") if path.is_file()}
@@ -136,7 +136,7 @@ def test_a_dump_to_an_unwritable_place_is_refused(bad: Suite, make: Callable[[Pa
     assert {path: path.read_bytes() for path in before} == before
 
 
-def test_a_dump_with_an_impossible_name_is_refused(bad: Suite) -> None:
+def test_a_dump_with_an_invalid_file_name_is_a_usage_error(bad: Suite) -> None:
     """The name is too long, in no real folder or not in UTF-8. The run ends before its first test."""
     for name, message in [
         ("x" * 300 + ".textproto", "*cannot be read: File name too long"),
@@ -158,7 +158,7 @@ WAYS_BACK = [
 
 
 @pytest.mark.parametrize(("args", "where"), WAYS_BACK, ids=["dump", "update", "ini", "report"])
-def test_a_way_back_from_a_missing_folder_is_refused(bad: Suite, args: list[str], where: str) -> None:
+def test_a_path_through_a_missing_folder_is_a_usage_error(bad: Suite, args: list[str], where: str) -> None:
     (bad.folder / "cache.textproto").write_text(WHOLE)
 
     assert refused(bad, bad.run(*args)).endswith(f"{where}cannot be read: there is no folder build")
@@ -168,14 +168,14 @@ def test_a_way_back_from_a_missing_folder_is_refused(bad: Suite, args: list[str]
 
 
 @pytest.mark.parametrize("module", ["raise ValueError", "def test_plain(): pass"])
-def test_a_run_in_which_nothing_was_tuned_writes_no_empty_cache(serial_suite: Suite, section, module: str) -> None:
+def test_a_dump_that_tuned_nothing_writes_no_file(serial_suite: Suite, section, module: str) -> None:
     result = serial_suite.write(test_bad=module).dump()
 
     assert section(result)[-1] == "nothing was tuned: cache.textproto was not written"
     assert not serial_suite.cache.exists()
 
 
-def test_an_error_whose_words_cannot_be_had_fails_its_test_alone(suite: Suite) -> None:
+def test_an_exception_whose_str_raises_fails_only_its_test(suite: Suite) -> None:
     suite.write(
         test_bad="""
         class Wordless(Exception):
@@ -260,19 +260,19 @@ def in_the_way(bad: Suite) -> Suite:
 @pytest.mark.parametrize(
     ("args", "message"), BAD_OPTIONS, ids=lambda value: " ".join(value) if type(value) is list else ""
 )
-def test_an_option_that_makes_no_sense_is_refused(in_the_way: Suite, args: list[str], message: str) -> None:
+def test_an_invalid_option_is_a_usage_error(in_the_way: Suite, args: list[str], message: str) -> None:
     pytest.LineMatcher([refused(in_the_way, in_the_way.run(*args))]).fnmatch_lines([message])
 
 
 @pytest.mark.parametrize(("flag", "instead"), INI_ONLY_FLAGS)
-def test_an_ini_setting_typed_as_a_flag_is_refused(bad: Suite, flag: str, instead: str) -> None:
+def test_an_ini_only_setting_typed_as_a_flag_is_a_usage_error(bad: Suite, flag: str, instead: str) -> None:
     message = refused(bad, bad.run("--autotune-load=c.pb", flag))
 
     assert message == f"{flag.partition('=')[0]}: there is no such option ({instead})"
 
 
 @pytest.mark.parametrize(("ini", "message"), INI)
-def test_an_ini_value_that_makes_no_sense_is_refused(in_the_way: Suite, ini: str, message: str) -> None:
+def test_an_invalid_ini_value_is_a_usage_error(in_the_way: Suite, ini: str, message: str) -> None:
     in_the_way.pytester.makeini(f"[pytest]\n{ini}\n")
 
     pytest.LineMatcher([refused(in_the_way, in_the_way.run())]).fnmatch_lines([message])
@@ -289,7 +289,7 @@ NATIVE = [
 
 @pytest.mark.skipif(pytest.version_tuple < (9,), reason="native TOML came with pytest 9")
 @pytest.mark.parametrize("line", NATIVE)
-def test_a_native_toml_value_of_the_wrong_type_is_refused(bad: Suite, line: str) -> None:
+def test_a_toml_value_of_the_wrong_type_is_a_usage_error(bad: Suite, line: str) -> None:
     if sys.version_info < (3, 11):
         pytest.importorskip("tomli")
     (bad.folder / "pytest.toml").write_text(f"[pytest]\n{line}\n")
@@ -298,13 +298,13 @@ def test_a_native_toml_value_of_the_wrong_type_is_refused(bad: Suite, line: str)
 
 
 @pytest.mark.parametrize("flag", ["--help", "--version"])
-def test_help_works_with_a_broken_ini(bad: Suite, flag: str) -> None:
+def test_help_and_version_work_with_invalid_ini_values(bad: Suite, flag: str) -> None:
     bad.pytester.makeini("[pytest]\nautotune_max_misses = many\nautotune_load = none.pb\n")
 
     assert bad.run(flag).ret == 0
 
 
-def test_help_lists_every_option_and_ini_value(serial_suite: Suite) -> None:
+def test_pytest_help_lists_every_option_and_ini_key(serial_suite: Suite) -> None:
     output = " ".join(serial_suite.run("--help").stdout.str().split())
 
     for name in "load", "dump", "on-miss", "on-stale", "max-misses", "report", "tuners":
@@ -317,11 +317,11 @@ def test_help_lists_every_option_and_ini_value(serial_suite: Suite) -> None:
     assert "%%" not in output
 
 
-def test_markers_tell_of_ours(serial_suite: Suite) -> None:
+def test_pytest_markers_lists_the_autotune_cache_marker(serial_suite: Suite) -> None:
     serial_suite.run("--markers").stdout.fnmatch_lines(["@pytest.mark.autotune_cache(load=PATH, enabled=True): *"])
 
 
-def test_an_empty_load_on_the_command_line_switches_the_ini_off(serial_suite: Suite) -> None:
+def test_an_empty_option_overrides_the_ini_path(serial_suite: Suite) -> None:
     serial_suite.write().pytester.makeini("[pytest]\nautotune_load = none.textproto\nautotune_dump = none/none.docx\n")
 
     result = serial_suite.run("--autotune-load=", "--autotune-dump=")
@@ -330,7 +330,7 @@ def test_an_empty_load_on_the_command_line_switches_the_ini_off(serial_suite: Su
     result.stdout.no_fnmatch_line("*autotune*")
 
 
-def test_paths_are_relative_to_ini_file_or_invocation_folder(
+def test_ini_paths_start_at_the_ini_file_typed_paths_at_the_cwd(
     serial_suite: Suite, monkeypatch: pytest.MonkeyPatch, section
 ) -> None:
     """A path of the ini file starts at the ini file. A path of the command line starts at the invocation folder."""
@@ -350,7 +350,7 @@ def test_paths_are_relative_to_ini_file_or_invocation_folder(
     assert (below / "new.textproto").exists()
 
 
-def test_a_missing_ini_path_is_shown_as_it_can_be_typed(bad: Suite, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_ini_path_is_shown_relative_to_the_cwd(bad: Suite, monkeypatch: pytest.MonkeyPatch) -> None:
     bad.pytester.makeini("[pytest]\nautotune_load = caches/none.pb\n")
     below = bad.folder / "below"
     below.mkdir()
@@ -361,7 +361,7 @@ def test_a_missing_ini_path_is_shown_as_it_can_be_typed(bad: Suite, monkeypatch:
     assert refused(bad, bad.run("..")) == expected
 
 
-def test_several_ini_paths_may_be_on_one_line_or_on_several(serial_suite: Suite, section) -> None:
+def test_an_ini_list_of_caches_is_split_at_spaces_and_newlines(serial_suite: Suite, section) -> None:
     serial_suite.write().run("--autotune-dump=one.textproto", "-k", "matmul")
     serial_suite.run("--autotune-dump=two.textproto", "-k", "softmax")
 
@@ -370,7 +370,7 @@ def test_several_ini_paths_may_be_on_one_line_or_on_several(serial_suite: Suite,
         assert section(serial_suite.run()) == ["4 hits"]
 
 
-def test_a_report_replaces_no_cache_and_is_none(serial_suite: Suite) -> None:
+def test_a_report_overwrites_no_cache_and_loads_as_none(serial_suite: Suite) -> None:
     serial_suite.write().run("--autotune-dump=c.json", "--autotune-report=r.json")
     cache = serial_suite.folder / "c.json"
     before = cache.read_bytes()
@@ -386,7 +386,7 @@ def test_a_report_replaces_no_cache_and_is_none(serial_suite: Suite) -> None:
 
 
 @pytest.mark.parametrize("suffix", FILES)
-def test_a_report_replaces_the_report_of_an_earlier_run(serial_suite: Suite, suffix: str) -> None:
+def test_a_report_overwrites_the_report_of_an_earlier_run(serial_suite: Suite, suffix: str) -> None:
     serial_suite.write().run("--autotune-dump=c.json", f"--autotune-report=r{suffix}")
     report = serial_suite.folder / f"r{suffix}"
     before = report.read_text()
@@ -404,7 +404,7 @@ BROKEN = {
 }
 
 
-def test_a_bad_path_in_a_test_is_an_error_of_that_test_alone(suite: Suite) -> None:
+def test_an_unreadable_cache_of_a_test_fails_only_that_test(suite: Suite) -> None:
     tests = suite.folder / "tests"
     tests.mkdir()
     text = "import pytest\n"
@@ -433,7 +433,7 @@ def test_a_bad_path_in_a_test_is_an_error_of_that_test_alone(suite: Suite) -> No
 
 
 @pytest.mark.parametrize("given", ["'cache.textproto'", "path='a'", "1, on=True", "load=7", "load=[7]", "enabled='no'"])
-def test_a_marker_that_makes_no_sense_is_an_error_of_that_test(suite: Suite, given: str) -> None:
+def test_a_marker_with_invalid_arguments_is_an_error_of_its_test(suite: Suite, given: str) -> None:
     suite.write(test_bad=f"import pytest\n@pytest.mark.autotune_cache({given})\ndef test_bad(): pass")
 
     result = suite.run()
@@ -443,7 +443,7 @@ def test_a_marker_that_makes_no_sense_is_an_error_of_that_test(suite: Suite, giv
     assert result.outlines.count(message) == 1
 
 
-def test_a_misspelt_field_is_reported_even_with_q(serial_suite: Suite, section) -> None:
+def test_a_quiet_run_still_warns_of_a_misspelt_field_in_a_cache(serial_suite: Suite, section) -> None:
     serial_suite.write().run("--autotune-dump=cache.textproto")
     serial_suite.cache.write_text(serial_suite.cache.read_text().replace("fingerprint {", "fingreprint {"))
 

@@ -35,13 +35,13 @@ def annotations(result: pytest.RunResult) -> list[str]:
     return [line for line in result.outlines if line.startswith("::")]
 
 
-def test_a_miss_within_the_limit_is_a_warning_in_any_verbosity(serial_outdated: Suite) -> None:
+def test_a_miss_within_the_limit_is_a_warning_annotation(serial_outdated: Suite) -> None:
     for verbosity in ("-q", "-v"):
         (line,) = annotations(serial_outdated.load("--autotune-max-misses=1", verbosity, **GITHUB))
         assert line.startswith("::warning file=tests/test_op.py,line=5,")
 
 
-def test_paths_of_annotations_are_those_of_the_repository(serial_outdated: Suite) -> None:
+def test_annotation_paths_are_relative_to_the_repository_root(serial_outdated: Suite) -> None:
     folder = serial_outdated.folder
     (line,) = annotations(serial_outdated.load(**GITHUB, GITHUB_WORKSPACE=str(folder.parent)))
     assert line.startswith(f"::warning file={folder.name}/tests/test_op.py,line=5,")
@@ -66,13 +66,13 @@ def test_a_run_outside_ci_writes_no_annotations(
     assert not step_summary.exists()
 
 
-def test_a_suite_that_asks_for_no_cache_writes_no_step_summary(serial_suite: Suite) -> None:
+def test_without_options_no_github_step_summary_is_written(serial_suite: Suite) -> None:
     step_summary = serial_suite.folder / "step.md"
     serial_suite.write(test_plain="def test_plain(): pass").run(**GITHUB, GITHUB_STEP_SUMMARY=str(step_summary))
     assert not step_summary.exists()
 
 
-def test_a_step_summary_that_cannot_be_written_is_a_note(serial_outdated: Suite) -> None:
+def test_an_unwritable_github_step_summary_is_only_a_note(serial_outdated: Suite) -> None:
     result = serial_outdated.load(**GITHUB, GITHUB_STEP_SUMMARY=str(serial_outdated.folder))
 
     assert result.ret == 0
@@ -88,7 +88,7 @@ def cases(suite: Suite) -> dict[str, ElementTree.Element]:
     return {case.get("name", ""): case for case in found.iter("testcase") if case.get("classname") == "autotune_cache"}
 
 
-def test_a_failed_gate_is_annotated_summarized_and_in_junit(
+def test_a_failed_gate_is_in_annotations_step_summary_and_junit(
     outdated: Suite,
 ) -> None:
     """The step summary keeps the text of earlier steps. The failed case of junit.xml has the rows and the command."""
@@ -116,7 +116,7 @@ def test_a_failed_gate_is_annotated_summarized_and_in_junit(
     assert command == "Re-run with --autotune-load=cache.textproto --autotune-update to update the cache."
 
 
-def test_the_junit_case_passes_with_the_gate(serial_outdated: Suite) -> None:
+def test_the_gates_junit_case_passes_if_the_gate_passes(serial_outdated: Suite) -> None:
     """Without a gate, junit.xml has no case."""
     serial_outdated.load("--autotune-max-misses=1", "--junitxml=junit.xml")
     assert list(cases(serial_outdated)["gate"]) == []
@@ -125,7 +125,7 @@ def test_the_junit_case_passes_with_the_gate(serial_outdated: Suite) -> None:
     assert cases(serial_outdated) == {}
 
 
-def test_the_case_is_skipped_if_nothing_is_judged(serial_outdated: Suite) -> None:
+def test_the_gates_junit_case_is_skipped_if_nothing_was_loaded(serial_outdated: Suite) -> None:
     serial_outdated.dump("-oautotune_max_misses=0", "--junitxml=junit.xml")
 
     skipped = cases(serial_outdated)["gate"].find("skipped")
@@ -133,7 +133,7 @@ def test_the_case_is_skipped_if_nothing_is_judged(serial_outdated: Suite) -> Non
     assert skipped.get("message") == "autotune cache misses not judged: nothing was loaded"
 
 
-def test_a_run_that_x_ends_is_judged_by_its_lookups(outdated: Suite) -> None:
+def test_the_gate_still_fails_for_misses_if_dash_x_ends_the_run(outdated: Suite) -> None:
     later = "".join(f"def test_{number}(): pass\n" for number in range(9))
     test = f"def test_stale(tune):\n    tune('lib.op', M=2, source='two')\n    assert False\n{later}"
     result = outdated.write(**{"tests/test_op": test}).load(GATE, "-x", "--junitxml=junit.xml")
@@ -142,7 +142,7 @@ def test_a_run_that_x_ends_is_judged_by_its_lookups(outdated: Suite) -> None:
     assert cases(outdated)["gate"].find("failure") is not None
 
 
-def test_an_error_of_ours_is_a_failed_case_too(serial_suite: Suite) -> None:
+def test_an_unwritable_report_is_a_failed_junit_case(serial_suite: Suite) -> None:
     in_the_way = "import os, pytest\n@pytest.fixture(autouse=True)\ndef made(): os.makedirs('report.json')\n"
     serial_suite.write(test_op=f"{in_the_way}def test_op(tune): tune('lib.op')")
 

@@ -135,7 +135,7 @@ def workflow(name: str) -> dict[str, Any]:
     return next(content["jobs"] for content in found if content.get("name") == name)  # type: ignore[no-any-return]
 
 
-def test_a_bot_merges_and_commits_the_updates_of_shards(tmp_path: Path) -> None:
+def test_the_update_workflow_merges_shards_caches_and_commits(tmp_path: Path) -> None:
     """The shards fail before the update and pass after it. A second update has nothing to commit."""
     github = GitHub(tmp_path)
     author = tmp_path / "author"
@@ -214,7 +214,7 @@ def project(tmp_path: Path) -> Project:
     return Project(GitHub(tmp_path))
 
 
-def test_the_shards_of_github_are_red_for_each_fault(project: Project) -> None:
+def test_the_github_shards_fail_for_a_lost_gpu_or_report(project: Project) -> None:
     github, jobs = project.github, workflow("gpu tests in shards")
     github.job(jobs["test"], group=1)
     lost = github.job(jobs["test"], status=1, group=2, environment=LOST)
@@ -239,7 +239,7 @@ def test_the_shards_of_github_are_red_for_each_fault(project: Project) -> None:
     assert "no process asked for a tuned kernel (4 skipped)" in github.job(jobs["gate"], status=1)
 
 
-def test_github_shards_fail_for_misses_and_unused_entries(project: Project) -> None:
+def test_the_github_shards_fail_for_misses_and_unused_entries(project: Project) -> None:
     github, jobs = project.github, workflow("gpu tests in shards")
     project.commit("abc")
     for group in (1, 2):
@@ -252,7 +252,7 @@ def test_github_shards_fail_for_misses_and_unused_entries(project: Project) -> N
     assert "maximum allowed autotune cache misses exceeded: 1 > 0" in github.job(jobs["gate"], status=1)
 
 
-def test_the_bot_of_github_deletes_nothing_for_a_lost_gpu(project: Project) -> None:
+def test_the_update_workflow_deletes_no_entry_if_a_gpu_was_lost(project: Project) -> None:
     github, jobs = project.github, workflow("update the autotuning cache")
     project.commit("abce")
     github.job(jobs["tune"], group=1)
@@ -316,7 +316,7 @@ class GitLab:
             assert (where / job["artifacts"]["reports"]["junit"].replace("*", str(index))).exists() or status > 1
 
 
-def test_the_pipeline_of_gitlab_is_red_for_each_fault(project: Project) -> None:
+def test_the_gitlab_pipeline_fails_for_faults_misses_and_unused(project: Project) -> None:
     gitlab = GitLab(project)
     gitlab.run("test", 1)
     gitlab.run("test", 2)

@@ -40,7 +40,7 @@ def suite(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Suite:
 @pytest.mark.parametrize("restart", [[], ["--max-worker-restart=0"]], ids=["restart", "no restart"])
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("fault", ["kill", "exit"])
-def test_the_file_has_all_finished_tunings_of_a_dead_worker(
+def test_finished_tunings_of_a_crashed_worker_are_dumped(
     suite: Suite, section, fault: str, place: str, restart: list[str]
 ) -> None:
     """The worker is killed or exits at several places, with and without a replacement. The summary names it."""
@@ -56,7 +56,7 @@ def test_the_file_has_all_finished_tunings_of_a_dead_worker(
 
 @pytest.mark.parametrize(("place", "ending"), list(zip(PLACES, [["-x"], [], ["-x"], []], strict=True)))
 @pytest.mark.parametrize("distribution", DISTRIBUTIONS.values(), ids=DISTRIBUTIONS)
-def test_every_finished_tuning_before_an_error_is_in_the_file(
+def test_tunings_finished_before_a_test_error_are_dumped(
     suite: Suite, place: str, ending: list[str], distribution: list[str]
 ) -> None:
     suite.write(test_crashing=CRASHING)
@@ -70,7 +70,7 @@ def test_every_finished_tuning_before_an_error_is_in_the_file(
 
 @pytest.mark.parametrize("distribution", DISTRIBUTIONS.values(), ids=DISTRIBUTIONS)
 @pytest.mark.parametrize("place", ["call", "tuning"])
-def test_every_finished_tuning_before_a_ctrl_c_is_in_the_file(suite: Suite, place: str, distribution) -> None:
+def test_tunings_finished_before_a_ctrl_c_are_dumped(suite: Suite, place: str, distribution) -> None:
     suite.write(test_crashing=CRASHING)
     suite.distribution = distribution
 
@@ -106,7 +106,7 @@ def killed(suite: Suite) -> set[str]:
 
 
 @pytest.mark.parametrize("distribution", DISTRIBUTIONS.values(), ids=DISTRIBUTIONS)
-def test_the_next_run_takes_over_what_a_killed_run_had_tuned(suite: Suite, section, distribution: list[str]) -> None:
+def test_the_next_dump_recovers_the_tunings_of_a_killed_run(suite: Suite, section, distribution: list[str]) -> None:
     suite.write(test_crashing=CRASHING)
     suite.distribution = distribution
     before = killed(suite)
@@ -124,7 +124,7 @@ def test_the_next_run_takes_over_what_a_killed_run_had_tuned(suite: Suite, secti
     assert not list((suite.folder / ".pytest_cache").rglob("*.jsonl"))
 
 
-def test_an_update_after_a_killed_run_keeps_its_tunings(suite: Suite) -> None:
+def test_an_update_does_not_tune_again_what_a_killed_run_tuned(suite: Suite) -> None:
     """The update tunes only the problems that the killed run did not finish."""
     suite.write(test_crashing=CRASHING)
     before = killed(suite)
@@ -135,7 +135,7 @@ def test_an_update_after_a_killed_run_keeps_its_tunings(suite: Suite) -> None:
     assert written(suite) == finished(suite)
 
 
-def test_an_internal_error_of_a_worker_loses_no_tuning(suite: Suite) -> None:
+def test_an_internal_error_in_a_worker_loses_no_finished_tuning(suite: Suite) -> None:
     """Another plugin raises an error in a worker's hook. This run or the next run writes all finished tunings."""
     suite.write(test_crashing=CRASHING)
     broken = """
@@ -160,7 +160,7 @@ def pytest_runtest_logreport(report):
     assert written(suite) >= finished(suite)
 
 
-def test_what_was_in_the_file_before_a_crash_is_still_there(suite: Suite) -> None:
+def test_a_crash_keeps_the_entries_that_the_cache_already_had(suite: Suite) -> None:
     suite.write(test_before="def test_before(tune): tune('lib.before')").serial.prepare_dump()
     before = suite.cache.read_text()
     (suite.folder / "test_before.py").unlink()
@@ -171,7 +171,7 @@ def test_what_was_in_the_file_before_a_crash_is_still_there(suite: Suite) -> Non
     assert set(before.splitlines()) <= set(suite.cache.read_text().splitlines())
 
 
-def test_two_runs_that_dump_to_one_path_at_once_lose_nothing(suite: Suite) -> None:
+def test_concurrent_runs_that_dump_to_one_path_lose_no_entry(suite: Suite) -> None:
     suite.distribution = []
     names = ["a", "b", "c"]
     suite.write(**{f"test_{name}": f"def test_it(tune): tune('lib.{name}')" for name in names})
@@ -204,7 +204,7 @@ _SHORT = {
 }
 
 
-def test_no_fault_loses_a_tuning_that_had_finished() -> None:
+def test_no_kind_of_crash_loses_a_finished_tuning() -> None:
     """The short form of tests/benchmarks/crash_matrix.py, some at a time: most of it is waiting."""
     pytest.importorskip("xdist")
     pytest.importorskip("pytest_timeout")
@@ -238,7 +238,7 @@ def test_long(tune):
 """
 
 
-def test_ctrl_c_ends_a_tuning_worker_and_keeps_its_tunings(serial_suite: Suite) -> None:
+def test_ctrl_c_stops_a_tuning_worker_and_dumps_its_tunings(serial_suite: Suite) -> None:
     """The run ends within five seconds after the interrupt and writes the finished tuning."""
     pytest.importorskip("xdist")
     serial_suite.write(test_long=TUNING_FOR_LONG)
@@ -267,7 +267,7 @@ def test_it(tune):
 """
 
 
-def test_the_next_run_writes_a_file_that_could_not_be_written(suite: Suite) -> None:
+def test_the_next_run_dumps_what_a_read_only_disk_refused(suite: Suite) -> None:
     """The file system becomes read-only during the run. The run fails, and the next run writes its tunings."""
     suite.distribution = []
     disk = suite.folder / "disk"

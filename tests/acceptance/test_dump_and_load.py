@@ -13,7 +13,7 @@ FORMATS = ["cache.textproto", "cache.txtpb", "cache.pb", "cache.yaml", "cache.js
 
 
 @everywhere
-def test_a_dump_run_tunes_every_problem_and_writes_it_down(suite: Suite, section) -> None:
+def test_a_dump_tunes_every_problem_and_writes_an_entry_for_each(suite: Suite, section) -> None:
     result = suite.write().dump()
 
     result.assert_outcomes(passed=4)
@@ -23,7 +23,7 @@ def test_a_dump_run_tunes_every_problem_and_writes_it_down(suite: Suite, section
 
 
 @everywhere
-def test_a_load_run_tunes_nothing_and_chooses_the_same(suite: Suite, section) -> None:
+def test_a_load_of_a_complete_cache_tunes_nothing(suite: Suite, section) -> None:
     suite.write().prepare_dump()
 
     result = suite.load()
@@ -43,7 +43,7 @@ def test_a_loaded_choice_is_used_even_if_it_is_slower(suite: Suite) -> None:
     result.assert_outcomes(passed=1, failed=3)
 
 
-def test_loading_never_changes_the_loaded_file(suite: Suite) -> None:
+def test_a_load_with_misses_does_not_change_the_loaded_file(suite: Suite) -> None:
     suite.write().serial.prepare_dump()
     before = suite.cache.read_bytes()
     suite.write(test_lib="def test_other(tune): tune('lib.other')")
@@ -53,7 +53,7 @@ def test_loading_never_changes_the_loaded_file(suite: Suite) -> None:
     assert suite.cache.read_bytes() == before
 
 
-def test_a_test_that_leaves_a_umask_makes_no_unreadable_file(serial_suite: Suite) -> None:
+def test_a_dump_is_readable_although_a_test_set_a_umask(serial_suite: Suite) -> None:
     serial_suite.write(test_lib="import os\n\ndef test_op(tune):\n    tune('lib.op')\n    os.umask(0o777)\n")
     before = os.umask(0o022)
     try:
@@ -65,7 +65,7 @@ def test_a_test_that_leaves_a_umask_makes_no_unreadable_file(serial_suite: Suite
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_every_format_dumps_and_loads(serial_suite: Suite, name: str) -> None:
+def test_a_cache_dumped_in_any_file_format_loads_without_misses(serial_suite: Suite, name: str) -> None:
     serial_suite.write().run(f"--autotune-dump={name}")
 
     result = serial_suite.run(f"--autotune-load={name}", "--autotune-max-misses=0")
@@ -74,7 +74,7 @@ def test_every_format_dumps_and_loads(serial_suite: Suite, name: str) -> None:
     assert serial_suite.tunings == []
 
 
-def test_dumps_do_not_depend_on_order_or_workers(suite: Suite) -> None:
+def test_a_dump_does_not_depend_on_test_order_or_worker_count(suite: Suite) -> None:
     """Two dumps differ in the seconds of tuning only, if the order of the tests or the number of workers differs."""
     suite.write().serial.prepare_dump()
     first = suite.cache.read_text()
@@ -90,7 +90,7 @@ def test_dumps_do_not_depend_on_order_or_workers(suite: Suite) -> None:
     assert without_times(suite.cache.read_text()) == without_times(first)
 
 
-def test_an_update_keeps_entries_and_tunes_missing_problems(suite: Suite, section) -> None:
+def test_an_update_keeps_all_entries_and_tunes_only_misses(suite: Suite, section) -> None:
     suite.write().serial.prepare_dump()
     before = suite.cache.read_text()
     suite.pytester.makepyfile(test_more="def test_more(tune): tune('lib.more', N=1)")
@@ -113,7 +113,7 @@ def test_an_update_of_a_missing_or_empty_file_starts_a_new_cache(serial_suite: S
     assert serial_suite.cache.read_text().count("entries {") == 4
 
 
-def test_a_second_dump_does_not_touch_an_up_to_date_file(suite: Suite, section) -> None:
+def test_a_dump_without_changes_does_not_rewrite_the_file(suite: Suite, section) -> None:
     suite.write().serial.prepare_dump()
     before = suite.cache.stat()
 
@@ -133,7 +133,7 @@ def test_a_dump_keeps_entries_of_tests_that_did_not_run(suite: Suite) -> None:
     assert 'kernel: "lib.b"' in suite.cache.read_text()
 
 
-def test_the_entries_of_one_device_survive_a_dump_on_another(suite: Suite) -> None:
+def test_a_dump_on_another_device_keeps_entries_of_the_first(suite: Suite) -> None:
     suite.write().serial.prepare_dump(TOY_DEVICE="First GPU")
     suite.dump(TOY_DEVICE="Second GPU")
 
@@ -144,7 +144,7 @@ def test_the_entries_of_one_device_survive_a_dump_on_another(suite: Suite) -> No
     assert suite.load("--autotune-max-misses=0", TOY_DEVICE="Second GPU").ret == 0
 
 
-def test_the_last_of_several_loaded_caches_wins(suite: Suite) -> None:
+def test_if_two_loaded_caches_disagree_the_last_one_wins(suite: Suite) -> None:
     suite.write().run("--autotune-dump=one.textproto")
     first = suite.folder / "one.textproto"
     (suite.folder / "two.textproto").write_text(first.read_text().replace('text: "a"', 'text: "b"'))
@@ -153,7 +153,7 @@ def test_the_last_of_several_loaded_caches_wins(suite: Suite) -> None:
     assert suite.run("--autotune-load=one.textproto", "--autotune-load=two.textproto").ret == 1
 
 
-def test_without_options_nothing_of_the_plugin_is_active(suite: Suite, section) -> None:
+def test_without_options_nothing_is_tuned_or_printed(suite: Suite, section) -> None:
     result = suite.write().run()
 
     result.assert_outcomes(passed=4)
@@ -164,7 +164,9 @@ def test_without_options_nothing_of_the_plugin_is_active(suite: Suite, section) 
 
 @pytest.mark.parametrize("bad", ["times={'\\ud800': 1.0}", "M=2**63"])
 @pytest.mark.parametrize("path", ["cache.textproto", "cache.pb"])
-def test_an_entry_that_no_file_can_hold_costs_only_itself(serial_suite: Suite, section, path: str, bad: str) -> None:
+def test_an_entry_that_cannot_be_encoded_is_left_out_with_a_note(
+    serial_suite: Suite, section, path: str, bad: str
+) -> None:
     """A key has a number beyond 64 bits, or a candidate's name is not valid Unicode.
 
     The summary has a line about the error.
@@ -201,7 +203,7 @@ def pytest_unconfigure():
 """
 
 
-def test_tunings_after_the_tests_are_not_recorded(suite: Suite, section) -> None:
+def test_a_thread_that_tunes_after_the_last_test_is_not_recorded(suite: Suite, section) -> None:
     """The summary names a problem that a thread still tunes after the tests. A later run recovers nothing."""
     suite.write(test_late=LATE, test_op="def test_op(tune): tune('lib.op')")
     with (suite.folder / "conftest.py").open("a") as conftest:
@@ -241,7 +243,9 @@ def test_a_lookup_after_the_end_of_the_run_warns(serial_suite: Suite, section) -
     assert warnings == [f"autotune: toy:lib.after {after_the_end}", f"autotune: toy:lib.last {after_the_end}"]
 
 
-def test_runs_inside_a_test_can_dump_and_load(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pytester_runs_inside_a_test_can_dump_and_load(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A test of a run without a cache runs pytest twice in its own process. The second run has a hit."""
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
     monkeypatch.setenv("TOY_LOG", str(pytester.path / "tunings.log"))
@@ -260,7 +264,7 @@ def test_runs_inside_a_test_can_dump_and_load(pytester: pytest.Pytester, monkeyp
     pytester.runpytest_subprocess("-ppytest_autotune.plugin").assert_outcomes(passed=1)
 
 
-def test_what_is_tuned_after_a_run_inside_a_test_is_seen(
+def test_a_tuning_after_a_pytester_run_inside_a_test_is_recorded(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")

@@ -95,7 +95,9 @@ def in_production(suite: Suite, script: str = IN_PRODUCTION) -> str:
     return done.stdout.strip()
 
 
-def test_a_library_that_uses_its_cache_measures_nothing(serial_suite: Suite, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_use_answers_in_production_and_logs_a_miss_as_uncovered(
+    serial_suite: Suite, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("TRITON_INTERPRET", "1")
     monkeypatch.setattr(Autotuner, "prune_configs", Autotuner.prune_configs)  # undoes what use() puts there
     suite = serial_suite
@@ -129,7 +131,7 @@ UNTIMED = 'PRUNE["early_config_prune"].do_bench'
     [("None", PICK, "None", 4, []), (OWN, BOTH, "None", 3, ["-pxdist", "-n2"]), ("None", PICK, UNTIMED, 4, [])],
     ids=["alone", "composed, with workers", "untimed"],
 )
-def test_an_export_picks_in_production_and_not_in_a_run(
+def test_an_exported_module_chooses_only_outside_pytest(
     serial_suite: Suite,
     monkeypatch: pytest.MonkeyPatch,
     plain: str,
@@ -160,7 +162,7 @@ def test_an_export_picks_in_production_and_not_in_a_run(
     assert len({json.dumps(row["choice"]) for lookups in swept for row in lookups}) > 1
 
 
-def test_an_export_has_triton_time_a_problem_that_it_lacks(
+def test_triton_tunes_a_problem_that_the_exported_module_lacks(
     serial_suite: Suite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TRITON_INTERPRET", "1")
@@ -181,7 +183,7 @@ def test_an_export_has_triton_time_a_problem_that_it_lacks(
     assert told.splitlines()[1] == "64 [16, 32, 64, 128] 64 [16, 32, 64, 128]"
 
 
-def test_an_export_runs_under_the_interpreter_without_a_gpu(
+def test_the_interpreter_runs_an_export_for_gpus_without_tuning(
     serial_suite: Suite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A laptop can run a library whose choices are for GPUs alone. Nothing is measured there."""
@@ -238,7 +240,7 @@ for m, pytest_autotune.ACTIVE_RUNS in ((64, set()), (65, set()), (64, {1})):
 """
 
 
-def test_torch_compile_captures_one_candidate_and_all_in_a_run(tmp_path: Path) -> None:
+def test_torch_compile_with_an_export_captures_only_the_choice(tmp_path: Path) -> None:
     update_store(stores.open_store(str(tmp_path / "c.textproto")), lambda now: Cache((entry(64, 32),)))
     assert cli.main(["export", str(tmp_path / "c.textproto"), "--to=python", "-o", str(tmp_path / "_tuned.py")]) == 0
     (tmp_path / "compiled.py").write_text(COMPILED)
@@ -278,7 +280,7 @@ print({"pytest", "pytest_autotune"} & set(sys.modules))
 """
 
 
-def test_the_examples_choices_are_picked_without_pytest() -> None:
+def test_the_example_suites_exported_choices_work_without_pytest() -> None:
     done = subprocess.run(
         [sys.executable, "-Werror::UserWarning:example_kernels", "-c", EXAMPLE],
         cwd=Path(__file__).parent.parent.parent / "example_suite",

@@ -30,7 +30,7 @@ def with_entries(suite: Suite) -> Suite:
     return suite
 
 
-def test_first_uses_the_first_candidate_unless_there_is_a_hit(suite: Suite, section) -> None:
+def test_on_miss_first_uses_the_first_candidate_except_for_hits(suite: Suite, section) -> None:
     known = with_entries(suite)
     known.write(
         test_op=OP.format(
@@ -54,7 +54,7 @@ def test_first_uses_the_first_candidate_unless_there_is_a_hit(suite: Suite, sect
     assert known.cache.read_bytes() == before
 
 
-def test_nearest_uses_the_choice_of_the_nearest_entry(known: Suite) -> None:
+def test_on_miss_nearest_uses_the_choice_of_the_nearest_entry(known: Suite) -> None:
     known.write(test_op=OP.format(ms="20, 63", more="", wanted="('middle' if m == 63 else 'fast')"))
 
     report = known.report("--autotune-load=cache.textproto", "--autotune-on-miss=nearest")
@@ -68,7 +68,7 @@ def test_nearest_uses_the_choice_of_the_nearest_entry(known: Suite) -> None:
 
 
 @pytest.mark.parametrize("word", ["first", "nearest"])
-def test_the_gate_counts_them_as_misses(known: Suite, section, word: str) -> None:
+def test_the_gate_counts_problems_with_a_fallback_as_misses(known: Suite, section, word: str) -> None:
     known.write(test_op=OP.format(ms="16, 20, 64", more="", wanted="tune('lib.op', M=m, times=times)"))
 
     result = known.load(f"--autotune-on-miss={word}", "--autotune-max-misses=0")
@@ -77,7 +77,7 @@ def test_the_gate_counts_them_as_misses(known: Suite, section, word: str) -> Non
     assert section(result)[-2].startswith("2 hits, 1 miss; 1 used a fallback")
 
 
-def test_nearest_takes_the_first_candidate_without_near_entry(serial_suite: Suite) -> None:
+def test_on_miss_nearest_without_entries_uses_first_candidate(serial_suite: Suite) -> None:
     serial_suite.write(test_op=OP.format(ms="16", more="", wanted="'fast'")).prepare_dump()
     serial_suite.write(test_new="def test_new(tune): assert tune('lib.new') == 'a'", test_op="")
 
@@ -87,7 +87,7 @@ def test_nearest_takes_the_first_candidate_without_near_entry(serial_suite: Suit
     assert report["counts"]["tuned"] == 0
 
 
-def test_first_needs_no_cache(serial_suite: Suite, section) -> None:
+def test_on_miss_first_works_without_a_cache(serial_suite: Suite, section) -> None:
     serial_suite.write(test_op=OP.format(ms="16", more="", wanted="'slow'"))
 
     result = serial_suite.run("--autotune-on-miss=first")
@@ -98,14 +98,14 @@ def test_first_needs_no_cache(serial_suite: Suite, section) -> None:
     result.stdout.fnmatch_lines(["autotune: on miss first"])
 
 
-def test_nearest_without_a_cache_is_refused(serial_suite: Suite) -> None:
+def test_on_miss_nearest_without_a_cache_is_a_usage_error(serial_suite: Suite) -> None:
     result = serial_suite.write().run("--autotune-on-miss=nearest")
 
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines(["ERROR: --autotune-on-miss: nothing is loaded*"])
 
 
-def test_a_dump_alone_tunes_all_the_same(serial_suite: Suite) -> None:
+def test_a_dump_without_a_load_tunes_despite_on_miss_first(serial_suite: Suite) -> None:
     serial_suite.write(test_op=OP.format(ms="16", more="", wanted="'fast'"))
 
     serial_suite.dump("--autotune-on-miss=first").assert_outcomes(passed=1)
@@ -113,7 +113,7 @@ def test_a_dump_alone_tunes_all_the_same(serial_suite: Suite) -> None:
     assert len(serial_suite.tunings) == 1
 
 
-def test_an_entry_used_as_a_fallback_is_still_unused(serial_suite: Suite, section) -> None:
+def test_an_entry_used_only_as_a_fallback_is_reported_unused(serial_suite: Suite, section) -> None:
     serial_suite.write(test_op=OP.format(ms="16", more="", wanted="'fast'")).prepare_dump()
     serial_suite.write(test_op=OP.format(ms="20", more="", wanted="'fast'"))
 

@@ -46,7 +46,7 @@ def a_suite(suite: Suite, test: str = SUITE, **modules: str) -> Suite:
     return suite
 
 
-def test_a_load_run_chooses_the_same_and_runs_no_candidate(suite: Suite, section: Any) -> None:
+def test_a_loaded_function_choice_is_used_without_measuring(suite: Suite, section: Any) -> None:
     """The dump run tunes every problem once."""
     result = a_suite(suite).dump()
 
@@ -88,7 +88,7 @@ def test_space(autotune_cache):
 """
 
 
-def test_functions_of_one_factory_have_their_own_problems(suite: Suite) -> None:
+def test_functions_made_by_one_factory_get_separate_entries(suite: Suite) -> None:
     a_suite(suite, FUNCTIONS)
 
     suite.dump().assert_outcomes(passed=3)
@@ -98,7 +98,7 @@ def test_functions_of_one_factory_have_their_own_problems(suite: Suite) -> None:
     assert (result.ret, suite.cache.read_text().count("entries {")) == (0, 3)
 
 
-def test_a_function_without_a_stable_form_fails_its_test(serial_suite: Suite) -> None:
+def test_a_function_that_closes_over_a_list_fails_its_test(serial_suite: Suite) -> None:
     """The error is a single line and names the variable in the function's closure."""
     a_suite(serial_suite, FUNCTIONS.replace("scaled_by(factor) for", "scaled_by([factor]) for"))
 
@@ -108,7 +108,7 @@ def test_a_function_without_a_stable_form_fails_its_test(serial_suite: Suite) ->
     result.stdout.fnmatch_lines(["E *the function test_lib.scaled_by.<locals>.<lambda> carries factor, a list, *"])
 
 
-def test_a_new_key_fails_the_gate_until_an_update(serial_suite: Suite, section: Any) -> None:
+def test_a_new_key_value_fails_the_gate_until_an_update(serial_suite: Suite, section: Any) -> None:
     a_suite(serial_suite).dump()
     a_suite(serial_suite, SUITE.replace("64", "128"))
 
@@ -123,7 +123,7 @@ def test_a_new_key_fails_the_gate_until_an_update(serial_suite: Suite, section: 
     assert covered.ret == 0
 
 
-def test_a_changed_space_and_a_changed_source_are_stale(serial_suite: Suite) -> None:
+def test_a_changed_space_or_source_makes_a_function_choice_stale(serial_suite: Suite) -> None:
     a_suite(serial_suite).dump()
     serial_suite.pytester.makepyfile(times=TIMES.replace("64: 20.0", "64: 20.0, 128: 5.0"))
 
@@ -155,7 +155,7 @@ def test_gemm(autotune_cache):
 """
 
 
-def test_on_miss_first_uses_the_first_working_configuration(serial_suite: Suite) -> None:
+def test_on_miss_first_skips_configurations_that_fail(serial_suite: Suite) -> None:
     """No later configuration runs."""
     a_suite(serial_suite, FIRST)
 
@@ -167,7 +167,7 @@ def test_on_miss_first_uses_the_first_working_configuration(serial_suite: Suite)
     assert set(serial_suite.tunings) <= {"32"}, "16 was refused, and 64 never tried"
 
 
-def test_the_report_has_candidates_with_times_or_failures(serial_suite: Suite) -> None:
+def test_the_json_report_gives_each_candidate_a_time_or_failure(serial_suite: Suite) -> None:
     a_suite(
         serial_suite,
         """
@@ -205,7 +205,7 @@ def test_the_report_has_candidates_with_times_or_failures(serial_suite: Suite) -
     }
 
 
-def test_the_error_names_three_reasons_if_all_candidates_fail(suite: Suite) -> None:
+def test_a_search_in_which_all_fail_raises_and_is_a_recorded_hit(suite: Suite) -> None:
     """The dump records the failures. The next run raises the same error and counts a hit."""
     a_suite(
         suite,
@@ -235,7 +235,7 @@ def test_the_error_names_three_reasons_if_all_candidates_fail(suite: Suite) -> N
     loaded.stdout.fnmatch_lines(["E *TuningError: function:lib.k (n=1): all 5 candidates failed: *", "1 hit"])
 
 
-def test_an_edit_of_what_a_lambda_calls_makes_its_choices_stale(serial_suite: Suite) -> None:
+def test_editing_a_function_that_a_lambda_calls_is_stale(serial_suite: Suite) -> None:
     a_suite(serial_suite, SUITE.replace("run=run", "run=lambda config: run(config)"))
     report = serial_suite.report("--autotune-dump=cache.textproto")
     assert {row["label"] for row in report["lookups"]} == {""}
@@ -266,7 +266,7 @@ class TestGemm:
 """
 
 
-def test_an_edit_of_a_method_that_a_lambda_calls_is_stale(serial_suite: Suite) -> None:
+def test_editing_a_method_that_a_lambda_calls_is_stale(serial_suite: Suite) -> None:
     """An edit of another test of the same class changes nothing."""
     a_suite(serial_suite, IN_CLASS).dump()
     edited = IN_CLASS.replace("self.scale == 1", "self.scale > 0")
@@ -278,7 +278,7 @@ def test_an_edit_of_a_method_that_a_lambda_calls_is_stale(serial_suite: Suite) -
     assert row["reason"] == "source changed (TestGemm.kernel)"
 
 
-def test_tunings_of_a_conftest_before_the_run_are_untracked(serial_suite: Suite, section: Any) -> None:
+def test_tuning_while_a_conftest_is_imported_is_untracked(serial_suite: Suite, section: Any) -> None:
     a_suite(
         serial_suite,
         conftest="""
@@ -295,7 +295,7 @@ def test_tunings_of_a_conftest_before_the_run_are_untracked(serial_suite: Suite,
     assert any(line.startswith("UNTRACKED function:lib.early") for line in section(result))
 
 
-def test_tunings_of_an_earlier_session_do_not_count(serial_suite: Suite) -> None:
+def test_choices_of_an_earlier_session_do_not_replace_hits(serial_suite: Suite) -> None:
     """An earlier session of the same process tuned the problems. The load still has no misses."""
     test = SUITE.replace("autotune_cache.tune(", "pytest_autotune.tune(").replace("autotune_cache, ", "")
     a_suite(serial_suite, "import pytest_autotune" + test.replace("(autotune_cache)", "()")).dump()
@@ -304,7 +304,7 @@ def test_tunings_of_an_earlier_session_do_not_count(serial_suite: Suite) -> None
     assert serial_suite.load("--autotune-max-misses=0").ret == 0
 
 
-def test_a_test_that_fails_in_run_leaves_the_claim_to_others(suite: Suite) -> None:
+def test_a_tuning_that_raises_releases_its_claim_at_once(suite: Suite) -> None:
     """Another test tunes the problem without waiting for the timeout."""
     a_suite(
         suite,
@@ -331,7 +331,7 @@ def test_a_test_that_fails_in_run_leaves_the_claim_to_others(suite: Suite) -> No
     assert suite.cache.read_text().count("entries {") == 1
 
 
-def test_a_test_that_freezes_time_freezes_no_measurement(serial_suite: Suite) -> None:
+def test_a_test_that_mocks_the_clock_does_not_break_measuring(serial_suite: Suite) -> None:
     frozen = """
     import time
 
@@ -350,7 +350,7 @@ def test_a_test_that_freezes_time_freezes_no_measurement(serial_suite: Suite) ->
     result.assert_outcomes(passed=1)
 
 
-def test_tunings_in_a_test_that_mocks_open_are_recorded(serial_suite: Suite, section: Any) -> None:
+def test_a_tuning_in_a_test_that_mocks_open_and_json_is_recorded(serial_suite: Suite, section: Any) -> None:
     mocked = """
     from unittest.mock import mock_open, patch
 
@@ -367,7 +367,7 @@ def test_tunings_in_a_test_that_mocks_open_are_recorded(serial_suite: Suite, sec
     assert section(loaded)[0].startswith("1 hit")
 
 
-def test_workers_that_ask_at_once_measure_one_at_a_time(serial_suite: Suite) -> None:
+def test_two_workers_never_measure_at_the_same_time(serial_suite: Suite) -> None:
     pytest.importorskip("xdist")
     a_suite(
         serial_suite,

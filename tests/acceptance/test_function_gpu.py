@@ -68,7 +68,7 @@ def memory() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("flush_l2", [False, True])
-def test_torch_events_time_the_kernel_and_not_the_launch(flush_l2: bool) -> None:
+def test_torch_clock_chooses_the_faster_kernel_on_the_gpu(flush_l2: bool) -> None:
     import torch
 
     x = torch.randn(4096, 4096, device="cuda")
@@ -94,7 +94,7 @@ def test_torch_events_time_the_kernel_and_not_the_launch(flush_l2: bool) -> None
     assert (found.choice.time_us or 0) < 100_000
 
 
-def test_cupy_events_compilers_in_threads_and_wrong_results() -> None:
+def test_cupy_clock_with_compile_threads_rejects_wrong_results() -> None:
     cupy = pytest.importorskip("cupy")
     n = 1 << 20
     x, y = cupy.ones(n, dtype=cupy.float32), cupy.empty(n, dtype=cupy.float32)
@@ -121,7 +121,7 @@ def test_cupy_events_compilers_in_threads_and_wrong_results() -> None:
 
 
 @pytest.mark.parametrize("library", ["torch", "cupy"])
-def test_a_flushed_cache_makes_a_small_kernel_slower(library: str) -> None:
+def test_flush_l2_makes_a_small_kernel_measurably_slower(library: str) -> None:
     call = copy_of(8 * 1024 * 1024, library)
 
     assert median_us(call, library, flush_l2=True) > median_us(call, library, flush_l2=False) * 1.02
@@ -129,7 +129,7 @@ def test_a_flushed_cache_makes_a_small_kernel_slower(library: str) -> None:
 
 @pytest.mark.parametrize("library", ["torch", "cupy"])
 @pytest.mark.parametrize("flush_l2", [False, True])
-def test_a_kernels_time_does_not_include_its_slow_launch(library: str, flush_l2: bool) -> None:
+def test_a_slow_host_launch_is_not_part_of_the_kernels_time(library: str, flush_l2: bool) -> None:
     """The host takes 300 microseconds for a launch, and the measured time stays below 20 microseconds."""
     copy = copy_of(1024, library)
 
@@ -160,7 +160,7 @@ def median_us(call: Callable[[], object], library: str, flush_l2: bool) -> float
     return race.finish()[0].time_us
 
 
-def test_a_kernel_that_breaks_the_device_ends_the_search() -> None:
+def test_a_device_error_ends_the_search_and_names_the_config() -> None:
     """The test runs in a separate process. The error names the configuration that broke the device."""
     pytest.importorskip("cupy")
     script = """
@@ -180,7 +180,7 @@ except pytest_autotune.TuningError as error:
     assert "function:k: the device no longer works after config=16" in output
 
 
-def test_nothing_is_tuned_while_a_graph_is_captured() -> None:
+def test_tuning_during_cuda_graph_capture_raises_a_tuning_error() -> None:
     import torch
 
     x = torch.zeros(16, device="cuda")
@@ -192,7 +192,7 @@ def test_nothing_is_tuned_while_a_graph_is_captured() -> None:
             tune("k", space=[1, 2], run=lambda config: x.add_(config))
 
 
-def test_a_search_leaves_random_numbers_of_the_gpu_as_they_were() -> None:
+def test_a_search_does_not_change_the_gpus_random_number_state() -> None:
     import torch
 
     torch.cuda.manual_seed(1)
@@ -203,7 +203,7 @@ def test_a_search_leaves_random_numbers_of_the_gpu_as_they_were() -> None:
     assert torch.equal(torch.rand(4, device="cuda"), without)
 
 
-def test_cupy_alone_has_the_same_device_and_lock_as_torch() -> None:
+def test_cupy_without_torch_reports_the_same_device_and_gpu_uuid() -> None:
     pytest.importorskip("cupy")
     script = """
 import sys, json, dataclasses
@@ -228,7 +228,7 @@ print(json.dumps([dataclasses.asdict(device.current_gpu()), device.current_gpu_u
 
 
 @pytest.mark.parametrize("workers", [[], ["-pxdist", "-n2"]], ids=["serial", "n2"])
-def test_a_suite_with_cupy_kernels_dumps_and_loads(
+def test_a_dumped_suite_of_cupy_kernels_loads_with_hits_only(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, section: Any, workers: list[str]
 ) -> None:
     pytest.importorskip("cupy")

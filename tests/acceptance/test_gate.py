@@ -40,7 +40,7 @@ def verdict(result: pytest.RunResult) -> list[str]:
         ("60.0 %", None),
     ],
 )
-def test_the_comparison_is_exact_and_shown_as_it_was_made(outdated: Suite, limit: str, message: str | None) -> None:
+def test_max_misses_compares_numbers_and_percentages_exactly(outdated: Suite, limit: str, message: str | None) -> None:
     result = outdated.load(f"--autotune-max-misses={limit}")
 
     assert result.ret == (1 if message else 0)
@@ -70,7 +70,7 @@ INI_FILES = [
 @pytest.mark.parametrize(("name", "text"), INI_FILES)
 @pytest.mark.parametrize(("value", "message"), [(11, "12 > 11"), ("10%", "12 of 20 > 10%")])
 @pytest.mark.filterwarnings("error")
-def test_the_ini_value_works_in_every_kind_of_ini_file(
+def test_max_misses_works_in_every_kind_of_ini_file(
     outdated: Suite, name: str, text: str, value: int | str, message: str
 ) -> None:
     if name.endswith(".toml") and sys.version_info < (3, 11):
@@ -84,7 +84,7 @@ def test_the_ini_value_works_in_every_kind_of_ini_file(
     assert verdict(result) == [f"{EXCEEDED}: {message}"]
 
 
-def test_the_command_line_replaces_the_ini_and_off_undoes_it(outdated: Suite) -> None:
+def test_max_misses_of_the_command_line_overrides_the_ini_value(outdated: Suite) -> None:
     outdated.pytester.makeini("[pytest]\nautotune_max_misses = 0\n")
 
     assert outdated.load().ret == 1
@@ -112,7 +112,7 @@ def refusal_of_empty_ini_limit(name: str) -> str:
 
 
 @pytest.mark.parametrize("name", ["autotune_max_misses", "autotune_max_drift"])
-def test_an_empty_limit_of_an_override_is_a_usage_error(outdated: Suite, name: str) -> None:
+def test_an_empty_limit_in_a_dash_o_override_is_a_usage_error(outdated: Suite, name: str) -> None:
     for run in (outdated.load, outdated.run):
         result = run("-o", f"{name}=")
 
@@ -121,7 +121,7 @@ def test_an_empty_limit_of_an_override_is_a_usage_error(outdated: Suite, name: s
 
 
 @pytest.mark.parametrize(("file_name", "text"), INI_FILES)
-def test_an_empty_limit_of_an_ini_file_is_a_usage_error(outdated: Suite, file_name: str, text: str) -> None:
+def test_an_empty_limit_in_an_ini_file_is_a_usage_error(outdated: Suite, file_name: str, text: str) -> None:
     if file_name.endswith(".toml") and sys.version_info < (3, 11):
         pytest.importorskip("tomli")
     (outdated.folder / file_name).write_text(text.format(value="", toml='""'))
@@ -133,7 +133,7 @@ def test_an_empty_limit_of_an_ini_file_is_a_usage_error(outdated: Suite, file_na
 
 
 @pytest.mark.parametrize("args", [["-q"], ["-qq"], ["--no-summary"], ["-qq", "--no-summary"], ["-x", "-qq"]])
-def test_a_failed_gate_shows_its_rows_in_quiet_runs(outdated: Suite, section, args: list[str]) -> None:
+def test_a_failed_gate_lists_its_misses_in_quiet_runs(outdated: Suite, section, args: list[str]) -> None:
     """Quiet runs use -q, -qq or --no-summary."""
     if "--no-summary" in args and pytest.version_tuple < (9, 2):
         pytest.skip("no plugin writes anything there")
@@ -147,7 +147,7 @@ def test_a_failed_gate_shows_its_rows_in_quiet_runs(outdated: Suite, section, ar
     assert len([line for line in lines if line.startswith("MISS")]) == 1, "not twice"
 
 
-def test_x_that_struck_does_not_hide_the_verdict(outdated: Suite) -> None:
+def test_the_gates_verdict_stands_beside_the_stop_of_dash_x(outdated: Suite) -> None:
     (outdated.folder / "test_zz.py").write_text("def test_fails(): assert 0")
 
     result = outdated.load("--autotune-max-misses=10", "-x")
@@ -155,7 +155,7 @@ def test_x_that_struck_does_not_hide_the_verdict(outdated: Suite) -> None:
     assert verdict(result) == [f"stopping after 1 failures; {EXCEEDED}: 12 > 10"]
 
 
-def test_another_exit_status_stays_as_it_is(outdated: Suite) -> None:
+def test_a_failed_gate_keeps_pytests_nonzero_exit_status(outdated: Suite) -> None:
     (outdated.folder / "test_fails.py").write_text("def test_fails(): assert 0")
     (outdated.folder / "test_empty.py").write_text("")
 
@@ -177,7 +177,7 @@ def pytest_sessionfinish(session, exitstatus):
 
 
 @pytest.mark.parametrize("conftest", ["", SUPPRESSES_NO_TESTS], ids=["plain", "suppressed"])
-def test_a_failed_gate_is_red_if_no_test_was_collected(suite: Suite, conftest: str) -> None:
+def test_the_gate_fails_a_run_that_collects_no_tests(suite: Suite, conftest: str) -> None:
     """All files are skipped while pytest collects them. Status 5 must not hide the gate."""
     suite.write().serial.prepare_dump()
     for test in suite.folder.glob("test_*.py"):
@@ -193,7 +193,7 @@ def test_a_failed_gate_is_red_if_no_test_was_collected(suite: Suite, conftest: s
     assert suite.load().ret == without_gate
 
 
-def test_the_verdict_is_the_same_however_tests_are_distributed(suite: Suite) -> None:
+def test_the_gate_counts_the_same_misses_with_and_without_xdist(suite: Suite) -> None:
     result = make_outdated(suite).load("--autotune-max-misses=10")
 
     assert result.ret == 1
@@ -201,7 +201,7 @@ def test_the_verdict_is_the_same_however_tests_are_distributed(suite: Suite) -> 
     result.stdout.fnmatch_lines(["8 hits, 8 misses, 4 stale; 12 tuned*"])
 
 
-def test_a_part_of_the_suite_is_judged_by_its_lookups(outdated: Suite) -> None:
+def test_the_gate_of_a_part_of_the_suite_counts_only_its_misses(outdated: Suite) -> None:
     assert outdated.load("--autotune-max-misses=0", "-k", "test_op and 0").ret == 1
     assert outdated.load("--autotune-max-misses=0", "test_op.py::test_op[3]").ret == 0
 
@@ -214,7 +214,7 @@ def test_a_part_of_the_suite_is_judged_by_its_lookups(outdated: Suite) -> None:
         (["--autotune-load=cache.textproto", "--autotune-dump=./cache.textproto"], "this run updates the cache*"),
     ],
 )
-def test_a_run_that_is_not_judged_has_one_line(outdated: Suite, section, options: list[str], why: str) -> None:
+def test_without_a_verdict_one_line_gives_the_reason(outdated: Suite, section, options: list[str], why: str) -> None:
     result = outdated.run("-oautotune_max_misses=0", *options, "-q")
 
     assert result.ret == 0
@@ -236,7 +236,7 @@ LOAD = "--autotune-load=cache.textproto"
     ],
 )
 @pytest.mark.parametrize("gate", ["--autotune-max-misses=0", "--autotune-fail-on-unused"])
-def test_a_typed_gate_is_refused_beside_what_writes_the_cache(
+def test_a_typed_gate_with_an_update_is_a_usage_error(
     outdated: Suite, gate: str, ini: str, options: list[str], writer: str
 ) -> None:
     outdated.pytester.makeini(f"[pytest]\n{ini}\n")
@@ -249,7 +249,7 @@ def test_a_typed_gate_is_refused_beside_what_writes_the_cache(
     result.stderr.fnmatch_lines([message])
 
 
-def test_an_update_may_be_typed_beside_a_gate_of_addopts(outdated: Suite) -> None:
+def test_a_typed_update_disables_a_gate_in_addopts(outdated: Suite) -> None:
     outdated.pytester.makeini(f"[pytest]\naddopts = {LOAD} --autotune-max-misses=0\n")
 
     result = outdated.run("--autotune-update")
@@ -258,11 +258,11 @@ def test_an_update_may_be_typed_beside_a_gate_of_addopts(outdated: Suite) -> Non
     result.stdout.fnmatch_lines([f"{NOT_JUDGED}: this run updates the cache*"])
 
 
-def test_a_dump_to_another_path_is_judged(outdated: Suite) -> None:
+def test_a_dump_to_another_path_than_the_load_keeps_the_gate(outdated: Suite) -> None:
     assert outdated.load("--autotune-max-misses=0", "--autotune-dump=other.textproto").ret == 1
 
 
-def test_an_interrupted_run_is_not_judged(outdated: Suite) -> None:
+def test_an_interrupted_run_has_no_gate_verdict(outdated: Suite) -> None:
     (outdated.folder / "test_zz.py").write_text("import pytest\ndef test_stop(): pytest.exit('enough')")
 
     result = outdated.load("--autotune-max-misses=0")
@@ -271,7 +271,7 @@ def test_an_interrupted_run_is_not_judged(outdated: Suite) -> None:
     result.stdout.fnmatch_lines([f"{NOT_JUDGED}: the run was interrupted"])
 
 
-def test_no_lookup_at_all_in_a_part_of_the_suite_passes_visibly(serial_suite: Suite, section) -> None:
+def test_the_gate_passes_a_part_without_lookups_and_says_so(serial_suite: Suite, section) -> None:
     serial_suite.write().prepare_dump()
     (serial_suite.folder / "test_lib.py").write_text("def test_nothing(): pass")
 
@@ -309,7 +309,7 @@ def test_an_uncacheable_problem_counts_as_a_miss(suite: Suite, section) -> None:
     result.stdout.fnmatch_lines(["1 hit, 1 uncacheable"])
 
 
-def test_a_requested_tuner_that_cannot_be_hooked_fails_the_gate(suite: Suite, section) -> None:
+def test_a_loaded_tuner_that_cannot_be_hooked_fails_the_gate(suite: Suite, section) -> None:
     suite.write().serial.prepare_dump()
 
     result = suite.load("--autotune-max-misses=100%", TOY_UNKNOWN="1")
@@ -328,7 +328,7 @@ class Adapter:
 """
 
 
-def test_an_error_of_an_adapter_fails_the_gate(suite: Suite) -> None:
+def test_an_error_inside_an_adapter_fails_the_gate(suite: Suite) -> None:
     """The error left a call uncounted. The test itself passes."""
     suite.write(test_op="def test_op(tune): tune('lib.op', M=1)").serial.prepare_dump()
     suite.write(test_op="def test_op(tune): tune('lib.op', M=1); tune('lib.op', M=object())")
@@ -340,7 +340,7 @@ def test_an_error_of_an_adapter_fails_the_gate(suite: Suite) -> None:
     result.stdout.fnmatch_lines(["toy: error in *", "!*requested tuner could not be hooked: toy*"])
 
 
-def test_a_tuner_without_lookups_may_be_bypassed(serial_suite: Suite, section) -> None:
+def test_a_tuner_that_cannot_be_hooked_and_has_no_entries_passes(serial_suite: Suite, section) -> None:
     serial_suite.write().prepare_dump()
     (serial_suite.folder / "elder.py").write_text(ELDER)
     (serial_suite.folder / "elder-1.dist-info").mkdir()
@@ -353,7 +353,7 @@ def test_a_tuner_without_lookups_may_be_bypassed(serial_suite: Suite, section) -
     assert "elder was bypassed: RuntimeError: its tune() takes other arguments" in section(result)
 
 
-def test_what_was_tuned_behind_our_back_counts_as_a_miss(suite: Suite, section) -> None:
+def test_an_untracked_tuning_counts_as_a_miss_for_the_gate(suite: Suite, section) -> None:
     suite.write().serial.prepare_dump()
 
     result = suite.load("--autotune-max-misses=0", TOY_UNSEEN="lib.hidden")

@@ -25,7 +25,7 @@ def test_a_gate_without_anything_loaded_is_a_usage_error(suite: Suite, gate: str
         result.stderr.fnmatch_lines([f"ERROR: {message}"])
 
 
-def test_an_ini_line_that_was_lost_does_not_turn_the_gate_off(serial_suite: Suite) -> None:
+def test_an_ini_gate_without_any_load_is_a_usage_error(serial_suite: Suite) -> None:
     serial_suite.write().pytester.makeini("[pytest]\nautotune_max_misses = 0\n")
 
     result = serial_suite.run()
@@ -38,7 +38,7 @@ def test_an_ini_line_that_was_lost_does_not_turn_the_gate_off(serial_suite: Suit
 
 
 @pytest.mark.parametrize("options", [["--autotune-load="], ["--autotune-dump=new.textproto"], ["--collect-only"]])
-def test_a_gate_of_the_ini_file_allows_an_empty_load(serial_suite: Suite, options: list[str]) -> None:
+def test_an_ini_gate_allows_an_empty_load_option(serial_suite: Suite, options: list[str]) -> None:
     """A dump and a run that only collects tests pass, too."""
     serial_suite.write().pytester.makeini("[pytest]\nautotune_max_misses = 0\nautotune_on_miss = error\n")
 
@@ -46,7 +46,7 @@ def test_a_gate_of_the_ini_file_allows_an_empty_load(serial_suite: Suite, option
 
 
 @pytest.mark.parametrize("gate", [*GATES, "--autotune-on-stale=error", "--autotune-fail-on-unused"])
-def test_a_typed_gate_is_refused_beside_an_empty_load(serial_suite: Suite, gate: str) -> None:
+def test_a_typed_gate_with_an_empty_load_is_a_usage_error(serial_suite: Suite, gate: str) -> None:
     serial_suite.write().pytester.makeini("[pytest]\nautotune_load = cache.textproto\n")
 
     result = serial_suite.run("--autotune-load=", gate)
@@ -56,7 +56,7 @@ def test_a_typed_gate_is_refused_beside_an_empty_load(serial_suite: Suite, gate:
     result.stderr.fnmatch_lines([f"ERROR: {flag}: nothing is loaded, *"])
 
 
-def test_a_suite_whose_markers_load_is_judged_by_them(suite: Suite) -> None:
+def test_the_gate_counts_misses_of_caches_that_only_markers_load(suite: Suite) -> None:
     suite.write().serial.prepare_dump()
     marker = 'import pytest\npytestmark = pytest.mark.autotune_cache(load="cache.textproto")\n'
     test = suite.folder / "test_lib.py"
@@ -68,7 +68,7 @@ def test_a_suite_whose_markers_load_is_judged_by_them(suite: Suite) -> None:
     suite.run("--autotune-max-misses=0").stdout.fnmatch_lines(["!* maximum allowed * exceeded: 1 > 0 !*"])
 
 
-def test_a_fixture_that_loads_nothing_does_not_turn_the_gate_off(serial_suite: Suite) -> None:
+def test_a_gate_is_a_usage_error_if_the_fixture_loads_nothing(serial_suite: Suite) -> None:
     serial_suite.write(test_lib="def test_op(tune, autotune_cache): tune('lib.op')")
 
     assert serial_suite.run("--autotune-max-misses=0").ret == pytest.ExitCode.USAGE_ERROR
@@ -99,7 +99,7 @@ def skip_all(suite: Suite) -> None:
         test.write_text("import pytest\n@pytest.mark.skip\ndef test_gpu(): pass\ndef test_cpu(): pass\n")
 
 
-def test_on_miss_error_fails_if_every_test_was_skipped(serial_suite: Suite) -> None:
+def test_on_miss_error_fails_a_run_whose_tests_were_all_skipped(serial_suite: Suite) -> None:
     """The same holds for --autotune-on-stale=error. A part of the suite passes."""
     serial_suite.write().prepare_dump()
     skip_all(serial_suite)
@@ -110,7 +110,7 @@ def test_on_miss_error_fails_if_every_test_was_skipped(serial_suite: Suite) -> N
     assert serial_suite.load().ret == 0, "without a gate"
 
 
-def test_a_run_of_fixtures_alone_is_a_part_of_the_suite(serial_suite: Suite) -> None:
+def test_setup_only_passes_the_gate_without_lookups(serial_suite: Suite) -> None:
     serial_suite.write().prepare_dump()
 
     result = serial_suite.load("--autotune-max-misses=0", "--autotune-fail-on-unused", "--setup-only")
@@ -131,7 +131,7 @@ def test_cpu(n): pass
 
 
 @pytest.mark.parametrize("gate", GATES)
-def test_a_gate_without_lookups_shows_no_tick(suite: Suite, section, gate: str) -> None:
+def test_a_gate_without_lookups_is_skipped_in_all_reports(suite: Suite, section, gate: str) -> None:
     suite.write().serial.prepare_dump()
     (suite.folder / "test_cpu.py").write_text(NO_KERNEL)
     reports = [f"--autotune-report=r.{kind}" for kind in ("json", "html", "md")]
@@ -157,7 +157,7 @@ def test_a_gate_without_lookups_shows_no_tick(suite: Suite, section, gate: str) 
 
 
 @pytest.mark.parametrize("gate", [*GATES, "--autotune-fail-on-unused"])
-def test_a_gate_fails_for_an_empty_cache_without_lookups(serial_suite: Suite, gate: str) -> None:
+def test_the_gate_fails_if_the_cache_is_empty_and_no_test_asks(serial_suite: Suite, gate: str) -> None:
     """A part of the suite passes, because other parts may look up kernels."""
     serial_suite.write(test_lib="def test_nothing(): pass").cache.write_text("format_version: 1\n")
 
@@ -184,7 +184,7 @@ def test_gpu(n): pytest.skip("no GPU")
 
 @pytest.mark.parametrize("args", [["test_gpu.py"], ["-k", "gpu"], ["."], ["-m", "not slow"], ["--deselect=test_no.py"]])
 @pytest.mark.parametrize("gate", [*GATES, "--autotune-fail-on-unused"])
-def test_a_part_of_which_every_test_was_skipped_is_red(serial_suite: Suite, gate: str, args: list[str]) -> None:
+def test_the_gate_fails_a_part_whose_tests_were_all_skipped(serial_suite: Suite, gate: str, args: list[str]) -> None:
     """A shard that lost its GPU skips all its tests."""
     serial_suite.write().prepare_dump()
     (serial_suite.folder / "test_lib.py").unlink()
@@ -201,7 +201,7 @@ def test_a_part_of_which_every_test_was_skipped_is_red(serial_suite: Suite, gate
 
 
 @pytest.mark.parametrize("gate", [*GATES, "--autotune-fail-on-unused"])
-def test_a_suite_that_lost_its_gpu_is_red(serial_suite: Suite, gate: str) -> None:
+def test_the_gate_fails_if_gpu_tests_skip_and_only_the_cpu_hits(serial_suite: Suite, gate: str) -> None:
     """The kernels of the CPU still ask and hit, so that misses alone tell nothing of the lost GPU."""
     serial_suite.write(test_a="def test_a(tune): tune('lib.a')", test_b="def test_b(tune): tune('lib.b')")
     serial_suite.dump("test_a.py", TOY_DEVICE="CPU")
@@ -226,7 +226,7 @@ def test_a_suite_that_lost_its_gpu_is_red(serial_suite: Suite, gate: str) -> Non
 
 
 @pytest.mark.parametrize("gate", GATES)
-def test_a_part_whose_tests_all_xfail_without_running_is_red(serial_suite: Suite, gate: str) -> None:
+def test_the_gate_fails_a_part_whose_tests_all_xfail_unrun(serial_suite: Suite, gate: str) -> None:
     serial_suite.write().prepare_dump()
     xfail = 'pytestmark = pytest.mark.xfail(run=False, reason="no GPU")'
     (serial_suite.folder / "test_gpu.py").write_text(f"import pytest\n{xfail}\ndef test_gpu(): pass\n")
@@ -238,7 +238,7 @@ def test_a_part_whose_tests_all_xfail_without_running_is_red(serial_suite: Suite
     result.stdout.fnmatch_lines(["!* no test asked for a tuned kernel, and none passed (1 xfailed; -rsx shows why) !*"])
 
 
-def test_a_part_of_which_some_tests_passed_is_not_judged(suite: Suite) -> None:
+def test_the_gate_passes_a_part_without_kernels_if_a_test_passed(suite: Suite) -> None:
     suite.write().serial.prepare_dump()
     (suite.folder / "test_cpu.py").write_text(NO_KERNEL)
 
@@ -251,7 +251,7 @@ def test_a_part_of_which_some_tests_passed_is_not_judged(suite: Suite) -> None:
 
 
 @pytest.mark.parametrize("spelt", ["--autotune-tuners=xla", "autotune_tuners (ini)"])
-def test_a_gate_names_the_option_that_leaves_out_a_tuner(serial_suite: Suite, spelt: str) -> None:
+def test_the_gate_fails_if_an_option_excludes_a_loaded_tuner(serial_suite: Suite, spelt: str) -> None:
     """Entries of the tuner are loaded, and the command line or the ini file leaves the tuner out."""
     serial_suite.write().prepare_dump()
     serial_suite.pytester.makeini(f"[pytest]\nautotune_tuners = {'xla' if 'ini' in spelt else 'toy'}\n")
@@ -284,7 +284,7 @@ def test_a_gate_fails_if_loaded_entries_have_no_adapter(serial_suite: Suite, gat
     assert serial_suite.load(*both, *ignoring, "--autotune-tuners=toy", gate).ret == 0
 
 
-def test_a_gate_counts_the_loaded_entries_that_are_ignored(serial_suite: Suite) -> None:
+def test_the_gate_names_autotune_ignore_if_nothing_was_looked_up(serial_suite: Suite) -> None:
     serial_suite.write().prepare_dump()
     serial_suite.pytester.makeini("[pytest]\nautotune_ignore = toy:lib.m*\n")
     (serial_suite.folder / "test_lib.py").write_text("def test_matmul(tune): tune('lib.matmul', M=16, N=8)\n")
@@ -295,7 +295,7 @@ def test_a_gate_counts_the_loaded_entries_that_are_ignored(serial_suite: Suite) 
     result.stdout.fnmatch_lines([f"!* {message} !*"])
 
 
-def test_a_gate_reports_a_marker_that_excludes_all_tests(serial_suite: Suite) -> None:
+def test_the_gate_names_enabled_false_if_no_entry_was_looked_up(serial_suite: Suite) -> None:
     serial_suite.write().prepare_dump()
     mark = "import pytest\npytestmark = pytest.mark.autotune_cache(enabled=False)\n"
     test = f"{mark}def test_matmul(tune): tune('lib.matmul', M=16, N=8)\n"
@@ -307,7 +307,7 @@ def test_a_gate_reports_a_marker_that_excludes_all_tests(serial_suite: Suite) ->
     result.stdout.fnmatch_lines([f"!* {message} !*"])
 
 
-def test_a_gate_fails_if_only_the_cache_of_a_test_was_used(serial_suite: Suite, section) -> None:
+def test_the_gate_fails_if_only_a_markers_cache_was_looked_up(serial_suite: Suite, section) -> None:
     serial_suite.write().prepare_dump()
     skip_all(serial_suite)
     of_test = "format_version: 1\n"
@@ -328,7 +328,7 @@ def test_a_gate_fails_if_only_the_cache_of_a_test_was_used(serial_suite: Suite, 
     assert serial_suite.load("--autotune-max-misses=0").ret == pytest.ExitCode.TESTS_FAILED, "nothing came of it"
 
 
-def test_a_share_of_misses_is_one_of_what_was_judged(serial_suite: Suite) -> None:
+def test_a_percentage_limit_counts_only_lookups_with_a_cache(serial_suite: Suite) -> None:
     asks = "autotune_cache.tune('a', key={'n': 1}, space=[1, 2], run=str, version=1)"
     own = "@pytest.mark.autotune_cache(load='own.textproto')\n"
     lines = f"import pytest\ndef test_a(autotune_cache): {asks}\n{own}def test_own(autotune_cache): {asks}\n"
@@ -340,7 +340,7 @@ def test_a_share_of_misses_is_one_of_what_was_judged(serial_suite: Suite) -> Non
     result.stdout.fnmatch_lines(["!* maximum allowed autotune cache misses exceeded: 1 of 1 > 50% !*"])
 
 
-def test_an_empty_option_undoes_what_was_typed_before_it(serial_suite: Suite) -> None:
+def test_an_empty_load_option_cancels_earlier_load_options(serial_suite: Suite) -> None:
     serial_suite.write().prepare_dump()
     serial_suite.pytester.makeini("[pytest]\naddopts = --autotune-load=cache.textproto\n")
 

@@ -99,7 +99,7 @@ def test_git_merges_entries_of_different_problems(registered: Git) -> None:
     assert registered("status", "--porcelain").stdout == ""
 
 
-def test_git_merges_entries_of_one_problem_by_the_runs_rule(registered: Git) -> None:
+def test_git_merge_of_two_tunings_keeps_the_faster_entry(registered: Git) -> None:
     """Both branches tuned the problem. The merge keeps the entry that a run would keep, and names it."""
     ours, theirs = [entry(5, 64, 9.0), *BASE[2:]], [entry(5, 16, 8.0), *BASE[2:]]
     branches(registered, BASE, ours, theirs)
@@ -111,7 +111,7 @@ def test_git_merges_entries_of_one_problem_by_the_runs_rule(registered: Git) -> 
     assert f"{PATH}:     kept theirs: BLOCK=16, 8 us" in message
 
 
-def test_a_rebase_applies_each_commit_to_what_is_there(registered: Git) -> None:
+def test_git_rebase_replays_each_cache_commit_without_conflict(registered: Git) -> None:
     branches(registered, BASE, [entry(1, 64), *BASE[1:], entry(2)], [*BASE, entry(3)])
     registered("checkout", "-q", "other")
     commit(registered, *BASE, entry(3), entry(4))
@@ -122,7 +122,7 @@ def test_a_rebase_applies_each_commit_to_what_is_there(registered: Git) -> None:
     assert registered("log", "--oneline", "main..other").stdout.count("\n") == 2
 
 
-def test_what_one_side_pruned_stays_away(registered: Git) -> None:
+def test_git_merge_leaves_out_an_entry_that_one_side_pruned(registered: Git) -> None:
     branches(registered, BASE, BASE[1:], [*BASE, entry(3)])
 
     message = registered("merge", "other").stderr
@@ -132,7 +132,7 @@ def test_what_one_side_pruned_stays_away(registered: Git) -> None:
 
 
 @pytest.mark.parametrize("path", ["tests/autotune.pb", "tests/a b[1].json", "tests/autotune.yaml", "tests/cache/"])
-def test_every_form_of_a_cache_merges(git: Git, path: str) -> None:
+def test_git_merges_every_file_format_of_a_cache(git: Git, path: str) -> None:
     assert cli.main(["git-setup", path]) == 0
     branches(git, BASE, [entry(1, 64), *BASE[1:], entry(2)], [entry(1, 16, 8.0), *BASE[1:], entry(3)], path=path)
 
@@ -141,7 +141,9 @@ def test_every_form_of_a_cache_merges(git: Git, path: str) -> None:
     assert entries_of(path) == {entry(1, 16, 8.0), *BASE[1:], entry(2), entry(3)}
 
 
-def test_an_unreadable_side_is_merged_as_lines(registered: Git, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_git_merges_an_unreadable_cache_as_lines_with_conflicts(
+    registered: Git, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A branch has an unknown field, so git reports a conflict with markers.
 
     A run that reads the file names a remedy.
@@ -166,7 +168,7 @@ def test_an_unreadable_side_is_merged_as_lines(registered: Git, monkeypatch: pyt
     assert registered("ls-files", "--unmerged").stdout, "markers are not added"
 
 
-def test_a_conflict_can_be_merged_again_with_the_driver(git: Git) -> None:
+def test_after_git_setup_checkout_merge_resolves_a_line_conflict(git: Git) -> None:
     """Without the driver, git merges lines and reports a conflict.
 
     After git-setup, `git checkout --merge` resolves the conflict.
@@ -184,7 +186,7 @@ def test_a_conflict_can_be_merged_again_with_the_driver(git: Git) -> None:
     assert entries_of() == {*BASE[2:], entry(5, 16, 8.0)}
 
 
-def test_git_works_without_the_command_of_the_driver(registered: Git) -> None:
+def test_git_merges_as_lines_if_the_merge_driver_is_missing(registered: Git) -> None:
     """The command is no longer installed. Git merges lines and shows plain text."""
     for name in ("merge.pytest-autotune.driver", "diff.pytest-autotune.textconv"):
         value = registered("config", name).stdout.strip()
@@ -198,7 +200,7 @@ def test_git_works_without_the_command_of_the_driver(registered: Git) -> None:
     assert "entries {" in registered("show", "other").stdout
 
 
-def test_git_shows_a_line_for_each_entry_that_differs(registered: Git) -> None:
+def test_git_diff_shows_a_line_for_each_changed_entry(registered: Git) -> None:
     commit(registered, *BASE)
     other = replace(BASE[1], versions=Versions.parse("triton 3.7.1"), compiled=("divisible by 16",))
     commit(registered, entry(1, 64, 9.0), other, *BASE[2:])
@@ -235,7 +237,7 @@ def test_git_setup_writes_each_attribute_line_once(git: Git) -> None:
     assert "git-merge" in git("config", "merge.pytest-autotune.driver").stdout
 
 
-def test_setup_asks_for_what_there_is_left_to_do(git: Git, capsys: pytest.CaptureFixture[str]) -> None:
+def test_git_setup_names_the_next_step(git: Git, capsys: pytest.CaptureFixture[str]) -> None:
     messages = []
     for arguments in ([], [PATH], []):
         assert cli.main(["git-setup", *arguments]) == 0
@@ -244,7 +246,9 @@ def test_setup_asks_for_what_there_is_left_to_do(git: Git, capsys: pytest.Captur
     assert messages == ["; .gitattributes names no cache yet (git-setup FILE adds one)", "; commit .gitattributes", ""]
 
 
-def test_git_setup_works_in_a_subfolder_and_globally(git: Git, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_git_setup_works_in_a_subfolder_and_with_global(
+    git: Git, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     Path("tests").mkdir()
     monkeypatch.chdir("tests")
 
@@ -262,7 +266,7 @@ def test_git_setup_works_in_a_subfolder_and_globally(git: Git, tmp_path: Path, m
         (["x"], "has no suffix"),
     ],
 )
-def test_setup_says_what_is_missing(
+def test_git_setup_refuses_a_path_outside_the_repository(
     git: Git, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
 ) -> None:
     assert cli.main(["git-setup", *arguments]) == 4
@@ -270,7 +274,7 @@ def test_setup_says_what_is_missing(
     assert not Path(".gitattributes").exists()
 
 
-def test_git_setup_refuses_links_and_names_with_line_breaks(
+def test_git_setup_refuses_linked_gitattributes_and_line_breaks(
     git: Git, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     """A .gitattributes that is a link stays as it is. A name with characters of a shell is quoted."""
@@ -308,7 +312,7 @@ def test_git_merge_refuses_an_empty_side(tmp_path: Path, monkeypatch: pytest.Mon
     assert Path("ours.textproto").read_bytes() == before
 
 
-def test_setup_outside_of_a_repository_is_one_line(
+def test_git_setup_outside_a_repository_is_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)

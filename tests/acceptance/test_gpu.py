@@ -85,7 +85,7 @@ def test_a_dump_and_a_load_on_the_gpu_choose_the_same(suite: Suite) -> None:
     assert choices(loaded) == choices(dumped)
 
 
-def test_the_device_is_the_type_of_gpu(suite: Suite) -> None:
+def test_the_report_describes_the_gpu_as_torch_does(suite: Suite) -> None:
     import torch
 
     report = suite.report("--autotune-dump=cache.textproto")
@@ -101,7 +101,7 @@ def test_the_device_is_the_type_of_gpu(suite: Suite) -> None:
     ]
 
 
-def test_no_context_is_made_before_a_test_needs_one(suite: Suite) -> None:
+def test_no_cuda_context_is_made_before_a_test_needs_it(suite: Suite) -> None:
     suite.run("--autotune-dump=cache.textproto")
     (suite.folder / "test_kernels.py").unlink()
     suite.pytester.makepyfile(

@@ -63,7 +63,7 @@ def a_suite(suite: Suite, kernel: str = KERNEL, test: str = TEST, version: str =
     return suite
 
 
-def test_another_function_of_a_library_makes_a_choice_stale(serial_suite: Suite) -> None:
+def test_a_library_that_selects_another_function_makes_it_stale(serial_suite: Suite) -> None:
     a_suite(serial_suite).dump()
 
     row, *_ = serial_suite.load_stale(FAST_OPS="1")
@@ -74,7 +74,7 @@ def test_another_function_of_a_library_makes_a_choice_stale(serial_suite: Suite)
     assert serial_suite.load("--autotune-max-misses=0").ret == 0
 
 
-def test_a_new_version_of_a_library_makes_nothing_stale(serial_suite: Suite) -> None:
+def test_a_new_version_of_an_installed_library_is_still_a_hit(serial_suite: Suite) -> None:
     a_suite(serial_suite).dump()
     assert "vendor-dsl 1.0" in serial_suite.cache.read_text()
     a_suite(serial_suite, version="2.0", dsl=DSL.replace("return x", "return x + 0"))
@@ -82,7 +82,7 @@ def test_a_new_version_of_a_library_makes_nothing_stale(serial_suite: Suite) -> 
     assert serial_suite.load("--autotune-max-misses=0").ret == 0
 
 
-def test_an_edit_of_a_librarys_kernel_makes_its_choice_stale(serial_suite: Suite) -> None:
+def test_an_edited_kernel_of_a_library_makes_its_choice_stale(serial_suite: Suite) -> None:
     a_suite(serial_suite).dump()
     a_suite(serial_suite, KERNEL.replace("x * 2", "x * 3"))
 
@@ -91,7 +91,7 @@ def test_an_edit_of_a_librarys_kernel_makes_its_choice_stale(serial_suite: Suite
     assert "(scale)" in row["reason"]
 
 
-def test_a_librarys_kernel_is_taken_as_a_source(serial_suite: Suite) -> None:
+def test_editing_a_kernel_passed_as_source_makes_choices_stale(serial_suite: Suite) -> None:
     kernel = KERNEL.replace('"run": run,', '"run": run, "source": scale,')
     a_suite(serial_suite, kernel).dump().assert_outcomes(passed=2)
     a_suite(serial_suite, kernel.replace("x * 2", "x * 3"))
@@ -101,7 +101,7 @@ def test_a_librarys_kernel_is_taken_as_a_source(serial_suite: Suite) -> None:
     assert "(scale)" in row["reason"]
 
 
-def test_a_kernel_without_a_source_is_noted_once(suite: Suite, section: Any) -> None:
+def test_a_function_without_any_source_gets_one_note(suite: Suite, section: Any) -> None:
     a_suite(suite, KERNEL.replace('"run": run', '"run": range')).dump()
 
     notes = [line for line in section(suite.load()) if "source" in line]
@@ -112,13 +112,13 @@ def test_a_kernel_without_a_source_is_noted_once(suite: Suite, section: Any) -> 
     ]
 
 
-def test_a_kernel_with_a_version_is_not_noted(serial_suite: Suite, section: Any) -> None:
+def test_a_function_without_source_but_with_version_gets_no_note(serial_suite: Suite, section: Any) -> None:
     a_suite(serial_suite, KERNEL.replace('"run": run', '"version": 1, "run": range'))
 
     assert not any("source" in line for line in section(serial_suite.dump()))
 
 
-def test_a_digest_of_very_many_parts_is_noted(serial_suite: Suite, section: Any) -> None:
+def test_a_choice_that_depends_on_502_functions_gets_a_note(serial_suite: Suite, section: Any) -> None:
     constants = "\n".join(f"C{number} = {number}" for number in range(501))
     used = " + ".join(f"C{number}" for number in range(501))
     a_suite(serial_suite, f"{constants}\n{KERNEL.replace('scale(act(config))', used)}")

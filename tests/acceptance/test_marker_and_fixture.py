@@ -37,7 +37,7 @@ def write(suite: Suite, body: str, **others: str) -> Suite:
     return suite.write(test_marked=HEAD + body, **others)
 
 
-def test_a_marker_loads_a_cache_for_its_test_alone(suite: Suite, section) -> None:
+def test_a_marker_loads_a_cache_only_for_its_test(suite: Suite, section) -> None:
     """The run has no option of the plugin."""
     write(
         caches(suite, "b", "c"),
@@ -57,7 +57,7 @@ def test_after(tune): assert op(tune) == "a"
     assert section(result)[-1].startswith("1 hit")
 
 
-def test_a_bypassing_test_keeps_its_entries_from_being_unused(serial_suite: Suite, section) -> None:
+def test_entries_are_not_unused_while_a_marker_disables_a_test(serial_suite: Suite, section) -> None:
     """The test asks for no entry, so nobody knows which entries it needs without the marker."""
     test = "def test_a(tune): op(tune, 1)\n{mark}\ndef test_b(tune): op(tune, 2)\n"
     write(serial_suite, test.format(mark="")).prepare_dump()
@@ -74,7 +74,7 @@ def test_a_bypassing_test_keeps_its_entries_from_being_unused(serial_suite: Suit
     assert serial_suite.cache.read_bytes() == before
 
 
-def test_the_hint_for_a_markers_cache_creates_and_updates_it(serial_suite: Suite, section) -> None:
+def test_the_hinted_update_creates_and_refreshes_a_markers_cache(serial_suite: Suite, section) -> None:
     def with_source(source: str) -> Suite:
         return write(serial_suite, f"@load('own.textproto')\ndef test_own(tune): tune('lib.own', source='{source}')")
 
@@ -100,7 +100,7 @@ def test_shared(tune): tune('lib.shared')
 """
 
 
-def test_a_dump_creates_every_cache_of_a_marker(suite: Suite, section) -> None:
+def test_a_dump_creates_the_caches_that_markers_name(suite: Suite, section) -> None:
     lines = section(write(suite, OWN_AND_OTHERS).dump())
 
     assert "1 entry written to own.textproto: 1 added" in lines
@@ -109,7 +109,7 @@ def test_a_dump_creates_every_cache_of_a_marker(suite: Suite, section) -> None:
     assert section(suite.run())[-1].startswith("3 hits")
 
 
-def test_an_update_writes_caches_without_entries(suite: Suite, section) -> None:
+def test_an_update_creates_a_markers_cache_even_without_entries(suite: Suite, section) -> None:
     """Tunings belong to the last cache of a test. A load needs the other caches, too, so they are written empty."""
     tests = "@load(['first.textproto', 'own.textproto'])\ndef test_own(tune): tune('lib.own')\n"
     write(suite, tests + "@load('idle.textproto')\ndef test_idle(tune): pass\n")
@@ -120,7 +120,7 @@ def test_an_update_writes_caches_without_entries(suite: Suite, section) -> None:
     suite.run("--autotune-max-misses=0").assert_outcomes(passed=2)
 
 
-def test_an_update_writes_problems_into_their_tests_caches(suite: Suite, section) -> None:
+def test_an_update_writes_stale_problems_into_the_markers_cache(suite: Suite, section) -> None:
     """The cache of the run stays as it is."""
     write(suite, OWN_AND_OTHERS).prepare_dump()
     before = suite.cache.read_bytes()
@@ -136,7 +136,7 @@ def test_an_update_writes_problems_into_their_tests_caches(suite: Suite, section
     assert any(line.startswith("3 hits") for line in section(suite.load()))
 
 
-def test_an_unwritable_cache_of_a_marker_fails_the_update(suite: Suite) -> None:
+def test_an_update_fails_if_a_markers_cache_is_unwritable(suite: Suite) -> None:
     """The summary has a single line about the error."""
     (suite.folder / "own.textproto").symlink_to("nowhere/own.textproto")
     write(suite, "@load('own.textproto')\ndef test_own(tune): tune('lib.own')")
@@ -148,7 +148,7 @@ def test_an_unwritable_cache_of_a_marker_fails_the_update(suite: Suite) -> None:
     result.stdout.fnmatch_lines(["ERROR autotune_cache: own.textproto: cannot be written: *"])
 
 
-def test_a_markers_path_is_relative_to_the_tests_file(serial_suite: Suite) -> None:
+def test_a_markers_cache_path_is_relative_to_the_test_file(serial_suite: Suite) -> None:
     write(caches(serial_suite, "b", "below/c"), "")
     test = HEAD + "@load('c.textproto')\ndef test_c(tune): assert op(tune) == 'c'\n"
     test += "@load('../b.textproto')\ndef test_b(tune): assert op(tune) == 'b'\n"
@@ -176,7 +176,7 @@ def test_decorators(tune): assert op(tune) == "a"
 
 
 @pytest.mark.parametrize("options", [[], ["--autotune-load=a.textproto"], ["--autotune-load=c.textproto"]])
-def test_the_nearest_marker_wins(serial_suite: Suite, options: list[str]) -> None:
+def test_a_tests_marker_wins_over_class_module_and_command_line(serial_suite: Suite, options: list[str]) -> None:
     """It wins over the markers of the class and the module, and over the command line."""
     write(caches(serial_suite, "a", "b", "c"), NEAREST)
 
@@ -184,7 +184,7 @@ def test_the_nearest_marker_wins(serial_suite: Suite, options: list[str]) -> Non
     assert serial_suite.tunings == []
 
 
-def test_what_a_marker_does_not_cover_the_command_line_does(serial_suite: Suite, section) -> None:
+def test_problems_missing_in_a_markers_cache_hit_the_runs_cache(serial_suite: Suite, section) -> None:
     caches(serial_suite, "b", "c")
     text = (serial_suite.folder / "c.textproto").read_text()
     (serial_suite.folder / "c.textproto").write_text(text.replace("int: 1", "int: 2"))
@@ -199,7 +199,7 @@ def test_what_a_marker_does_not_cover_the_command_line_does(serial_suite: Suite,
     assert section(result) == ["2 hits"]
 
 
-def test_disabled_leaves_the_tuners_alone(suite: Suite, section) -> None:
+def test_a_test_marked_enabled_false_gets_no_cached_choice(suite: Suite, section) -> None:
     write(
         caches(suite, "b"),
         """
@@ -219,7 +219,7 @@ class TestOff:
     assert suite.tunings == []
 
 
-def test_the_nearest_marker_that_says_enabled_decides(serial_suite: Suite) -> None:
+def test_the_nearest_enabled_argument_of_the_markers_decides(serial_suite: Suite) -> None:
     write(
         caches(serial_suite, "b"),
         """
@@ -234,7 +234,7 @@ def test_off(tune): assert op(tune) == "a"
     serial_suite.run().assert_outcomes(passed=2)
 
 
-def test_a_marked_test_neither_takes_nor_leaves_what_is_chosen(suite: Suite) -> None:
+def test_a_test_with_a_marker_shares_no_choices_with_other_tests(suite: Suite) -> None:
     write(
         caches(suite, "b"),
         """
@@ -289,13 +289,13 @@ def test_a_fixtures_lookups_are_the_tests(prepared, autotune_cache):
 """
 
 
-def test_the_fixture_tells_what_this_test_looked_up(suite: Suite) -> None:
+def test_the_fixture_lists_hits_and_misses_of_its_test(suite: Suite) -> None:
     write(caches(suite, "b"), FIXTURE)
 
     suite.run("--autotune-load=b.textproto").assert_outcomes(passed=3)
 
 
-def test_what_was_chosen_before_is_in_none_of_the_fixtures_lists(serial_suite: Suite) -> None:
+def test_a_repeated_lookup_is_not_in_the_fixtures_hits(serial_suite: Suite) -> None:
     write(
         caches(serial_suite, "b"),
         """
@@ -311,7 +311,7 @@ def test_second(tune, autotune_cache):
     serial_suite.run("--autotune-load=b.textproto").assert_outcomes(passed=2)
 
 
-def test_the_fixture_loads_a_cache_until_the_test_ends(suite: Suite, section) -> None:
+def test_a_cache_loaded_by_the_fixture_is_dropped_after_the_test(suite: Suite, section) -> None:
     """The run has no option of the plugin."""
     write(
         caches(suite, "b", "c"),
@@ -344,7 +344,7 @@ class TestAll:
     assert section(result)[-1].startswith("1 hit")
 
 
-def test_the_cache_of_a_test_is_written_where_it_was_read(serial_suite: Suite) -> None:
+def test_a_markers_cache_behind_a_link_is_written_to_its_target(serial_suite: Suite) -> None:
     """A ``..`` behind a link is that of the folder to which the link leads."""
     folder = serial_suite.folder
     (folder / "elsewhere" / "deep").mkdir(parents=True)
@@ -359,7 +359,7 @@ def test_the_cache_of_a_test_is_written_where_it_was_read(serial_suite: Suite) -
     assert not (folder / "tests" / "own.textproto").exists()
 
 
-def test_a_failing_test_and_its_teardown_leave_no_cache_behind(serial_suite: Suite) -> None:
+def test_a_failed_test_does_not_leak_its_markers_cache(serial_suite: Suite) -> None:
     write(
         caches(serial_suite, "b"),
         """
@@ -378,7 +378,7 @@ def test_after(tune): assert op(tune) == "a"
     serial_suite.run().assert_outcomes(passed=2, failed=1)
 
 
-def test_a_marker_in_a_dump_run_has_its_hits_written(suite: Suite) -> None:
+def test_a_dump_includes_hits_from_a_markers_cache(suite: Suite) -> None:
     write(
         caches(suite, "b"),
         """
@@ -394,7 +394,7 @@ def test_new(tune): assert op(tune, 2) == "a"
     assert 'text: "b"' in suite.cache.read_text()
 
 
-def test_a_fixture_requested_too_late_explains_the_remedy(serial_suite: Suite) -> None:
+def test_requesting_the_fixture_too_late_raises_with_a_remedy(serial_suite: Suite) -> None:
     serial_suite.write(test_late="def test_late(request): request.getfixturevalue('autotune_cache')")
 
     result = serial_suite.run()
@@ -406,7 +406,7 @@ def test_a_fixture_requested_too_late_explains_the_remedy(serial_suite: Suite) -
     serial_suite.run("--autotune-dump=cache.textproto").assert_outcomes(passed=1)
 
 
-def test_an_update_keeps_a_markers_entries_that_a_test_removes(suite: Suite) -> None:
+def test_an_update_keeps_a_markers_cache_that_a_test_deletes(suite: Suite) -> None:
     own = suite.folder / "own.textproto"
     write(suite, "@load('own.textproto')\ndef test_own(tune): tune('lib.one'), tune('lib.two')")
     suite.serial.run("--autotune-update")

@@ -21,7 +21,7 @@ def without_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("gate", GATES)
-def test_an_absent_cache_is_reported_and_fails_no_gate(suite: Suite, section, gate: str) -> None:
+def test_an_absent_optional_cache_passes_the_gate_with_a_line(suite: Suite, section, gate: str) -> None:
     result = suite.write().run(OPTIONAL, gate)
 
     assert result.ret == 0
@@ -30,14 +30,14 @@ def test_an_absent_cache_is_reported_and_fails_no_gate(suite: Suite, section, ga
     assert "not judged" in told[0]
 
 
-def test_without_a_gate_one_line_says_that_the_cache_is_absent(suite: Suite, section) -> None:
+def test_an_absent_optional_cache_is_one_line_without_a_gate(suite: Suite, section) -> None:
     result = suite.write().run(OPTIONAL)
 
     assert result.ret == 0
     assert "the cache took no part: cache.textproto is not there (?optional)" in section(result)
 
 
-def test_the_ini_file_and_addopts_may_load_an_optional_cache(
+def test_optional_caches_work_in_the_ini_file_and_in_addopts(
     serial_suite: Suite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     serial_suite.write().pytester.makeini("[pytest]\nautotune_load = cache.textproto?optional\n")
@@ -53,7 +53,9 @@ def test_the_ini_file_and_addopts_may_load_an_optional_cache(
 
 
 @pytest.mark.parametrize("gate", GATES)
-def test_a_machine_without_a_gpu_takes_no_part(without_gpu: None, serial_suite: Suite, section, gate: str) -> None:
+def test_an_optional_cache_passes_the_gate_without_a_gpu(
+    without_gpu: None, serial_suite: Suite, section, gate: str
+) -> None:
     serial_suite.write().prepare_dump()
     (serial_suite.folder / "test_lib.py").write_text(SKIPPED)
 
@@ -64,7 +66,9 @@ def test_a_machine_without_a_gpu_takes_no_part(without_gpu: None, serial_suite: 
     assert serial_suite.load(gate).ret == pytest.ExitCode.TESTS_FAILED, "the same cache, not optional"
 
 
-def test_a_gpu_that_no_test_asks_on_fails_the_gate(serial_suite: Suite, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_optional_cache_fails_the_gate_if_no_gpu_test_ran(
+    serial_suite: Suite, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Only what is absent is an excuse."""
     monkeypatch.setattr(devices, "has_visible_gpu", lambda: True)
     serial_suite.write().prepare_dump()
@@ -74,7 +78,7 @@ def test_a_gpu_that_no_test_asks_on_fails_the_gate(serial_suite: Suite, monkeypa
 
 
 @pytest.mark.parametrize("gate", GATES)
-def test_a_tuner_that_is_too_old_takes_no_part(suite: Suite, section, gate: str) -> None:
+def test_an_optional_cache_passes_the_gate_of_a_too_old_tuner(suite: Suite, section, gate: str) -> None:
     suite.write().serial.prepare_dump()
 
     result = suite.run(OPTIONAL, gate, TOY_UNKNOWN="1")
@@ -84,7 +88,7 @@ def test_a_tuner_that_is_too_old_takes_no_part(suite: Suite, section, gate: str)
     assert [line for line in section(result) if line.endswith(reason)]
 
 
-def test_a_tuner_that_is_not_installed_takes_no_part(serial_suite: Suite, section) -> None:
+def test_an_optional_cache_passes_the_gate_without_its_adapter(serial_suite: Suite, section) -> None:
     serial_suite.write().prepare_dump()
     text = serial_suite.cache.read_text().replace('tuner: "toy"', 'tuner: "gone"')
     serial_suite.cache.write_text(text)
@@ -98,14 +102,14 @@ def test_a_tuner_that_is_not_installed_takes_no_part(serial_suite: Suite, sectio
     assert [line for line in section(result) if "no adapter is installed for gone" in line]
 
 
-def test_misses_of_an_optional_cache_that_is_there_count(suite: Suite) -> None:
+def test_a_miss_in_an_existing_optional_cache_fails_the_gate(suite: Suite) -> None:
     suite.write().serial.prepare_dump()
     suite.write(test_lib="def test_new(tune): tune('lib.new')\n")
 
     assert suite.run(OPTIONAL, "--autotune-max-misses=0").ret == pytest.ExitCode.TESTS_FAILED
 
 
-def test_of_two_caches_the_one_that_is_there_is_judged(serial_suite: Suite, section) -> None:
+def test_the_gate_counts_misses_beside_an_absent_optional_cache(serial_suite: Suite, section) -> None:
     serial_suite.write().prepare_dump()
 
     result = serial_suite.load("--autotune-load=other.textproto?optional", "--autotune-max-misses=0")
@@ -117,7 +121,7 @@ def test_of_two_caches_the_one_that_is_there_is_judged(serial_suite: Suite, sect
     assert result.ret == pytest.ExitCode.TESTS_FAILED
 
 
-def test_an_update_creates_an_optional_cache(serial_suite: Suite) -> None:
+def test_an_update_creates_an_absent_optional_cache(serial_suite: Suite) -> None:
     serial_suite.write()
 
     assert serial_suite.run(OPTIONAL, "--autotune-update").ret == 0
@@ -125,13 +129,13 @@ def test_an_update_creates_an_optional_cache(serial_suite: Suite) -> None:
     assert not serial_suite.tunings
 
 
-def test_a_damaged_optional_cache_is_an_error(serial_suite: Suite) -> None:
+def test_a_damaged_optional_cache_is_a_usage_error(serial_suite: Suite) -> None:
     serial_suite.write().cache.write_text("entries {")
 
     assert serial_suite.run(OPTIONAL).ret == pytest.ExitCode.USAGE_ERROR
 
 
-def test_the_joint_gate_counts_processes_that_took_no_part(
+def test_the_joint_gate_passes_processes_without_gpu_or_cache(
     without_gpu: None, serial_suite: Suite, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("AUTOTUNE_RUN_ID", raising=False)

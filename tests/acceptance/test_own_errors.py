@@ -158,7 +158,7 @@ def own_errors(suite: Suite) -> list[str]:
 
 
 @pytest.mark.parametrize("step", [*ALWAYS, *OF_A_HIT])
-def test_an_error_on_the_way_to_a_hit(suite: Suite, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
+def test_a_plugin_error_during_a_hit_fails_no_test(suite: Suite, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
     suite.dump_once()
     break_step(step, monkeypatch)
 
@@ -169,7 +169,7 @@ def test_an_error_on_the_way_to_a_hit(suite: Suite, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("step", [*ALWAYS, *OF_A_SEARCH])
-def test_an_error_in_a_search(suite: Suite, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
+def test_a_plugin_error_during_tuning_fails_no_test(suite: Suite, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
     break_step(step, monkeypatch)
 
     result = suite.dump()
@@ -204,7 +204,9 @@ def test_with_a_mock(monkeypatch):
 """
 
 
-def test_a_mock_of_a_gpu_under_the_interpreter(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mocked_gpu_under_the_interpreter_fails_no_test(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Torch says that there is a GPU, and fails when it is asked for more."""
     if pytest.importorskip("torch").cuda.is_available():
         pytest.skip("there is a GPU")

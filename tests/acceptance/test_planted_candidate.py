@@ -56,7 +56,9 @@ def planted_wrong_candidate_is_found(suite: Suite) -> None:
 
 
 @pytest.mark.usefixtures("forget_choices")
-def test_a_sweep_names_a_planted_wrong_candidate(serial_suite: Suite, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sweep_under_the_interpreter_finds_a_wrong_candidate(
+    serial_suite: Suite, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The kernel runs on Triton's interpreter."""
     monkeypatch.setenv("TRITON_INTERPRET", "1")
     planted_wrong_candidate_is_found(serial_suite)
@@ -64,7 +66,7 @@ def test_a_sweep_names_a_planted_wrong_candidate(serial_suite: Suite, monkeypatc
 
 @pytest.mark.gpu
 @pytest.mark.usefixtures("gpu")
-def test_a_planted_wrong_candidate_is_named_on_the_gpu(serial_suite: Suite, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sweep_on_the_gpu_finds_a_wrong_candidate(serial_suite: Suite, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRITON_CACHE_DIR", str(serial_suite.folder / "compiled"))
     monkeypatch.setattr(serial_suite.pytester, "_method", "subprocess")
     planted_wrong_candidate_is_found(serial_suite)

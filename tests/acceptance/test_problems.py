@@ -24,7 +24,7 @@ def write(suite: Suite, *asked: tuple[str, dict[str, Any]]) -> Suite:
     return suite
 
 
-def test_uncovered_problems_of_production_are_listed(suite: Suite, section: Any) -> None:
+def test_production_problems_without_a_test_are_listed(suite: Suite, section: Any) -> None:
     """The most frequent problem comes first. Each row names the test with the nearest problem."""
     write(
         suite,
@@ -54,7 +54,7 @@ def test_uncovered_problems_of_production_are_listed(suite: Suite, section: Any)
     ]
 
 
-def test_the_summary_says_if_all_problems_are_covered(serial_suite: Suite, section: Any) -> None:
+def test_the_summary_says_if_tests_cover_all_production_problems(serial_suite: Suite, section: Any) -> None:
     """After an incomplete run, the line gives the reason why the run was not complete."""
     suite = write(serial_suite, ("lib.matmul", {"M": 16, "N": 8}))
 
@@ -64,7 +64,7 @@ def test_the_summary_says_if_all_problems_are_covered(serial_suite: Suite, secti
     assert "1 problem of production: 1 not covered by the suite (this run was not complete: -k selects tests)" in partly
 
 
-def test_a_line_that_was_cut_off_costs_only_itself(serial_suite: Suite, section: Any) -> None:
+def test_a_cut_off_line_in_a_problems_file_is_skipped_and_noted(serial_suite: Suite, section: Any) -> None:
     suite = write(serial_suite, ("lib.matmul", {"M": 16, "N": 8}))
     file = suite.folder / "misses.jsonl"
     whole = file.read_text()
@@ -76,7 +76,7 @@ def test_a_line_that_was_cut_off_costs_only_itself(serial_suite: Suite, section:
     assert "misses.jsonl:2: cut off, by a kill or a full disk (2 lines left out)" in lines
 
 
-def test_a_file_that_is_none_fails_the_run_with_a_line(serial_suite: Suite) -> None:
+def test_an_invalid_or_missing_problems_file_fails_the_run(serial_suite: Suite) -> None:
     suite = write(serial_suite)
     (suite.folder / "misses.jsonl").write_text('{"tuner": "toy"}\n')
 

@@ -80,7 +80,7 @@ def gate(serial_suite: Suite, capsys: pytest.CaptureFixture[str], monkeypatch: p
     return Gate(serial_suite, capsys)
 
 
-def test_each_process_writes_a_report_that_says_what_it_loaded(gate: Gate) -> None:
+def test_each_process_reports_its_ci_run_tests_and_cache_digest(gate: Gate) -> None:
     gate.run_parts(AUTOTUNE_RUN_ID="7", GITHUB_RUN_ATTEMPT="2", GITHUB_JOB="gpu")
 
     reports = list(gate.reports.values())
@@ -96,7 +96,7 @@ def test_each_process_writes_a_report_that_says_what_it_loaded(gate: Gate) -> No
         }
 
 
-def test_a_killed_process_can_be_seen(gate: Gate) -> None:
+def test_the_joint_gate_fails_if_a_process_was_killed(gate: Gate) -> None:
     test = gate.suite.folder / "test_kill.py"
     test.write_text("import os, signal\ndef test_kill(): os.kill(os.getpid(), signal.SIGKILL)\n")
     gate.run_parts()
@@ -120,7 +120,7 @@ def test_a_process_that_runs_no_tests_writes_no_report(gate: Gate, options: list
     assert not gate.reports
 
 
-def test_a_process_inside_a_test_writes_no_report(gate: Gate) -> None:
+def test_a_pytest_run_inside_a_test_writes_no_process_report(gate: Gate) -> None:
     gate.suite.load(REPORTS, PYTEST_CURRENT_TEST="test_outer.py::test_it (call)")
 
     assert not gate.reports
@@ -135,7 +135,7 @@ def test_xdist_workers_of_one_run_write_one_report(suite: Suite) -> None:
     assert json.loads(report.read_text())["counts"]["hit"] == 4
 
 
-def test_the_gate_passes_where_one_process_would(gate: Gate) -> None:
+def test_the_joint_gate_passes_three_processes_without_misses(gate: Gate) -> None:
     gate.run_parts()
 
     assert gate.judge("--expect=3", "--fail-on-unused", "--junit=j.xml", "--markdown=g.md") == 0
@@ -147,7 +147,7 @@ def test_the_gate_passes_where_one_process_would(gate: Gate) -> None:
     assert "✅" in (folder / "g.md").read_text()
 
 
-def test_the_gate_replaces_its_own_files(gate: Gate) -> None:
+def test_the_joint_gate_overwrites_its_junit_and_markdown_files(gate: Gate) -> None:
     gate.run_parts()
     for name in ("j.xml", "g.md"):
         (gate.suite.folder / name).touch()
@@ -158,7 +158,7 @@ def test_the_gate_replaces_its_own_files(gate: Gate) -> None:
 
 @pytest.mark.parametrize("option", ["--junit=", "--markdown="])
 @pytest.mark.parametrize("name", ["cache.textproto", "README.md", "junit.xml", "linked.md", "empty.textproto"])
-def test_the_gate_replaces_no_other_file(gate: Gate, option: str, name: str) -> None:
+def test_the_joint_gate_overwrites_no_cache_and_no_users_file(gate: Gate, option: str, name: str) -> None:
     """Neither a judged cache, under whatever name, nor a file of the user. Nothing is written."""
     gate.run_parts()
     folder = gate.suite.folder
@@ -175,7 +175,7 @@ def test_the_gate_replaces_no_other_file(gate: Gate, option: str, name: str) -> 
     assert {path: path.read_bytes() for path in folder.iterdir() if path.is_file()} == texts
 
 
-def test_a_miss_of_one_process_is_counted_once(gate: Gate) -> None:
+def test_a_problem_that_two_processes_miss_counts_as_one_miss(gate: Gate) -> None:
     """Two processes ask for the same new problem."""
     for part in ("test_a.py", "test_b.py"):
         test = gate.suite.folder / part
@@ -192,7 +192,7 @@ def test_a_miss_of_one_process_is_counted_once(gate: Gate) -> None:
     assert [child.tag for child in case] == ["failure"]
 
 
-def test_a_problem_with_two_outcomes_has_the_worst(gate: Gate) -> None:
+def test_a_problem_that_hits_and_is_stale_counts_as_stale(gate: Gate) -> None:
     test = gate.suite.folder / "test_b.py"
     test.write_text(test.read_text() + "\ndef test_stale(tune): tune('lib.a', M=0, source='two')\n")
     gate.run_parts()
@@ -201,7 +201,7 @@ def test_a_problem_with_two_outcomes_has_the_worst(gate: Gate) -> None:
     assert any(line.startswith("STALE ") and "lib.a (M=0)" in line for line in gate.lines)
 
 
-def test_entries_that_no_process_looked_up_are_unused(gate: Gate) -> None:
+def test_an_entry_that_no_process_looked_up_fails_fail_on_unused(gate: Gate) -> None:
     (gate.suite.folder / "test_a.py").write_text(OPS.format(name="a", count=1))
     gate.run_parts()
 
@@ -211,7 +211,7 @@ def test_entries_that_no_process_looked_up_are_unused(gate: Gate) -> None:
     assert gate.judge("--fail-on-unused") == 4
 
 
-def test_unused_entries_are_not_judged_where_a_test_was_skipped(gate: Gate) -> None:
+def test_after_a_skipped_test_the_joint_gate_reports_no_unused(gate: Gate) -> None:
     skipped = "import pytest\n@pytest.mark.skip\ndef test_skipped(): pass\n"
     (gate.suite.folder / "test_a.py").write_text(OPS.format(name="a", count=1) + skipped)
     gate.run_parts()
@@ -223,7 +223,7 @@ def test_unused_entries_are_not_judged_where_a_test_was_skipped(gate: Gate) -> N
     assert any(line.startswith("unused autotune cache entries not judged: ") for line in gate.lines)
 
 
-def test_a_missing_report_is_red(gate: Gate) -> None:
+def test_the_joint_gate_fails_if_a_report_is_missing(gate: Gate) -> None:
     gate.run_parts("test_a.py", "test_b.py")
 
     assert gate.judge("--expect=3") == 1
@@ -233,7 +233,7 @@ def test_a_missing_report_is_red(gate: Gate) -> None:
     assert f"FAILED: {line}" in gate.lines
 
 
-def test_old_reports_of_the_same_command_are_named(gate: Gate) -> None:
+def test_the_joint_gate_warns_of_two_reports_of_one_command(gate: Gate) -> None:
     """Without a run id, a report of an earlier run looks like a report of this run."""
     gate.run_parts("test_a.py", "test_b.py", "test_b.py")
 
@@ -249,7 +249,7 @@ def test_old_reports_of_the_same_command_are_named(gate: Gate) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[]", '{"format_version": 2}', '{"format_version": 1, "finished": true}'])
-def test_a_damaged_report_is_red(gate: Gate, text: str) -> None:
+def test_the_joint_gate_fails_for_a_damaged_report(gate: Gate, text: str) -> None:
     gate.run_parts()
     path = gate.report_of("test_b.py")
     path.write_text(text)
@@ -258,7 +258,7 @@ def test_a_damaged_report_is_red(gate: Gate, text: str) -> None:
     assert any(line.startswith(f"FAILED: reports/{path.name}: ") for line in gate.lines)
 
 
-def test_without_a_usable_report_nothing_is_judged(gate: Gate) -> None:
+def test_the_joint_gate_fails_if_no_report_is_readable(gate: Gate) -> None:
     gate.run_parts("test_a.py")
     gate.report_of("test_a.py").write_text("{}")
 
@@ -266,7 +266,7 @@ def test_without_a_usable_report_nothing_is_judged(gate: Gate) -> None:
     assert any("not judged: no report can be used" in line for line in gate.lines)
 
 
-def test_a_damaged_lookup_is_red(gate: Gate) -> None:
+def test_the_joint_gate_fails_for_a_damaged_lookup_in_a_report(gate: Gate) -> None:
     gate.run_parts()
 
     gate.edit_report("test_b.py", lambda report: report["process"]["lookups"][0][1].pop("kind"))
@@ -285,7 +285,7 @@ def test_a_damaged_lookup_is_red(gate: Gate) -> None:
         {"process": {"on_miss": None}},
     ],
 )
-def test_a_field_of_another_type_is_red(gate: Gate, damage: dict[str, Any]) -> None:
+def test_the_joint_gate_fails_for_a_report_field_of_a_wrong_type(gate: Gate, damage: dict[str, Any]) -> None:
     """A null, for example, must not become a text or false: the report would then say something else."""
     gate.run_parts("test_a.py", "test_b.py")
 
@@ -303,7 +303,7 @@ def test_a_field_of_another_type_is_red(gate: Gate, damage: dict[str, Any]) -> N
 
 
 @pytest.mark.parametrize("damage", [{"attempt": "two"}, {"id": 7}, {"job": None}, {"unknown": ""}])
-def test_a_damaged_ci_run_is_red(gate: Gate, damage: dict[str, object]) -> None:
+def test_the_joint_gate_fails_for_a_wrong_type_in_ci_run_fields(gate: Gate, damage: dict[str, object]) -> None:
     gate.run_parts("test_a.py", "test_b.py")
 
     gate.edit_report("test_b.py", lambda report: report["run"].update(damage))
@@ -312,7 +312,7 @@ def test_a_damaged_ci_run_is_red(gate: Gate, damage: dict[str, object]) -> None:
     assert any(line.startswith("FAILED: reports/") and "is damaged (TypeError: " in line for line in gate.lines)
 
 
-def test_a_report_of_another_run_is_red(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_joint_gate_fails_for_a_report_with_another_run_id(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
     gate.run_parts("test_a.py", "test_b.py", AUTOTUNE_RUN_ID="today")
     gate.run_parts("test_c.py", AUTOTUNE_RUN_ID="yesterday")
 
@@ -324,7 +324,7 @@ def test_a_report_of_another_run_is_red(gate: Gate, monkeypatch: pytest.MonkeyPa
     assert len([line for line in gate.lines if line.endswith("not of run tomorrow (remove old reports)")]) == 3
 
 
-def test_a_report_of_a_run_with_another_kind_of_id_is_red(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_joint_gate_fails_if_only_some_reports_have_a_run_id(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
     gate.run_parts("test_a.py", "test_b.py")
     gate.run_parts("test_c.py", AUTOTUNE_RUN_ID="2")
 
@@ -336,7 +336,7 @@ def test_a_report_of_a_run_with_another_kind_of_id_is_red(gate: Gate, monkeypatc
     assert len([line for line in gate.lines if "is of a run without an id, not of run 2 (remove" in line]) == 2
 
 
-def test_a_report_of_other_bytes_is_red(gate: Gate) -> None:
+def test_the_joint_gate_fails_if_processes_loaded_other_bytes(gate: Gate) -> None:
     gate.run_parts("test_a.py", "test_b.py")
     gate.suite.cache.write_text(gate.suite.cache.read_text() + "\n")
     gate.run_parts("test_c.py")
@@ -348,7 +348,7 @@ def test_a_report_of_other_bytes_is_red(gate: Gate) -> None:
     assert all(line.endswith("(remove old reports, or use one commit for all jobs)") for line in errors)
 
 
-def test_a_miss_that_the_judged_cache_has_by_now_names_no_nearest_entry(gate: Gate) -> None:
+def test_a_miss_that_was_tuned_meanwhile_names_no_nearest_entry(gate: Gate) -> None:
     (gate.suite.folder / "test_a.py").write_text(OPS.format(name="a", count=3))
     gate.run_parts("test_a.py")
     gate.suite.load("--autotune-update=all", "test_a.py")
@@ -358,7 +358,7 @@ def test_a_miss_that_the_judged_cache_has_by_now_names_no_nearest_entry(gate: Ga
     assert miss.endswith("toy:lib.a (M=2): no entry")
 
 
-def test_several_caches_may_be_loaded_by_different_processes(gate: Gate) -> None:
+def test_the_joint_gate_accepts_processes_with_different_caches(gate: Gate) -> None:
     (gate.suite.folder / "test_d.py").write_text(OPS.format(name="d", count=1))
     gate.suite.run("--autotune-dump=other.textproto", "test_d.py")
     gate.run_parts()
@@ -371,7 +371,7 @@ def test_several_caches_may_be_loaded_by_different_processes(gate: Gate) -> None
     assert "FAILED: other.textproto: no process loaded these bytes (use one commit for all jobs)" in gate.lines
 
 
-def test_a_repeated_process_replaces_its_earlier_attempt(gate: Gate) -> None:
+def test_a_ci_retry_replaces_the_report_of_the_failed_attempt(gate: Gate) -> None:
     test = gate.suite.folder / "test_b.py"
     good = test.read_text()
     test.write_text(good.replace("lib.b", "lib.new"))
@@ -383,7 +383,7 @@ def test_a_repeated_process_replaces_its_earlier_attempt(gate: Gate) -> None:
     assert gate.judge("--expect=3", "--fail-on-unused") == 0
 
 
-def test_a_repeated_process_with_a_shared_command_is_ambiguous(gate: Gate) -> None:
+def test_a_ci_retry_of_one_of_two_equal_commands_fails_the_gate(gate: Gate) -> None:
     """Shards that environment variables select have one command. Nothing tells which of them was repeated."""
     gate.run_parts("test_a.py", "test_a.py", GITHUB_RUN_ID="7", GITHUB_RUN_ATTEMPT="1")
     gate.run_parts("test_a.py", GITHUB_RUN_ID="7", GITHUB_RUN_ATTEMPT="2")
@@ -391,7 +391,7 @@ def test_a_repeated_process_with_a_shared_command_is_ambiguous(gate: Gate) -> No
     assert gate.judge("--expect=2") == 1
 
 
-def test_the_gate_fails_if_every_part_was_skipped(gate: Gate) -> None:
+def test_the_joint_gate_fails_if_all_processes_skip_all_tests(gate: Gate) -> None:
     """A part that skips all its tests, as without a GPU, does not fail the gate alone."""
     (gate.suite.folder / "test_c.py").write_text(SKIPPED.format(name="c"))
     gate.run_parts()
@@ -406,7 +406,7 @@ def test_the_gate_fails_if_every_part_was_skipped(gate: Gate) -> None:
     assert gate.lines[-1] == "FAILED: no process asked for a tuned kernel (6 skipped)"
 
 
-def test_skipped_tests_and_lookups_on_a_cpu_alone_are_red(gate: Gate) -> None:
+def test_the_joint_gate_fails_if_gpu_tests_skip_and_the_cpu_hits(gate: Gate) -> None:
     """The kernels of the CPU still ask, so that misses alone tell nothing of the lost GPU."""
     gate.suite.run("--autotune-load=cache.textproto", "--autotune-update", TOY_DEVICE="CPU")
     (gate.suite.folder / "test_c.py").write_text(SKIPPED.format(name="c"))
@@ -416,7 +416,7 @@ def test_skipped_tests_and_lookups_on_a_cpu_alone_are_red(gate: Gate) -> None:
     assert gate.lines[-1].startswith("FAILED: the caches have entries for Toy GPU, 2 tests were skipped, and no test")
 
 
-def test_a_cache_for_two_gpus_is_judged_on_one(gate: Gate) -> None:
+def test_the_joint_gate_passes_on_one_of_a_caches_two_gpu_types(gate: Gate) -> None:
     gate.suite.run("--autotune-load=cache.textproto", "--autotune-update", TOY_DEVICE="Other GPU")
     (gate.suite.folder / "test_c.py").write_text(SKIPPED.format(name="c"))
     gate.run_parts()
@@ -424,7 +424,7 @@ def test_a_cache_for_two_gpus_is_judged_on_one(gate: Gate) -> None:
     assert gate.judge("--expect=3") == 0
 
 
-def test_no_lookup_in_any_process_is_red(gate: Gate) -> None:
+def test_the_joint_gate_fails_if_no_process_had_a_lookup(gate: Gate) -> None:
     for part in PARTS:
         (gate.suite.folder / part).write_text("def test_nothing(): pass\n")
     gate.run_parts()
@@ -433,7 +433,7 @@ def test_no_lookup_in_any_process_is_red(gate: Gate) -> None:
     assert gate.lines[-1] == "FAILED: no process asked for a tuned kernel (3 passed)"
 
 
-def test_what_fails_the_gate_of_one_process_fails_the_joint_gate(gate: Gate) -> None:
+def test_an_unhooked_or_untracked_tuner_fails_the_joint_gate(gate: Gate) -> None:
     gate.run_parts("test_a.py", "test_b.py")
     gate.run_parts("test_c.py", TOY_UNKNOWN="1")
     assert gate.judge("--expect=3") == 1
@@ -446,7 +446,7 @@ def test_what_fails_the_gate_of_one_process_fails_the_joint_gate(gate: Gate) -> 
     assert gate.lines[-1] == "FAILED: maximum allowed autotune cache misses exceeded: 1 > 0"
 
 
-def test_a_process_that_updates_is_red(gate: Gate) -> None:
+def test_the_joint_gate_fails_if_a_process_updated_the_cache(gate: Gate) -> None:
     gate.run_parts("test_a.py", "test_b.py")
     gate.suite.load(REPORTS, "--autotune-update=all", "test_c.py")
 
@@ -455,7 +455,7 @@ def test_a_process_that_updates_is_red(gate: Gate) -> None:
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_a_process_that_pytest_exit_ended_is_red(gate: Gate, fails: bool) -> None:
+def test_the_joint_gate_fails_if_pytest_exit_ended_a_process(gate: Gate, fails: bool) -> None:
     test = gate.suite.folder / "test_c.py"
     end = f"\ndef test_end():\n    assert {not fails}\ndef test_exit(): pytest.exit('x', returncode=0)\n"
     test.write_text(test.read_text() + end + "def test_never(): pass\n")
@@ -466,7 +466,7 @@ def test_a_process_that_pytest_exit_ended_is_red(gate: Gate, fails: bool) -> Non
     assert gate.lines[-1] == f"FAILED: {path}: 2 of 5 tests did not run"
 
 
-def test_a_process_that_a_failure_ended_is_not_interrupted(gate: Gate) -> None:
+def test_the_joint_gate_passes_a_process_that_dash_x_ended(gate: Gate) -> None:
     test = gate.suite.folder / "test_c.py"
     test.write_text(test.read_text() + "\ndef test_fails(): assert 0\ndef test_never(): pass\n")
     gate.run_parts("test_a.py", "test_b.py")
@@ -475,7 +475,7 @@ def test_a_process_that_a_failure_ended_is_not_interrupted(gate: Gate) -> None:
     assert gate.judge("--expect=3") == 0
 
 
-def test_a_process_that_leaves_out_a_tuner_is_red(gate: Gate) -> None:
+def test_the_joint_gate_fails_if_a_process_excludes_a_tuner(gate: Gate) -> None:
     """The process itself is red. The other processes name all tuners."""
     gate.run_parts("test_a.py", "test_b.py")
     gate.suite.load(REPORTS, "test_c.py", "--autotune-tuners=triton")
@@ -492,7 +492,7 @@ def test_a_process_that_leaves_out_a_tuner_is_red(gate: Gate) -> None:
     assert gate.judge("--expect=3") == 0
 
 
-def test_drift_is_judged_over_all_processes(gate: Gate) -> None:
+def test_the_joint_gate_counts_drift_over_all_processes(gate: Gate) -> None:
     gate.run_parts()
     assert gate.judge("--max-drift=0") == 1
     assert "--max-drift: no process ran with --autotune-verify" in gate.lines[-1]
@@ -516,7 +516,7 @@ def test_drift_is_judged_over_all_processes(gate: Gate) -> None:
     ],
     ids=["number", "problem", "part", "list"],
 )
-def test_a_report_with_damaged_races_is_red(gate: Gate, edit: Callable[[dict[str, Any]], object]) -> None:
+def test_the_joint_gate_fails_for_damaged_verify_results(gate: Gate, edit: Callable[[dict[str, Any]], object]) -> None:
     gate.suite.load(REPORTS, "--autotune-verify=all", "test_a.py")
     gate.edit_report("test_a.py", lambda report: edit(report["process"]))
 
@@ -525,7 +525,7 @@ def test_a_report_with_damaged_races_is_red(gate: Gate, edit: Callable[[dict[str
     assert any(line.startswith(f"FAILED: {path}: is ") and "damaged (" in line for line in gate.lines)
 
 
-def test_drift_is_judged_if_the_mode_has_an_option_that_is_a_word(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_joint_gate_reads_a_mode_option_that_is_a_word(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
     gate.suite.load(REPORTS, "--autotune-verify=all", "test_a.py")
     make = verify.make
     order = Option("verify_order", "word", "", "random|sorted", "random", only="ini")
@@ -542,11 +542,11 @@ def test_drift_is_judged_if_the_mode_has_an_option_that_is_a_word(gate: Gate, mo
 
 
 @pytest.mark.parametrize("option", [option for row in MODES for option in row.options if option.kind != "paths"])
-def test_the_gate_and_a_process_agree_on_an_option_that_is_not_set(option: Option) -> None:
+def test_the_joint_gate_knows_the_defaults_of_all_mode_options(option: Option) -> None:
     assert find_unset_value(option) == READERS[option.kind](None, option)
 
 
-def test_prune_takes_all_reports_of_a_folder(gate: Gate, capsys: pytest.CaptureFixture[str]) -> None:
+def test_prune_reads_all_reports_of_a_folder_and_needs_expect(gate: Gate, capsys: pytest.CaptureFixture[str]) -> None:
     (gate.suite.folder / "test_a.py").write_text(OPS.format(name="a", count=1))
     gate.run_parts()
     prune = ["prune", "cache.textproto", "--reports=reports/", "--dry-run", "--exit-code"]
@@ -578,7 +578,7 @@ def remove_tests_of_kernel(gate: Gate) -> None:
     gate.run_parts()
 
 
-def test_the_gates_advice_drops_what_it_calls_unused(gate: Gate, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_prune_command_of_the_gates_hint_drops_the_unused(gate: Gate, capsys: pytest.CaptureFixture[str]) -> None:
     remove_tests_of_kernel(gate)
     assert gate.judge("--expect=3", "--fail-on-unused") == 1
     unused = [line.split(": ")[0] for line in gate.lines if line.startswith("UNUSED ")]
@@ -601,7 +601,7 @@ def test_the_gates_advice_drops_what_it_calls_unused(gate: Gate, capsys: pytest.
 
 
 @pytest.mark.parametrize("event", [{"is_interrupted": True}, {"early_end": "2 tests did not run: --stepwise"}])
-def test_prune_keeps_all_entries_if_a_part_ended_early(
+def test_prune_keeps_all_entries_if_a_process_ended_early(
     gate: Gate, capsys: pytest.CaptureFixture[str], event: dict[str, Any]
 ) -> None:
     remove_tests_of_kernel(gate)
@@ -625,7 +625,7 @@ def test_prune_keeps_all_entries_if_a_part_ended_early(
     ],
     ids=["tuners", "ignore", "marker"],
 )
-def test_entries_of_bypassed_kernels_are_not_unused(gate: Gate, options: list[str], mark: str) -> None:
+def test_entries_of_kernels_excluded_by_an_option_are_not_unused(gate: Gate, options: list[str], mark: str) -> None:
     """A process whose tests call a kernel without asking says nothing about the kernel's entries."""
     for number, name in enumerate("ab"):
         (gate.suite.folder / f"test_{name}.py").write_text(f"def test_{name}(tune): tune('lib.op', M={number})\n")
@@ -643,14 +643,14 @@ def test_entries_of_bypassed_kernels_are_not_unused(gate: Gate, options: list[st
 
 
 @pytest.mark.parametrize("options", [["--max-misses="], ["--max-misses=x"], ["--expect=0"], ["--max-drift= "]])
-def test_bad_values_are_usage_errors(gate: Gate, options: list[str]) -> None:
+def test_invalid_limits_of_the_joint_gate_are_usage_errors(gate: Gate, options: list[str]) -> None:
     gate.run_parts("test_a.py")
 
     assert gate.judge(*options) == 4
     assert len(gate.lines) == 1
 
 
-def test_a_missing_cache_or_folder_is_a_usage_error(gate: Gate) -> None:
+def test_a_missing_cache_or_reports_folder_is_a_usage_error(gate: Gate) -> None:
     assert gate.judge() == 4
     (gate.suite.folder / "reports").mkdir()
     assert gate.judge(caches=("gone.textproto",)) == 4

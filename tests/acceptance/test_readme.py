@@ -18,7 +18,7 @@ TESTS = re.findall(r"```python\n(.*?)```", FIRST_MINUTE, re.DOTALL)
 SHOWN = re.findall(r"\$ pytest (.*?)(?=\n\n|```)", FIRST_MINUTE, re.DOTALL)
 
 
-def test_the_first_minute_names_what_a_laptop_needs() -> None:
+def test_the_readmes_first_minute_lists_its_requirements() -> None:
     """The laptop has no GPU."""
     pyproject = (Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8")
 
@@ -29,7 +29,7 @@ def test_the_first_minute_names_what_a_laptop_needs() -> None:
     assert [name for name in extras if f"\n{name} = [" not in pyproject] == []
 
 
-def test_a_suite_can_do_what_the_readme_says_of_it(serial_suite: Suite, section) -> None:
+def test_the_readmes_steps_for_a_suite_work_as_written(serial_suite: Suite, section) -> None:
     steps = README.partition("## Your suite")[2].partition("**In CI**")[0]
     first, plain, update = re.findall(r"(?<![\w$])pytest( --[^\s`]+)?(?=`| *\n)", steps)[:3]
     (ini,) = re.findall(r"```toml\n(.*?)```", steps, re.DOTALL)
@@ -62,7 +62,7 @@ def shows(suite: Suite, shown: str) -> None:
     assert {same(line) for line in wanted if line != "..."} <= printed
 
 
-def test_the_first_minute_shows_what_the_readme_shows(
+def test_the_readmes_first_commands_print_the_shown_output(
     serial_suite: Suite, forget_choices: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     test, _ = TESTS
@@ -77,7 +77,7 @@ def test_the_first_minute_shows_what_the_readme_shows(
     shows(serial_suite, stale)
 
 
-def test_the_first_minutes_kernel_is_added_to_the_same_file(
+def test_the_readmes_triton_example_is_added_to_the_cache(
     serial_suite: Suite, forget_choices: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """TRITON_INTERPRET may also be set in the test's module."""
@@ -96,7 +96,9 @@ def test_the_first_minutes_kernel_is_added_to_the_same_file(
     serial_suite.dump("test_double.py").assert_outcomes(passed=1)
 
 
-def test_without_the_plugin_ini_keys_only_warn(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_plugin_ini_keys_only_warn_but_addopts_fail(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """An option in ``PYTEST_ADDOPTS`` stops the run: after an uninstall, the ini form is the safe one."""
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
     pytester.makepyfile("def test_pass(): pass")

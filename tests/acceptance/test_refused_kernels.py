@@ -91,7 +91,9 @@ def suite(pytester: pytest.Pytester) -> CompiledSuite:
 
 
 @pytest.mark.parametrize("threads", [1, 3])
-def test_a_refusal_reaches_the_test(suite: CompiledSuite, monkeypatch: pytest.MonkeyPatch, threads: int) -> None:
+def test_an_error_of_tritons_compiler_reaches_the_test(
+    suite: CompiledSuite, monkeypatch: pytest.MonkeyPatch, threads: int
+) -> None:
     monkeypatch.setattr("pytest_autotune.devices.count_usable_cores", lambda: threads)
     for run in (suite.plain, suite.dump, suite.load):
         run().assert_outcomes(passed=3, xfailed=1)

@@ -35,7 +35,7 @@ def run(*command: str | Path, status: int = 0, **environment: str) -> str:
 
 @pytest.mark.index
 @pytest.mark.nightly
-def test_the_first_minute_runs_with_the_built_wheel(tmp_path: Path) -> None:
+def test_the_readmes_first_minute_works_with_the_built_wheel(tmp_path: Path) -> None:
     """The wheel is built from the sdist. The first minute has an environment of its own and 120 seconds."""
     run(".ci/build", tmp_path / "dist")
     assert sorted(path.suffix for path in (tmp_path / "dist").iterdir()) == [".gz", ".whl"]
@@ -51,7 +51,7 @@ def test_a_tag_of_another_version_builds_nothing(tmp_path: Path) -> None:
     assert not (tmp_path / "dist").exists()
 
 
-def test_a_release_has_the_notes_of_its_version(tmp_path: Path) -> None:
+def test_a_release_gets_the_dated_changelog_section_as_notes(tmp_path: Path) -> None:
     """Only a section with a date is one of a release. ``gh`` is a script that prints its arguments."""
     shutil.copytree(REPOSITORY / ".ci", tmp_path / ".ci")
     changelog = "# Changelog\n\n## [0.2.0] - unreleased\n\n- New.\n\n## [0.1.0] - 2026-12-01\n\n- Old.\n"

@@ -102,7 +102,7 @@ def test_the_json_report_fits_its_schema_and_counts(changed: Suite) -> None:
     assert {element.get("name"): element.get("value") for element in properties} == counts
 
 
-def test_the_json_report_has_lookups_and_the_gate(changed: Suite) -> None:
+def test_the_json_report_describes_a_miss_and_the_gates_verdict(changed: Suite) -> None:
     """A lookup has its problem, reason, tests, choice and candidates."""
     report = changed.report("--autotune-load=cache.textproto", "--autotune-max-misses=2")
 
@@ -120,14 +120,14 @@ def test_the_json_report_has_lookups_and_the_gate(changed: Suite) -> None:
     assert report["dump"] is None
 
 
-def test_a_run_that_only_reports_lists_what_was_tuned(suite: Suite) -> None:
+def test_a_report_without_a_load_lists_tuned_problems(suite: Suite) -> None:
     report = suite.write().report()
 
     assert report["counts"]["tuned"] == len(suite.tunings) == 4
     assert {row["outcome"] for row in report["lookups"]} == {None}
 
 
-def test_a_run_writes_several_reports_and_their_folders(serial_suite: Suite) -> None:
+def test_several_reports_and_missing_folders_are_written(serial_suite: Suite) -> None:
     serial_suite.write().run("--autotune-report=a.json", "--autotune-report=out/deep/b.json")
 
     first = (serial_suite.folder / "a.json").read_text()
@@ -135,7 +135,7 @@ def test_a_run_writes_several_reports_and_their_folders(serial_suite: Suite) -> 
     assert json.loads(first)["counts"]["tuned"] == 4
 
 
-def test_a_report_of_the_ini_is_written_beside_the_ini_file(
+def test_a_report_path_in_the_ini_is_relative_to_the_ini_file(
     serial_suite: Suite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     serial_suite.write().pytester.makeini("[pytest]\nautotune_report = out.json\n")
@@ -175,7 +175,7 @@ def test_an_unwritable_report_fails_the_run(serial_suite: Suite, args: list[str]
     result.stdout.no_fnmatch_line("*Traceback*")
 
 
-def test_a_report_replaces_nothing_that_a_run_has_made(serial_suite: Suite) -> None:
+def test_a_report_does_not_overwrite_a_cache_that_the_run_wrote(serial_suite: Suite) -> None:
     marked = "import pytest\n@pytest.mark.autotune_cache(load='own.json')\ndef test_op(tune): tune('lib.op')"
     suite = serial_suite.write(test_op=marked)
 
@@ -186,7 +186,7 @@ def test_a_report_replaces_nothing_that_a_run_has_made(serial_suite: Suite) -> N
     assert any("own.json: is there and is no report" in line for line in result.outlines)
 
 
-def test_junit_has_nothing_of_ours_without_options(serial_suite: Suite) -> None:
+def test_without_options_junit_xml_has_nothing_of_the_plugin(serial_suite: Suite) -> None:
     serial_suite.write().run("--junitxml=junit.xml")
 
     assert "autotune" not in (serial_suite.folder / "junit.xml").read_text()
