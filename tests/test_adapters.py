@@ -92,7 +92,7 @@ def add_entry_point(folder: Path, name: str, value: str, module: str = "") -> No
         (folder / f"{value.partition(':')[0]}.py").write_text(module)
 
 
-def test_an_installed_adapter_dumps_and_loads_like_the_others(third_party: Suite, section: Any) -> None:
+def test_a_third_party_adapter_dumps_and_loads_with_hits(third_party: Suite, section: Any) -> None:
     dumped = third_party.dump()
     loaded = third_party.load("--autotune-max-misses=0")
     pytest.importorskip("xdist")
@@ -107,7 +107,9 @@ def test_an_installed_adapter_dumps_and_loads_like_the_others(third_party: Suite
     assert section(shared)[0].startswith("2 hits")
 
 
-def test_the_conformance_tests_pass_for_it(installed: Path, pytester: pytest.Pytester, monkeypatch: Any) -> None:
+def test_the_conformance_tests_pass_for_the_documented_adapter(
+    installed: Path, pytester: pytest.Pytester, monkeypatch: Any
+) -> None:
     monkeypatch.setenv("PYTHONPATH", f"{installed}:{REPOSITORY}")
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
     shutil.copy(PACKAGE / "test_handrolled.py", pytester.path)
@@ -151,7 +153,7 @@ BY_HAND = """
     ],
     ids=["unhook", "isolated", "restored", "import", "offered", "paused", "key", "guard"],
 )
-def test_the_conformance_tests_find_what_is_wrong(
+def test_the_conformance_tests_fail_for_each_planted_fault(
     pytester: pytest.Pytester, monkeypatch: Any, right: str, wrong: str, failed: str
 ) -> None:
     text = (PACKAGE / "handrolled_autotune.py").read_text()
@@ -166,7 +168,7 @@ def test_the_conformance_tests_find_what_is_wrong(
     result.stdout.fnmatch_lines([f"FAILED *{failed}*"])
 
 
-def test_adapters_that_cannot_be_loaded_cost_a_line_and_no_test(
+def test_a_broken_adapter_costs_one_line_and_fails_no_test(
     third_party: Suite, tmp_path: Path, monkeypatch: Any, section: Any
 ) -> None:
     add_entry_point(tmp_path, "missing", "no_such_module:Adapter")
@@ -209,7 +211,7 @@ def test_adapters_that_cannot_be_loaded_cost_a_line_and_no_test(
     assert any("2 entries written" in line for line in lines)
 
 
-def test_an_adapter_that_is_not_wanted_is_not_loaded(
+def test_an_adapter_that_autotune_tuners_excludes_is_not_loaded(
     third_party: Suite, tmp_path: Path, monkeypatch: Any, section: Any
 ) -> None:
     add_entry_point(tmp_path, "raising", "raising_adapter:Adapter", "raise RuntimeError('loaded')")
@@ -224,7 +226,7 @@ def test_an_adapter_that_is_not_wanted_is_not_loaded(
     unknown.stderr.fnmatch_lines([f"*unknown tuner 'handroled' (known: {', '.join(TUNERS)}, handrolled, raising)"])
 
 
-def test_an_unknown_version_of_the_library_is_bypassed(third_party: Suite, section: Any) -> None:
+def test_a_library_with_another_signature_is_bypassed(third_party: Suite, section: Any) -> None:
     third_party.dump()
     third_party.pytester.makeconftest("import handrolled\nhandrolled.Tuned.choose = lambda self, these: 1\n")
 
@@ -239,7 +241,7 @@ def test_an_unknown_version_of_the_library_is_bypassed(third_party: Suite, secti
 
 
 @pytest.mark.parametrize("name", ["handrolled.py", "handrolled_autotune.py", "test_handrolled.py"])
-def test_the_documentation_shows_the_package_that_is_tested(name: str) -> None:
+def test_docs_adapters_shows_the_tested_package_verbatim(name: str) -> None:
     page = (REPOSITORY / "docs/adapters.md").read_text()
 
     assert f"```python\n# {name}\n{(PACKAGE / name).read_text()}```\n" in page
@@ -277,7 +279,7 @@ class TestXla(AdapterConformance):
 """
 
 
-def test_the_conformance_tests_pass_for_xla(serial_suite: Suite) -> None:
+def test_the_conformance_tests_pass_for_the_xla_adapter(serial_suite: Suite) -> None:
     with_toy_jax(serial_suite).write(test_conformance=f"import os\n{XLA}")
 
     result = serial_suite.run("test_conformance.py")

@@ -31,7 +31,7 @@ H200, H100 = Device("NVIDIA H200", "sm_90", 132), Device("NVIDIA H100 80GB HBM3"
         ([], None, None),
     ],
 )
-def test_the_device_is_seen_where_all_gpus_are_of_one_type(
+def test_the_device_is_known_if_all_visible_gpus_are_of_one_type(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, models: list[str], visible: str | None, found: Device | None
 ) -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
@@ -87,7 +87,7 @@ def endless() -> None:
     endless()
 
 
-def test_kernels_are_reached_by_name_in_the_order_of_the_tests() -> None:
+def test_kernels_that_tests_reach_are_listed_in_test_order() -> None:
     def kernels(*tests: tuple[object, ...]) -> list[object]:
         return [one for one in list_reached(tests) if type(one) is Kernel]
 
@@ -96,7 +96,7 @@ def test_kernels_are_reached_by_name_in_the_order_of_the_tests() -> None:
     assert kernels() == []
 
 
-def test_a_proxy_object_is_not_read() -> None:
+def test_searching_for_kernels_reads_no_attribute_of_a_proxy() -> None:
     class Proxy:
         def __getattribute__(self, name: str) -> Any:
             pytest.fail(f"asked for {name}")
@@ -110,7 +110,7 @@ def test_a_proxy_object_is_not_read() -> None:
     assert list(list_reached([(Proxy(), Other(), TypeVar("T"))]))
 
 
-def test_what_several_processes_compiled_is_added_up() -> None:
+def test_the_report_adds_up_what_all_processes_compiled_ahead() -> None:
     told = [
         {"kernels": 2, "seconds": 1.25, "failed": 1, "reason": "ValueError: no"},
         {"kernels": 1, "seconds": 0.5, "failed": 0, "reason": ""},

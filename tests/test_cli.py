@@ -118,7 +118,9 @@ def test_show_has_a_table_for_each_kernel_and_device(run: Run) -> None:
         (["--device=NVIDIA H*"], {"lib.add", "mm"}),
     ],
 )
-def test_show_can_be_narrowed(run: Run, options: Sequence[str], kernels: set[str]) -> None:
+def test_show_with_kernel_or_device_lists_only_matching_entries(
+    run: Run, options: Sequence[str], kernels: set[str]
+) -> None:
     write("a.textproto", entry(), entry(kernel="lib.mul", device=A100), template("ExternKernel mm"))
 
     status, lines, _ = run("show", "a.textproto", *options, "--summary")
@@ -127,7 +129,7 @@ def test_show_can_be_narrowed(run: Run, options: Sequence[str], kernels: set[str
     assert {re.split("[ :]+", line)[2] for line in lines[2:-2]} == kernels
 
 
-def test_show_names_the_winner_of_a_template_and_not_its_digest(run: Run) -> None:
+def test_show_names_the_fastest_template_without_its_digest(run: Run) -> None:
     write("a.textproto", template("ExternKernel mm", "TritonTemplate triton_mm: BLOCK_M=64"))
 
     lines = run("show", "a.textproto")[1]
@@ -136,7 +138,7 @@ def test_show_names_the_winner_of_a_template_and_not_its_digest(run: Run) -> Non
     assert "digest" not in "\n".join(lines)
 
 
-def test_show_distinguishes_entries_of_one_problem(run: Run) -> None:
+def test_show_adds_the_digests_if_a_problem_has_two_entries(run: Run) -> None:
     write("a.textproto", entry(source="1"), entry(source="2", block=64))
 
     assert [line.split() for line in run("show", "a.textproto")[1][2:4]] == [
@@ -145,7 +147,7 @@ def test_show_distinguishes_entries_of_one_problem(run: Run) -> None:
     ]
 
 
-def test_show_has_a_row_for_each_kernel_in_a_summary(run: Run) -> None:
+def test_show_summary_has_a_row_for_each_kernel_and_device(run: Run) -> None:
     write("a.textproto", entry(1), entry(2), entry(device=A100))
 
     rows = [re.sub(" {2,}", " | ", line) for line in run("show", "--summary", "a.textproto")[1]]
@@ -153,7 +155,7 @@ def test_show_has_a_row_for_each_kernel_in_a_summary(run: Run) -> None:
     assert rows[3] == " | triton:lib.add | nvidia-h200-sm90-132 | 2 | 3 s"
 
 
-def test_show_lists_what_exists_if_nothing_matches(run: Run) -> None:
+def test_show_lists_kernels_and_devices_if_nothing_matches(run: Run) -> None:
     write("a.textproto", entry(1), entry(2))
 
     assert run("show", "a.textproto", "--kernel=matmul")[0] == 1
@@ -162,7 +164,7 @@ def test_show_lists_what_exists_if_nothing_matches(run: Run) -> None:
 
 
 @pytest.mark.parametrize("command", [["show"], ["git-textconv"], ["diff", "empty.textproto"]])
-def test_text_of_a_cache_cannot_reach_the_terminal(run: Run, command: list[str]) -> None:
+def test_commands_escape_control_characters_of_a_cache(run: Run, command: list[str]) -> None:
     hostile = "\x1b]0;owned\x07\n::error::\u202e\x7f"
     device = Device(hostile, hostile, 1)
     bad = Entry(
@@ -223,7 +225,7 @@ def test_diff_exits_with_1_only_with_its_option(run: Run) -> None:
     assert run("diff", "--exit-code", "old.textproto", "old.textproto")[0] == 0
 
 
-def test_diff_folds_what_only_has_other_versions(run: Run) -> None:
+def test_diff_joins_entries_with_only_other_versions_in_one_row(run: Run) -> None:
     of = {
         version: [replace(entry(m), versions=Versions.parse(f"triton {version}")) for m in range(58)]
         for version in "34"
@@ -277,7 +279,7 @@ def test_merge_writes_entries_of_all_shards_and_devices(run: Run) -> None:
     assert entries_of("out.yaml") == {entry(1), entry(1, device=A100), entry(2), entry(3)}
 
 
-def test_merge_names_fingerprints_of_a_problem_that_both_stay(run: Run) -> None:
+def test_merge_keeps_and_lists_two_fingerprints_of_one_problem(run: Run) -> None:
     write("1.textproto", entry(source="old"), entry(1))
     write("2.textproto.new", entry(source="new"), entry(1))
 
@@ -296,7 +298,7 @@ def test_merge_names_fingerprints_of_a_problem_that_both_stay(run: Run) -> None:
     assert lines[-1] == "  (a run with --autotune-update=prune drops those of code that is gone)"
 
 
-def test_merge_names_replaced_entries_that_no_shard_has(run: Run) -> None:
+def test_merge_counts_problems_of_the_old_output_that_are_gone(run: Run) -> None:
     write("1.pb", entry(1, source="new"))
     write("out.textproto", entry(1), entry(1, device=A100))
 
@@ -306,7 +308,7 @@ def test_merge_names_replaced_entries_that_no_shard_has(run: Run) -> None:
     assert lines == [f"1 entry of 1 cache written to out.textproto{message}"]
 
 
-def test_merge_lists_what_was_settled(run: Run) -> None:
+def test_merge_lists_the_kept_and_the_dropped_entry_of_a_problem(run: Run) -> None:
     write("1.textproto", entry(block=32, time_us=11.0))
     write("2.textproto", entry(block=64))
 
@@ -347,7 +349,7 @@ def test_merge_with_a_base_removes_what_one_side_removed(run: Run) -> None:
         (["1.textproto"], "Missing option '-o'"),
     ],
 )
-def test_merge_refuses_in_one_line_what_would_lose_something(run: Run, arguments: list[str], message: str) -> None:
+def test_merge_refuses_arguments_that_would_lose_entries(run: Run, arguments: list[str], message: str) -> None:
     write("1.textproto", entry())
     Path("newer.textproto").write_text(Path("1.textproto").read_text().replace("  tuner:", '  newer: "x"\n  tuner:'))
     write("newer.pb", entry())
@@ -365,7 +367,7 @@ def test_merge_refuses_in_one_line_what_would_lose_something(run: Run, arguments
 # check
 
 
-def test_check_passes_what_a_dump_wrote(run: Run) -> None:
+def test_check_passes_caches_of_every_format_that_a_dump_wrote(run: Run) -> None:
     for path in ("a.textproto", "a.pb", "a.yaml", "a.json", "a/"):
         write(path, entry(1), entry(2), template("ExternKernel mm"))
 
@@ -379,7 +381,7 @@ def blocks(path: str) -> tuple[str, list[str]]:
     return head, entries
 
 
-def test_check_finds_and_mends_a_file_in_another_form(run: Run) -> None:
+def test_check_finds_another_layout_and_fix_rewrites_the_file(run: Run) -> None:
     """The message has the line where the file differs from the plugin's own form.
 
     With --fix the file is written again.
@@ -401,7 +403,7 @@ def test_check_finds_and_mends_a_file_in_another_form(run: Run) -> None:
         assert Path("a.textproto").read_text() == before
 
 
-def test_a_fix_keeps_what_a_dump_writes_meanwhile(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_check_fix_keeps_an_entry_that_a_dump_writes_meanwhile(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     write("a.textproto", entry(1), entry(2))
     head, (first, second) = blocks("a.textproto")
     Path("a.textproto").write_text(head + second + first)
@@ -418,7 +420,9 @@ def test_a_fix_keeps_what_a_dump_writes_meanwhile(run: Run, monkeypatch: pytest.
 
 
 @pytest.mark.parametrize("output", ["a.textproto", "./a.textproto", "link.textproto"])
-def test_a_merge_keeps_what_a_dump_writes_meanwhile(run: Run, monkeypatch: pytest.MonkeyPatch, output: str) -> None:
+def test_merge_keeps_an_entry_that_a_dump_writes_meanwhile(
+    run: Run, monkeypatch: pytest.MonkeyPatch, output: str
+) -> None:
     """Whatever name its output has: a dump may write there after the merge has read it."""
     write("a.textproto", entry(1))
     write("b.textproto", entry(2))
@@ -511,7 +515,7 @@ def test_prune_keeps_entries_that_any_report_used(run: Run) -> None:
     assert entries_of("a.textproto") == {entry(1)}
 
 
-def test_prune_distinguishes_values_that_look_alike(run: Run) -> None:
+def test_prune_keeps_an_entry_that_only_looks_like_an_unused_one(run: Run) -> None:
     """In the words of a report, the text "fp16" and the dtype are equal, and so are devices with one id."""
     text = entry(1)
     text = replace(text, problem=replace(text.problem, key=(Value("M", 1), Value("a.dtype", "fp16"))))
@@ -524,7 +528,7 @@ def test_prune_distinguishes_values_that_look_alike(run: Run) -> None:
     assert entries_of("a.textproto") == {text, other_device, entry(2)}
 
 
-def test_prune_keeps_all_entries_beside_a_bypassing_test(run: Run) -> None:
+def test_prune_keeps_all_entries_if_a_marker_disabled_a_test(run: Run) -> None:
     """A test with ``enabled=False`` asked for nothing, and may need an entry that another report calls unused."""
     write("a.textproto", entry(1), entry(2))
     report("1.json", [entry(1)], [entry(2)])
@@ -548,7 +552,7 @@ def test_prune_keeps_entries_of_devices_without_a_report(run: Run) -> None:
     assert entries_of("a.textproto") == {entry(2, device=A100)}
 
 
-def test_prune_refuses_the_report_of_a_run_that_was_not_complete(run: Run) -> None:
+def test_prune_refuses_the_report_of_an_incomplete_run(run: Run) -> None:
     write("a.textproto", entry(1))
     report("1.json", [entry(2)], incomplete="2 tests were skipped")
 
@@ -559,7 +563,7 @@ def test_prune_refuses_the_report_of_a_run_that_was_not_complete(run: Run) -> No
     assert entries_of("a.textproto") == {entry(1)}
 
 
-def test_prune_joins_the_reports_of_shards(run: Run) -> None:
+def test_prune_together_drops_entries_that_no_shard_used(run: Run) -> None:
     """With --together, prune drops an entry that no shard used. It keeps the kernels that no shard looked up."""
     other = entry(kernel="lib.mul")
     write("a.textproto", entry(1), entry(2), entry(3), other, entry(3, device=A100))
@@ -595,7 +599,7 @@ def test_prune_keeps_all_entries_if_a_shard_did_not_pass(run: Run, not_passed: s
     "options",
     [[], ["--expect=2", "--unused-in=1.json"], ["--allow-skipped", "--unused-in=1.json"], ["--reports=nowhere/"]],
 )
-def test_prune_refuses_options_that_make_no_sense(run: Run, options: list[str]) -> None:
+def test_prune_refuses_missing_or_contradicting_options(run: Run, options: list[str]) -> None:
     write("a.textproto", entry(1))
     report("1.json", [entry(1)])
 
@@ -603,7 +607,7 @@ def test_prune_refuses_options_that_make_no_sense(run: Run, options: list[str]) 
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"lookups": [1]}', "\0", "[" * 100_000])
-def test_prune_refuses_what_is_no_report(run: Run, text: str) -> None:
+def test_prune_refuses_a_file_that_is_no_json_report(run: Run, text: str) -> None:
     write("a.textproto", entry())
     Path("1.json").write_text(text)
 
@@ -614,7 +618,7 @@ def test_prune_refuses_what_is_no_report(run: Run, text: str) -> None:
     assert "(write one with --autotune-report=REPORT.json)" in errors
 
 
-def test_prune_says_that_a_process_was_killed(run: Run) -> None:
+def test_prune_refuses_the_report_of_a_killed_process(run: Run) -> None:
     write("a.textproto", entry())
     Path("1.json").write_text(json.dumps(build_unfinished_mapping(CiRun())))
 
@@ -637,14 +641,14 @@ def test_prune_says_that_a_process_was_killed(run: Run) -> None:
         (["show", "a.docx"], 'pytest-autotune: a.docx: the suffix ".docx" is unknown'),
     ],
 )
-def test_what_cannot_be_done_is_one_line_and_exit_status_4(run: Run, arguments: list[str], message: str) -> None:
+def test_a_wrong_command_line_is_one_line_and_exit_status_4(run: Run, arguments: list[str], message: str) -> None:
     status, lines, errors = run(*arguments)
 
     assert (status, lines, errors.count("\n")) == (4, [], 1)
     assert errors.startswith(message)
 
 
-def test_a_reader_that_has_had_enough_is_no_error(tmp_path: Path) -> None:
+def test_show_is_silent_if_the_reading_pipe_closes_early(tmp_path: Path) -> None:
     update_store(stores.open_store(tmp_path / "a.textproto"), lambda now: Cache(tuple(entry(m) for m in range(3000))))
 
     command = [sys.executable, "-m", "pytest_autotune.cli", "show", "a.textproto"]
@@ -656,7 +660,7 @@ def test_a_reader_that_has_had_enough_is_no_error(tmp_path: Path) -> None:
         assert process.stderr.read() == b""
 
 
-def test_full_and_closed_standard_outputs_are_handled(tmp_path: Path) -> None:
+def test_a_full_stdout_is_an_error_and_a_closed_stdout_is_none(tmp_path: Path) -> None:
     """A full device is an error in a single line. A closed standard output is no error."""
     update_store(stores.open_store(tmp_path / "a.textproto"), lambda now: Cache((entry(),)))
     command = f"{sys.executable} -m pytest_autotune.cli show a.textproto"
@@ -668,7 +672,7 @@ def test_full_and_closed_standard_outputs_are_handled(tmp_path: Path) -> None:
     assert (closed.returncode, closed.stderr) == (0, "")
 
 
-def test_a_name_that_the_encoding_of_the_output_lacks_is_escaped(tmp_path: Path) -> None:
+def test_show_escapes_names_that_the_output_cannot_encode(tmp_path: Path) -> None:
     named = replace(entry(), problem=replace(entry().problem, kernel="lib.\u6f22"))
     update_store(stores.open_store(tmp_path / "a.textproto"), lambda now: Cache((named,)))
     command = [sys.executable, "-m", "pytest_autotune.cli", "show", "a.textproto"]
@@ -680,7 +684,7 @@ def test_a_name_that_the_encoding_of_the_output_lacks_is_escaped(tmp_path: Path)
     assert done.stdout.startswith("triton:lib.\\u6f22 on ")
 
 
-def test_commands_have_help_and_import_no_heavy_library() -> None:
+def test_the_help_of_every_command_imports_no_heavy_library() -> None:
     """The help of every command works without torch, triton, jax, pytest, numpy, yaml and protobuf."""
     code = (
         "import sys\nfrom pytest_autotune.cli import main\nfrom pytest_autotune.cli.main import commands\n"
@@ -694,7 +698,7 @@ def test_commands_have_help_and_import_no_heavy_library() -> None:
     assert done.stdout.splitlines()[-1:] == ["[]"], done.stderr
 
 
-def test_the_pre_commit_hook_checks_caches_and_no_reports() -> None:
+def test_the_pre_commit_hook_matches_caches_but_no_reports() -> None:
     import yaml
 
     (hook,) = yaml.safe_load((Path(__file__).parent.parent / ".pre-commit-hooks.yaml").read_text())
@@ -707,7 +711,7 @@ def test_the_pre_commit_hook_checks_caches_and_no_reports() -> None:
     assert [path for path in [*caches, *others] if re.search(hook["files"], path)] == caches
 
 
-def test_convert_replaces_no_cache_that_has_other_problems(run: Run) -> None:
+def test_convert_refuses_to_overwrite_other_problems(run: Run) -> None:
     write("a.textproto", entry(1))
     write("b.textproto", entry(2))
 
@@ -718,7 +722,7 @@ def test_convert_replaces_no_cache_that_has_other_problems(run: Run) -> None:
     assert entries_of("b.textproto") == {entry(2)}
 
 
-def test_convert_replaces_no_cache_that_has_other_fingerprints(run: Run) -> None:
+def test_convert_refuses_to_overwrite_other_fingerprints(run: Run) -> None:
     write("a.textproto", entry(1, source="new"))
     write("b.textproto", entry(1, source="old"), entry(1, source="new", block=64))
 
@@ -737,7 +741,7 @@ def test_convert_replaces_no_cache_that_has_other_fingerprints(run: Run) -> None
         (["prune", "out.textproto", "--unused-in=1.json", "--exit-code"], "0 entries"),
     ],
 )
-def test_a_file_written_beside_the_cache_is_an_error(run: Run, arguments: list[str], count: str) -> None:
+def test_commands_that_cannot_lock_the_cache_exit_with_status_4(run: Run, arguments: list[str], count: str) -> None:
     """A script that goes on would use the old cache."""
     write("a.textproto", entry(1))
     write("out.textproto", entry(1))
@@ -756,7 +760,7 @@ def test_a_file_written_beside_the_cache_is_an_error(run: Run, arguments: list[s
     assert stores.read_file(str(beside)).count(b"entries {") == int(count[0])
 
 
-def test_check_reports_a_file_that_fix_could_not_replace(run: Run) -> None:
+def test_check_fix_fails_if_the_cache_cannot_be_locked(run: Run) -> None:
     write("a.textproto", entry(1))
     Path(".a.textproto.lock").write_text("mine")
 
@@ -769,5 +773,5 @@ def test_check_reports_a_file_that_fix_could_not_replace(run: Run) -> None:
 @pytest.mark.parametrize(
     ("text", "other", "number"), [("a\nb", "a\nc", 2), ("a", "a\nb", 2), ("a\nb\n", "a\n", 2), ("", "a", 1)]
 )
-def test_the_first_difference_may_follow_the_end_of_a_text(text: str, other: str, number: int) -> None:
+def test_the_first_different_line_may_be_past_the_end_of_a_text(text: str, other: str, number: int) -> None:
     assert find_first_difference(text, other) == find_first_difference(other, text) == number

@@ -23,13 +23,13 @@ def entries_of(combined: CombinedCaches) -> set[Entry]:
     return set(combined.cache.entries)
 
 
-def test_all_entries_of_all_caches_are_there() -> None:
+def test_merged_shards_have_all_entries_of_all_devices() -> None:
     shards = {str(m): cache(entry(m), entry(m, device=A100)) for m in range(5)}
 
     assert entries_of(combine_caches(shards)) == {entry(m, device=device) for m in range(5) for device in (H200, A100)}
 
 
-def test_the_fastest_choice_stays_and_all_are_listed() -> None:
+def test_the_fastest_entry_stays_and_the_others_are_conflicts() -> None:
     slow, fast = entry(block=32, time_us=11.0), entry(block=64, time_us=10.0)
 
     combined = of_two(cache(slow), cache(fast))
@@ -39,7 +39,7 @@ def test_the_fastest_choice_stays_and_all_are_listed() -> None:
     assert ((fastest.process, fastest.entry), (other.process, other.entry)) == (("theirs", fast), ("ours", slow))
 
 
-def test_the_order_of_the_caches_does_not_matter() -> None:
+def test_the_merged_bytes_do_not_depend_on_the_order_of_caches() -> None:
     sides = [cache(entry(1), entry(2, block)) for block in (16, 32, 64)] + [cache(entry(2, 8, source="t"))]
 
     written = {
@@ -50,7 +50,7 @@ def test_the_order_of_the_caches_does_not_matter() -> None:
     assert len(written) == 1
 
 
-def test_what_one_side_changed_is_changed_even_to_a_slower_time() -> None:
+def test_an_entry_changed_on_one_side_wins_even_if_it_is_slower() -> None:
     slower = entry(time_us=20.0)
 
     for sides in ((cache(slower), cache(entry())), (cache(entry()), cache(slower))):
@@ -64,7 +64,7 @@ def test_an_entry_that_one_side_removed_is_removed_and_listed() -> None:
     assert (entries_of(combined), combined.removed) == ({entry(1)}, (entry(2),))
 
 
-def test_what_one_side_removed_and_the_other_changed_stays() -> None:
+def test_an_entry_removed_on_one_side_and_changed_stays() -> None:
     changed = entry(2, block=64)
 
     assert entries_of(of_two(cache(), cache(changed), ancestor=cache(entry(2)))) == {changed}
@@ -77,7 +77,7 @@ def test_a_merge_does_not_restore_an_entry_of_old_code() -> None:
     assert entries_of(combined) == {entry(source="new")}
 
 
-def test_entries_of_another_gpu_stay_whichever_side_has_them() -> None:
+def test_changed_and_added_entries_of_another_gpu_are_merged() -> None:
     old = cache(entry(), entry(device=A100))
     ours = cache(entry(block=64), entry(device=A100))
     theirs = cache(entry(block=16), entry(device=A100, block=64), entry(2, device=A100))
@@ -90,7 +90,7 @@ def test_entries_of_another_gpu_stay_whichever_side_has_them() -> None:
     }
 
 
-def test_a_choice_wins_over_a_failure_wherever_it_comes_from() -> None:
+def test_a_choice_wins_over_a_failure_on_either_side() -> None:
     """As in a dump, unless a run has tried the choice and replaced it, which makes the next generation of the entry."""
     failed = replace(entry(), choice=None, candidates=(Candidate(failed="no compiler was found"),))
 

@@ -15,7 +15,7 @@ WAIT_S = 30.0
 
 
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
-def test_leaving_by_an_error_drops_what_has_not_begun(error: type[BaseException]) -> None:
+def test_an_error_in_the_pools_block_drops_jobs_not_yet_begun(error: type[BaseException]) -> None:
     compiled: list[int] = []
     begun, go_on = threading.Event(), threading.Event()
     pool = CompilePool(1)
@@ -40,7 +40,7 @@ def test_leaving_by_an_error_drops_what_has_not_begun(error: type[BaseException]
     assert compiled == []
 
 
-def test_leaving_without_an_error_waits_for_everything() -> None:
+def test_leaving_the_pools_block_waits_for_all_jobs() -> None:
     compiled: list[int] = []
     with CompilePool(2) as pool:
         for number in range(5):
@@ -51,7 +51,7 @@ def test_leaving_without_an_error_waits_for_everything() -> None:
 VALUE = ContextVar("VALUE", default="default")
 
 
-def test_a_job_sees_the_context_of_the_thread_that_submits_it() -> None:
+def test_a_job_runs_with_the_context_variables_of_its_submitter() -> None:
     with CompilePool(1) as pool:
         default = pool.submit(VALUE.get)
         token = VALUE.set("set")
@@ -71,7 +71,7 @@ def test_a_job_sees_the_context_of_the_thread_that_submits_it() -> None:
         ((3, 12, 2), False),
     ],
 )
-def test_one_thread_parses_at_a_time_on_pythons_where_more_fail(
+def test_parsing_is_serialized_on_pythons_that_crash_otherwise(
     monkeypatch: pytest.MonkeyPatch, version: tuple[int, ...], fails: bool
 ) -> None:
     busy, most = [], []

@@ -281,7 +281,7 @@ KERNELS: list[tuple[Any, CompileTime]] = [
 
 
 @pytest.mark.parametrize(("kernel", "expected"), KERNELS, ids=lambda value: getattr(value, "__name__", None) or "")
-def test_where_a_kernel_may_be_compiled(kernel: Any, expected: CompileTime) -> None:
+def test_functions_a_kernel_calls_restrict_where_it_compiles(kernel: Any, expected: CompileTime) -> None:
     assert CompileTime.from_kernel(kernel) == expected
 
 
@@ -303,11 +303,11 @@ def test_where_a_kernel_may_be_compiled(kernel: Any, expected: CompileTime) -> N
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_what_a_constant_argument_means(constant: Any, expected: CompileTime) -> None:
+def test_constant_arguments_restrict_where_a_kernel_compiles(constant: Any, expected: CompileTime) -> None:
     assert CompileTime.from_kernel(takes_function, [constant]) == expected
 
 
-def test_a_global_that_any_kernel_may_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kernel_that_reads_a_global_compiles_in_its_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     """Triton refuses a global that is no constant, unless a setting allows it."""
     reads_global = made_to_call(plain_function)
     assert CompileTime.from_kernel(reads_global) == ANYWHERE
@@ -325,7 +325,7 @@ def reads_computed(y):
     tl.store(y, computed_module.VALUE)
 
 
-def test_a_module_that_computes_its_attributes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kernel_that_uses_a_module_getattr_stays_in_its_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     assert CompileTime.from_kernel(reads_computed) == ANYWHERE, "it does not compile"
 
     monkeypatch.setattr(computed_module, "__getattr__", lambda name: SETTINGS["vec"], raising=False)
@@ -333,7 +333,7 @@ def test_a_module_that_computes_its_attributes(monkeypatch: pytest.MonkeyPatch) 
     assert CompileTime.from_kernel(reads_computed) == IN_ITS_THREAD
 
 
-def test_no_method_of_a_value_is_called() -> None:
+def test_deciding_where_to_compile_calls_no_method_of_a_value() -> None:
     class Proxy:
         def __getattribute__(self, name: str) -> Any:
             pytest.fail(f"asked for {name}")
@@ -344,7 +344,7 @@ def test_no_method_of_a_value_is_called() -> None:
     assert CompileTime.from_kernel(takes_function, [Proxy()]) == IN_ITS_THREAD
 
 
-def test_a_name_that_a_test_gives_another_meaning(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_monkeypatched_triton_function_restricts_compilation(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tl, "exp", calls_constexpr)
 
     @triton.jit

@@ -99,19 +99,19 @@ def test_an_entry_lists_the_specializations_of_its_choice(process: Process) -> N
     assert found == {"n=64": ("*fp16:16 *fp16:16 i32:16 fp32 _ =true",)}
 
 
-def test_candidates_that_were_not_chosen_leave_nothing(process: Process) -> None:
+def test_an_entry_lists_no_specialization_of_other_candidates(process: Process) -> None:
     found = compiled(process([call(), call(), call(), call(64, 1)]))
 
     assert found == {"n=64": ("*fp16 *fp16:16 i32:16 fp32 _ =true", "*fp16:16 *fp16:16 i32:16 fp32 _ =true")}
 
 
-def test_options_of_the_call_are_kept(process: Process) -> None:
+def test_a_specialization_includes_the_options_of_the_launch(process: Process) -> None:
     (found,) = compiled(process([call(64, 0, enable_fp_fusion=False)]))["n=64"]
 
     assert found == "*fp16:16 *fp16:16 i32:16 fp32 _ =true | enable_fp_fusion=false"
 
 
-def test_a_load_that_meets_a_new_specialization_adds_it(process: Process) -> None:
+def test_a_hit_with_a_new_specialization_adds_it_to_the_entry(process: Process) -> None:
     first = process([call()])
     again = process([call(64, 1)], entries_of(first))
 
@@ -121,7 +121,7 @@ def test_a_load_that_meets_a_new_specialization_adds_it(process: Process) -> Non
     assert len(compiled(again, held=known)["n=64"]) == 2
 
 
-def test_a_search_that_records_nothing_does_not_end_the_notes(
+def test_an_unrecorded_search_does_not_stop_specialization_notes(
     process: Process, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The autotuner compiles the candidates of an earlier key again, for another alignment."""
@@ -138,13 +138,13 @@ def test_a_search_that_records_nothing_does_not_end_the_notes(
     assert with_search == without_search
 
 
-def test_a_run_that_only_loads_notes_nothing(process: Process) -> None:
+def test_a_load_without_a_dump_notes_no_specializations(process: Process) -> None:
     entries = entries_of(process([call()]))
 
     assert process([call(), call(64, 1)], entries, dumping=False).mode_events == ()
 
 
-def test_what_listens_to_compilations_sees_what_it_saw(process: Process, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_users_triton_compilation_listener_still_works(process: Process, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[bool] = []
     monkeypatch.setattr(knobs.compilation, "listener", lambda **told: seen.append(told["cache_hit"]))
     before = knobs.compilation.listener

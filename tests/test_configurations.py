@@ -43,34 +43,34 @@ def make_question(configurations: Configurations) -> ConfigurationQuestion:
 
 
 @pytest.mark.parametrize("config", [{"warps": 4}, Named(4), Data(4), SimpleNamespace(warps=4)])
-def test_a_configuration_may_be_any_object_with_named_values(config: object) -> None:
+def test_a_configuration_may_be_a_mapping_or_a_dataclass_or_such(config: object) -> None:
     [candidate] = Configurations([config]).list_candidates()
 
     assert candidate.params == (Value("warps", 4),)
     assert Configurations([config]).find(candidate) is config
 
 
-def test_a_plain_configuration_has_one_param() -> None:
+def test_a_plain_number_as_configuration_gives_one_param() -> None:
     assert Configurations([128]).list_candidates() == [Candidate(params=(Value("config", 128),))]
 
 
-def test_a_tile_and_a_tuple_with_a_dtype_are_cacheable() -> None:
+def test_tuples_of_numbers_or_dtypes_are_cacheable_params() -> None:
     """A tuple of numbers is readable JSON. A tuple with a dtype keeps a stable text."""
     assert param_value("tile", (64, 128)) == Value("tile", "[64, 128]", "json")
     assert param_value("types", (int, 4)).display_text == "(builtins.int, 4)"
 
 
-def test_a_configuration_without_a_stable_form_is_refused() -> None:
+def test_a_configuration_without_a_stable_form_is_uncacheable() -> None:
     with pytest.raises(UncacheableError, match="x is a object"):
         Configurations([{"x": object()}])
 
 
-def test_the_digest_ignores_the_order_of_configurations() -> None:
+def test_the_search_digest_ignores_the_order_of_configurations() -> None:
     assert Configurations(CONFIGS).digest == Configurations(CONFIGS[::-1]).digest
     assert Configurations(CONFIGS).digest != Configurations(CONFIGS[:1]).digest
 
 
-def test_an_entry_with_an_unlisted_choice_is_not_offered() -> None:
+def test_an_entry_whose_choice_is_no_candidate_is_not_used() -> None:
     question = make_question(Configurations(CONFIGS[:1]))
     known, unknown = Configurations(CONFIGS).list_candidates()
 
@@ -80,7 +80,7 @@ def test_an_entry_with_an_unlisted_choice_is_not_offered() -> None:
     assert [digest.parts[0].split()[0] for digest in question.digests()] == ["kernel", "tile"]
 
 
-def test_results_keep_the_words_of_each_failed_configuration() -> None:
+def test_failed_configurations_keep_a_one_line_error_as_reason() -> None:
     results = SearchResults(Configurations([*CONFIGS, {"tile": (256, 256), "warps": 8}]))
     results.note_time(CONFIGS[0], 12.34567, "20 runs")
     results.note_failure(CONFIGS[1], ValueError("tile at 0x7f001234 is too large\nsecond line"))
@@ -93,7 +93,7 @@ def test_results_keep_the_words_of_each_failed_configuration() -> None:
     assert results.fastest == timed
 
 
-def test_a_search_in_which_all_failed_lists_each_reason() -> None:
+def test_if_all_configurations_fail_each_reason_is_listed() -> None:
     results = SearchResults(Configurations([{"x": 1}, {"x": 2}, {"x": 3}]))
     results.note_failure({"x": 1}, "Return code 5")
     results.note_failure({"x": 2}, ValueError("too large"))

@@ -61,7 +61,7 @@ def workers(folder: Path, timeout_s: float, uuid: str = "") -> Coordinator:
     return Coordinator(Locks(timeout_s, lambda: uuid), folder)
 
 
-def test_a_gpu_is_free_as_soon_as_its_holder_is_killed(holder, tmp_path: Path) -> None:
+def test_killing_a_measuring_process_frees_the_gpu_lock(holder, tmp_path: Path) -> None:
     process = holder("gpu")
     threading.Timer(0.3, process.kill).start()
 
@@ -69,7 +69,7 @@ def test_a_gpu_is_free_as_soon_as_its_holder_is_killed(holder, tmp_path: Path) -
         assert undisturbed
 
 
-def test_a_killed_workers_claim_is_free_at_once(holder, tmp_path: Path) -> None:
+def test_killing_a_worker_frees_its_claim(holder, tmp_path: Path) -> None:
     process = holder("claim")
     threading.Timer(0.3, process.kill).start()
 
@@ -78,7 +78,7 @@ def test_a_killed_workers_claim_is_free_at_once(holder, tmp_path: Path) -> None:
         assert not claim.has_timed_out
 
 
-def test_a_worker_helps_with_a_tuning_before_it_waits(holder, tmp_path: Path) -> None:
+def test_a_worker_compiles_for_a_claimed_tuning_before_it_waits(holder, tmp_path: Path) -> None:
     holder("claim")
     helper = CountingHelper()
 
@@ -86,7 +86,7 @@ def test_a_worker_helps_with_a_tuning_before_it_waits(holder, tmp_path: Path) ->
         assert helper.help_count == 1
 
 
-def test_a_compilation_runs_in_one_worker_at_a_time(tmp_path: Path) -> None:
+def test_two_workers_do_not_compile_the_same_kernel_at_once(tmp_path: Path) -> None:
     one, other = workers(tmp_path, 0.3), workers(tmp_path, 0.3)
 
     with one.compiling("a", wait=True) as mine, one.compiling("b", wait=False) as mine_too:
@@ -102,7 +102,7 @@ def test_a_compilation_runs_in_one_worker_at_a_time(tmp_path: Path) -> None:
         assert mine
 
 
-def test_a_worker_that_need_not_wait_helps_nobody(tmp_path: Path) -> None:
+def test_a_worker_that_finds_a_result_compiles_for_no_tuning(tmp_path: Path) -> None:
     helper = CountingHelper()
 
     with workers(tmp_path, 1).claim(LOOKUP.identity.digest, helper):
@@ -113,7 +113,7 @@ def test_a_worker_that_need_not_wait_helps_nobody(tmp_path: Path) -> None:
     assert helper.help_count == 0
 
 
-def test_a_named_gpu_is_locked_in_place_of_the_current_gpu(tmp_path: Path) -> None:
+def test_measuring_locks_the_named_gpu_not_the_current_one(tmp_path: Path) -> None:
     mine = Locks(0.2, lambda: f"{tmp_path} current")
     other = Locks(0.2, lambda: f"{tmp_path} named")
 
@@ -123,7 +123,7 @@ def test_a_named_gpu_is_locked_in_place_of_the_current_gpu(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("why", ["inside a tuning", "while holding the GPU"])
-def test_nobody_waits_for_a_claim(holder, tmp_path: Path, why: str) -> None:
+def test_inside_a_tuning_or_a_gpu_lock_no_claim_is_waited_for(holder, tmp_path: Path, why: str) -> None:
     holder("claim")
     mine = workers(tmp_path, 30, uuid="mine")
     started = time.monotonic()
@@ -138,7 +138,7 @@ def test_nobody_waits_for_a_claim(holder, tmp_path: Path, why: str) -> None:
     assert time.monotonic() - started < 5
 
 
-def test_what_was_written_down_is_taken_by_the_others(tmp_path: Path) -> None:
+def test_a_claim_returns_the_result_that_another_worker_logged(tmp_path: Path) -> None:
     with workers(tmp_path, 1).claim(LOOKUP.identity.digest, CountingHelper()):
         Log(tmp_path, "another").append(LOOKUP.to_event())
 
@@ -149,13 +149,13 @@ def test_what_was_written_down_is_taken_by_the_others(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("world_size", "expected"), [("", False), ("1", False), ("8", True)])
-def test_a_rank_knows_itself_by_the_size_of_its_world(monkeypatch, world_size: str, expected: bool) -> None:
+def test_world_size_above_1_means_a_distributed_run(monkeypatch, world_size: str, expected: bool) -> None:
     monkeypatch.setenv("WORLD_SIZE", world_size)
 
     assert in_distributed_run() is expected
 
 
-def test_ranks_take_no_claims_and_no_locks(holder, tmp_path: Path, monkeypatch) -> None:
+def test_distributed_ranks_wait_for_no_claim_and_no_gpu_lock(holder, tmp_path: Path, monkeypatch) -> None:
     holder("claim")
     holder("gpu")
     monkeypatch.setenv("WORLD_SIZE", "2")

@@ -57,7 +57,7 @@ class Driver:
         ctypes.cast(number, ctypes.POINTER(ctypes.c_int)).contents.value = found
 
 
-def test_the_gpu_of_the_context_is_described_as_torch_does() -> None:
+def test_the_gpu_of_a_cuda_context_is_described_as_torch_does() -> None:
     assert context_gpu(Driver()) == (Device("NVIDIA H200", "sm_90", 132), str(UUID))
 
 
@@ -65,11 +65,11 @@ def test_the_gpu_of_the_context_is_described_as_torch_does() -> None:
     "driver",
     [Driver(context=0), *(Driver(error=name) for name in ("cuCtxGetCurrent", "cuCtxGetDevice", "cuDeviceGetName"))],
 )
-def test_without_a_context_or_after_an_error_there_is_no_gpu(driver: Driver) -> None:
+def test_without_a_cuda_context_or_on_errors_no_gpu_is_found(driver: Driver) -> None:
     assert context_gpu(driver) == (None, "")
 
 
-def test_a_driver_that_nothing_has_loaded_stays_unloaded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_looking_for_the_gpu_does_not_load_the_cuda_driver(monkeypatch: pytest.MonkeyPatch) -> None:
     modes: list[int] = []
 
     def load(name: str, mode: int) -> Any:
@@ -86,7 +86,7 @@ def test_a_driver_that_nothing_has_loaded_stays_unloaded(monkeypatch: pytest.Mon
     assert modes[0] & 4  # RTLD_NOLOAD
 
 
-def test_the_context_gives_the_current_gpu_if_torch_uses_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_torch_the_cuda_context_gives_the_current_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(device, "_find_loaded_driver", Driver)
     monkeypatch.setitem(sys.modules, "torch", None)
 

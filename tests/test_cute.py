@@ -31,14 +31,14 @@ def suite(dumped: Path, tmp_path: Path) -> AdapterSuite:
     return copy
 
 
-def test_the_conformance_tests_pass(tmp_path: Path) -> None:
+def test_the_conformance_tests_pass_for_the_cute_adapter(tmp_path: Path) -> None:
     done = AdapterSuite(tmp_path, "cute", "toy_cutlass").run("test_conformance.py")
 
     assert done.returncode == 0, done.stdout + done.stderr
     assert " 2 skipped" in done.stdout
 
 
-def test_a_dumped_suite_loads_without_a_benchmark(suite: AdapterSuite) -> None:
+def test_a_dumped_cute_suite_loads_without_measuring(suite: AdapterSuite) -> None:
     suite.edit(
         "test_kernels.py",
         "import host\n",
@@ -51,7 +51,7 @@ def test_a_dumped_suite_loads_without_a_benchmark(suite: AdapterSuite) -> None:
     assert "measured 0" in loaded["output"]
 
 
-def test_a_config_that_does_not_compile_is_a_failed_candidate(dumped: Path) -> None:
+def test_a_cute_config_that_does_not_compile_is_recorded_failed(dumped: Path) -> None:
     lookups = json.loads((dumped / "dump.json").read_text())["lookups"]
     [lookup, _] = [lookup for lookup in lookups if lookup["kernel"] == "test_kernels.scale_tuned"]
     failed = [candidate for candidate in lookup["candidates"] if candidate.get("failed")]
@@ -61,7 +61,7 @@ def test_a_config_that_does_not_compile_is_a_failed_candidate(dumped: Path) -> N
         assert [candidate["failed"] for candidate in failed] == ["ValueError: V must be a power of two"] * 2
 
 
-def test_an_edited_kernel_is_stale_and_named(suite: AdapterSuite) -> None:
+def test_a_stale_row_names_the_edited_cute_kernel(suite: AdapterSuite) -> None:
     suite.edit("scale_kernels.py", "cutlass.Float32(2.0)", "cutlass.Float32(3.0)")
     loaded = suite.report("test_kernels.py", f"--autotune-load={CACHE}")
 
@@ -88,7 +88,7 @@ def test_twice():
 """
 
 
-def test_an_explicit_constexpr_is_a_part_of_the_key(suite: AdapterSuite) -> None:
+def test_an_explicit_constexpr_of_cute_is_in_the_key(suite: AdapterSuite) -> None:
     """Each value of the constexpr is tuned once."""
     (suite.folder / "test_explicit.py").write_text(EXPLICIT)
     report = suite.report("test_explicit.py", "--autotune-dump=explicit.textproto")
@@ -121,7 +121,7 @@ def test_each():
 """
 
 
-def test_a_class_and_none_are_compiled_in(suite: AdapterSuite) -> None:
+def test_another_dtype_class_or_none_argument_is_another_problem(suite: AdapterSuite) -> None:
     """No kernel is launched for a call with another class, or with a tensor in place of None."""
     (suite.folder / "test_compiled_in.py").write_text(COMPILED_IN)
     report = suite.report("test_compiled_in.py", "--autotune-dump=compiled.textproto")
@@ -158,7 +158,7 @@ def test_two_objects():
 """
 
 
-def test_a_method_is_uncacheable_and_tuned_for_each_object(suite: AdapterSuite) -> None:
+def test_a_tuned_method_is_uncacheable(suite: AdapterSuite) -> None:
     (suite.folder / "test_method.py").write_text(METHOD)
     report = suite.report("test_method.py", "--autotune-dump=method.textproto")
 
@@ -199,7 +199,7 @@ def test_library():
 """
 
 
-def test_functions_that_a_conftest_imported_before_are_seen(suite: AdapterSuite) -> None:
+def test_cute_functions_imported_early_by_a_conftest_are_hooked(suite: AdapterSuite) -> None:
     for file, text in {"conftest.py": "import host, library\n", "library.py": LIBRARY, "test_user.py": USER}.items():
         (suite.folder / file).write_text(text)
     report = suite.report("test_user.py", "--autotune-dump=user.textproto")
@@ -209,7 +209,7 @@ def test_functions_that_a_conftest_imported_before_are_seen(suite: AdapterSuite)
 
 
 @pytest.mark.skipif(IS_REAL, reason="edits the stand-in")
-def test_another_signature_is_one_line_and_cute_tunes_by_itself(suite: AdapterSuite) -> None:
+def test_a_cute_with_another_signature_is_bypassed_with_a_line(suite: AdapterSuite) -> None:
     path = suite.library / "cutlass/testing.py"
     path.write_text(
         path.read_text().replace("    stream: Any = None,\n)", "    stream: Any = None,\n    prune: Any = None,\n)")
@@ -222,7 +222,7 @@ def test_another_signature_is_one_line_and_cute_tunes_by_itself(suite: AdapterSu
 
 
 @pytest.mark.skipif(IS_REAL, reason="the stand-in says what cannot be launched")
-def test_a_failed_launch_is_a_failed_candidate(suite: AdapterSuite) -> None:
+def test_a_config_whose_launch_fails_is_a_failed_candidate(suite: AdapterSuite) -> None:
     """The candidate has the text of the error."""
     suite.edit("test_kernels.py", '{"V": [1, 2, 4], "T": [64, 128]}', '{"V": [3, 2], "T": [64]}')
     report = suite.report("test_kernels.py", "-k", "test_tune and 65536", "--autotune-dump=new.textproto")
@@ -232,7 +232,7 @@ def test_a_failed_launch_is_a_failed_candidate(suite: AdapterSuite) -> None:
 
 
 @pytest.mark.skipif(IS_REAL, reason="the stand-in says what does not compile")
-def test_a_search_without_a_result_is_not_recorded(suite: AdapterSuite) -> None:
+def test_a_cute_search_in_which_all_configs_fail_is_unrecorded(suite: AdapterSuite) -> None:
     """The report has the reason."""
     suite.edit("test_kernels.py", '{"V": [1, 2, 5, 4], "T": [64, 128]}', '{"V": [5], "T": [64]}')
     report = suite.report("test_kernels.py", "-k", "test_autotune_jit and 65536", "--autotune-dump=new.textproto")
@@ -243,7 +243,7 @@ def test_a_search_without_a_result_is_not_recorded(suite: AdapterSuite) -> None:
     assert lookup["unrecorded"] == "every candidate failed: ValueError: V must be a power of two (1 candidate)"
 
 
-def test_each_problem_is_tuned_once_by_two_workers(suite: AdapterSuite) -> None:
+def test_two_workers_tune_each_cute_problem_once(suite: AdapterSuite) -> None:
     pytest.importorskip("xdist")
     report = suite.report("test_kernels.py", "-pxdist", "-n2", "--autotune-dump=workers.textproto")
 
@@ -315,7 +315,7 @@ def test_hostile(place, name, index):
 """
 
 
-def test_two_arguments_of_a_builder_never_share_an_entry(suite: AdapterSuite) -> None:
+def test_different_arguments_of_a_builder_get_separate_entries(suite: AdapterSuite) -> None:
     """A keyword of the call or of a partial is the same argument. A partial has its own names for arguments."""
     (suite.folder / "test_hostile.py").write_text(HOSTILE)
     report = suite.report("test_hostile.py", "--autotune-dump=hostile.textproto")
@@ -345,7 +345,7 @@ def test_keywords():
 """
 
 
-def test_a_builder_may_take_its_config_as_keywords(suite: AdapterSuite) -> None:
+def test_extra_keywords_of_a_cute_builder_are_in_the_key(suite: AdapterSuite) -> None:
     """Each further argument and keyword is a value of the key. A keyword that is tuned is none."""
     (suite.folder / "test_keywords.py").write_text(KEYWORDS)
     report = suite.report("test_keywords.py", "--autotune-dump=keywords.textproto")
@@ -380,7 +380,7 @@ def test_half(): launch(cutlass.Float16)
 
 
 @pytest.mark.skipif(IS_REAL, reason="uses tensors of the stand-in")
-def test_the_dtypes_of_tensors_in_a_list_are_in_the_key(suite: AdapterSuite) -> None:
+def test_dtypes_of_tensors_inside_a_list_are_in_the_key(suite: AdapterSuite) -> None:
     """CuTe looks at no dtype, so each dtype runs in a process of its own."""
     (suite.folder / "test_list.py").write_text(TENSOR_LIST)
     dtypes = []
@@ -404,7 +404,7 @@ def test_wrong_call():
 """
 
 
-def test_a_wrong_call_of_the_builder_is_the_users_error(suite: AdapterSuite) -> None:
+def test_calling_a_builder_wrongly_is_uncacheable_not_a_crash(suite: AdapterSuite) -> None:
     (suite.folder / "test_wrong.py").write_text(WRONG_CALL)
     report = suite.report("test_wrong.py", "--autotune-dump=wrong.textproto")
 
@@ -439,7 +439,7 @@ def test_enum():
 """
 
 
-def test_another_value_of_an_enum_member_makes_a_choice_stale(suite: AdapterSuite) -> None:
+def test_changing_the_value_of_an_enum_in_the_key_is_stale(suite: AdapterSuite) -> None:
     """The key has the name of the member, and the fingerprint has its class."""
     (suite.folder / "test_enum.py").write_text(ENUM)
     assert counts_of(suite.report("test_enum.py", "--autotune-dump=enum.textproto")) == {"tuned": 2}

@@ -51,33 +51,33 @@ def torch(monkeypatch: pytest.MonkeyPatch):
     return torch
 
 
-def test_an_nvidia_gpu_has_name_architecture_multiprocessors(torch) -> None:
+def test_an_nvidia_gpu_is_name_architecture_and_multiprocessors(torch) -> None:
     torch(Cuda(nvidia()))
 
     assert device.current_gpu() == Device("NVIDIA H200", "sm_90", 132)
     assert device.current_gpu().id == "nvidia-h200-sm90-132"
 
 
-def test_the_device_is_the_current_device_of_the_call(torch) -> None:
+def test_with_two_gpus_the_current_gpu_is_the_device(torch) -> None:
     torch(Cuda(nvidia(), nvidia("NVIDIA A100-SXM4-80GB", major=8, multi_processor_count=108), current=1))
 
     assert device.current_gpu() == Device("NVIDIA A100-SXM4-80GB", "sm_80", 108)
 
 
-def test_rocm_is_its_architecture_without_feature_suffixes(torch) -> None:
+def test_an_amd_gpus_architecture_has_no_feature_suffixes(torch) -> None:
     torch(Cuda(nvidia("AMD Instinct MI300X", gcnArchName="gfx942:sramecc+:xnack-", multi_processor_count=304)))
 
     assert device.current_gpu() == Device("AMD Instinct MI300X", "gfx942", 304)
 
 
-def test_an_unused_gpu_is_not_initialized(torch) -> None:
+def test_asking_for_the_device_does_not_initialize_cuda(torch) -> None:
     torch(Cuda(nvidia(), initialized=False))
 
     assert device.current_gpu() is None
     assert device.current_gpu_uuid() == ""
 
 
-def test_an_xpu_is_named_too(torch) -> None:
+def test_an_intel_xpu_is_a_device_with_its_name_and_eu_count(torch) -> None:
     properties = SimpleNamespace(name="Intel(R) Data Center GPU Max 1550", gpu_eu_count=512)
     xpu = SimpleNamespace(
         is_available=lambda: True,
@@ -90,13 +90,13 @@ def test_an_xpu_is_named_too(torch) -> None:
     assert device.current_gpu() == Device("Intel(R) Data Center GPU Max 1550", "xpu", 512)
 
 
-def test_the_lock_of_a_gpu_goes_by_its_uuid(torch) -> None:
+def test_the_gpu_lock_is_named_by_the_current_gpus_uuid(torch) -> None:
     torch(Cuda(nvidia(uuid="GPU-a"), nvidia(uuid="GPU-b"), current=1))
 
     assert device.current_gpu_uuid() == "GPU-b"
 
 
-def test_a_cpu_has_its_widest_vectors_and_its_threads() -> None:
+def test_a_cpu_device_has_vector_extension_and_thread_count() -> None:
     cpu = device.cpu()
 
     assert cpu.name == "CPU"
@@ -115,7 +115,7 @@ def test_a_cpu_has_its_widest_vectors_and_its_threads() -> None:
         (None, None, []),
     ],
 )
-def test_the_gpus_to_spread_are_those_that_are_visible(monkeypatch, visible, listed, expected) -> None:
+def test_visible_gpus_follow_cuda_visible_devices_or_nvidia_smi(monkeypatch, visible, listed, expected) -> None:
     def run(*args: Any, **kwargs: Any) -> Any:
         if listed is None:
             raise FileNotFoundError("nvidia-smi")
@@ -130,7 +130,7 @@ def test_the_gpus_to_spread_are_those_that_are_visible(monkeypatch, visible, lis
     assert visible_nvidia_gpus() == expected
 
 
-def test_a_cpu_has_as_many_threads_as_its_tuner_uses() -> None:
+def test_a_cpu_device_may_be_limited_to_one_thread() -> None:
     assert device.cpu(1).multiprocessors == 1
     assert device.cpu(1).arch == device.cpu().arch
 
@@ -144,7 +144,7 @@ def test_a_cpu_has_as_many_threads_as_its_tuner_uses() -> None:
         (Device("Triton interpreter", "interpreter"), "Triton interpreter (interpreter)"),
     ],
 )
-def test_a_device_is_described_in_words(on: Device, told: str) -> None:
+def test_a_device_is_shown_with_architecture_and_core_count(on: Device, told: str) -> None:
     assert str(on) == told
 
 
@@ -160,7 +160,7 @@ def test_a_device_is_described_in_words(on: Device, told: str) -> None:
         Device("cuda", ""),
     ],
 )
-def test_an_alias_takes_a_name_as_it_is_shown_and_as_it_is(shown: Device) -> None:
+def test_a_device_alias_accepts_the_short_and_the_shown_name(shown: Device) -> None:
     option = next(option for option in OPTIONS if option.name == "device_alias")
 
     for text in (shown.name, str(shown)):
@@ -180,7 +180,7 @@ def test_an_alias_takes_a_name_as_it_is_shown_and_as_it_is(shown: Device) -> Non
         ({"slice/tests": "200000 100000", "slice": "300000 100000"}, 2),
     ],
 )
-def test_usable_cores_respect_the_quotas_of_control_groups(
+def test_usable_cores_respect_the_cpu_quotas_of_cgroups(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quotas: dict[str, str], usable: int
 ) -> None:
     """The process is in the group ``slice/tests``. Inside a container, the group's path may lead nowhere."""

@@ -49,7 +49,9 @@ def blocks(*sizes: int) -> list[dict[str, object]]:
         ([], [], ""),
     ],
 )
-def test_a_change_is_described_by_names_and_parts(names: list[str], digests: list[Digest], words: str) -> None:
+def test_changed_fingerprints_are_described_by_name_and_parts(
+    names: list[str], digests: list[Digest], words: str
+) -> None:
     before = [Value(name, "a", "digest") for name in names]
     now = [Value(name, "b", "digest") for name in names]
 
@@ -67,7 +69,7 @@ def test_a_change_is_described_by_names_and_parts(names: list[str], digests: lis
         (source(relu="a"), source(relu="a"), ""),
     ],
 )
-def test_a_digest_of_source_names_the_changed_functions(before: Digest, now: Digest, words: str) -> None:
+def test_a_source_difference_names_edited_and_added_functions(before: Digest, now: Digest, words: str) -> None:
     assert describe_difference("source", before, now) == words
 
 
@@ -98,11 +100,11 @@ def test_a_digest_of_source_names_the_changed_functions(before: Digest, now: Dig
         "two forms",
     ],
 )
-def test_a_digest_of_candidates_names_those_that_came_and_went(before: Digest, now: Digest, words: str) -> None:
+def test_a_search_difference_names_added_and_gone_candidates(before: Digest, now: Digest, words: str) -> None:
     assert describe_difference("search", before, now) == words
 
 
-def test_parts_of_a_digest_are_short_and_ignore_the_order() -> None:
+def test_the_parts_of_a_search_digest_are_short_and_orderless() -> None:
     many = [{"BLOCK": block, "warps": warps} for block in range(40) for warps in range(8)]
     shuffled = random.Random(1).sample(many, len(many))
 
@@ -121,7 +123,7 @@ SOURCE, SEARCH = source(relu="a"), search(*blocks(1))
 
 
 @pytest.mark.parametrize("name", ["c.textproto", "c.pb", "c.yaml", "c.json", "c/"])
-def test_it_stands_once_in_a_file_and_every_entry_has_it(tmp_path: Path, name: str) -> None:
+def test_a_file_stores_the_parts_of_a_shared_digest_once(tmp_path: Path, name: str) -> None:
     path = Location.parse(f"{tmp_path}/{name}", tmp_path)
 
     update_store(

@@ -107,7 +107,7 @@ class ExportedLibrary:
 
 
 @pytest.mark.filterwarnings("ignore:distance_library")
-def test_the_fewest_doublings_decide_and_not_the_number_of_parts(
+def test_the_nearest_entry_has_the_fewest_doublings_in_its_sizes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     entries = [entry(1, 96, 4096), entry(2, 100, 104)]
@@ -119,7 +119,7 @@ def test_the_fewest_doublings_decide_and_not_the_number_of_parts(
 
 
 @pytest.mark.filterwarnings("ignore:distance_library")
-def test_run_use_and_export_agree_on_random_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_use_and_export_pick_the_same_nearest_entry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Small sizes make many entries equally near. Each of 200 kernels is asked for 25 keys, in any order of parts."""
     chance = random.Random(37)
     entries: list[Entry] = []
@@ -152,12 +152,12 @@ def test_run_use_and_export_agree_on_random_keys(tmp_path: Path, monkeypatch: py
         ('[{"a": 1, "b": 2}]', '[{"a": 1, "b": 2}]'),
     ],
 )
-def test_a_tuple_of_a_choice_is_read_back(text: str, value: object) -> None:
+def test_a_json_tuple_in_a_choice_is_read_as_a_tuple(text: str, value: object) -> None:
     """A table gets the numbers. Text that is damaged stays text."""
     assert launch_key([Value("block", text, "json.tuple")]) == {"block": value}
 
 
-def test_the_picker_has_a_copy_of_the_functions() -> None:
+def test_the_exported_module_copies_the_distance_functions() -> None:
     exported = build_module(Cache((entry(1, 2, 3),)), "", [], [], {}).text
 
     for function in (distance, split_words):
@@ -187,7 +187,9 @@ def test_the_picker_has_a_copy_of_the_functions() -> None:
         pytest.param({"x": "9" * 5000}, {"x": "9" * 5001}, (0, 0.0), id="numbers without end"),
     ],
 )
-def test_a_distance(wanted: dict[str, Any], has: dict[str, Any], expected: tuple[int, float]) -> None:
+def test_the_distance_of_two_keys_is_symmetric_and_as_computed(
+    wanted: dict[str, Any], has: dict[str, Any], expected: tuple[int, float]
+) -> None:
     assert distance(wanted, has) == pytest.approx(expected)
     assert distance(has, wanted) == distance(wanted, has)
 
@@ -210,7 +212,7 @@ print(json.dumps(blocks))
 """
 
 
-def test_the_order_of_entries_does_not_depend_on_the_hash_seed() -> None:
+def test_the_nearest_entry_does_not_depend_on_the_hash_seed() -> None:
     root = Path(__file__).parent.parent
     outputs = []
     for seed in ("1", "2", "3"):

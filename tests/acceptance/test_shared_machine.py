@@ -56,7 +56,9 @@ def as_user(suite: Suite, **files: str) -> None:
         ("a dangling link", "is not a folder"),
     ],
 )
-def test_a_foreign_shared_folder_costs_one_line(suite: Suite, section, place: Path, found: str, message: str) -> None:
+def test_a_foreign_or_broken_lock_folder_costs_only_one_line(
+    suite: Suite, section, place: Path, found: str, message: str
+) -> None:
     """The folder belongs to another user, or is a file or a dangling link. Both runs pass and dump as usual."""
     as_user(suite, test_many=MANY)
     if found == "another user's folder":
@@ -89,7 +91,7 @@ def test_it(tune):
 """
 
 
-def test_a_project_recovers_no_tunings_of_another_project(serial_suite: Suite, place: Path) -> None:
+def test_tunings_of_a_killed_run_go_to_no_other_project(serial_suite: Suite, place: Path) -> None:
     """Both projects had the same path, one after the other, and both runs were killed."""
     suite = serial_suite
     options = ["-p", "no:cacheprovider", "--autotune-dump=cache.textproto"]
@@ -141,7 +143,7 @@ events.FileIO = Full
 
 
 @pytest.mark.parametrize("room", [0, 2000, 10**6])
-def test_the_next_run_recovers_as_many_tunings_as_announced(
+def test_a_failed_dump_announces_what_the_next_run_recovers(
     serial_suite: Suite, section, monkeypatch: pytest.MonkeyPatch, room: int
 ) -> None:
     """The dump cannot be written, and the log has room for none, some or all tunings."""
@@ -200,7 +202,7 @@ def test_forking(tune):
 """
 
 
-def test_lookups_of_a_forked_child_count(suite: Suite, section) -> None:
+def test_hits_and_tunings_of_a_forked_child_are_recorded(suite: Suite, section) -> None:
     """Its tunings are in the dump. An update with prune does not drop them."""
     suite.write(test_forking=FORKING)
 
@@ -216,14 +218,14 @@ def test_lookups_of_a_forked_child_count(suite: Suite, section) -> None:
     assert suite.cache.read_text() == text
 
 
-def test_a_miss_in_a_forked_child_counts_against_the_limit(suite: Suite) -> None:
+def test_a_miss_in_a_forked_child_fails_the_gate(suite: Suite) -> None:
     suite.write(test_forking="def test_it(tune): tune('lib.parent')").serial.prepare_dump()
     suite.write(test_forking=FORKING)
 
     assert suite.load("--autotune-max-misses=0").ret == pytest.ExitCode.TESTS_FAILED
 
 
-def test_a_test_that_replaces_pytests_cache_loses_no_tuning(suite: Suite) -> None:
+def test_a_test_that_deletes_pytests_cache_loses_no_tuning(suite: Suite) -> None:
     """The test removes pytest's cache folder and puts a file in its place."""
     tests = """
     import pathlib, shutil, time

@@ -34,7 +34,7 @@ CHANGES = [
 
 
 @pytest.mark.parametrize(("before", "now", "outcome", "changed", "reason"), CHANGES)
-def test_a_row_says_what_has_changed(
+def test_the_reason_of_a_miss_or_stale_row_names_the_change(
     serial_suite: Suite, section, before: str, now: str, outcome: str, changed: list[str], reason: str
 ) -> None:
     serial_suite.write(test_op=ask(before)).prepare_dump()
@@ -51,7 +51,7 @@ def test_a_row_says_what_has_changed(
     assert line.endswith(f": {row['reason']}")
 
 
-def test_a_mismatch_names_both_devices(suite: Suite) -> None:
+def test_a_mismatch_row_names_the_tuning_and_the_running_gpu(suite: Suite) -> None:
     suite.write(test_op=ask("M=1")).serial.prepare_dump(TOY_DEVICE="Old GPU")
 
     result = suite.load(TOY_DEVICE="New GPU")
@@ -62,7 +62,7 @@ def test_a_mismatch_names_both_devices(suite: Suite) -> None:
     assert suite.tunings == ["lib.op [('M', 1)]"]
 
 
-def test_a_device_without_entries_is_one_line_unless_verbose(suite: Suite, section) -> None:
+def test_misses_on_a_gpu_without_entries_are_one_row_unless_v(suite: Suite, section) -> None:
     suite.write().serial.prepare_dump(TOY_DEVICE="Old GPU")
     suite.pytester.makepyfile(test_more="def test_more(tune): tune('lib.more')")
 
@@ -74,21 +74,21 @@ def test_a_device_without_entries_is_one_line_unless_verbose(suite: Suite, secti
     assert len(rows(section(suite.load("-v", TOY_DEVICE="New GPU")))) == 5
 
 
-def test_a_cache_without_entries_of_a_tuner_says_so_once(serial_suite: Suite, section) -> None:
+def test_misses_of_a_tuner_without_entries_are_one_row(serial_suite: Suite, section) -> None:
     serial_suite.write(test_op=ask("tuner='other'")).prepare_dump()
     serial_suite.write()
 
     assert rows(section(serial_suite.load()))[0].startswith("MISS 4 problems of toy: no entries for Toy GPU (toy, 4")
 
 
-def test_a_device_with_one_hit_has_a_row_for_each_other_problem(serial_suite: Suite, section) -> None:
+def test_misses_on_a_gpu_with_one_hit_have_one_row_each(serial_suite: Suite, section) -> None:
     serial_suite.write().prepare_dump(TOY_DEVICE="Old GPU")
     serial_suite.dump("-k", "softmax", TOY_DEVICE="New GPU")
 
     assert len(rows(section(serial_suite.load(TOY_DEVICE="New GPU")))) == 3
 
 
-def test_other_versions_are_a_hint_and_never_stale(suite: Suite, section) -> None:
+def test_entries_of_another_library_version_are_hits_with_a_hint(suite: Suite, section) -> None:
     suite.write().serial.prepare_dump(TOY_ENVIRONMENT="toy 0.9.3, cuda 11")
 
     result = suite.load("--autotune-max-misses=0")
@@ -99,7 +99,7 @@ def test_other_versions_are_a_hint_and_never_stale(suite: Suite, section) -> Non
     assert suite.tunings == []
 
 
-def test_a_patch_version_is_no_hint(serial_suite: Suite, section) -> None:
+def test_entries_of_another_patch_version_are_hits_with_no_hint(serial_suite: Suite, section) -> None:
     serial_suite.write(test_op=ask("environment='toy 1.0.3, cuda 11'")).prepare_dump()
     serial_suite.write(test_op=ask("environment='toy 1.0.4, cuda 12'"))
 
@@ -110,7 +110,7 @@ STALE = ask("M=1, times={'a': 5.0, 'b': 1.0}, source='two'").replace("in 'abc'",
 
 
 @pytest.mark.parametrize(("on_stale", "chosen"), [("tune", "b"), ("use", "a"), (None, "b")])
-def test_on_stale_changes_the_choice_and_not_the_verdict(
+def test_the_gate_counts_a_stale_entry_whatever_on_stale_says(
     suite: Suite, section, on_stale: str | None, chosen: str
 ) -> None:
     suite.write(test_op=ask("M=1")).serial.prepare_dump()
@@ -124,7 +124,7 @@ def test_on_stale_changes_the_choice_and_not_the_verdict(
     assert rows(section(result))[0].startswith("STALE")
 
 
-def test_on_stale_use_tunes_a_choice_that_is_not_on_offer(serial_suite: Suite) -> None:
+def test_on_stale_use_tunes_if_the_choice_is_no_candidate_now(serial_suite: Suite) -> None:
     serial_suite.write(test_op=ask("M=1")).prepare_dump()
     serial_suite.write(test_op=ask("M=1, times={'c': 1.0}"))
 
@@ -189,7 +189,7 @@ KINDS = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_on_miss_error_fails_a_test_that_swallows_the_error(serial_suite: Suite, kind: str) -> None:
+def test_on_miss_error_fails_even_a_test_that_catches_the_error(serial_suite: Suite, kind: str) -> None:
     serial_suite.write(test_op=ask("M=1")).prepare_dump()
     text = SWALLOW.replace("KIND", KINDS[kind])
     # A failure that a test expects is one of its own making, not a cache's.
@@ -206,7 +206,7 @@ def test_on_miss_error_fails_a_test_that_swallows_the_error(serial_suite: Suite,
     result.stdout.no_fnmatch_line("*Traceback*")
 
 
-def test_on_miss_error_applies_to_every_outcome_but_a_hit(suite: Suite) -> None:
+def test_on_miss_error_fails_stale_mismatch_and_uncacheable_too(suite: Suite) -> None:
     far = suite.write(test_op=ask("")).folder / "far.textproto"
     suite.serial.run(f"--autotune-dump={far}", TOY_DEVICE="Far GPU")
     far.write_text(far.read_text().replace("lib.op", "lib.far"))
@@ -233,7 +233,7 @@ AS_SHOWN = "New GPU (toy, 4 multiprocessors) = Old GPU (toy, 4 multiprocessors)"
 
 
 @pytest.mark.parametrize("alias", ["New GPU = Old GPU", AS_SHOWN])
-def test_a_device_alias_uses_and_reports_the_others_entries(suite: Suite, section, alias: str) -> None:
+def test_a_device_alias_gives_hits_from_another_devices_entries(suite: Suite, section, alias: str) -> None:
     suite.write().serial.prepare_dump(TOY_DEVICE="Old GPU")
     suite.pytester.makeini(f"[pytest]\nautotune_device_alias =\n    {alias}\n")
 
@@ -245,7 +245,7 @@ def test_a_device_alias_uses_and_reports_the_others_entries(suite: Suite, sectio
     assert section(result) == [served, "4 hits"]
 
 
-def test_another_device_of_one_name_is_an_alias_too(suite: Suite, section) -> None:
+def test_a_device_alias_works_for_two_devices_of_one_name(suite: Suite, section) -> None:
     suite.write().serial.prepare_dump()
     suite.pytester.makeini("[pytest]\nautotune_device_alias = Toy GPU = Toy GPU\n")
 
@@ -253,7 +253,7 @@ def test_another_device_of_one_name_is_an_alias_too(suite: Suite, section) -> No
     assert section(suite.load(TOY_MULTIPROCESSORS="7")) == [served, "4 hits"]
 
 
-def test_ignored_kernels_are_bypassed(suite: Suite, section) -> None:
+def test_kernels_in_autotune_ignore_get_no_entry_and_no_lookup(suite: Suite, section) -> None:
     suite.pytester.makeini("[pytest]\nautotune_ignore =\n    toy:lib.soft*\n    other:*\n")
 
     suite.write().prepare_dump()
@@ -262,7 +262,7 @@ def test_ignored_kernels_are_bypassed(suite: Suite, section) -> None:
     assert section(suite.load("--autotune-max-misses=0")) == ["3 hits"]
 
 
-def test_a_problem_counts_once_with_its_worst_outcome(suite: Suite) -> None:
+def test_a_problem_that_hits_and_is_stale_counts_once_as_stale(suite: Suite) -> None:
     suite.write(test_op=ask("M=1")).serial.prepare_dump()
     asking = "".join(
         f"\ndef test_{number}(tune): tune('lib.op', M=1, source='{source}')"

@@ -33,14 +33,14 @@ def without_seconds(lines: list[str]) -> list[str]:
     return [line.partition(" in 0.")[0] for line in lines]
 
 
-def test_all_hits_is_one_line(suite: Suite, section) -> None:
+def test_the_summary_of_a_run_with_only_hits_is_one_line(suite: Suite, section) -> None:
     suite.write().serial.prepare_dump()
 
     assert section(suite.load()) == ["4 hits"]
 
 
 @pytest.mark.parametrize("flag", ["-q", "-qq"])
-def test_all_hits_is_no_line_where_little_is_to_be_shown(suite: Suite, section, flag: str) -> None:
+def test_a_quiet_run_with_only_hits_has_no_summary(suite: Suite, section, flag: str) -> None:
     suite.write().serial.prepare_dump()
 
     assert section(suite.load(flag)) == []
@@ -56,13 +56,13 @@ def test_a_dumps_summary_is_one_line_of_counts(serial_suite: Suite, section) -> 
         assert line.endswith("; cache.textproto is up to date (4 entries)") == bool(args)
 
 
-def test_q_shows_counts_and_what_mends_them(outdated: Suite, section) -> None:
+def test_dash_q_shows_the_counts_and_the_update_command(outdated: Suite, section) -> None:
     lines = without_seconds(section(outdated.load("-q")))
 
     assert lines[:2] == ["1 hit, 12 misses, 12 stale; 24 tuned", f"{UPDATE} to update the cache."]
 
 
-def test_q_shows_what_a_dump_wrote_and_that_nothing_was_pruned(serial_suite: Suite, section) -> None:
+def test_dash_q_shows_written_entries_and_a_refused_prune(serial_suite: Suite, section) -> None:
     serial_suite.write()
 
     assert section(serial_suite.dump("-q"))[:-1] == ["4 entries written to cache.textproto: 4 added"]
@@ -73,7 +73,7 @@ def test_q_shows_what_a_dump_wrote_and_that_nothing_was_pruned(serial_suite: Sui
     ]
 
 
-def test_qq_shows_nothing(outdated: Suite, section) -> None:
+def test_dash_qq_hides_misses_and_the_update_command(outdated: Suite, section) -> None:
     assert section(outdated.load("-qq")) == []
 
 
@@ -84,7 +84,7 @@ def test_qq_shows_nothing(outdated: Suite, section) -> None:
         ["--cache-show"], ["--markers"], ["--help"], ["--version"],
     ],
 )  # fmt: skip
-def test_a_run_without_tests_has_no_summary(serial_suite: Suite, section, args: list[str]) -> None:
+def test_an_option_that_runs_no_tests_gives_no_summary_or_file(serial_suite: Suite, section, args: list[str]) -> None:
     """Options such as --collect-only run no test. Such a run writes no file and has no gate."""
     serial_suite.write().prepare_dump()
     before = serial_suite.cache.read_bytes()
@@ -98,7 +98,7 @@ def test_a_run_without_tests_has_no_summary(serial_suite: Suite, section, args: 
     assert serial_suite.cache.read_bytes() == before
 
 
-def test_the_same_section_however_tests_are_distributed(suite: Suite, section) -> None:
+def test_the_summary_is_the_same_serially_and_with_workers(suite: Suite, section) -> None:
     suite.write(test_op=MANY.format(more="")).serial.prepare_dump()
     suite.write(test_op=MANY.format(more=", source='two'"))
 
@@ -113,7 +113,7 @@ def test_the_same_section_however_tests_are_distributed(suite: Suite, section) -
     ]
 
 
-def test_many_misses_of_one_kernel_are_one_row_and_v_shows_each(serial_suite: Suite, section) -> None:
+def test_misses_of_one_kernel_are_joined_in_one_row_unless_v(serial_suite: Suite, section) -> None:
     serial_suite.write(test_op=SIZES.format(ms="100", more="")).prepare_dump()
     serial_suite.write(test_op=SIZES.format(ms="*range(100, 115)", more=""))
 
@@ -148,7 +148,7 @@ def test_the_summary_is_coloured_by_outcome(outdated: Suite) -> None:
     ("args", "environment"),
     [(["--color=no"], {}), ([], {}), ([], {"NO_COLOR": "1", "FORCE_COLOR": "1"}), ([], {"PY_COLORS": "0"})],
 )
-def test_nothing_is_coloured_where_users_want_no_colours(
+def test_the_summary_has_no_colour_if_colours_are_off(
     outdated: Suite, args: list[str], environment: dict[str, str]
 ) -> None:
     output = outdated.load("--autotune-max-misses=0", *args, **environment).stdout.str()
@@ -175,7 +175,7 @@ HINTS = [
 
 
 @pytest.mark.parametrize(("ini", "args", "typed"), HINTS)
-def test_the_hint_can_be_typed_as_it_is_and_mends_the_cache(
+def test_typing_the_hinted_command_brings_the_cache_up_to_date(
     outdated: Suite, section, ini: str, args: list[str], typed: str
 ) -> None:
     outdated.pytester.makeini(f"[pytest]\n{ini}\n")
@@ -191,7 +191,7 @@ def test_the_hint_can_be_typed_as_it_is_and_mends_the_cache(
     assert outdated.load("--autotune-max-misses=0").ret == 0
 
 
-def test_the_hint_quotes_a_path_with_blanks_for_a_shell(outdated: Suite) -> None:
+def test_the_hinted_command_quotes_a_path_with_a_space(outdated: Suite) -> None:
     outdated.cache.rename(outdated.folder / "my cache.textproto")
 
     result = outdated.run("--autotune-load=my cache.textproto")
@@ -199,7 +199,9 @@ def test_the_hint_quotes_a_path_with_blanks_for_a_shell(outdated: Suite) -> None
     result.stdout.fnmatch_lines(["Re-run with '--autotune-load=my cache.textproto' --autotune-update to*"])
 
 
-def test_the_hint_of_a_folder_keeps_its_slash(serial_suite: Suite, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_hinted_command_keeps_the_slash_of_a_folder_cache(
+    serial_suite: Suite, monkeypatch: pytest.MonkeyPatch
+) -> None:
     serial_suite.write(test_hit=hit()).run("--autotune-dump=cache/")
     serial_suite.write(test_hit="def test_hit(tune): tune('lib.hit', source='two')")
     below = serial_suite.folder / "below"
@@ -222,14 +224,16 @@ def test_the_hint_of_a_folder_keeps_its_slash(serial_suite: Suite, monkeypatch: 
         ),
     ],
 )
-def test_the_header_says_what_is_loaded_and_dumped(suite: Suite, args: list[str], header: str) -> None:
+def test_pytests_header_names_the_loaded_and_dumped_files(suite: Suite, args: list[str], header: str) -> None:
     suite.write().serial.run("--autotune-dump=one.textproto", "-k", "softmax")
     suite.serial.dump()
 
     suite.run(*args).stdout.fnmatch_lines([header])
 
 
-def test_nothing_of_ours_is_imported_without_options(serial_suite: Suite, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_options_only_the_plugins_option_table_loads(
+    serial_suite: Suite, monkeypatch: pytest.MonkeyPatch
+) -> None:
     serial_suite.pytester.makepyfile("""
         import sys
         def test_imports():

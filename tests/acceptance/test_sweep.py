@@ -33,7 +33,7 @@ def pick(seed: str, kernel: str, names: str, **key: int) -> str:
     return str(parse(seed).ordered(problem, candidates)[0].params[0].value)
 
 
-def test_a_seeds_candidates_do_not_depend_on_workers(suite: Suite, section: Any) -> None:
+def test_a_sweep_seed_picks_the_same_candidates_with_workers(suite: Suite, section: Any) -> None:
     """The sweep measures nothing. For a failed test it prints the candidate and the command to run it again."""
     suite.write(test_lib=SUITE)
     seed = next(seed for seed in "0123456789" if pick(seed, "lib.wrong", "right wrong", N=1) == "wrong")
@@ -61,7 +61,7 @@ def test_a_seeds_candidates_do_not_depend_on_workers(suite: Suite, section: Any)
     ]
 
 
-def test_two_parts_of_a_sweep_run_both_candidates(serial_suite: Suite) -> None:
+def test_two_sweep_parts_run_both_candidates_of_each_problem(serial_suite: Suite) -> None:
     """This holds for every problem of the suite."""
     serial_suite.write(test_lib=SUITE)
 
@@ -76,7 +76,7 @@ def test_two_parts_of_a_sweep_run_both_candidates(serial_suite: Suite) -> None:
     assert len(ran) == 7
 
 
-def test_a_failed_test_names_its_problems_of_a_sweep(serial_suite: Suite) -> None:
+def test_a_test_that_fails_in_a_sweep_prints_its_candidates(serial_suite: Suite) -> None:
     """Another test requested the problem first and passed. For a failed test without a problem, the output says so."""
     serial_suite.write(
         test_lib="""
@@ -96,7 +96,7 @@ def test_a_failed_test_names_its_problems_of_a_sweep(serial_suite: Suite) -> Non
     assert text.count("rerun: ") == 2
 
 
-def test_a_candidate_that_does_not_compile_is_skipped(serial_suite: Suite, section: Any) -> None:
+def test_a_sweep_reports_a_candidate_that_does_not_compile(serial_suite: Suite, section: Any) -> None:
     serial_suite.write(
         test_lib="""
         import pytest
@@ -115,7 +115,7 @@ def test_a_candidate_that_does_not_compile_is_skipped(serial_suite: Suite, secti
     assert sum(line.startswith("REFUSED toy:lib.k") for line in lines) == len(refused)
 
 
-def test_a_sweep_of_skipped_tests_says_that_it_judged_nothing(serial_suite: Suite, section: Any) -> None:
+def test_a_sweep_whose_tests_were_all_skipped_passes_with_a_line(serial_suite: Suite, section: Any) -> None:
     """The sweep is no gate, so the run passes."""
     serial_suite.write(test_lib="import pytest\n@pytest.mark.skip\ndef test(tune): tune('lib.k')")
 
@@ -125,7 +125,7 @@ def test_a_sweep_of_skipped_tests_says_that_it_judged_nothing(serial_suite: Suit
     assert section(result) == ["--autotune-sweep=1/2 judged nothing: no problem ran with a candidate (1 skipped)"]
 
 
-def test_more_candidates_than_sweeps_are_reported(serial_suite: Suite, section: Any) -> None:
+def test_a_sweep_in_2_parts_notes_a_problem_with_3_candidates(serial_suite: Suite, section: Any) -> None:
     serial_suite.write(
         test_lib="""
         def test(tune):
@@ -141,7 +141,7 @@ def test_more_candidates_than_sweeps_are_reported(serial_suite: Suite, section: 
     ]
 
 
-def test_a_sweep_ignores_loads_and_limits_of_the_ini_file(serial_suite: Suite) -> None:
+def test_a_sweep_ignores_the_ini_load_and_refuses_a_typed_load(serial_suite: Suite) -> None:
     """A load, a dump or a limit on the command line is a usage error."""
     serial_suite.write(test_lib=SUITE)
     serial_suite.pytester.makeini("[pytest]\nautotune_load = none.pb\nautotune_max_misses = 0\n")
@@ -154,7 +154,7 @@ def test_a_sweep_ignores_loads_and_limits_of_the_ini_file(serial_suite: Suite) -
         result.stderr.fnmatch_lines([f"ERROR: {option.split('=')[0]}: a sweep loads and dumps nothing*"])
 
 
-def test_the_command_in_a_report_runs_exactly_that_again(serial_suite: Suite) -> None:
+def test_the_rerun_command_of_a_sweep_repeats_the_failed_test(serial_suite: Suite) -> None:
     serial_suite.write(test_lib=SUITE)
     failed = next(run for part in (1, 2) if (run := serial_suite.run(f"--autotune-sweep={part}/2")).ret)
     [command] = [line.removeprefix("rerun: ") for line in failed.outlines if line.startswith("rerun: ")]
@@ -165,7 +165,7 @@ def test_the_command_in_a_report_runs_exactly_that_again(serial_suite: Suite) ->
     again.stdout.fnmatch_lines(["toy:lib.wrong (N=1): config=wrong"])
 
 
-def test_what_the_last_test_ran_with_is_forgotten_as_well(serial_suite: Suite) -> None:
+def test_a_sweep_drops_the_candidate_of_the_last_test(serial_suite: Suite) -> None:
     forgets = "def test(session): session.at_next_test(lambda: open('forgotten', 'w').close())"
     serial_suite.write(test_lib=forgets)
 

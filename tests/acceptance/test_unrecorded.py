@@ -90,7 +90,7 @@ LEFT = "; that call was left to toy, and not recorded"
 
 
 @pytest.mark.parametrize("ends", ["raise RuntimeError('no')", "pytest.skip('no')", "pytest.xfail('no')", "exit(2)"])
-def test_a_search_that_ends_with_an_error_is_no_miss(serial_suite: Suite, section, ends: str) -> None:
+def test_a_search_that_raises_is_unrecorded_and_passes_the_gate(serial_suite: Suite, section, ends: str) -> None:
     """The summary has an UNRECORDED row and a hint. A gate on misses passes."""
     serial_suite.write(test_lib="def test_op(tune): tune('lib.op', M=1)").prepare_dump()
     raises = RAISES.format(m=1).replace('raise RuntimeError("the device is gone\\nand more")', ends)
@@ -107,7 +107,7 @@ def test_a_search_that_ends_with_an_error_is_no_miss(serial_suite: Suite, sectio
     ]
 
 
-def test_it_is_reported_beside_an_entry_of_the_same_problem(serial_suite: Suite, section) -> None:
+def test_an_unrecorded_search_is_listed_beside_a_hit(serial_suite: Suite, section) -> None:
     both = RAISES.format(m=1).replace('"lib.bad"', "\"lib.op\", M=1, source='other'")
 
     dumped = serial_suite.write(test_lib=both).dump()
@@ -117,7 +117,7 @@ def test_it_is_reported_beside_an_entry_of_the_same_problem(serial_suite: Suite,
     assert (section(dumped)[0], section(loaded)[0], loaded.ret) == (row, row, 0)
 
 
-def test_an_update_is_named_for_the_other_misses(serial_suite: Suite, section) -> None:
+def test_the_summary_hints_at_update_only_for_recordable_misses(serial_suite: Suite, section) -> None:
     serial_suite.write(test_lib="def test_op(tune): tune('lib.op', M=1)").prepare_dump()
     serial_suite.write(test_lib=RAISES.format(m=2))
 
@@ -127,7 +127,7 @@ def test_an_update_is_named_for_the_other_misses(serial_suite: Suite, section) -
     assert hints[1].startswith("No update covers unrecorded problems")
 
 
-def test_what_is_tuned_at_the_second_try_is_tuned(serial_suite: Suite) -> None:
+def test_a_search_that_fails_once_and_then_works_is_recorded(serial_suite: Suite) -> None:
     again = RAISES.format(m=1) + "\ndef test_good(tune): tune('lib.bad')\n"
 
     report = serial_suite.write(test_lib=again).report("--autotune-dump=cache.textproto")
@@ -135,7 +135,7 @@ def test_what_is_tuned_at_the_second_try_is_tuned(serial_suite: Suite) -> None:
     assert (report["counts"]["tuned"], report["counts"]["unrecorded"]) == (2, 0)
 
 
-def test_an_update_and_q_say_so_too(serial_suite: Suite, section) -> None:
+def test_updates_and_quiet_runs_count_unrecorded_searches(serial_suite: Suite, section) -> None:
     serial_suite.write(test_lib="def test_op(tune): tune('lib.op', M=1)").prepare_dump()
     serial_suite.write(test_lib=RAISES.format(m=1))
 
@@ -159,7 +159,9 @@ def test_an_update_and_q_say_so_too(serial_suite: Suite, section) -> None:
         (NEVER_ASKED, ["toy: error in choose(): *", "no lookups: toy bypassed"]),
     ],
 )
-def test_a_dump_names_problems_its_tuner_tuned_by_itself(serial_suite: Suite, module: str, lines: list[str]) -> None:
+def test_after_adapter_errors_a_dump_says_nothing_was_recorded(
+    serial_suite: Suite, module: str, lines: list[str]
+) -> None:
     """The summary does not say that nothing was tuned."""
     result = serial_suite.write(test_lib=module).dump()
 
@@ -168,7 +170,7 @@ def test_a_dump_names_problems_its_tuner_tuned_by_itself(serial_suite: Suite, mo
     result.stdout.no_fnmatch_line("nothing was tuned*")
 
 
-def test_a_problem_that_cannot_be_tuned_is_a_hit_later(serial_suite: Suite, section) -> None:
+def test_a_recorded_failure_of_all_candidates_is_a_hit_later(serial_suite: Suite, section) -> None:
     """The dump counts it separately and keeps a text without addresses of memory."""
     dumped = serial_suite.write(test_lib=CANNOT).dump("--autotune-report=report.json")
 
@@ -182,7 +184,7 @@ def test_a_problem_that_cannot_be_tuned_is_a_hit_later(serial_suite: Suite, sect
     assert serial_suite.cache.read_bytes() == before
 
 
-def test_an_answer_that_a_candidate_cannot_be_used_is_a_tuning(serial_suite: Suite) -> None:
+def test_a_recorded_unusable_candidate_counts_as_tuned(serial_suite: Suite) -> None:
     """As where Inductor asks whether to fuse two kernels: no is an answer."""
     answer = CANNOT.replace("record_failure([", "record(None, [Candidate(failed=").replace('ns()}"])', 'ns()}")])')
     answer = answer.replace("import Device", "import Candidate, Device")
@@ -192,7 +194,7 @@ def test_an_answer_that_a_candidate_cannot_be_used_is_a_tuning(serial_suite: Sui
     assert (report["counts"]["tuned"], report["counts"]["failed"]) == (2, 0)
 
 
-def test_no_entry_is_unused_if_a_call_failed_in_the_adapter(serial_suite: Suite) -> None:
+def test_no_entry_is_unused_after_an_error_in_the_adapter(serial_suite: Suite) -> None:
     """The failed call may have used any of the tuner's entries."""
     serial_suite.write(test_lib="def test(tune): tune('lib.op', M=1); tune('lib.op', M=2)").prepare_dump()
     serial_suite.write(test_lib="def test(tune): tune('lib.op', M=1); tune('lib.op', M=object())")
@@ -200,7 +202,7 @@ def test_no_entry_is_unused_if_a_call_failed_in_the_adapter(serial_suite: Suite)
     assert serial_suite.report("--autotune-load=cache.textproto")["unused"] == []
 
 
-def test_a_cause_that_passes_takes_no_choice_from_a_file(serial_suite: Suite) -> None:
+def test_a_passing_failure_replaces_no_choice_in_the_cache(serial_suite: Suite) -> None:
     """The loaded file has another code's entry, so its choice was not tried."""
     serial_suite.write(test_lib=TUNED_BY_HAND)
     serial_suite.run("--autotune-dump=old.textproto", SOURCES="one")
@@ -217,7 +219,7 @@ def test_a_cause_that_passes_takes_no_choice_from_a_file(serial_suite: Suite) ->
 
 
 @pytest.mark.parametrize("lacks", ["compiler", "memory"])
-def test_a_failed_search_keeps_the_old_entry(serial_suite: Suite, lacks: str) -> None:
+def test_a_failed_search_does_not_change_the_dumped_file(serial_suite: Suite, lacks: str) -> None:
     """Another search of the same run succeeds. The file stays as it was."""
     serial_suite.write(test_lib=TUNED_BY_HAND)
     serial_suite.dump(SOURCES="one two")
@@ -228,7 +230,7 @@ def test_a_failed_search_keeps_the_old_entry(serial_suite: Suite, lacks: str) ->
     assert serial_suite.cache.read_bytes() == before
 
 
-def test_a_choice_that_was_tried_and_rejected_is_replaced(serial_suite: Suite) -> None:
+def test_a_loaded_choice_that_no_longer_compiles_is_replaced(serial_suite: Suite) -> None:
     serial_suite.write(test_lib=REJECTED.replace("{rejects}", "False")).prepare_dump()
     serial_suite.write(test_lib=REJECTED.replace("{rejects}", "True")).load("--autotune-update")
 
@@ -238,7 +240,7 @@ def test_a_choice_that_was_tried_and_rejected_is_replaced(serial_suite: Suite) -
     assert [row["outcome"] for row in report["lookups"]] == ["hit", "hit"]
 
 
-def test_candidates_come_into_a_file_that_has_the_choice(serial_suite: Suite) -> None:
+def test_keep_candidates_adds_candidates_to_existing_entries(serial_suite: Suite) -> None:
     serial_suite.write().prepare_dump()
     before = serial_suite.cache.read_text()
 

@@ -28,7 +28,7 @@ def unused(lines: list[str]) -> list[str]:
     return [line for line in lines if line.startswith("UNUSED")]
 
 
-def test_a_complete_run_names_the_unused_entries(suite: Suite, section) -> None:
+def test_a_complete_load_lists_unused_entries_and_how_to_prune(suite: Suite, section) -> None:
     lines = section(shrunk(suite).load())
 
     assert unused(lines) == ["UNUSED toy:lib.op (M=2): not requested by any test"]
@@ -41,7 +41,7 @@ def test_a_complete_run_names_the_unused_entries(suite: Suite, section) -> None:
 
 
 @everywhere
-def test_the_hint_prunes(suite: Suite) -> None:
+def test_the_hinted_prune_command_removes_the_unused_entry(suite: Suite) -> None:
     result = shrunk(suite).run(*PRUNE)
 
     assert entries(suite) == 2
@@ -65,7 +65,7 @@ KEPT = {
 
 
 @pytest.mark.parametrize("why", KEPT)
-def test_an_entry_that_this_run_could_not_use_is_not_unused(serial_suite: Suite, section, why: str) -> None:
+def test_an_entry_of_another_device_or_tuner_is_never_unused(serial_suite: Suite, section, why: str) -> None:
     """The entry is of another device, version or tuner, or of a module that was not imported. Prune keeps the entry."""
     test = """
         import os
@@ -81,7 +81,7 @@ def test_an_entry_that_this_run_could_not_use_is_not_unused(serial_suite: Suite,
     assert entries(serial_suite) == 2
 
 
-def test_an_uncalled_kernel_of_an_imported_module_is_unused(suite: Suite, section) -> None:
+def test_an_entry_of_an_imported_but_uncalled_kernel_is_unused(suite: Suite, section) -> None:
     (suite.folder / "library.py").write_text("")
     suite.write(
         test_op="import library\ndef test_op(tune): tune('library.gone')",
@@ -94,7 +94,7 @@ def test_an_uncalled_kernel_of_an_imported_module_is_unused(suite: Suite, sectio
     assert unused(lines) == ["UNUSED toy:library.gone: not requested by any test"]
 
 
-def test_an_entry_of_a_kernel_that_is_ignored_is_not_unused(serial_suite: Suite, section) -> None:
+def test_an_entry_of_a_kernel_in_autotune_ignore_is_not_unused(serial_suite: Suite, section) -> None:
     (serial_suite.folder / "library.py").write_text("")
     tests = "import library\ndef test_op(tune):\n    tune('lib.op')\n    tune('library.op')"
     serial_suite.write(test_op=tests).prepare_dump()
@@ -103,7 +103,7 @@ def test_an_entry_of_a_kernel_that_is_ignored_is_not_unused(serial_suite: Suite,
     assert unused(section(serial_suite.load("-o", "autotune_ignore=toy:library.*"))) == []
 
 
-def test_a_stale_entry_is_stale_and_not_unused(serial_suite: Suite, section) -> None:
+def test_an_entry_of_a_stale_problem_is_not_listed_as_unused(serial_suite: Suite, section) -> None:
     serial_suite.write(test_op=OPS.format(ms="1")).serial.prepare_dump()
     serial_suite.write(test_op=OPS.format(ms="1").replace("M=m", "M=m, source='two'"))
 
@@ -206,7 +206,7 @@ def test_an_incomplete_run_prunes_nothing(serial_suite: Suite, section, kind: st
     assert entries(serial_suite) == 3
 
 
-def test_the_environment_that_undoes_the_suites_options_prunes_nothing(serial_suite: Suite, section) -> None:
+def test_pytest_addopts_that_clears_addopts_prunes_nothing(serial_suite: Suite, section) -> None:
     """The doctest is a test of the suite only by the option in ``addopts``."""
     doctest = "def add():\n    '''\n    >>> 1 + 1\n    2\n    '''"
     shrunk(serial_suite).pytester.makeini("[pytest]\naddopts = --doctest-modules\n")
@@ -235,7 +235,7 @@ def test_the_environment_that_undoes_the_suites_options_prunes_nothing(serial_su
         "args at the collection",
     ],
 )
-def test_workers_tell_why_a_run_was_incomplete(serial_suite: Suite, kind: str) -> None:
+def test_with_workers_an_incomplete_run_prunes_nothing(serial_suite: Suite, kind: str) -> None:
     args, reason = incomplete(serial_suite, kind)
     serial_suite.distribution = DISTRIBUTIONS["n2"]
 
@@ -246,7 +246,7 @@ def test_workers_tell_why_a_run_was_incomplete(serial_suite: Suite, kind: str) -
 
 
 @pytest.mark.parametrize("kind", ["replaced args", "another collection"])
-def test_gates_of_a_run_whose_paths_a_plugin_replaced_are_green(serial_suite: Suite, kind: str) -> None:
+def test_the_gates_pass_if_a_plugin_replaced_the_test_paths(serial_suite: Suite, kind: str) -> None:
     """Such a run is a part of the suite: an entry is not unused, and the part may ask for nothing."""
     incomplete(serial_suite, kind)
     (serial_suite.folder / "test_other.py").write_text("def test_other(): pass")
@@ -267,7 +267,7 @@ def test_gates_of_a_run_whose_paths_a_plugin_replaced_are_green(serial_suite: Su
     ids=["more", "absolute", "root"],
 )
 @pytest.mark.parametrize("testpaths", ["tests more", "tests more/test_*.py"])
-def test_a_plugin_that_leaves_out_no_path_keeps_a_run_complete(serial_suite: Suite, testpaths: str, hook: str) -> None:
+def test_a_run_is_complete_if_a_plugin_only_adds_test_paths(serial_suite: Suite, testpaths: str, hook: str) -> None:
     below(serial_suite).pytester.makeini(f"[pytest]\ntestpaths = {testpaths}\n")
     with (serial_suite.folder / "conftest.py").open("a") as file:
         file.write(f"\n{hook}")
@@ -278,7 +278,7 @@ def test_a_plugin_that_leaves_out_no_path_keeps_a_run_complete(serial_suite: Sui
 
 
 @pytest.mark.parametrize("typed", [[], ["--pyargs", "below"]])
-def test_packages_of_pyargs_keep_a_run_complete(serial_suite: Suite, typed: list[str]) -> None:
+def test_a_run_of_the_whole_package_with_pyargs_is_complete(serial_suite: Suite, typed: list[str]) -> None:
     package = shrunk(serial_suite).folder / "below"
     package.mkdir()
     (package / "__init__.py").write_text("")
@@ -291,14 +291,14 @@ def test_packages_of_pyargs_keep_a_run_complete(serial_suite: Suite, typed: list
     assert entries(serial_suite) == 2
 
 
-def test_an_incomplete_load_is_mentioned_only_with_v(serial_suite: Suite, section) -> None:
+def test_only_dash_v_says_why_unused_entries_were_not_checked(serial_suite: Suite, section) -> None:
     args, reason = incomplete(serial_suite, "-k")
 
     assert section(serial_suite.load(*args)) == ["1 hit"]
     serial_suite.load("-v", *args).stdout.fnmatch_lines([f"unused entries not checked: {reason}"])
 
 
-def test_an_incomplete_run_still_dumps(serial_suite: Suite) -> None:
+def test_an_incomplete_update_with_prune_still_adds_entries(serial_suite: Suite) -> None:
     shrunk(serial_suite).write(test_new="def test_new(tune): tune('lib.new')\ndef test_fails(): assert 0")
 
     serial_suite.run(*PRUNE)
@@ -306,7 +306,7 @@ def test_an_incomplete_run_still_dumps(serial_suite: Suite) -> None:
     assert entries(serial_suite) == 4
 
 
-def test_only_collecting_tests_leaves_the_cache_alone(serial_suite: Suite) -> None:
+def test_collect_only_with_prune_does_not_change_the_cache(serial_suite: Suite) -> None:
     before = shrunk(serial_suite).cache.read_bytes()
 
     result = serial_suite.run(*PRUNE, "--collect-only")
@@ -315,7 +315,7 @@ def test_only_collecting_tests_leaves_the_cache_alone(serial_suite: Suite) -> No
     assert serial_suite.cache.read_bytes() == before
 
 
-def test_a_run_from_a_folder_below_is_incomplete(serial_suite: Suite, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_started_in_a_subfolder_prunes_nothing(serial_suite: Suite, monkeypatch: pytest.MonkeyPatch) -> None:
     shrunk(serial_suite).pytester.makeini("[pytest]\nautotune_load = cache.textproto\n")
     below = serial_suite.folder / "below"
     below.mkdir()
@@ -338,7 +338,7 @@ def test_a_run_from_a_folder_below_is_incomplete(serial_suite: Suite, monkeypatc
         ("", ["."]),
     ],
 )
-def test_typed_paths_equal_to_testpaths_are_the_whole_suite(
+def test_a_run_is_complete_if_typed_paths_equal_testpaths(
     serial_suite: Suite, testpaths: str, typed: list[str]
 ) -> None:
     """A run without paths is complete, too."""
@@ -350,7 +350,7 @@ def test_typed_paths_equal_to_testpaths_are_the_whole_suite(
 
 
 @pytest.mark.parametrize("has_ini_file", [True, False])
-def test_a_typed_root_is_the_whole_suite_with_an_ini_file(
+def test_a_run_of_the_typed_rootdir_is_complete_with_an_ini_file(
     serial_suite: Suite, monkeypatch: pytest.MonkeyPatch, has_ini_file: bool
 ) -> None:
     """Pytest starts in another folder. Without an ini file the run is not complete."""
@@ -377,7 +377,9 @@ def test_a_typed_root_is_the_whole_suite_with_an_ini_file(
         ("", ["tests"]),
     ],
 )
-def test_who_types_anything_else_runs_a_part_of_it(serial_suite: Suite, testpaths: str, typed: list[str]) -> None:
+def test_a_run_of_other_paths_than_testpaths_prunes_nothing(
+    serial_suite: Suite, testpaths: str, typed: list[str]
+) -> None:
     below(serial_suite).pytester.makeini(f"[pytest]\ntestpaths = {testpaths}\n")
 
     result = serial_suite.run(*PRUNE, *typed)
@@ -404,7 +406,7 @@ def below(suite: Suite) -> Suite:
         ["-k", "", "-m", ""],
     ],
 )
-def test_options_that_select_nothing_keep_a_run_complete(serial_suite: Suite, args: list[str]) -> None:
+def test_a_run_is_complete_with_options_that_deselect_no_test(serial_suite: Suite, args: list[str]) -> None:
     shrunk(serial_suite).run(*PRUNE, *args)
 
     assert entries(serial_suite) == 2
@@ -412,7 +414,7 @@ def test_options_that_select_nothing_keep_a_run_complete(serial_suite: Suite, ar
 
 @pytest.mark.skipif("n2" not in DISTRIBUTIONS, reason="only a worker can crash and leave its run alive")
 @pytest.mark.parametrize("restarts", [[], ["--max-worker-restart=0"]])
-def test_a_crashed_worker_makes_a_run_incomplete(serial_suite: Suite, restarts: list[str]) -> None:
+def test_a_run_with_a_crashed_worker_prunes_nothing(serial_suite: Suite, restarts: list[str]) -> None:
     """Prune drops nothing, even if a replacement finished the tests."""
     shrunk(serial_suite).write(test_z="import os\ndef test_z(): os._exit(1)")
     serial_suite.distribution = DISTRIBUTIONS["n2"]
@@ -423,7 +425,7 @@ def test_a_crashed_worker_makes_a_run_incomplete(serial_suite: Suite, restarts: 
     result.stdout.fnmatch_lines(["nothing was pruned, the run was not complete: worker gw* crashed"])
 
 
-def test_every_rerun_of_a_flaky_test_leaves_the_run_complete(suite: Suite) -> None:
+def test_a_run_that_reruns_each_test_is_complete(suite: Suite) -> None:
     """A repeated report of what was looked up is no second lookup."""
     again = """
 import pytest
@@ -457,7 +459,7 @@ def test_inner(tune):
 """
 
 
-def test_an_entry_of_a_nested_tuning_is_used_by_an_outer_hit(serial_suite: Suite, section) -> None:
+def test_a_hit_also_uses_the_entries_that_its_tuning_looked_up(serial_suite: Suite, section) -> None:
     """Only the outer tuning requests the inner problem. A hit of the outer problem does not run it."""
     serial_suite.write(test_lib=NESTED.format(source="one")).prepare_dump()
 
@@ -470,7 +472,7 @@ def test_an_entry_of_a_nested_tuning_is_used_by_an_outer_hit(serial_suite: Suite
     assert serial_suite.report("--autotune-load=cache.textproto")["counts"]["hit"] == 2  # both of lib.inner
 
 
-def test_an_update_renames_the_outer_tuning_of_an_entry(serial_suite: Suite) -> None:
+def test_an_update_renames_the_asked_by_field_with_its_kernel(serial_suite: Suite) -> None:
     """The entry's field asked_by gets the new name of the outer tuning."""
     serial_suite.write(test_lib=NESTED.format(source="one")).prepare_dump()
     serial_suite.write(test_lib=NESTED.format(source="one").replace("lib.outer", "lib.renamed"))
@@ -481,7 +483,7 @@ def test_an_update_renames_the_outer_tuning_of_an_entry(serial_suite: Suite) -> 
     assert serial_suite.load("--autotune-fail-on-unused").ret == 0
 
 
-def test_it_is_unused_where_nobody_asks_for_that_tuning(serial_suite: Suite) -> None:
+def test_an_inner_entry_is_unused_if_no_outer_tuning_is_hit(serial_suite: Suite) -> None:
     serial_suite.write(test_lib=NESTED.format(source="one")).prepare_dump()
     serial_suite.write(test_lib="def test_inner(tune): tune('lib.inner', M=1)")
 
@@ -498,7 +500,7 @@ def test_it_is_unused_where_nobody_asks_for_that_tuning(serial_suite: Suite) -> 
         (False, "../cache.textproto", "lies outside *, which is the rootdir because there is no ini file"),
     ],
 )
-def test_a_cache_outside_the_rootdir_may_serve_other_suites(
+def test_prune_drops_nothing_from_a_cache_outside_the_rootdir(
     serial_suite: Suite, monkeypatch: pytest.MonkeyPatch, has_ini_files: bool, cache: str, reason: str
 ) -> None:
     """With ini files, the run is that of a package inside a repository. Without, the rootdir is the current folder."""
@@ -516,7 +518,7 @@ def test_a_cache_outside_the_rootdir_may_serve_other_suites(
     assert Path(cache).read_text().count("entries {") == 3
 
 
-def test_a_suite_may_name_a_cache_above_its_rootdir_in_its_ini_file(
+def test_prune_works_on_a_cache_outside_rootdir_named_in_the_ini(
     serial_suite: Suite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     below(serial_suite)
@@ -530,7 +532,7 @@ def test_a_suite_may_name_a_cache_above_its_rootdir_in_its_ini_file(
     assert entries(serial_suite) == 2
 
 
-def test_a_run_without_a_plugin_that_collects_prunes_nothing(serial_suite: Suite) -> None:
+def test_a_run_without_pytests_unittest_plugin_prunes_nothing(serial_suite: Suite) -> None:
     shrunk(serial_suite)
 
     serial_suite.run(*PRUNE, "-p", "no:unittest")

@@ -20,7 +20,7 @@ def outdated(serial_suite: Suite) -> Suite:
     return serial_suite.write(test_op=OPS.format(ms="1, 2", more=""), test_stale=STALE.format(source="two"))
 
 
-def test_one_flag_writes_into_the_cache_that_is_loaded(outdated: Suite, section) -> None:
+def test_autotune_update_writes_misses_into_the_loaded_cache(outdated: Suite, section) -> None:
     outdated.pytester.makeini("[pytest]\nautotune_load = cache.textproto\n")
     assert section(outdated.run())[-1] == "Re-run with --autotune-update to update the cache."
 
@@ -30,7 +30,7 @@ def test_one_flag_writes_into_the_cache_that_is_loaded(outdated: Suite, section)
     assert section(outdated.run()) == ["3 hits"]
 
 
-def test_a_dump_says_that_it_keeps_no_comments(outdated: Suite, section) -> None:
+def test_a_dump_counts_the_comment_lines_that_it_drops(outdated: Suite, section) -> None:
     """The plugin's own comments, in the file's header and beside choices, do not count."""
     text = outdated.cache.read_text()
     edited = text.replace("entries {", "# Reviewed: keep.\nentries {\n  # The usual size.", 1)
@@ -44,7 +44,7 @@ def test_a_dump_says_that_it_keeps_no_comments(outdated: Suite, section) -> None
     assert "comment" not in section(outdated.load("--autotune-update"))[-1]
 
 
-def test_an_update_tunes_whatever_the_ini_file_says_of_misses(outdated: Suite, section) -> None:
+def test_an_update_overrides_on_miss_on_stale_and_dump_in_ini(outdated: Suite, section) -> None:
     outdated.pytester.makeini(
         "[pytest]\nautotune_load = cache.textproto\nautotune_dump = other.textproto\nautotune_on_miss = error\n"
         "autotune_on_stale = use\n"
@@ -58,7 +58,7 @@ def test_an_update_tunes_whatever_the_ini_file_says_of_misses(outdated: Suite, s
     assert section(outdated.load("--autotune-dump=")) == ["3 hits"]
 
 
-def test_of_several_caches_the_last_one_is_updated(outdated: Suite) -> None:
+def test_an_update_writes_into_the_last_of_several_loads(outdated: Suite) -> None:
     before = outdated.cache.read_bytes()
 
     outdated.load("--autotune-load=own.textproto", "--autotune-update")
@@ -76,7 +76,7 @@ def test_of_several_caches_the_last_one_is_updated(outdated: Suite) -> None:
         (["--autotune-load=cache.textproto", "--autotune-on-miss=nearest"], "--autotune-on-miss: {beside}"),
     ],
 )
-def test_an_update_that_makes_no_sense_is_refused_in_one_line(
+def test_an_update_without_load_or_with_dump_is_a_usage_error(
     serial_suite: Suite, flag: str, args: list[str], problem: str
 ) -> None:
     result = serial_suite.write().run(flag, *args)
@@ -86,7 +86,7 @@ def test_an_update_that_makes_no_sense_is_refused_in_one_line(
     result.stderr.fnmatch_lines([f"ERROR: {problem.format(flag=flag, beside=beside)}"])
 
 
-def test_update_new_only_adds_missing_entries(outdated: Suite, section) -> None:
+def test_update_new_adds_misses_and_leaves_stale_entries(outdated: Suite, section) -> None:
     """Stale entries keep every byte. The hint still asks for an update of all entries."""
     before = outdated.cache.read_text()
 
@@ -102,7 +102,7 @@ def test_update_new_only_adds_missing_entries(outdated: Suite, section) -> None:
     assert section(outdated.load())[-2].startswith("2 hits, 1 stale")
 
 
-def test_update_new_writes_nothing_without_missing_entries(outdated: Suite) -> None:
+def test_update_new_without_misses_does_not_change_the_file(outdated: Suite) -> None:
     """The JSON report has the field new_only."""
     outdated.load("--autotune-update=new")
     before = outdated.cache.read_bytes()
@@ -158,14 +158,16 @@ def test_fail_on_unused_can_be_set_in_the_ini_file(shrunk: Suite) -> None:
         ),
     ],
 )
-def test_an_unjudged_check_passes_with_a_line(shrunk: Suite, section, args: list[str], why: str) -> None:
+def test_fail_on_unused_passes_an_incomplete_run_with_a_reason(
+    shrunk: Suite, section, args: list[str], why: str
+) -> None:
     result = shrunk.load("-oautotune_fail_on_unused=true", *args)
 
     assert result.ret == 0
     assert why in section(result)
 
 
-def test_misses_and_unused_entries_are_two_verdicts_in_one_line(shrunk: Suite) -> None:
+def test_failed_gates_on_misses_and_unused_share_one_line(shrunk: Suite) -> None:
     shrunk.write(test_op=OPS.format(ms="1, 3", more=""))
 
     result = shrunk.load("--autotune-fail-on-unused", "--autotune-max-misses=0")
@@ -179,7 +181,7 @@ def test_marked(tune): assert tune('lib.op', M=1) == "b"
 """
 
 
-def test_an_update_copies_no_choices_of_a_markers_cache(serial_suite: Suite) -> None:
+def test_an_update_copies_no_choice_from_a_markers_cache(serial_suite: Suite) -> None:
     """The choice of a marker's cache does not replace the entry in the cache of the run."""
     serial_suite.write(test_op=OPS.format(ms="1", more="")).prepare_dump()
     before = serial_suite.cache.read_text()
@@ -206,7 +208,7 @@ def test_new(tune): tune("lib.new", times={"a": 2.0, "b": 1.0})
         (["--autotune-on-stale=use"], "; 2 entries written to cache.textproto: 1 added, 1 unchanged"),
     ],
 )
-def test_a_dump_with_fallbacks_is_not_called_up_to_date(
+def test_a_dump_with_fallbacks_is_not_reported_as_up_to_date(
     serial_suite: Suite, section, args: list[str], counts: str
 ) -> None:
     """A miss or a stale entry got a fallback or an error. The hint names the command to update the cache."""
@@ -222,7 +224,7 @@ def test_a_dump_with_fallbacks_is_not_called_up_to_date(
         assert f"STALE test_lib.py::test_op - toy:lib.op: {reason}; the stale choice was used" in lines
 
 
-def test_a_stale_entry_in_use_is_not_reported_without_test(serial_suite: Suite, section) -> None:
+def test_a_stale_entry_that_on_stale_use_took_is_not_unused(serial_suite: Suite, section) -> None:
     """With --autotune-on-stale=use, a new dump leaves the entry out.
 
     The summary does not say that no test requested it.
@@ -243,7 +245,7 @@ def test_a_stale_entry_in_use_is_not_reported_without_test(serial_suite: Suite, 
         ([], "autotune_ignore = toy:*", "autotune_ignore (ini) left it out"),
     ],
 )
-def test_an_option_that_leaves_out_kernels_is_named(
+def test_without_lookups_the_option_that_excludes_all_is_named(
     serial_suite: Suite, section, args: list[str], ini: str, message: str
 ) -> None:
     """The summary of a run without lookups names the option as a possible reason."""
@@ -252,7 +254,7 @@ def test_an_option_that_leaves_out_kernels_is_named(
     assert section(serial_suite.dump(*args))[0].startswith(f"no lookups: no autotuned kernel was called, or {message}")
 
 
-def test_on_miss_error_is_not_judged_without_a_load(serial_suite: Suite, section) -> None:
+def test_a_dump_without_a_load_passes_with_on_miss_error(serial_suite: Suite, section) -> None:
     result = serial_suite.write().dump("--autotune-on-miss=error")
 
     assert result.ret == 0
@@ -272,7 +274,7 @@ LOST = "\ndef test_loses(tune):\n    tune('lib.other')\n    {loses}\n"
     ],
     ids=["deleted", "emptied", "shortened"],
 )
-def test_an_update_keeps_entries_that_a_test_removes(
+def test_an_update_restores_entries_that_a_test_deleted(
     serial_suite: Suite, section, flags: list[str], loses: str
 ) -> None:
     serial_suite.write(test_op=OPS.format(ms="1, 2, 3", more="")).prepare_dump()
@@ -290,7 +292,7 @@ def test_an_update_keeps_entries_that_a_test_removes(
     assert line.endswith(" that the file lost during the run written again")
 
 
-def test_an_update_keeps_what_another_process_changes(serial_suite: Suite, section) -> None:
+def test_an_update_keeps_the_changes_of_another_process(serial_suite: Suite, section) -> None:
     """The other process replaces a stale entry, renames a kernel and adds an entry."""
     first = "def test_first(tune): tune('lib.{name}', source='one'), tune('lib.stale', source='{source}')\n"
     serial_suite.write(test_op=first.format(name="old", source="one")).prepare_dump()
@@ -310,7 +312,7 @@ def test_an_update_keeps_what_another_process_changes(serial_suite: Suite, secti
     assert "lost during" not in "\n".join(section(result))
 
 
-def test_a_run_that_could_not_replace_its_cache_fails(serial_suite: Suite, section) -> None:
+def test_an_update_fails_if_a_test_damaged_the_cache(serial_suite: Suite, section) -> None:
     """The next run with this dump path writes the tunings where they belong."""
     serial_suite.write(test_op=OPS.format(ms="1, 2", more="")).prepare_dump()
     good = serial_suite.cache.read_text()
@@ -332,7 +334,7 @@ def test_a_run_that_could_not_replace_its_cache_fails(serial_suite: Suite, secti
     assert "lib.other" in serial_suite.cache.read_text()
 
 
-def test_an_update_keeps_the_entries_of_a_folder_that_a_test_removes(serial_suite: Suite) -> None:
+def test_an_update_restores_a_folder_cache_that_a_test_deleted(serial_suite: Suite) -> None:
     folder = serial_suite.folder / "cache"
     serial_suite.write(test_op=OPS.format(ms="1, 2, 3", more="")).run("--autotune-dump=cache/")
     names = sorted(file.name for file in folder.glob("*.textproto"))

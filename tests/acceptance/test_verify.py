@@ -23,7 +23,7 @@ NOW = {"TOY_TIMES": "a=10.0 b=9.0 x=3.0 y=2.0"}
 ROW = "SLOWER test_lib.py::test_matmul[{m}] - toy:lib.matmul (M={m}, N=8): the choice takes 1.11 x (config=b), "
 
 
-def test_a_choice_that_is_slower_now_shows_both_times(serial_suite: Suite, section: Any) -> None:
+def test_verify_shows_old_and_new_time_of_each_slower_choice(serial_suite: Suite, section: Any) -> None:
     serial_suite.write(test_lib=SUITE).prepare_dump()
 
     result = serial_suite.load("--autotune-verify", **NOW)
@@ -41,7 +41,7 @@ def test_a_choice_that_is_slower_now_shows_both_times(serial_suite: Suite, secti
     )
 
 
-def test_each_choice_is_raced_once(suite: Suite) -> None:
+def test_verify_races_each_choice_once_despite_many_tests(suite: Suite) -> None:
     """The number of launches does not grow with the number of workers and tests."""
     asks = 'def test(tune):\n    tune("lib.k", N=1)\n    tune("lib.k", N=1)\n'
     suite.write(**{f"test_{number}": asks for number in range(3)}).serial.prepare_dump()
@@ -52,7 +52,7 @@ def test_each_choice_is_raced_once(suite: Suite) -> None:
     assert len(suite.tunings) < 600  # launches: two races of a pair come to some 500
 
 
-def test_a_report_has_the_rows_and_what_the_races_took(serial_suite: Suite) -> None:
+def test_the_json_report_has_verify_verdicts_and_device_seconds(serial_suite: Suite) -> None:
     serial_suite.write(test_lib=SUITE).prepare_dump()
 
     report = serial_suite.report("--autotune-load=cache.textproto", "--autotune-verify=all", **NOW)
@@ -69,7 +69,7 @@ def test_a_report_has_the_rows_and_what_the_races_took(serial_suite: Suite) -> N
 
 
 @pytest.mark.parametrize(("limit", "fails"), [("3", False), ("75%", False), ("2", True), ("74%", True), ("0", True)])
-def test_more_slower_choices_than_are_allowed_fail_the_run(serial_suite: Suite, limit: str, fails: bool) -> None:
+def test_max_drift_fails_a_run_with_more_slower_choices(serial_suite: Suite, limit: str, fails: bool) -> None:
     serial_suite.write(test_lib=SUITE).prepare_dump()
 
     result = serial_suite.load("--autotune-verify", f"--autotune-max-drift={limit}", **NOW)
@@ -98,7 +98,7 @@ def test_verify_with_a_dump_replaces_only_slower_choices(serial_suite: Suite, up
     assert serial_suite.cache.read_text() == again
 
 
-def test_three_parts_race_every_choice_once(serial_suite: Suite) -> None:
+def test_three_verify_parts_together_race_every_choice_once(serial_suite: Suite) -> None:
     serial_suite.write(test_lib=SUITE).prepare_dump()
 
     raced = []
@@ -125,7 +125,7 @@ def test_max_drift_fails_if_no_choice_was_raced(serial_suite: Suite, section: An
     )
 
 
-def test_misses_and_stale_problems_are_tuned_and_not_raced(serial_suite: Suite) -> None:
+def test_verify_tunes_misses_and_stale_problems_without_a_race(serial_suite: Suite) -> None:
     serial_suite.write(test_lib='def test(tune, source="one"): tune("lib.k", source=source, N=1)\n').prepare_dump()
     serial_suite.write(test_lib='def test(tune): tune("lib.k", source="two", N=1); tune("lib.k", N=2)\n')
 
@@ -147,7 +147,7 @@ def test_misses_and_stale_problems_are_tuned_and_not_raced(serial_suite: Suite) 
         (["--autotune-sweep=1", "--autotune-verify"], "--autotune-verify: a sweep loads and dumps nothing*"),
     ],
 )
-def test_options_that_make_no_sense_are_refused(serial_suite: Suite, args: list[str], message: str) -> None:
+def test_invalid_combinations_with_verify_are_usage_errors(serial_suite: Suite, args: list[str], message: str) -> None:
     serial_suite.write(test_lib=SUITE)
 
     result = serial_suite.run(*args)
@@ -167,7 +167,7 @@ def test_verify_without_a_load_is_a_usage_error(serial_suite: Suite, options: li
     )
 
 
-def test_verify_of_the_ini_file_allows_an_empty_load(serial_suite: Suite, section) -> None:
+def test_verify_in_the_ini_file_allows_an_empty_load_option(serial_suite: Suite, section) -> None:
     """The empty --autotune-load= loads nothing on purpose. The summary says that there was no choice to race."""
     ini = "[pytest]\naddopts = --autotune-verify=1/7\nautotune_max_drift = 0\nautotune_load = none.textproto\n"
     serial_suite.write(test_lib=SUITE).pytester.makeini(ini)
@@ -180,7 +180,7 @@ def test_verify_of_the_ini_file_allows_an_empty_load(serial_suite: Suite, sectio
     assert lines[-1] == "drift of autotune choices not judged: nothing was loaded"
 
 
-def test_choices_that_only_a_marker_loads_are_raced(serial_suite: Suite) -> None:
+def test_verify_races_choices_that_only_a_marker_loads(serial_suite: Suite) -> None:
     serial_suite.write(test_lib=SUITE).prepare_dump()
     marker = "pytestmark = pytest.mark.autotune_cache(load='cache.textproto')\n"
     (serial_suite.folder / "test_lib.py").write_text(SUITE + marker)
@@ -245,7 +245,7 @@ def test_max_drift_fails_if_an_option_leaves_out_a_tuner(serial_suite: Suite) ->
         assert result.stdout.str().count("entries of toy") == 1
 
 
-def test_a_limit_on_drift_is_not_green_where_no_entry_is_loaded(serial_suite: Suite) -> None:
+def test_max_drift_fails_if_the_loaded_cache_has_no_entry(serial_suite: Suite) -> None:
     serial_suite.write().cache.write_text("format_version: 1\n")
 
     result = serial_suite.load("--autotune-verify=all", "--autotune-max-drift=0")
@@ -254,7 +254,7 @@ def test_a_limit_on_drift_is_not_green_where_no_entry_is_loaded(serial_suite: Su
     result.stdout.fnmatch_lines(["!* no entry is loaded, so no choice was raced (add some with --autotune-update) !*"])
 
 
-def test_verify_of_a_markers_cache_keeps_the_cache_of_the_run(serial_suite: Suite) -> None:
+def test_verify_with_update_copies_no_choice_of_a_markers_cache(serial_suite: Suite) -> None:
     asks = 'def test(tune): assert tune("lib.op", M=1) == "a"\n'
     own = '@pytest.mark.autotune_cache(load="own.textproto")\ndef test_own(tune): assert tune("lib.op", M=1) == "b"\n'
     serial_suite.write(test_op=asks).prepare_dump()

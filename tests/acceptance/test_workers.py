@@ -66,7 +66,7 @@ def test_miss(tune): tune("lib.missing", M={miss})
 """
 
 
-def test_report_and_junit_equal_those_of_a_serial_run(suite: Suite) -> None:
+def test_report_and_junit_are_equal_serially_and_with_workers(suite: Suite) -> None:
     suite.write(test_mixed=MIXED.format(source="old", miss=1))
     suite.serial.dump()
     suite.write(test_mixed=MIXED.format(source="new", miss=2))
@@ -110,14 +110,14 @@ def test_no_two_measurements_overlap_on_one_gpu(suite: Suite) -> None:
     assert _overlaps(suite.log) == 0
 
 
-def test_measurements_on_several_gpus_do_not_wait_for_each_other(suite: Suite) -> None:
+def test_workers_on_different_gpus_measure_at_the_same_time(suite: Suite) -> None:
     own_gpu = "\nimport os\nos.environ['TOY_GPU'] = 'GPU-' + os.environ.get('PYTEST_XDIST_WORKER', '')\n"
     suite.write(test_overlap=own_gpu + OVERLAP).prepare_dump()
 
     assert _overlaps(suite.log) > 0
 
 
-def test_workers_wait_for_a_stopped_worker_until_the_timeout(suite: Suite) -> None:
+def test_a_worker_tunes_alone_after_autotune_wait_timeout(suite: Suite) -> None:
     """The option autotune_wait_timeout bounds the wait. Then the other worker tunes by itself."""
     stopped = """
         import os, signal, pytest, time
@@ -148,7 +148,7 @@ def test_workers_wait_for_a_stopped_worker_until_the_timeout(suite: Suite) -> No
     assert suite.cache.read_text().count("entries {") == 1
 
 
-def test_nested_tunings_of_two_workers_do_not_deadlock(suite: Suite) -> None:
+def test_crosswise_nested_tunings_of_two_workers_do_not_deadlock(suite: Suite) -> None:
     """Two workers tune problems that request each other's problem during the search."""
     nested = """
         import pytest, time
@@ -223,7 +223,7 @@ def test_remote_workers_can_load_a_cache(suite: Suite) -> None:
     assert suite.tunings == []
 
 
-def test_workers_never_open_the_users_paths(suite: Suite) -> None:
+def test_xdist_workers_never_open_the_loaded_or_dumped_file(suite: Suite) -> None:
     suite.write().serial.prepare_dump()
     watch = """
 import sys
@@ -240,7 +240,7 @@ def pytest_configure(config):
     assert suite.load("--autotune-dump=out.textproto").ret == 0
 
 
-def test_gpus_are_spread_over_the_workers_on_request(suite: Suite) -> None:
+def test_autotune_spread_gpus_gives_each_worker_one_gpu_in_turn(suite: Suite) -> None:
     seen = "import os, pytest\n@pytest.mark.parametrize('i', range(9))\ndef test_env(i):\n    name = os.environ"
     seen += "['PYTEST_XDIST_WORKER']\n    open('gpu-' + name, 'w').write(os.environ['CUDA_VISIBLE_DEVICES'])\n"
     suite.write(test_env=seen)
@@ -251,7 +251,7 @@ def test_gpus_are_spread_over_the_workers_on_request(suite: Suite) -> None:
     assert [(suite.folder / f"gpu-gw{i}").read_text() for i in range(3)] == ["4", "6", "4"]
 
 
-def test_spreading_over_no_gpu_is_an_error_in_one_line(suite: Suite) -> None:
+def test_autotune_spread_gpus_without_a_gpu_is_a_usage_error(suite: Suite) -> None:
     result = suite.write().run("-oautotune_spread_gpus=true", CUDA_VISIBLE_DEVICES="")
 
     assert result.ret == pytest.ExitCode.USAGE_ERROR

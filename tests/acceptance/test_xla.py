@@ -42,7 +42,7 @@ def with_toy_jax(suite: Suite) -> Suite:
     return suite.write(test_jax=JAX_SUITE)
 
 
-def test_a_dumped_suite_loads_without_tuning(jax_suite: Suite) -> None:
+def test_a_dumped_jax_suite_loads_without_tuning(jax_suite: Suite) -> None:
     dumped = jax_suite.dump()
     tunings = set(jax_suite.tunings)
     loaded = jax_suite.report("--autotune-load=cache.textproto", "--autotune-max-misses=0")
@@ -70,7 +70,7 @@ def test_an_xla_entry_has_device_versions_label_and_time(serial: Suite) -> None:
     assert tanh.candidates == ()
 
 
-def test_times_of_all_candidates_are_kept_with_the_option(serial: Suite) -> None:
+def test_keep_candidates_records_the_times_of_all_xla_candidates(serial: Suite) -> None:
     serial.dump("-oautotune_keep_candidates=true")
 
     entry = next(entry for entry in stores.read_cache(serial.cache).entries if entry.candidates)
@@ -82,7 +82,7 @@ def test_times_of_all_candidates_are_kept_with_the_option(serial: Suite) -> None
     }
 
 
-def test_a_missed_fusion_has_operations_shapes_and_its_test(
+def test_the_row_of_an_xla_miss_names_test_operations_and_shapes(
     serial: Suite, section: Callable[[pytest.RunResult], list[str]]
 ) -> None:
     serial.dump("-knot softmax")
@@ -96,7 +96,7 @@ def test_a_missed_fusion_has_operations_shapes_and_its_test(
     assert "3 hits, 1 miss; 1 tuned" in lines
 
 
-def test_a_miss_that_xla_did_not_measure_is_named_by_its_program(
+def test_an_unmeasured_xla_miss_is_named_by_its_jax_program(
     serial: Suite, section: Callable[[pytest.RunResult], list[str]]
 ) -> None:
     serial.dump("-ksoftmax")
@@ -108,7 +108,7 @@ def test_a_miss_that_xla_did_not_measure_is_named_by_its_program(
     )
 
 
-def test_a_stale_entry_names_the_versions_that_changed(
+def test_a_stale_xla_entry_names_the_changed_cudnn_and_triton(
     serial: Suite, section: Callable[[pytest.RunResult], list[str]]
 ) -> None:
     serial.dump()
@@ -121,7 +121,7 @@ def test_a_stale_entry_names_the_versions_that_changed(
     assert all(line.endswith(changed) for line in stale)
 
 
-def test_a_stale_legacy_entry_names_cudnn_and_xlas_entry_version(
+def test_a_stale_legacy_xla_entry_names_the_changed_versions(
     serial: Suite, section: Callable[[pytest.RunResult], list[str]]
 ) -> None:
     serial.dump(TOY_XLA_LAYOUT="legacy")
@@ -133,7 +133,7 @@ def test_a_stale_legacy_entry_names_cudnn_and_xlas_entry_version(
     assert all(line.endswith(": cuDNN 9.10.0 -> 9.19.0, XLA's entry version 50 -> 52") for line in stale)
 
 
-def test_a_cache_of_xlas_other_format_is_reported(
+def test_misses_with_a_cache_of_xlas_legacy_format_say_so(
     serial: Suite, section: Callable[[pytest.RunResult], list[str]]
 ) -> None:
     serial.dump(TOY_XLA_LAYOUT="legacy")
@@ -143,7 +143,7 @@ def test_a_cache_of_xlas_other_format_is_reported(
     assert sum(line.endswith("those that are loaded are of XLA's legacy (jax <= 0.11.1) format") for line in lines) == 4
 
 
-def test_both_formats_and_two_types_of_gpu_live_in_one_file(serial: Suite) -> None:
+def test_one_file_serves_both_xla_formats_and_two_gpu_types(serial: Suite) -> None:
     other = {"TOY_XLA_DEVICE": "a4baa03864db7cfb", "TOY_DEVICE": "NVIDIA H100 80GB HBM3"}
     serial.dump()
     serial.dump(TOY_XLA_LAYOUT="legacy")
@@ -156,7 +156,7 @@ def test_both_formats_and_two_types_of_gpu_live_in_one_file(serial: Suite) -> No
         assert loaded["unused"] == []
 
 
-def test_a_gpu_with_another_xla_description_is_explained(
+def test_a_miss_names_what_differs_in_xlas_gpu_description(
     serial: Suite, section: Callable[[pytest.RunResult], list[str]]
 ) -> None:
     """Two GPUs have one name and different XLA descriptions. The row names the part that differs."""
@@ -169,7 +169,7 @@ def test_a_gpu_with_another_xla_description_is_explained(
     assert sum(line.endswith(message) for line in lines) == 4
 
 
-def test_on_miss_error_fails_the_test_that_compiled(serial: Suite) -> None:
+def test_on_miss_error_fails_the_test_whose_jax_program_misses(serial: Suite) -> None:
     serial.dump("-knot softmax")
 
     result = serial.load("--autotune-on-miss=error")
@@ -194,7 +194,7 @@ def test_on_miss_error_fails_the_test_that_compiled(serial: Suite) -> None:
         ('overrides=[("xla_gpu_per_fusion_autotune_cache_dir", "d")]', "the compiler option xla_gpu_per_fusion_"),
     ],
 )
-def test_settings_that_exclude_a_cache_fail_the_gate(serial: Suite, call: str, reason: str) -> None:
+def test_xla_settings_that_turn_its_cache_off_fail_the_gate(serial: Suite, call: str, reason: str) -> None:
     """The adapter leaves the program to XLA and reports it as untracked, with the setting."""
     serial.dump()
     serial.write(test_jax=f"import jax\ndef test_a(): jax.compile('tanh', {call})")
@@ -206,7 +206,7 @@ def test_settings_that_exclude_a_cache_fail_the_gate(serial: Suite, call: str, r
     assert result.ret == pytest.ExitCode.TESTS_FAILED
 
 
-def test_unreadable_results_of_xla_fail_the_gate(serial: Suite) -> None:
+def test_unreadable_xla_results_pass_the_tests_and_fail_the_gate(serial: Suite) -> None:
     """The tests pass, and the summary has a line about the error."""
     serial.dump()
     conftest = serial.folder / "conftest.py"
@@ -223,28 +223,28 @@ def test_unreadable_results_of_xla_fail_the_gate(serial: Suite) -> None:
     assert result.ret == pytest.ExitCode.TESTS_FAILED
 
 
-def test_jax_distributed_leaves_xla_alone_with_the_reason(serial: Suite) -> None:
+def test_tuning_under_jax_distributed_is_untracked_with_a_reason(serial: Suite) -> None:
     result = serial.dump(TOY_JAX_DISTRIBUTED="1")
 
     result.assert_outcomes(passed=3)
     assert "UNTRACKED xla:JAX programs (under jax.distributed XLA itself shares its tuning" in result.stdout.str()
 
 
-def test_a_line_reports_that_xla_tunes_nothing_on_the_cpu(serial: Suite) -> None:
+def test_jax_on_the_cpu_gives_a_line_that_xla_tunes_nothing(serial: Suite) -> None:
     result = serial.dump(TOY_JAX_PLATFORM="cpu")
 
     result.assert_outcomes(passed=3)
     result.stdout.fnmatch_lines(["xla: JAX runs on the CPU here, where XLA tunes nothing; it tunes on GPUs"])
 
 
-def test_a_line_reports_that_jaxs_program_cache_is_off(serial: Suite) -> None:
+def test_a_jax_compilation_cache_is_off_in_a_dump_with_a_line(serial: Suite) -> None:
     result = serial.dump(TOY_JAX_CACHE_DIR="jax-cache")
 
     assert len(serial.tunings) == 4
     assert "xla: JAX's persistent compilation cache is off in this run" in result.stdout.str()
 
 
-def test_jax_used_by_a_conftest_is_reported_with_a_remedy(serial: Suite) -> None:
+def test_jax_used_while_a_conftest_is_imported_gives_a_line(serial: Suite) -> None:
     conftest = serial.folder / "conftest.py"
     conftest.write_text(conftest.read_text() + "\nimport jax\njax.compile('early')\n")
 
@@ -254,7 +254,7 @@ def test_jax_used_by_a_conftest_is_reported_with_a_remedy(serial: Suite) -> None
     assert "xla: JAX was in use before the tests ran" in result.stdout.str()
 
 
-def test_a_test_with_tuners_bypassed_neither_loads_nor_records(serial: Suite) -> None:
+def test_a_jax_test_marked_enabled_false_is_not_recorded(serial: Suite) -> None:
     serial.write(
         test_jax="""
 import jax, pytest
@@ -271,7 +271,7 @@ def test_tuned(): jax.compile("exponential", "tanh")
     assert len(stores.read_cache(serial.cache).entries) == 1
 
 
-def test_an_unknown_jax_is_bypassed_with_the_reason(serial: Suite) -> None:
+def test_a_jax_with_another_signature_is_bypassed_with_a_reason(serial: Suite) -> None:
     conftest = serial.folder / "conftest.py"
     conftest.write_text(
         conftest.read_text()
@@ -285,7 +285,7 @@ def test_an_unknown_jax_is_bypassed_with_the_reason(serial: Suite) -> None:
     )
 
 
-def test_nothing_of_a_run_stays_in_the_environment_or_in_jax(serial: Suite) -> None:
+def test_the_run_leaves_the_users_xla_flags_unchanged(serial: Suite) -> None:
     serial.write(
         test_jax="""
 import os, jax

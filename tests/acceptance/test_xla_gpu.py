@@ -75,7 +75,7 @@ def keys(path: Path) -> list[tuple[object, ...]]:
     return [entry.sort_key for entry in stores.read_cache(path).entries]
 
 
-def test_a_dump_has_readable_choices_times_and_op_names(folder: Path) -> None:
+def test_a_gpu_dump_of_jax_has_choices_times_and_operation_names(folder: Path) -> None:
     entries = stores.read_cache(folder / "cache.textproto").entries
     dots = [entry for entry in entries if "dot" in entry.label.partition(":")[0]]
 
@@ -86,7 +86,7 @@ def test_a_dump_has_readable_choices_times_and_op_names(folder: Path) -> None:
     assert "CUDNN" in dict(entries[0].versions.libraries)
 
 
-def test_a_loaded_dump_is_hit_whole_and_nothing_is_tuned(folder: Path) -> None:
+def test_a_loaded_jax_dump_on_the_gpu_gives_hits_only(folder: Path) -> None:
     entries = len(stores.read_cache(folder / "cache.textproto").entries)
 
     output = run(folder, "--autotune-load=cache.textproto", "--autotune-max-misses=0")
@@ -95,7 +95,7 @@ def test_a_loaded_dump_is_hit_whole_and_nothing_is_tuned(folder: Path) -> None:
     assert " tuned" not in output
 
 
-def test_a_hole_in_a_cache_is_tuned_and_named_with_its_test(folder: Path) -> None:
+def test_a_jax_program_missing_in_the_cache_is_a_named_miss(folder: Path) -> None:
     run(folder, "--autotune-dump=hole.textproto", "-kdot")
 
     output = run(folder, "--autotune-load=hole.textproto")
@@ -107,13 +107,13 @@ def test_a_hole_in_a_cache_is_tuned_and_named_with_its_test(folder: Path) -> Non
     assert any("[" in line.partition("xla:hlo (")[2] for line in missed), "none has a shape"
 
 
-def test_four_workers_dump_the_keys_of_one_process(folder: Path) -> None:
+def test_four_workers_dump_the_same_xla_keys_as_one_process(folder: Path) -> None:
     run(folder, "-pxdist", "-n4", "--autotune-dump=sharded.textproto")
 
     assert keys(folder / "sharded.textproto") == keys(folder / "cache.textproto")
 
 
-def test_the_legacy_format_dumps_and_loads(folder: Path) -> None:
+def test_a_dump_in_xlas_legacy_format_loads_with_hits_only(folder: Path) -> None:
     flag = "--xla_gpu_use_new_autotune_cache_format=false"
     run(folder, "--autotune-dump=legacy.textproto", flags=flag)
 
@@ -126,7 +126,7 @@ def test_the_legacy_format_dumps_and_loads(folder: Path) -> None:
 
 @pytest.mark.parametrize("layout", ["new", "legacy"])
 @pytest.mark.parametrize("suffix", ["pb", "textproto"])
-def test_files_that_xla_wrote_come_back_to_the_byte(folder: Path, layout: str, suffix: str) -> None:
+def test_converting_an_xla_file_there_and_back_keeps_its_bytes(folder: Path, layout: str, suffix: str) -> None:
     own = f"own-{layout}.{suffix}"
     flags = f"--xla_gpu_use_new_autotune_cache_format={'true' if layout == 'new' else 'false'}"
     run(folder, flags=f"{flags} --xla_gpu_dump_autotune_results_to={folder / own}")
@@ -137,7 +137,7 @@ def test_files_that_xla_wrote_come_back_to_the_byte(folder: Path, layout: str, s
     assert (folder / f"again-{layout}.{suffix}").read_bytes() == (folder / own).read_bytes()
 
 
-def test_xla_itself_uses_a_converted_cache(folder: Path) -> None:
+def test_xla_without_the_plugin_uses_a_converted_cache(folder: Path) -> None:
     convert(folder, "cache.textproto", "for-xla.pb", "--to=xla")
 
     flags = (
