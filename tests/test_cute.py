@@ -391,6 +391,48 @@ def test_dtypes_of_tensors_inside_a_list_are_in_the_key(suite: AdapterSuite) -> 
     assert dtypes == ["cutlass.Float32", "cutlass.Float16"]
 
 
+LAYOUTS = """
+import cutlass, cutlass.cute as cute, host, scale_kernels
+from cutlass.testing import JitArguments, tune
+from cutlass.cute.runtime import from_dlpack
+
+@cute.testing.autotune_jit({"T": [64, 128]}, iterations=1)
+@cute.jit
+def scale(src: cute.Tensor, dst: cute.Tensor, T: cutlass.Constexpr = 128):
+    scale_kernels.scale_kernel(src, dst, 1, T).launch(grid=[1, 1, 1], block=[T, 1, 1])
+
+def build(src, dst, T):
+    compiled = cute.compile(scale_kernels.scale, src, dst, 1, T)
+    return lambda: compiled(src, dst)
+
+def tune_both(src, dst):
+    scale(src, dst)
+    tune(build, {"T": [64, 128]}, JitArguments(src, dst), iterations=1)
+
+def make(): return from_dlpack(host.make_array(8, 16))
+def test_static(): tune_both(make(), make())
+def test_dynamic(): tune_both(make().mark_layout_dynamic(), make().mark_layout_dynamic())
+"""
+
+
+def test_static_and_dynamic_layouts_are_two_problems(suite: AdapterSuite) -> None:
+    """CuTe does not look at layouts, so each layout runs in a process of its own."""
+    (suite.folder / "test_layouts.py").write_text(LAYOUTS)
+    layouts = {}
+    for test in ("test_static", "test_dynamic"):
+        report = suite.report(f"test_layouts.py::{test}", "--autotune-dump=layouts.textproto")
+        assert report["status"] == 0, report["output"]
+        for lookup in report["lookups"]:
+            layouts[test, lookup["kernel"]] = lookup["key"].get("src.layout")
+
+    assert layouts == {
+        ("test_static", "test_layouts.scale"): "(8,16):(16,1)",
+        ("test_static", "test_layouts.build"): None,  # the key of tune has the shape and the strides
+        ("test_dynamic", "test_layouts.scale"): "(?,?):(?{i64},1)",
+        ("test_dynamic", "test_layouts.build"): "(?,?):(?{i64},1)",
+    }
+
+
 WRONG_CALL = """
 import host, pytest
 from cutlass.testing import JitArguments, tune

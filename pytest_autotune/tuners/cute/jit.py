@@ -33,7 +33,7 @@ from pytest_autotune.tuners.cute.internals import (
 from pytest_autotune.tuners.cute.searching import NAME, CuteSearch, build_problem
 from pytest_autotune.tuners.measuring.clocks import Runner
 from pytest_autotune.tuners.measuring.race import Contest
-from pytest_autotune.tuners.shared.arguments import list_argument_values, list_class_values, list_dtype_values
+from pytest_autotune.tuners.shared.arguments import list_argument_values, list_class_values, list_compiled_values
 from pytest_autotune.tuners.shared.candidates import does_not_compile
 from pytest_autotune.tuners.shared.configurations import (
     ConfigurationQuestion,
@@ -271,15 +271,15 @@ class JitCall:
         )
 
     def _list_key(self) -> Iterator[Value]:
-        """Yield the values of the key: the arguments that CuTe tells calls apart by, and the dtypes of all tensors.
+        """Yield the values of the key: the arguments that CuTe tells calls apart by, the dtypes and layouts of tensors.
 
-        CuTe does not look at dtypes, but each dtype needs another kernel.
+        CuTe does not look at dtypes and layouts, but each of them needs another kernel.
         """
         for name, value in self.arguments.items():
             if name in self.autotuned.key_names:
                 yield from list_argument_values(name, value)
             else:
-                yield from list_dtype_values(name, value)
+                yield from list_compiled_values(name, value)
 
     def compile(self, config: dict[str, Any]) -> CompiledConfig:
         """Compile a configuration for the arguments of this call."""

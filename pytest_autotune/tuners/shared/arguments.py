@@ -47,7 +47,8 @@ def list_argument_values(name: str, value: Any) -> list[Value]:
     ====================== ========================================================================
     a stream               none: it does not change the choice
     a tensor               ``x.dtype``, ``x.shape``, ``x.stride`` unless the tensor is contiguous, and ``x.align`` if
-                           its alignment is unusual
+                           its alignment is unusual; ``x.layout`` for CuTe's layouts with ``?``, see
+                           :func:`find_cute_layout`
     a list with tensors    the values of its items: ``x.0.dtype``, ``x.0.shape``, ``x.1``
     anything else          ``x``
     ====================== ========================================================================
@@ -76,6 +77,9 @@ def _list_tensor_values(name: str, tensor: Any) -> list[Value]:
     alignment = _find_unusual_alignment(tensor)
     if alignment is not None:
         values.append(Value(f"{name}.align", alignment))
+    layout = find_cute_layout(tensor)
+    if layout is not None and "?" in layout:
+        values.append(Value(f"{name}.layout", layout))
     return values
 
 
@@ -98,15 +102,22 @@ def list_class_values(arguments: Iterable[tuple[str, Any]]) -> list[Value]:
     return [Value("classes", digest("\n".join(lines)), "digest")]
 
 
-def list_dtype_values(name: str, value: Any) -> list[Value]:
-    """Return the dtype of a tensor, or of each tensor in a list, as values of a key; none for other values."""
+def list_compiled_values(name: str, value: Any) -> list[Value]:
+    """Return ``x.dtype`` and ``x.layout`` of a tensor as values of a key: CuTe compiles both into a kernel.
+
+    A tensor of another library has no ``x.layout``. A list has the values of its tensors. Other values have none.
+    """
     if is_tensor(value):
-        return [_find_dtype_value(name, value)]
-    values = []
+        values = [_find_dtype_value(name, value)]
+        layout = find_cute_layout(value)
+        if layout is not None:
+            values.append(Value(f"{name}.layout", layout))
+        return values
+    item_values = []
     if isinstance(value, (list, tuple)):
         for index, item in enumerate(value):
-            values += list_dtype_values(f"{name}.{index}", item)
-    return values
+            item_values += list_compiled_values(f"{name}.{index}", item)
+    return item_values
 
 
 def _find_dtype_value(name: str, tensor: Any) -> Value:
@@ -132,6 +143,22 @@ def _is_class_of_cute(cls: type) -> bool:
         if class_name(base) == "Tensor" and class_module(base).startswith("cutlass."):
             return True
     return False
+
+
+def find_cute_layout(tensor: Any) -> str | None:
+    """Return the layout of a tensor of CuTe, for which a kernel is compiled; None for tensors of other libraries.
+
+    The notation is CuTe's: ``(8,16):(16,1)``. A kernel gets each ``?`` at its launch. After ``mark_layout_dynamic()``,
+    the same tensor has the layout ``(?,?):(?{i64},1)``, and CuTe compiles another kernel.
+    """
+    if not _is_class_of_cute(type(tensor)):
+        return None
+    # Only the text of a tensor has its divisibility, {div=8}: "Tensor<0x7f5c40@gmem o (8,?{div=8}):(1,8)>".
+    _, separator, layout = str(tensor).partition(" o ")
+    if separator:
+        return layout.removesuffix(">")
+    # A tensor without memory, such as those of make_fake_tensor().
+    return f"{tensor.shape}:{tensor.stride}".replace(", ", ",")
 
 
 def is_stream(value: object) -> bool:

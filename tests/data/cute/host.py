@@ -83,6 +83,15 @@ def make_vector(size: int) -> Any:
     return make_fake_compact_tensor(cutlass.Float32, (size,), assumed_align=32)
 
 
+def make_array(*shape: int) -> Any:
+    """Return an array of numbers on the GPU, or on the CPU if there is no GPU."""
+    if HAS_GPU:
+        return torch.rand(shape, device="cuda")
+    import numpy
+
+    return numpy.zeros(shape, dtype=numpy.float32)
+
+
 def count_measured() -> int:
     """Return how many configurations were benchmarked."""
     if IS_STAND_IN:
