@@ -198,7 +198,7 @@ def test_an_attribute_that_the_code_assigns_changes_no_digest(load: Load, name: 
 def test_the_cheap_check_notices_a_replaced_member(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
     module = load(OBJECTS.replace("RUN", "lambda n: GLOBAL.kernel(n) + GLOBAL.sub.launch(n)"), "suite")
     run = module.make()
-    source = read_source(run, carried=False)
+    source = read_source(run, carried=False, is_kept=True)
     assert source.used_values is not None
     module.GLOBAL.size = 50
     assert source.used_values.still_hold()
@@ -247,7 +247,7 @@ def kernel(n):
 def test_reading_the_members_of_an_object_runs_no_code(load: Load) -> None:
     module = load(COMPUTED, "suite")
     for carried in (False, True):
-        source = read_source(module.kernel, carried=carried)
+        source = read_source(module.kernel, carried=carried, is_kept=True)
         assert source.used_values is not None
         source.used_values.still_hold()
     for run in (lambda n: module.kernel(module.trap), functools.partial(module.kernel, module.trap, n=module.computed)):

@@ -138,10 +138,15 @@ class CodeDigests:
     :param root: the function or class that the digest is for; None for a value.
     :param ignored: the names whose values do not count, because digested functions assign them; see
         :func:`list_passes`.
+    :param is_kept: whether the caller keeps the digest, and compares ``used_values`` at later lookups.
     """
 
     def __init__(
-        self, carried: bool, root: FunctionType | type | None, ignored: AssignedNames = NOTHING_ASSIGNED
+        self,
+        carried: bool,
+        root: FunctionType | type | None,
+        ignored: AssignedNames = NOTHING_ASSIGNED,
+        is_kept: bool = False,
     ) -> None:
         self._ignored = ignored
         #: The names that the functions digested so far assign.
@@ -161,7 +166,7 @@ class CodeDigests:
         #: The name of each function, class and constant, with a digest of it without the code that it uses.
         self.parts: dict[str, str] = {}
         #: The values that the digests so far were computed from.
-        self.used_values = UsedValues(ignored)
+        self.used_values = UsedValues(ignored, is_kept)
 
     @cached_property
     def _reached_objects(self) -> ReachedObjects:
@@ -1016,17 +1021,18 @@ class CodeDigests:
         self.parts[name] = digest(self.parts.get(name, "") + text)
 
 
-def list_passes(carried: bool, root: FunctionType | type | None) -> Iterator[CodeDigests]:
+def list_passes(carried: bool, root: FunctionType | type | None, is_kept: bool = False) -> Iterator[CodeDigests]:
     """Yield the objects that compute a digest again until all names are known that digested functions assign.
 
     The digest of the last one counts. Functions that assign no global and no class attribute need a single pass.
 
     :param carried: whether plain values in closures and defaults count.
     :param root: the function or class that the digest is for; None for a value.
+    :param is_kept: whether the caller keeps the digest, and compares ``used_values`` at later lookups.
     """
     ignored = AssignedNames()
     while True:
-        digests = CodeDigests(carried, root, ignored)
+        digests = CodeDigests(carried, root, ignored, is_kept)
         yield digests
         if ignored.has_all(digests.assigned):
             return

@@ -119,7 +119,7 @@ class DigestedSource:
 
     :param parts: see :func:`source_parts`.
     :param libraries: the installed distributions whose functions the kernel uses, besides the known packages.
-    :param used_values: the values that the digest was computed from; None if they are not known.
+    :param used_values: the values that the digest was computed from; None if they were not kept.
     """
 
     digest: str
@@ -138,14 +138,20 @@ class DigestedSource:
         return f"{kernel}: {edits}: install the libraries among them with pip, so that their code is left out"
 
 
-def read_source(kernel: object, *, own_cells: bool = False, named: bool = True, carried: bool = True) -> DigestedSource:
-    """Return the source of a kernel; see :func:`source_digest` for the parameters and errors."""
+def read_source(
+    kernel: object, *, own_cells: bool = False, named: bool = True, carried: bool = True, is_kept: bool = False
+) -> DigestedSource:
+    """Return the source of a kernel; see :func:`source_digest` for the other parameters and the errors.
+
+    :param is_kept: whether the caller keeps the source, and asks at later lookups whether its ``used_values`` still
+        hold.
+    """
     function = _find_function(kernel)
     implementations = list_implementations(function)
     if implementations:
         return _read_implementations(implementations, carried)
     with uncacheable_errors():
-        for digests in list_passes(carried, function):
+        for digests in list_passes(carried, function, is_kept):
             text = digests.digest_function(kernel, own_cells, named)
     return _build_source(text, digests)
 
@@ -199,7 +205,7 @@ def read_method_source(method: object, cls: type, owner: object) -> DigestedSour
     :raises UncacheableError: if the source of a function cannot be read.
     """
     with uncacheable_errors():
-        for digests in list_passes(carried=False, root=_find_function(method)):
+        for digests in list_passes(carried=False, root=_find_function(method), is_kept=True):
             text = digests.digest_method(method, cls, owner)
     return _build_source(text, digests)
 

@@ -416,31 +416,35 @@ class UsedValues:
     """The values that one digest was computed from.
 
     :param assigned: the names whose values the digest leaves out.
+    :param is_kept: whether the caller keeps the digest for later lookups. If it does not, no value is kept either.
     """
 
-    def __init__(self, assigned: AssignedNames) -> None:
+    def __init__(self, assigned: AssignedNames, is_kept: bool) -> None:
         self._assigned = assigned
         self._rootdir: Path | None = current_rootdir()
         self._states: list[_FunctionState | _ClassState | _ObjectState] = []
-        self._can_be_compared = True
+        self._can_be_compared = is_kept
 
     def add_function(self, kernel: object, function: FunctionType, names: Names) -> None:
         """Keep the values that a function has now.
 
         :param kernel: the function, or the object that its decorators made of it.
         """
-        self._states.append(_FunctionState.build(kernel, function, names, self._assigned))
+        if self._can_be_compared:
+            self._states.append(_FunctionState.build(kernel, function, names, self._assigned))
 
     def add_class(self, cls: type) -> None:
         """Keep the attributes that a class has now."""
-        self._states.append(_ClassState.build(cls, self._assigned))
+        if self._can_be_compared:
+            self._states.append(_ClassState.build(cls, self._assigned))
 
     def add_object(self, owner: object, names: tuple[str, ...] | None) -> None:
         """Keep what an object stores now.
 
         :param names: the names of the attributes; None for all.
         """
-        self._states.append(_ObjectState.build(owner, names))
+        if self._can_be_compared:
+            self._states.append(_ObjectState.build(owner, names))
 
     def add_other(self) -> None:
         """Note that the digest depends on something else, such as a file: it is computed anew at each lookup."""

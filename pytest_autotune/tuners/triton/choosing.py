@@ -160,15 +160,16 @@ class Choices(CallHook):
         """Return the launch in which Triton makes the hooked call. Count the lookup if the kernel is interpreted."""
         arguments = hooked_call.arguments
         autotuner = arguments["autotuner"]
-        if autotuners.is_interpreted(autotuner):
-            self._interpreted_lookups[threading.get_ident()] += 1
         outer_heuristics = self._heuristics.list_around(autotuner)
-        return Call.from_bench_fn(autotuner, arguments["tuning_key"], arguments["bench_fn"], outer_heuristics)
+        launch = Call.from_bench_fn(autotuner, arguments["tuning_key"], arguments["bench_fn"], outer_heuristics)
+        if launch.is_interpreted:
+            self._interpreted_lookups[threading.get_ident()] += 1
+        return launch
 
     def _answer(self, hooked_call: HookedCall, launch: Call, identity: CallIdentity) -> CallResult | CallInstead | None:
         """Ask the session for the choice, and begin a search if it offers none: steps 3 to 5 of :meth:`ask`."""
         autotuner = launch.autotuner
-        if not autotuners.is_interpreted(autotuner):
+        if not launch.is_interpreted:
             hooked_call.enter(self._compile_watcher.choosing(autotuner))
         question = CallQuestion(launch, hooked_call.arguments["configs"], identity, self._session)
         # The tuning ends with the hooked call, also if an error ends it.
@@ -228,7 +229,7 @@ class Choices(CallHook):
             if launch.kwargs.keys() & config.kwargs.keys():
                 return None
         try:
-            device = self._find_device(launch.autotuner)
+            device = self._find_device(launch)
         except RuntimeError:
             # There is no usable GPU. The launch raises an error that says so.
             return None
@@ -243,12 +244,12 @@ class Choices(CallHook):
                 self._session.note(note)
         return identity
 
-    def _find_device(self, autotuner: Any) -> Device:
-        """Return the device on which an autotuner launches its kernel.
+    def _find_device(self, launch: Call) -> Device:
+        """Return the device of a launch.
 
         :raises RuntimeError: if there is no usable GPU.
         """
-        if autotuners.is_interpreted(autotuner):
+        if launch.is_interpreted:
             return devices.INTERPRETER
         device = devices.current_gpu() or find_target_device()
         self._devices.add(device)
@@ -278,7 +279,7 @@ class Choices(CallHook):
             # With --autotune-verify, the choice first competes with the other candidates.
             tuning.race(CallContest(launch, identity.config_by_params, self._session).build)
             launch.adopt(config, {config: (entry.choice.time_us or 0.0) / 1000})
-            if not autotuners.is_interpreted(launch.autotuner):
+            if not launch.is_interpreted:
                 self._compile_watcher.note_choice(launch, entry, config, compiled_kernel)
             return True
         return False
@@ -289,7 +290,7 @@ class Choices(CallHook):
         That benchmark runs after the hook. :meth:`note` then records its result, and :meth:`note_error` its error.
         """
         interpreted_lookups = None
-        if autotuners.is_interpreted(launch.autotuner):
+        if launch.is_interpreted:
             interpreted_lookups = self._interpreted_lookups
         search = CallSearch(
             launch,

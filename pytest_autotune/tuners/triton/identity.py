@@ -13,7 +13,7 @@ import numbers
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from types import FunctionType, MethodType
 from typing import Any
 
@@ -92,6 +92,11 @@ class Call:
         """
         args, kwargs = autotuners.find_arguments(bench_fn)
         return cls(autotuner, tuning_key, args, kwargs, list_heuristics(autotuner, outer_heuristics))
+
+    @cached_property
+    def is_interpreted(self) -> bool:
+        """Whether the kernel runs under Triton's interpreter."""
+        return autotuners.is_interpreted(self.autotuner)
 
     @property
     def named(self) -> dict[str, Any]:
