@@ -1,10 +1,11 @@
-"""Verify: is each loaded choice still the fastest? The mode races loaded choices and judges the verdicts.
+"""The mode of ``--autotune-verify``: it checks whether each loaded choice is still the fastest.
 
-:mod:`pytest_autotune.modes.verify_race` has the race itself. A process that runs tests races a choice when a tuner asks
-for it, and writes the verdict as an event. The process that ends the run reads the verdicts of all processes.
+A process that runs tests races a choice against the tuner's other candidates when the tuner asks for this choice, and
+writes the verdict as an event. :mod:`pytest_autotune.modes.verify_race` has the race itself. If several workers ask for
+the same choice, a lock (the *claim*) lets only one of them race it.
 
-The tuner brings its candidates to the race as a *contest*. Of several workers, the one that gets the *claim*, a lock,
-races a choice. The *drift* of a cache is the number of its choices that are slower than another candidate.
+The process that ends the run reads the verdicts of all workers. The *drift* of a cache is the number of its choices
+that are slower than another candidate. A *contest* is the protocol by which a tuner brings its candidates to a race.
 """
 
 from __future__ import annotations
