@@ -476,8 +476,14 @@ def report(
     incomplete: str = "",
     not_passed: str = "",
     disabled: Sequence[str] = (),
+    loaded: Sequence[Entry] | None = None,
 ) -> None:
-    """Write the report of a run that was a hit on some entries."""
+    """Write the report of a run that was a hit on some entries.
+
+    :param loaded: the entries that the run loaded; None for the entries of ``a.textproto``.
+    """
+    if loaded is None:
+        loaded = list(entries_of("a.textproto"))
     collected = Collected(
         lookups=tuple(Lookup(entry.identity, Outcome.HIT, result=UsedEntry(entry)) for entry in asked),
         incomplete_reason=incomplete,
@@ -486,7 +492,8 @@ def report(
         versions={"triton": Versions.parse("triton 3.7.1")},
         disabled_tests=tuple(disabled),
     )
-    Path(path).write_text(to_json(RunResult(collected=collected, unused_entries=tuple(unused))))
+    result = RunResult(collected=collected, unused_entries=tuple(unused), initial_entries=tuple(loaded))
+    Path(path).write_text(to_json(result))
 
 
 def test_prune_drops_entries_that_no_report_looked_up(run: Run) -> None:
@@ -593,6 +600,24 @@ def test_prune_keeps_all_entries_if_a_shard_did_not_pass(run: Run, not_passed: s
     is_allowed = not_passed.endswith("skipped")
     assert run(*arguments, "--allow-skipped")[0] == int(is_allowed)
     assert entries_of("a.textproto") == ({entry(1)} if is_allowed else {entry(1), entry(2)})
+
+
+def test_prune_keeps_entries_that_a_shard_did_not_load(run: Run) -> None:
+    """Such an entry is newer than the shard's report. A shard that loaded another cache does not count."""
+    write("a.textproto", entry(1), entry(2), entry(3))
+    report("1.json", [entry(1)], incomplete="-k selects tests", loaded=[entry(1), entry(2)])
+    report("2.json", [entry(1)], incomplete="-k selects tests")
+    report("3.json", [entry(9)], incomplete="-k selects tests", loaded=[entry(9)])
+    arguments = ["prune", "a.textproto", *[f"--unused-in={number}.json" for number in (1, 2, 3)], "--together"]
+
+    assert run(*arguments)[1] == [
+        "1 entry dropped, 2 kept",
+        "  triton:lib.add (M=2, a.dtype=fp16) on NVIDIA H200",
+        "1 unused entry stays, because a process of the reports did not load it (run the tests again with this cache)",
+    ]
+    assert entries_of("a.textproto") == {entry(1), entry(3)}
+    report("1.json", [entry(1)], incomplete="-k selects tests")
+    assert run(*arguments)[1][0] == "1 entry dropped, 1 kept"
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,8 @@ lookups of the run, so the command knows which problems the tests asked for.
 There are two kinds of reports. With ``--unused-in``, each report is of a complete run. With ``--together`` or
 ``--reports``, the reports are parts of one run, such as shards. The command then joins them as if one process had run
 all tests. A test that was skipped or failed may need entries for which it did not ask. This is a doubt, and if there is
-any doubt, nothing is dropped. Otherwise the command drops the entries that ``pytest-autotune gate`` calls unused.
+any doubt, nothing is dropped. Otherwise the command drops the entries that ``pytest-autotune gate`` calls unused, if
+the processes loaded them: an entry that is newer than the reports stays.
 """
 
 from __future__ import annotations
@@ -92,16 +93,16 @@ def command(
     A report of an incomplete run is refused, unless --together or --reports says that all reports make one run.
     Entries of devices that no report names stay.
     """
-    report_paths = list(paths)
     # The reports in a folder are parts of one run.
     are_parts = together or folder is not None
+    _refuse_contradictions(paths, folder, expect, are_parts, allow_skipped)
+    report_paths = list(paths)
     if folder is not None:
         report_paths += _list_folder_paths(folder, expect)
-    _refuse_contradictions(report_paths, folder, expect, are_parts, allow_skipped)
     reports = [_read_report(path, may_be_incomplete=are_parts) for path in report_paths]
     store = stores.open_store(file)
     cache = with_warning(store.read())
-    doubts = _list_doubts(reports, are_parts, allow_skipped)
+    doubts = _list_doubts(reports, allow_skipped)
     if doubts:
         # Nothing is dropped, and the lines say why.
         print_lines([_describe_counts([], cache, dry_run), *doubts])
@@ -110,6 +111,11 @@ def command(
     selection = UnusedSelection(reports, are_parts=are_parts, is_shared=is_url(file), device=device)
     unused_entries = selection.select_unused(cache)
     _drop_and_print(store, cache, unused_entries, selection, dry_run)
+    newer_entries = selection.select_newer(cache)
+    if newer_entries:
+        entries = describe_count(len(newer_entries), "unused entry stays", "unused entries stay")
+        reason = "because a process of the reports did not load it (run the tests again with this cache)"
+        print_lines([f"{entries}, {reason}"])
     if exit_code and unused_entries:
         return FOUND
     return OK
@@ -138,13 +144,11 @@ def _drop_and_print(
         refuse_file_beside(str(store), updated)
 
 
-def _list_doubts(reports: Sequence[ReportedUse], are_parts: bool, allow_skipped: bool) -> list[str]:
+def _list_doubts(reports: Sequence[ReportedUse], allow_skipped: bool) -> list[str]:
     """Return a line for each report with a test that may need any entry: it did not pass, or it bypassed the tuners."""
     doubts = []
     for report in reports:
         doubt = report.describe_doubt(allow_skipped)
-        if not doubt and are_parts:
-            doubt = report.describe_end()
         if doubt:
             doubts.append(safe(doubt))
     return doubts
@@ -171,18 +175,19 @@ def _refuse_contradictions(
 ) -> None:
     """Refuse options that make no sense together.
 
-    :param paths: the reports of ``--unused-in`` and of the folder.
+    :param paths: the reports of ``--unused-in``.
+    :param folder: the value of ``--reports``.
     :param are_parts: whether the reports are parts of one run.
     :raises click.UsageError: for the first such option.
     """
-    if not paths:
+    if not paths and folder is None:
         raise click.UsageError("no report is named (add --reports=FOLDER/ or --unused-in=REPORT.json)")
     if expect is not None and folder is None:
         raise click.UsageError("--expect counts the reports of a folder (add --reports=FOLDER/)")
     if folder is not None and expect is None:
-        raise click.UsageError("--reports: only --expect=N tells that no process is missing (add it)")
+        raise click.UsageError("--reports: a process may be missing (add --expect=N, the number of processes)")
     if allow_skipped and not are_parts:
-        raise click.UsageError("--allow-skipped: the report of one run has no unused entries if tests were skipped")
+        raise click.UsageError("--allow-skipped: it goes with the parts of one run (add --together or --reports)")
 
 
 def _list_folder_paths(folder: str, expect: int | None) -> list[str]:
@@ -212,19 +217,6 @@ class ReportedUse:
     usage: CacheUsage
     no_part_reason: str = ""
 
-    def describe_end(self) -> str:
-        """Return why some tests of this run did not run, and may need any entry; empty if all tests ran.
-
-        A report of a run of its own is refused in this case, because the run was not complete.
-        """
-        collected = self.record.collected
-        reason = collected.early_end
-        if collected.is_interrupted:
-            reason = "the run was interrupted"
-        if not reason:
-            return ""
-        return f"{self.path}: {reason}, so its tests may need any entry"
-
     def describe_doubt(self, allow_skipped: bool) -> str:
         """Return why a test of this run may need an entry for which it did not ask; empty if no test may.
 
@@ -252,8 +244,9 @@ class UnusedSelection:
     """Selects the entries of a cache that no report needs.
 
     An entry is unused if a report calls it unused, and no other report needs its problem. If the reports are parts of
-    one run, an entry is unused if the joint run calls it unused, as in ``pytest-autotune gate``. Runs call no entry of
-    a shared cache unused, so there the entries of the kernels count that a test of any part asked for.
+    one run, an entry is unused if the joint run calls it unused, as in ``pytest-autotune gate``, and if the parts
+    loaded it. Runs call no entry of a shared cache unused, so there the entries of the kernels count that a test of any
+    part asked for.
 
     :param are_parts: whether the reports are parts of one run, such as shards.
     :param is_shared: whether other suites may use the cache, because it is a store at a URL.
@@ -271,12 +264,41 @@ class UnusedSelection:
 
     def select_unused(self, cache: Cache) -> list[Entry]:
         """Return the entries to drop."""
-        return [entry for entry in cache.entries if self._is_unused(entry)]
+        return [entry for entry in self._list_candidates(cache) if self._is_unused(entry)]
+
+    def select_newer(self, cache: Cache) -> list[Entry]:
+        """Return the entries that stay only because a part of the run did not load them."""
+        candidates = {entry.identity for entry in self._list_candidates(cache)}
+        unused_entries = [entry for entry in cache.entries if self._is_unused(entry)]
+        return [entry for entry in unused_entries if entry.identity not in candidates]
 
     def without_unused(self, cache: Cache) -> Cache:
         """Return the cache without the entries to drop."""
-        kept_entries = [entry for entry in cache.entries if not self._is_unused(entry)]
+        dropped = {entry.identity for entry in self.select_unused(cache)}
+        kept_entries = [entry for entry in cache.entries if entry.identity not in dropped]
         return replace(cache, entries=tuple(kept_entries))
+
+    def _list_candidates(self, cache: Cache) -> list[Entry]:
+        """Return the entries of a cache that the reports can call unused.
+
+        The report of a run of its own lists its unused entries itself. The parts of one run must have loaded an entry:
+        each part that loaded any entry of this cache must have loaded it. An entry that a part did not load is newer
+        than the report of this part, so a test of this part may ask for it now.
+        """
+        if self._joint_usage is None:
+            return list(cache.entries)
+        cache_digests = frozenset(entry.identity.digest for entry in cache.entries)
+        loaded_by_all = cache_digests
+        has_loaded_any = False
+        for report in self._reports:
+            loaded = report.record.initial_entries & cache_digests
+            # A process may have loaded other caches only.
+            if loaded:
+                has_loaded_any = True
+                loaded_by_all &= loaded
+        if not has_loaded_any:
+            return []
+        return [entry for entry in cache.entries if entry.identity.digest in loaded_by_all]
 
     def _is_unused(self, entry: Entry) -> bool:
         """Whether to drop an entry: ``--device`` selects it, and it is unused by the rules of the class."""

@@ -107,10 +107,7 @@ def judge_processes(reports: Sequence[ProcessReport], initial: InitialCaches, re
 
     :param initial: the caches of the request, as the joint run loads them.
     """
-    suite_error = ""
-    if request.expected_count is None:
-        # The tests of a missing process may ask for entries that would look unused here.
-        suite_error = "a process may be missing (add --expect=N, the number of processes)"
+    suite_error = _explain_missing_tests(reports, request)
     usable_reports = []
     for report in reports:
         if report.record is not None and not report.no_part_reason:
@@ -120,9 +117,24 @@ def judge_processes(reports: Sequence[ProcessReport], initial: InitialCaches, re
         gate = _judge_joint_result(result, usable_reports, request)
     else:
         gate = _judge_without_reports(reports, request)
-    if len(reports) > 1:
+    is_part = any(report.record is not None and report.record.collected.incomplete_reason for report in reports)
+    if len(reports) > 1 or is_part:
         result = replace(result, request=replace(result.request, prune_command=request.prune_command))
     return replace(result, gate=gate, errors=tuple(list_report_errors(reports, request)))
+
+
+def _explain_missing_tests(reports: Sequence[ProcessReport], request: GateRequest) -> str:
+    """Return why tests may need entries for which no process of the reports asked; empty if the reports have all tests.
+
+    The entries of such tests would look unused.
+    """
+    if request.expected_count is None:
+        return "a process may be missing (add --expect=N, the number of processes)"
+    for report in reports:
+        if report.no_part_reason:
+            remedy = "if other processes run its tests, too, leave its report out"
+            return f"{report.path}: took no part: {report.no_part_reason} ({remedy})"
+    return ""
 
 
 def _judge_without_reports(reports: Sequence[ProcessReport], request: GateRequest) -> Gate:

@@ -246,6 +246,7 @@ def _build_result(settled: SettledRun, kept: KeptEntries) -> RunResult:
         test_cache_problems=_list_test_cache_problems(settled.lookups, index),
         left_out_entries=left_out_entries,
         recovered_count=kept.recovered_count,
+        initial_entries=tuple(run.initial.entries),
     )
 
 

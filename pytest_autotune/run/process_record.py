@@ -35,6 +35,8 @@ class ProcessRecord:
     :param is_optional: all caches of the process are optional: the caches, their tuners and GPUs may be absent.
     :param modes: name of a mode -> the value of its option.
     :param unused: the entries that the process itself calls unused.
+    :param initial_entries: the digests of the identities of the entries that the process loaded, or that its dump path
+        had when it began.
     """
 
     collected: Collected
@@ -43,6 +45,7 @@ class ProcessRecord:
     is_optional: bool = False
     modes: Mapping[str, str] = field(default_factory=dict)
     unused: frozenset[Identity] = frozenset()
+    initial_entries: frozenset[str] = frozenset()
 
     @property
     def bypass(self) -> Bypass:
@@ -65,6 +68,7 @@ def encode_record(result: RunResult) -> dict[str, Any]:
         "modes": {section.name: section.typed_value for section in result.sections},
         # The identity of an entry is encoded as an event.
         "unused": [_encode_event(Event(_UNUSED, entry.identity)) for entry in result.unused_entries],
+        "initial_entries": sorted({entry.identity.digest for entry in result.initial_entries}),
         "unhooked": [list(tuner_and_reason) for tuner_and_reason in collected.unhooked],
         "versions": {library: str(versions) for library, versions in collected.versions.items()},
         "imported_kernels": list(collected.imported_kernels),
@@ -142,6 +146,7 @@ def decode_record(report: Mapping[str, Any]) -> ProcessRecord:
         is_optional=_read_flag(record, "is_optional"),
         modes=_decode_modes(record["modes"]),
         unused=_decode_identities(record["unused"]),
+        initial_entries=frozenset(_read_texts(record["initial_entries"])),
     )
 
 

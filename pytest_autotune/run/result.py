@@ -153,6 +153,7 @@ class RunResult:
     :param recovered_count: the number of tunings of killed runs with this dump path that count in this run.
     :param errors: the requests of the user that failed. Any error fails the run.
     :param test_places: node id of a test with a lookup -> the place of its definition.
+    :param initial_entries: the entries of the loaded caches, and of the dump path when the run began.
     :param loaded_digests: path of a loaded cache, as in ``loaded`` -> digest of its bytes; without caches at URLs.
     :param ci_run: the CI run that this run belongs to.
     :param has_only_optional_caches: all loaded caches are optional: the caches, their tuners and GPUs may be absent.
@@ -174,6 +175,7 @@ class RunResult:
     dump: DumpOutcome | None = None
     gate: Gate = field(default_factory=Gate)
     test_places: Mapping[str, SourceLocation] = field(default_factory=dict)
+    initial_entries: tuple[Entry, ...] = ()
     loaded_digests: Mapping[str, str] = field(default_factory=dict)
     ci_run: CiRun = field(default_factory=CiRun)
     has_only_optional_caches: bool = False

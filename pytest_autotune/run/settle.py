@@ -49,6 +49,13 @@ class InitialCaches:
     index: EntryIndex | None = None
 
     @property
+    def entries(self) -> Iterator[Entry]:
+        """The loaded entries, and the entries of the dump path."""
+        for _, cache in self.loaded:
+            yield from cache.entries
+        yield from self.dump_cache.entries
+
+    @property
     def file_entries(self) -> Iterator[Entry]:
         """The loaded entries without those of stores at URLs, which other runs may use."""
         for path, cache in self.loaded:

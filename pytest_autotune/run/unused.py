@@ -9,10 +9,12 @@ runs without an :attr:`~pytest_autotune.run.collected.Collected.unasked_reason`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
-from pytest_autotune.cache.model import Device, Entry, Identity, Problem, is_tuner_named, library_of
+from pytest_autotune.cache.model import Device, Entry, Identity, Problem, Value, is_tuner_named, library_of
 from pytest_autotune.run.collected import Collected
 from pytest_autotune.run.lookup import Lookup, Outcome, Policy
 from pytest_autotune.run.request import RunRequest
@@ -52,6 +54,19 @@ class Bypass:
         return self.policy.is_ignored(problem.tuner, problem.kernel)
 
 
+class _KernelCall(NamedTuple):
+    """A problem without its device: the call of a kernel, which a test may make on any device."""
+
+    tuner: str
+    kernel: str
+    key: tuple[Value, ...]
+
+    @classmethod
+    def of_problem(cls, problem: Problem) -> _KernelCall:
+        """Return the call of a problem."""
+        return cls(problem.tuner, problem.kernel, problem.sorted_key)
+
+
 @dataclass(frozen=True)
 class CacheUsage:
     """The facts of a complete run that decide whether an entry is unused.
@@ -64,6 +79,8 @@ class CacheUsage:
     :param unserved_problems: the problems whose lookup had another outcome than a hit.
     :param devices: the devices of all lookups.
     :param asked_kernels: the kernels of all lookups, as ``tuner:kernel``.
+    :param devices_by_process: name of a process, or of a worker -> the devices of its lookups.
+    :param processes_by_call: call of a kernel -> (process that asked for it, the device of this lookup).
     """
 
     collected: Collected
@@ -73,6 +90,8 @@ class CacheUsage:
     unserved_problems: frozenset[Problem]
     devices: frozenset[Device]
     asked_kernels: frozenset[str]
+    devices_by_process: Mapping[str, set[Device]]
+    processes_by_call: Mapping[_KernelCall, set[tuple[str, Device]]]
 
     @classmethod
     def build(cls, collected: Collected, bypasses: Sequence[Bypass], lookups: Iterable[Lookup]) -> CacheUsage:
@@ -83,7 +102,12 @@ class CacheUsage:
         identities = set()
         problems = set()
         unserved_problems = set()
+        devices_by_process: defaultdict[str, set[Device]] = defaultdict(set)
+        processes_by_call: defaultdict[_KernelCall, set[tuple[str, Device]]] = defaultdict(set)
         for lookup in lookups:
+            device = lookup.problem.device
+            devices_by_process[lookup.process].add(device)
+            processes_by_call[_KernelCall.of_problem(lookup.problem)].add((lookup.process, device))
             identities.add(lookup.identity)
             if lookup.entry is not None:
                 identities.add(lookup.entry.identity)
@@ -98,6 +122,8 @@ class CacheUsage:
             unserved_problems=frozenset(unserved_problems),
             devices=frozenset(problem.device for problem in problems),
             asked_kernels=frozenset(problem.name for problem in problems),
+            devices_by_process=dict(devices_by_process),
+            processes_by_call=dict(processes_by_call),
         )
 
     def may_need(self, problem: Problem) -> bool:
@@ -120,6 +146,9 @@ class CacheUsage:
         if problem.device not in self.devices:
             # Runs on the entry's device ask for the entry.
             return False
+        if self._is_asked_on_other_device(problem):
+            # The test ran in a process that has no such device. On a machine with the device it asks for the entry.
+            return False
         if self._is_bypassed(problem):
             # A process of the run asks for no entry of this kernel. Its tests may need the entry in another run.
             return False
@@ -140,6 +169,18 @@ class CacheUsage:
 
     def _is_bypassed(self, problem: Problem) -> bool:
         return any(bypass.covers(problem) for bypass in self.bypasses)
+
+    def _is_asked_on_other_device(self, problem: Problem) -> bool:
+        """Whether a process without a lookup on a problem's device asked for the same call on another device.
+
+        The devices are two types of GPU, or two types of CPU. A lookup on a CPU does not stand for one on a GPU: many
+        suites have a test for each.
+        """
+        for process, device in self.processes_by_call.get(_KernelCall.of_problem(problem), ()):
+            is_same_kind = device.is_gpu == problem.device.is_gpu
+            if is_same_kind and problem.device not in self.devices_by_process[process]:
+                return True
+        return False
 
     def _has_same_version(self, entry: Entry) -> bool:
         """Whether the run used the minor version of the library that the entry was tuned with."""

@@ -10,6 +10,7 @@ from xml.etree import ElementTree
 
 import pytest
 
+from pytest_autotune import devices
 from pytest_autotune.cli.gate import find_unset_value
 from pytest_autotune.cli.main import main
 from pytest_autotune.modes import MODES, Option, verify
@@ -424,6 +425,54 @@ def test_the_joint_gate_passes_on_one_of_a_caches_two_gpu_types(gate: Gate) -> N
     assert gate.judge("--expect=3") == 0
 
 
+def test_a_gpu_type_that_runs_a_part_keeps_its_entries(gate: Gate, capsys: pytest.CaptureFixture[str]) -> None:
+    """The tests ran on the other GPU type, so they may ask for the entries in another run."""
+    gate.suite.run("--autotune-load=cache.textproto", "--autotune-update", TOY_DEVICE="Other GPU")
+    before = gate.suite.cache.read_bytes()
+    gate.run_parts()
+    test = gate.suite.folder / "test_a.py"
+    gate.suite.load(REPORTS, f"{test}::test_a[0]", TOY_DEVICE="Other GPU")
+
+    assert gate.judge("--expect=4", "--fail-on-unused") == 0, gate.lines
+    assert main(["prune", "cache.textproto", "--reports=reports/", "--expect=4", "--exit-code"]) == 0
+    assert gate.suite.cache.read_bytes() == before
+    test.write_text(test.read_text().replace("range(2)", "range(1)"))
+    (gate.suite.folder / "reports").rename("old")
+    gate.run_parts()
+    gate.suite.load(REPORTS, "test_a.py", TOY_DEVICE="Other GPU")
+    assert gate.judge("--expect=4", "--fail-on-unused") == 1
+    removed = [line for line in gate.lines if line.startswith("UNUSED ")]
+    assert removed == ["UNUSED toy:lib.a (M=1): not requested by any test"] * 2
+
+
+def test_a_process_that_took_no_part_keeps_unused_unjudged(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its tests may need the entries that no other process asked for."""
+    monkeypatch.setattr(devices, "has_visible_gpu", bool)
+    gate.run_parts("test_a.py", "test_b.py")
+    (gate.suite.folder / "test_c.py").write_text("def test_c(): pass\n")
+    gate.suite.run("--autotune-load=cache.textproto?optional", REPORTS, "test_c.py")
+
+    assert gate.judge("--expect=3", "--fail-on-unused") == 0
+    report = gate.report_of("test_c.py")
+    remedy = "if other processes run its tests, too, leave its report out"
+    path = f"reports/{report.name}"
+    reason = f"unused autotune cache entries not judged: {path}: took no part: no GPU is visible ({remedy})"
+    assert any(reason in line for line in gate.lines), gate.lines
+
+
+def test_one_report_of_a_part_names_the_prune_command(gate: Gate) -> None:
+    """--autotune-update=prune drops nothing in a process that runs a part of the suite."""
+    gate.run_parts("test_a.py")
+    test = gate.suite.folder / "test_a.py"
+    test.write_text(test.read_text().replace("range(2)", "range(1)"))
+    (gate.suite.folder / "reports").rename("old")
+    gate.run_parts("test_a.py")
+
+    assert gate.judge("--expect=1", "--fail-on-unused") == 1
+    command = "pytest-autotune prune cache.textproto --reports=reports/ --expect=1"
+    assert any(line.startswith(f"Run {command} to drop") for line in gate.lines), gate.lines
+
+
 def test_the_joint_gate_fails_if_no_process_had_a_lookup(gate: Gate) -> None:
     for part in PARTS:
         (gate.suite.folder / part).write_text("def test_nothing(): pass\n")
@@ -552,7 +601,7 @@ def test_prune_reads_all_reports_of_a_folder_and_needs_expect(gate: Gate, capsys
     prune = ["prune", "cache.textproto", "--reports=reports/", "--dry-run", "--exit-code"]
 
     assert main(prune) == 4
-    assert "only --expect=N tells that no process is missing (add it)" in capsys.readouterr().err
+    assert "a process may be missing (add --expect=N, the number of processes)" in capsys.readouterr().err
 
     assert main([*prune, "--expect=3"]) == 1
     assert "1 entry would be dropped, 5 kept" in capsys.readouterr().out
@@ -600,12 +649,16 @@ def test_the_prune_command_of_the_gates_hint_drops_the_unused(gate: Gate, capsys
     assert gate.judge("--expect=3", "--fail-on-unused") == 0
 
 
-@pytest.mark.parametrize("event", [{"is_interrupted": True}, {"early_end": "2 tests did not run: --stepwise"}])
+@pytest.mark.parametrize("returncode", [None, 0])
 def test_prune_keeps_all_entries_if_a_process_ended_early(
-    gate: Gate, capsys: pytest.CaptureFixture[str], event: dict[str, Any]
+    gate: Gate, capsys: pytest.CaptureFixture[str], returncode: int | None
 ) -> None:
     remove_tests_of_kernel(gate)
-    gate.edit_report("test_c.py", lambda report: report["process"].update(event))
+    end = f"\ndef test_exit(): pytest.exit('x', returncode={returncode})\ndef test_never(): pass\n"
+    test = gate.suite.folder / "test_c.py"
+    test.write_text(test.read_text() + end)
+    gate.report_of("test_c.py").unlink()
+    gate.run_parts("test_c.py")
     parts = [f"--unused-in={path}" for path in (gate.suite.folder / "reports").glob("*.json")]
     capsys.readouterr()
 
