@@ -325,7 +325,7 @@ def reads_computed(y):
     tl.store(y, computed_module.VALUE)
 
 
-def test_a_kernel_that_uses_a_module_getattr_stays_in_its_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kernel_using_module_getattr_compiles_in_its_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     assert CompileTime.from_kernel(reads_computed) == ANYWHERE, "it does not compile"
 
     monkeypatch.setattr(computed_module, "__getattr__", lambda name: SETTINGS["vec"], raising=False)

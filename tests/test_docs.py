@@ -64,7 +64,7 @@ def code_in(cell: str) -> list[str]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_every_link_leads_somewhere(page: Path) -> None:
+def test_every_relative_link_and_anchor_in_the_docs_exists(page: Path) -> None:
     for link in _LINK.findall(prose_of(page)):
         if "://" in link:
             continue
@@ -75,7 +75,7 @@ def test_every_link_leads_somewhere(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_examples_of_toml_and_yaml_can_be_read(page: Path) -> None:
+def test_toml_and_yaml_examples_in_the_docs_are_valid(page: Path) -> None:
     for language, example in _FENCED.findall(read(page)):
         if language == "toml":
             tomllib.loads(example)
@@ -106,7 +106,7 @@ def example_value(option: Option, folder: Path) -> Any:
     return READERS[option.kind](example, option)
 
 
-def test_the_reference_names_each_key_of_the_json_report(tmp_path: Path) -> None:
+def test_docs_list_exactly_the_keys_of_the_json_report(tmp_path: Path) -> None:
     row = ProblemRow(Problem("triton", "lib.add", (), Device("GPU", "sm_90", 132)), Outcome.HIT)
     result = RunResult(rows=(row,))
     sections = []
@@ -123,7 +123,7 @@ def test_the_reference_names_each_key_of_the_json_report(tmp_path: Path) -> None
     assert {name for row in rows_of_lookup for name in code_in(row[0])} == set(report["lookups"][0])
 
 
-def test_the_reference_names_each_option_and_ini_value() -> None:
+def test_docs_list_exactly_the_options_and_ini_keys() -> None:
     page = read(ROOT / "docs/reference/options.md")
     names = set()
     for row in rows_below(page, "Options and ini values"):
@@ -133,7 +133,7 @@ def test_the_reference_names_each_option_and_ini_value() -> None:
     assert len(flags) == 13
 
 
-def test_docs_list_measuring_options_with_their_defaults() -> None:
+def test_docs_list_the_fields_of_measuring_with_their_defaults() -> None:
     page = read(ROOT / "docs/hand-written-tuners.md")
     told = {}
     for fields, defaults, *_ in [row for row in rows_below(page, "Measuring") if len(row) == 3 and row[0] != "field"]:
@@ -142,7 +142,7 @@ def test_docs_list_measuring_options_with_their_defaults() -> None:
     assert told == asdict(Measuring())
 
 
-def test_each_dependency_has_its_reason() -> None:
+def test_contributing_gives_a_reason_for_each_dependency() -> None:
     project = tomllib.loads(read(ROOT / "pyproject.toml"))["project"]
     declared = [
         *project["dependencies"],
@@ -153,14 +153,14 @@ def test_each_dependency_has_its_reason() -> None:
     assert {re.split(r"[<>=]", one)[0].lower() for one in declared} <= words
 
 
-def test_each_module_that_a_page_names_is_there() -> None:
+def test_every_module_that_the_docs_name_exists() -> None:
     module = re.compile(r"`((?:plugin|modes|production|run|workers|report|cache|tuners|cli|devices)/[\w/.]*)`")
     for page in (ROOT / "docs/how-it-works.md", ROOT / "CONTRIBUTING.md"):
         for name in module.findall(prose_of(page)):
             assert (PACKAGE / name).exists(), f"{page.name}: {name}"
 
 
-def test_troubleshooting_quotes_what_the_code_says() -> None:
+def test_messages_quoted_in_troubleshooting_exist_in_the_code() -> None:
     """`…` stands for what differs; all else of a message is in one string of the package."""
     trees = [ast.parse(read(path)) for path in PACKAGE.rglob("*.py")]
     strings = [node.value for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Constant)]

@@ -53,7 +53,7 @@ def run(tmp_path: Path, request: pytest.FixtureRequest) -> Callable[..., RunFold
 
 
 @pytest.mark.parametrize("kernel", ["renamed", "k"], ids=["another kernel", "another order of the key"])
-def test_an_event_keeps_an_identity_unlike_its_entry(kernel: str) -> None:
+def test_an_event_keeps_a_problem_that_differs_from_its_entry(kernel: str) -> None:
     entry = lookup().result.entry
     problem = replace(entry.problem, kernel=kernel, key=entry.problem.key[::-1])
 
@@ -65,14 +65,14 @@ def test_an_event_keeps_an_identity_unlike_its_entry(kernel: str) -> None:
     assert decoded.entry.problem.key == entry.problem.key
 
 
-def test_a_lookup_is_read_back_from_its_line() -> None:
+def test_a_lookup_survives_encoding_as_a_log_line() -> None:
     line = lookup().to_event().encode()
 
     assert Lookup.from_event(Event.decode(line)) == lookup()
     assert "\n" not in line
 
 
-def test_the_last_event_of_a_process_is_read_unless_damaged() -> None:
+def test_a_valid_end_event_is_read_and_a_damaged_one_skipped() -> None:
     data = {
         "notes": ["note"], "untracked": ["triton:k"], "imported_kernels": ["t:k"], "unavailable": ["no GPU"],
         "hypothesis_tests": ["t::t"], "disabled_tests": [],
@@ -95,12 +95,12 @@ def test_the_last_event_of_a_process_is_read_unless_damaged() -> None:
     ["", "{", "[]", "null", "{}", '{"id": 1}', lookup().to_event().encode()[:-9], "[" * 10**5],
     ids=["empty", "open", "list", "null", "nothing", "no kind", "torn", "deep"],
 )
-def test_a_broken_line_raises_a_value_error(line: str) -> None:
+def test_decoding_a_broken_log_line_raises_value_error(line: str) -> None:
     with pytest.raises(ValueError):  # noqa: PT011
         Event.decode(line)
 
 
-def test_a_line_of_json_that_is_no_event_is_skipped() -> None:
+def test_events_with_invalid_data_are_skipped() -> None:
     asked = lookup().identity
     wrong = [
         Event("tuned", asked, lookup().entry, data={"outcome": "odd"}),
@@ -112,7 +112,7 @@ def test_a_line_of_json_that_is_no_event_is_skipped() -> None:
     assert collect(("gw0", event) for event in wrong) == Collected()
 
 
-def test_a_line_that_a_kill_has_cut_off_loses_only_itself(run: Callable[..., RunFolder]) -> None:
+def test_a_log_line_cut_off_by_a_kill_loses_no_other_line(run: Callable[..., RunFolder]) -> None:
     folder = run()
     log = folder.log("gw0")
     log.append(lookup("one").to_event())
@@ -123,7 +123,7 @@ def test_a_line_that_a_kill_has_cut_off_loses_only_itself(run: Callable[..., Run
     assert [found.problem.kernel for _, found in asked_in(folder)] == ["one"]
 
 
-def test_a_damaged_line_is_counted_and_all_intact_lines_are_read(run: Callable[..., RunFolder]) -> None:
+def test_damaged_log_lines_are_counted_and_the_others_are_read(run: Callable[..., RunFolder]) -> None:
     folder = run()
     folder.log("gw0").append(lookup("one").to_event())
     (path,) = folder.path.glob("*.jsonl")
@@ -134,7 +134,7 @@ def test_a_damaged_line_is_counted_and_all_intact_lines_are_read(run: Callable[.
     assert ([event.test for _, event in found], damaged) == (["test_é.py::test"], 2)
 
 
-def test_a_run_that_lives_is_not_recovered(run: Callable[..., RunFolder]) -> None:
+def test_tunings_of_a_run_that_still_lives_are_not_recovered(run: Callable[..., RunFolder]) -> None:
     alive = run()
     alive.log("gw0").append(lookup().to_event())
 
@@ -145,7 +145,7 @@ def test_a_run_that_lives_is_not_recovered(run: Callable[..., RunFolder]) -> Non
     assert asked_in(alive) == [("gw0", lookup())]
 
 
-def test_a_run_that_could_not_write_is_recovered_by_the_next(run: Callable[..., RunFolder]) -> None:
+def test_an_unwritten_run_is_recovered_once_for_the_same_path(run: Callable[..., RunFolder]) -> None:
     failed = run()
     failed.log("gw0").append(lookup().to_event())
     failed.close(written=False)
@@ -157,7 +157,7 @@ def test_a_run_that_could_not_write_is_recovered_by_the_next(run: Callable[..., 
     assert recovered_in(run()) == []
 
 
-def test_a_log_beside_a_full_disk_is_recovered_later(tmp_path: Path, run: Callable[..., RunFolder]) -> None:
+def test_a_log_in_the_fallback_folder_is_recovered_later(tmp_path: Path, run: Callable[..., RunFolder]) -> None:
     bases = (tmp_path / "cache", tmp_path / "elsewhere")
     bases[0].touch()  # no folder can be made there
     failed = run(bases=bases)
@@ -173,7 +173,7 @@ def test_a_log_beside_a_full_disk_is_recovered_later(tmp_path: Path, run: Callab
     assert recovered_in(run(bases=bases)) == []
 
 
-def test_a_line_written_while_the_run_ends_is_recovered(run: Callable[..., RunFolder]) -> None:
+def test_a_log_line_written_while_the_run_ends_is_recovered(run: Callable[..., RunFolder]) -> None:
     ending = run()
     worker = ending.log("gw0")
     worker.append(lookup("read").to_event())
@@ -194,7 +194,7 @@ def test_the_logs_of_a_run_are_removed_after_its_dump(tmp_path: Path, run: Calla
     assert not folder.path.exists()
 
 
-def test_a_run_ends_whose_descriptors_a_test_has_closed(run: Callable[..., RunFolder]) -> None:
+def test_a_run_ends_although_a_test_closed_its_lock_descriptor(run: Callable[..., RunFolder]) -> None:
     folder = run()
     held = os.path.realpath(folder.path / "lock")
     (descriptor,) = [int(one.name) for one in Path("/proc/self/fd").iterdir() if os.path.realpath(one) == held]
@@ -205,7 +205,7 @@ def test_a_run_ends_whose_descriptors_a_test_has_closed(run: Callable[..., RunFo
     assert not folder.path.exists()
 
 
-def test_a_full_disk_damages_a_single_line(run: Callable[..., RunFolder]) -> None:
+def test_a_full_disk_loses_only_the_line_being_logged(run: Callable[..., RunFolder]) -> None:
     folder = run()
     log = folder.log("gw0")
     log.append(lookup("before").to_event())
@@ -223,7 +223,7 @@ def test_a_full_disk_damages_a_single_line(run: Callable[..., RunFolder]) -> Non
     assert log.error == "File too large"
 
 
-def test_handed_over_lines_count_once_and_are_kept_if_unwritten(
+def test_lines_that_workers_hand_over_count_once(
     run: Callable[..., RunFolder],
 ) -> None:
     folder = run()
@@ -241,7 +241,7 @@ def test_handed_over_lines_count_once_and_are_kept_if_unwritten(
     assert len(recovered_in(run())) == 2
 
 
-def test_a_test_that_mocks_its_process_id_loses_no_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_test_that_mocks_getpid_loses_no_log_line(monkeypatch: pytest.MonkeyPatch) -> None:
     log = Log(None, "main")
     log.append(lookup("before").to_event())
     with monkeypatch.context() as patch:
@@ -252,14 +252,14 @@ def test_a_test_that_mocks_its_process_id_loses_no_line(monkeypatch: pytest.Monk
     assert len(log.lines) == 3
 
 
-def test_a_process_that_knows_no_folder_keeps_its_lines(tmp_path: Path) -> None:
+def test_a_log_without_a_folder_keeps_its_lines_in_memory(tmp_path: Path) -> None:
     log = Log(None, "gw0")
 
     assert not log.append(lookup().to_event())
     assert log.lines == [lookup().to_event().encode()]
 
 
-def test_a_worker_finds_only_the_tunings_of_different_workers(run: Callable[..., RunFolder]) -> None:
+def test_a_worker_finds_the_tunings_of_other_workers_only(run: Callable[..., RunFolder]) -> None:
     folder = run()
     mine = OtherWorkers(folder.path, "gw0")
     folder.log("gw0").append(lookup("own").to_event())
@@ -273,7 +273,7 @@ def test_a_worker_finds_only_the_tunings_of_different_workers(run: Callable[...,
     assert mine.find(lookup("own").identity.digest) is None
 
 
-def test_the_answer_of_another_claim_is_not_a_tuning(run: Callable[..., RunFolder]) -> None:
+def test_a_verify_result_is_not_found_as_a_tuning(run: Callable[..., RunFolder]) -> None:
     folder, raced = run(), Event("raced", lookup().identity, claim="verify-1")
     folder.log("gw1").append(raced)
 
@@ -284,7 +284,7 @@ def test_the_answer_of_another_claim_is_not_a_tuning(run: Callable[..., RunFolde
     assert asked_in(folder) == []
 
 
-def test_a_forked_child_has_its_own_file_and_no_lock(run: Callable[..., RunFolder]) -> None:
+def test_a_killed_run_is_recovered_while_its_forked_child_lives(run: Callable[..., RunFolder]) -> None:
     killed = run()
     log = killed.log("gw0")
     log.append(lookup("parent").to_event())
@@ -307,7 +307,7 @@ def test_a_forked_child_has_its_own_file_and_no_lock(run: Callable[..., RunFolde
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may give a folder away")
-def test_the_folder_of_a_different_user_is_not_touched(run: Callable[..., RunFolder]) -> None:
+def test_logs_of_another_user_are_neither_recovered_nor_removed(run: Callable[..., RunFolder]) -> None:
     theirs = run()
     theirs.log("gw0").append(lookup("theirs").to_event())
     theirs.close(written=False)
@@ -321,7 +321,7 @@ def test_the_folder_of_a_different_user_is_not_touched(run: Callable[..., RunFol
 
 
 @pytest.mark.parametrize("place", ["behind a link", "in the folder"])
-def test_foreign_files_beside_the_runs_stay(tmp_path: Path, run: Callable[..., RunFolder], place: str) -> None:
+def test_files_that_are_no_logs_are_not_removed(tmp_path: Path, run: Callable[..., RunFolder], place: str) -> None:
     runs = run().path.parent
     if place == "behind a link":
         runs.rename(tmp_path / "elsewhere")

@@ -91,7 +91,7 @@ def test_fla_finds_the_choice_by_device_kernel_and_key(export: Export) -> None:
     assert export.load(name, 32, *key) is None
 
 
-def test_fla_finds_a_flag_as_a_bool_and_as_a_number(export: Export) -> None:
+def test_fla_finds_a_choice_whether_a_flag_is_true_or_1(export: Export) -> None:
     """FLA tells ``True`` from 1. Triton does not, and neither does an entry."""
     export.write(entry(64, *values(H=1, IS_VARLEN=1, D=64)))
 
@@ -101,13 +101,13 @@ def test_fla_finds_a_flag_as_a_bool_and_as_a_number(export: Export) -> None:
     assert export.load("chunk_fwd_kernel_h", 1, 0, 64) is None
 
 
-def test_fla_computes_no_dtype_inside_tuples_and_descriptors(export: Export) -> None:
+def test_fla_keys_leave_out_dtypes_of_tuples_and_descriptors(export: Export) -> None:
     export.write(entry(64, *values(D=64), dtype("x"), dtype("pair.0"), dtype("descriptor.base")))
 
     assert export.load("chunk_fwd_kernel_h", 64, "torch.bfloat16") == ({"BK": 64}, 4, 3, 1)
 
 
-def test_kernels_of_one_name_with_different_choices_are_left_out(export: Export) -> None:
+def test_two_kernels_of_one_name_with_two_choices_are_left_out(export: Export) -> None:
     """FLA knows kernels by their bare names."""
     entries = []
     for module, block in (("common", 64), ("simple_gla", 32)):
@@ -123,7 +123,7 @@ def test_kernels_of_one_name_with_different_choices_are_left_out(export: Export)
     assert export.load("chunk_kernel", 128) == ({"BK": 16}, 4, 3, 1)
 
 
-def test_problems_that_the_files_cannot_hold_are_left_out(export: Export) -> None:
+def test_problems_that_fla_files_cannot_hold_are_left_out(export: Export) -> None:
     flags = {f"FLAG_{number}": 1 for number in range(7)}
     status, lines, _ = export.write(
         entry(64, *values(D=64)),
@@ -142,7 +142,7 @@ def test_problems_that_the_files_cannot_hold_are_left_out(export: Export) -> Non
 
 
 @pytest.mark.parametrize("option", ["--device=NVIDIA H200", "--kernel=fla.made"])
-def test_the_kernels_of_a_factory_are_left_out_of_a_selection(export: Export, option: str) -> None:
+def test_a_kernel_that_a_factory_made_is_not_exported_to_fla(export: Export, option: str) -> None:
     """Only an entry for another device shows that the kernel is of a factory."""
     made = entry(64, *values(D=64), kernel="fla.made")
     of_h100 = entry(64, *values(D=64), Value("closure.FN", "relu"), kernel="fla.made", device=H100)
@@ -153,7 +153,7 @@ def test_the_kernels_of_a_factory_are_left_out_of_a_selection(export: Export, op
     assert "no choice of a Triton kernel to write" in error
 
 
-def test_the_same_cache_gives_the_same_files(export: Export) -> None:
+def test_the_exported_fla_files_do_not_depend_on_entry_order(export: Export) -> None:
     entries = [entry(64, *values(D=64), versions="triton 3.10.0"), entry(32, *values(D=32), versions="triton 3.9.0")]
     export.write(*entries)
     path = export.folder / "configs" / "NVIDIA_H200" / "chunk_fwd_kernel_h.json"
@@ -166,7 +166,7 @@ def test_the_same_cache_gives_the_same_files(export: Export) -> None:
     assert json.loads(text)["kernel_name"] == "chunk_fwd_kernel_h"
 
 
-def test_a_foreign_file_stays_and_odd_options_are_refused(export: Export) -> None:
+def test_the_fla_export_overwrites_no_foreign_file(export: Export) -> None:
     path = export.folder / "configs" / "NVIDIA_H200" / "chunk_fwd_kernel_h.json"
     path.parent.mkdir(parents=True)
     path.write_text('{"kwargs": {"BK": 64}}')

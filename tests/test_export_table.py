@@ -78,7 +78,7 @@ def config_in_sglang(folder: Path, device: str, m: int, dtype: str | None, block
 
 
 @pytest.mark.parametrize(("preset", "config"), [("vllm", config_in_vllm), ("sglang", config_in_sglang)])
-def test_frameworks_find_rows_by_device_dtype_and_block_shape(export: Export, preset: str, config: Any) -> None:
+def test_vllm_and_sglang_find_exported_choices_in_their_tables(export: Export, preset: str, config: Any) -> None:
     fp8 = {"dtype": "fp8_w8a8", "block_shape": block_shape()}
     fp16 = Value("dtype", "fp16", "dtype")  # which both leave out
     entries = entry(1, 16), entry(64, 64, dtype=fp16), entry(1, 32, H200), entry(1, 128, **fp8)
@@ -96,7 +96,7 @@ def test_frameworks_find_rows_by_device_dtype_and_block_shape(export: Export, pr
     assert config(folder, L4.name, 1, "fp8_w8a8", [128, 128])["BLOCK_SIZE_M"] == 128
 
 
-def test_a_generic_table_has_the_named_params_in_order(export: Export) -> None:
+def test_a_table_without_preset_has_the_named_params_in_order(export: Export) -> None:
     options = ("--file={device}/N={N}[,K={K}].json", "--row=M", "--values=num_warps, BLOCK_SIZE_M")
 
     status, written, _ = export(entry(64, 32), entry(8, 16), entry(8, 64, K=4096), options=options)
@@ -126,7 +126,9 @@ def test_a_generic_table_has_the_named_params_in_order(export: Export) -> None:
         (("--preset=vllm", "--alias=A = B"), "--alias: is for --to=python (leave it out)"),
     ],
 )
-def test_an_entry_that_fits_no_table_is_refused_in_a_line(export: Export, options: tuple[str, ...], said: str) -> None:
+def test_an_entry_that_fits_no_table_is_an_error_with_no_file(
+    export: Export, options: tuple[str, ...], said: str
+) -> None:
     status, _, error = export(entry(8, 16, topk=1), entry(8, 32, topk=2), options=options)
 
     assert status == 4
@@ -135,7 +137,7 @@ def test_an_entry_that_fits_no_table_is_refused_in_a_line(export: Export, option
     assert not (export.folder / "configs").exists()
 
 
-def test_a_file_that_is_no_table_is_not_replaced(export: Export) -> None:
+def test_the_table_export_overwrites_only_tables(export: Export) -> None:
     (export.folder / "configs").mkdir()
     for name, text, status in (("a.md", "# Mine", 4), ("b.json", '{"name": "mine"}', 4), ("c.json", '{"8": {}}', 0)):
         (export.folder / "configs" / name).write_text(text)
@@ -144,7 +146,7 @@ def test_a_file_that_is_no_table_is_not_replaced(export: Export) -> None:
 
 
 @pytest.mark.parametrize("value", ["", "..", ".", "/", "a/b", "a\\b", "\0", "x" * 300], ids=ascii)
-def test_a_key_never_leads_out_of_the_folder(export: Export, value: str) -> None:
+def test_no_key_value_makes_the_export_leave_its_folder(export: Export, value: str) -> None:
     before = {*export.folder.parent.rglob("*.json")}
 
     for file in ("{name}/outside/x.json", "{N}/{name}/x.json", "{N}{name}/x.json"):
@@ -157,7 +159,7 @@ def test_a_key_never_leads_out_of_the_folder(export: Export, value: str) -> None
     assert not Path("/outside").exists()
 
 
-def test_a_key_never_chooses_a_link_that_leads_out(export: Export) -> None:
+def test_a_link_that_leaves_the_export_folder_is_refused(export: Export) -> None:
     (export.folder / "elsewhere").mkdir()
     (export.folder / "configs").mkdir()
     (export.folder / "configs" / "latest").symlink_to("../elsewhere")

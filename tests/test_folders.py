@@ -36,7 +36,7 @@ def name() -> str:
     return f"pytest-autotune-{os.getuid()}"
 
 
-def test_the_folder_of_locks_is_this_users_own_and_not_in_a_home() -> None:
+def test_the_lock_folder_is_private_and_outside_the_home_folder() -> None:
     folder = find_shared_folder().path
 
     assert folder.stat().st_mode & 0o077 == 0
@@ -44,7 +44,7 @@ def test_the_folder_of_locks_is_this_users_own_and_not_in_a_home() -> None:
     assert Path.home() not in folder.parents
 
 
-def test_no_folder_of_locks_is_made_in_a_home(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tmpdir_in_the_home_folder_is_not_used_for_locks(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """TMPDIR names a folder in the home, and there is no memory to share."""
     monkeypatch.setenv("HOME", str(base.parent))
 
@@ -54,7 +54,7 @@ def test_no_folder_of_locks_is_made_in_a_home(base: Path, monkeypatch: pytest.Mo
     assert list(base.iterdir()) == []
 
 
-def test_one_line_warns_if_all_folders_are_in_the_home(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_folder_outside_the_home_there_is_a_note(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(base.parent))
     monkeypatch.setattr(os, "access", lambda place, mode: place == base)
 
@@ -63,14 +63,14 @@ def test_one_line_warns_if_all_folders_are_in_the_home(base: Path, monkeypatch: 
     assert (shared.path, "home folder" in shared.note, list(base.iterdir())) == (None, True, [])
 
 
-def test_a_home_at_the_root_of_the_file_system_is_ignored(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_with_home_at_the_root_the_lock_folder_is_in_tmpdir(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/")
 
     assert find_shared_folder().path == base / name()
 
 
 @pytest.mark.parametrize("found", ["a plain file", "a dangling link", "a link to a folder", "a folder that is open"])
-def test_a_wrong_file_in_place_of_the_folder_is_left_alone(base: Path, found: str) -> None:
+def test_a_file_or_link_in_place_of_the_lock_folder_is_kept(base: Path, found: str) -> None:
     elsewhere = base / "elsewhere"
     elsewhere.mkdir(mode=0o700)
     place = base / name()
@@ -92,7 +92,7 @@ def test_a_wrong_file_in_place_of_the_folder_is_left_alone(base: Path, found: st
     assert list(elsewhere.iterdir()) == []
 
 
-def test_a_folder_of_another_user_is_not_used(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lock_folder_of_another_user_is_not_used(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (base / name()).mkdir(mode=0o700)
     me = os.getuid()
     monkeypatch.setattr(os, "getuid", lambda: me + 1)
@@ -104,7 +104,7 @@ def test_a_folder_of_another_user_is_not_used(base: Path, monkeypatch: pytest.Mo
     assert f"belongs to the user with number {me}" in shared.note
 
 
-def test_without_a_writable_folder_there_is_a_note(base: Path, monkeypatch) -> None:
+def test_without_a_writable_lock_folder_there_is_a_one_line_note(base: Path, monkeypatch) -> None:
     def refuse(*args: object, **kwargs: object) -> None:
         raise OSError(28, "No space left on device", str(base))
 
@@ -119,7 +119,7 @@ def test_without_a_writable_folder_there_is_a_note(base: Path, monkeypatch) -> N
 
 
 @pytest.mark.parametrize("worker", ["gw0", "GPU_B-1"])
-def test_files_of_a_worker_go_with_the_folder_of_its_run(tmp_path: Path, worker: str) -> None:
+def test_removing_a_run_folder_removes_its_workers_files(tmp_path: Path, worker: str) -> None:
     shared = SharedFolder(tmp_path)
     folder = run_folder(shared)
     member = RunMembership(folder)
@@ -136,7 +136,7 @@ def run_folder(shared: SharedFolder) -> Path:
     return shared.run_folder(uuid.uuid4().hex)
 
 
-def test_the_folder_of_a_run_stays_while_a_process_lives(tmp_path: Path) -> None:
+def test_a_run_folder_is_kept_while_one_of_its_processes_lives(tmp_path: Path) -> None:
     shared = SharedFolder(tmp_path)
     folder = run_folder(shared)
     controller, worker = RunMembership(folder), RunMembership(folder)
@@ -152,7 +152,7 @@ def test_the_folder_of_a_run_stays_while_a_process_lives(tmp_path: Path) -> None
     assert not folder.exists()
 
 
-def test_the_folder_of_a_run_that_was_killed_goes(tmp_path: Path) -> None:
+def test_the_run_folder_of_a_killed_process_is_removed(tmp_path: Path) -> None:
     shared = SharedFolder(tmp_path)
     folder = run_folder(shared)
     script = (
@@ -168,7 +168,7 @@ def test_the_folder_of_a_run_that_was_killed_goes(tmp_path: Path) -> None:
     assert not folder.exists()
 
 
-def test_what_is_no_folder_of_a_run_stays(tmp_path: Path) -> None:
+def test_removing_run_folders_keeps_all_other_files(tmp_path: Path) -> None:
     shared = SharedFolder(tmp_path)
     folder = run_folder(shared)
     RunMembership(folder).end()

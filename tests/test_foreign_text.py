@@ -51,12 +51,12 @@ def check_plain(shown: str) -> None:
         ("# a comment", "# a comment"),
     ],
 )
-def test_text_with_an_effect_is_escaped_and_plain_text_stays(text, shown):
+def test_control_characters_and_ci_commands_are_escaped(text, shown):
     assert to_one_line(text) == shown
     assert to_one_line(shown) == shown
 
 
-def test_an_error_about_a_cache_is_one_short_plain_line():
+def test_a_cache_error_with_hostile_text_is_one_short_plain_line():
     check_plain(str(CacheError(HOSTILE, HOSTILE, HOSTILE)))
     line = str(CacheError("/a/long/path" * 100, "x" * 10**6, "do this"))
     assert len(line) < 2000
@@ -108,7 +108,7 @@ def hostile_cache() -> bytes:
     return encode(Cache(tuple(entries)), Format.TEXT)
 
 
-def test_a_hostile_cache_shows_nothing_but_words_in_any_renderer(suite: Suite):
+def test_text_of_a_hostile_cache_is_escaped_in_every_report(suite: Suite):
     suite.write(test_hostile=TESTS)
     suite.cache.write_bytes(hostile_cache())
 
@@ -146,7 +146,7 @@ def check_html(text: str) -> None:
 REPORT_CHECKS = {".md": check_markdown, ".html": check_html}
 
 
-def test_github_gets_commands_of_ours_alone(suite: Suite):
+def test_a_hostile_cache_cannot_inject_github_commands(suite: Suite):
     suite.write(test_hostile=TESTS)
     suite.cache.write_bytes(hostile_cache())
 
@@ -160,7 +160,7 @@ def test_github_gets_commands_of_ours_alone(suite: Suite):
         check_plain(message.replace("%0A", "\n"))
 
 
-def test_a_test_that_fails_on_a_hostile_miss_shows_plain_words(suite: Suite):
+def test_a_failed_test_shows_hostile_cache_text_escaped(suite: Suite):
     suite.write(test_hostile=TESTS)
     suite.cache.write_bytes(hostile_cache())
 

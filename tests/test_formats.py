@@ -118,16 +118,16 @@ mapping_formats = pytest.mark.parametrize(
 # What is written
 
 
-def test_text_is_the_layout_of_the_design():
+def test_the_text_format_has_exactly_the_documented_layout():
     assert encode(Cache((MATMUL,)), Format.TEXT).decode() == MATMUL_TEXT
 
 
-def test_yaml_has_a_line_for_each_device_and_value():
+def test_the_yaml_format_has_exactly_the_expected_layout():
     assert encode(Cache((MATMUL,)), Format.YAML).decode() == MATMUL_YAML
 
 
 @every_format
-def test_devices_with_the_same_id_get_different_ids_in_a_file(format):
+def test_devices_with_equal_ids_are_numbered_apart_in_a_file(format):
     devices = [Device("Toy GPU", "a_1"), Device("toy gpu", "a1"), Device("Toy/GPU", "a1"), Device("Toy GPU", "a1", 2)]
     cache = Cache(tuple(Entry(Problem("t", "k", (), device), label=device.name) for device in devices))
     data = encode(cache, format)
@@ -135,7 +135,7 @@ def test_devices_with_the_same_id_get_different_ids_in_a_file(format):
     assert encode(Cache(cache.entries[::-1]), format) == data
 
 
-def test_the_faster_duplicate_in_a_merged_file_stays():
+def test_of_two_equal_entries_in_a_file_the_faster_one_stays():
     block = MATMUL_TEXT[MATMUL_TEXT.index("entries {") :]
     other = block.replace("time_us: 10.4", "time_us: 9.5").replace("int: 64", "int: 128")
     head = MATMUL_TEXT[: -len(block)]
@@ -159,13 +159,13 @@ def test_the_faster_duplicate_in_a_merged_file_stays():
     ],
     ids=["crlf", "comments", "no header", "other quotes", "other brackets", "one line"],
 )
-def test_text_with_another_layout_gives_the_same_cache(edit):
+def test_hand_edited_layout_of_text_gives_the_same_cache(edit):
     assert decode(edit(MATMUL_TEXT).encode(), Format.TEXT, "cache") == Cache((MATMUL,))
 
 
 @pytest.mark.parametrize("written", TEXTS, ids=lambda format: format.value.name)
 @every_format
-def test_a_wrong_suffix_is_refused_with_the_actual_format(format, written):
+def test_a_wrong_suffix_is_an_error_that_names_the_right_one(format, written):
     data = encode(Cache((MATMUL,)), written)
     forms = [form for form in TEXTS if reads(form, data.decode())]  # JSON is YAML
     if format in forms:
@@ -178,13 +178,13 @@ def test_a_wrong_suffix_is_refused_with_the_actual_format(format, written):
 
 
 @every_format
-def test_a_pointer_of_git_lfs_is_refused_with_its_remedy(format):
+def test_a_git_lfs_pointer_is_an_error_that_says_git_lfs_pull(format):
     pointer = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a2146\nsize 12345\n"
     assert refusal(pointer, format) == "cache: is a pointer of Git LFS, not the file itself (git lfs pull)"
 
 
 @every_text
-def test_an_error_does_not_repeat_a_line_of_a_megabyte(format):
+def test_an_error_about_a_line_of_a_megabyte_stays_short(format):
     text = encode(Cache((MATMUL,)), format).decode()
     for damaged in (text.replace("1024", "x" * 1_400_000), text.replace("key", "k" * 1_400_000), "a " * 700_000):
         assert len(told(damaged, format)) < 500
@@ -194,7 +194,7 @@ def test_an_error_does_not_repeat_a_line_of_a_megabyte(format):
 
 
 @every_format
-def test_a_newer_version_is_refused_with_a_remedy(format, monkeypatch):
+def test_a_newer_format_version_is_an_error_that_says_upgrade(format, monkeypatch):
     with monkeypatch.context() as newer:
         newer.setattr(mapping, "FORMAT_VERSION", 2)
         data = encode(Cache((MATMUL,)), format)
@@ -213,7 +213,7 @@ def test_a_newer_version_is_refused_with_a_remedy(format, monkeypatch):
         (matmul_with().replace('"arch"', '"vendor": "NVIDIA", "arch"'), Format.JSON),
     ],
 )
-def test_unknown_fields_make_a_cache_that_must_not_be_rewritten(data, format):
+def test_a_cache_with_unknown_fields_is_read_and_marked_lossy(data, format):
     cache = decode(data.encode(), format, "cache")
     assert cache.lossy
     assert cache.entries == (MATMUL,)
@@ -224,12 +224,12 @@ def test_unknown_fields_make_a_cache_that_must_not_be_rewritten(data, format):
 
 @every_format
 @pytest.mark.parametrize("data", [b"", b" \n\t"])
-def test_an_empty_file_is_refused(data, format):
+def test_decoding_an_empty_file_is_an_error(data, format):
     assert "is empty" in refusal(data, format)
 
 
 @every_text
-def test_binary_data_in_a_file_named_as_text_is_refused(format):
+def test_binary_data_with_a_text_suffix_is_an_error(format):
     what = f"holds binary, not {format.value.name} (name it .pb)"
     assert refusal(encode(CACHE, Format.BINARY), format) == f"cache: {what}"
 
@@ -247,7 +247,7 @@ def test_a_syntax_error_is_reported_with_its_line(data, format, place):
 
 
 @every_text
-def test_a_merge_conflict_is_reported_with_its_remedy(format):
+def test_a_merge_conflict_is_an_error_with_line_and_git_command(format):
     lines = encode(Cache((MATMUL,)), format).decode().splitlines(keepends=True)
     lines[1:1] = ["<<<<<<< HEAD\n", "=======\n", ">>>>>>> main\n"]
     told = refusal("".join(lines), format)
@@ -266,7 +266,7 @@ def test_a_merge_conflict_is_reported_with_its_remedy(format):
         ('id: "nvidia-h200-sm90-132"', "", "devices[0] has no id"),
     ],
 )
-def test_text_against_the_model_is_refused_with_its_path(old, new, expected):
+def test_an_invalid_text_entry_is_an_error_with_its_field_path(old, new, expected):
     assert expected in refusal(MATMUL_TEXT.replace(old, new, 1), Format.TEXT)
 
 
@@ -288,7 +288,7 @@ def test_text_against_the_model_is_refused_with_its_path(old, new, expected):
         ({"device": "other"}, 'entries[0].device: no device has the id "other"'),
     ],
 )
-def test_a_mapping_against_the_model_is_refused_with_its_path(fields, expected, format):
+def test_an_invalid_json_or_yaml_entry_is_an_error_with_its_path(fields, expected, format):
     assert expected in refusal(matmul_with(**fields), format)
 
 
@@ -310,7 +310,7 @@ def test_a_mapping_against_the_model_is_refused_with_its_path(fields, expected, 
     ],
     ids=lambda text: text[:24],
 )
-def test_yaml_with_anything_but_plain_data_is_refused(data, expected):
+def test_yaml_with_tags_or_aliases_is_an_error(data, expected):
     assert expected in refusal(data, Format.YAML)
 
 
@@ -326,7 +326,7 @@ def test_yaml_with_anything_but_plain_data_is_refused(data, expected):
     ],
     ids=["twice", "nan", "digits", "surrogate", "nested", "list"],
 )
-def test_json_is_strict(data, expected):
+def test_json_with_duplicate_keys_or_nan_is_an_error(data, expected):
     assert expected in refusal(data, Format.JSON)
 
 
@@ -334,14 +334,14 @@ def test_json_is_strict(data, expected):
 
 
 @every_format
-def test_the_suffix_tells_the_format(format):
+def test_the_suffix_of_a_path_decides_its_format(format):
     for suffix in format.value.suffixes:
         assert find_format(PurePath(f"a{suffix}")) is format
         assert find_format(PurePath(f"a.b{suffix.upper()}")) is format
 
 
 @pytest.mark.parametrize("name", ["cache", "cache.docx", ".json"])
-def test_an_unknown_suffix_is_refused_with_the_known_suffixes(name):
+def test_an_unknown_suffix_is_an_error_that_lists_the_known_ones(name):
     known = " ".join(suffix for format in Format for suffix in format.value.suffixes)
     with pytest.raises(CacheError, match=re.escape(known)):
         find_format(PurePath(name))
@@ -389,15 +389,15 @@ def told(data: str, format: Format) -> str:
 @pytest.mark.parametrize(
     "text", ["", "triton 3.6.0, torch 2.11.0+cu130, cuda 13.0", "x", "x , y", " a", "a, , b", "a  b c"]
 )
-def test_the_versions_of_an_entry_keep_their_text(text: str) -> None:
+def test_parsing_library_versions_keeps_any_text_unchanged(text: str) -> None:
     """Text that is no list of versions stays as it is, too."""
     assert str(Versions.parse(text)) == text
 
 
-def test_words_behind_a_text_are_refused() -> None:
+def test_words_after_a_quoted_text_are_an_error() -> None:
     assert refusal(MATMUL_TEXT.replace('"triton"', '"triton" or""'), Format.TEXT).startswith("cache:6:21: ")
 
 
 @pytest.mark.parametrize("data", [b"\x1a\x00", b"\x12\x00", b"\x22\x00"])
-def test_millions_of_empty_messages_are_refused_at_once(data: bytes) -> None:
+def test_binary_data_of_millions_of_empty_messages_is_an_error(data: bytes) -> None:
     assert "not a cache" in refusal(b"\x08\x01" + data * 3_400_000, Format.BINARY)

@@ -67,7 +67,7 @@ caches = st.lists(entries, max_size=4, unique_by=lambda entry: (entry.problem, e
 @pytest.mark.parametrize("format", Format, ids=lambda format: format.value.name)
 @examples(20)
 @given(cache=caches, order=st.randoms())
-def test_any_cache_is_read_back_and_its_order_changes_no_byte(format, cache, order):
+def test_a_random_cache_survives_encoding_in_any_order(format, cache, order):
     data = encode(cache, format)
     assert set(decode(data, format, "cache").entries) == set(cache.entries)
     shuffled = list(cache.entries)
@@ -93,7 +93,7 @@ def read_by_protobuf(written: str) -> Cache | None:
 
 @examples(30)
 @given(cache=caches)
-def test_protobuf_and_our_reader_read_our_text_alike(cache):
+def test_our_text_reader_and_protobuf_read_a_cache_alike(cache):
     written = encode(cache, Format.TEXT).decode()
     ours = read_by_us(written)
     assert repr(ours) == repr(read_by_protobuf(written))
@@ -167,7 +167,7 @@ def mutant(chance: random.Random) -> str:
 
 
 @pytest.mark.filterwarnings("ignore:invalid .*escape sequence:DeprecationWarning")
-def test_our_readers_accept_exactly_the_text_of_protobuf():
+def test_our_text_reader_accepts_exactly_what_protobuf_accepts():
     """Our reader passes text with another layout on to protobuf's parser."""
     chance = random.Random(1)
     accepted = 0
@@ -193,5 +193,5 @@ def test_our_readers_accept_exactly_the_text_of_protobuf():
 @pytest.mark.parametrize("format", Format, ids=lambda format: format.value.name)
 @examples(30)
 @given(data=st.binary(max_size=200) | st.lists(tokens, max_size=30).map(lambda words: "".join(words).encode()))
-def test_any_bytes_are_a_cache_or_a_one_line_error(format, data):
+def test_random_bytes_are_a_cache_or_a_one_line_error(format, data):
     decoded(data, format)

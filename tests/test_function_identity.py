@@ -106,7 +106,7 @@ def nested(best: int) -> Any:
     [fastest_at, closure, default, nested, lambda best: partial(distance, best), lambda best: Runner(best).run, Runner],
     ids=["lambda", "closure", "default", "nested", "partial", "method", "callable"],
 )
-def test_values_of_a_single_call_are_in_no_digest(looked_up: list[Lookup], make: Any) -> None:
+def test_values_that_a_run_function_closes_over_are_in_no_digest(looked_up: list[Lookup], make: Any) -> None:
     """A pointer, a path or a port differs in every run and would make a choice stale forever.
 
     Only the key separates problems.
@@ -246,13 +246,13 @@ def fastest_is(best: Any, **options: Any) -> Any:
     return tune_once(lambda config: now.__setitem__(slice(None), [config]), measuring=Measuring(clock=clock), **options)
 
 
-def test_functions_of_one_factory_differ_as_key_values() -> None:
+def test_functions_of_one_factory_are_different_key_values() -> None:
     assert fastest_is(2, key={"act": scaled_by(1)}, source="") == 2
     assert fastest_is(4, key={"act": scaled_by(2)}, source="") == 4
     assert fastest_is(1, key={"act": scaled_by(2)}, source="") == 4, "the same function, made again"
 
 
-def test_functions_of_one_factory_differ_as_candidates() -> None:
+def test_functions_of_one_factory_are_different_candidates() -> None:
     slow, fast = scaled_by(1), scaled_by(2)
 
     assert fastest_is(fast, space=[slow, fast, other], source="") is fast
@@ -263,21 +263,21 @@ def test_functions_of_one_factory_differ_as_candidates() -> None:
 
 
 @pytest.mark.parametrize("factory", FACTORIES, ids=lambda factory: factory.__name__)
-def test_what_a_function_carries_belongs_to_it(factory: Any) -> None:
+def test_functions_that_close_over_different_values_differ(factory: Any) -> None:
     values = [stable_part("act", factory(factor)) for factor in (1, 2, 1.0)]
 
     assert len(set(values)) == 3
     assert values == [stable_part("act", factory(factor)) for factor in (1, 2, 1.0)]
 
 
-def test_any_value_with_a_stable_form_may_be_carried() -> None:
+def test_functions_may_close_over_any_value_with_a_stable_form() -> None:
     values = [stable_part("act", scaled_by(factor)) for factor in CARRIED]
 
     assert len(set(values)) == len(CARRIED)
     assert {value.type for value in values} == {"function"}
 
 
-def test_what_functions_carry_is_the_same_in_another_process() -> None:
+def test_the_value_of_a_closure_is_equal_in_another_process() -> None:
     script = "import tests.test_function_identity as t; print([t.stable_part('', t.scaled_by(v)) for v in t.CARRIED])"
     outputs = [
         subprocess.run(
@@ -317,7 +317,7 @@ def counting() -> Any:
         (counting(), "counting.<locals>.act carries calls, which the function sets itself"),
     ],
 )
-def test_a_function_with_a_value_without_stable_form_fails(function: Any, carries: str) -> None:
+def test_a_function_that_closes_over_a_list_is_a_type_error(function: Any, carries: str) -> None:
     """The function could get another function's choice, or never run."""
     message = rf"\Athe function tests\.test_function_identity\..*{re.escape(carries)}.*\Z"
     for options in ({"key": {"act": function}}, {"key": {"act": (function, 1)}}, {"space": [function, other]}):
@@ -353,7 +353,7 @@ def local() -> list[Any]:
 
 
 @pytest.mark.parametrize("function", [distance, Runner.run, squared, *local(), lambda x: x, lambda x, scale=SCALE: x])
-def test_a_function_that_is_made_once_keeps_its_identity(function: Any) -> None:
+def test_a_function_without_closed_over_values_is_its_name(function: Any) -> None:
     """Committed entries have it."""
     assert stable_part("act", function) == stable_value("act", function, carried=False)
 
@@ -382,7 +382,7 @@ def other(config: int) -> int:
     [{"run": counted}, {"run": Runner(2).run}, {"run": lambda f: f(2), "space": [counted, other]}],
     ids=["function", "method", "functions in the space"],
 )
-def test_state_that_tests_change_makes_no_choice_stale(looked_up: list[Lookup], options: Any) -> None:
+def test_a_changed_global_cache_of_a_function_is_still_a_hit(looked_up: list[Lookup], options: Any) -> None:
     for _ in range(2):
         _sources.clear()
         tune_once(**options)
@@ -421,7 +421,7 @@ def calls(config: int) -> int:
     ("name", "value"),
     [("FASTEST", 4), ("TILE", Tile(8)), ("WORDS", ("b",)), ("calls", other), ("Bounds", Tile), ("TABLE", (other,))],
 )
-def test_an_edit_of_what_the_source_names_makes_the_choice_stale(
+def test_changing_a_global_that_the_source_names_changes_digest(
     monkeypatch: pytest.MonkeyPatch, name: str, value: Any
 ) -> None:
     before = source_text(follows)
@@ -445,7 +445,7 @@ class Launcher:
     ("owner", "name", "value"),
     [(Launcher, "launch", Runner.run), (Tile, "m", 2), (calls, "__code__", other.__code__)],
 )
-def test_a_digest_follows_classes_and_code_that_a_test_replaces(
+def test_a_monkeypatched_method_or_code_changes_the_digest(
     monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, value: Any
 ) -> None:
     subjects = (Launcher().run, follows)
@@ -455,12 +455,14 @@ def test_a_digest_follows_classes_and_code_that_a_test_replaces(
     assert [source_text(subject) for subject in subjects] != before
 
 
-def test_a_digest_is_computed_once_for_the_same_values() -> None:
+def test_the_source_digest_of_an_unchanged_function_is_cached() -> None:
     assert read_source_argument(follows) is read_source_argument(follows)
     assert read_source_argument(Launcher().run) is read_source_argument(Launcher().run)
 
 
-def test_a_test_that_replaces_a_helper_tunes_anew(monkeypatch: pytest.MonkeyPatch, looked_up: list[Lookup]) -> None:
+def test_a_monkeypatched_helper_is_another_problem_to_tune(
+    monkeypatch: pytest.MonkeyPatch, looked_up: list[Lookup]
+) -> None:
     assert tune_once(follows_calls) == 2
     monkeypatch.setattr(sys.modules[__name__], "calls", other)
 
@@ -472,7 +474,7 @@ def follows_calls(config: int) -> int:
     return calls(config)
 
 
-def test_lambdas_that_call_one_function_share_an_entry(looked_up: list[Lookup]) -> None:
+def test_two_lambdas_that_call_one_function_share_an_entry(looked_up: list[Lookup]) -> None:
     """The source of a lambda is the source of the functions that it calls."""
     scale = 2
 
@@ -532,7 +534,7 @@ partial_function = partial(distance, 2)
     ],
     ids=["singledispatch", "contextmanager", "method", "classmethod", "partial"],
 )
-def test_a_lambda_with_another_callable_counts_all_code(monkeypatch: pytest.MonkeyPatch, run: Any) -> None:
+def test_an_edit_of_any_callable_in_a_lambda_changes_the_digest(monkeypatch: pytest.MonkeyPatch, run: Any) -> None:
     """A lambda that calls a plain function, too, does not drop the other callable."""
 
     def read_digests() -> list[str | None]:
@@ -552,7 +554,7 @@ def test_a_lambda_with_another_callable_counts_all_code(monkeypatch: pytest.Monk
     pytest.fail("no edit changes the digest")
 
 
-def test_a_lambda_without_calls_has_its_own_source(looked_up: list[Lookup]) -> None:
+def test_lambdas_that_call_no_function_have_their_own_source(looked_up: list[Lookup]) -> None:
     """A lambda that also calls a class has its own source, too."""
     tune_once(lambda config: config)
     tune_once(lambda config: config + 1)
@@ -562,7 +564,7 @@ def test_a_lambda_without_calls_has_its_own_source(looked_up: list[Lookup]) -> N
     assert len(set(sources(looked_up))) == 4
 
 
-def test_compiled_options_of_numba_belong_to_the_source(looked_up: list[Lookup]) -> None:
+def test_numba_options_that_change_the_code_change_the_source(looked_up: list[Lookup]) -> None:
     """The option nogil does not change the compiled code."""
     numba = pytest.importorskip("numba")
     for options in ({}, {"fastmath": True}, {"fastmath": {"nnan", "nsz"}}, {"parallel": True}, {"nogil": True}):
@@ -572,7 +574,7 @@ def test_compiled_options_of_numba_belong_to_the_source(looked_up: list[Lookup])
     assert len(set(sources)) == len(looked_up) == 4
 
 
-def test_what_a_library_calls_an_object_by_is_no_source(looked_up: list[Lookup]) -> None:
+def test_a_torch_module_is_refused_as_source_and_has_none(looked_up: list[Lookup]) -> None:
     torch = pytest.importorskip("torch")
     with pytest.raises(TypeError, match="source= takes functions, texts, paths and Python modules, not a Identity"):
         tune_once(lambda config: config, source=torch.nn.Identity())
@@ -606,14 +608,18 @@ def drawn(trials: int, seed: int) -> dict[str, Any]:
     [[measured(), measured(clock=return_time), measured(clock=another)], [{}, drawn(1, 0), drawn(2, 0), drawn(2, 1)]],
     ids=["clock", "strategy"],
 )
-def test_clock_and_strategy_belong_to_the_fingerprint(looked_up: list[Lookup], others: list[dict[str, Any]]) -> None:
+def test_another_clock_or_strategy_is_another_fingerprint(
+    looked_up: list[Lookup], others: list[dict[str, Any]]
+) -> None:
     for options in [*others, *others]:
         tune_once(other, **options)
 
     assert len({lookup.fingerprint for lookup in looked_up}) == len(looked_up) == len(others)
 
 
-def test_the_examples_cache_fits_its_numba_kernel(looked_up: list[Lookup], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_example_suites_cache_matches_its_numba_kernel(
+    looked_up: list[Lookup], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The entries of multiply_tiles have the fingerprint that the current code gives."""
     numpy = pytest.importorskip("numpy")
     pytest.importorskip("numba")
@@ -640,21 +646,21 @@ class UserType:
     size = 4
 
 
-def test_a_library_class_in_a_key_is_its_public_name() -> None:
+def test_a_library_class_in_a_key_is_written_as_its_public_name() -> None:
     value = stable_value("dtype", collections.OrderedDict)
 
     assert value == Value("dtype", "collections.OrderedDict", "class")
     assert stable_part("types", (int, 4)).display_text == "(builtins.int, 4)"
 
 
-def test_a_library_class_without_a_public_name_is_refused() -> None:
+def test_a_library_class_without_a_public_name_is_uncacheable() -> None:
     hidden = type("Hidden", (), {"__module__": "collections"})
 
     with pytest.raises(UncacheableError, match="Hidden"):
         stable_value("dtype", hidden)
 
 
-def test_a_class_of_the_suite_in_a_key_changes_with_its_code() -> None:
+def test_editing_a_users_class_in_a_key_changes_the_key() -> None:
     before = stable_value("type", UserType)
     UserType.size = 8
     try:

@@ -67,7 +67,7 @@ def identity(config: Any) -> Any:
 # Spaces
 
 
-def test_a_list_yields_the_callers_own_objects() -> None:
+def test_tune_returns_the_same_object_that_the_space_listed() -> None:
     configs = [{"BLOCK": 16}, {"BLOCK": 8}]
 
     choice = tune("k", space=configs, run=lambda config: config["BLOCK"], measuring=AS_TOLD)
@@ -75,7 +75,7 @@ def test_a_list_yields_the_callers_own_objects() -> None:
     assert choice is configs[1]
 
 
-def test_a_product_has_every_allowed_combination() -> None:
+def test_product_has_every_combination_that_where_allows() -> None:
     """The argument `where` of product() rejects combinations."""
     space = product(m=[1, 2], n=[10, 20], where=lambda config: config["m"] * config["n"] < 40)
 
@@ -110,11 +110,11 @@ class Layout(enum.Enum):
         ({"layout": Layout.ROW}, "layout=Layout.ROW"),
     ],
 )
-def test_any_plain_configuration_has_params(config: Any, params: str) -> None:
+def test_mappings_dataclasses_and_enums_are_shown_as_params(config: Any, params: str) -> None:
     assert str(next(iter(as_space([config])))) == params
 
 
-def test_candidates_that_differ_are_never_equal() -> None:
+def test_different_configurations_never_have_equal_params() -> None:
     """The type of a tuple or list, and of each item, counts. A dtype, an enum member and their texts differ."""
     items: list[Any] = [1, "1", 1.0, True, "True", None, "None", 2**70, str(2**70), Layout.ROW, "Layout.ROW"]
     items += ["fp16", DtypeName("float16"), '{"enum": "Layout.ROW"}', "[1]"]
@@ -127,7 +127,7 @@ def test_candidates_that_differ_are_never_equal() -> None:
     assert len(set(params)) == len(params)
 
 
-def test_a_tuple_is_readable_in_the_file_and_is_a_hit() -> None:
+def test_a_tuple_in_a_candidate_is_readable_json_and_a_hit() -> None:
     """The cache file has `[2, 1]`, as a person writes it. A list of the same numbers is another candidate."""
     space = product(cluster=[(1, 1), (2, 1), [2, 1]], tile=[(64, 128)])
     request = {"space": space, "run": lambda config: 1.0 if config["cluster"] == (2, 1) else 2.0}
@@ -145,7 +145,7 @@ def test_a_tuple_is_readable_in_the_file_and_is_a_hit() -> None:
     assert chosen == {"cluster": (2, 1), "tile": (64, 128)}
 
 
-def test_the_digest_of_a_space_ignores_order_and_form() -> None:
+def test_the_digest_of_a_space_ignores_order_and_container_type() -> None:
     """A list, an iterator, a mapping and a product of the same configurations have one digest.
 
     Types of values count.
@@ -158,7 +158,7 @@ def test_the_digest_of_a_space_ignores_order_and_form() -> None:
 
 
 @pytest.mark.parametrize("space", ["ab", 5, [object()], [{1: 2}]])
-def test_what_cannot_be_a_space_is_refused(space: Any) -> None:
+def test_an_invalid_space_is_a_type_error(space: Any) -> None:
     with pytest.raises(TypeError, match="space="):
         tune("k", space=space, run=identity)
 
@@ -174,7 +174,7 @@ def test_what_cannot_be_a_space_is_refused(space: Any) -> None:
         ),
     ],
 )
-def test_the_error_of_a_bad_space_names_kernel_and_cause(space: Any, cause: str) -> None:
+def test_an_empty_or_contradictory_space_is_an_error_with_kernel(space: Any, cause: str) -> None:
     with pytest.raises(ValueError, match=re.escape(f"function:lib.gemm: {cause}")):
         tune("lib.gemm", space=space, run=identity)
 
@@ -182,7 +182,7 @@ def test_the_error_of_a_bad_space_names_kernel_and_cause(space: Any, cause: str)
 # Keys
 
 
-def test_coarser_keys() -> None:
+def test_power_of_two_and_multiple_of_round_up() -> None:
     assert [power_of_two(n) for n in (0, 1, 2, 3, 1000, 1024, 1025)] == [1, 1, 2, 4, 1024, 1024, 2048]
     assert [multiple_of(n, 64) for n in (0, 1, 64, 65)] == [0, 64, 64, 128]
     for call in (lambda: power_of_two(-1), lambda: multiple_of(-1, 8), lambda: multiple_of(1, 0)):
@@ -191,11 +191,11 @@ def test_coarser_keys() -> None:
 
 
 @pytest.mark.parametrize("value", [{1}, {"a": [1]}, object()], ids=["set", "dict", "object"])
-def test_a_key_without_a_stable_form_still_gets_a_choice(value: object) -> None:
+def test_a_key_value_without_a_stable_form_still_gets_a_choice(value: object) -> None:
     assert tune("lib.gemm", space=[1, 2], run=lambda config: None, key={"m": value}, device="cpu") in (1, 2)
 
 
-def test_no_name_that_utf8_cannot_encode_comes_into_a_cache() -> None:
+def test_names_outside_utf8_are_uncacheable_or_an_error() -> None:
     """A dump that met one could not be written, nor the next one, which takes over what was tuned."""
     with a_session_of(is_dumping=True) as lookups:
         for value in (1, (1,)):
@@ -206,7 +206,7 @@ def test_no_name_that_utf8_cannot_encode_comes_into_a_cache() -> None:
             tune(kernel, space=space, run=identity, device="cpu")
 
 
-def test_the_loss_of_a_coarser_key_is_measured_at_the_exact_size() -> None:
+def test_loss_compares_a_configuration_with_the_best_one() -> None:
     arguments: dict[str, Any] = {
         "space": [{"BLOCK": 1}, {"BLOCK": 2}, {"BLOCK": 3}],
         "run": lambda config: {1: 10.0, 2: 8.0, 3: 20.0}[config["BLOCK"]],
@@ -227,7 +227,7 @@ def test_the_loss_of_a_coarser_key_is_measured_at_the_exact_size() -> None:
 # Failures
 
 
-def test_expected_errors_and_wrong_results_reject_a_candidate() -> None:
+def test_invalid_errors_and_wrong_results_reject_a_candidate() -> None:
     """Any other error ends the search, unless strict=False."""
 
     def run(config: int) -> float:
@@ -247,7 +247,7 @@ def test_expected_errors_and_wrong_results_reject_a_candidate() -> None:
     assert tune("lax", space=space, run=run, strict=False, measuring=AS_TOLD) == 3
 
 
-def test_a_failure_with_a_path_outside_utf8_is_recorded() -> None:
+def test_a_candidates_error_with_bytes_outside_utf8_is_recorded() -> None:
     def run(config: int) -> float:
         if config == 1:
             raise InvalidConfiguration("cannot open '/tmp/\udcff'")
@@ -259,7 +259,7 @@ def test_a_failure_with_a_path_outside_utf8_is_recorded() -> None:
     assert lookup.entry.candidates[0].failed == r"cannot open '/tmp/\udcff'"
 
 
-def test_uncacheable_problems_count_by_their_stable_values() -> None:
+def test_uncacheable_problems_are_counted_by_stable_key_values() -> None:
     """Two calls with equal stable values are one problem."""
     with a_session_of(is_dumping=True) as lookups:
         for n in (1, 2, 1):
@@ -268,13 +268,13 @@ def test_uncacheable_problems_count_by_their_stable_values() -> None:
     assert {str(lookup.problem) for lookup in lookups} == {"function:k (n=1)", "function:k (n=2)"}
 
 
-def test_a_clock_that_gives_no_time_fails_the_candidate() -> None:
+def test_a_candidate_whose_clock_gives_nan_is_not_chosen() -> None:
     clock = Measuring(clock=lambda call: [float("nan")] if call() == 1 else 5.0)
 
     assert tune("k", space=[1, 2], run=identity, measuring=clock) == 2
 
 
-def test_nothing_is_chosen_when_the_device_no_longer_works(monkeypatch: Any) -> None:
+def test_a_broken_device_during_tuning_is_a_tuning_error(monkeypatch: Any) -> None:
     def broken(self: Any) -> None:
         raise RuntimeError("an illegal memory access was encountered\nmore")
 
@@ -290,7 +290,7 @@ def test_nothing_is_chosen_when_the_device_no_longer_works(monkeypatch: Any) -> 
 # Measuring
 
 
-def test_setup_reset_and_verify_surround_the_runs() -> None:
+def test_setup_reset_and_verify_are_called_in_order_around_runs() -> None:
     """A candidate has a reset before each run and a setup before each measurement. Its result is verified once."""
     seen: list[str] = []
 
@@ -314,7 +314,7 @@ def test_setup_reset_and_verify_surround_the_runs() -> None:
     assert seen[8:11] == ["setup", "reset", "run"]
 
 
-def test_a_callers_benchmark_measures_each_candidate_once() -> None:
+def test_a_callers_clock_measures_once_and_decides_without_ties() -> None:
     """Its times decide without a tie. A difference of 0.4 % is enough."""
     times = {1: iter([100.4]), 2: iter([100.0]), 3: iter([200.0])}
 
@@ -331,14 +331,14 @@ def test_a_callers_benchmark_measures_each_candidate_once() -> None:
         {"flush_l2": True, "clock": lambda call: 1.0},
     ],
 )
-def test_measuring_that_makes_no_sense_is_refused(wrong: Any) -> None:
+def test_invalid_measuring_options_are_a_value_error(wrong: Any) -> None:
     with pytest.raises(ValueError, match=r"expected|flush_l2"):
         Measuring(**wrong)
 
 
 @pytest.mark.parametrize("on_gpu", [False, True])
 @pytest.mark.parametrize("name", ["", "cuda"])
-def test_a_name_that_is_no_clock_is_refused(name: str, on_gpu: bool) -> None:
+def test_an_unknown_clock_name_is_a_value_error(name: str, on_gpu: bool) -> None:
     """The name may come from a variable that is not set."""
     with pytest.raises(ValueError, match=f"clock='{name}': expected"):
         make_clock(name, on_gpu, flush_l2=False)
@@ -347,7 +347,7 @@ def test_a_name_that_is_no_clock_is_refused(name: str, on_gpu: bool) -> None:
 # Compiling
 
 
-def test_on_a_cpu_nothing_is_measured_while_the_compilers_run() -> None:
+def test_on_a_cpu_nothing_is_measured_while_threads_compile() -> None:
     compiling: list[int] = []
     beside: list[int] = []
 
@@ -366,7 +366,7 @@ def test_on_a_cpu_nothing_is_measured_while_the_compilers_run() -> None:
 
 
 @pytest.mark.parametrize("options", [{}, {"strategy": Random(trials=2)}], ids=["all", "random"])
-def test_with_one_thread_the_caller_compiles(options: dict[str, Any]) -> None:
+def test_with_compile_threads_1_the_calling_thread_compiles(options: dict[str, Any]) -> None:
     """CuTe DSL aborts the process where another thread compiles."""
     seen: list[tuple[str, int]] = []
 
@@ -384,7 +384,7 @@ def test_with_one_thread_the_caller_compiles(options: dict[str, Any]) -> None:
     assert compiled == [threading.current_thread().name] * 2
 
 
-def test_a_compile_error_in_the_calling_thread_is_a_failure() -> None:
+def test_an_invalid_error_in_compile_rejects_only_its_candidate() -> None:
     """An expected error rejects the candidate. Any other error ends the search, and nothing more is compiled."""
     compiled: list[int] = []
 
@@ -406,7 +406,7 @@ def test_a_compile_error_in_the_calling_thread_is_a_failure() -> None:
     assert compiled == [3, 2, 1, 4], "nothing is compiled after an error that ends the search"
 
 
-def test_only_so_many_threads_compile_at_a_time() -> None:
+def test_compile_threads_limits_the_threads_that_compile_at_once() -> None:
     now: list[int] = []
     most: list[int] = []
 
@@ -422,7 +422,7 @@ def test_only_so_many_threads_compile_at_a_time() -> None:
 
 
 @pytest.mark.parametrize("threads", [0, -1, True, 1.0, "2"])
-def test_a_number_of_threads_that_makes_no_sense_is_refused(threads: Any) -> None:
+def test_an_invalid_number_of_compile_threads_is_an_error(threads: Any) -> None:
     for call in (partial(tune, "k"), partial(loss, 1)):
         with pytest.raises((TypeError, ValueError), match=r"\Acompile_threads=.*\Z"):
             call(space=[1, 2], run=identity, compile_threads=threads)
@@ -431,7 +431,7 @@ def test_a_number_of_threads_that_makes_no_sense_is_refused(threads: Any) -> Non
 # Strategies
 
 
-def test_optuna_searches_the_same_part_of_a_space_every_time(memory: function.Memory) -> None:
+def test_the_optuna_strategy_tries_the_same_candidates_again(memory: function.Memory) -> None:
     """The search has at most 60 trials and respects the constraint of the space."""
     pytest.importorskip("optuna")
 
@@ -462,7 +462,7 @@ def test_optuna_searches_the_same_part_of_a_space_every_time(memory: function.Me
     assert abs(choice["a"] - 12) + abs(choice["b"] - 3) < 40
 
 
-def test_a_random_search_measures_the_same_part_every_time(memory: function.Memory) -> None:
+def test_the_random_strategy_tries_the_same_candidates_again(memory: function.Memory) -> None:
     def search() -> list[int]:
         memory.chosen.clear()
         asked: list[int] = []
@@ -478,7 +478,7 @@ def test_a_random_search_measures_the_same_part_every_time(memory: function.Memo
     assert len(set(search())) == 7
 
 
-def test_without_optuna_the_search_says_what_to_install(monkeypatch: Any) -> None:
+def test_without_optuna_its_strategy_raises_with_a_pip_command(monkeypatch: Any) -> None:
     monkeypatch.setitem(sys.modules, "optuna", None)
 
     with pytest.raises(TuningError, match=r"pip install 'pytest-autotune\[search\]'"):
@@ -487,12 +487,12 @@ def test_without_optuna_the_search_says_what_to_install(monkeypatch: Any) -> Non
 
 @pytest.mark.parametrize("trials", [0, -1])
 @pytest.mark.parametrize("strategy", [Random, Optuna])
-def test_a_strategy_without_trials_is_refused(strategy: Any, trials: int) -> None:
+def test_a_strategy_with_zero_trials_is_a_value_error(strategy: Any, trials: int) -> None:
     with pytest.raises(ValueError, match=rf"{strategy.__name__}\(trials={trials}\): expected one or more"):
         strategy(trials=trials)
 
 
-def test_an_unknown_strategy_is_refused() -> None:
+def test_an_unknown_strategy_is_a_type_error() -> None:
     with pytest.raises(TypeError, match="strategy="):
         tune("k", space=[1, 2], run=identity, strategy="guess")
 
@@ -527,7 +527,7 @@ def test_the_fingerprint_has_space_version_and_source() -> None:
     assert recorded(source="__global__ void k() {}").fingerprint != recorded(source="").fingerprint
 
 
-def test_a_function_without_a_file_has_no_source() -> None:
+def test_a_function_from_eval_has_no_source_and_a_label_says_so() -> None:
     """The label of the entry says so."""
     unread = eval("lambda config: config")
     of_lambda = recorded(run=unread, measuring=QUICK)
@@ -537,7 +537,7 @@ def test_a_function_without_a_file_has_no_source() -> None:
     assert recorded(source=[identity, unread]).label == of_lambda.label
 
 
-def test_a_changed_source_file_is_read_again(tmp_path: Path) -> None:
+def test_the_digest_of_a_source_file_follows_its_text(tmp_path: Path) -> None:
     """The kind of line ends does not matter."""
     file = tmp_path / "kernel.cu"
     file.write_bytes(b"a\nb")
@@ -550,7 +550,7 @@ def test_a_changed_source_file_is_read_again(tmp_path: Path) -> None:
         source_text(tmp_path / "none")
 
 
-def test_fingerprints_are_the_same_in_another_process() -> None:
+def test_a_functions_fingerprint_is_equal_in_another_process() -> None:
     script = (
         "from tests.test_function_tuner import recorded; print(recorded(version=1, space={'2', '10', '1'}).fingerprint)"
     )
@@ -573,7 +573,7 @@ def test_fingerprints_are_the_same_in_another_process() -> None:
 # Devices
 
 
-def test_the_device_is_the_cpu_or_the_callers_device() -> None:
+def test_the_device_is_the_cpu_unless_the_caller_names_one() -> None:
     """Without a GPU in use, the device is the CPU. An unknown device is an error."""
     opencl = Device("pthread-AMD EPYC", "pocl", 2)
 
@@ -589,7 +589,7 @@ def test_the_device_is_the_cpu_or_the_callers_device() -> None:
 # Memory
 
 
-def test_a_process_tunes_each_key_once_without_a_session() -> None:
+def test_without_a_session_each_key_is_tuned_once_per_process() -> None:
     runs: list[int] = []
 
     def run(config: int) -> float:
@@ -601,7 +601,7 @@ def test_a_process_tunes_each_key_once_without_a_session() -> None:
     assert len(runs) == 4
 
 
-def test_threads_that_ask_at_once_tune_once() -> None:
+def test_threads_that_tune_one_problem_at_once_tune_it_once() -> None:
     runs: list[int] = []
     barrier = threading.Barrier(4)
 
@@ -624,7 +624,7 @@ def test_threads_that_ask_at_once_tune_once() -> None:
 
 
 @pytest.mark.timeout(30)  # they waited for two minutes
-def test_tunings_of_threads_do_not_wait_for_each_other_forever() -> None:
+def test_threads_with_crosswise_tunings_do_not_deadlock() -> None:
     """Each tuning runs the other tuning in a new thread. The tunings give up waiting and go on alone."""
     both = threading.Barrier(2)
     waits = {"a": "b", "b": "a"}
@@ -650,7 +650,7 @@ def test_tunings_of_threads_do_not_wait_for_each_other_forever() -> None:
 
 
 @pytest.mark.timeout(60)
-def test_waiting_costs_a_tuning_of_many_candidates_one_time_out() -> None:
+def test_a_tuning_waits_for_another_thread_only_one_time_out() -> None:
     """Each candidate asks for the other thread's problem, and no choice comes of that."""
     both = threading.Barrier(2)
     begun: list[str] = []
@@ -679,7 +679,7 @@ def test_waiting_costs_a_tuning_of_many_candidates_one_time_out() -> None:
     assert sorted(lookup.problem.kernel for lookup in lookups if lookup.is_tuned) == ["a", "b"]
 
 
-def test_a_tuning_inside_a_tuning_works() -> None:
+def test_a_tuning_inside_a_tuning_records_both_problems() -> None:
     def outer(config: int) -> float:
         return config + tune("inner", space=[1, 2], run=identity, measuring=AS_TOLD)
 
@@ -688,7 +688,7 @@ def test_a_tuning_inside_a_tuning_works() -> None:
     assert sorted(lookup.problem.kernel for lookup in lookups) == ["inner", "outer"]
 
 
-def test_a_search_leaves_random_numbers_as_they_were() -> None:
+def test_a_search_does_not_change_random_number_states() -> None:
     numpy = pytest.importorskip("numpy")
     torch = pytest.importorskip("torch")
 
@@ -716,7 +716,7 @@ def test_a_search_leaves_random_numbers_as_they_were() -> None:
 # The package
 
 
-def test_the_decorators_callbacks_get_the_calls_arguments() -> None:
+def test_callbacks_of_tuned_get_the_arguments_of_the_call() -> None:
     """The decorated function keeps its docstring and tunes each key once."""
     script = """
 from pytest_autotune import Measuring, tuned
@@ -767,7 +767,7 @@ def hit(choice: Any, **request: Any) -> tuple[Any, Any]:
     return found, verdict
 
 
-def test_verify_races_a_function_by_the_host_clock(
+def test_verify_reports_a_slower_function_choice_and_uses_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The call uses the loaded choice, even if the verdict calls it slower."""
@@ -798,7 +798,7 @@ class Tensor:
 
 
 @pytest.mark.parametrize("fails", ["compiling", "at its first run", "in the race", "in the caller's benchmark"])
-def test_nothing_that_a_kernel_works_on_outlives_the_tuning(fails: str) -> None:
+def test_a_tuning_keeps_no_reference_to_the_callers_tensor(fails: str) -> None:
     runs: list[int] = []
 
     def fail(config: int, tensor: Tensor) -> None:
@@ -828,7 +828,7 @@ def test_nothing_that_a_kernel_works_on_outlives_the_tuning(fails: str) -> None:
         gc.enable()
 
 
-def test_candidates_compile_with_the_context_of_the_caller() -> None:
+def test_candidates_compile_with_the_callers_context_variables() -> None:
     mode: ContextVar[str] = ContextVar("mode", default="of nobody")
     seen = []
     mode.set("of the test")
@@ -838,14 +838,14 @@ def test_candidates_compile_with_the_context_of_the_caller() -> None:
     assert seen == ["of the test"] * 3
 
 
-def test_spaces_of_a_plain_value_and_of_a_named_value_differ() -> None:
+def test_the_space_1_2_differs_from_the_space_of_config_1_2() -> None:
     """The configurations 1 and {"config": 1} have the same params."""
     plain, named = as_space([1, 2]), as_space([{"config": 1}, {"config": 2}])
     assert plain.digest != named.digest
     assert named.digest == product(config=[2, 1]).digest
 
 
-def test_a_value_and_a_mapping_of_one_name_are_refused() -> None:
+def test_two_configurations_with_equal_params_are_a_type_error() -> None:
     """Both would have the params ``config=1``, so the second configuration would be lost."""
     message = "space=: 1 and {'config': 1} have the same name in a cache: list only one of them"
     with pytest.raises(TypeError, match=re.escape(message)):
@@ -877,7 +877,7 @@ def test_a_space_with_a_function_without_source_is_uncacheable(form: str) -> Non
     assert lookups[0].reason == "space=: the source of made.double cannot be read"
 
 
-def test_a_tuned_method_follows_the_members_of_its_object() -> None:
+def test_an_overridden_method_changes_the_source_of_a_tuned_one() -> None:
     sources = []
 
     class Base:
@@ -899,7 +899,7 @@ def test_a_tuned_method_follows_the_members_of_its_object() -> None:
     assert sources[0] != sources[1]
 
 
-def test_a_tuned_class_method_follows_the_members_of_its_class() -> None:
+def test_an_overridden_classmethod_changes_the_source() -> None:
     """Python makes a bound method of the class, so the class is the first argument."""
     sources = []
 
@@ -964,7 +964,7 @@ DEFERRED = {
 @pytest.mark.parametrize("strict", [True, False])
 @pytest.mark.parametrize("name", ["run", "compile", "setup", "reset", "verify"])
 @pytest.mark.parametrize("callback", DEFERRED.values(), ids=DEFERRED)
-def test_a_callback_whose_call_runs_nothing_is_refused(callback: Any, name: str, strict: bool) -> None:
+def test_a_coroutine_or_generator_callback_is_a_type_error(callback: Any, name: str, strict: bool) -> None:
     """A candidate would be timed and accepted although its body never ran."""
     options: dict[str, Any] = {"run": lambda *values: 1, "measuring": QUICK, "device": "cpu", name: callback}
     with pytest.raises(TypeError, match=rf"\A{name}= returns an? [a-z ]+, which has not run yet: pass a .*\Z") as error:
@@ -973,7 +973,7 @@ def test_a_callback_whose_call_runs_nothing_is_refused(callback: Any, name: str,
     assert ("asyncio.run" in str(error.value)) == ("coroutine" in str(error.value))
 
 
-def test_a_tuned_function_or_constraint_that_runs_nothing_is_refused() -> None:
+def test_a_generator_under_tuned_is_a_type_error() -> None:
     with pytest.raises(TypeError, match=r"\Athe function under @tuned returns a generator"):
         tuned(space=[1, 2])(generator)
     with pytest.raises(TypeError, match="reset= returns a coroutine"):
@@ -982,7 +982,7 @@ def test_a_tuned_function_or_constraint_that_runs_nothing_is_refused() -> None:
         product(where=coroutine, n=[1, 2])
 
 
-def test_a_plain_wrapper_of_a_coroutine_may_be_timed() -> None:
+def test_a_function_that_runs_a_coroutine_to_its_end_is_tuned() -> None:
     async def launch(config: int) -> int:
         return config
 

@@ -59,7 +59,7 @@ def lock(tmp_path: Path) -> Locks:
     return Locks(SOON_S, lambda: "gpu", SharedFolder(tmp_path))
 
 
-def test_a_second_thread_waits_while_the_first_waits(lock: Locks, path: Path, in_thread) -> None:
+def test_two_threads_wait_until_another_process_frees_the_gpu(lock: Locks, path: Path, in_thread) -> None:
     other_process = FileLock(path)
     other_process.acquire()
     entered: list[bool] = []
@@ -81,7 +81,7 @@ def test_a_second_thread_waits_while_the_first_waits(lock: Locks, path: Path, in
 
 
 @pytest.mark.parametrize("leaves_first", ["the first", "the second"])
-def test_the_lock_is_released_when_the_last_thread_leaves(
+def test_the_gpu_lock_is_released_by_the_last_measuring_thread(
     lock: Locks, path: Path, in_thread, leaves_first: str
 ) -> None:
     may_leave = {name: threading.Event() for name in ("the first", "the second")}
@@ -107,7 +107,7 @@ def test_the_lock_is_released_when_the_last_thread_leaves(
     assert is_free(path)
 
 
-def test_after_a_time_out_a_nested_measurement_is_disturbed_too(tmp_path: Path, path: Path) -> None:
+def test_after_a_lock_time_out_nested_measurements_are_disturbed(tmp_path: Path, path: Path) -> None:
     other_process = FileLock(path)
     other_process.acquire()
     lock = Locks(0.05, lambda: "gpu", SharedFolder(tmp_path))
@@ -121,7 +121,7 @@ def test_after_a_time_out_a_nested_measurement_is_disturbed_too(tmp_path: Path, 
         assert held
 
 
-def test_a_child_forked_in_a_measurement_has_no_gpu_lock(tmp_path: Path) -> None:
+def test_a_child_forked_while_measuring_gets_no_gpu_lock(tmp_path: Path) -> None:
     lock = Locks(SOON_S, lambda: "gpu", SharedFolder(tmp_path))
     started = time.monotonic()
 
@@ -138,7 +138,7 @@ def test_a_child_forked_in_a_measurement_has_no_gpu_lock(tmp_path: Path) -> None
     assert time.monotonic() - started < SOON_S / 2
 
 
-def test_a_child_forked_between_measurements_takes_the_gpu_lock(tmp_path: Path) -> None:
+def test_a_child_forked_after_measuring_takes_its_own_gpu_lock(tmp_path: Path) -> None:
     lock = Locks(SOON_S, lambda: "gpu", SharedFolder(tmp_path))
     with lock.measuring():
         pass
@@ -151,7 +151,7 @@ def test_a_child_forked_between_measurements_takes_the_gpu_lock(tmp_path: Path) 
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1
 
 
-def test_without_a_lock_a_measurement_is_disturbed_and_noted(tmp_path: Path) -> None:
+def test_without_a_lock_folder_measurements_count_as_disturbed(tmp_path: Path) -> None:
     lock = Locks(1, lambda: "gpu", SharedFolder(tmp_path / "not there"))
 
     for _ in range(2):

@@ -161,7 +161,7 @@ class AnswersInAnotherWay(ChooseHook):
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_an_error_of_an_adapter_leaves_its_tuner_alone(
+def test_after_an_adapter_error_the_tuner_tunes_by_itself(
     library: Any, monkeypatch: pytest.MonkeyPatch, hook: ChooseHook, error: str
 ) -> None:
     with hooked(monkeypatch, replacing_choose(hook)) as session:
@@ -187,7 +187,7 @@ class Records(ChooseHook):
 
 
 @pytest.mark.parametrize("choice", ["a", 7, ("BLOCK", 32)], ids=repr)
-def test_a_recorded_choice_that_is_no_candidate_is_reported(
+def test_recording_a_choice_that_is_no_candidate_gives_a_note(
     library: Any, monkeypatch: pytest.MonkeyPatch, choice: Any
 ) -> None:
     searches: list[int] = []
@@ -226,7 +226,7 @@ class LaunchesKernel(ChooseHook):
 
 @pytest.mark.parametrize("error", [ValueError("block"), LookupError("block"), KeyboardInterrupt(), SystemExit(2)])
 @pytest.mark.parametrize("way", ["tuner", "call in place of the tuner's", "race"])
-def test_an_error_of_the_users_kernel_passes_unchanged(
+def test_an_error_of_the_users_kernel_is_raised_unchanged(
     library: Any, monkeypatch: pytest.MonkeyPatch, error: BaseException, way: str
 ) -> None:
     calls = []
@@ -252,7 +252,7 @@ class Refuses(ChooseHook):
         pytest.fail("a miss")
 
 
-def test_a_refusal_passes_the_guard(library: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_on_miss_error_inside_a_hook_fails_the_test(library: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     with (
         hooked(monkeypatch, replacing_choose(Refuses())) as session,
         pytest.raises(pytest.fail.Exception, match="a miss"),
@@ -277,7 +277,7 @@ class NotesErrors(ChooseHook):
         fail("no such field")
 
 
-def test_a_hook_changes_arguments_and_sees_errors(library: Any) -> None:
+def test_a_hook_sees_errors_of_the_call_and_its_own_become_notes(library: Any) -> None:
     session, _ = a_session()
     hook = NotesErrors()
     patches = Patches(session, "toy")
@@ -296,7 +296,7 @@ def test_a_hook_changes_arguments_and_sees_errors(library: Any) -> None:
     assert library.fastest(abs) == 32
 
 
-def test_a_hook_that_fails_half_way_leaves_nothing_replaced(library: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hook_that_fails_half_way_restores_the_library(library: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     before = library.Tuner.choose, library.other
 
     def hook(module: Any, session: Session) -> None:
@@ -332,7 +332,7 @@ class Broken:
         return self._broken()
 
 
-def test_a_broken_claim_or_lock_fails_no_tuning() -> None:
+def test_a_tuning_succeeds_although_claims_and_locks_raise() -> None:
     session, lookups = a_session((), Broken())
 
     with session.tuning(AnyChoice(problem())) as tuning, tuning.measuring(), session.measuring():
@@ -346,7 +346,7 @@ def test_a_broken_claim_or_lock_fails_no_tuning() -> None:
     assert all("PermissionError: [Errno 13] Permission denied: '/dev/shm'" in note for note in session.notes)
 
 
-def test_an_error_in_offers_is_a_miss_that_is_tuned() -> None:
+def test_an_error_while_comparing_an_entry_is_a_miss_and_tuned() -> None:
     entry = tune(a_session()[0])
     session, lookups = a_session((entry,))
 
@@ -356,7 +356,7 @@ def test_an_error_in_offers_is_a_miss_that_is_tuned() -> None:
     assert session.notes == ["toy: error in the session: AttributeError: params"]
 
 
-def test_an_error_of_ours_is_refused_if_a_miss_is_an_error() -> None:
+def test_on_miss_error_fails_the_test_for_an_error_of_the_plugin() -> None:
     session, lookups = a_session((tune(a_session()[0]),), on_miss="error")
 
     with pytest.raises(Refused, match="autotune: MISS toy:k: an error of pytest-autotune"):
@@ -366,7 +366,7 @@ def test_an_error_of_ours_is_refused_if_a_miss_is_an_error() -> None:
     assert session.notes == ["toy: error in the session: AttributeError: params"]
 
 
-def test_an_error_before_the_lookup_is_refused_as_well(library: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_on_miss_error_fails_for_an_adapter_error_before_lookup(library: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     hook = replacing_choose(FailsBeforeItLooksUp())
     strict = Policy(on_miss="error")
     told = "autotune: MISS toy: error in choose(): AttributeError: no such field"

@@ -62,7 +62,7 @@ PRUNE = "to drop the unused entries, unless another suite uses them."
         (replace(LOADED, loaded=(("c.pb", 0),), gate=Gate(failure="no entries")), [f"{UPDATE}."]),
     ],
 )
-def test_it_names_the_options_that_mend_what_is_wrong(summary: RunResult, expected_hints: list[str]) -> None:
+def test_each_kind_of_result_gets_the_hint_that_fixes_it(summary: RunResult, expected_hints: list[str]) -> None:
     assert list(list_hints(summary)) == expected_hints
 
 
@@ -73,13 +73,13 @@ def test_the_update_hint_names_the_device_of_the_misses(outcome: Outcome) -> Non
     assert hint == "Re-run on Other GPU (arch, 8 multiprocessors) with --autotune-update to update the cache."
 
 
-def test_a_cache_that_is_of_no_device_yet_is_updated_anywhere() -> None:
+def test_the_update_hint_of_an_empty_cache_names_no_device() -> None:
     (hint,) = list_hints(replace(LOADED, devices_by_tuner={}, rows=(row(Outcome.MISS),)))
 
     assert hint == f"{UPDATE}."
 
 
-def test_uncacheable_and_untracked_kernels_have_a_hint() -> None:
+def test_uncacheable_and_untracked_kernels_get_an_ignore_hint() -> None:
     """No update covers these kernels. The hint names the kernels and the option that ignores them."""
     uncacheable = tuple(row(Outcome.UNCACHEABLE, kernel=f"k{n}") for n in range(3))
     summary = result(LOADED, rows=uncacheable, untracked=("toy:k1 (lib.Mine)", "toy:k8 (lib.Mine)"))
@@ -97,7 +97,7 @@ def test_uncacheable_and_untracked_kernels_have_a_hint() -> None:
     )
 
 
-def test_a_tuner_that_cannot_be_hooked_has_a_hint() -> None:
+def test_a_tuner_that_cannot_be_hooked_gets_an_upgrade_hint() -> None:
     """If the gate fails, the hint says how to upgrade, report or ignore the tuner."""
     failed = result(LOADED, unhooked=(("toy", "other arguments"),), gate=Gate("0", "could not be hooked: toy"))
 
@@ -108,7 +108,7 @@ def test_a_tuner_that_cannot_be_hooked_has_a_hint() -> None:
     assert list(list_hints(replace(failed, gate=Gate("0")))) == []
 
 
-def test_a_missing_adapter_has_a_hint() -> None:
+def test_a_missing_adapter_gets_an_install_hint() -> None:
     """The hint says to install the adapter or to ignore its tuner."""
     gone = replace(
         LOADED, devices_by_tuner={"gone": frozenset([GPU])}, request=RunRequest(adapters=()), gate=Gate("0", "gone")
@@ -118,7 +118,7 @@ def test_a_missing_adapter_has_a_hint() -> None:
     assert hint == "Install the adapter of gone; or set autotune_ignore (ini) for gone:* to go on without."
 
 
-def test_problems_drawn_by_hypothesis_have_their_own_hint() -> None:
+def test_problems_drawn_by_hypothesis_get_no_update_hint() -> None:
     """Hypothesis draws other problems in each run, so no update covers them. Other misses keep the update hint."""
     rows = tuple(replace(row(Outcome.MISS, kernel=f"lib.k{number}"), tests=("t.py::test",)) for number in range(4))
     (hint,) = list_hints(result(LOADED, rows=rows, hypothesis_tests=("t.py::test",)))

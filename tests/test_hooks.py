@@ -56,7 +56,7 @@ def costly(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("name", TUNERS)
-def test_the_table_of_tuners_agrees_with_the_adapters(name: str) -> None:
+def test_the_table_of_tuners_equals_the_adapters_attributes(name: str) -> None:
     """The table is read before an adapter is imported."""
     adapter = importlib.import_module(TUNERS[name].adapter_module).Adapter
 
@@ -82,7 +82,7 @@ def session_of(entries: tuple[Entry, ...] | None = None, **policy: Any) -> Sessi
     ],
     ids=["dump", "load with entries", "load without", "update", "asked for", "a part asked for", "another asked for"],
 )
-def test_a_costly_tuner_acts_where_it_has_something_to_do(
+def test_a_costly_adapter_is_hooked_only_if_it_has_work(
     session: Session, wanted: tuple[str, ...] | None, hooked: int
 ) -> None:
     hooks = Hooks(session, wanted)
@@ -93,7 +93,7 @@ def test_a_costly_tuner_acts_where_it_has_something_to_do(
     hooks.uninstall()
 
 
-def test_a_cache_that_a_test_loads_brings_its_tuner_in_once() -> None:
+def test_a_cache_loaded_by_a_test_hooks_its_adapter_once() -> None:
     session = session_of(())
     hooks = Hooks(session, None)
     hooks.install()
@@ -107,7 +107,7 @@ def test_a_cache_that_a_test_loads_brings_its_tuner_in_once() -> None:
     hooks.uninstall()
 
 
-def test_an_adapter_is_made_when_its_library_is_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_adapter_is_hooked_when_its_library_is_imported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "costly_library")
     adapter_module = sys.modules.pop("costly_adapter")
     session = session_of((ENTRY,))
@@ -151,7 +151,7 @@ class Empty(Loader):
 
 
 @pytest.mark.parametrize("has_wrapts", [True, False])
-def test_an_import_is_seen_whatever_finders_there_are(monkeypatch: pytest.MonkeyPatch, has_wrapts: bool) -> None:
+def test_an_adapter_is_hooked_despite_other_import_finders(monkeypatch: pytest.MonkeyPatch, has_wrapts: bool) -> None:
     monkeypatch.delitem(sys.modules, "costly_library")
     wrapt.register_post_import_hook(lambda module: None, "wrapt has its finder now")
     wrapts = [finder for finder in sys.meta_path if "wrapt" in type(finder).__module__]
@@ -176,7 +176,7 @@ class PreparingAdapter(CostlyAdapter):
         return [lambda: True]
 
 
-def test_an_adapter_prepares_jobs_and_may_fail(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_in_an_adapters_prepare_is_one_note(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys.modules["costly_adapter"], "Adapter", PreparingAdapter)
     session, suite = session_of((ENTRY,)), Suite((), is_part=False)
     hooks = Hooks(session, None)
@@ -203,7 +203,7 @@ def test_an_adapter_prepares_jobs_and_may_fail(monkeypatch: pytest.MonkeyPatch) 
         (None, ("inductor.template:triton_*",), False),
     ],
 )
-def test_a_tuner_is_chosen_with_those_below_it(
+def test_tuner_options_match_by_prefix_up_to_a_dot(
     tuners: tuple[str, ...] | None, ignore: tuple[str, ...], ignored: bool
 ) -> None:
     session = session_of(tuners=tuners, ignore=ignore)
@@ -212,7 +212,7 @@ def test_a_tuner_is_chosen_with_those_below_it(
         assert asked("inductor.config", "triton_poi_fused_add") is ignored
 
 
-def test_a_paused_or_ended_session_leaves_all_kernels_alone(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_paused_or_ended_session_answers_no_lookup(capsys: pytest.CaptureFixture[str]) -> None:
     """After the end of the run, a line names a kernel once. A kernel that the user left out has none."""
     session = session_of(ignore=("toy:lib.left_out",))
     session.is_paused = True
@@ -241,10 +241,10 @@ class TritonScheduling(Scheduling):
     pass
 
 
-def test_a_method_is_replaced_where_it_is_defined() -> None:
+def test_find_definer_returns_the_base_class_of_a_method() -> None:
     assert find_definer(TritonScheduling, "lookup", "torch") is Scheduling
 
 
-def test_a_method_that_is_missing_is_named() -> None:
+def test_hooking_a_missing_method_raises_an_error_with_its_name() -> None:
     with pytest.raises(HookError, match=r"^torch \S+ has no TritonScheduling\.generate\(\)$"):
         find_definer(TritonScheduling, "generate", "torch")

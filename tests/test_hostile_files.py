@@ -13,13 +13,13 @@ from .test_formats import CACHE
 BENCHMARKS = Path(__file__).parent / "benchmarks"
 
 
-def test_a_hostile_file_is_a_cache_or_a_one_line_error():
+def test_hostile_files_are_read_or_refused_with_one_line():
     command = [sys.executable, BENCHMARKS / "hostile_files.py", "--megabytes", "0.2"]
     done = subprocess.run(command, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, ""), done.stdout
 
 
-def test_yaml_without_libyaml_is_read_all_the_same(monkeypatch):
+def test_a_yaml_cache_is_read_without_libyaml(monkeypatch):
     import yaml
 
     monkeypatch.delattr(yaml, "CSafeLoader", raising=False)

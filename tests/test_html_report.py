@@ -54,7 +54,7 @@ def summary(problems: int = 3) -> RunResult:
     )
 
 
-def test_the_page_loads_nothing_and_may_run_its_own_script_alone() -> None:
+def test_the_html_page_loads_no_urls_and_runs_only_its_script() -> None:
     page = to_html(summary())
 
     policy = re.search(r'Content-Security-Policy" content="([^"]*)"', page)
@@ -71,20 +71,20 @@ def test_the_page_loads_nothing_and_may_run_its_own_script_alone() -> None:
     assert "url(" not in page
 
 
-def test_the_verdict_is_there_without_the_script() -> None:
+def test_the_html_page_shows_the_verdict_without_javascript() -> None:
     page = to_html(summary())
     assert '<p id="verdict" class="failed">maximum allowed autotune cache misses exceeded: 2 &gt; 0</p>' in page
     assert "<noscript><p>1 hit, 1 miss, 1 stale; 3 tuned in 4.5s." in page
 
 
-def test_a_run_without_lookups_has_not_passed() -> None:
+def test_the_html_page_of_a_run_without_lookups_is_not_passed() -> None:
     assert (
         '<p id="verdict" class="unjudged">no lookups: no autotuned kernel was called; 3 entries loaded for nothing</p>'
         in (to_html(result(loaded=(("c.textproto", 3),))))
     )
 
 
-def test_the_report_of_a_dump_lists_tuned_problems() -> None:
+def test_the_html_page_of_a_dump_counts_the_tuned_problems() -> None:
     dump = DumpOutcome("c.textproto", "c.textproto", is_changed=True)
     dumped = replace(summary(3), loaded=(), gate=Gate(skip_reason="not judged: nothing was loaded"), dump=dump)
     dumped = replace(dumped, rows=tuple(replace(row, outcome=None) for row in dumped.rows), merged=MergeResult(Cache()))
@@ -93,7 +93,7 @@ def test_the_report_of_a_dump_lists_tuned_problems() -> None:
     )
 
 
-def test_the_report_shows_time_place_and_command_of_the_run() -> None:
+def test_the_html_page_shows_the_commit_and_command_of_the_run() -> None:
     data = build_page_data(replace(summary(), run_facts=(("Commit", "5f2c"), ("Command", "pytest --autotune-load=c"))))
     assert data["facts"][:2] == [["Commit", "5f2c"], ["Command", "pytest --autotune-load=c"]]
 
@@ -102,7 +102,7 @@ def test_the_report_shows_time_place_and_command_of_the_run() -> None:
     ("device", "share"),
     [(GPU, 0.03), (Device("CPU", "amx", 2), 0.1), (Device("Triton interpreter", "interpreter"), 2)],
 )
-def test_candidates_that_measuring_cannot_tell_apart_are_a_tie(device: Device, share: float) -> None:
+def test_candidates_within_the_devices_noise_are_shown_as_a_tie(device: Device, share: float) -> None:
     (row,) = summary(1).rows
     row = replace(row, problem=replace(row.problem, device=device))
 
@@ -119,7 +119,7 @@ def test_the_html_report_shows_keys_like_the_terminal() -> None:
     assert describe_problem(row.problem) == "toy:lib.ops.kernel (M=64)"
 
 
-def test_no_time_that_json_cannot_hold_is_in_the_data() -> None:
+def test_nan_and_infinite_times_are_left_out_of_the_html_page() -> None:
     shown = summary(1)
     row = replace(shown.rows[0], candidates=(candidate(64, float("nan")), candidate(128, float("inf"))))
     json.dumps(build_page_data(replace(shown, rows=(row,))), allow_nan=False)
@@ -162,7 +162,7 @@ console.log(elements.main.textContent);
 
 
 @pytest.mark.skipif(NODE is None, reason="needs Node.js")
-def test_the_page_lists_the_findings_of_the_terminal(tmp_path: Path) -> None:
+def test_the_html_page_lists_the_same_findings_as_the_terminal(tmp_path: Path) -> None:
     """The script reads the fields that the data has: a name that only one side knows ends the script or is shown."""
     shown = summary(120)
     remark = ProblemRemark("the choice takes 1.2 x", {}, "slower")
@@ -206,7 +206,7 @@ document.title = JSON.stringify(seen);
 
 
 @pytest.mark.skipif(BROWSER is None, reason="needs Chromium")
-def test_in_a_browser_the_table_filters_sorts_and_unfolds(tmp_path: Path) -> None:
+def test_the_html_table_can_be_filtered_sorted_and_unfolded(tmp_path: Path) -> None:
     page = tmp_path / "report.html"
     # Its policy keeps the page from running anything else.
     text = re.sub(r"<meta http-equiv[^>]*>", "", to_html(summary(60)))

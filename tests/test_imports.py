@@ -50,7 +50,7 @@ def imports_of(path: Path) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("room", sorted({path.relative_to(ROOT).parts[0] for path in ROOT.rglob("*.py")}))
-def test_imports_run_one_way(room: str) -> None:
+def test_no_package_imports_a_package_above_it(room: str) -> None:
     path = ROOT / room
     room = path.stem
     for file in path.rglob("*.py") if path.is_dir() else [path]:
@@ -81,7 +81,7 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
 
 
 @pytest.mark.parametrize(("tuner", "private"), [("triton", r"triton\.\w"), ("xla", r"jax\._src")])
-def test_only_internals_name_what_is_inside_a_library(tuner: str, private: str) -> None:
+def test_only_internals_modules_use_private_names_of_a_library(tuner: str, private: str) -> None:
     room = ROOT / "tuners" / tuner
     naming = [file for file in room.rglob("*.py") if any(re.match(private, text) for text in texts_of(file))]
     assert {file.relative_to(room).parts[0].removesuffix(".py") for file in naming} == {"internals"}

@@ -371,7 +371,7 @@ def load_changed(
 TESTS = re.findall(r"^def (test_\w+)", GPU_SUITE, re.MULTILINE)
 
 
-def test_a_dump_measures_and_its_load_does_not(gpu_runs: Runs) -> None:
+def test_a_load_of_a_torch_compile_dump_measures_nothing(gpu_runs: Runs) -> None:
     dumped = [gpu_runs.dump.facts_of(test)["measurements"] for test in TESTS]
     loaded = [gpu_runs.load.facts_of(test)["measurements"] for test in TESTS]
 
@@ -381,20 +381,20 @@ def test_a_dump_measures_and_its_load_does_not(gpu_runs: Runs) -> None:
     assert gpu_runs.load.report["tuning_seconds"] == 0
 
 
-def test_a_skip_inside_a_search_repeats_it_in_the_next_launch(gpu_runs: Runs) -> None:
+def test_a_search_that_a_skip_ended_is_repeated_at_next_launch(gpu_runs: Runs) -> None:
     assert gpu_runs.dump.facts_of("test_skipped_in_a_search")["measurements"]
     assert gpu_runs.dump.counts["unrecorded"] == 0
 
 
 @pytest.mark.parametrize("test", TESTS)
-def test_a_load_makes_the_same_code_with_the_same_choices(gpu_runs: Runs, test: str) -> None:
+def test_a_load_generates_the_same_code_and_choices_as_the_dump(gpu_runs: Runs, test: str) -> None:
     dumped, loaded = gpu_runs.dump.facts_of(test), gpu_runs.load.facts_of(test)
 
     assert loaded["chosen"] == dumped["chosen"] != {}
     assert loaded.get("code") == dumped.get("code")
 
 
-def test_a_choice_of_coordinate_descent_is_loaded(gpu_runs: Runs) -> None:
+def test_a_choice_found_by_coordinate_descent_is_a_hit(gpu_runs: Runs) -> None:
     (chosen,) = gpu_runs.load.facts_of("test_softmax")["chosen"].values()
     (row,) = [row for row in gpu_runs.dump.rows("inductor.config") if row["key"].get("xnumel") == 1000][:1]
 
@@ -403,7 +403,7 @@ def test_a_choice_of_coordinate_descent_is_loaded(gpu_runs: Runs) -> None:
     assert len(row["candidates"]) > 2
 
 
-def test_a_hit_compiles_the_choice_alone(gpu_runs: Runs) -> None:
+def test_a_hit_compiles_only_the_chosen_config(gpu_runs: Runs) -> None:
     assert len(gpu_runs.dump.facts_of("test_softmax")["compilations"]) > 2
     assert len(gpu_runs.load.facts_of("test_softmax")["compilations"]) == 1
     assert len(gpu_runs.load.facts_of("test_mlp")["compilations"]) == 1
@@ -419,7 +419,7 @@ def test_a_hit_compiles_the_choice_alone(gpu_runs: Runs) -> None:
         "test_user_kernel_elsewhere",
     ],
 )
-def test_number_device_folder_and_switches_keep_a_problem(gpu_runs: Runs, test: str) -> None:
+def test_another_kernel_name_or_cache_folder_is_no_other_problem(gpu_runs: Runs, test: str) -> None:
     measured = [line for line in gpu_runs.dump.facts_of(test)["measurements"] if "XBLOCK: 16" in line]
     first = gpu_runs.dump.facts_of("test_user_kernel" if "user" in test else "test_softmax")
 
@@ -427,7 +427,7 @@ def test_number_device_folder_and_switches_keep_a_problem(gpu_runs: Runs, test: 
     assert measured == [] or "another_number" in test
 
 
-def test_shape_and_dtype_make_another_problem(gpu_runs: Runs) -> None:
+def test_another_shape_or_dtype_is_another_inductor_problem(gpu_runs: Runs) -> None:
     softmaxes = [row for row in gpu_runs.dump.rows("inductor.config") if "softmax" in row["kernel"]]
 
     assert {row["key"]["xnumel"] for row in softmaxes} == {1000, 2000}
@@ -435,7 +435,7 @@ def test_shape_and_dtype_make_another_problem(gpu_runs: Runs) -> None:
     assert {row["label"] for row in softmaxes} == {"fp32", "fp16"}
 
 
-def test_an_entry_has_the_times_of_all_templates(gpu_runs: Runs) -> None:
+def test_a_matmul_entry_has_the_times_of_all_templates(gpu_runs: Runs) -> None:
     (row,) = gpu_runs.dump.rows("inductor.template")
 
     assert row["kernel"] == "mm"
@@ -454,7 +454,7 @@ def test_each_fusion_measurement_has_an_entry_with_a_time(gpu_runs: Runs) -> Non
 
 
 @pytest.mark.skipif(device.count_usable_cores() < 2, reason="compiles in threads only with two cores or more")
-def test_a_run_that_only_loads_compiles_in_threads(gpu_runs: Runs) -> None:
+def test_a_load_without_a_dump_compiles_in_threads(gpu_runs: Runs) -> None:
     assert gpu_runs.dump.facts_of("test_softmax")["threads"] == ["MainThread"]
     for test in ("test_softmax", "test_mlp", "test_user_kernel"):
         threads = gpu_runs.load.facts_of(test)["threads"]
@@ -463,7 +463,7 @@ def test_a_run_that_only_loads_compiles_in_threads(gpu_runs: Runs) -> None:
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="forks")
-def test_a_dump_compiles_lists_in_forked_children(gpu_runs: Runs, tmp_path: Path) -> None:
+def test_a_dump_compiles_candidates_in_forked_children(gpu_runs: Runs, tmp_path: Path) -> None:
     (tmp_path / "test_compiled.py").write_text(GPU_SUITE)
     options = (DUMP, "-k", "test_softmax and not test_softmax_")
 
@@ -476,7 +476,7 @@ def test_a_dump_compiles_lists_in_forked_children(gpu_runs: Runs, tmp_path: Path
 
 
 @pytest.mark.parametrize("compile_threads", ["1", None], ids=["at once", "in threads"])
-def test_a_choice_that_does_not_compile_is_stale_and_tuned(
+def test_an_inductor_choice_that_does_not_compile_is_stale(
     gpu_runs: Runs, tmp_path: Path, compile_threads: str | None
 ) -> None:
     run = load_changed(
@@ -505,12 +505,12 @@ def test_each_template_problem_is_measured_once_and_loaded(template_runs: Runs) 
     assert template_runs.load.report["tuning_seconds"] == 0
 
 
-def test_a_kernel_without_a_launch_is_no_entry_and_no_miss(template_runs: Runs) -> None:
+def test_a_compiled_kernel_that_is_never_launched_is_no_miss(template_runs: Runs) -> None:
     for run in (template_runs.dump, template_runs.load):
         assert run.rows("inductor.config") == []
 
 
-def test_a_template_key_describes_the_operation(template_runs: Runs) -> None:
+def test_a_template_key_has_inputs_and_operator_arguments(template_runs: Runs) -> None:
     keys = [row["key"] for row in template_runs.dump.rows("inductor.template")]
     inputs = "cuda float16[512, 256], cuda float16[256, 512]"
     convolutions = [key for key in keys if "stride" in key]
@@ -527,7 +527,7 @@ def test_a_template_key_describes_the_operation(template_runs: Runs) -> None:
     assert {key["padding"] for key in convolutions} == {"(0, 0)", "(1, 1)"}
 
 
-def test_the_choice_of_cpu_templates_is_dumped_and_loaded(cpu_runs: Runs) -> None:
+def test_the_choice_between_cpu_templates_is_dumped_and_hit(cpu_runs: Runs) -> None:
     (row,) = cpu_runs.dump.rows("inductor.template")
 
     assert cpu_runs.dump.facts[""]["measured"] == [2]
@@ -539,7 +539,7 @@ def test_the_choice_of_cpu_templates_is_dumped_and_loaded(cpu_runs: Runs) -> Non
     assert {candidate["label"].split()[0] for candidate in row["candidates"]} == {"CppTemplate", "ExternKernel"}
 
 
-def test_inductors_own_cache_files_stay_as_they_were(cpu_runs: Runs) -> None:
+def test_inductors_cache_files_are_unchanged_after_a_run(cpu_runs: Runs) -> None:
     for folder in (cpu_runs.folder / "inductor of the dump", cpu_runs.folder / "inductor"):
         assert not list(folder.glob("fxgraph*"))
         assert not list(folder.glob("aotautograd*"))
@@ -585,7 +585,7 @@ def test_3_with_the_cache_of_the_run_again():
 """
 
 
-def test_a_marked_test_compiles_with_its_own_cache(cpu_runs: Runs, tmp_path: Path) -> None:
+def test_torch_compile_uses_the_cache_of_a_tests_marker(cpu_runs: Runs, tmp_path: Path) -> None:
     (tmp_path / "test_marked.py").write_text(MARKED_SUITE)
     for name, slow in (("cache", "CppTemplate"), ("template", "ExternKernel")):
         text = re.sub(rf'(time_us: )[\d.]+( label: "{slow})', r"\g<1>999999\2", cpu_runs.dump.cache)
@@ -605,7 +605,7 @@ def test_settings():
 """
 
 
-def test_a_load_without_inductor_entries_keeps_graph_caches(tmp_path: Path) -> None:
+def test_without_inductor_entries_graph_caches_stay_on(tmp_path: Path) -> None:
     (tmp_path / "test_settings.py").write_text(SETTINGS)
     (tmp_path / "cache.textproto").write_text("format_version: 1\n")
 
@@ -691,7 +691,7 @@ class Symbol:
 
 
 @pytest.mark.usefixtures("on_h200")
-def test_a_padding_key_has_measured_sizes_and_settings() -> None:
+def test_a_pad_mm_key_has_symbolic_sizes_and_settings() -> None:
     module = PadModule()
     run, looked_up = a_session(is_dumping=True)
     Paddings(Benchmarks()).hook(module, run, Patches(run, "inductor.pad_mm"))
@@ -707,7 +707,7 @@ def test_a_padding_key_has_measured_sizes_and_settings() -> None:
     assert key(4)[-1] == Value("settings", "deterministic algorithms", "settings")
 
 
-def test_a_decision_belongs_to_its_thread() -> None:
+def test_a_padding_decision_is_visible_only_in_its_thread() -> None:
     paddings = Paddings(Benchmarks())
     decision = PaddingDecision(None, "aten.mm", MATRIX.device, "")  # type: ignore[arg-type]
 
@@ -733,7 +733,7 @@ def template_entry(*candidates: Candidate) -> Entry:
     return Entry(Problem("inductor.template", "mm", (), H200), candidates=candidates)
 
 
-def test_times_are_looked_up_by_id_or_else_by_label() -> None:
+def test_template_times_are_found_by_id_or_else_by_label() -> None:
     same, renamed, new = template("a-1", "mm_1"), template("b-2", "mm_2", "BLOCK=2"), template("c-3", "mm_3", "BLOCK=3")
     decision = TemplateDecision([same, renamed, new])
     entry = template_entry(
@@ -744,7 +744,7 @@ def test_times_are_looked_up_by_id_or_else_by_label() -> None:
     assert decision.find_times_ms(entry) == {same: 0.002, renamed: 0.001, new: float("inf")}
 
 
-def test_a_template_that_a_sweep_picks_is_the_fastest() -> None:
+def test_the_template_that_a_sweep_picks_is_used_as_the_winner() -> None:
     first, second = template("a-1", "mm_1"), template("b-2", "mm_2", "BLOCK=2")
     decision = TemplateDecision([first, second])
     candidates = decision.list_candidates()
@@ -755,7 +755,7 @@ def test_a_template_that_a_sweep_picks_is_the_fastest() -> None:
 
 
 @pytest.mark.parametrize(("tuned_with", "compiles"), [("torch 2.11.0", False), ("torch 2.11.0", True), ("now", False)])
-def test_the_fastest_template_of_another_torch_is_compiled(tuned_with: str, compiles: bool) -> None:
+def test_a_template_tuned_with_another_torch_is_test_compiled(tuned_with: str, compiles: bool) -> None:
     compilations = []
 
     def precompile() -> None:
@@ -839,14 +839,14 @@ def key_of_call(call: Any, op: str = "mm") -> dict[str, Any]:
     return key
 
 
-def test_a_template_key_has_unusual_arguments_and_outputs() -> None:
+def test_a_template_key_has_non_default_arguments_and_outputs() -> None:
     assert key_of_call(ExternKernelCaller(alpha=1, beta=1, out_dtype=None, use_fast_accum=False)) == {}
     assert key_of_call(ExternKernelCaller(alpha=2, use_fast_accum=True)) == {"alpha": 2, "use_fast_accum": True}
     assert key_of_call(ExternKernelCaller("float32")) == {"output": "float32"}
     assert key_of_call(ExternKernelCaller(strides=(1, 8))) == {"output": "[8, 4] strides [1, 8]"}
 
 
-def test_a_template_key_has_settings_that_were_changed(
+def test_a_template_key_has_non_default_gpu_settings(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     import torch
@@ -868,7 +868,7 @@ def test_a_template_key_has_settings_that_were_changed(
     assert key_of_call(ExternKernelCaller()) == {"settings": "blas=Cublaslt"}
 
 
-def test_a_template_key_has_changed_cpp_settings_on_a_cpu() -> None:
+def test_a_template_key_has_non_default_cpp_settings_on_a_cpu() -> None:
     import torch._inductor.config as config
 
     on_cpu, on_gpu = ExternKernelCaller(), ExternKernelCaller()
@@ -880,7 +880,7 @@ def test_a_template_key_has_changed_cpp_settings_on_a_cpu() -> None:
         assert key_of_call(on_cpu) == {"settings": "cpp.enable_unsafe_math_opt_flag=True, cpp.simdlen=1"}
 
 
-def test_without_a_library_call_the_key_has_a_code_digest() -> None:
+def test_a_template_without_library_call_has_a_code_digest_key() -> None:
     first, second = template("code-1", "flex_1"), template("code-2", "flex_1")
     first.layout, first.input_nodes = ExternKernelCaller().layout, ExternKernelCaller().input_nodes
     second.layout, second.input_nodes = first.layout, first.input_nodes
@@ -889,7 +889,7 @@ def test_without_a_library_call_the_key_has_a_code_digest() -> None:
     assert key_of_call(first) == key_of_call(first) != key_of_call(second)
 
 
-def test_an_unusual_benchmark_policy_is_part_of_the_key() -> None:
+def test_a_non_default_benchmark_policy_is_in_the_key() -> None:
     inputs = "[('cpu', 'torch.int8', 8, 1, 0)]"
     cudagraph = f"{inputs}:benchmark_policy=cudagraph_auto:cudagraph_unroll=10"
 
@@ -928,7 +928,7 @@ def call(args):
         ("128", "256", False),
     ],
 )
-def test_the_digest_of_a_measured_module_ignores_its_place(old: str, new: str, same: bool) -> None:
+def test_a_fusion_digest_ignores_device_index_and_comments(old: str, new: str, same: bool) -> None:
     changed = MEASURED.replace(old, new)
 
     assert changed != MEASURED

@@ -75,7 +75,7 @@ def hooked(inductor: Any, gpu: Gpu) -> tuple[Benchmarks, Session]:
     return part, session
 
 
-def test_only_measurements_of_a_search_are_timed_here() -> None:
+def test_inductors_benchmark_is_replaced_only_during_a_search() -> None:
     inductor = Inductor()
     part, _ = hooked(inductor, Gpu())
     tuning = a_tuning()
@@ -89,7 +89,7 @@ def test_only_measurements_of_a_search_are_timed_here() -> None:
     assert len(inductor.benchmarked) == 1
 
 
-def test_each_thread_holds_the_device_for_its_own_search() -> None:
+def test_threads_take_the_gpu_lock_of_their_own_search() -> None:
     """A search in another thread begins and ends while a search of this thread measures."""
     inductor = Inductor()
     part, _ = hooked(inductor, Gpu())
@@ -120,7 +120,7 @@ def test_each_thread_holds_the_device_for_its_own_search() -> None:
         (True, {}),
     ],
 )
-def test_inductor_times_calls_that_this_package_cannot(deterministic: bool, arguments: dict[str, Any]) -> None:
+def test_calls_on_a_cpu_or_unknown_are_timed_by_inductor(deterministic: bool, arguments: dict[str, Any]) -> None:
     inductor = Inductor(deterministic)
     part, _ = hooked(inductor, Gpu())
 
@@ -128,7 +128,7 @@ def test_inductor_times_calls_that_this_package_cannot(deterministic: bool, argu
         assert inductor.benchmarker.benchmark(lambda: 5.0, **arguments) == INDUCTORS_TIME_MS
 
 
-def test_inductors_benchmark_handles_the_error_of_a_call() -> None:
+def test_a_call_that_raises_goes_on_to_inductors_benchmark() -> None:
     inductor = Inductor()
     part, session = hooked(inductor, Gpu())
 
@@ -213,7 +213,7 @@ def race_kernel(part: Benchmarks, kernel: Kernel) -> list[float]:
     return [times_ms[launcher] for launcher in kernel.launchers]
 
 
-def test_candidates_race_on_copies_of_changed_arguments() -> None:
+def test_raced_candidates_get_copies_of_arguments_they_change() -> None:
     part, _ = hooked(Inductor(), Gpu())
     kernel = Kernel([9.0, 5.02, 5.0, 30.0, 5.01])
     with part.measuring(a_tuning()):
@@ -224,7 +224,7 @@ def test_candidates_race_on_copies_of_changed_arguments() -> None:
     assert kernel.arguments == {"copy of x"}
 
 
-def test_a_benchmarker_of_the_user_is_not_replaced() -> None:
+def test_with_the_users_own_benchmarker_nothing_is_raced() -> None:
     inductor = Inductor()
     part, _ = hooked(inductor, Gpu())
     inductor.benchmarker = SimpleNamespace(benchmark=lambda: 1.0, benchmark_gpu=lambda: 1.0)

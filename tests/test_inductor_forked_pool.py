@@ -106,7 +106,7 @@ def result(future: Future[Any]) -> Any:
     return future.result(timeout=60)
 
 
-def test_a_child_compiles_and_its_error_is_inductors(
+def test_a_forked_child_compiles_and_its_error_is_passed_on(
     make_pool: MakePool,
 ) -> None:
     pool = make_pool()
@@ -116,14 +116,14 @@ def test_a_child_compiles_and_its_error_is_inductors(
         result(pool.submit(_worker_compile_triton, "wrong"))
 
 
-def test_the_pool_is_ready_at_once_and_passes_other_jobs_on(make_pool: MakePool) -> None:
+def test_jobs_other_than_compiling_go_to_inductors_own_pool(make_pool: MakePool) -> None:
     pool = make_pool()
 
     assert pool.submit(_get_ready).done()
     assert result(pool.submit(_another_job)) == ("own", "done")
 
 
-def test_inductors_pool_does_a_job_that_kills_children(make_pool: MakePool) -> None:
+def test_a_job_that_kills_its_child_goes_to_inductors_own_pool(make_pool: MakePool) -> None:
     pool = make_pool()
 
     jobs = [pool.submit(_worker_compile_triton, "die here", os.getpid()) for _ in range(4)]
@@ -131,7 +131,7 @@ def test_inductors_pool_does_a_job_that_kills_children(make_pool: MakePool) -> N
     assert [result(job) for job in jobs] == [("own", "alive")] * 4
 
 
-def test_a_hanging_child_is_ended_and_its_job_passed_on(make_pool: MakePool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_that_hangs_goes_to_inductors_own_pool(make_pool: MakePool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compiling, "HANGS_S", 0.5)
     pool = make_pool()
 
@@ -142,7 +142,7 @@ def test_a_hanging_child_is_ended_and_its_job_passed_on(make_pool: MakePool, mon
 
 
 @pytest.mark.parametrize("reason", ["import error", "hanging import", "after the shutdown", "no fork", "one core"])
-def test_without_children_inductors_pool_does_everything(
+def test_without_forked_children_inductors_own_pool_compiles(
     make_pool: MakePool, monkeypatch: pytest.MonkeyPatch, reason: str
 ) -> None:
     def prepare() -> None:
@@ -168,7 +168,7 @@ def test_without_children_inductors_pool_does_everything(
     assert result(pool.submit(_worker_compile_triton, "process")) == ("own", os.getpid())
 
 
-def test_a_shutdown_leaves_no_open_file_and_no_child(make_pool: MakePool) -> None:
+def test_shutting_down_the_forked_pool_leaves_no_file_or_child(make_pool: MakePool) -> None:
     before = sorted(os.listdir("/proc/self/fd"))
     pool = make_pool()
     child = result(pool.submit(_worker_compile_triton, "process"))
@@ -182,7 +182,7 @@ def test_a_shutdown_leaves_no_open_file_and_no_child(make_pool: MakePool) -> Non
         time.sleep(0.01)
 
 
-def test_children_compile_for_a_gpu_into_tritons_cache(
+def test_forked_children_compile_into_tritons_cache(
     make_pool: MakePool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async_compile: Any = pytest.importorskip("torch._inductor.async_compile")
@@ -226,7 +226,7 @@ def hooked(pool: type, dumping: bool = True, loaded: Sequence[str] = ()) -> tupl
         (True, [], "", UnknownPool, False),
     ],
 )
-def test_workers_are_forked_only_if_kernels_are_tuned(
+def test_inductors_pool_is_replaced_only_if_kernels_are_tuned(
     monkeypatch: pytest.MonkeyPatch, dumping: bool, loaded: list[str], start: str, pool: type, forks: bool
 ) -> None:
     monkeypatch.delenv("TORCHINDUCTOR_WORKER_START", raising=False)
@@ -240,7 +240,7 @@ def test_workers_are_forked_only_if_kernels_are_tuned(
     assert module.SubprocPool is pool
 
 
-def test_after_the_run_inductor_makes_its_own_pool_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_after_the_run_inductors_pool_is_its_own_again(monkeypatch: pytest.MonkeyPatch) -> None:
     module: Any = pytest.importorskip("torch._inductor.async_compile")
     monkeypatch.delenv("TORCHINDUCTOR_WORKER_START", raising=False)
     monkeypatch.setattr(compiling, "prepare_inductor", prepare_nothing)

@@ -135,7 +135,7 @@ def each(run: Run, fact: str) -> dict[str, Any]:
         ("test_a_convolution or test_odd_sizes", {"inductor.template"}),
     ],
 )
-def test_a_load_on_the_gpu_measures_nothing(tmp_path: Path, tests: str, tuners: set[str]) -> None:
+def test_a_torch_compile_load_on_the_gpu_measures_nothing(tmp_path: Path, tests: str, tuners: set[str]) -> None:
     (tmp_path / "test_compiled.py").write_text(SUITE)
     dump, load = dump_and_load(tmp_path, "-k", tests)
 
@@ -156,7 +156,7 @@ def test_a_load_on_the_gpu_measures_nothing(tmp_path: Path, tests: str, tuners: 
         assert each(again, "codes") == each(load, "codes")
 
 
-def test_two_workers_tune_each_problem_once_on_the_gpu(tmp_path: Path) -> None:
+def test_two_workers_tune_each_inductor_problem_once_on_the_gpu(tmp_path: Path) -> None:
     pytest.importorskip("xdist")
     for name in ("test_a.py", "test_b.py"):
         (tmp_path / name).write_text(SUITE)
@@ -166,7 +166,7 @@ def test_two_workers_tune_each_problem_once_on_the_gpu(tmp_path: Path) -> None:
     assert [facts["test_mlp"]["measured"] for facts in load.facts.values()] == [0, 0]
 
 
-def test_a_sweep_on_the_gpu_measures_nothing(tmp_path: Path) -> None:
+def test_a_torch_compile_sweep_on_the_gpu_measures_nothing(tmp_path: Path) -> None:
     (tmp_path / "test_compiled.py").write_text(SUITE)
 
     sweep = start(tmp_path, "-k", "test_a_reduction", "--autotune-sweep=1")

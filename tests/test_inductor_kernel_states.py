@@ -119,7 +119,7 @@ def outcomes(lookups: list[Lookup]) -> list[str]:
     return [str(lookup.outcome.value) for lookup in lookups if lookup.outcome is not None]
 
 
-def test_a_search_ends_in_chosen_and_records_its_times() -> None:
+def test_a_successful_search_ends_in_chosen_with_recorded_times() -> None:
     session, lookups = a_session(is_dumping=True)
     autotuner = CachingAutotuner(TIMES_MS)
     kernel = compile_kernel(autotuner, session)
@@ -139,7 +139,7 @@ def test_a_search_ends_in_chosen_and_records_its_times() -> None:
 @pytest.mark.parametrize(
     "error", [RuntimeError("launch failed"), pytest.skip.Exception("for now"), KeyboardInterrupt()]
 )
-def test_a_failed_search_waits_for_the_next_launch(error: BaseException) -> None:
+def test_after_a_failed_search_the_next_launch_searches_again(error: BaseException) -> None:
     session, lookups = a_session(is_dumping=True)
     autotuner = CachingAutotuner(TIMES_MS)
     kernel = compile_kernel(autotuner, session)
@@ -155,7 +155,7 @@ def test_a_failed_search_waits_for_the_next_launch(error: BaseException) -> None
     assert recorded_entry(lookups).choice is not None
 
 
-def test_a_refused_launch_is_refused_again() -> None:
+def test_on_miss_error_fails_every_launch_of_a_missing_kernel() -> None:
     session, _ = a_session((), on_miss="error")
     autotuner = CachingAutotuner({16: 3.0}, scaled_block=8)
     kernel = compile_kernel(autotuner, session)
@@ -167,7 +167,7 @@ def test_a_refused_launch_is_refused_again() -> None:
     assert not autotuner.launched
 
 
-def test_a_loaded_choice_is_compiled_alone() -> None:
+def test_a_hit_compiles_and_launches_only_the_loaded_choice() -> None:
     session, lookups = a_session((an_entry(16),))
     autotuner = CachingAutotuner(TIMES_MS)
 
@@ -179,7 +179,7 @@ def test_a_loaded_choice_is_compiled_alone() -> None:
     assert outcomes(lookups) == ["hit"]
 
 
-def test_a_thread_compiles_the_choice_for_the_first_launch(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_thread_compiles_the_loaded_choice_before_the_launch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TORCHINDUCTOR_COMPILE_THREADS", raising=False)
     session, lookups = a_session((an_entry(16),), compile_threads=2)
     autotuner = CachingAutotuner(TIMES_MS)
@@ -194,7 +194,7 @@ def test_a_thread_compiles_the_choice_for_the_first_launch(monkeypatch: pytest.M
     assert outcomes(lookups)[0] == "hit"
 
 
-def test_an_error_of_the_plugin_leaves_the_kernel_to_inductor(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_after_a_plugin_error_inductor_tunes_the_kernel_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     session, _ = a_session(is_dumping=True)
     autotuner = CachingAutotuner(TIMES_MS)
     kernel = compile_kernel(autotuner, session)

@@ -72,7 +72,7 @@ SITE = "venv/lib/python3.11/site-packages"
 
 
 @pytest.mark.parametrize("folder", [SITE, "project/.venv/lib/site-packages", "target"])
-def test_an_installed_distribution_is_named_and_left_out(machine: Machine, folder: str) -> None:
+def test_code_of_an_installed_library_is_not_in_the_digest(machine: Machine, folder: str) -> None:
     machine.install(folder, "Lib_Helpers-1.2", lib_helpers=HELPER)
     machine.write("project", lib_kernels=KERNEL)
 
@@ -82,7 +82,7 @@ def test_an_installed_distribution_is_named_and_left_out(machine: Machine, folde
     assert [(library.name, library.version) for library in source.libraries] == [("lib-helpers", "1.2")]
 
 
-def test_the_digest_is_that_of_the_name_whatever_the_version(machine: Machine, tmp_path: Path) -> None:
+def test_the_digest_does_not_depend_on_a_librarys_version(machine: Machine, tmp_path: Path) -> None:
     digests = set()
     for number, text in enumerate((HELPER, EDITED)):
         machine.install(f"target{number}", f"lib_helpers-{number}", lib_helpers=text)
@@ -104,7 +104,9 @@ def test_the_digest_is_that_of_the_name_whatever_the_version(machine: Machine, t
     ],
     ids=["on the path", "in the rootdir", "installed into the rootdir", "editable", "installed from the rootdir"],
 )
-def test_the_users_own_code_is_followed(machine: Machine, folder: str, distribution: str, direct_url: Any) -> None:
+def test_code_of_a_checkout_or_editable_install_is_in_the_digest(
+    machine: Machine, folder: str, distribution: str, direct_url: Any
+) -> None:
     if distribution:
         if direct_url is not None:
             direct_url["url"] = direct_url["url"].replace("PROJECT", str(machine.project))
@@ -120,7 +122,7 @@ def test_the_users_own_code_is_followed(machine: Machine, folder: str, distribut
     assert source.parts["helper"] == own
 
 
-def test_the_kernels_own_distribution_is_followed(machine: Machine) -> None:
+def test_code_of_the_kernels_own_distribution_is_in_the_digest(machine: Machine) -> None:
     machine.install(SITE, "other-1", lib_other="def other(x):\n    return x\n")
     text = KERNEL.replace("\n\n", "\nfrom lib_other import other\n\n", 1).replace("helper(x)", "helper(other(x))")
     machine.install(SITE, "mine-2", lib_kernels=text, lib_helpers=HELPER)
@@ -132,7 +134,7 @@ def test_the_kernels_own_distribution_is_followed(machine: Machine) -> None:
 
 
 @pytest.mark.parametrize("old_kind", [False, True], ids=["without a file", "with a file of each"])
-def test_distributions_of_one_namespace_differ(machine: Machine, old_kind: bool) -> None:
+def test_two_distributions_of_one_namespace_are_told_apart(machine: Machine, old_kind: bool) -> None:
     init = {"lib_space____init__": ""} if old_kind else {}
     kernel = KERNEL.replace("lib_helpers", "lib_space.helpers")
     machine.install(SITE, "space_helpers-1", **init, lib_space__helpers=HELPER)
@@ -141,7 +143,7 @@ def test_distributions_of_one_namespace_differ(machine: Machine, old_kind: bool)
     assert [library.name for library in machine.read("lib_space.kernels").libraries] == ["space-helpers"]
 
 
-def test_a_link_is_what_it_leads_to(machine: Machine) -> None:
+def test_a_linked_package_counts_as_the_folder_it_leads_to(machine: Machine) -> None:
     """A link to site-packages is one, and a package that is linked into it from a checkout is the user's own."""
     machine.install("real/packages", "lib_helpers-1", lib_helpers=HELPER)
     (machine.folder / "linked").symlink_to(machine.folder / "real")
@@ -159,7 +161,7 @@ def test_a_link_is_what_it_leads_to(machine: Machine) -> None:
     assert source.parts.keys() == {"kernel", "first", "helper"}
 
 
-def test_what_is_imported_from_a_zip_is_followed(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_code_imported_from_a_zip_is_in_the_digest(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     with zipfile.ZipFile(machine.folder / "lib.zip", "w") as archive:
         archive.writestr("lib_helpers.py", HELPER)
     monkeypatch.syspath_prepend(machine.folder / "lib.zip")
@@ -168,7 +170,7 @@ def test_what_is_imported_from_a_zip_is_followed(machine: Machine, monkeypatch: 
     assert machine.read().libraries == frozenset()
 
 
-def test_code_without_a_file_has_no_source(machine: Machine) -> None:
+def test_a_helper_without_a_source_file_is_uncacheable(machine: Machine) -> None:
     module = ModuleType("lib_helpers")
     exec(HELPER, vars(module))
     sys.modules["lib_helpers"] = module
@@ -199,7 +201,7 @@ class Kernel:
 
 
 @pytest.mark.parametrize("decorator", ["wrapping", "hiding", "Kernel"])
-def test_what_a_librarys_decorator_makes_of_code_is_followed(machine: Machine, decorator: str) -> None:
+def test_user_code_under_a_librarys_decorator_is_in_the_digest(machine: Machine, decorator: str) -> None:
     machine.install(SITE, "lib_decorators-1", lib_decorators=DECORATORS)
     decorated = f"from lib_decorators import {decorator} as decorator\n\n@decorator\n{HELPER}"
     text = f"{decorated}\ndef kernel(x):\n    return helper(x)\n"
@@ -251,7 +253,7 @@ PAIRS += [("int", "len")]
         ("int", "len"),
     ],
 )
-def test_a_name_for_another_function_of_a_library_is_digested(
+def test_binding_a_name_to_another_library_function_is_digested(
     machine: Machine, used: str, pair: tuple[str, str]
 ) -> None:
     machine.install(SITE, "lib_helpers-1", lib_helpers=HELPERS)
@@ -264,7 +266,7 @@ def test_a_name_for_another_function_of_a_library_is_digested(
 
 
 @pytest.mark.parametrize("used", ["math.floor(x)", "sqrt(x)", "operator.add(x, x)", "len(x)"])
-def test_a_name_that_says_its_function_adds_nothing(machine: Machine, used: str) -> None:
+def test_a_library_function_under_its_own_name_adds_no_part(machine: Machine, used: str) -> None:
     machine.install(SITE, "lib_helpers-1", lib_helpers=HELPERS)
     machine.write("project", lib_kernels=NAMED.format(imported="sqrt", chosen="math.floor", used=used))
 
@@ -272,7 +274,7 @@ def test_a_name_that_says_its_function_adds_nothing(machine: Machine, used: str)
 
 
 @pytest.mark.parametrize("used", ["helper(x)", "lib_helpers.helper(x)", "Thing"])
-def test_a_name_of_another_distribution_is_always_digested(machine: Machine, used: str) -> None:
+def test_a_function_of_another_distribution_adds_its_name(machine: Machine, used: str) -> None:
     machine.install(SITE, "lib_helpers-1", lib_helpers=HELPERS)
     machine.write("project", lib_kernels=NAMED.format(imported="sqrt", chosen="math.floor", used=used))
 
@@ -302,7 +304,7 @@ def kernel(x):
 
 
 @pytest.mark.parametrize("used", ["MIXED", "Pair(1)", "Tile()"])
-def test_a_value_beside_what_may_change_belongs_to_the_kernel(machine: Machine, used: str) -> None:
+def test_constants_beside_mutable_values_are_in_the_digest(machine: Machine, used: str) -> None:
     digests = []
     for number, width in enumerate((1, 2, 2)):
         machine.write("project", **{f"lib_kernels{number}": VALUES.format(width=width, used=used)})
@@ -314,7 +316,7 @@ def test_a_value_beside_what_may_change_belongs_to_the_kernel(machine: Machine, 
 
 
 @pytest.mark.parametrize(("used", "digest"), [("ALL_MAY_CHANGE", "218ce6c1fae8"), ("Fixed()", "95c695947cf5")])
-def test_committed_digests_of_tuples_stay(machine: Machine, used: str, digest: str) -> None:
+def test_digests_of_tuples_equal_those_of_committed_caches(machine: Machine, used: str, digest: str) -> None:
     """Nothing is added where all of a tuple may change, and where the text of a class says the defaults."""
     machine.write("project", lib_kernels=VALUES.format(width=1, used=used))
 

@@ -80,7 +80,7 @@ ADDED = [
 
 
 @pytest.mark.parametrize(("bound", "used", "digest"), SAID)
-def test_a_name_that_says_its_function_adds_nothing(read: Any, bound: str, used: str, digest: str) -> None:
+def test_a_triton_function_under_its_own_name_adds_no_part(read: Any, bound: str, used: str, digest: str) -> None:
     source = read(bound, used)
 
     assert source.parts.keys() == {"kernel"}
@@ -88,19 +88,21 @@ def test_a_name_that_says_its_function_adds_nothing(read: Any, bound: str, used:
 
 
 @pytest.mark.parametrize(("bound", "used", "name", "digest"), ADDED)
-def test_a_name_that_says_another_is_in_the_digest(read: Any, bound: str, used: str, name: str, digest: str) -> None:
+def test_a_triton_function_under_another_name_adds_a_part(
+    read: Any, bound: str, used: str, name: str, digest: str
+) -> None:
     source = read(bound, used)
 
     assert source.parts.keys() == {"kernel", name}
     assert source.digest == digest
 
 
-def test_no_two_functions_or_values_share_a_digest() -> None:
+def test_different_functions_and_values_have_different_digests() -> None:
     digests = [case[-1] for case in (*SAID, *ADDED)]
     assert len(set(digests)) == len(digests)
 
 
-def test_libdevice_and_the_language_share_no_other_function() -> None:
+def test_only_listed_functions_are_both_in_tl_and_libdevice() -> None:
     """One name can be bound to either of two such functions: a digest has to name one of them."""
     import triton.language as tl
     from triton.language.extra import libdevice

@@ -35,20 +35,20 @@ def chosen(cache: Cache) -> list[str]:
     return [str(one.choice) for one in cache.entries]
 
 
-def test_new_entries_are_added_without_their_candidates() -> None:
+def test_a_new_entry_is_added_without_its_candidates() -> None:
     merged = merge_run(Cache(), [MeasuredEntry(entry())])
 
     assert merged.cache.entries == (kept(entry()),)
     assert merged.counts_text == "1 added"
 
 
-def test_candidates_are_kept_on_request() -> None:
+def test_keep_candidates_adds_a_new_entry_with_its_candidates() -> None:
     assert merge_run(Cache(), [MeasuredEntry(entry())], rules=MergeRules(keep_candidates=True)).cache.entries == (
         entry(),
     )
 
 
-def test_candidates_that_are_the_result_are_always_kept() -> None:
+def test_an_entry_without_a_choice_keeps_its_candidates() -> None:
     result = replace(entry(), choice=None)
 
     assert merge_run(Cache(), [MeasuredEntry(result)]).cache.entries == (result,)
@@ -58,12 +58,12 @@ def untimed(name: str) -> Entry:
     return replace(entry(), choice=candidate(name), candidates=())
 
 
-def test_a_choice_stays_if_the_tuner_reports_no_times() -> None:
+def test_without_times_the_committed_choice_stays() -> None:
     assert chosen(merge_run(Cache((untimed("a"),)), [MeasuredEntry(untimed("b"))]).cache) == ["BLOCK=a"]
 
 
 @pytest.mark.parametrize(("slower_by", "stays"), [(0.0, True), (NOISE * 0.9, True), (NOISE * 1.1, False)])
-def test_the_committed_choice_stays_within_the_noise(slower_by: float, stays: bool) -> None:
+def test_a_committed_choice_stays_if_it_is_slower_within_noise(slower_by: float, stays: bool) -> None:
     committed = kept(entry(times={"a": 9.0, "b": 20.0}))
     again = entry(times={"a": 10.0 * (1 + slower_by), "b": 10.0})
 
@@ -73,7 +73,7 @@ def test_the_committed_choice_stays_within_the_noise(slower_by: float, stays: bo
     assert merged.counts_text == ("1 unchanged" if stays else "1 changed")
 
 
-def test_only_a_replacing_entry_gets_the_next_generation() -> None:
+def test_an_entry_that_replaces_another_gets_the_next_generation() -> None:
     """An entry that stays keeps its generation. An entry with a new fingerprint replaces no entry."""
     committed = replace(kept(entry(times={"a": 9.0, "b": 20.0})), generation=2)
     other = entry(times={"a": 20.0, "b": 9.0})
@@ -90,7 +90,7 @@ def test_only_a_replacing_entry_gets_the_next_generation() -> None:
     assert generations(entry(source="changed")) == [0], "another fingerprint is another entry"
 
 
-def test_a_committed_choice_that_failed_this_time_is_replaced() -> None:
+def test_a_committed_choice_that_fails_now_is_replaced() -> None:
     committed = kept(entry(times={"a": 9.0, "b": 20.0}))
     again = replace(entry(times={"b": 30.0}), candidates=(candidate("a"), candidate("b", 30.0)))
 
@@ -113,7 +113,7 @@ def failing(one: Entry) -> Entry:
 
 
 @pytest.mark.parametrize("is_rejected", [False, True])
-def test_a_choice_of_this_run_wins_over_a_failure(is_rejected: bool) -> None:
+def test_a_choice_of_one_worker_wins_over_anothers_failure(is_rejected: bool) -> None:
     """What failed in one process has worked in another one."""
     good, failed = entry(), MeasuredEntry(failing(entry()), "gw0", has_rejected_entry=is_rejected)
 
@@ -123,7 +123,7 @@ def test_a_choice_of_this_run_wins_over_a_failure(is_rejected: bool) -> None:
     assert chosen(disturbed.cache) == chosen(used.cache) == ["BLOCK=a"]
 
 
-def test_a_loaded_failure_replaces_no_choice() -> None:
+def test_a_failure_hit_in_another_cache_replaces_no_choice() -> None:
     """The loaded cache expects a failure, so the tuner was left alone; the file that is written knows better."""
     there = kept(entry())
 
@@ -132,7 +132,7 @@ def test_a_loaded_failure_replaces_no_choice() -> None:
     assert there in retuned.cache.entries
 
 
-def test_an_existing_entry_gets_its_candidates_on_request() -> None:
+def test_keep_candidates_adds_candidates_to_an_unchanged_entry() -> None:
     there = replace(kept(entry()), generation=2)
 
     def merged(again: Entry, was: Entry = there) -> tuple[Entry, ...]:
@@ -146,7 +146,7 @@ def test_an_existing_entry_gets_its_candidates_on_request() -> None:
     assert merged(failing(entry())) == (there,)
 
 
-def test_a_failure_with_other_words_changes_no_byte() -> None:
+def test_a_failure_with_another_error_text_changes_no_entry() -> None:
     """A test may draw the words of a failure at random."""
     was, again = (
         replace(entry(), choice=None, candidates=(Candidate(failed=f"cannot convert [{drawn}]"),))
@@ -160,7 +160,7 @@ def test_a_failure_with_other_words_changes_no_byte() -> None:
     assert chosen(merge_run(merged.cache, [MeasuredEntry(entry())]).cache) == ["BLOCK=a"]
 
 
-def test_a_retuned_problem_loses_its_unused_fingerprints() -> None:
+def test_retuning_a_problem_drops_its_unused_fingerprints() -> None:
     old, used, new = (kept(entry(source=source)) for source in ("old", "used", "new"))
 
     merged = merge_run(Cache((old, used)), [MeasuredEntry(entry(source="new"))], [used])
@@ -169,7 +169,7 @@ def test_a_retuned_problem_loses_its_unused_fingerprints() -> None:
     assert merged.counts_text == "1 changed, 1 unchanged"
 
 
-def test_a_used_entry_of_another_file_is_added_or_replaces() -> None:
+def test_an_entry_hit_in_another_file_is_added_or_replaces() -> None:
     there = kept(entry(times={"a": 10.0, "b": 20.0}))
     used = kept(entry(times={"a": 20.0, "b": 10.0}))
 
@@ -177,7 +177,7 @@ def test_a_used_entry_of_another_file_is_added_or_replaces() -> None:
     assert merge_run(Cache((there,)), used=[used]).cache.entries == (used,)
 
 
-def test_a_confirmed_choice_gets_the_new_minor_version_alone() -> None:
+def test_a_retuned_equal_choice_gets_only_a_new_minor_version() -> None:
     """A new patch version, and an unknown version, change nothing."""
     there, again = kept(entry()), replace(entry(times={"a": 10.1, "b": 20.0}), tuning_seconds=7.0)
 
@@ -192,7 +192,7 @@ def test_a_confirmed_choice_gets_the_new_minor_version_alone() -> None:
     assert merged("triton 3.7.0", "") == (replace(there, versions=Versions.parse("triton 3.7.0")),)
 
 
-def test_a_dropped_entry_is_removed_unless_it_was_used_or_tuned() -> None:
+def test_a_pruned_entry_is_removed_unless_the_run_used_it() -> None:
     dropped, used = kept(entry("dropped")), kept(entry("used"))
 
     merged = merge_run(Cache((dropped, used)), used=[used], dropped={dropped.identity, used.identity})
@@ -200,7 +200,7 @@ def test_a_dropped_entry_is_removed_unless_it_was_used_or_tuned() -> None:
     assert merged.cache.entries == (used,)
 
 
-def test_the_measurement_with_the_lower_time_wins() -> None:
+def test_of_two_workers_measurements_the_faster_one_is_merged() -> None:
     slow, fast = entry(times={"a": 10.0, "b": 11.0}), entry(times={"a": 9.0, "b": 8.0})
 
     merged = merge_run(Cache(), [MeasuredEntry(slow, "gw0"), MeasuredEntry(fast, "gw1")])
@@ -208,7 +208,7 @@ def test_the_measurement_with_the_lower_time_wins() -> None:
     assert chosen(merged.cache) == ["BLOCK=b"]
 
 
-def test_an_undisturbed_measurement_wins_over_a_faster_disturbed() -> None:
+def test_an_undisturbed_measurement_wins_over_a_disturbed_one() -> None:
     alone, disturbed = entry(times={"a": 10.0, "b": 11.0}), entry(times={"a": 9.0, "b": 8.0})
 
     merged = merge_run(Cache(), [MeasuredEntry(disturbed, "gw0", is_disturbed=True), MeasuredEntry(alone, "gw1")])
@@ -216,7 +216,7 @@ def test_an_undisturbed_measurement_wins_over_a_faster_disturbed() -> None:
     assert chosen(merged.cache) == ["BLOCK=a"]
 
 
-def test_the_same_records_in_any_order_give_the_same_bytes() -> None:
+def test_the_merged_bytes_do_not_depend_on_the_order_of_events() -> None:
     rng = random.Random(3)
     measured = [
         MeasuredEntry(entry(f"k{i % 7}", {"a": rng.uniform(9, 11), "b": rng.uniform(9, 11)}, f"s{i % 2}"), f"gw{i % 4}")
@@ -235,7 +235,7 @@ def test_the_same_records_in_any_order_give_the_same_bytes() -> None:
 
 
 @pytest.mark.parametrize("keep", [True, False])
-def test_entries_with_other_pruned_lists_stay_on_request(keep: bool) -> None:
+def test_keep_pruned_keeps_entries_of_other_pruned_lists(keep: bool) -> None:
     """An incomplete run may not have asked for the problems of the other lists."""
     lists = [(Value("pruned", text, "digest"), Value("search", "s", "digest")) for text in ("a", "b", "c")]
     problem = Problem("t", "k", (), Device("GPU", "arch", 1))

@@ -30,7 +30,7 @@ class Scope(enum.Enum):
     GLOBAL = 1
 
 
-def test_a_problem_has_the_name_and_library_of_its_tuner() -> None:
+def test_a_problems_name_has_tuner_and_kernel() -> None:
     problem = Problem("inductor.config", "triton_poi_fused_add", (), Device("CPU", "avx512"))
 
     assert problem.name == "inductor.config:triton_poi_fused_add"
@@ -62,7 +62,7 @@ def test_an_entry_is_a_failure_if_every_candidate_failed(candidates: tuple[Candi
         (Candidate(time_us=1.0), "default"),
     ],
 )
-def test_a_candidate_is_shown_by_params_then_label_then_id(candidate: Candidate, words: str) -> None:
+def test_a_candidate_is_shown_by_params_else_label_else_id(candidate: Candidate, words: str) -> None:
     """An id may be a digest, which tells a reader nothing."""
     assert str(candidate) == words
 
@@ -85,7 +85,7 @@ def test_a_tuple_is_shown_as_it_is_written_in_python(value: object, words: str) 
 
 
 @pytest.mark.parametrize("text", ["[('int', '1', '')", "[('int', '1')]", "x", "[__import__('os')]"])
-def test_a_foreign_tuple_is_shown_as_the_file_has_it(text: str) -> None:
+def test_an_invalid_tuple_text_is_shown_unchanged(text: str) -> None:
     assert Value("shape", text, "tuple").display_text == text
 
 
@@ -120,12 +120,12 @@ def test_devices_with_the_same_id_are_sorted_by_name() -> None:
         lambda: Entry(Problem("t", "k", (), GPU), candidates=("BLOCK=64",)),  # type: ignore[arg-type]
     ],
 )
-def test_a_value_that_no_file_can_hold_is_refused(make: Callable[[], object]) -> None:
+def test_a_model_value_that_no_file_can_hold_is_uncacheable(make: Callable[[], object]) -> None:
     with pytest.raises(UncacheableError):
         make()
 
 
-def test_reported_text_is_escaped_if_utf8_cannot_encode_it() -> None:
+def test_text_that_utf8_cannot_encode_is_escaped() -> None:
     candidate = Candidate(failed="no file /tmp/\udcff")
     entry = Entry(
         Problem("t", "k", (), GPU), candidates=(candidate,), label="\ud800", versions=Versions.parse("t \ud800")
@@ -136,7 +136,7 @@ def test_reported_text_is_escaped_if_utf8_cannot_encode_it() -> None:
         assert decode(encode(Cache((entry,)), format), format, "x").entries == (entry,)
 
 
-def test_a_key_keeps_its_order_and_equals_any_other_order() -> None:
+def test_keys_with_equal_values_in_another_order_are_equal() -> None:
     one, other = (Problem("t", "k", tuple(Value(name, 1) for name in names), GPU) for names in ("MNK", "KMN"))
 
     assert [value.name for value in one.key] == ["M", "N", "K"]
@@ -144,13 +144,13 @@ def test_a_key_keeps_its_order_and_equals_any_other_order() -> None:
     assert str(one) == "t:k (M=1, N=1, K=1)"
 
 
-def test_problems_are_in_the_order_of_their_numbers() -> None:
+def test_problems_are_sorted_by_number_not_by_text() -> None:
     problems = [Problem("t", "k", (Value("M", m),), GPU) for m in (1024, 1, 128)]
 
     assert [one.key[0].value for one in sorted(problems, key=lambda one: one.sort_key)] == [1, 128, 1024]
 
 
-def test_problems_that_differ_in_a_part_have_different_hashes() -> None:
+def test_problems_that_differ_in_one_field_hash_differently() -> None:
     one = Problem("t", "k", (Value("M", 1),), GPU)
     others = [
         Problem("t", "k", (Value("N", 1),), GPU),

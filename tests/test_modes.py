@@ -49,7 +49,7 @@ def run_in(folder: Path, *args: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("mode", MODES, ids=[mode.name for mode in MODES])
-def test_without_a_mode_a_cache_is_dumped_and_loaded(mode: ModeRow, tmp_path: Path) -> None:
+def test_dump_and_load_work_if_one_mode_is_removed_from_the_code(mode: ModeRow, tmp_path: Path) -> None:
     without(mode.name, tmp_path)
     (tmp_path / "test_lib.py").write_text(
         "import toytuner\ndef test(): assert toytuner.tune('lib.op', M=1) == 'a'\n", encoding="utf-8"
@@ -81,7 +81,7 @@ def make(greeting):
 SWITCH_ROW = 'ModeRow("greeting", (Option("greeting", "switch", "Say hello", only="flag"),)),'
 
 
-def test_the_switch_of_a_mode_is_enough_to_ask_for_it(tmp_path: Path) -> None:
+def test_a_new_modes_flag_alone_turns_the_mode_on(tmp_path: Path) -> None:
     """A mode whose flag has no value acts in a run without other options."""
     modes = copy_package(tmp_path) / "modes"
     (modes / "greeting.py").write_text(SWITCHED, encoding="utf-8")

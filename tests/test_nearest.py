@@ -29,7 +29,7 @@ def reason(asked: Problem, *problems: Problem, alias: str = "") -> str:
     return explain_miss([index(*problems)], asked, policy).text
 
 
-def test_a_miss_names_the_differing_parts_of_the_nearest_entry() -> None:
+def test_a_miss_names_only_key_values_that_differ_from_nearest() -> None:
     entries = [problem(M=m, N=n) for m, n in ((16, 16), (64, 64))]
     assert reason(problem(M=64, N=128), *entries) == "no entry; the nearest has N 64 instead of 128"
 
@@ -47,21 +47,21 @@ def test_numbers_inside_texts_count_and_digests_have_none() -> None:
     assert "n 4 instead of 5" in reason(problem(c=Value("c", "a9", "digest"), n=5), *entries)
 
 
-def test_only_the_device_and_its_alias_have_a_nearest_entry() -> None:
+def test_entries_of_another_device_are_nearest_only_by_an_alias() -> None:
     assert reason(problem(M=1), problem(OTHER, M=2)) == NO_ENTRY
     assert reason(problem(M=1), problem(OTHER, M=2), alias="Other") == "no entry; the nearest has M 2 instead of 1"
 
 
-def test_another_digest_alone_is_new_or_changed_code() -> None:
+def test_a_key_that_differs_in_a_digest_is_new_or_changed_code() -> None:
     old, new = (problem(code=Value("code", text, "digest")) for text in ("a", "b"))
     assert reason(new, old) == "no entry; new or changed code"
 
 
-def test_a_miss_names_the_key_names_of_the_kernels_entries() -> None:
+def test_a_miss_with_other_key_names_lists_the_entries_key_names() -> None:
     assert reason(problem(M=1), problem(N=1, K=1)).endswith("the entries of this kernel have N, K")
 
 
-def test_keys_are_compared_if_one_has_all_names_of_the_other() -> None:
+def test_a_key_value_that_one_entry_lacks_is_compared_with_none() -> None:
     settings = Value("settings", "max_autotune", "settings")
     asked, plain, set_up = problem(M=1), problem(M=2), problem(M=1, settings=settings)
 
@@ -76,7 +76,7 @@ def test_keys_are_compared_if_one_has_all_names_of_the_other() -> None:
     assert reason(problem(K=1, N=1), problem(K=1, M=1)).endswith("the entries of this kernel have K, M")
 
 
-def test_a_row_names_the_test_with_the_worst_outcome_first() -> None:
+def test_a_row_lists_the_test_with_the_worst_outcome_first() -> None:
     asked = problem(M=1)
     met = [
         Lookup(Identity(asked, ()), Outcome.HIT, test="test_first"),
@@ -88,6 +88,6 @@ def test_a_row_names_the_test_with_the_worst_outcome_first() -> None:
     assert row.tests == ("test_stale", "test_first", "test_last")
 
 
-def test_an_entry_with_the_same_key_is_not_the_nearest() -> None:
+def test_an_entry_with_an_equal_key_is_not_called_the_nearest() -> None:
     """The gate compares with the judged cache, which may have the entry by now."""
     assert reason(problem(M=1), problem(M=1)) == "no entry"

@@ -33,14 +33,14 @@ def test_a_built_wheel_has_every_module(tmp_path: Path) -> None:
     assert {f"pytest_autotune/report/html/page.{suffix}" for suffix in ("html", "css", "js")} <= built
 
 
-def test_every_public_name_is_there() -> None:
+def test_every_public_name_of_the_package_can_be_imported() -> None:
     for name in dir(pytest_autotune):
         assert getattr(pytest_autotune, name) is not None or name.startswith("__")
     with pytest.raises(AttributeError, match="nothing"):
         pytest_autotune.nothing  # noqa: B018
 
 
-def test_type_checkers_see_every_public_name() -> None:
+def test_every_public_name_is_imported_for_type_checkers() -> None:
     source = Path(pytest_autotune.__file__).read_text()
 
     assert [name for name in pytest_autotune._PUBLIC if f" {name} as {name}\n" not in source] == []

@@ -125,7 +125,7 @@ def imported(path: Path) -> Any:
     return module
 
 
-def test_a_recorded_problem_keeps_its_tuned_candidate(export: Export) -> None:
+def test_an_exported_module_picks_the_choice_of_a_known_problem(export: Export) -> None:
     exported = export(entry(64, 32), entry(128, 64), entry(64, 128, dtype="fp32"), entry(64, 16, kernel="lib.other"))
 
     assert exported.pick(64) == ([32], [])
@@ -133,7 +133,7 @@ def test_a_recorded_problem_keeps_its_tuned_candidate(export: Export) -> None:
     assert exported.pick(64, "torch.float32") == ([128], [])
 
 
-def test_an_unknown_problem_is_tuned_with_one_warning(export: Export) -> None:
+def test_triton_tunes_an_unexported_problem_with_one_warning(export: Export) -> None:
     exported = export(entry(64, 32), options=("--kernel=lib.*", "--device=NVIDIA*"))
 
     left, told = exported.pick(65)
@@ -148,7 +148,9 @@ def test_an_unknown_problem_is_tuned_with_one_warning(export: Export) -> None:
     assert exported.module.pick("lib.none")(CONFIGS, {}) is CONFIGS
 
 
-def test_an_export_asks_one_documented_name_of_the_package(export: Export, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_exported_module_reads_only_active_runs_of_the_plugin(
+    export: Export, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Other libraries ship the line, so the name never changes."""
     exported = export(entry(64, 32))
     lines = (exported.folder / "_tuned.py").read_text().splitlines()
@@ -164,7 +166,9 @@ def test_an_export_asks_one_documented_name_of_the_package(export: Export, monke
 
 
 @pytest.mark.parametrize("output", ["nope/../p.py", "~/p.py"])
-def test_an_export_replaces_no_foreign_file(export: Export, monkeypatch: pytest.MonkeyPatch, output: str) -> None:
+def test_an_export_overwrites_no_file_through_a_strange_path(
+    export: Export, monkeypatch: pytest.MonkeyPatch, output: str
+) -> None:
     folder = export(entry(64, 32)).folder
     monkeypatch.setenv("HOME", str(folder))
     (folder / "p.py").write_text("mine")
@@ -174,7 +178,7 @@ def test_an_export_replaces_no_foreign_file(export: Export, monkeypatch: pytest.
     assert (folder / "p.py").read_text() == "mine"
 
 
-def test_a_choice_that_the_kernels_pruner_drops_is_not_used(export: Export) -> None:
+def test_an_exported_choice_that_the_pruner_drops_is_not_used(export: Export) -> None:
     exported = export(entry(64, 32), entry(128, 128))
 
     def small(configs: Any, named_args: Any, **others: Any) -> Any:
@@ -188,7 +192,7 @@ def test_a_choice_that_the_kernels_pruner_drops_is_not_used(export: Export) -> N
     assert len(told) == 1
 
 
-def test_a_single_candidate_is_not_timed_in_its_thread(export: Export, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_thread_with_a_picked_choice_does_no_benchmark(export: Export, monkeypatch: pytest.MonkeyPatch) -> None:
     picked = export(entry(64, 32)).module.pick("lib.add")
     driver = SimpleNamespace(active=SimpleNamespace(get_benchmarker=lambda: lambda call, quantiles: [5.0] * 3))
     monkeypatch.setattr(sys.modules["triton"], "runtime", SimpleNamespace(driver=driver), raising=False)
@@ -203,7 +207,7 @@ def test_a_single_candidate_is_not_timed_in_its_thread(export: Export, monkeypat
         assert list(threads.map(first_time, (64, 65))) == [0.0, 5.0]
 
 
-def test_the_nearest_problem_differs_in_the_named_numbers(export: Export) -> None:
+def test_nearest_picks_the_closest_choice_in_the_named_sizes(export: Export) -> None:
     exported = export(entry(16, 16), entry(4096, 128), entry(300, 64, dtype="fp32"))
 
     left, told = exported.pick(300, nearest=["M"])
@@ -236,7 +240,7 @@ def test_the_nearest_problem_differs_in_the_named_numbers(export: Export) -> Non
     ],
     ids=["exact", "same size", "another size", "another size, if wanted", "alias", "never another architecture"],
 )
-def test_a_device_takes_choices_of_its_architecture(
+def test_exported_choices_serve_gpus_of_the_same_architecture(
     export: Export, on: Device, options: tuple[str, ...], other_devices: bool, left: list[int]
 ) -> None:
     # The first is the nearest to all of them in size.
@@ -250,7 +254,7 @@ def test_a_device_takes_choices_of_its_architecture(
     assert len(told) == (0 if is_exact else 1)
 
 
-def test_another_triton_and_an_edited_module_warn_once(export: Export) -> None:
+def test_another_triton_version_or_a_damaged_export_warns_once(export: Export) -> None:
     exported = export(entry(64, 32), triton="3.8.0")
 
     left, told = exported.pick(64)
@@ -272,7 +276,7 @@ def test_another_triton_and_an_edited_module_warn_once(export: Export) -> None:
     assert told[0].startswith("lib.add: no choice can be picked (ValueError(")
 
 
-def test_without_a_recorded_gpu_triton_tunes_with_a_reason(export: Export, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_triton_tunes_with_a_warning_on_a_gpu_without_choices(export: Export, monkeypatch: pytest.MonkeyPatch) -> None:
     left, told = export(entry(64, 32), on=A100).pick(64)
     assert left == [16, 32, 64, 128]
     assert "no choice is known for ('NVIDIA A100', 'sm_80', 108, '3.7.1'), so Triton tunes" in told[0]
@@ -285,7 +289,7 @@ def test_without_a_recorded_gpu_triton_tunes_with_a_reason(export: Export, monke
     assert "no choice can be picked (KeyError('torch')), so Triton tunes" in told[0]
 
 
-def test_a_problem_with_several_choices_is_left_out(export: Export, capsys: Any) -> None:
+def test_the_export_leaves_out_a_problem_with_two_choices(export: Export, capsys: Any) -> None:
     exported = export(entry(64, 32), entry(64, 64, source="other"), entry(128, 64), entry(128, 64, source="other"))
 
     assert exported.pick(64)[0] == [16, 32, 64, 128]
@@ -293,7 +297,7 @@ def test_a_problem_with_several_choices_is_left_out(export: Export, capsys: Any)
     assert "1 problem left out, with several choices each: triton:lib.add (M=64" in capsys.readouterr().out
 
 
-def test_values_that_an_export_cannot_hold_are_left_out(export: Export, capsys: Any) -> None:
+def test_the_export_leaves_out_keys_it_cannot_compare_later(export: Export, capsys: Any) -> None:
     def keyed(m: Any, block: int, *more: Value) -> Entry:
         known = entry(1, block)
         return replace(known, problem=replace(known.problem, key=(Value("M", *m), *known.problem.key[1:], *more)))
@@ -327,7 +331,7 @@ def test_values_that_an_export_cannot_hold_are_left_out(export: Export, capsys: 
     assert exported.pick(7, DTYPE="fp16")[0] == [16, 32, 64, 128]
 
 
-def test_the_kernels_of_a_factory_are_left_out(export: Export, capsys: Any) -> None:
+def test_the_export_leaves_out_kernels_that_a_factory_made(export: Export, capsys: Any) -> None:
     known = entry(64, 32, kernel="lib.made")
     of_none = replace(known, problem=replace(known.problem, key=(*known.problem.key, Value("closure.FN", None))))
 
@@ -353,7 +357,7 @@ def test_the_same_cache_gives_the_same_bytes(export: Export, capsys: Any) -> Non
     assert "_tuned.py is up to date" in capsys.readouterr().out
 
 
-def test_a_foreign_file_and_a_wrong_alias_are_refused(export: Export, capsys: Any) -> None:
+def test_the_export_refuses_a_users_file_and_a_wrong_alias(export: Export, capsys: Any) -> None:
     folder = export(entry(64, 32)).folder
     (folder / "mine.py").write_text("COMMAND = 1\n")
 

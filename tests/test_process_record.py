@@ -64,19 +64,19 @@ NAMES = [field.name for field in fields(Collected)]
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_each_field_has_a_value_that_is_not_its_default(name: str) -> None:
+def test_the_sample_sets_every_field_of_collected(name: str) -> None:
     assert getattr(COLLECTED, name) != getattr(Collected(), name)
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name not in NOT_IN_A_REPORT])
-def test_a_report_has_the_fields_that_the_gate_needs(name: str) -> None:
+def test_the_json_report_keeps_every_field_for_the_joint_gate(name: str) -> None:
     record = decode_record(json.loads(to_json(RunResult(collected=COLLECTED))))
 
     assert getattr(record.collected, name) == getattr(COLLECTED, name)
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name not in NOT_IN_A_REPORT | OF_A_SINGLE_PROCESS])
-def test_the_joint_result_has_the_facts_of_a_process(name: str) -> None:
+def test_joining_one_process_keeps_every_field_of_its_record(name: str) -> None:
     record = decode_record(json.loads(to_json(RunResult(collected=COLLECTED))))
     expected = COLLECTED
     if name == "lookups":
@@ -89,7 +89,7 @@ def test_the_joint_result_has_the_facts_of_a_process(name: str) -> None:
 
 
 @pytest.mark.parametrize(("on_miss", "joint_on_miss"), [("first", "first"), ("error", "tune")])
-def test_the_joint_policy_keeps_what_all_processes_share(on_miss: str, joint_on_miss: str) -> None:
+def test_joining_processes_keeps_only_equal_policy_values(on_miss: str, joint_on_miss: str) -> None:
     records = {}
     for name, value in (("a.json", "first"), ("b.json", on_miss)):
         result = RunResult(request=RunRequest(policy=Policy(on_miss=value)))

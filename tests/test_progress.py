@@ -51,7 +51,7 @@ class Screen:
 STAGE = Stage("toy:lib.op", 100.0, "candidate 3 of 12")
 
 
-def test_a_long_tuning_shows_kernel_candidate_and_seconds() -> None:
+def test_a_long_tuning_prints_a_progress_line_every_30_seconds() -> None:
     screen = Screen(STAGE)
 
     assert {second: text for second in range(0, 75, 5) if (text := screen.after(second))} == {
@@ -61,14 +61,14 @@ def test_a_long_tuning_shows_kernel_candidate_and_seconds() -> None:
     }
 
 
-def test_several_workers_share_the_line_of_the_longest_tuning() -> None:
+def test_the_progress_line_shows_the_longest_of_several_tunings() -> None:
     younger = Stage("toy:lib.other", 102.0, WAITING_FOR_GPU)
 
     assert "toy:lib.op: candidate 3 of 12, 19s (and 1 more)" in Screen(younger, STAGE).after(19)
     assert "toy:lib.other: waiting for the GPU, 17s" in Screen(younger).after(19)
 
 
-def test_a_tuning_may_end_while_another_thread_begins_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stopping_while_starting_leaves_no_progress_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     line = Screen(STAGE).line
 
     class Late(threading.Thread):
@@ -82,7 +82,7 @@ def test_a_tuning_may_end_while_another_thread_begins_one(monkeypatch: pytest.Mo
     assert not any(isinstance(thread, Late) for thread in threading.enumerate())
 
 
-def test_an_inner_tuning_is_shown_in_place_of_the_outer() -> None:
+def test_the_progress_line_shows_an_inner_tuning_until_it_ends() -> None:
     shown: list[str | None] = []
     clock = Clock()
 
@@ -114,7 +114,7 @@ def test_an_inner_tuning_is_shown_in_place_of_the_outer() -> None:
     ]
 
 
-def test_the_controller_reads_a_workers_stage_from_a_file(tmp_path: Path) -> None:
+def test_the_controller_reads_a_workers_progress_from_its_file(tmp_path: Path) -> None:
     progress = Progress(ProgressFile(tmp_path, "gw1"))
 
     progress.begin(PROBLEM)
@@ -136,7 +136,7 @@ def test_slow(tune):
 
 
 @pytest.mark.parametrize("workers", ["serial", *(["n2"] if "n2" in DISTRIBUTIONS else [])])
-def test_the_line_passes_capture_and_what_a_test_prints_does_not(
+def test_the_progress_line_is_shown_despite_output_capture(
     serial_suite: Suite, workers: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TOY_LOG", str(serial_suite.log))

@@ -92,7 +92,7 @@ def race(
     return running.choice, results, Counter(launched)
 
 
-def test_a_race_chooses_the_fastest_of_very_short_kernels() -> None:
+def test_a_race_finds_the_fastest_of_kernels_of_5_microseconds() -> None:
     """A kernel may run for less time than its launch takes. The race still finds the fastest kernel and its time."""
     times_us = [6.0, 5.0, 4.6, 4.3, 4.5, 9.0]
 
@@ -124,7 +124,7 @@ def test_candidates_with_the_same_code_are_launched_once() -> None:
     assert race.choice == 1
 
 
-def test_slow_candidates_leave_the_race_early() -> None:
+def test_slow_candidates_leave_the_race_after_four_launches() -> None:
     """The slowest candidate gets at most four launches. The host waits once for many launches."""
     gpu = Gpu()
 
@@ -135,7 +135,7 @@ def test_slow_candidates_leave_the_race_early() -> None:
     assert gpu.waits < sum(launched.values()) / 5
 
 
-def test_slow_kernels_are_launched_a_few_times_only() -> None:
+def test_kernels_of_50_milliseconds_are_launched_at_most_6_times() -> None:
     gpu = Gpu()
 
     choice, _, launched = race(gpu, [52_000.0, 50_000.0, 55_000.0])
@@ -155,7 +155,7 @@ def test_the_choice_on_a_noisy_device_is_within_2_percent(seed: int) -> None:
         assert times_us[choice] <= min(times_us) * 1.02
 
 
-def test_processes_agree_despite_a_coarse_timer() -> None:
+def test_twenty_races_agree_although_the_timer_is_coarse() -> None:
     """The candidates' times differ by about as much as a tick of the timer.
 
     At least 18 of 20 races give the same choice.
@@ -186,7 +186,7 @@ def test_processes_agree_despite_small_shifts_of_times() -> None:
     assert differ <= 2
 
 
-def test_late_launches_of_the_host_do_not_distort_times() -> None:
+def test_late_host_launches_do_not_distort_the_times_of_a_race() -> None:
     """The host is late for 8 % of the launches. The race keeps these launches out of every candidate's time."""
     late = random.Random(3)
     choices = []
@@ -206,7 +206,7 @@ def test_the_first_of_equally_fast_candidates_is_chosen() -> None:
     assert {race(Gpu(noise=0.005, seed=seed), times_us, seed=seed)[0] for seed in range(20)} == {1}
 
 
-def test_clocks_that_ramp_up_during_the_race_favour_nobody() -> None:
+def test_a_gpu_clock_that_ramps_up_does_not_change_the_choice() -> None:
     def ramp(now_s: float) -> float:
         return max(1.0, 3.0 - now_s / 0.005)
 
@@ -214,7 +214,7 @@ def test_clocks_that_ramp_up_during_the_race_favour_nobody() -> None:
         assert race(Gpu(disturbs=ramp, seed=seed), [5.0, 4.8, 4.6, 4.9], seed=seed)[0] == 2
 
 
-def test_a_race_repeats_a_round_that_was_disturbed() -> None:
+def test_a_race_repeats_rounds_that_another_process_disturbed() -> None:
     """Kernels of another process slow the device for a few milliseconds. The race repeats these rounds."""
 
     def busy_for_a_while(now_s: float) -> float:
@@ -226,7 +226,7 @@ def test_a_race_repeats_a_round_that_was_disturbed() -> None:
         assert results[2].time_us == pytest.approx(4.6, rel=0.02)
 
 
-def test_launches_for_which_the_host_was_late_do_not_count() -> None:
+def test_host_stalls_of_3_ms_do_not_change_the_measured_median() -> None:
     stall = random.Random(5)
 
     gpu = Gpu(stalls=lambda now_s: 3000.0 if stall.random() < 0.1 else 0.0)
@@ -237,7 +237,7 @@ def test_launches_for_which_the_host_was_late_do_not_count() -> None:
     assert results[2].measured.median_us < 5.0
 
 
-def test_a_race_ends_when_a_candidate_exceeds_its_launches() -> None:
+def test_a_race_ends_although_some_launches_are_discarded() -> None:
     """The candidate with the fewest times decides the length of a stage.
 
     Other candidates may get more launches than the limit.
@@ -249,7 +249,7 @@ def test_a_race_ends_when_a_candidate_exceeds_its_launches() -> None:
         assert choice in range(5)
 
 
-def test_a_race_goes_on_without_a_candidate_that_fails() -> None:
+def test_a_candidate_that_fails_leaves_the_race() -> None:
     """The candidate fails at its seventh launch.
 
     The race records the reason and does not launch the candidate again.
@@ -273,7 +273,7 @@ def test_a_race_goes_on_without_a_candidate_that_fails() -> None:
     assert running.choice == 0
 
 
-def test_a_race_ends_when_a_failure_breaks_the_device() -> None:
+def test_a_failure_that_breaks_the_device_ends_the_race() -> None:
     """The error names the candidate that broke the device, and the race chooses nothing."""
     gpu = Gpu()
 
@@ -289,7 +289,7 @@ def test_a_race_ends_when_a_failure_breaks_the_device() -> None:
     assert "illegal memory access" in str(lost.value.kernel_error)
 
 
-def test_nothing_is_chosen_where_all_fail() -> None:
+def test_a_race_in_which_all_candidates_fail_has_no_choice() -> None:
     def failing() -> None:
         raise MemoryError
 
@@ -301,7 +301,7 @@ def test_nothing_is_chosen_where_all_fail() -> None:
         _ = running.choice
 
 
-def test_each_launch_calls_the_functions_before_and_after_it() -> None:
+def test_each_launch_calls_the_before_and_after_functions() -> None:
     """The function after a launch gets the error of the launch, or None."""
     seen: list[object] = []
 
@@ -318,7 +318,7 @@ def test_each_launch_calls_the_functions_before_and_after_it() -> None:
     assert seen == ["before", "run", "None", "before", "run", "late"]
 
 
-def test_a_candidate_is_set_up_whenever_another_one_ran_before() -> None:
+def test_a_candidate_is_set_up_again_after_another_one_ran() -> None:
     active: list[int] = []
     wrong: list[int] = []
 
@@ -339,7 +339,7 @@ def test_a_candidate_is_set_up_whenever_another_one_ran_before() -> None:
     assert len(active) < 60
 
 
-def test_the_host_clock_ranks_calls_of_different_lengths() -> None:
+def test_a_race_by_the_host_clock_chooses_the_shortest_call() -> None:
     """A call of 118 microseconds wins against calls of 240 and 268 microseconds, three times in a row."""
 
     def spin(seconds: float) -> Callable[[], object]:
@@ -383,7 +383,7 @@ def test_a_tie_goes_to_the_kept_choice_or_the_first(
 
 
 @pytest.mark.parametrize("best_us", [3.0, 5.0, 6.0, 12.0, 100.0])
-def test_a_choice_within_a_tie_stays_at_the_next_tuning(best_us: float) -> None:
+def test_a_kept_choice_has_more_tolerance_than_a_tie(best_us: float) -> None:
     """The tolerance for a kept choice is 1 % wider than a tie, and stays below 5 %."""
     gpu = Device("NVIDIA H200", "sm_90", 132)
     just_a_tie = best_us * tie_on_gpu(best_us)
@@ -393,7 +393,7 @@ def test_a_choice_within_a_tie_stays_at_the_next_tuning(best_us: float) -> None:
     assert kept_choice_tolerance(gpu, best_us) < 0.05
 
 
-def test_the_flush_buffer_fits_into_the_free_memory() -> None:
+def test_the_l2_flush_buffer_shrinks_to_the_free_memory() -> None:
     """The buffer that flushes the L2 cache gets smaller as the free memory shrinks. Below 32 MiB there is no buffer."""
 
     def allocate(free_bytes: int, size: int) -> int:

@@ -72,7 +72,7 @@ def proxy(monkeypatch: pytest.MonkeyPatch) -> Iterator[object_storage.Proxy]:
         proxy.close()
 
 
-def test_ranks_with_other_choices_are_refused_in_one_line(suite: Suite) -> None:
+def test_ranks_that_load_different_choices_are_a_usage_error(suite: Suite) -> None:
     suite.write(test_gloo="def test(tune): tune('k', times={'a': 1.0, 'b': 1.5})")
     suite.run("--autotune-dump=0.textproto")
     text = (suite.folder / "0.textproto").read_text()

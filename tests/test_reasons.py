@@ -31,11 +31,11 @@ def test_what_differs_from_run_to_run_is_left_out(one: str, other: str, kept: st
         "lib.py:54:12: error: cannot process 16384 rows of 64:64:64 with 255 registers per thread 128",
     ],
 )
-def test_what_says_why_is_kept(reason: str) -> None:
+def test_numbers_and_places_in_a_compiler_error_are_kept(reason: str) -> None:
     assert stable_reason(reason) == reason
 
 
-def test_a_long_path_leaves_as_much_of_a_reason_as_a_short_one() -> None:
+def test_a_long_path_does_not_shorten_the_reason_after_it() -> None:
     said = "x" * MAX_REASON_LENGTH
 
     assert stable_reason(f"/{'d/' * 300}a.cu: {said}") == stable_reason(f"/b/a.cu: {said}")

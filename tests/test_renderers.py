@@ -64,7 +64,7 @@ def test_the_failed_gate_is_the_first_annotation() -> None:
     ]
 
 
-def test_findings_of_modes_are_annotated_at_their_test() -> None:
+def test_sweep_and_verify_findings_are_annotated_at_their_test() -> None:
     """A test that failed in a sweep is an error. A slower choice is a warning."""
     (stale,) = missed(1).rows
     failed = Finding("FAILED", "toy:lib.op (M=0)", "ran with BLOCK=8", "test_a.py::test_0", is_failure=True)
@@ -79,11 +79,11 @@ def test_findings_of_modes_are_annotated_at_their_test() -> None:
     assert slower.startswith(f"::warning {at} slower::SLOWER toy:lib.op (M=0): the choice takes 1.50 x (BLOCK=64)")
 
 
-def test_a_refused_outcome_is_an_error_without_a_limit() -> None:
+def test_on_stale_error_makes_a_stale_row_an_error_annotation() -> None:
     assert ci_log.list_annotations(missed(1, on_stale="error"))[0].startswith("::error file=test_a.py")
 
 
-def test_annotations_escape_text_for_github() -> None:
+def test_github_annotations_escape_special_characters() -> None:
     """Percent signs, colons, commas and line breaks are encoded."""
     strange = "dir,1/test:50%.py::test_a"
     rows = (row(Outcome.MISS, "lib.a,b:c%", test=strange, M=1),)
@@ -97,7 +97,7 @@ def test_annotations_escape_text_for_github() -> None:
     )
 
 
-def test_a_test_whose_worker_died_is_reported_by_its_file() -> None:
+def test_a_test_without_a_known_line_is_annotated_at_its_file() -> None:
     (line,) = ci_log.list_annotations(replace(missed(1), test_places={}))
     assert line.startswith("::warning file=test_a.py,title=")
 
@@ -120,14 +120,14 @@ def test_a_run_writes_at_most_ten_annotations() -> None:
     assert "32 more tests have findings of the autotune cache (pytest -v lists all)" in lines[-1]
 
 
-def test_ten_failures_leave_no_room_for_findings() -> None:
+def test_with_ten_errors_no_finding_is_annotated() -> None:
     failures = tuple(f"failure {number}" for number in range(10))
     lines = ci_log.list_annotations(replace(missed(3, gate=FAILED), errors=failures))
 
     assert len(lines) == 10
 
 
-def test_findings_without_a_test_are_annotated_without_place() -> None:
+def test_findings_outside_of_tests_are_annotated_without_a_file() -> None:
     """A lookup outside of tests and an untracked kernel have no file and line. Unused entries have no annotation."""
     unused = Entry(Problem("toy", "lib.old", (), GPU))
     summary = result(rows=(row(Outcome.MISS, M=1),), untracked=("lib.hidden",), unused_entries=(unused,))
@@ -162,7 +162,7 @@ def test_markdown_has_verdict_misses_changes_and_times() -> None:
     assert "`Re-run with --autotune-load=c to update the cache.`" in text
 
 
-def test_markdown_encloses_foreign_text_in_code_spans() -> None:
+def test_markdown_encloses_text_of_a_cache_in_code_spans() -> None:
     """Pipes, backticks, HTML and line breaks cannot leave the cell or the code span."""
     assert markdown.format_cell("a|b") == r"`a\|b`"
     assert markdown.format_cell("a``b`") == "``` a``b` ```"
@@ -189,7 +189,7 @@ def test_a_long_table_is_cut_and_what_is_left_out_is_counted() -> None:
     assert "2 more are in the JSON report." in text
 
 
-def test_time_is_reported_by_kernel_and_by_searching_test() -> None:
+def test_the_report_sums_tuning_time_by_kernel_and_by_test() -> None:
     summary = result(
         rows=(
             row(None, "lib.a", "t::one", 1.0, M=1),

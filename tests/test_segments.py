@@ -110,7 +110,7 @@ def objects(url: str) -> list[str]:
 # What users see.
 
 
-def test_a_marker_may_name_a_url(serial_suite: Suite, url: str) -> None:
+def test_a_marker_loads_a_cache_from_a_url(serial_suite: Suite, url: str) -> None:
     test = f"import pytest\n@pytest.mark.autotune_cache(load={url!r})\ndef test(tune): tune('k', m=1)"
     serial_suite.write(test_one="def test(tune): tune('k', m=1)").run(f"--autotune-dump={url}")
 
@@ -120,7 +120,7 @@ def test_a_marker_may_name_a_url(serial_suite: Suite, url: str) -> None:
 
 
 @pytest.mark.parametrize("distribution", DISTRIBUTIONS.values(), ids=DISTRIBUTIONS)
-def test_a_run_uses_the_tunings_of_another_machine(
+def test_a_run_hits_what_another_machine_wrote_into_the_store(
     pytester: pytest.Pytester, monkeypatch, section, url: str, distribution: list[str]
 ) -> None:
     monkeypatch.delenv("PYTEST_ADDOPTS", raising=False)
@@ -135,7 +135,7 @@ def test_a_run_uses_the_tunings_of_another_machine(
     assert f"{url} is up to date (4 entries" in section(second)[-1]
 
 
-def test_a_warm_run_lists_once_and_a_tuning_run_writes_once(serial_suite: Suite, url: str, proxy) -> None:
+def test_a_run_lists_the_store_once_and_writes_at_most_once(serial_suite: Suite, url: str, proxy) -> None:
     serial_suite.write()
 
     serial_suite.run(*both(url))
@@ -150,7 +150,7 @@ def test_a_warm_run_lists_once_and_a_tuning_run_writes_once(serial_suite: Suite,
     assert not any("if-none-match" in head.lower() or "if-match" in head.lower() for head in proxy.heads)
 
 
-def test_a_store_gives_entries_that_a_reviewed_file_lacks(serial_suite: Suite, section, url: str) -> None:
+def test_a_loaded_file_wins_over_a_store_for_equal_problems(serial_suite: Suite, section, url: str) -> None:
     suite = serial_suite.write(test_one="def test(tune): print(tune('k', m=1))")
     suite.run("--autotune-dump=cache.textproto")
     suite.cache.write_text(suite.cache.read_text().replace('text: "a"', 'text: "b"'))
@@ -163,7 +163,7 @@ def test_a_store_gives_entries_that_a_reviewed_file_lacks(serial_suite: Suite, s
         assert (suite.tunings, section(result)[-1]) == ([], f"2 hits; {url} is up to date (2 entries)")
 
 
-def test_only_a_prune_removes_the_entries_of_other_runs(serial_suite: Suite, url: str) -> None:
+def test_only_prune_removes_entries_of_other_runs_from_a_store(serial_suite: Suite, url: str) -> None:
     """Entries of other runs are not unused, either."""
     suite = serial_suite.write(test_a="def test(tune): tune('k', m=1)")
     suite.run(f"--autotune-dump={url}")
@@ -192,7 +192,7 @@ def test_a_slower_choice_is_replaced_for_all(serial_suite: Suite, url: str) -> N
     assert "chosen b" in result.stdout.str()
 
 
-def test_a_replaced_entry_of_a_file_wins_over_the_store(serial_suite: Suite, url: str) -> None:
+def test_an_entry_of_a_newer_generation_replaces_a_faster_one(serial_suite: Suite, url: str) -> None:
     suite = serial_suite.write(test_a="def test(tune): tune('k', times={'a': 10.0, 'b': 20.0})")
     suite.dump()
     assert cli.main(["merge", str(suite.cache), "-o", url]) == 0
@@ -203,7 +203,7 @@ def test_a_replaced_entry_of_a_file_wins_over_the_store(serial_suite: Suite, url
     assert [one.choice.time_us for one in held(url) if one.choice] == [20.0], "though the older one was faster"
 
 
-def test_without_credentials_a_local_file_keeps_the_tunings(
+def test_a_dump_without_credentials_keeps_its_entries_in_a_file(
     serial_suite: Suite, section, url: str, monkeypatch, proxy
 ) -> None:
     suite = serial_suite.write()
@@ -248,7 +248,7 @@ def test_a_store_that_is_down_is_a_line_within_ten_seconds(
     assert max(seconds) < 10
 
 
-def test_several_stores_that_hang_cost_ten_seconds_together(serial_suite: Suite, section, url: str, proxy) -> None:
+def test_five_hanging_optional_stores_cost_10_seconds_in_all(serial_suite: Suite, section, url: str, proxy) -> None:
     suite = serial_suite.write(test_a="def test(tune): tune('k')")
     proxy.faults |= dict.fromkeys(("LIST", "PUT"), "hang")
     started = time.monotonic()
@@ -262,7 +262,9 @@ def test_several_stores_that_hang_cost_ten_seconds_together(serial_suite: Suite,
 
 
 @pytest.mark.parametrize("fault", ["endless", "empty"])
-def test_a_list_without_an_end_is_a_one_line_error(serial_suite: Suite, section, url: str, proxy, fault: str) -> None:
+def test_a_store_that_repeats_its_first_page_is_a_one_line_error(
+    serial_suite: Suite, section, url: str, proxy, fault: str
+) -> None:
     """Some stores ignore the token of the next page, and give the first page again and again."""
     suite = serial_suite.write(test_a="def test(tune): tune('k')")
     suite.run(f"--autotune-dump={url}")
@@ -278,7 +280,7 @@ def test_a_list_without_an_end_is_a_one_line_error(serial_suite: Suite, section,
     assert seconds < 20  # of an endless list, on a loaded machine
 
 
-def test_a_slow_and_then_hanging_store_costs_ten_seconds(serial_suite: Suite, url: str, proxy) -> None:
+def test_a_store_that_is_slow_and_then_hangs_costs_10_seconds(serial_suite: Suite, url: str, proxy) -> None:
     suite = serial_suite.write(test_a="def test(tune): tune('k')")
     proxy.faults = {operation: ["slow", *["hang"] * 9] for operation in ("LIST", "PUT")}
 
@@ -309,7 +311,7 @@ def test_a_store_of_a_marker_is_read_once_and_reported_if_down(serial_suite: Sui
 
 
 @pytest.mark.parametrize("fault", ["403", "truncated"])
-def test_a_failed_write_keeps_a_file_and_names_the_command(
+def test_a_failed_store_write_keeps_a_file_and_names_the_command(
     serial_suite: Suite, section, url: str, proxy, fault: str
 ) -> None:
     suite = serial_suite.write()
@@ -334,7 +336,7 @@ def test_a_failed_write_keeps_a_file_and_names_the_command(
 
 @pytest.mark.parametrize("operation", ["LIST", "GET", "PUT"])
 @pytest.mark.parametrize("fault", ["500", "503", "reset", "lost"])
-def test_a_request_that_fails_is_repeated(url: str, proxy, operation: str, fault: str) -> None:
+def test_a_store_request_that_fails_once_is_repeated(url: str, proxy, operation: str, fault: str) -> None:
     add(url, entry(1))
     proxy.faults[operation] = [fault]
 
@@ -344,7 +346,7 @@ def test_a_request_that_fails_is_repeated(url: str, proxy, operation: str, fault
     assert held(url) == {entry(1), entry(2)}
 
 
-def test_a_run_killed_during_its_write_loses_no_entry(pytester: pytest.Pytester, url: str, proxy) -> None:
+def test_a_run_killed_while_writing_to_a_store_loses_no_entry(pytester: pytest.Pytester, url: str, proxy) -> None:
     suite = Suite(pytester, []).write()
     command = [sys.executable, "-m", "pytest", "-q", "-ppytest_autotune.plugin", *both(url)]
     run = subprocess.Popen(command, cwd=suite.folder, env=alone(suite), stdout=subprocess.DEVNULL)
@@ -357,7 +359,7 @@ def test_a_run_killed_during_its_write_loses_no_entry(pytester: pytest.Pytester,
     assert (result.ret, suite.tunings, len(held(url))) == (0, [], 4)
 
 
-def test_the_commands_take_urls(url: str, tmp_path: Path, capsys, proxy) -> None:
+def test_all_commands_accept_a_store_url(url: str, tmp_path: Path, capsys, proxy) -> None:
     file, report = str(tmp_path / "c.textproto"), tmp_path / "r.json"
     update_store(stores.open_store(file), lambda now: Cache((entry(1), entry(2))))
 
@@ -388,7 +390,7 @@ def test_the_commands_take_urls(url: str, tmp_path: Path, capsys, proxy) -> None
         assert f"{url}?optional: cannot be read: the store answers 403" in capsys.readouterr().err, "not empty"
 
 
-def test_a_wrong_address_is_a_line_and_an_empty_store_is_none(serial_suite: Suite, url: str, monkeypatch) -> None:
+def test_a_wrong_store_url_is_an_error_and_an_empty_store_none(serial_suite: Suite, url: str, monkeypatch) -> None:
     suite = serial_suite.write()
     assert suite.run(f"--autotune-load={url}?optional").ret == 0
     suite.write(test_m="import pytest\n@pytest.mark.autotune_cache(load='s3://id:key@x/')\ndef test(): pass")
@@ -399,7 +401,7 @@ def test_a_wrong_address_is_a_line_and_an_empty_store_is_none(serial_suite: Suit
     assert suite.run(f"--autotune-load={url}").ret == pytest.ExitCode.USAGE_ERROR
 
 
-def test_without_the_extra_a_url_is_a_one_line_error(serial_suite: Suite, monkeypatch) -> None:
+def test_without_obstore_a_url_is_a_usage_error_with_a_remedy(serial_suite: Suite, monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "obstore", None)
 
     result = serial_suite.write().run("--autotune-load=s3://bucket/x/")
@@ -411,7 +413,7 @@ def test_without_the_extra_a_url_is_a_one_line_error(serial_suite: Suite, monkey
     ]
 
 
-def test_a_run_without_a_url_imports_nothing_of_it(pytester: pytest.Pytester) -> None:
+def test_a_run_without_a_url_does_not_import_obstore(pytester: pytest.Pytester) -> None:
     suite = Suite(pytester, []).write()
     pytester.makepyfile(
         test_z="import sys\ndef test(): assert not {'obstore', *ours} & {*sys.modules}\n".replace(
@@ -441,7 +443,7 @@ def test_the_higher_generation_stays_although_it_is_slower(url: str, tmp_path: P
     assert texts == {encode(Cache((replace(fast, generation=2),)), Format.TEXT)}, "of one generation the faster"
 
 
-def test_each_device_has_a_folder_and_foreign_objects_stay(url: str) -> None:
+def test_compacting_a_store_keeps_device_folders_and_other_files(url: str) -> None:
     add(url, entry(1), entry(1, device=A100))
     obstore.put(bucket(url), "v1/readme.txt", b"hello")
 
@@ -451,7 +453,7 @@ def test_each_device_has_a_folder_and_foreign_objects_stay(url: str) -> None:
     assert len(held(url)) == 2
 
 
-def test_a_removed_entry_stays_removed_through_a_compaction(url: str) -> None:
+def test_compacting_a_store_does_not_restore_a_removed_entry(url: str) -> None:
     add(url, entry(1), entry(2))
     update_store(stores.open_store(url), lambda now: Cache((entry(2),)), removing=True)
     assert held(url) == {entry(2)}
@@ -461,7 +463,7 @@ def test_a_removed_entry_stays_removed_through_a_compaction(url: str) -> None:
     assert held(url) == {entry(2)}
 
 
-def test_a_read_only_store_is_neither_written_nor_compacted(serial_suite: Suite, section, url: str, proxy) -> None:
+def test_a_readonly_store_is_never_written_or_compacted(serial_suite: Suite, section, url: str, proxy) -> None:
     add(url, entry(1))
     add(url, entry(2))
     suite = serial_suite.write()
@@ -482,7 +484,7 @@ def test_a_read_only_store_is_neither_written_nor_compacted(serial_suite: Suite,
         stores.compact(f"{url}?readonly")
 
 
-def test_a_compaction_removes_nothing_that_it_cannot_read_back(url: str, proxy) -> None:
+def test_compacting_removes_nothing_if_the_store_drops_its_write(url: str, proxy) -> None:
     """The store acknowledges what it does not keep."""
     for m in range(3):
         add(url, entry(m))
@@ -518,7 +520,7 @@ FOREIGN = ["v1//x.pb", "v1/../x.pb", "v1/gpu//x.pb", "v1/nvidia-h200-sm90-132/..
 
 
 @pytest.mark.parametrize("name", FOREIGN)
-def test_a_foreign_object_does_not_make_a_store_unreadable(server: int, url: str, name: str) -> None:
+def test_a_store_with_a_foreign_object_is_read_and_compacted(server: int, url: str, name: str) -> None:
     add(url, entry(1), entry(1, device=A100))
     # The library itself refuses to write such a name.
     address = f"http://127.0.0.1:{server}/{url.removeprefix('s3://')}{name}"
@@ -533,7 +535,7 @@ def test_a_foreign_object_does_not_make_a_store_unreadable(server: int, url: str
     assert set(stores.read_cache(url).entries) == {entry(1), entry(1, device=A100), entry(2)}
 
 
-def test_an_entry_of_the_highest_generation_is_replaced(url: str) -> None:
+def test_an_entry_of_the_highest_generation_can_be_replaced(url: str) -> None:
     add(url, replace(entry(block=32, time_us=10.0), generation=2**32 - 1))
     slow = entry(block=64, time_us=11.0)
 
@@ -554,7 +556,7 @@ def test_a_line_break_in_a_secret_is_a_one_line_error(url: str, monkeypatch, cap
     assert "secret\n" not in output
 
 
-def test_s3_is_used_without_tls_only_for_an_http_address(monkeypatch) -> None:
+def test_s3_allows_plain_http_only_for_an_http_endpoint(monkeypatch) -> None:
     """The library follows a redirect with the token of the session, so it must not lead to a host without TLS."""
     allowed: list[Any] = []
     monkeypatch.setattr("obstore.store.from_url", lambda url, **given: allowed.append(given["client_options"]))
@@ -565,7 +567,7 @@ def test_s3_is_used_without_tls_only_for_an_http_address(monkeypatch) -> None:
     assert [options["allow_http"] for options in allowed] == [True, False, False]
 
 
-def test_an_error_names_the_host(url: str, monkeypatch) -> None:
+def test_a_store_error_names_the_host_but_no_password(url: str, monkeypatch) -> None:
     for address, told in (
         ("http://user:password@127.0.0.1:1", "Connection refused (127.0.0.1:1) "),
         ("http://nowhere.invalid:1", "(nowhere.invalid:1) "),
@@ -578,7 +580,7 @@ def test_an_error_names_the_host(url: str, monkeypatch) -> None:
 
 
 @pytest.mark.parametrize("fault", ["repeated", "left out"])
-def test_a_listing_that_repeats_or_leaves_out_loses_nothing(url: str, proxy, fault: str) -> None:
+def test_a_store_listing_with_gaps_or_repeats_loses_no_entry(url: str, proxy, fault: str) -> None:
     for m in range(4):
         add(url, entry(m))
     proxy.faults["LIST"] = fault
@@ -590,7 +592,7 @@ def test_a_listing_that_repeats_or_leaves_out_loses_nothing(url: str, proxy, fau
     assert held(url) == {entry(m) for m in range(5)}
 
 
-def test_no_fault_loses_an_entry_and_each_is_reported_in_time(url: str, proxy) -> None:
+def test_no_fault_of_a_store_loses_an_entry(url: str, proxy) -> None:
     """Each fault of each request of a read, a write and a compaction, side by side in folders of their own."""
 
     def strike(case: tuple[str, str]) -> str:
@@ -615,7 +617,7 @@ def test_no_fault_loses_an_entry_and_each_is_reported_in_time(url: str, proxy) -
         assert list(pool.map(strike, cases)) == FAULTS * len(ACTS)
 
 
-def test_an_unreadable_segment_is_a_line_and_left_out(serial_suite: Suite, section, url: str) -> None:
+def test_an_unreadable_file_of_a_store_is_skipped_with_a_line(serial_suite: Suite, section, url: str) -> None:
     suite = serial_suite.write()
     suite.run(f"--autotune-dump={url}")
     poisoned, unreadable = (f"v1/gpu/{hashlib.sha256(data).hexdigest()}.pb" for data in (b"other", b"no cache"))
@@ -637,7 +639,7 @@ def test_an_unreadable_segment_is_a_line_and_left_out(serial_suite: Suite, secti
     assert suite.run(*options).ret == pytest.ExitCode.USAGE_ERROR, "nothing can be read"
 
 
-def test_a_damaged_mirror_is_not_used(url: str, tmp_path: Path) -> None:
+def test_a_damaged_local_copy_of_a_store_is_not_used(url: str, tmp_path: Path) -> None:
     location = replace(Location.parse(url, Path()), local_copy=tmp_path)
     add(url, entry(1))
     assert set(SegmentStore(location).read().entries) == {entry(1)}
@@ -648,7 +650,7 @@ def test_a_damaged_mirror_is_not_used(url: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("place", ["behind a link", "in the folder"])
-def test_only_own_copies_of_segments_are_removed(url: str, tmp_path: Path, place: str) -> None:
+def test_reading_a_store_removes_only_its_own_old_local_copies(url: str, tmp_path: Path, place: str) -> None:
     location = replace(Location.parse(url, Path()), local_copy=tmp_path / "keep")
     add(url, entry(1))
     SegmentStore(location).read()
@@ -666,7 +668,7 @@ def test_only_own_copies_of_segments_are_removed(url: str, tmp_path: Path, place
     assert gone.exists() == (place == "behind a link")
 
 
-def test_concurrent_runs_and_compactions_lose_no_written_entry(url: str, proxy) -> None:
+def test_runs_and_compactions_at_the_same_time_lose_no_entry(url: str, proxy) -> None:
     def run(number: int) -> set[Entry]:
         chance, acknowledged = random.Random(number), set[Entry]()
         for _ in range(4):
@@ -728,7 +730,7 @@ def other_url(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
         yield f"az://{object_storage.BUCKET}/x/"
 
 
-def test_azure_and_google_keep_merge_and_remove(other_url: str, serial_suite: Suite) -> None:
+def test_azure_and_google_stores_are_written_read_and_compacted(other_url: str, serial_suite: Suite) -> None:
     serial_suite.write()
     assert serial_suite.run(f"--autotune-dump={other_url}").ret == 0
     assert serial_suite.run(*both(other_url)).ret == 0
@@ -740,7 +742,7 @@ def test_azure_and_google_keep_merge_and_remove(other_url: str, serial_suite: Su
     assert (len(objects(other_url)), len(held(other_url))) == (2, 5)
 
 
-def test_a_removed_entry_stays_removed_through_two_compactions(other_url: str, monkeypatch) -> None:
+def test_two_simultaneous_compactions_restore_no_removed_entry(other_url: str, monkeypatch) -> None:
     """Another compaction has removed an object first. The library then stops in the middle of the objects."""
     for m in range(30):
         add(other_url, entry(m))

@@ -51,7 +51,7 @@ def tune(session: Session, asked: Problem | None = None, **options: Any) -> Entr
         return tuning.entry or tuning.record(FAST, [FAST, SLOW])
 
 
-def test_an_error_in_a_tuning_is_no_miss_and_records_nothing() -> None:
+def test_a_tuning_that_raises_is_unrecorded_and_no_miss() -> None:
     session, lookups = a_session(())
 
     with pytest.raises(ZeroDivisionError), open_tuning(session):
@@ -62,7 +62,7 @@ def test_an_error_in_a_tuning_is_no_miss_and_records_nothing() -> None:
     assert lookup.unrecorded_reason == "ZeroDivisionError: division by zero"
 
 
-def test_a_rejected_entry_is_stale_with_the_tuners_reason() -> None:
+def test_an_entry_that_the_adapter_rejects_is_stale() -> None:
     recorded, _ = a_session()
     session, lookups = a_session((tune(recorded),))
 
@@ -77,7 +77,7 @@ def test_a_rejected_entry_is_stale_with_the_tuners_reason() -> None:
     assert lookups[0].entry.choice == SLOW
 
 
-def test_an_adapter_must_reject_an_entry_to_get_the_next() -> None:
+def test_asking_for_the_next_entry_without_rejecting_raises() -> None:
     """Without the check, an adapter that forgets the rejection would get the same entry for ever."""
     recorded, _ = a_session()
     session, _ = a_session((tune(recorded),))
@@ -89,7 +89,7 @@ def test_an_adapter_must_reject_an_entry_to_get_the_next() -> None:
             next(offered)
 
 
-def test_a_rejected_entry_is_one_error_if_stale_is_an_error() -> None:
+def test_on_stale_error_fails_if_the_adapter_rejects_an_entry() -> None:
     recorded, _ = a_session()
     session, lookups = a_session((tune(recorded),), on_stale="error")
 
@@ -99,7 +99,7 @@ def test_a_rejected_entry_is_one_error_if_stale_is_an_error() -> None:
     assert [lookup.outcome for lookup in lookups] == [Outcome.STALE]
 
 
-def test_an_error_and_a_tests_cache_name_the_nearest_entry() -> None:
+def test_the_reason_of_a_miss_names_the_nearest_entry() -> None:
     recorded, _ = a_session()
     entries = (tune(recorded, problem(M=16)),)
     session, lookups = a_session(entries, on_miss="error")
@@ -120,7 +120,7 @@ def fail(session: Session, *reasons: str) -> None:
         tuning.record_failure(reasons)
 
 
-def test_a_failure_is_recorded_with_stable_reasons() -> None:
+def test_failed_candidates_are_recorded_with_stable_reasons() -> None:
     entries = []
     for reasons in (
         ["no\x1b 0x7ffe12", "in /tmp/a/tmpk3_x9q2.ptx: bad"],
@@ -138,7 +138,7 @@ def test_a_failure_is_recorded_with_stable_reasons() -> None:
     assert [len(one.failed) for one in lookups[0].entry.candidates] == [200] * 5
 
 
-def test_an_expected_failure_is_a_hit_without_a_claim() -> None:
+def test_a_recorded_failure_is_a_hit_that_takes_no_claim() -> None:
     recorded, first = a_session()
     fail(recorded, "too large")
     claims = Claims()
@@ -155,7 +155,7 @@ def test_an_expected_failure_is_a_hit_without_a_claim() -> None:
 
 
 @pytest.mark.parametrize("policy", [{"on_stale": "error"}, {"on_miss": "error"}])
-def test_a_candidate_that_works_again_is_stale_and_an_error(policy: dict[str, str]) -> None:
+def test_a_recorded_failure_that_works_now_is_stale(policy: dict[str, str]) -> None:
     recorded, first = a_session()
     fail(recorded, "too large")
     session, lookups = a_session((first[0].entry,), **policy)
@@ -166,7 +166,7 @@ def test_a_candidate_that_works_again_is_stale_and_an_error(policy: dict[str, st
     assert [(lookup.outcome, lookup.entry.choice) for lookup in lookups] == [(Outcome.STALE, FAST)]
 
 
-def test_a_stale_lookup_names_only_the_parts_that_changed() -> None:
+def test_the_reason_of_a_stale_lookup_names_only_changed_parts() -> None:
     def ask(version: int) -> Lookup:
         session, lookups = a_session((entry,))
         with session.tuning(AnyChoice(problem(), [Value("source", "b", "digest"), Value("version", version)])):
@@ -182,7 +182,7 @@ def test_a_stale_lookup_names_only_the_parts_that_changed() -> None:
     assert "version: 1 -> 2" in changed_twice.reason
 
 
-def test_a_stale_problem_is_compared_with_the_most_similar_entry() -> None:
+def test_the_stale_reason_compares_with_the_most_similar_entry() -> None:
     """A factory made kernels of ``relu`` and ``square``, and both were edited."""
 
     def of(source: str, choice: Candidate, *parts: str) -> Entry:
@@ -198,7 +198,7 @@ def test_a_stale_problem_is_compared_with_the_most_similar_entry() -> None:
     assert "(kernel, square)" in lookups[0].reason
 
 
-def test_simultaneous_lookups_of_threads_are_all_recorded() -> None:
+def test_lookups_of_eight_threads_at_once_are_all_recorded() -> None:
     session, lookups = a_session()
     barrier = threading.Barrier(8)
 
@@ -243,7 +243,7 @@ def test_a_tuning_inside_a_tuning_never_waits_for_other_workers() -> None:
     assert claims.waits == [True, False, True]
 
 
-def test_an_observed_lookup_has_the_test_that_ran() -> None:
+def test_a_lookup_that_the_tuner_reports_has_the_current_test() -> None:
     session, lookups = a_session()
     session.current_test = "test_a.py::test_a"
 
@@ -270,7 +270,7 @@ def test_all_observed_lookups_are_reported_before_an_error(policy: dict[str, str
     assert [lookup.outcome for lookup in lookups] == [outcome, Outcome.HIT]
 
 
-def test_an_observed_tuning_without_a_load_is_no_error() -> None:
+def test_a_reported_tuning_without_a_load_passes_on_miss_error() -> None:
     session, lookups = a_session(None, on_miss="error")
 
     session.report_observed(Lookup(Identity(problem(), ()), result=TunedEntry(an_entry("k"))))
@@ -278,7 +278,7 @@ def test_an_observed_tuning_without_a_load_is_no_error() -> None:
     assert len(lookups) == 1
 
 
-def test_a_measurement_outside_a_tuning_names_its_processor() -> None:
+def test_measuring_outside_a_tuning_locks_the_named_gpu() -> None:
     held = []
 
     class Held(Coordinator):
@@ -294,7 +294,7 @@ def test_a_measurement_outside_a_tuning_names_its_processor() -> None:
     assert held == ["GPU-a"]
 
 
-def test_the_seconds_of_a_tuning_leave_out_the_wait_for_the_gpu() -> None:
+def test_tuning_seconds_leave_out_the_wait_for_the_gpu() -> None:
     class Busy(Claims):
         @contextmanager
         def measuring(self, on: str = "") -> Iterator[bool]:
@@ -311,7 +311,7 @@ def test_the_seconds_of_a_tuning_leave_out_the_wait_for_the_gpu() -> None:
     assert lookups[0].is_disturbed
 
 
-def test_a_tuning_that_waited_for_nobody_is_undisturbed() -> None:
+def test_a_tuning_without_measurements_is_undisturbed() -> None:
     session, lookups = a_session()
     with open_tuning(session) as tuning:
         tuning.record(FAST)
@@ -319,7 +319,7 @@ def test_a_tuning_that_waited_for_nobody_is_undisturbed() -> None:
     assert not lookups[0].is_disturbed
 
 
-def test_the_seconds_of_a_tuning_leave_out_inner_tunings() -> None:
+def test_tuning_seconds_leave_out_inner_tunings() -> None:
     session, _ = a_session()
     with open_tuning(session, problem("outer")) as outer:
         with open_tuning(session, problem("inner")) as inner:
@@ -350,11 +350,11 @@ def an_entry(kernel: str, choice: Candidate = FAST, source: str = "s", device: D
         [an_entry("old"), an_entry("older", SLOW)],
     ],
 )
-def test_an_entry_that_differs_serves_no_renamed_kernel(others) -> None:
+def test_a_renamed_kernel_misses_if_the_old_entry_differs(others) -> None:
     assert [(one.outcome, one.is_tuned) for one in after_a_move(*others)] == [(Outcome.MISS, True)]
 
 
-def test_the_first_of_several_old_names_with_one_choice_serves() -> None:
+def test_a_renamed_kernel_hits_the_first_of_equal_old_entries() -> None:
     (lookup,) = after_a_move(an_entry("older"), an_entry("old"))
     assert lookup.reason == "moved from old"
 
@@ -369,7 +369,7 @@ def test_a_kernel_that_this_process_looked_up_has_not_moved() -> None:
     assert [lookup.outcome for lookup in lookups] == [Outcome.HIT, Outcome.MISS]
 
 
-def test_a_kernel_that_another_process_looked_up_has_not_moved() -> None:
+def test_a_copied_kernel_misses_if_another_process_uses_the_old() -> None:
     (moved,) = after_a_move(an_entry("old"))
     old = Lookup(Identity(problem("old"), moved.fingerprint), Outcome.HIT, result=UsedEntry(an_entry("old")))
 
